@@ -1,0 +1,169 @@
+import type { Clock, Timer } from './clock.ts'
+import { LONGEST_NAP_MS } from './limits.ts'
+import type { Random } from './random.ts'
+
+/** Something with a next moment at which to look at the clock. It looks for itself what is due: being called early is harmless. */
+export interface Task {
+  due(): void
+  /** A claim that waits is work under way and keeps the process alive; a lease that is merely held does not. */
+  readonly keepsAlive: boolean
+}
+
+/**
+ * One timer for any number of tasks. A binary heap, so that 10,000 leases cost the event loop one timer and a renewal costs
+ * a dozen comparisons.
+ *
+ * It never sleeps longer than a second while it has tasks, and compares the two clocks then: after a suspended machine wakes
+ * up the monotonic clock has not moved, and no timer would fire in time to say that every lease has run out.
+ */
+export class Agenda {
+  readonly #clock: Clock
+  /** Where this agenda's grid begins, so that the grids of many processes do not coincide. */
+  readonly #phase: number
+  readonly #heap: Entry[] = []
+  readonly #entries = new Map<Task, Entry>()
+  #timer: Timer | undefined
+  #timerAtMs = Number.POSITIVE_INFINITY
+  #timerKeepsAlive = false
+  #keepAlives = 0
+  #wallAheadMs = 0
+
+  constructor(clock: Clock, random: Random) {
+    this.#clock = clock
+    this.#phase = random.fraction()
+  }
+
+  get size(): number {
+    return this.#heap.length
+  }
+
+  /**
+   * The nearest earlier moment on a grid of `stepMs`. What may as well come a little early is put there, so that it falls
+   * due together with its like and goes to the store in one list.
+   */
+  round(atMs: number, stepMs: number): number {
+    const phaseMs = this.#phase * stepMs
+    return Math.floor((atMs - phaseMs) / stepMs) * stepMs + phaseMs
+  }
+
+  /** At a moment of the monotonic clock; replaces the task's earlier moment. */
+  set(task: Task, atMs: number): void {
+    const known = this.#entries.get(task)
+    if (known === undefined) {
+      if (this.#heap.length === 0) this.#wallAheadMs = this.#readWallAhead()
+      const entry = { task, atMs, index: this.#heap.length }
+      this.#entries.set(task, entry)
+      this.#heap.push(entry)
+      this.#rise(entry)
+      if (task.keepsAlive) this.#keepAlives += 1
+    } else {
+      known.atMs = atMs
+      this.#rise(known)
+      this.#sink(known)
+    }
+    this.#arm()
+  }
+
+  clear(task: Task): void {
+    const entry = this.#entries.get(task)
+    if (entry === undefined) return
+    this.#entries.delete(task)
+    if (task.keepsAlive) this.#keepAlives -= 1
+    const last = this.#heap.pop()
+    if (last !== undefined && last !== entry) {
+      this.#place(last, entry.index)
+      this.#rise(last)
+      this.#sink(last)
+    }
+    this.#arm()
+  }
+
+  #tick(): void {
+    this.#timer = undefined
+    this.#timerAtMs = Number.POSITIVE_INFINITY
+    const wallAheadMs = this.#readWallAhead()
+    const jumped = wallAheadMs - this.#wallAheadMs > WALL_JUMP_MS
+    this.#wallAheadMs = wallAheadMs
+    if (jumped) {
+      for (const task of [...this.#entries.keys()]) task.due()
+    } else {
+      this.#runDue()
+    }
+    this.#arm()
+  }
+
+  #runDue(): void {
+    // Taken out first and run then, so that a task that is due again at once cannot keep the loop going.
+    const nowMs = this.#clock.now().monotonicMs
+    const due: Task[] = []
+    for (let first = this.#heap[0]; first !== undefined && first.atMs <= nowMs; first = this.#heap[0]) {
+      first.atMs = Number.POSITIVE_INFINITY
+      this.#sink(first)
+      due.push(first.task)
+    }
+    for (const task of due) if (this.#entries.has(task)) task.due()
+  }
+
+  /** Re-arms only when the next moment has come nearer: a timer that fires with nothing due costs less than moving it every time. */
+  #arm(): void {
+    const first = this.#heap[0]
+    if (first === undefined) {
+      this.#timer?.cancel()
+      this.#timer = undefined
+      this.#timerAtMs = Number.POSITIVE_INFINITY
+      return
+    }
+    const keepsAlive = this.#keepAlives > 0
+    if (this.#timer !== undefined && this.#timerKeepsAlive === keepsAlive && first.atMs >= this.#timerAtMs) return
+    const nowMs = this.#clock.now().monotonicMs
+    const atMs = Math.min(first.atMs, nowMs + LONGEST_NAP_MS)
+    if (this.#timer !== undefined && this.#timerKeepsAlive === keepsAlive && atMs >= this.#timerAtMs) return
+    this.#timer?.cancel()
+    this.#timerAtMs = atMs
+    this.#timerKeepsAlive = keepsAlive
+    this.#timer = this.#clock.setTimer(() => this.#tick(), atMs - nowMs, keepsAlive)
+  }
+
+  #readWallAhead(): number {
+    const now = this.#clock.now()
+    return now.wallMs - now.monotonicMs
+  }
+
+  #rise(entry: Entry): void {
+    while (entry.index > 0) {
+      const parent = this.#heap[(entry.index - 1) >> 1]
+      if (parent === undefined || parent.atMs <= entry.atMs) return
+      this.#swap(entry, parent)
+    }
+  }
+
+  #sink(entry: Entry): void {
+    for (;;) {
+      const left = this.#heap[2 * entry.index + 1]
+      const right = this.#heap[2 * entry.index + 2]
+      const least = right !== undefined && left !== undefined && right.atMs < left.atMs ? right : left
+      if (least === undefined || least.atMs >= entry.atMs) return
+      this.#swap(entry, least)
+    }
+  }
+
+  #swap(a: Entry, b: Entry): void {
+    const index = a.index
+    this.#place(a, b.index)
+    this.#place(b, index)
+  }
+
+  #place(entry: Entry, index: number): void {
+    entry.index = index
+    this.#heap[index] = entry
+  }
+}
+
+interface Entry {
+  readonly task: Task
+  atMs: number
+  index: number
+}
+
+/** More than clock discipline ever slews between two ticks. */
+const WALL_JUMP_MS = 100

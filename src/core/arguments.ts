@@ -1,0 +1,104 @@
+import type { Metadata } from './driver.ts'
+import { InvalidArgumentError } from './errors.ts'
+import { MAX_METADATA_BYTES, MAX_METADATA_DEPTH, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS } from './limits.ts'
+import { isStorable } from './names.ts'
+
+/** Checks at the public edge. Each names the argument, the value and the rule, before anything is sent. */
+
+export function ttlMsFrom(argument: string, seconds: unknown): number {
+  return checkSeconds(argument, seconds, MIN_TTL_MS, MAX_TTL_MS)
+}
+
+export function waitMsFrom(argument: string, seconds: unknown): number {
+  return checkSeconds(argument, seconds, 0, MAX_WAIT_MS)
+}
+
+export function checkOneOf<T extends string>(argument: string, value: unknown, allowed: readonly T[]): T {
+  const found = allowed.find((each) => each === value)
+  if (found === undefined) {
+    throw new InvalidArgumentError(argument, value, `one of ${allowed.map((each) => `'${each}'`).join(', ')}`)
+  }
+  return found
+}
+
+export function checkBoolean(argument: string, value: unknown): boolean {
+  if (typeof value !== 'boolean') throw new InvalidArgumentError(argument, value, 'true or false')
+  return value
+}
+
+export function checkFunction(argument: string, value: unknown): void {
+  if (typeof value !== 'function') throw new InvalidArgumentError(argument, value, 'a function')
+}
+
+export function checkSignal(argument: string, value: unknown): AbortSignal {
+  if (!(value instanceof AbortSignal)) throw new InvalidArgumentError(argument, value, 'an AbortSignal')
+  return value
+}
+
+export function checkWhole(argument: string, value: unknown, least: number, most: number): number {
+  if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < least || value > most) {
+    throw new InvalidArgumentError(argument, value, `a whole number from ${least} to ${most}`)
+  }
+  return value
+}
+
+/**
+ * Metadata comes back from every store exactly as it went in, so only what JSON keeps unchanged is taken: a `Date`, a
+ * `Map` or a `NaN` would be something else on the way back. A property that is `undefined` counts as absent.
+ */
+export function checkMetadata(value: unknown): Metadata {
+  if (!isPlainObject(value)) throw new InvalidArgumentError('metadata', value, 'a plain object of JSON values')
+  checkJson(value, 'metadata', 0)
+  const json = JSON.stringify(value)
+  const bytes = Buffer.byteLength(json)
+  if (bytes > MAX_METADATA_BYTES) {
+    throw new InvalidArgumentError('metadata', value, `at most ${MAX_METADATA_BYTES} bytes as JSON (it has ${bytes})`)
+  }
+  // A copy: what the caller does to its object later is not what was stored.
+  return JSON.parse(json) as Metadata
+}
+
+function checkJson(value: unknown, path: string, depth: number): void {
+  if (depth > MAX_METADATA_DEPTH) {
+    throw new InvalidArgumentError(path, value, `nested at most ${MAX_METADATA_DEPTH} deep, and not in a circle`)
+  }
+  if (value === null || value === undefined || typeof value === 'boolean') return
+  if (typeof value === 'number' && Number.isFinite(value)) return
+  if (typeof value === 'string' && isStorable(value)) return
+  if (Array.isArray(value)) {
+    value.forEach((each, index) => {
+      if (each === undefined) throw new InvalidArgumentError(`${path}[${index}]`, each, JSON_RULE)
+      checkJson(each, `${path}[${index}]`, depth + 1)
+    })
+    return
+  }
+  if (isPlainObject(value)) {
+    for (const [name, each] of Object.entries(value)) {
+      if (!isStorable(name)) throw new InvalidArgumentError(`${path} property name`, name, JSON_RULE)
+      checkJson(each, `${path}.${name}`, depth + 1)
+    }
+    return
+  }
+  throw new InvalidArgumentError(path, value, JSON_RULE)
+}
+
+const JSON_RULE =
+  'a value that JSON keeps unchanged (null, boolean, finite number, text without NUL or lone surrogates, array, plain object)'
+
+function checkSeconds(argument: string, seconds: unknown, leastMs: number, mostMs: number): number {
+  const ms = typeof seconds === 'number' ? Math.round(seconds * 1_000) : Number.NaN
+  if (!(ms >= leastMs && ms <= mostMs)) {
+    throw new InvalidArgumentError(
+      argument,
+      seconds,
+      `a number of seconds from ${leastMs / 1_000} to ${mostMs / 1_000}`,
+    )
+  }
+  return ms
+}
+
+function isPlainObject(value: unknown): value is Record<string, unknown> {
+  if (typeof value !== 'object' || value === null) return false
+  const prototype: unknown = Object.getPrototypeOf(value)
+  return prototype === null || prototype === Object.prototype
+}

@@ -1,0 +1,50 @@
+/**
+ * Time, handed in, so that the whole core runs in virtual time under test.
+ *
+ * An instant is read off both clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set;
+ * whoever judges a deadline asks both.
+ */
+export interface Clock {
+  now(): Instant
+  /** A timer that does not keep the process alive unless told to. */
+  setTimer(run: () => void, delayMs: number, keepsAlive?: boolean): Timer
+}
+
+export interface Instant {
+  readonly monotonicMs: number
+  readonly wallMs: number
+}
+
+export interface Timer {
+  cancel(): void
+}
+
+/** Node fires a timer of more than 2^31 − 1 ms at once. */
+const LONGEST_TIMER_MS = 2_147_483_647
+
+export const systemClock: Clock = {
+  now() {
+    // Not performance.now(): its origin differs from thread to thread, and a worker's deadlines are read by the main one.
+    const [seconds, nanoseconds] = process.hrtime()
+    return { monotonicMs: seconds * 1_000 + nanoseconds / 1_000_000, wallMs: Date.now() }
+  },
+  setTimer(run, delayMs, keepsAlive = false) {
+    const timer = setTimeout(run, Math.min(Math.max(delayMs, 0), LONGEST_TIMER_MS))
+    if (!keepsAlive) timer.unref()
+    return { cancel: () => clearTimeout(timer) }
+  },
+}
+
+export const later = (instant: Instant, ms: number): Instant => ({
+  monotonicMs: instant.monotonicMs + ms,
+  wallMs: instant.wallMs + ms,
+})
+
+/** Past as soon as either clock says so. */
+export const isPast = (deadline: Instant, now: Instant): boolean =>
+  now.monotonicMs >= deadline.monotonicMs || now.wallMs >= deadline.wallMs
+
+export const earlier = (a: Instant, b: Instant): Instant => ({
+  monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
+  wallMs: Math.min(a.wallMs, b.wallMs),
+})

@@ -1,0 +1,212 @@
+/**
+ * The one interface between what a lock means and where it is kept.
+ *
+ * Every call takes a list and gives a list of the same length and order, so that what a process asks for in one turn of
+ * its event loop costs one round trip. A driver keeps leases, nothing else: it never sleeps, retries, batches or
+ * renews by itself. Waiting, retrying and the heartbeat exist once, in `core/`.
+ *
+ * What a driver owes:
+ * - The store's own clock decides expiry. No client's time is ever sent to it.
+ * - A grant, its fencing token and its place in the store are one atomic step.
+ * - An entry of an answer that is an `Error` means "unknown" for that entry; a rejected call means "unknown" for all.
+ */
+export interface Driver {
+  /** One word, the same as in the import path and the docs: `memory`, `sqlite`, … */
+  readonly name: string
+  readonly capabilities: Capabilities
+  /** How a worker thread opens a driver of its own on the same store. Absent where that is not possible. */
+  readonly reopen?: Reopen
+
+  /**
+   * A claim whose `claimId` already holds a lease gets that lease again: the same token, its time to live started anew.
+   * A claim that is refused and has `waitMs` stands in the queue from then on, or keeps its place there for `waitMs` more.
+   * Claims of one list are taken in their order.
+   */
+  acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]>
+
+  /** Sets the lease to end `ttlMs` from now, later or sooner than before. Never re-creates one that has ended. */
+  renew(renewals: readonly Renewal[]): Promise<readonly (RenewAnswer | Error)[]>
+
+  /**
+   * Ends a lease, or a place in the queue. True if a lease that had not ended was ended by this call. Without a
+   * `fencingToken` it ends whatever the claim has: that is how a claim is withdrawn whose answer was never seen.
+   */
+  release(leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]>
+
+  /** Leases and waiters that have not ended, in pages of whole lock names. */
+  inspect(query: InspectQuery): Promise<InspectPage>
+
+  /**
+   * Begins to tell of releases and losses. Resolves once nothing after this moment is missed. When the subscription
+   * ends by itself, `deaf` is called once, and the caller listens again.
+   */
+  listen?(listener: DriverListener): Promise<StopListening>
+
+  /** One rate-limiting step (GCRA) each, on the store's clock. */
+  consume?(requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]>
+
+  /** Gives back what the driver opened itself. Leases stay as they are. Every later call rejects. */
+  close(): Promise<void>
+}
+
+export interface Capabilities {
+  /** `ttl`: the store ends a lease by itself. `session`: it lasts as long as the connection does. */
+  readonly expiry: 'ttl' | 'session'
+  /** How far it excludes: the tasks of one process, the processes of one machine, or machines. */
+  readonly scope: 'process' | 'machine' | 'network'
+  /** Grants carry a token that rises with every grant of a lock name. */
+  readonly fencing: boolean
+  /** Takes claims of mode `shared`. */
+  readonly shared: boolean
+  /** Takes shared claims with a `limit`. */
+  readonly limit: boolean
+  /** Serves waiters first come, first served, over all processes. */
+  readonly queue: boolean
+  /** Has `listen`. */
+  readonly wake: boolean
+  /** Keeps metadata with a lease and shows it to others. */
+  readonly metadata: boolean
+  /** Has `consume`. */
+  readonly rate: boolean
+}
+
+export interface Claim {
+  readonly lockName: string
+  /** Unique to this acquisition, over all processes. It is what idempotence, renewal and release are judged by. */
+  readonly claimId: string
+  readonly holderId: string
+  readonly mode: 'exclusive' | 'shared'
+  /** Shared only: how many permits may be out at once, this claim's own included. Absent: any number. */
+  readonly limit?: number
+  /** How many permits this claim takes of its limit. */
+  readonly permits: number
+  readonly ttlMs: number
+  readonly metadata?: Metadata
+  /** How long the store keeps a place in its queue without hearing again. 0: answer at once, do not queue. */
+  readonly waitMs: number
+}
+
+export type Metadata = Readonly<Record<string, unknown>>
+
+export type AcquireAnswer = Grant | Refusal
+
+export interface Grant {
+  readonly granted: true
+  readonly fencingToken: number
+  /** How long the lease lasts from the moment of the grant. */
+  readonly ttlMs: number
+  /** The store's clock at the first grant of this claim. */
+  readonly acquiredAtMs: number
+}
+
+export interface Refusal {
+  readonly granted: false
+  /** Who holds it: one of the leases that stand in the way. */
+  readonly holder?: LeaseRecord
+  /** How many waiters stand before this claim. Absent when it does not queue. */
+  readonly ahead?: number
+  /** When asking again may bring something new although nobody was woken, such as when a lease runs out. */
+  readonly askAgainMs?: number
+}
+
+export interface LeaseRef {
+  readonly lockName: string
+  readonly claimId: string
+  readonly fencingToken?: number
+}
+
+export interface Renewal extends LeaseRef {
+  readonly fencingToken: number
+  readonly ttlMs: number
+}
+
+/** `held`: still ours, and the store has no expiry to move. */
+export type RenewAnswer = 'renewed' | 'held' | 'lost'
+
+export interface LeaseRecord {
+  readonly lockName: string
+  readonly claimId: string
+  readonly holderId: string
+  readonly mode: 'exclusive' | 'shared'
+  readonly limit?: number
+  readonly permits: number
+  readonly fencingToken: number
+  readonly acquiredAtMs: number
+  /** Absent where a lease lasts as long as its session. */
+  readonly expiresAtMs?: number
+  readonly metadata?: Metadata
+}
+
+export interface WaiterRecord {
+  readonly lockName: string
+  readonly claimId: string
+  readonly holderId: string
+  readonly mode: 'exclusive' | 'shared'
+  readonly limit?: number
+  readonly permits: number
+  readonly waitingSinceMs: number
+}
+
+export interface InspectQuery {
+  /** Only this lock name. */
+  readonly lockName?: string
+  /** Only lock names that begin with this. */
+  readonly prefix?: string
+  /** `next` of the page before. */
+  readonly after?: string
+  /** How many lock names a page may hold: 100 if not said. */
+  readonly pageSize?: number
+}
+
+export interface InspectPage {
+  readonly leases: readonly LeaseRecord[]
+  /** In the order in which they will be served. */
+  readonly waiters: readonly WaiterRecord[]
+  /** Absent on the last page. */
+  readonly next?: string
+}
+
+export interface DriverListener {
+  /** A hint that asking again is worth while: for one claim, or for every claim on that lock name. */
+  wake(lockName: string, claimId?: string): void
+  /** The store has granted a waiting claim by itself. */
+  granted(claimId: string, grant: Grant): void
+  /** The store has ended a lease by itself, and says so at once. */
+  lost(claimId: string, cause: Error): void
+  /** The subscription has ended; nothing more will come from it. */
+  deaf(cause: Error): void
+}
+
+export type StopListening = () => Promise<void>
+
+export interface RateRequest {
+  readonly name: string
+  readonly cost: number
+  /** All of them must allow it, else none is charged. */
+  readonly limits: readonly RateLimit[]
+}
+
+export interface RateLimit {
+  /** How many per period, in the long run. */
+  readonly limit: number
+  readonly periodMs: number
+  /** How many at once after a rest. */
+  readonly burst: number
+}
+
+export interface RateAnswer {
+  readonly allowed: boolean
+  /** What could still be taken now, under the tightest of the limits. */
+  readonly remaining: number
+  /** 0 when allowed. */
+  readonly retryAfterMs: number
+  /** Until every limit is as if nothing had been taken. */
+  readonly resetAfterMs: number
+}
+
+/** `(await import(module))[name](...args)` gives the driver; all of it can be posted to a thread. */
+export interface Reopen {
+  readonly module: string
+  readonly name: string
+  readonly args: readonly unknown[]
+}

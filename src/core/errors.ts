@@ -1,0 +1,115 @@
+import type { LockInfo } from './lease.ts'
+
+/**
+ * What every error of this library is. `code` is a literal in each class, so that a `switch` on it is checked by the compiler,
+ * and it survives where `instanceof` does not (two copies of the package, a worker's boundary).
+ */
+export abstract class HoldfastError extends Error {
+  abstract readonly code: string
+}
+
+/** A bad argument. Nothing was sent. */
+export class InvalidArgumentError extends HoldfastError {
+  override readonly name = 'InvalidArgumentError'
+  readonly code = 'INVALID_ARGUMENT'
+  readonly argument: string
+  readonly value: unknown
+  readonly rule: string
+
+  constructor(argument: string, value: unknown, rule: string) {
+    super(`${argument} must be ${rule}, but is ${describe(value)}`)
+    this.argument = argument
+    this.value = value
+    this.rule = rule
+  }
+}
+
+/** Contention, where the caller asked for an error instead of an answer (`withLock`, `hold`). */
+export class NotAcquiredError extends HoldfastError {
+  override readonly name = 'NotAcquiredError'
+  readonly code = 'NOT_ACQUIRED'
+  readonly lockName: string
+  /** Who stood in the way when last asked, where the store tells. */
+  readonly holder: LockInfo | undefined
+
+  constructor(lockName: string, message: string, holder?: LockInfo) {
+    super(message)
+    this.lockName = lockName
+    this.holder = holder
+  }
+}
+
+/** The lease ended before its holder gave it back. Whatever was done since then was done without the lock. */
+export class LeaseLostError extends HoldfastError {
+  override readonly name = 'LeaseLostError'
+  readonly code = 'LEASE_LOST'
+  readonly lockName: string
+  readonly fencingToken: number
+
+  constructor(lockName: string, fencingToken: number, reason: string, options?: ErrorOptions) {
+    super(`the lease on "${lockName}" (fencing token ${fencingToken}) was lost: ${reason}`, options)
+    this.lockName = lockName
+    this.fencingToken = fencingToken
+  }
+}
+
+/** The lease was already given back by its own holder. */
+export class NotHeldError extends HoldfastError {
+  override readonly name = 'NotHeldError'
+  readonly code = 'NOT_HELD'
+  readonly lockName: string
+
+  constructor(lockName: string) {
+    super(`the lease on "${lockName}" is not held any more: it was released`)
+    this.lockName = lockName
+  }
+}
+
+/** The store could not be asked, or did not answer in time: whether the lock is held is not known. */
+export class StoreError extends HoldfastError {
+  override readonly name = 'StoreError'
+  readonly code = 'STORE_UNAVAILABLE'
+}
+
+/** The caller's signal was aborted. `cause` is the signal's reason. */
+export class AbortedError extends HoldfastError {
+  /** The name by which the platform's own functions mark an abort. */
+  override readonly name = 'AbortError'
+  readonly code = 'ABORTED'
+
+  constructor(what: string, reason: unknown) {
+    super(`${what} was aborted by the caller's signal`, { cause: reason })
+  }
+}
+
+/** The instance was closed. */
+export class ClosedError extends HoldfastError {
+  override readonly name = 'ClosedError'
+  readonly code = 'CLOSED'
+}
+
+/** The driver cannot do this; `reason` says why. */
+export class UnsupportedError extends HoldfastError {
+  override readonly name = 'UnsupportedError'
+  readonly code = 'UNSUPPORTED'
+}
+
+/** A stated bound was reached, such as the number of claims under way. Nothing was sent. */
+export class OverloadError extends HoldfastError {
+  override readonly name = 'OverloadError'
+  readonly code = 'OVERLOADED'
+}
+
+function describe(value: unknown): string {
+  if (typeof value === 'string') {
+    return value.length > 60
+      ? `a string of ${value.length} characters (${JSON.stringify(value.slice(0, 40))}…)`
+      : JSON.stringify(value)
+  }
+  if (typeof value === 'bigint') return `${value}n`
+  if (typeof value === 'function') return 'a function'
+  if (typeof value === 'object' && value !== null) {
+    return Array.isArray(value) ? 'an array' : `an object (${value.constructor?.name ?? 'no prototype'})`
+  }
+  return String(value)
+}

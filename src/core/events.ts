@@ -1,0 +1,74 @@
+import { channel } from 'node:diagnostics_channel'
+
+/** What an instance tells, to its own listeners and on the diagnostics channel `holdfast:<event>`. */
+export interface LockEvents {
+  /** A claim was refused and stands in the queue. */
+  waiting: { lockName: string; holderId: string; claimId: string }
+  acquired: { lockName: string; holderId: string; claimId: string; fencingToken: number; waitedMs: number }
+  /** Contention: the answer was no. */
+  refused: { lockName: string; holderId: string; claimId: string; waitedMs: number }
+  renewed: { lockName: string; holderId: string; claimId: string; fencingToken: number }
+  /** One renewal failed. The lease goes on until its own deadline. */
+  renewalFailed: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: unknown }
+  lost: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: Error }
+  released: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
+  /** A release failed; it is sent again, within bounds, and the lease's own expiry stands behind it. */
+  releaseFailed: { lockName: string; holderId: string; claimId: string; error: unknown }
+  /** The store's wake-ups could not be listened to. Waiting goes on by polling. */
+  listenFailed: { error: unknown }
+}
+
+export type LockEvent = keyof LockEvents
+export type LockListener<E extends LockEvent> = (event: LockEvents[E]) => void
+
+/**
+ * A typed emitter. The event's object is only made when somebody listens, and a listener that throws does so on its own:
+ * a fault in somebody's logging must not stop a heartbeat.
+ */
+export class Emitter {
+  readonly #listeners = new Map<LockEvent, Set<LockListener<never>>>()
+
+  /** Returns what ends the listening. */
+  on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
+    const listeners = this.#listeners.get(event) ?? new Set()
+    this.#listeners.set(event, listeners)
+    listeners.add(listener)
+    return () => {
+      listeners.delete(listener)
+    }
+  }
+
+  emit<E extends LockEvent>(event: E, make: () => LockEvents[E]): void {
+    const listeners = this.#listeners.get(event)
+    const traced = channels[event]
+    if (!traced.hasSubscribers && (listeners === undefined || listeners.size === 0)) return
+    const made = make()
+    // A diagnostics channel already reports a subscriber's error without passing it on.
+    traced.publish(made)
+    for (const listener of listeners ?? []) {
+      try {
+        ;(listener as LockListener<E>)(made)
+      } catch (error) {
+        process.nextTick(() => {
+          throw error
+        })
+      }
+    }
+  }
+}
+
+const channels = Object.fromEntries(
+  (
+    [
+      'waiting',
+      'acquired',
+      'refused',
+      'renewed',
+      'renewalFailed',
+      'lost',
+      'released',
+      'releaseFailed',
+      'listenFailed',
+    ] as const
+  ).map((event) => [event, channel(`holdfast:${event}`)]),
+) as Record<LockEvent, ReturnType<typeof channel>>

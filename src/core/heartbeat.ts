@@ -1,0 +1,141 @@
+import type { Agenda } from './agenda.ts'
+import type { Clock, Instant } from './clock.ts'
+import { StoreError } from './errors.ts'
+import type { Emitter } from './events.ts'
+import type { HeldLease, LeaseOptions } from './lease.ts'
+import type { Link } from './link.ts'
+import type { Random } from './random.ts'
+import { Trust } from './trust.ts'
+
+/** Keeps the leases of one instance alive. */
+export interface Heartbeat {
+  /** Begins with a lease whose winning request was sent at `sent` and granted for `grantedMs`. */
+  keep(lease: HeldLease, sent: Instant, grantedMs: number, options: LeaseOptions): Keeping
+  close(): Promise<void>
+}
+
+/** The heartbeat's side of one lease: until when it can be relied on, and what moves that moment. */
+export interface Keeping {
+  readonly deadline: Instant
+  /** When the store's own lease ends at the earliest, on the monotonic clock. */
+  readonly endsAtMs: number
+  /** The agenda's call: renews if that is due, and sets the next moment. */
+  due(): void
+  /** False: lost. Throws `StoreError` when it is not known. */
+  renew(ttlMs: number): Promise<boolean>
+  end(): void
+}
+
+export interface HeartbeatParts {
+  readonly clock: Clock
+  readonly random: Random
+  readonly link: Link
+  readonly agenda: Agenda
+  readonly events: Emitter
+}
+
+/** The heartbeat on the instance's own event loop. */
+export const createHeartbeat = (parts: HeartbeatParts): Heartbeat => ({
+  keep: (lease, sent, grantedMs, options) => new LocalKeeping(parts, lease, sent, grantedMs, options),
+  close: async () => {},
+})
+
+class LocalKeeping implements Keeping {
+  readonly #parts: HeartbeatParts
+  readonly #lease: HeldLease
+  readonly #trust: Trust
+  readonly #repeats: boolean
+  /** The heartbeat renews no more after this moment (`maxHoldSeconds`). */
+  readonly #stopsAtMs: number
+  #renewAtMs = Number.POSITIVE_INFINITY
+
+  constructor(parts: HeartbeatParts, lease: HeldLease, sent: Instant, grantedMs: number, options: LeaseOptions) {
+    this.#parts = parts
+    this.#lease = lease
+    this.#trust = new Trust(sent, grantedMs)
+    this.#repeats = options.heartbeat || parts.link.driver.capabilities.expiry === 'session'
+    this.#stopsAtMs = sent.monotonicMs + options.maxHoldMs
+    this.#renewAtMs = this.#nextRenewal()
+    // A grant that was handed over late, or for a short time first, is made whole at once.
+    const nowMs = parts.clock.now().monotonicMs
+    const { ttlMs } = lease.claim
+    if (grantedMs < ttlMs || this.deadline.monotonicMs - nowMs < ttlMs / 2) this.#renewAtMs = nowMs
+    this.#schedule()
+  }
+
+  get deadline(): Instant {
+    return this.#trust.deadline
+  }
+
+  get endsAtMs(): number {
+    return this.#trust.endsAtMs
+  }
+
+  due(): void {
+    const nowMs = this.#parts.clock.now().monotonicMs
+    if (nowMs >= this.#stopsAtMs) this.#renewAtMs = Number.POSITIVE_INFINITY
+    if (nowMs >= this.#renewAtMs) this.#beat(nowMs)
+    this.#schedule()
+  }
+
+  async renew(ttlMs: number): Promise<boolean> {
+    const { clock, link, events } = this.#parts
+    const lease = this.#lease
+    // A stalled process must not renew its way past a loss that it has not noticed: asked before sending …
+    if (!lease.held) return false
+    const sent = clock.now()
+    this.#trust.sending(sent, ttlMs)
+    this.#schedule()
+    const answer = await link.renew({ ...lease.ref, ttlMs }).catch((error: unknown) => {
+      this.#trust.unanswered(ttlMs)
+      throw error
+    })
+    // … and after the answer came, which may say "renewed" of a lease whose end was already announced.
+    if (!lease.held) return false
+    if (answer === 'lost') {
+      lease.lose('the store no longer has it')
+      return false
+    }
+    this.#trust.confirmed(sent, ttlMs)
+    this.#renewAtMs = this.#nextRenewal()
+    this.#schedule()
+    events.emit('renewed', () => lease.eventBase)
+    return true
+  }
+
+  end(): void {
+    this.#parts.agenda.clear(this.#lease)
+  }
+
+  #beat(nowMs: number): void {
+    const { random, events } = this.#parts
+    const lease = this.#lease
+    const { ttlMs } = lease.claim
+    // The next try does not wait for this one's answer: a renewal that hangs must not use up the lease.
+    this.#renewAtMs = nowMs + (ttlMs / RETRY_PARTS) * (1 - random.fraction() * JITTER)
+    this.renew(ttlMs).catch((error: unknown) => {
+      // One failed renewal is no loss. Anything but "not known" would fail in the same way the next time.
+      if (!(error instanceof StoreError)) lease.lose('it could not be renewed', error)
+      else events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
+    })
+  }
+
+  /** Due when two thirds of the time to live are left, on the agenda's grid. */
+  #nextRenewal(): number {
+    if (!this.#repeats) return Number.POSITIVE_INFINITY
+    const { random, agenda } = this.#parts
+    const { ttlMs } = this.#lease.claim
+    const dueMs = this.deadline.monotonicMs - ttlMs * (2 / 3 + random.fraction() * JITTER)
+    return agenda.round(dueMs, ttlMs / GRID)
+  }
+
+  #schedule(): void {
+    this.#parts.agenda.set(this.#lease, Math.min(this.deadline.monotonicMs, this.#renewAtMs))
+  }
+}
+
+/** How many grid points a time to live has: leases of one length are renewed at the same few moments, in one list each. */
+const GRID = 12
+/** A renewal without an answer is followed by the next after a ninth of the time to live: six tries before the end. */
+const RETRY_PARTS = 9
+const JITTER = 0.05

@@ -1,0 +1,157 @@
+import { Agenda } from './agenda.ts'
+import type { Clock } from './clock.ts'
+import type { Claim, Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
+import { ClosedError, OverloadError, UnsupportedError } from './errors.ts'
+import type { Emitter } from './events.ts'
+import { createHeartbeat, type Heartbeat, type HeartbeatParts } from './heartbeat.ts'
+import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
+import { MAX_PENDING_CLAIMS } from './limits.ts'
+import { closeLink, type Link, openLink } from './link.ts'
+import type { Random } from './random.ts'
+import { PendingClaim } from './wait.ts'
+
+export interface HolderOptions {
+  readonly driver: Driver
+  readonly holderId: string
+  readonly clock: Clock
+  readonly random: Random
+  readonly callTimeoutMs: number
+  readonly waiterTtlMs: number
+  readonly events: Emitter
+  readonly startHeartbeat?: (parts: HeartbeatParts) => Heartbeat
+}
+
+/** A claim as a primitive makes it; the arguments have been checked. */
+export interface ClaimRequest extends LeaseOptions {
+  readonly lockName: string
+  readonly mode: 'exclusive' | 'shared'
+  readonly limit?: number
+  readonly permits?: number
+  readonly ttlMs: number
+  readonly metadata?: Metadata
+  /** How long to wait for it. 0: answer at once. */
+  readonly waitMs: number
+  readonly signal?: AbortSignal
+}
+
+export type ClaimResult =
+  | { readonly granted: true; readonly lease: HeldLease }
+  | { readonly granted: false; readonly refusal: Refusal | undefined; readonly waitedMs: number }
+
+/** Who holds leases: what lies beneath every primitive. It makes claims, keeps what it is granted, and gives everything back. */
+export class Holder {
+  readonly holderId: string
+  readonly events: Emitter
+  readonly link: Link
+  readonly #options: HolderOptions
+  readonly #agenda: Agenda
+  readonly #heartbeat: Heartbeat
+  readonly #context: LeaseContext
+  readonly #pending = new Set<PendingClaim>()
+  readonly #leases = new Set<HeldLease>()
+  readonly #claimPrefix: string
+  readonly #onListenFailed: (error: unknown) => void
+  #claims = 0
+  #closing: Promise<void> | undefined
+
+  constructor(options: HolderOptions) {
+    const { driver, clock, random, callTimeoutMs, events } = options
+    this.#options = options
+    this.holderId = options.holderId
+    this.events = events
+    this.#claimPrefix = random.id()
+    this.#agenda = new Agenda(clock, random)
+    this.link = openLink(driver, { clock, random, callTimeoutMs })
+    this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
+    this.link.onListenFailed.add(this.#onListenFailed)
+    const parts = { clock, random, link: this.link, agenda: this.#agenda, events }
+    this.#heartbeat = (options.startHeartbeat ?? createHeartbeat)(parts)
+    this.#context = { ...parts, heartbeat: this.#heartbeat, ended: (lease) => this.#leases.delete(lease) }
+  }
+
+  get leases(): ReadonlySet<HeldLease> {
+    return this.#leases
+  }
+
+  /**
+   * Rejects with `AbortedError`, `StoreError`, `ClosedError`, `OverloadError` or `UnsupportedError`. Whenever it does not end in a lease,
+   * what the store may have kept of the claim is taken back.
+   */
+  async acquire(request: ClaimRequest): Promise<ClaimResult> {
+    this.#assertOpen()
+    this.#assertSupported(request)
+    if (this.#pending.size >= MAX_PENDING_CLAIMS) {
+      throw new OverloadError(`${MAX_PENDING_CLAIMS} claims are already under way in this instance`)
+    }
+    const claim = this.#claim(request)
+    const { lockName, holderId, claimId } = claim
+    const parts = { ...this.#context, random: this.#options.random }
+    const pending = new PendingClaim(parts, claim, request.waitMs, request.signal)
+    this.#pending.add(pending)
+    try {
+      const outcome = await pending.outcome
+      const { waitedMs } = pending
+      if (!outcome.granted) {
+        this.events.emit('refused', () => ({ lockName, holderId, claimId, waitedMs }))
+        return { granted: false, refusal: outcome.refusal, waitedMs }
+      }
+      const lease = new HeldLease(this.#context, claim, outcome.grant, outcome.sent, request)
+      this.#leases.add(lease)
+      this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs }))
+      return { granted: true, lease }
+    } finally {
+      this.#pending.delete(pending)
+    }
+  }
+
+  inspect(query: InspectQuery): Promise<InspectPage> {
+    this.#assertOpen()
+    return this.link.inspect(query)
+  }
+
+  consume(request: RateRequest): Promise<RateAnswer> {
+    this.#assertOpen()
+    return this.link.consume(request)
+  }
+
+  /** Gives up every claim, releases every lease, and resolves when nothing of it is under way any more. */
+  close(): Promise<void> {
+    this.#closing ??= this.#close()
+    return this.#closing
+  }
+
+  async #close(): Promise<void> {
+    for (const pending of [...this.#pending])
+      pending.giveUp(new ClosedError('the instance was closed while the claim waited'))
+    await Promise.allSettled([...this.#leases].map((lease) => lease.release()))
+    await this.#heartbeat.close()
+    this.link.onListenFailed.delete(this.#onListenFailed)
+    await closeLink(this.link)
+  }
+
+  #claim(request: ClaimRequest): Claim {
+    const { lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs } = request
+    this.#claims += 1
+    return {
+      lockName,
+      claimId: `${this.#claimPrefix}.${this.#claims.toString(36)}`,
+      holderId: this.holderId,
+      mode,
+      ...(limit !== undefined && { limit }),
+      permits,
+      ttlMs,
+      ...(metadata !== undefined && { metadata }),
+      waitMs: waitMs > 0 ? this.#options.waiterTtlMs : 0,
+    }
+  }
+
+  #assertOpen(): void {
+    if (this.#closing !== undefined) throw new ClosedError('the instance is closed')
+  }
+
+  #assertSupported({ mode, limit }: ClaimRequest): void {
+    const { name, capabilities } = this.link.driver
+    if (mode === 'shared' && !capabilities.shared) throw new UnsupportedError(`the ${name} driver has no shared mode`)
+    if (limit !== undefined && !capabilities.limit) throw new UnsupportedError(`the ${name} driver has no limits`)
+  }
+}

@@ -1,0 +1,230 @@
+import type { Agenda, Task } from './agenda.ts'
+import { ttlMsFrom } from './arguments.ts'
+import { type Clock, type Instant, isPast } from './clock.ts'
+import type { Claim, Grant, LeaseRecord, LeaseRef } from './driver.ts'
+import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
+import type { Emitter } from './events.ts'
+import type { Heartbeat, Keeping } from './heartbeat.ts'
+import type { Link } from './link.ts'
+
+export interface LockInfo {
+  lockName: string
+  holderId: string
+  acquiredAt: Date
+  /** By the store's clock, as far as this process knows it. To decide whether to go on, ask `held`. */
+  expiresAt: Date
+  metadata?: Record<string, unknown>
+  fencingToken: number
+}
+
+/** A granted claim. It ends by release, by expiry or by loss, and never comes back. */
+export interface Lease extends LockInfo, AsyncDisposable {
+  /** Aborts, with a `LeaseLostError` as its reason, when the lease ends before it is released, no later than the deadline. */
+  readonly signal: AbortSignal
+  /**
+   * Whether the lease can be relied on now. Read off the clocks at the moment of asking, so it is right in the first statement
+   * after a stall, when no timer has run yet.
+   */
+  readonly held: boolean
+  /** Throws `LeaseLostError` if the lease was lost, `NotHeldError` if it was released. */
+  assertHeld(): void
+  /**
+   * Gives the lock back. True if it was still held. False if the lease had ended before; nobody else's lease is touched.
+   * Throws `StoreError` if the store did not answer: the release is then sent again in the background, and expiry stands behind it.
+   */
+  release(): Promise<boolean>
+  /**
+   * Sets the lease to end `seconds` from now. False if it had already ended: it is not taken again. Throws `StoreError`
+   * if the store did not answer; the lease then goes on until the earlier of the two ends.
+   */
+  extend(seconds: number): Promise<boolean>
+}
+
+/** What a lease needs of the instance that holds it. */
+export interface LeaseContext {
+  readonly clock: Clock
+  readonly link: Link
+  readonly agenda: Agenda
+  readonly events: Emitter
+  readonly heartbeat: Heartbeat
+  ended(lease: HeldLease): void
+}
+
+export interface LeaseOptions {
+  readonly heartbeat: boolean
+  readonly minHoldMs: number
+  readonly maxHoldMs: number
+  /** Told once, when the lease has ended in whichever way. */
+  readonly onEnd?: (lease: HeldLease) => void
+}
+
+/** One lease of an instance, and its place in the instance's agenda. */
+export class HeldLease implements Lease, Task {
+  readonly keepsAlive = false
+  readonly claim: Claim
+  readonly fencingToken: number
+  declare readonly metadata?: Record<string, unknown>
+  readonly #acquiredAtMs: number
+  readonly #context: LeaseContext
+  readonly #options: LeaseOptions
+  /** When the winning request was sent. */
+  readonly #sent: Instant
+  readonly #keeping: Keeping
+  #ended: 'released' | LeaseLostError | undefined
+  #abort: AbortController | undefined
+  #stopWatching: (() => void) | undefined
+
+  constructor(context: LeaseContext, claim: Claim, grant: Grant, sent: Instant, options: LeaseOptions) {
+    this.#context = context
+    this.claim = claim
+    this.fencingToken = grant.fencingToken
+    this.#acquiredAtMs = grant.acquiredAtMs
+    if (claim.metadata !== undefined) this.metadata = claim.metadata
+    this.#sent = sent
+    this.#options = options
+    if (context.link.driver.capabilities.expiry === 'session') {
+      this.#stopWatching = context.link.watchLoss(claim.claimId, (cause) => this.lose(cause.message, cause))
+    }
+    this.#keeping = context.heartbeat.keep(this, sent, grant.ttlMs, options)
+  }
+
+  get ref(): LeaseRef & { readonly fencingToken: number } {
+    return { lockName: this.lockName, claimId: this.claim.claimId, fencingToken: this.fencingToken }
+  }
+
+  get lockName(): string {
+    return this.claim.lockName
+  }
+
+  get holderId(): string {
+    return this.claim.holderId
+  }
+
+  get acquiredAt(): Date {
+    return new Date(this.#acquiredAtMs)
+  }
+
+  /** The store's clock, read through this process's own monotonic one. */
+  get expiresAt(): Date {
+    return new Date(this.#acquiredAtMs + this.#keeping.endsAtMs - this.#sent.monotonicMs)
+  }
+
+  get released(): boolean {
+    return this.#ended === 'released'
+  }
+
+  get held(): boolean {
+    if (this.#ended !== undefined) return false
+    if (!isPast(this.#keeping.deadline, this.#context.clock.now())) return true
+    this.lose('it was not renewed before its time was up')
+    return false
+  }
+
+  /** Made when first asked for: most leases end well, and nobody looks. */
+  get signal(): AbortSignal {
+    this.#abort ??= new AbortController()
+    if (!this.held && this.#ended instanceof LeaseLostError) this.#abort.abort(this.#ended)
+    return this.#abort.signal
+  }
+
+  assertHeld(): void {
+    if (this.held) return
+    throw this.lossError ?? new NotHeldError(this.claim.lockName)
+  }
+
+  get lossError(): LeaseLostError | undefined {
+    return this.#ended instanceof LeaseLostError ? this.#ended : undefined
+  }
+
+  due(): void {
+    if (this.held) this.#keeping.due()
+  }
+
+  async extend(seconds: number): Promise<boolean> {
+    const ttlMs = ttlMsFrom('additionalSeconds', seconds)
+    if (!this.held) return false
+    return (await this.#keeping.renew(ttlMs)) && this.held
+  }
+
+  async release(): Promise<boolean> {
+    if (!this.held) return false
+    const heldMs = this.#context.clock.now().monotonicMs - this.#sent.monotonicMs
+    // From here on nobody may rely on it, whatever becomes of the call.
+    this.#end('released')
+    const { link, events } = this.#context
+    try {
+      const wasHeld = await this.#giveBack(heldMs)
+      if (wasHeld) events.emit('released', () => ({ ...this.eventBase, heldMs }))
+      return wasHeld
+    } catch (error) {
+      events.emit('releaseFailed', () => ({ ...this.eventBase, error }))
+      link.releaseUntilAnswered(this.ref, (again) =>
+        events.emit('releaseFailed', () => ({ ...this.eventBase, error: again })),
+      )
+      throw error
+    }
+  }
+
+  /** For `await using`. Never throws: it would hide the error of the block that it ends. `held` tells of a loss, events of a failed release. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release().catch((error: unknown) => {
+      if (!(error instanceof HoldfastError)) throw error
+    })
+  }
+
+  /** What a log or an answer should show of it. */
+  toJSON(): LockInfo {
+    const { lockName, holderId, acquiredAt, expiresAt, metadata, fencingToken } = this
+    return { lockName, holderId, acquiredAt, expiresAt, ...(metadata && { metadata }), fencingToken }
+  }
+
+  /** The lease has ended without being given back. */
+  lose(reason: string, cause?: unknown): void {
+    if (this.#ended !== undefined) return
+    const error = new LeaseLostError(
+      this.claim.lockName,
+      this.fencingToken,
+      reason,
+      cause === undefined ? undefined : { cause },
+    )
+    this.#end(error)
+    const { link, events } = this.#context
+    // The store may still have it, for the margin's length or for ever (a session): nobody here relies on it any more.
+    link.releaseUntilAnswered(this.ref, (failure) =>
+      events.emit('releaseFailed', () => ({ ...this.eventBase, error: failure })),
+    )
+    events.emit('lost', () => ({ ...this.eventBase, error }))
+    this.#abort?.abort(error)
+  }
+
+  get eventBase() {
+    const { lockName, holderId, claimId } = this.claim
+    return { lockName, holderId, claimId, fencingToken: this.fencingToken }
+  }
+
+  async #giveBack(heldMs: number): Promise<boolean> {
+    const remainingMs = Math.ceil(this.#options.minHoldMs - heldMs)
+    if (remainingMs <= 0) return this.#context.link.release(this.ref)
+    // The store itself ends it then, even if this process is gone by that time.
+    return (await this.#context.link.renew({ ...this.ref, ttlMs: remainingMs })) === 'renewed'
+  }
+
+  #end(how: 'released' | LeaseLostError): void {
+    this.#ended = how
+    this.#stopWatching?.()
+    this.#context.link.forget(this.claim)
+    this.#keeping.end()
+    this.#context.ended(this)
+    this.#options.onEnd?.(this)
+  }
+}
+
+/** A store's record as callers see it. A lease that lasts as long as its session has no end of its own: the last date there is. */
+export const lockInfoFrom = (record: LeaseRecord): LockInfo => ({
+  lockName: record.lockName,
+  holderId: record.holderId,
+  acquiredAt: new Date(record.acquiredAtMs),
+  expiresAt: new Date(record.expiresAtMs ?? 8.64e15),
+  ...(record.metadata && { metadata: record.metadata }),
+  fencingToken: record.fencingToken,
+})

@@ -1,0 +1,26 @@
+/** Every queue, list, retry and message has a bound, and this is where it is stated. */
+
+/** A lock name fits `VARCHAR(255)`. */
+export const MAX_NAME_LENGTH = 255
+export const MAX_HOLDER_ID_LENGTH = 255
+export const MAX_METADATA_BYTES = 16_384
+export const MAX_METADATA_DEPTH = 32
+
+/** Below this, a timer's and the garbage collector's own delays are as long as the lease. */
+export const MIN_TTL_MS = 50
+/** One year: a lock that is meant to last longer is a row in somebody's own table. */
+export const MAX_TTL_MS = 365 * 24 * 3_600_000
+export const MAX_WAIT_MS = MAX_TTL_MS
+
+/** How many requests one call to a driver may carry; what is over goes in a second call at the same moment. */
+export const MAX_LIST = 1_000
+/** How many claims of one instance may be under way at once, asking or waiting. */
+export const MAX_PENDING_CLAIMS = 100_000
+/** How long a call to the store may take before it counts as unanswered, if not said otherwise. */
+export const CALL_TIMEOUT_MS = 5_000
+/** How long a dead waiter can delay those behind it, if not said otherwise. */
+export const WAITER_TTL_MS = 10_000
+/** How often a withdrawn or failed release is sent before its lease is left to expire. */
+export const MAX_RELEASE_TRIES = 6
+/** The longest that a clock step or a suspended machine goes unnoticed while leases are held. */
+export const LONGEST_NAP_MS = 1_000

@@ -1,0 +1,24 @@
+import { InvalidArgumentError } from './errors.ts'
+import { MAX_HOLDER_ID_LENGTH, MAX_NAME_LENGTH } from './limits.ts'
+
+/**
+ * Lock names are one to 255 UTF-16 code units of well-formed text without NUL: what `VARCHAR(255)`, a Redis key and a
+ * UTF-8 file can all keep, so that a name never depends on the store.
+ */
+export function checkLockName(lockName: unknown, argument = 'lockName'): asserts lockName is string {
+  checkText(argument, lockName, MAX_NAME_LENGTH)
+}
+
+export function checkHolderId(holderId: unknown): asserts holderId is string {
+  checkText('holderId', holderId, MAX_HOLDER_ID_LENGTH)
+}
+
+function checkText(argument: string, value: unknown, maxLength: number): void {
+  const rule = `a string of 1 to ${maxLength} characters, without NUL and without lone surrogates`
+  if (typeof value !== 'string' || value.length === 0 || value.length > maxLength || !isStorable(value)) {
+    throw new InvalidArgumentError(argument, value, rule)
+  }
+}
+
+/** PostgreSQL keeps no NUL, and a lone surrogate has no UTF-8 form: two different names would become one. */
+export const isStorable = (text: string): boolean => !text.includes('\0') && text.isWellFormed()

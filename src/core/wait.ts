@@ -1,0 +1,249 @@
+import type { Agenda, Task } from './agenda.ts'
+import { backoffMs } from './backoff.ts'
+import { type Clock, type Instant, isPast } from './clock.ts'
+import type { Claim, Grant, Refusal } from './driver.ts'
+import { AbortedError, type HoldfastError, StoreError } from './errors.ts'
+import type { Emitter } from './events.ts'
+import type { Link, Waiter } from './link.ts'
+import type { Random } from './random.ts'
+import { trustedUntil } from './trust.ts'
+
+export interface WaitParts {
+  readonly clock: Clock
+  readonly random: Random
+  readonly link: Link
+  readonly agenda: Agenda
+  readonly events: Emitter
+}
+
+export type Outcome =
+  | { readonly granted: true; readonly grant: Grant; readonly sent: Instant }
+  | { readonly granted: false; readonly refusal: Refusal | undefined }
+
+/**
+ * One claim from its first request to its end: granted, refused, given up.
+ *
+ * It asks once, and if it may wait, again whenever it is woken, whenever the store said that asking may help, and slowly in
+ * between in case a wake-up was lost. At most one request of a claim is under way at a time, and a claim that is given
+ * up while one is under way is withdrawn after that one has settled: a release that overtakes its own acquire on another connection
+ * would leave a lease that nobody knows of.
+ */
+export class PendingClaim implements Task, Waiter {
+  readonly keepsAlive = true
+  readonly claim: Claim
+  readonly outcome: Promise<Outcome>
+  readonly #parts: WaitParts
+  readonly #signal: AbortSignal | undefined
+  readonly #startedMs: number
+  readonly #waitUntilMs: number
+  #resolve!: (outcome: Outcome) => void
+  #reject!: (error: HoldfastError) => void
+  #done = false
+  #leads = true
+  #asking = false
+  #askedSent: Instant | undefined
+  #wokenWhileAsking = false
+  #nextAskMs = Number.POSITIVE_INFINITY
+  #tries = 0
+  #refusal: Refusal | undefined
+  #failure: HoldfastError | undefined
+
+  /** `waitMs` 0: answers at once. */
+  constructor(parts: WaitParts, claim: Claim, waitMs: number, signal: AbortSignal | undefined) {
+    this.#parts = parts
+    this.claim = claim
+    this.#signal = signal
+    this.#startedMs = parts.clock.now().monotonicMs
+    this.#waitUntilMs = this.#startedMs + waitMs
+    this.outcome = new Promise((resolve, reject) => {
+      this.#resolve = resolve
+      this.#reject = reject
+    })
+    this.#start()
+  }
+
+  get waitedMs(): number {
+    return this.#parts.clock.now().monotonicMs - this.#startedMs
+  }
+
+  due(): void {
+    const nowMs = this.#parts.clock.now().monotonicMs
+    if (nowMs >= this.#waitUntilMs) {
+      this.#timeUp()
+      return
+    }
+    if (nowMs >= this.#nextAskMs) this.#ask()
+    this.#schedule()
+  }
+
+  wake(): void {
+    if (this.#leads) this.#ask()
+  }
+
+  lead(): void {
+    this.#leads = true
+    this.#ask()
+  }
+
+  granted(grant: Grant): void {
+    // While a request is under way its answer will say the same; taking the grant now would let that request arrive
+    // after the lock was given back, and take it anew for nobody.
+    if (this.#done || this.#asking || this.#askedSent === undefined) return
+    this.#take(grant, this.#askedSent)
+  }
+
+  /** Ends it with an error, and takes back whatever it has or will have got. */
+  giveUp(error: HoldfastError): void {
+    if (this.#done) return
+    this.#finish()
+    this.#withdraw()
+    this.#reject(error)
+  }
+
+  #start(): void {
+    if (this.#signal?.aborted) {
+      this.#onAbort()
+      return
+    }
+    this.#signal?.addEventListener('abort', this.#onAbort, { once: true })
+    if (this.#waits) {
+      this.#leads = this.#parts.link.join(this)
+      this.#schedule()
+    }
+    if (this.#leads) this.#ask()
+  }
+
+  get #waits(): boolean {
+    return this.#waitUntilMs > this.#startedMs
+  }
+
+  readonly #onAbort = (): void => {
+    this.giveUp(new AbortedError(`acquiring "${this.claim.lockName}"`, this.#signal?.reason))
+  }
+
+  #ask(): void {
+    if (this.#done) return
+    if (this.#asking) {
+      this.#wokenWhileAsking = true
+      return
+    }
+    this.#asking = true
+    this.#wokenWhileAsking = false
+    this.#nextAskMs = Number.POSITIVE_INFINITY
+    this.#tries += 1
+    const sent = this.#parts.clock.now()
+    this.#parts.link.acquire(this.claim).then(
+      (answer) => {
+        this.#asking = false
+        this.#askedSent = sent
+        if (this.#done) this.#withdraw()
+        else if (answer.granted) this.#take(answer, sent)
+        else this.#refused(answer, sent)
+      },
+      (error: HoldfastError) => {
+        this.#asking = false
+        this.#askedSent ??= sent
+        if (this.#done) this.#withdraw()
+        else this.#failed(error)
+      },
+    )
+  }
+
+  #take(grant: Grant, sent: Instant): void {
+    if (isPast(trustedUntil(sent, grant.ttlMs), this.#parts.clock.now())) {
+      this.#failed(new StoreError(`the grant of "${this.claim.lockName}" arrived after its lease had ended`))
+      return
+    }
+    this.#finish()
+    this.#resolve({ granted: true, grant, sent })
+  }
+
+  #refused(refusal: Refusal, sent: Instant): void {
+    if (this.#refusal === undefined && this.#waits) {
+      const { lockName, holderId, claimId } = this.claim
+      this.#parts.events.emit('waiting', () => ({ lockName, holderId, claimId }))
+    }
+    this.#refusal = refusal
+    this.#failure = undefined
+    if (!this.#waits) {
+      this.#finish()
+      this.#resolve({ granted: false, refusal })
+      return
+    }
+    if (this.#wokenWhileAsking) {
+      this.#ask()
+      return
+    }
+    void this.#parts.link.listen().then((listeningSinceMs) => {
+      if (this.#done || this.#asking) return
+      // Whatever was released between the question and the subscription was not heard of.
+      if (listeningSinceMs !== undefined && listeningSinceMs > sent.monotonicMs) this.#ask()
+      else this.#askIn(this.#pollMs(refusal, listeningSinceMs !== undefined))
+    })
+  }
+
+  #failed(error: HoldfastError): void {
+    this.#failure = error
+    if (!this.#waits || !(error instanceof StoreError)) {
+      this.giveUp(error)
+      return
+    }
+    this.#askIn(backoffMs(POLL, this.#tries, this.#parts.random))
+  }
+
+  #pollMs(refusal: Refusal, listening: boolean): number {
+    const { random } = this.#parts
+    const hintMs =
+      refusal.askAgainMs === undefined ? Number.POSITIVE_INFINITY : Math.max(refusal.askAgainMs + 1, LEAST_POLL_MS)
+    return Math.min(hintMs, listening ? this.#keepPlaceMs : backoffMs(POLL, this.#tries, random))
+  }
+
+  /** The slow poll behind the wake-ups. It also keeps the place in the queue, so it comes three times in a waiter's life. */
+  get #keepPlaceMs(): number {
+    return this.claim.waitMs / 3
+  }
+
+  #askIn(ms: number): void {
+    const { clock, agenda } = this.#parts
+    const atMs = clock.now().monotonicMs + ms
+    this.#nextAskMs = ms < this.#keepPlaceMs ? atMs : agenda.round(atMs, this.#keepPlaceMs / 4)
+    this.#schedule()
+  }
+
+  #schedule(): void {
+    if (!this.#done && this.#waits) this.#parts.agenda.set(this, Math.min(this.#waitUntilMs, this.#nextAskMs))
+  }
+
+  #timeUp(): void {
+    const unanswered = this.#leads && this.#refusal === undefined
+    if (this.#failure !== undefined || unanswered) {
+      this.giveUp(
+        this.#failure ?? new StoreError(`the store did not answer a claim of "${this.claim.lockName}" in time`),
+      )
+      return
+    }
+    this.#finish()
+    this.#withdraw()
+    this.#resolve({ granted: false, refusal: this.#refusal })
+  }
+
+  /** What the store may have kept of this claim: a place in its queue, or a grant whose answer is still on its way. */
+  #withdraw(): void {
+    if (this.#asking || this.#askedSent === undefined) return
+    const { lockName, holderId, claimId } = this.claim
+    this.#parts.link.withdraw(this.claim, (error) => {
+      this.#parts.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
+    })
+  }
+
+  #finish(): void {
+    this.#done = true
+    this.#signal?.removeEventListener('abort', this.#onAbort)
+    this.#parts.agenda.clear(this)
+    this.#parts.link.leave(this)
+  }
+}
+
+/** Where the store cannot wake anybody. */
+const POLL = { firstMs: 20, mostMs: 1_000 }
+const LEAST_POLL_MS = 2

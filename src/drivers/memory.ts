@@ -1,0 +1,308 @@
+import { type Clock, systemClock } from '../core/clock.ts'
+import type {
+  AcquireAnswer,
+  Capabilities,
+  Claim,
+  Driver,
+  DriverListener,
+  InspectPage,
+  InspectQuery,
+  LeaseRecord,
+  LeaseRef,
+  RateAnswer,
+  RateRequest,
+  RenewAnswer,
+  Renewal,
+} from '../core/driver.ts'
+import { ClosedError } from '../core/errors.ts'
+
+export const capabilities: Capabilities = {
+  expiry: 'ttl',
+  scope: 'process',
+  fencing: true,
+  shared: true,
+  limit: true,
+  queue: true,
+  wake: true,
+  metadata: true,
+  rate: true,
+}
+
+export interface MemoryDriverOptions {
+  /** Drivers on one store exclude each other. A store of its own if not said. */
+  readonly store?: MemoryStore
+}
+
+/**
+ * Keeps leases in this process's memory: for tests, and for services that run as one process. It is also the reference of what
+ * every driver means, so it is written to be read.
+ */
+export function memoryDriver({ store = createMemoryStore() }: MemoryDriverOptions = {}): Driver {
+  let closed = false
+  const mine = new Set<DriverListener>()
+
+  /** Every list is one step: nothing else runs between its first and its last entry. */
+  async function each<Request, Answer>(
+    requests: readonly Request[],
+    step: (request: Request) => Answer,
+  ): Promise<Answer[]> {
+    if (closed) throw new ClosedError('the memory driver is closed')
+    return requests.map(step)
+  }
+
+  return {
+    name: 'memory',
+    capabilities,
+    acquire: (claims) => each(claims, store.acquire),
+    renew: (renewals) => each(renewals, store.renew),
+    release: (leases) => each(leases, store.release),
+    consume: (requests) => each(requests, store.consume),
+    inspect: async (query) => (await each([query], store.inspect))[0] as InspectPage,
+    async listen(listener) {
+      if (closed) throw new ClosedError('the memory driver is closed')
+      mine.add(listener)
+      store.listeners.add(listener)
+      return async () => {
+        mine.delete(listener)
+        store.listeners.delete(listener)
+      }
+    },
+    async close() {
+      closed = true
+      for (const listener of mine) store.listeners.delete(listener)
+    },
+  }
+}
+
+/** `memory:` and `memory:<name>`: every driver that this process opens with the same URL is on the same store. */
+export function openMemory(url: string): Driver {
+  const store = named.get(url) ?? createMemoryStore()
+  named.set(url, store)
+  return memoryDriver({ store })
+}
+
+const named = new Map<string, MemoryStore>()
+
+export interface MemoryStore {
+  acquire(claim: Claim): AcquireAnswer
+  renew(renewal: Renewal): RenewAnswer
+  release(lease: LeaseRef): boolean
+  consume(request: RateRequest): RateAnswer
+  inspect(query: InspectQuery): InspectPage
+  readonly listeners: Set<DriverListener>
+}
+
+export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
+  const locks = new Map<string, Lock>()
+  const rates = new Map<string, number[]>()
+  const listeners = new Set<DriverListener>()
+  /** One for all names: strictly rising, never below the clock in microseconds, and nothing to keep for a name that is idle. */
+  let lastToken = 0
+
+  const nowMs = (): number => clock.now().wallMs
+
+  function nextToken(): number {
+    lastToken = Math.max(lastToken + 1, Math.floor(nowMs() * 1_000))
+    return lastToken
+  }
+
+  /** The lock without what has run out, or an empty one. */
+  function lockNamed(lockName: string): Lock {
+    const now = nowMs()
+    const lock = locks.get(lockName) ?? { leases: [], waiters: [] }
+    lock.leases = lock.leases.filter((lease) => lease.expiresAtMs > now)
+    lock.waiters = lock.waiters.filter((waiter) => waiter.expiresAtMs > now)
+    return lock
+  }
+
+  /** A name that has nothing left goes away. */
+  function keep(lockName: string, lock: Lock): void {
+    if (lock.leases.length > 0 || lock.waiters.length > 0) locks.set(lockName, lock)
+    else locks.delete(lockName)
+  }
+
+  /** Those whose turn it is after a change are told. */
+  function changed(lockName: string, lock: Lock): void {
+    keep(lockName, lock)
+    // The first is told even if it must wait on: who holds the lock, and so when to ask again, may have changed.
+    const [first] = lock.waiters
+    for (const waiter of new Set([...admitted(lock), ...(first ? [first] : [])])) {
+      for (const listener of [...listeners]) listener.wake(lockName, waiter.claim.claimId)
+    }
+  }
+
+  return {
+    listeners,
+
+    acquire(claim) {
+      const { lockName, claimId, ttlMs, waitMs } = claim
+      const now = nowMs()
+      const lock = lockNamed(lockName)
+
+      const own = lock.leases.find((lease) => lease.claim.claimId === claimId)
+      if (own !== undefined) {
+        own.expiresAtMs = now + ttlMs
+        return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
+      }
+
+      const waiting = lock.waiters.find((waiter) => waiter.claim.claimId === claimId)
+      const waiter = waiting ?? { claim, waitingSinceMs: now, expiresAtMs: now + waitMs }
+      waiter.expiresAtMs = now + waitMs
+      const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
+
+      if (admitted({ ...lock, waiters: queue }).includes(waiter)) {
+        const lease: StoredLease = { claim, fencingToken: nextToken(), acquiredAtMs: now, expiresAtMs: now + ttlMs }
+        lock.leases.push(lease)
+        lock.waiters = lock.waiters.filter((each) => each !== waiter)
+        changed(lockName, lock)
+        return { granted: true, fencingToken: lease.fencingToken, ttlMs, acquiredAtMs: now }
+      }
+
+      const [holder] = lock.leases
+      const seen = holder && { holder: recordOf(holder) }
+      if (waitMs > 0) lock.waiters = queue
+      keep(lockName, lock)
+      if (waitMs === 0) return { granted: false, ...seen }
+      const ahead = queue.indexOf(waiter)
+      const nextEndMs = Math.min(...lock.leases.map((lease) => lease.expiresAtMs - now))
+      const nextGoneMs = Math.min(...queue.slice(0, ahead).map((each) => each.expiresAtMs - now))
+      // The first waits for a lease to run out; the others for somebody before them, who may be dead, to be gone.
+      const askAgainMs = ahead === 0 ? nextEndMs : nextGoneMs
+      return { granted: false, ...seen, ahead, askAgainMs }
+    },
+
+    renew({ lockName, claimId, fencingToken, ttlMs }) {
+      const lock = lockNamed(lockName)
+      const lease = lock.leases.find((each) => each.claim.claimId === claimId && each.fencingToken === fencingToken)
+      if (lease === undefined) {
+        changed(lockName, lock)
+        return 'lost'
+      }
+      lease.expiresAtMs = nowMs() + ttlMs
+      return 'renewed'
+    },
+
+    release({ lockName, claimId, fencingToken }) {
+      const lock = lockNamed(lockName)
+      const lease = lock.leases.find(
+        (each) => each.claim.claimId === claimId && (fencingToken === undefined || each.fencingToken === fencingToken),
+      )
+      lock.leases = lock.leases.filter((each) => each !== lease)
+      lock.waiters = lock.waiters.filter((each) => each.claim.claimId !== claimId)
+      changed(lockName, lock)
+      return lease !== undefined
+    },
+
+    consume({ name, cost, limits }) {
+      const now = nowMs()
+      const arrivals = rates.get(name) ?? []
+      const steps = limits.map(({ limit, periodMs, burst }, index) => {
+        const spacingMs = periodMs / limit
+        const usedMs = Math.max((arrivals[index] ?? 0) - now, 0)
+        const fullMs = spacingMs * burst
+        return { spacingMs, usedMs, fullMs, wantedMs: usedMs + spacingMs * cost }
+      })
+      const allowed = steps.every(({ wantedMs, fullMs }) => wantedMs <= fullMs + ROUNDING_MS)
+      const after = steps.map(({ usedMs, wantedMs }) => (allowed ? wantedMs : usedMs))
+      forgetIdleRates(now)
+      if (allowed)
+        rates.set(
+          name,
+          after.map((usedMs) => now + usedMs),
+        )
+      return {
+        allowed,
+        remaining: Math.min(
+          ...steps.map(({ fullMs, spacingMs }, index) =>
+            Math.max(0, Math.floor((fullMs - (after[index] ?? 0) + ROUNDING_MS) / spacingMs)),
+          ),
+        ),
+        retryAfterMs: allowed ? 0 : Math.max(...steps.map(({ wantedMs, fullMs }) => wantedMs - fullMs)),
+        resetAfterMs: Math.max(...after),
+      }
+    },
+
+    inspect({ lockName, prefix = '', after, pageSize = 100 }) {
+      const names = [...locks.keys()]
+        .filter((name) => (lockName === undefined || name === lockName) && name.startsWith(prefix))
+        .filter((name) => after === undefined || name > after)
+        .sort()
+      const page = names.slice(0, pageSize)
+      const found = page.map((name) => lockNamed(name))
+      found.forEach((lock, index) => {
+        keep(page[index] as string, lock)
+      })
+      const next = names.length > pageSize ? page.at(-1) : undefined
+      return {
+        leases: found.flatMap((lock) => lock.leases.map(recordOf)),
+        waiters: found.flatMap((lock) =>
+          lock.waiters.map(({ claim, waitingSinceMs }) => ({ ...claimPart(claim), waitingSinceMs })),
+        ),
+        ...(next !== undefined && { next }),
+      }
+    },
+  }
+
+  /** A rate that is used no more leaves nothing behind: a few old ones go with every step. */
+  function forgetIdleRates(now: number): void {
+    let looked = 0
+    for (const [name, arrivals] of rates) {
+      if (looked++ === 4) return
+      rates.delete(name)
+      if (arrivals.some((atMs) => atMs > now)) rates.set(name, arrivals)
+    }
+  }
+}
+
+interface Lock {
+  leases: StoredLease[]
+  /** First come, first served. */
+  waiters: StoredWaiter[]
+}
+
+interface StoredLease {
+  readonly claim: Claim
+  readonly fencingToken: number
+  readonly acquiredAtMs: number
+  expiresAtMs: number
+}
+
+interface StoredWaiter {
+  readonly claim: Claim
+  readonly waitingSinceMs: number
+  expiresAtMs: number
+}
+
+/**
+ * Those of the queue who may have the lock now: from the front, as many as fit beside the leases that are out and beside
+ * each other. Nobody overtakes the first one who does not fit, so a writer is not starved by readers that keep coming.
+ */
+function admitted({ leases, waiters }: Lock): StoredWaiter[] {
+  const held = leases.map((lease) => lease.claim)
+  const end = waiters.findIndex(({ claim }) => {
+    const fits = fitsBeside(claim, held)
+    if (fits) held.push(claim)
+    return !fits
+  })
+  return end === -1 ? waiters : waiters.slice(0, end)
+}
+
+/** Judged by the claim's own mode and limit alone, never by what other clients have set for theirs. */
+function fitsBeside(claim: Claim, held: readonly Claim[]): boolean {
+  if (held.length === 0) return claim.limit === undefined || claim.permits <= claim.limit
+  if (claim.mode === 'exclusive' || held.some((other) => other.mode === 'exclusive')) return false
+  if (claim.limit === undefined) return true
+  return held.reduce((sum, other) => sum + other.permits, claim.permits) <= claim.limit
+}
+
+function claimPart({ lockName, claimId, holderId, mode, limit, permits }: Claim) {
+  return { lockName, claimId, holderId, mode, ...(limit !== undefined && { limit }), permits }
+}
+
+function recordOf({ claim, fencingToken, acquiredAtMs, expiresAtMs }: StoredLease): LeaseRecord {
+  const { metadata } = claim
+  return { ...claimPart(claim), fencingToken, acquiredAtMs, expiresAtMs, ...(metadata && { metadata }) }
+}
+
+/** Sums of fractions of a millisecond come out a hair too large. */
+const ROUNDING_MS = 1e-6

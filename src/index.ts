@@ -1,0 +1,46 @@
+export { connect } from './connect.ts'
+export type { Clock, Instant, Timer } from './core/clock.ts'
+export type {
+  AcquireAnswer,
+  Capabilities,
+  Claim,
+  Driver,
+  DriverListener,
+  Grant,
+  InspectPage,
+  InspectQuery,
+  LeaseRecord,
+  LeaseRef,
+  Metadata,
+  RateAnswer,
+  RateLimit,
+  RateRequest,
+  Refusal,
+  RenewAnswer,
+  Renewal,
+  Reopen,
+  StopListening,
+  WaiterRecord,
+} from './core/driver.ts'
+export {
+  AbortedError,
+  ClosedError,
+  HoldfastError,
+  InvalidArgumentError,
+  LeaseLostError,
+  NotAcquiredError,
+  NotHeldError,
+  OverloadError,
+  StoreError,
+  UnsupportedError,
+} from './core/errors.ts'
+export type { LockEvent, LockEvents, LockListener } from './core/events.ts'
+export type { Lease, LockInfo } from './core/lease.ts'
+export type { Random } from './core/random.ts'
+export {
+  DistributedLock,
+  type DistributedLockOptions,
+  getDistributedLock,
+  type LockResult,
+} from './primitives/distributed-lock.ts'
+export type { LockOptions } from './primitives/lock-options.ts'

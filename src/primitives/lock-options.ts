@@ -1,0 +1,58 @@
+import { checkBoolean, checkMetadata, checkSignal, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
+import { InvalidArgumentError } from '../core/errors.ts'
+import type { ClaimRequest } from '../core/holder.ts'
+import { checkLockName } from '../core/names.ts'
+
+export interface LockOptions {
+  /** The lease's time to live. 30 if not said; from 0.05 to one year. */
+  timeoutSeconds?: number
+  /** False: answer at once instead of waiting. True if not said. */
+  blocking?: boolean
+  /** How long to wait for a lock that is held. 10 if not said; 0 is the same as `blocking: false`. */
+  blockingTimeoutSeconds?: number
+  /** Shown to whoever asks who holds the lock. Plain JSON, at most 16 KiB. */
+  metadata?: Record<string, unknown>
+  /** Gives up waiting. It does not end a lease that was granted. */
+  signal?: AbortSignal
+  /** Renews the lease until it is released. True in `withLock` and `hold`, false in `acquire`, if not said. */
+  heartbeat?: boolean
+  /**
+   * A release before this time keeps the lock for others until it has passed: an instance whose clock is late does not run a
+   * scheduled job a second time.
+   */
+  minHoldSeconds?: number
+  /** The heartbeat stops renewing after this time, so that work that hangs does not hold its lock for ever. */
+  maxHoldSeconds?: number
+}
+
+/** Checks every argument before anything is sent. */
+export function claimRequestFrom(
+  lockName: string,
+  options: LockOptions,
+  heartbeatByDefault: boolean,
+): ClaimRequest & { readonly mode: 'exclusive' } {
+  checkLockName(lockName)
+  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  const {
+    timeoutSeconds = 30,
+    blocking = true,
+    blockingTimeoutSeconds = 10,
+    metadata,
+    signal,
+    heartbeat = heartbeatByDefault,
+    minHoldSeconds = 0,
+    maxHoldSeconds,
+  } = options
+  const waitMs = waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds)
+  return {
+    lockName,
+    mode: 'exclusive',
+    ttlMs: ttlMsFrom('timeoutSeconds', timeoutSeconds),
+    waitMs: checkBoolean('blocking', blocking) ? waitMs : 0,
+    ...(metadata !== undefined && { metadata: checkMetadata(metadata) }),
+    ...(signal !== undefined && { signal: checkSignal('signal', signal) }),
+    heartbeat: checkBoolean('heartbeat', heartbeat),
+    minHoldMs: waitMsFrom('minHoldSeconds', minHoldSeconds),
+    maxHoldMs: maxHoldSeconds === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('maxHoldSeconds', maxHoldSeconds),
+  }
+}

@@ -1,0 +1,121 @@
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { NotHeldError } from '../core/errors.ts'
+import type { Lease, LockInfo } from '../core/lease.ts'
+
+/**
+ * Follows `withLock`'s callback, so that the same name inside it is entered again instead of waiting for itself.
+ *
+ * A frame ends with its callback: a task that was started inside and lives on carries the context with it, but finds the frame ended
+ * and has to ask the store like anybody else.
+ */
+export class Reentry {
+  readonly #frames = new AsyncLocalStorage<Frame>()
+
+  async run<T>(lease: Lease, callback: () => Promise<T>): Promise<T> {
+    const frame: Frame = { lease, outer: this.#frames.getStore(), inner: [], ended: false }
+    try {
+      return await this.#frames.run(frame, callback)
+    } finally {
+      frame.ended = true
+    }
+  }
+
+  /** A lease inside the one that the running callback holds on this name, if it holds one. */
+  enter(lockName: string): Lease | undefined {
+    const frame = this.#frameOf(lockName)
+    if (frame === undefined || !frame.lease.held) return undefined
+    const lease = new InnerLease(frame.lease, (ended) => {
+      frame.inner = frame.inner.filter((each) => each !== ended)
+    })
+    frame.inner.push(lease)
+    return lease
+  }
+
+  /** The innermost lease that the running callback has on this name: what a release by name means there. */
+  innermost(lockName: string): Lease | undefined {
+    const frame = this.#frameOf(lockName)
+    return frame === undefined ? undefined : (frame.inner.at(-1) ?? frame.lease)
+  }
+
+  #frameOf(lockName: string): Frame | undefined {
+    for (let frame = this.#frames.getStore(); frame !== undefined; frame = frame.outer) {
+      if (!frame.ended && frame.lease.lockName === lockName) return frame
+    }
+    return undefined
+  }
+}
+
+interface Frame {
+  readonly lease: Lease
+  readonly outer: Frame | undefined
+  inner: InnerLease[]
+  ended: boolean
+}
+
+/** The same lease, entered again. Its release ends only itself. */
+class InnerLease implements Lease {
+  readonly #outer: Lease
+  readonly #onEnd: (lease: InnerLease) => void
+  #ended = false
+
+  constructor(outer: Lease, onEnd: (lease: InnerLease) => void) {
+    this.#outer = outer
+    this.#onEnd = onEnd
+    if (outer.metadata !== undefined) this.metadata = outer.metadata
+  }
+
+  declare readonly metadata?: Record<string, unknown>
+
+  get lockName(): string {
+    return this.#outer.lockName
+  }
+
+  get holderId(): string {
+    return this.#outer.holderId
+  }
+
+  get acquiredAt(): Date {
+    return this.#outer.acquiredAt
+  }
+
+  get expiresAt(): Date {
+    return this.#outer.expiresAt
+  }
+
+  get fencingToken(): number {
+    return this.#outer.fencingToken
+  }
+
+  get signal(): AbortSignal {
+    return this.#outer.signal
+  }
+
+  get held(): boolean {
+    return !this.#ended && this.#outer.held
+  }
+
+  assertHeld(): void {
+    this.#outer.assertHeld()
+    if (this.#ended) throw new NotHeldError(this.lockName)
+  }
+
+  extend(seconds: number): Promise<boolean> {
+    return this.#ended ? Promise.resolve(false) : this.#outer.extend(seconds)
+  }
+
+  async release(): Promise<boolean> {
+    const { held } = this
+    this.#ended = true
+    this.#onEnd(this)
+    return held
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release()
+  }
+
+  toJSON(): LockInfo {
+    const { lockName, holderId, acquiredAt, expiresAt, metadata, fencingToken } = this
+    return { lockName, holderId, acquiredAt, expiresAt, ...(metadata && { metadata }), fencingToken }
+  }
+}
