@@ -1,8 +1,9 @@
-import type { Agenda } from './agenda.ts'
+import type { Agenda, Task } from './agenda.ts'
 import type { Clock, Instant } from './clock.ts'
+import type { LeaseRef } from './driver.ts'
 import { StoreError } from './errors.ts'
 import type { Emitter } from './events.ts'
-import type { HeldLease, LeaseOptions } from './lease.ts'
+import type { LeaseOptions } from './lease.ts'
 import type { Link } from './link.ts'
 import type { Random } from './random.ts'
 import { Trust } from './trust.ts'
@@ -10,8 +11,17 @@ import { Trust } from './trust.ts'
 /** Keeps the leases of one instance alive. */
 export interface Heartbeat {
   /** Begins with a lease whose winning request was sent at `sent` and granted for `grantedMs`. */
-  keep(lease: HeldLease, sent: Instant, grantedMs: number, options: LeaseOptions): Keeping
+  keep(lease: Kept, sent: Instant, grantedMs: number, options: LeaseOptions): Keeping
   close(): Promise<void>
+}
+
+/** The lease's side of it, as the heartbeat sees it. */
+export interface Kept extends Task {
+  readonly ttlMs: number
+  readonly ref: LeaseRef & { readonly fencingToken: number }
+  readonly held: boolean
+  readonly eventBase: { lockName: string; holderId: string; claimId: string; fencingToken: number }
+  lose(reason: string, cause?: unknown): void
 }
 
 /** The heartbeat's side of one lease: until when it can be relied on, and what moves that moment. */
@@ -32,6 +42,8 @@ export interface HeartbeatParts {
   readonly link: Link
   readonly agenda: Agenda
   readonly events: Emitter
+  /** Told whenever a lease's deadline may have moved: how a worker thread publishes it. */
+  readonly onMoved?: (lease: Kept, keeping: Keeping) => void
 }
 
 /** The heartbeat on the instance's own event loop. */
@@ -42,14 +54,14 @@ export const createHeartbeat = (parts: HeartbeatParts): Heartbeat => ({
 
 class LocalKeeping implements Keeping {
   readonly #parts: HeartbeatParts
-  readonly #lease: HeldLease
+  readonly #lease: Kept
   readonly #trust: Trust
   readonly #repeats: boolean
   /** The heartbeat renews no more after this moment (`maxHoldSeconds`). */
   readonly #stopsAtMs: number
   #renewAtMs = Number.POSITIVE_INFINITY
 
-  constructor(parts: HeartbeatParts, lease: HeldLease, sent: Instant, grantedMs: number, options: LeaseOptions) {
+  constructor(parts: HeartbeatParts, lease: Kept, sent: Instant, grantedMs: number, options: LeaseOptions) {
     this.#parts = parts
     this.#lease = lease
     this.#trust = new Trust(sent, grantedMs)
@@ -58,7 +70,7 @@ class LocalKeeping implements Keeping {
     this.#renewAtMs = this.#nextRenewal()
     // A grant that was handed over late, or for a short time first, is made whole at once.
     const nowMs = parts.clock.now().monotonicMs
-    const { ttlMs } = lease.claim
+    const { ttlMs } = lease
     if (grantedMs < ttlMs || this.deadline.monotonicMs - nowMs < ttlMs / 2) this.#renewAtMs = nowMs
     this.#schedule()
   }
@@ -110,7 +122,7 @@ class LocalKeeping implements Keeping {
   #beat(nowMs: number): void {
     const { random, events } = this.#parts
     const lease = this.#lease
-    const { ttlMs } = lease.claim
+    const { ttlMs } = lease
     // The next try does not wait for this one's answer: a renewal that hangs must not use up the lease.
     this.#renewAtMs = nowMs + (ttlMs / RETRY_PARTS) * (1 - random.fraction() * JITTER)
     this.renew(ttlMs).catch((error: unknown) => {
@@ -124,12 +136,13 @@ class LocalKeeping implements Keeping {
   #nextRenewal(): number {
     if (!this.#repeats) return Number.POSITIVE_INFINITY
     const { random, agenda } = this.#parts
-    const { ttlMs } = this.#lease.claim
+    const { ttlMs } = this.#lease
     const dueMs = this.deadline.monotonicMs - ttlMs * (2 / 3 + random.fraction() * JITTER)
     return agenda.round(dueMs, ttlMs / GRID)
   }
 
   #schedule(): void {
+    this.#parts.onMoved?.(this.#lease, this)
     this.#parts.agenda.set(this.#lease, Math.min(this.deadline.monotonicMs, this.#renewAtMs))
   }
 }

@@ -3,7 +3,8 @@ import type { Clock } from './clock.ts'
 import type { Claim, Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
 import { ClosedError, OverloadError, UnsupportedError } from './errors.ts'
 import type { Emitter } from './events.ts'
-import { createHeartbeat, type Heartbeat, type HeartbeatParts } from './heartbeat.ts'
+import { createHeartbeat, type Heartbeat } from './heartbeat.ts'
+import { createThreadHeartbeat, type ThreadOptions } from './heartbeat-thread.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS } from './limits.ts'
 import { closeLink, type Link, openLink } from './link.ts'
@@ -18,7 +19,8 @@ export interface HolderOptions {
   readonly callTimeoutMs: number
   readonly waiterTtlMs: number
   readonly events: Emitter
-  readonly startHeartbeat?: (parts: HeartbeatParts) => Heartbeat
+  /** The heartbeat runs in a worker thread. */
+  readonly thread?: ThreadOptions
 }
 
 /** A claim as a primitive makes it; the arguments have been checked. */
@@ -55,7 +57,10 @@ export class Holder {
   #closing: Promise<void> | undefined
 
   constructor(options: HolderOptions) {
-    const { driver, clock, random, callTimeoutMs, events } = options
+    const { driver, clock, random, callTimeoutMs, events, thread } = options
+    if (thread !== undefined && driver.reopen === undefined) {
+      throw new UnsupportedError(`the ${driver.name} driver cannot be opened in a worker thread`)
+    }
     this.#options = options
     this.holderId = options.holderId
     this.events = events
@@ -65,7 +70,7 @@ export class Holder {
     this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
     this.link.onListenFailed.add(this.#onListenFailed)
     const parts = { clock, random, link: this.link, agenda: this.#agenda, events }
-    this.#heartbeat = (options.startHeartbeat ?? createHeartbeat)(parts)
+    this.#heartbeat = thread === undefined ? createHeartbeat(parts) : createThreadHeartbeat(parts, thread)
     this.#context = { ...parts, heartbeat: this.#heartbeat, ended: (lease) => this.#leases.delete(lease) }
   }
 
@@ -94,6 +99,10 @@ export class Holder {
       if (!outcome.granted) {
         this.events.emit('refused', () => ({ lockName, holderId, claimId, waitedMs }))
         return { granted: false, refusal: outcome.refusal, waitedMs }
+      }
+      if (this.#closing !== undefined) {
+        this.link.withdraw(claim, (error) => this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error })))
+        throw new ClosedError('the instance was closed while the claim was granted')
       }
       const lease = new HeldLease(this.#context, claim, outcome.grant, outcome.sent, request)
       this.#leases.add(lease)

@@ -1,10 +1,10 @@
-import type { Agenda, Task } from './agenda.ts'
+import type { Agenda } from './agenda.ts'
 import { ttlMsFrom } from './arguments.ts'
 import { type Clock, type Instant, isPast } from './clock.ts'
 import type { Claim, Grant, LeaseRecord, LeaseRef } from './driver.ts'
 import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
 import type { Emitter } from './events.ts'
-import type { Heartbeat, Keeping } from './heartbeat.ts'
+import type { Heartbeat, Keeping, Kept } from './heartbeat.ts'
 import type { Link } from './link.ts'
 
 export interface LockInfo {
@@ -59,7 +59,7 @@ export interface LeaseOptions {
 }
 
 /** One lease of an instance, and its place in the instance's agenda. */
-export class HeldLease implements Lease, Task {
+export class HeldLease implements Lease, Kept {
   readonly keepsAlive = false
   readonly claim: Claim
   readonly fencingToken: number
@@ -90,6 +90,10 @@ export class HeldLease implements Lease, Task {
 
   get ref(): LeaseRef & { readonly fencingToken: number } {
     return { lockName: this.lockName, claimId: this.claim.claimId, fencingToken: this.fencingToken }
+  }
+
+  get ttlMs(): number {
+    return this.claim.ttlMs
   }
 
   get lockName(): string {

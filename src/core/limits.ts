@@ -24,3 +24,5 @@ export const WAITER_TTL_MS = 10_000
 export const MAX_RELEASE_TRIES = 6
 /** The longest that a clock step or a suspended machine goes unnoticed while leases are held. */
 export const LONGEST_NAP_MS = 1_000
+/** How long a blocked main thread is covered by a heartbeat in a worker thread, if not said otherwise. */
+export const STALLED_AFTER_MS = 30_000

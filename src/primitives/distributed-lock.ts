@@ -5,9 +5,9 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import type { Driver } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, LeaseLostError, NotAcquiredError } from '../core/errors.ts'
 import { Emitter, type LockEvent, type LockListener } from '../core/events.ts'
-import { type ClaimRequest, type ClaimResult, Holder } from '../core/holder.ts'
+import { type ClaimRequest, type ClaimResult, Holder, type HolderOptions } from '../core/holder.ts'
 import { type HeldLease, type Lease, type LockInfo, lockInfoFrom } from '../core/lease.ts'
-import { CALL_TIMEOUT_MS, WAITER_TTL_MS } from '../core/limits.ts'
+import { CALL_TIMEOUT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
 import { checkHolderId, checkLockName } from '../core/names.ts'
 import { type Random, systemRandom } from '../core/random.ts'
 import { claimRequestFrom, type LockOptions } from './lock-options.ts'
@@ -26,6 +26,12 @@ export interface DistributedLockOptions {
   callTimeoutSeconds?: number
   /** How long a waiter that died can delay those behind it: 10. */
   waiterTtlSeconds?: number
+  /**
+   * Renews from a worker thread with a connection of its own, so that a blocked event loop does not lose a lease. It covers a main
+   * thread that shows no life for at most `stalledAfterSeconds` (30): one that hangs for ever loses its locks. For
+   * drivers that can be opened in a thread; `UnsupportedError` otherwise.
+   */
+  heartbeatThread?: boolean | { stalledAfterSeconds?: number }
   /** For tests: time and randomness. */
   clock?: Clock
   random?: Random
@@ -39,29 +45,31 @@ export type LockResult = { acquired: true; lock: Lease } | { acquired: false; er
  */
 export class DistributedLock implements AsyncDisposable {
   readonly holderId: string
-  readonly #options: DistributedLockOptions
+  readonly #settings: Omit<HolderOptions, 'driver'>
+  readonly #driver: Driver | undefined
+  readonly #url: string
+  readonly #extends: boolean
   readonly #events = new Emitter()
   readonly #reentry = new Reentry()
   readonly #leases = new Map<string, HeldLease>()
-  /** Only for `reacquire: 'extend'`: the claims under way, so that a second task finds out what became of the first one's. */
-  readonly #claiming = new Map<string, Promise<LockResult>>()
+  /** Only for `reacquire: 'extend'`: when one of the claims under way is granted, the others extend its lease instead of waiting for it. */
+  readonly #claiming = new Map<string, Set<AbortController>>()
   #holder: Holder | undefined
   #opening: Promise<Holder> | undefined
   #closing: Promise<void> | undefined
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: DistributedLockOptions = {}) {
-    const { random = systemRandom, reacquire, url, driver } = options
-    this.holderId = options.holderId ?? `${hostname()}:${process.pid}:${random.id()}`
-    checkHolderId(this.holderId)
-    if (reacquire !== undefined) checkOneOf('reacquire', reacquire, ['refuse', 'extend'])
+    const { driver, url, reacquire = 'refuse' } = options
     if (driver !== undefined && url !== undefined)
       throw new InvalidArgumentError('url', url, 'left out when a driver is passed')
-    if (options.callTimeoutSeconds !== undefined) ttlMsFrom('callTimeoutSeconds', options.callTimeoutSeconds)
-    if (options.waiterTtlSeconds !== undefined) ttlMsFrom('waiterTtlSeconds', options.waiterTtlSeconds)
-    this.#options = options
+    this.#settings = settingsFrom(options, this.#events)
+    this.holderId = this.#settings.holderId
+    this.#extends = checkOneOf('reacquire', reacquire, ['refuse', 'extend']) === 'extend'
+    this.#driver = driver
+    this.#url = url ?? process.env['HOLDFAST_URL'] ?? DEFAULT_URL
     if (driver === undefined) checkUrl(this.#url)
-    else this.#holder = this.#hold(driver)
+    else this.#holder = new Holder({ ...this.#settings, driver })
   }
 
   /**
@@ -147,22 +155,28 @@ export class DistributedLock implements AsyncDisposable {
     const entered = this.#reentry.enter(lockName)
     if (entered !== undefined) return { acquired: true, lock: entered }
     const holder = this.#holder ?? (await this.#open())
-    if (this.#options.reacquire === 'extend') return this.#acquireOrExtend(holder, request)
+    if (this.#extends) return this.#acquireOrExtend(holder, request)
     return this.#claim(holder, request)
   }
 
   async #acquireOrExtend(holder: Holder, request: ClaimRequest): Promise<LockResult> {
-    const { lockName, ttlMs } = request
-    // A claim of another task that is still waiting decides for this one, too, when it gets the lock.
-    await this.#claiming.get(lockName)?.catch(() => undefined)
-    const own = this.#leases.get(lockName)
-    if (own !== undefined && (await own.extend(ttlMs / 1_000))) return { acquired: true, lock: own }
-    const claiming = this.#claim(holder, request)
-    this.#claiming.set(lockName, claiming)
-    try {
-      return await claiming
-    } finally {
-      if (this.#claiming.get(lockName) === claiming) this.#claiming.delete(lockName)
+    const { lockName, ttlMs, signal } = request
+    for (;;) {
+      const own = this.#leases.get(lockName)
+      if (own !== undefined && (await own.extend(ttlMs / 1_000))) return { acquired: true, lock: own }
+      const overtaken = new AbortController()
+      const claims = this.#claiming.get(lockName) ?? new Set()
+      this.#claiming.set(lockName, claims.add(overtaken))
+      try {
+        const either = signal === undefined ? overtaken.signal : AbortSignal.any([signal, overtaken.signal])
+        const result = await this.#claim(holder, { ...request, signal: either })
+        if (result.acquired || !this.#leases.has(lockName)) return result
+      } catch (error) {
+        if (!overtaken.signal.aborted || signal?.aborted) throw error
+      } finally {
+        claims.delete(overtaken)
+        if (claims.size === 0) this.#claiming.delete(lockName)
+      }
     }
   }
 
@@ -170,6 +184,7 @@ export class DistributedLock implements AsyncDisposable {
     const result = await holder.acquire({ ...request, onEnd: this.#forget })
     if (!result.granted) return refusalOf(request, result)
     this.#leases.set(request.lockName, result.lease)
+    for (const overtaken of this.#claiming.get(request.lockName) ?? []) overtaken.abort()
     return { acquired: true, lock: result.lease }
   }
 
@@ -181,14 +196,10 @@ export class DistributedLock implements AsyncDisposable {
     return this.#reentry.innermost(lockName) ?? this.#leases.get(lockName)
   }
 
-  get #url(): string {
-    return this.#options.url ?? process.env['HOLDFAST_URL'] ?? DEFAULT_URL
-  }
-
   #open(): Promise<Holder> {
     this.#opening ??= connect(this.#url).then(
       (driver) => {
-        this.#holder = this.#hold(driver)
+        this.#holder = new Holder({ ...this.#settings, driver })
         return this.#holder
       },
       (error: unknown) => {
@@ -200,19 +211,6 @@ export class DistributedLock implements AsyncDisposable {
     return this.#opening
   }
 
-  #hold(driver: Driver): Holder {
-    const { clock = systemClock, random = systemRandom, callTimeoutSeconds, waiterTtlSeconds } = this.#options
-    return new Holder({
-      driver,
-      holderId: this.holderId,
-      clock,
-      random,
-      callTimeoutMs: callTimeoutSeconds === undefined ? CALL_TIMEOUT_MS : callTimeoutSeconds * 1_000,
-      waiterTtlMs: waiterTtlSeconds === undefined ? WAITER_TTL_MS : waiterTtlSeconds * 1_000,
-      events: this.#events,
-    })
-  }
-
   #assertOpen(): void {
     if (this.#closing !== undefined) throw new ClosedError('this DistributedLock is closed')
   }
@@ -221,7 +219,7 @@ export class DistributedLock implements AsyncDisposable {
     const holder = this.#holder ?? (await this.#opening?.catch(() => undefined))
     if (holder === undefined) return
     await holder.close()
-    if (this.#options.driver === undefined) await holder.link.driver.close()
+    if (this.#driver === undefined) await holder.link.driver.close()
   }
 }
 
@@ -234,6 +232,20 @@ export function getDistributedLock(): DistributedLock {
 let shared: DistributedLock | undefined
 
 const DEFAULT_URL = 'memory:'
+
+function settingsFrom(options: DistributedLockOptions, events: Emitter): Omit<HolderOptions, 'driver'> {
+  const { clock = systemClock, random = systemRandom, heartbeatThread = false } = options
+  const { holderId = `${hostname()}:${process.pid}:${random.id()}` } = options
+  const { callTimeoutSeconds = CALL_TIMEOUT_MS / 1_000, waiterTtlSeconds = WAITER_TTL_MS / 1_000 } = options
+  checkHolderId(holderId)
+  const callTimeoutMs = ttlMsFrom('callTimeoutSeconds', callTimeoutSeconds)
+  const waiterTtlMs = ttlMsFrom('waiterTtlSeconds', waiterTtlSeconds)
+  const settings = { clock, random, holderId, callTimeoutMs, waiterTtlMs, events }
+  if (heartbeatThread === false) return settings
+  const { stalledAfterSeconds = STALLED_AFTER_MS / 1_000 } = heartbeatThread === true ? {} : heartbeatThread
+  const stalledAfterMs = ttlMsFrom('heartbeatThread.stalledAfterSeconds', stalledAfterSeconds)
+  return { ...settings, thread: { callTimeoutMs, stalledAfterMs } }
+}
 
 function refusalOf({ lockName }: ClaimRequest, { refusal, waitedMs }: ClaimResult & { granted: false }): LockResult {
   const waited = waitedMs >= 1 ? ` (waited ${(waitedMs / 1_000).toFixed(1)} s)` : ''

@@ -1,0 +1,221 @@
+import assert from 'node:assert/strict'
+import { Worker } from 'node:worker_threads'
+import { type Instant, later, type Timer } from './clock.ts'
+import type { LeaseRef, Reopen } from './driver.ts'
+import { StoreError } from './errors.ts'
+import { createHeartbeat, type Heartbeat, type HeartbeatParts, type Keeping, type Kept } from './heartbeat.ts'
+import type { LeaseOptions } from './lease.ts'
+import { deadlineIn, type Slot, SlotBook } from './shared-deadlines.ts'
+import { marginMs } from './trust.ts'
+
+export interface ThreadOptions {
+  readonly callTimeoutMs: number
+  /** How long the main thread may be stalled before the worker stops renewing for it. */
+  readonly stalledAfterMs: number
+}
+
+/**
+ * The heartbeat in a worker thread with a driver of its own, so that a blocked event loop does not lose its leases.
+ *
+ * The worker renews and writes each deadline into shared memory, where the main thread reads it without running the event loop. The
+ * main thread writes there that it lives; when it has not for `stalledAfterMs`, the worker lets the leases run out, so that
+ * a thread that hangs for ever does not hold its locks for ever. If the worker dies, its leases are renewed here.
+ */
+export const createThreadHeartbeat = (parts: HeartbeatParts, options: ThreadOptions): Heartbeat =>
+  new ThreadHeartbeat(parts, options)
+
+class ThreadHeartbeat implements Heartbeat {
+  readonly #parts: HeartbeatParts
+  readonly #local: Heartbeat
+  readonly #stalledAfterMs: number
+  readonly #life = new BigInt64Array(new SharedArrayBuffer(8))
+  readonly #slots = new SlotBook()
+  readonly #keepings = new Map<string, ThreadKeeping>()
+  /** Leases that have ended here, until the worker has heard of it: before that it may still write into their slots. */
+  readonly #ending = new Map<string, Slot>()
+  readonly #calls = new Map<number, (answer: RenewedMessage) => void>()
+  readonly #worker: Worker
+  #lifeTimer: Timer | undefined
+  #lastCall = 0
+  #dead = false
+
+  constructor(parts: HeartbeatParts, { callTimeoutMs, stalledAfterMs }: ThreadOptions) {
+    const { reopen } = parts.link.driver
+    assert(reopen !== undefined)
+    this.#parts = parts
+    this.#local = createHeartbeat(parts)
+    this.#stalledAfterMs = stalledAfterMs
+    const workerData: WorkerStart = { reopen, callTimeoutMs, stalledAfterMs, life: this.#life }
+    this.#worker = new Worker(new URL('./heartbeat-worker.js', import.meta.url), {
+      workerData,
+      name: 'holdfast-heartbeat',
+    })
+    this.#worker.unref()
+    this.#worker.on('message', (message: FromWorker) => this.#hear(message))
+    this.#worker.on('error', (error) => this.#takeOver(error))
+    this.#worker.on('exit', (code) => this.#takeOver(new Error(`the heartbeat's thread ended with code ${code}`)))
+  }
+
+  keep(lease: Kept, sent: Instant, grantedMs: number, options: LeaseOptions): Keeping {
+    if (this.#dead || !options.heartbeat) return this.#local.keep(lease, sent, grantedMs, options)
+    const id = lease.ref.claimId
+    const slot = this.#slots.take(later(sent, grantedMs - marginMs(grantedMs)))
+    const keeping = new ThreadKeeping(this, lease, slot, options)
+    this.#keepings.set(id, keeping)
+    this.#showLife()
+    const { maxHoldMs } = options
+    this.#post({ type: 'keep', slot, ref: lease.ref, ttlMs: lease.ttlMs, sent, grantedMs, maxHoldMs })
+    this.schedule(lease, keeping)
+    return keeping
+  }
+
+  schedule(lease: Kept, keeping: Keeping): void {
+    this.#parts.agenda.set(lease, keeping.deadline.monotonicMs)
+  }
+
+  end(lease: Kept, slot: Slot): void {
+    const id = lease.ref.claimId
+    this.#parts.agenda.clear(lease)
+    if (!this.#keepings.delete(id) || this.#dead) return
+    this.#ending.set(id, slot)
+    this.#post({ type: 'end', id })
+    if (this.#keepings.size === 0) this.#lifeTimer?.cancel()
+  }
+
+  /** All renewals of a kept lease are the worker's, so that it knows of every one that may still be under way. */
+  renew(id: string, ttlMs: number): Promise<boolean> {
+    return new Promise((resolve, reject) => {
+      this.#lastCall += 1
+      const call = this.#lastCall
+      this.#calls.set(call, ({ renewed, error }) => {
+        this.#calls.delete(call)
+        if (error === undefined) resolve(renewed)
+        else reject(new StoreError(error))
+      })
+      this.#post({ type: 'renew', id, call, ttlMs })
+    })
+  }
+
+  async close(): Promise<void> {
+    this.#dead = true
+    this.#lifeTimer?.cancel()
+    await this.#worker.terminate()
+  }
+
+  #post(message: ToWorker): void {
+    this.#worker.postMessage(message)
+  }
+
+  #hear(message: FromWorker): void {
+    if (message.type === 'renewed') {
+      this.#calls.get(message.call)?.(message)
+      return
+    }
+    if (message.type === 'ended') {
+      const slot = this.#ending.get(message.id)
+      if (slot !== undefined) this.#slots.giveBack(slot)
+      this.#ending.delete(message.id)
+      return
+    }
+    const lease = this.#keepings.get(message.id)?.lease
+    if (message.type === 'lost') lease?.lose(message.reason)
+    else if (lease !== undefined) {
+      this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error: new StoreError(message.error) }))
+    }
+  }
+
+  #showLife(): void {
+    Atomics.store(this.#life, 0, BigInt(Math.floor(this.#parts.clock.now().monotonicMs)))
+    this.#lifeTimer?.cancel()
+    this.#lifeTimer = this.#parts.clock.setTimer(() => this.#showLife(), Math.min(1_000, this.#stalledAfterMs / 4))
+  }
+
+  #takeOver(cause: Error): void {
+    if (this.#dead) return
+    this.#dead = true
+    this.#lifeTimer?.cancel()
+    for (const answer of [...this.#calls.values()])
+      answer({ type: 'renewed', call: 0, renewed: false, error: cause.message })
+    for (const keeping of this.#keepings.values()) keeping.continueWith(this.#local)
+  }
+}
+
+class ThreadKeeping implements Keeping {
+  readonly lease: Kept
+  readonly #heartbeat: ThreadHeartbeat
+  readonly #slot: Slot
+  readonly #options: LeaseOptions
+  #local: Keeping | undefined
+
+  constructor(heartbeat: ThreadHeartbeat, lease: Kept, slot: Slot, options: LeaseOptions) {
+    this.#heartbeat = heartbeat
+    this.lease = lease
+    this.#slot = slot
+    this.#options = options
+  }
+
+  get deadline(): Instant {
+    return this.#local?.deadline ?? deadlineIn(this.#slot)
+  }
+
+  get endsAtMs(): number {
+    return this.#local?.endsAtMs ?? this.deadline.monotonicMs + marginMs(this.lease.ttlMs)
+  }
+
+  /** The worker renews; here it is only looked up when the lease ends as things stand. */
+  due(): void {
+    if (this.#local === undefined) this.#heartbeat.schedule(this.lease, this)
+    else this.#local.due()
+  }
+
+  renew(ttlMs: number): Promise<boolean> {
+    return this.#local?.renew(ttlMs) ?? this.#heartbeat.renew(this.lease.ref.claimId, ttlMs)
+  }
+
+  end(): void {
+    this.#local?.end()
+    this.#heartbeat.end(this.lease, this.#slot)
+  }
+
+  continueWith(local: Heartbeat): void {
+    const { ttlMs } = this.lease
+    // As if it had been granted just when its present deadline began to count.
+    const sent = later(this.deadline, marginMs(ttlMs) - ttlMs)
+    this.#local = local.keep(this.lease, sent, ttlMs, this.#options)
+  }
+}
+
+export interface WorkerStart {
+  readonly reopen: Reopen
+  readonly callTimeoutMs: number
+  readonly stalledAfterMs: number
+  /** The main thread's last sign of life, in whole milliseconds of the monotonic clock, which all threads share. */
+  readonly life: BigInt64Array
+}
+
+/** A lease is called by its claim's id. */
+export type ToWorker =
+  | {
+      readonly type: 'keep'
+      readonly slot: Slot
+      readonly ref: LeaseRef & { readonly fencingToken: number }
+      readonly ttlMs: number
+      readonly sent: Instant
+      readonly grantedMs: number
+      readonly maxHoldMs: number
+    }
+  | { readonly type: 'renew'; readonly id: string; readonly call: number; readonly ttlMs: number }
+  | { readonly type: 'end'; readonly id: string }
+
+export type FromWorker =
+  | RenewedMessage
+  | { readonly type: 'ended'; readonly id: string }
+  | { readonly type: 'lost'; readonly id: string; readonly reason: string }
+  | { readonly type: 'failed'; readonly id: string; readonly error: string }
+
+interface RenewedMessage {
+  readonly type: 'renewed'
+  readonly call: number
+  readonly renewed: boolean
+  readonly error?: string
+}

@@ -1,0 +1,115 @@
+/** The worker's side of `heartbeat-thread.ts`: the same heartbeat, on a driver and an event loop of its own. */
+import { parentPort, workerData } from 'node:worker_threads'
+import { Agenda } from './agenda.ts'
+import { isPast, systemClock } from './clock.ts'
+import type { Driver, LeaseRef } from './driver.ts'
+import { Emitter } from './events.ts'
+import { createHeartbeat, type Keeping, type Kept } from './heartbeat.ts'
+import type { FromWorker, ToWorker, WorkerStart } from './heartbeat-thread.ts'
+import { Link } from './link.ts'
+import { systemRandom } from './random.ts'
+import { publishDeadline, type Slot } from './shared-deadlines.ts'
+
+const { reopen, callTimeoutMs, stalledAfterMs, life } = workerData as WorkerStart
+const clock = systemClock
+const random = systemRandom
+const events = new Emitter()
+const agenda = new Agenda(clock, random)
+const leases = new Map<string, WorkerLease>()
+
+/** What came while the driver was being opened. */
+const early: ToWorker[] = []
+let hear = (message: ToWorker): void => {
+  early.push(message)
+}
+parentPort?.on('message', (message: ToWorker) => hear(message))
+
+const module = (await import(reopen.module)) as Record<string, (...args: readonly unknown[]) => Promise<Driver>>
+const driver = await (module[reopen.name] as (...args: readonly unknown[]) => Promise<Driver>)(...reopen.args)
+const link = new Link(driver, { clock, random, callTimeoutMs })
+const heartbeat = createHeartbeat({
+  clock,
+  random,
+  link,
+  agenda,
+  events,
+  onMoved: (lease, keeping) => publishDeadline((lease as WorkerLease).slot, keeping.deadline),
+})
+
+class WorkerLease implements Kept {
+  readonly keepsAlive = false
+  readonly slot: Slot
+  readonly ttlMs: number
+  readonly ref: LeaseRef & { readonly fencingToken: number }
+  readonly #keeping: Keeping
+  #ended = false
+
+  constructor({ slot, ref, ttlMs, sent, grantedMs, maxHoldMs }: ToWorker & { type: 'keep' }) {
+    this.slot = slot
+    this.ref = ref
+    this.ttlMs = ttlMs
+    this.#keeping = heartbeat.keep(this, sent, grantedMs, { heartbeat: true, minHoldMs: 0, maxHoldMs })
+  }
+
+  get eventBase() {
+    const { lockName, claimId, fencingToken } = this.ref
+    return { lockName, claimId, fencingToken, holderId: '' }
+  }
+
+  get held(): boolean {
+    if (!this.#ended && isPast(this.#keeping.deadline, clock.now()))
+      this.lose('it was not renewed before its time was up')
+    return !this.#ended
+  }
+
+  due(): void {
+    if (!this.held) return
+    const silentMs = clock.now().monotonicMs - Number(Atomics.load(life, 0))
+    // A thread that hangs must not keep its locks: the lease runs out, unless the thread comes back before that.
+    if (silentMs < stalledAfterMs) this.#keeping.due()
+    else agenda.set(this, Math.min(this.#keeping.deadline.monotonicMs, clock.now().monotonicMs + LOOK_AGAIN_MS))
+  }
+
+  renew(ttlMs: number): Promise<boolean> {
+    return this.#keeping.renew(ttlMs)
+  }
+
+  lose(reason: string): void {
+    if (this.#ended) return
+    this.end()
+    post({ type: 'lost', id: this.ref.claimId, reason })
+  }
+
+  end(): void {
+    this.#ended = true
+    this.#keeping.end()
+    leases.delete(this.ref.claimId)
+  }
+}
+
+const LOOK_AGAIN_MS = 100
+
+const post = (message: FromWorker): void => parentPort?.postMessage(message)
+
+hear = (message) => {
+  if (message.type === 'keep') leases.set(message.ref.claimId, new WorkerLease(message))
+  else if (message.type === 'renew') void renew(message)
+  else {
+    leases.get(message.id)?.end()
+    post({ type: 'ended', id: message.id })
+  }
+}
+
+async function renew({ id, call, ttlMs }: ToWorker & { type: 'renew' }): Promise<void> {
+  try {
+    post({ type: 'renewed', call, renewed: (await leases.get(id)?.renew(ttlMs)) ?? false })
+  } catch (error) {
+    post({ type: 'renewed', call, renewed: false, error: error instanceof Error ? error.message : String(error) })
+  }
+}
+
+events.on('renewalFailed', ({ claimId, error }) => {
+  post({ type: 'failed', id: claimId, error: error instanceof Error ? error.message : String(error) })
+})
+
+for (const message of early) hear(message)

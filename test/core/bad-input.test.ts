@@ -1,0 +1,118 @@
+import { describe, expect, it } from 'vitest'
+import { memoryDriver } from '../../src/drivers/memory.ts'
+import {
+  DistributedLock,
+  type DistributedLockOptions,
+  InvalidArgumentError,
+  type LockOptions,
+} from '../../src/index.ts'
+
+const circular: Record<string, unknown> = {}
+circular['self'] = circular
+
+/** argument, value, and a part of the rule that the error must state */
+const badOptions: [keyof LockOptions, unknown, RegExp][] = [
+  ...[0, -1, Number.NaN, Number.POSITIVE_INFINITY, 0.01, 1e9, '30', null].map(
+    (value): [keyof LockOptions, unknown, RegExp] => ['timeoutSeconds', value, /from 0.05 to 31536000/],
+  ),
+  ['blockingTimeoutSeconds', -1, /from 0 to/],
+  ['blockingTimeoutSeconds', Number.NaN, /from 0 to/],
+  ['blocking', 'yes', /true or false/],
+  ['heartbeat', 1, /true or false/],
+  ['minHoldSeconds', -1, /from 0 to/],
+  ['maxHoldSeconds', 0, /from 0.05 to/],
+  ['signal', {}, /an AbortSignal/],
+  ['metadata', 'text', /plain object/],
+  ['metadata', [1], /plain object/],
+  ['metadata', circular, /not in a circle/],
+  ['metadata', { at: new Date() }, /JSON keeps unchanged/],
+  ['metadata', { big: 1n }, /JSON keeps unchanged/],
+  ['metadata', { nan: Number.NaN }, /JSON keeps unchanged/],
+  ['metadata', { fn: () => 1 }, /JSON keeps unchanged/],
+  ['metadata', { list: [undefined] }, /JSON keeps unchanged/],
+  ['metadata', { text: 'a\0b' }, /JSON keeps unchanged/],
+  ['metadata', { text: '\ud800' }, /JSON keeps unchanged/],
+  ['metadata', { text: 'x'.repeat(20_000) }, /at most 16384 bytes/],
+]
+
+const badNames: unknown[] = ['', 'x'.repeat(256), 'x'.repeat(10_000), 'nul\0', 'lone \ud800', 7, undefined, null]
+
+const badConstruction: [DistributedLockOptions, string][] = [
+  [{ url: 'carrier-pigeon://coop' }, 'url'],
+  [{ url: '' }, 'url'],
+  [{ url: 'no scheme' }, 'url'],
+  [{ url: 'memory:', driver: memoryDriver() }, 'url'],
+  [{ holderId: '' }, 'holderId'],
+  [{ holderId: 'x'.repeat(256) }, 'holderId'],
+  [{ reacquire: 'maybe' as 'refuse' }, 'reacquire'],
+  [{ callTimeoutSeconds: 0 }, 'callTimeoutSeconds'],
+  [{ waiterTtlSeconds: Number.NaN }, 'waiterTtlSeconds'],
+  [{ heartbeatThread: { stalledAfterSeconds: -1 } }, 'heartbeatThread.stalledAfterSeconds'],
+]
+
+describe('rule 13: bad input is refused before anything is sent, with argument, value and rule', () => {
+  const sent: unknown[] = []
+  const driver = memoryDriver()
+  const lock = new DistributedLock({
+    driver: {
+      ...driver,
+      acquire(claims) {
+        sent.push(...claims)
+        return driver.acquire(claims)
+      },
+    },
+  })
+
+  it.each(badOptions)('%s: %s', async (argument, value, rule) => {
+    const error = await failureOf(lock.acquire('name', { [argument]: value } as LockOptions))
+    expect(error.argument.startsWith(argument)).toBe(true)
+    expect(error.rule).toMatch(rule)
+    expect(error.message).toContain(error.argument)
+    expect(error.code).toBe('INVALID_ARGUMENT')
+    expect(sent).toEqual([])
+  })
+
+  it.each(badNames)('a lock name that is %j', async (name) => {
+    for (const call of [
+      lock.acquire(name as string),
+      lock.release(name as string),
+      lock.extend(name as string, 5),
+      lock.withLock(name as string, async () => 1),
+      lock.hold(name as string),
+    ]) {
+      const error = await failureOf(call)
+      expect(error).toMatchObject({ argument: 'lockName', value: name })
+      expect(error.message.length).toBeLessThan(250)
+    }
+    expect(sent).toEqual([])
+  })
+
+  it.each([0, -1, Number.NaN, Number.POSITIVE_INFINITY])('extend by %s', async (seconds) => {
+    expect(await failureOf(lock.extend('name', seconds))).toMatchObject({
+      argument: 'additionalSeconds',
+      value: seconds,
+    })
+  })
+
+  it('a callback that is none', async () => {
+    expect(await failureOf(lock.withLock('name', 'fn' as never))).toMatchObject({ argument: 'fn', value: 'fn' })
+    expect(sent).toEqual([])
+  })
+
+  it.each(badConstruction)('an instance made with %j', (options, argument) => {
+    expect(() => new DistributedLock(options)).toThrow(expect.objectContaining({ code: 'INVALID_ARGUMENT', argument }))
+  })
+
+  it('does not repeat a password', () => {
+    expect(() => new DistributedLock({ url: 'mysql://user:secret@host' })).toThrow(/mysql:\/\/…@host/)
+  })
+})
+
+async function failureOf(call: Promise<unknown>): Promise<InvalidArgumentError> {
+  const error: unknown = await call.then(
+    () => undefined,
+    (reason) => reason,
+  )
+  if (!(error instanceof InvalidArgumentError)) throw new Error(`not refused as a bad argument: ${String(error)}`)
+  return error
+}

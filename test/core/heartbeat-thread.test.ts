@@ -1,0 +1,109 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+// The built package: a worker thread on Node 20 cannot load TypeScript.
+import { DistributedLock, type Driver, type Lease, UnsupportedError } from '../../dist/index.js'
+import { openRemoteMemory, serveInThread } from '../support/remote-memory.mjs'
+
+function blockEventLoop(ms: number): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
+}
+
+/** The thread takes a moment to start; from its first renewal on it is at work. */
+async function renewedOnce(lease: Lease): Promise<void> {
+  const first = lease.expiresAt.getTime()
+  while (lease.expiresAt.getTime() <= first + 1) await sleep(10)
+}
+
+describe('rule 4: the heartbeat in a worker thread', () => {
+  let server: Awaited<ReturnType<typeof serveInThread>>
+  const drivers: Driver[] = []
+  const open = async (): Promise<Driver> => {
+    const driver = await openRemoteMemory(server.port)
+    drivers.push(driver)
+    return driver
+  }
+
+  beforeAll(async () => {
+    server = await serveInThread()
+  })
+  afterAll(async () => {
+    for (const driver of drivers) await driver.close()
+    await server.stop()
+  })
+
+  it('keeps a lease while the event loop is blocked for several times its time to live', async () => {
+    const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
+    const lease = await lock.hold('blocked', { timeoutSeconds: 1.2 })
+    await renewedOnce(lease)
+    blockEventLoop(2_600)
+    expect(lease.held).toBe(true)
+    expect(lease.signal.aborted).toBe(false)
+    const rival = new DistributedLock({ driver: await open() })
+    expect((await rival.acquire('blocked', { blocking: false })).acquired).toBe(false)
+    expect(await lease.release()).toBe(true)
+    expect((await rival.acquire('blocked', { blocking: false })).acquired).toBe(true)
+    await Promise.all([lock.close(), rival.close()])
+  })
+
+  it('the same blocked loop loses the lease without the thread: held is false in the first statement after it', async () => {
+    const lock = new DistributedLock({ driver: await open() })
+    const lease = await lock.hold('blocked without', { timeoutSeconds: 0.6 })
+    blockEventLoop(800)
+    expect(lease.held).toBe(false)
+    expect(lease.signal.aborted).toBe(true)
+    await sleep(100) // a renewal that was due meanwhile has had its chance
+    expect(lease.held).toBe(false)
+    await lock.close()
+  })
+
+  it('lets the lease run out when the main thread shows no life for the stated bound', async () => {
+    const lock = new DistributedLock({ driver: await open(), heartbeatThread: { stalledAfterSeconds: 0.4 } })
+    const lease = await lock.hold('stalled', { timeoutSeconds: 0.4 })
+    blockEventLoop(1_500)
+    expect(lease.held).toBe(false)
+    expect(() => lease.assertHeld()).toThrow(/lost/)
+    await lock.close()
+  })
+
+  it('a renewal by the caller goes through the thread, longer and shorter', async () => {
+    const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
+    const lease = await lock.hold('extended', { timeoutSeconds: 0.5 })
+    expect(await lease.extend(60)).toBe(true)
+    expect(lease.expiresAt.getTime() - lease.acquiredAt.getTime()).toBeGreaterThan(59_000)
+    expect(await lease.release()).toBe(true)
+    expect(await lease.extend(60)).toBe(false)
+    await lock.close()
+  })
+
+  it('a lease that the store has ended is lost, and the main thread is told', async () => {
+    const driver = await open()
+    const lock = new DistributedLock({ driver, heartbeatThread: true })
+    const lease = await lock.hold('taken away', { timeoutSeconds: 0.5 })
+    const aborted = new Promise((resolve) => lease.signal.addEventListener('abort', resolve))
+    const [record] = (await driver.inspect({ lockName: 'taken away' })).leases
+    if (record === undefined) throw new Error('there is no lease')
+    await driver.release([record])
+    await aborted
+    expect(lease.held).toBe(false)
+    await lock.close()
+  })
+
+  it('its leases are renewed on the main thread when the worker dies', async () => {
+    const driver = await open()
+    const broken: Driver = {
+      ...driver,
+      reopen: { module: new URL('no-such-module.mjs', import.meta.url).href, name: 'open', args: [] },
+    }
+    const lock = new DistributedLock({ driver: broken, heartbeatThread: true })
+    const lease = await lock.hold('orphaned', { timeoutSeconds: 1.5 })
+    await sleep(3_500) // several times its time to live
+    expect(lease.held).toBe(true)
+    expect(await lease.release()).toBe(true)
+    await lock.close()
+  })
+
+  it('is refused where a driver cannot be opened in a thread', async () => {
+    const { reopen: _, ...driver } = await open()
+    expect(() => new DistributedLock({ driver, heartbeatThread: true })).toThrow(UnsupportedError)
+  })
+})

@@ -1,0 +1,294 @@
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterEach, describe, expect, it } from 'vitest'
+import type { Lease } from '../../src/core/lease.ts'
+import { memoryDriver } from '../../src/drivers/memory.ts'
+import {
+  ClosedError,
+  DistributedLock,
+  type DistributedLockOptions,
+  getDistributedLock,
+  LeaseLostError,
+  NotAcquiredError,
+  NotHeldError,
+} from '../../src/index.ts'
+import { gate } from '../support/gate.ts'
+
+const opened: DistributedLock[] = []
+
+function openLock(options: DistributedLockOptions = {}): DistributedLock {
+  const lock = new DistributedLock({ driver: memoryDriver(), ...options })
+  opened.push(lock)
+  return lock
+}
+
+afterEach(async () => {
+  for (const lock of opened.splice(0)) await lock.close()
+})
+
+describe('two tasks of one process, through getDistributedLock()', () => {
+  process.env['HOLDFAST_URL'] = 'memory:two-tasks'
+
+  it('share one instance', async () => {
+    expect(getDistributedLock()).toBe(getDistributedLock())
+    await getDistributedLock().close()
+    expect(getDistributedLock().closed).toBe(false)
+  })
+
+  it('the second is refused while the first holds the lock', async () => {
+    const first = await getDistributedLock().acquire('task')
+    const second = await getDistributedLock().acquire('task', { blocking: false })
+    expect(first.acquired).toBe(true)
+    expect(second).toMatchObject({
+      acquired: false,
+      holder: { lockName: 'task', holderId: getDistributedLock().holderId },
+    })
+    expect(await getDistributedLock().release('task')).toBe(true)
+  })
+
+  it('the second waits until the first is done', async () => {
+    const order: string[] = []
+    const inside = gate()
+    const first = getDistributedLock().withLock('task', async () => {
+      await inside.opened
+      order.push('first')
+    })
+    const second = getDistributedLock().withLock('task', async () => {
+      order.push('second')
+    })
+    inside.open()
+    await Promise.all([first, second])
+    expect(order).toEqual(['first', 'second'])
+  })
+})
+
+describe('re-entry', () => {
+  it('a nested withLock of one name does not deadlock, and has the same token', async () => {
+    const lock = openLock()
+    const tokens = await lock.withLock('name', (outer) =>
+      lock.withLock('name', async (inner) => [outer.fencingToken, inner.fencingToken]),
+    )
+    expect(tokens[0]).toBe(tokens[1])
+  })
+
+  it('acquire and hold inside the callback enter again, too', async () => {
+    const lock = openLock()
+    await lock.withLock('name', async () => {
+      expect((await lock.acquire('name', { blocking: false })).acquired).toBe(true)
+      await using lease = await lock.hold('name', { blocking: false })
+      expect(lease.held).toBe(true)
+    })
+  })
+
+  it('an inner release does not end the outer lease: by handle, by name, by the end of the inner withLock', async () => {
+    const lock = openLock()
+    const rival = (): Promise<boolean> => isFree(lock, 'name')
+    await lock.withLock('name', async (outer) => {
+      await lock.withLock('name', async (inner) => {
+        expect(await inner.release()).toBe(true)
+        expect(await inner.release()).toBe(false)
+        expect(inner.held).toBe(false)
+        expect(() => inner.assertHeld()).toThrow(NotHeldError)
+        expect(outer.held).toBe(true)
+      })
+      await lock.withLock('name', async () => {
+        expect(await lock.release('name')).toBe(true)
+        expect(await lock.release('name')).toBe(false)
+      })
+      await lock.acquire('name')
+      expect(await lock.release('name')).toBe(true)
+      expect(outer.held).toBe(true)
+      expect(await rival()).toBe(false)
+      expect(await lock.release('name')).toBe(true)
+      expect(outer.held).toBe(false)
+      expect(await rival()).toBe(true)
+    })
+  })
+
+  it('a task that was started inside the callback and outlives it does not re-enter', async () => {
+    const lock = openLock()
+    const go = gate()
+    let straggler: Promise<boolean> | undefined
+    await lock.withLock('name', async () => {
+      straggler = go.opened.then(async () => (await lock.acquire('name', { blocking: false })).acquired)
+    })
+    const other = await lock.acquire('name')
+    go.open()
+    expect(other.acquired).toBe(true)
+    expect(await straggler).toBe(false)
+  })
+
+  it('an inner lease that outlives the outer one is not held', async () => {
+    const lock = openLock()
+    let kept: Lease | undefined
+    await lock.withLock('name', async () => {
+      kept = await lock.hold('name')
+    })
+    expect(kept?.held).toBe(false)
+  })
+
+  it('another name inside the callback is asked of the store', async () => {
+    const lock = openLock()
+    await lock.withLock('name', async () => {
+      await lock.acquire('other')
+      expect(await isFree(lock, 'other')).toBe(false)
+    })
+  })
+})
+
+/** From outside every callback, as another task would see it. */
+const outside = AsyncLocalStorage.snapshot()
+
+async function isFree(lock: DistributedLock, lockName: string): Promise<boolean> {
+  const result = await outside(() => lock.acquire(lockName, { blocking: false }))
+  if (result.acquired) await result.lock.release()
+  return result.acquired
+}
+
+describe("reacquire: 'extend'", () => {
+  it('asking again extends the lease of the same instance and is told acquired', async () => {
+    const lock = openLock({ reacquire: 'extend' })
+    const first = await lock.acquire('name', { timeoutSeconds: 5 })
+    const again = await lock.acquire('name', { timeoutSeconds: 60, blocking: false })
+    if (!first.acquired || !again.acquired) throw new Error('not acquired')
+    expect(again.lock).toBe(first.lock)
+    expect(again.lock.expiresAt.getTime() - again.lock.acquiredAt.getTime()).toBeGreaterThan(59_000)
+  })
+
+  it('two tasks that ask at once both get the one lease', async () => {
+    const lock = openLock({ reacquire: 'extend' })
+    const results = await Promise.all([lock.acquire('name'), lock.acquire('name'), lock.acquire('name')])
+    const tokens = results.map((result) => result.acquired && result.lock.fencingToken)
+    expect(new Set(tokens).size).toBe(1)
+    expect(tokens[0]).not.toBe(false)
+  })
+
+  it('does not open the lock of another instance', async () => {
+    const driver = memoryDriver()
+    await openLock({ driver, holderId: 'same id' }).acquire('name')
+    const other = await openLock({ driver, holderId: 'same id', reacquire: 'extend' }).acquire('name', {
+      blocking: false,
+    })
+    expect(other.acquired).toBe(false)
+  })
+})
+
+describe('withLock', () => {
+  it("gives back the function's result, and its own error before any other", async () => {
+    const lock = openLock()
+    expect(await lock.withLock('name', async () => 42)).toBe(42)
+    const failure = new Error('the job failed')
+    await expect(
+      lock.withLock(
+        'name',
+        async (lease) => {
+          blockEventLoop(80)
+          expect(lease.held).toBe(false)
+          throw failure
+        },
+        { timeoutSeconds: 0.06 },
+      ),
+    ).rejects.toBe(failure)
+  })
+
+  it('rejects with LeaseLostError when the lease was lost before the function ended', async () => {
+    const lock = openLock()
+    const job = lock.withLock('name', async () => blockEventLoop(80), { timeoutSeconds: 0.06 })
+    await expect(job).rejects.toBeInstanceOf(LeaseLostError)
+  })
+
+  it('rejects with NotAcquiredError, which says who holds it', async () => {
+    const lock = openLock({ holderId: 'the only one' })
+    await lock.acquire('name', { metadata: { order: 7 } })
+    const job = lock.withLock('name', async () => 1, { blocking: false })
+    const error: NotAcquiredError = await job.then(
+      () => {
+        throw new Error('ran')
+      },
+      (reason) => reason,
+    )
+    expect(error).toBeInstanceOf(NotAcquiredError)
+    expect(error.holder).toMatchObject({ holderId: 'the only one', metadata: { order: 7 } })
+  })
+
+  it('a function that gives the lock back early is not told that it lost it', async () => {
+    const lock = openLock()
+    expect(await lock.withLock('name', async (lease) => lease.release())).toBe(true)
+  })
+})
+
+describe('failure 2, rules 2 and 3: an event loop blocked for longer than the ttl', () => {
+  it('held is false in the first statement after it, signal is aborted, the renewal does not revive the lease', async () => {
+    const lock = openLock()
+    const lease = await lock.hold('name', { timeoutSeconds: 0.15 })
+    const { signal } = lease
+    blockEventLoop(200)
+    expect(lease.held).toBe(false)
+    expect(signal.aborted).toBe(true)
+    expect(() => lease.assertHeld()).toThrow(LeaseLostError)
+    await sleep(100) // the renewal that was due meanwhile has had its chance
+    expect(lease.held).toBe(false)
+    expect(await lease.extend(10)).toBe(false)
+    expect(await lease.release()).toBe(false)
+  })
+})
+
+describe('minHoldSeconds and maxHoldSeconds', () => {
+  it('a release before the minimum keeps the lock for others until it has passed', async () => {
+    const lock = openLock()
+    const started = performance.now()
+    const result = await lock.acquire('cron:cleanup', { minHoldSeconds: 0.3 })
+    if (!result.acquired) throw new Error('not acquired')
+    expect(await lock.release('cron:cleanup')).toBe(true)
+    expect(result.lock.held).toBe(false)
+    expect((await lock.acquire('cron:cleanup', { blocking: false })).acquired).toBe(false)
+    expect((await lock.acquire('cron:cleanup')).acquired).toBe(true)
+    expect(performance.now() - started).toBeGreaterThan(290)
+  })
+
+  it('failure 34: work that hangs loses its lock after the maximum, although the heartbeat is on', async () => {
+    const lock = openLock()
+    const lease = await lock.hold('name', { timeoutSeconds: 0.2, maxHoldSeconds: 0.4 })
+    await new Promise((resolve) => lease.signal.addEventListener('abort', resolve))
+    expect(lease.held).toBe(false)
+    expect((await lock.acquire('name')).acquired).toBe(true)
+  })
+})
+
+describe('an instance', () => {
+  it('releaseAll gives everything back', async () => {
+    const lock = openLock()
+    await Promise.all(['a', 'b', 'c'].map((name) => lock.acquire(name)))
+    await lock.releaseAll()
+    const again = await Promise.all(['a', 'b', 'c'].map((name) => lock.acquire(name, { blocking: false })))
+    expect(again.every((result) => result.acquired)).toBe(true)
+  })
+
+  it('that is closed gives up its waiters, gives back its leases, and refuses every later call', async () => {
+    const driver = memoryDriver()
+    const lock = openLock({ driver })
+    await lock.acquire('name')
+    const waiting = lock.acquire('name')
+    await lock.close()
+    await expect(waiting).rejects.toBeInstanceOf(ClosedError)
+    await expect(lock.acquire('name')).rejects.toBeInstanceOf(ClosedError)
+    await expect(lock.release('name')).rejects.toBeInstanceOf(ClosedError)
+    expect(await driver.inspect({})).toEqual({ leases: [], waiters: [] })
+  })
+
+  it('shows a lease as its information when it is logged', async () => {
+    const lease = await openLock({ holderId: 'me' }).hold('name', { metadata: { a: 1 } })
+    expect(Object.keys(JSON.parse(JSON.stringify(lease)))).toEqual([
+      'lockName',
+      'holderId',
+      'acquiredAt',
+      'expiresAt',
+      'metadata',
+      'fencingToken',
+    ])
+  })
+})
+
+function blockEventLoop(ms: number): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
+}
