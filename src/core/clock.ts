@@ -43,8 +43,3 @@ export const later = (instant: Instant, ms: number): Instant => ({
 /** Past as soon as either clock says so. */
 export const isPast = (deadline: Instant, now: Instant): boolean =>
   now.monotonicMs >= deadline.monotonicMs || now.wallMs >= deadline.wallMs
-
-export const earlier = (a: Instant, b: Instant): Instant => ({
-  monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
-  wallMs: Math.min(a.wallMs, b.wallMs),
-})

@@ -95,11 +95,10 @@ class LocalKeeping implements Keeping {
     const lease = this.#lease
     // A stalled process must not renew its way past a loss that it has not noticed: asked before sending …
     if (!lease.held) return false
-    const sent = clock.now()
-    this.#trust.sending(sent, ttlMs)
+    const renewal = this.#trust.sending(clock.now(), ttlMs)
     this.#schedule()
     const answer = await link.renew({ ...lease.ref, ttlMs }).catch((error: unknown) => {
-      this.#trust.unanswered(ttlMs)
+      this.#trust.unanswered(renewal)
       throw error
     })
     // … and after the answer came, which may say "renewed" of a lease whose end was already announced.
@@ -108,7 +107,7 @@ class LocalKeeping implements Keeping {
       lease.lose('the store no longer has it')
       return false
     }
-    this.#trust.confirmed(sent, ttlMs)
+    this.#trust.confirmed(renewal)
     this.#renewAtMs = this.#nextRenewal()
     this.#schedule()
     events.emit('renewed', () => lease.eventBase)

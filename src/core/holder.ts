@@ -101,7 +101,9 @@ export class Holder {
         return { granted: false, refusal: outcome.refusal, waitedMs }
       }
       if (this.#closing !== undefined) {
-        this.link.withdraw(claim, (error) => this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error })))
+        this.link.withdraw(claim, (error) =>
+          this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error })),
+        )
         throw new ClosedError('the instance was closed while the claim was granted')
       }
       const lease = new HeldLease(this.#context, claim, outcome.grant, outcome.sent, request)

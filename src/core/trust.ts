@@ -1,4 +1,4 @@
-import { earlier, type Instant, later } from './clock.ts'
+import { type Instant, later } from './clock.ts'
 
 /** What is held back from a lease's time, for clocks that run at slightly different rates: 1 % and 2 ms. */
 export const marginMs = (ttlMs: number): number => ttlMs * 0.01 + 2
@@ -9,14 +9,15 @@ export const trustedUntil = (sent: Instant, ttlMs: number): Instant => later(sen
 /**
  * Until when a lease can be relied on, while renewals of different lengths may be under way and arrive in any order.
  *
- * A store sets the end of a lease to exactly what a renewal says. So a renewal that is still on its way, or whose answer
- * never came, may shorten the lease at any later moment, and nothing longer may be trusted while that can happen.
+ * A store sets the end of a lease to exactly what a renewal says. So the answer to one renewal proves no more than the shortest of all
+ * that were under way at the same time, because that one may have arrived after it; and a renewal whose answer never
+ * came may still arrive at any later moment.
  */
 export class Trust {
   #deadline: Instant
   #endsAtMs: number
   #unansweredMs = Number.POSITIVE_INFINITY
-  readonly #underWay: number[] = []
+  #underWay: UnderWay[] = []
 
   constructor(sent: Instant, ttlMs: number) {
     this.#deadline = trustedUntil(sent, ttlMs)
@@ -32,25 +33,45 @@ export class Trust {
     return this.#endsAtMs
   }
 
-  sending(sent: Instant, ttlMs: number): void {
-    this.#underWay.push(ttlMs)
-    this.#deadline = earlier(this.#deadline, trustedUntil(sent, ttlMs))
-    this.#endsAtMs = Math.min(this.#endsAtMs, sent.monotonicMs + ttlMs)
+  /** Before a renewal leaves: from now on the lease may end as early as it says. */
+  sending(sent: Instant, ttlMs: number): UnderWay {
+    const renewal: UnderWay = { sent, ttlMs, sureMs: ttlMs }
+    for (const other of this.#underWay) {
+      other.sureMs = Math.min(other.sureMs, ttlMs)
+      renewal.sureMs = Math.min(renewal.sureMs, other.ttlMs)
+    }
+    this.#underWay.push(renewal)
+    const deadline = trustedUntil(sent, ttlMs)
+    if (deadline.monotonicMs < this.#deadline.monotonicMs) this.#set(deadline, sent.monotonicMs + ttlMs)
+    return renewal
   }
 
-  confirmed(sent: Instant, ttlMs: number): void {
-    this.#settled(ttlMs)
-    const sureMs = Math.min(ttlMs, this.#unansweredMs, ...this.#underWay)
-    this.#deadline = trustedUntil(sent, sureMs)
-    this.#endsAtMs = sent.monotonicMs + sureMs
+  confirmed(renewal: UnderWay): void {
+    this.#settle(renewal)
+    const sureMs = Math.min(renewal.sureMs, this.#unansweredMs)
+    const deadline = trustedUntil(renewal.sent, sureMs)
+    // A renewal that was sent before one that is already confirmed proves nothing new.
+    if (deadline.monotonicMs > this.#deadline.monotonicMs) this.#set(deadline, renewal.sent.monotonicMs + sureMs)
   }
 
-  unanswered(ttlMs: number): void {
-    this.#settled(ttlMs)
-    this.#unansweredMs = Math.min(this.#unansweredMs, ttlMs)
+  unanswered(renewal: UnderWay): void {
+    this.#settle(renewal)
+    this.#unansweredMs = Math.min(this.#unansweredMs, renewal.ttlMs)
   }
 
-  #settled(ttlMs: number): void {
-    this.#underWay.splice(this.#underWay.indexOf(ttlMs), 1)
+  #settle(renewal: UnderWay): void {
+    this.#underWay = this.#underWay.filter((each) => each !== renewal)
   }
+
+  #set(deadline: Instant, endsAtMs: number): void {
+    this.#deadline = deadline
+    this.#endsAtMs = endsAtMs
+  }
+}
+
+export interface UnderWay {
+  readonly sent: Instant
+  readonly ttlMs: number
+  /** The shortest of all that were under way together with it, itself included. */
+  sureMs: number
 }

@@ -1,0 +1,69 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import { afterEach, describe, expect, it } from 'vitest'
+import { Emitter } from '../../src/core/events.ts'
+import { memoryDriver } from '../../src/drivers/memory.ts'
+import { DistributedLock, type LockEvent } from '../../src/index.ts'
+
+const ended: (() => void)[] = []
+afterEach(() => {
+  for (const end of ended.splice(0)) end()
+})
+
+describe('events', () => {
+  it('tell the life of a claim, on the instance and on the diagnostics channels alike', async () => {
+    const heard: string[] = []
+    const traced: string[] = []
+    const lock = new DistributedLock({ driver: memoryDriver() })
+    for (const event of ['waiting', 'acquired', 'refused', 'released', 'lost'] satisfies LockEvent[]) {
+      lock.on(event, ({ lockName }) => heard.push(`${event} ${lockName}`))
+      const trace = (message: unknown) => traced.push(`${event} ${(message as { lockName: string }).lockName}`)
+      subscribe(`holdfast:${event}`, trace)
+      ended.push(() => unsubscribe(`holdfast:${event}`, trace))
+    }
+    const first = await lock.hold('name')
+    await lock.acquire('name', { blocking: false })
+    const second = lock.hold('name')
+    await first.release()
+    await second
+    await lock.close()
+    expect(heard).toEqual([
+      'acquired name',
+      'refused name',
+      'waiting name',
+      'released name',
+      'acquired name',
+      'released name',
+    ])
+    expect(traced).toEqual(heard)
+  })
+
+  it('cost nothing while nobody listens: the object is not even made', () => {
+    const emitter = new Emitter()
+    const make = () => {
+      throw new Error('made')
+    }
+    emitter.emit('listenFailed', make)
+    const stop = emitter.on('listenFailed', () => undefined)
+    expect(() => emitter.emit('listenFailed', make)).toThrow('made')
+    stop()
+    emitter.emit('listenFailed', make)
+  })
+
+  it('a listener that throws does so on its own: the lock does not notice', async () => {
+    const uncaught = new Promise<Error>((resolve) => {
+      const others = process.listeners('uncaughtException')
+      process.removeAllListeners('uncaughtException')
+      process.once('uncaughtException', (error) => {
+        for (const other of others) process.on('uncaughtException', other)
+        resolve(error)
+      })
+    })
+    const lock = new DistributedLock({ driver: memoryDriver() })
+    lock.on('acquired', () => {
+      throw new Error('in a listener')
+    })
+    expect((await lock.acquire('name')).acquired).toBe(true)
+    expect((await uncaught).message).toBe('in a listener')
+    await lock.close()
+  })
+})

@@ -1,0 +1,36 @@
+import { chmodSync, mkdtempSync, rmSync, statSync } from 'node:fs'
+import { homedir, tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { reapFolder } from './reaper.ts'
+
+export interface Folder {
+  path: string
+  remove(): void
+}
+
+/** A new folder that another user can enter (PostgreSQL refuses root), removed at the latest when the runner ends. */
+export function makeFolder(name: string): Folder {
+  const parent = [tmpdir(), '/var/tmp', '/dev/shm'].find(isOpenToAll) ?? tmpdir()
+  const path = mkdtempSync(join(parent, `holdfast-${name}-`))
+  chmodSync(path, 0o755)
+  const forget = reapFolder(path)
+  return {
+    path,
+    remove() {
+      rmSync(path, { recursive: true, force: true, maxRetries: 5, retryDelay: 50 })
+      forget()
+    },
+  }
+}
+
+/** Where things are kept from one run to the next: unpacked packages, the built clock shim. */
+export function cacheFolder(): string {
+  return join(process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), 'holdfast')
+}
+
+/** On some machines /tmp is closed to everybody but root, and a folder within it is then no use to another user. */
+function isOpenToAll(path: string): boolean {
+  const mode = statSync(path, { throwIfNoEntry: false })?.mode
+  if (mode === undefined || (mode & 0o001) === 0) return false
+  return path === dirname(path) || isOpenToAll(dirname(path))
+}

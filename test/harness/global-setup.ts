@@ -1,0 +1,9 @@
+import type { TestProject } from 'vitest/node'
+import { startSharedServers } from './shared-servers.ts'
+
+/** vitest's `globalSetup`: starts the servers that all test files share, and answers how to end them. */
+export default async function setup(project: Pick<TestProject, 'provide'>): Promise<() => Promise<void>> {
+  const { servers, stop } = await startSharedServers()
+  project.provide('servers', servers)
+  return stop
+}

@@ -1,0 +1,143 @@
+import { execFile, spawnSync } from 'node:child_process'
+import { chownSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { findBinaries } from './binaries.ts'
+import type { ShiftedClock } from './clock-shim.ts'
+import { makeFolder } from './folders.ts'
+import { freePort } from './ports.ts'
+import { launch, type Server } from './server-process.ts'
+import { askPostgres } from './wire.ts'
+
+export interface PostgresOptions {
+  /** Server settings, such as `{ idle_session_timeout: '1s' }`. `fsync` is off unless asked for. */
+  settings?: Record<string, string>
+  clock?: ShiftedClock
+}
+
+/** A PostgreSQL of its own, with one superuser `postgres` who needs no password. */
+export async function startPostgres({ settings, clock }: PostgresOptions = {}): Promise<Server> {
+  const binaries = await findBinaries(['postgres', 'initdb'])
+  const port = await freePort()
+  const folder = makeFolder('postgres')
+  const user = unprivilegedUser()
+  const data = join(folder.path, 'data')
+  if (user) chownSync(folder.path, user.uid, user.gid)
+  try {
+    const args = [
+      '-D',
+      data,
+      '-A',
+      'trust',
+      '-U',
+      'postgres',
+      '-E',
+      'UTF8',
+      '--locale=C',
+      '--no-sync',
+      '--no-instructions',
+    ]
+    const env = { ...process.env, ...binaries.initdb.env, LC_ALL: 'C' }
+    await promisify(execFile)(binaries.initdb.path, args, { ...user, env, cwd: folder.path, timeout: 60_000 })
+  } catch (error) {
+    folder.remove()
+    throw error
+  }
+  const all = {
+    port: String(port),
+    listen_addresses: '127.0.0.1',
+    unix_socket_directories: '', // The default folder is often closed to the user that we run as.
+    max_connections: '200',
+    dynamic_shared_memory_type: 'mmap', // In the data folder, so that it goes with it, also after a SIGKILL.
+    fsync: 'off', // A test's data need not outlive the machine; they do outlive a SIGKILL of the server.
+    ...settings,
+  }
+  return launch({
+    name: 'postgres',
+    command: binaries.postgres.path,
+    args: ['-D', data, ...Object.entries(all).flatMap(([name, value]) => ['-c', `${name}=${value}`])],
+    port,
+    url: `postgres://postgres@127.0.0.1:${port}/postgres`,
+    folder,
+    user,
+    env: { ...binaries.postgres.env, ...clock?.env },
+    // Fast for an orderly end; immediate for the last one, which still gives back its shared memory, as SIGKILL would not.
+    signals: { stop: 'SIGINT', reap: 'SIGQUIT' },
+    isReady: async () => (await dataFolder(port)) === data,
+    cleanUp: () => removeSharedMemory(data),
+  })
+}
+
+export interface PgBouncerOptions {
+  /** Settings of pgbouncer.ini, such as `{ pool_mode: 'session' }`. */
+  settings?: Record<string, string>
+}
+
+/** PgBouncer in transaction mode with three connections, in front of a PostgreSQL of the harness. */
+export async function startPgBouncer(postgres: Server, { settings }: PgBouncerOptions = {}): Promise<Server> {
+  const binary = (await findBinaries(['pgbouncer'])).pgbouncer
+  const port = await freePort()
+  const folder = makeFolder('pgbouncer')
+  const all = {
+    listen_addr: '127.0.0.1',
+    listen_port: String(port),
+    unix_socket_dir: '',
+    auth_type: 'trust',
+    auth_file: join(folder.path, 'users.txt'),
+    admin_users: 'postgres',
+    pool_mode: 'transaction',
+    default_pool_size: '3',
+    max_client_conn: '500',
+    ignore_startup_parameters: 'extra_float_digits',
+    ...settings,
+  }
+  const file = join(folder.path, 'pgbouncer.ini')
+  writeFileSync(join(folder.path, 'users.txt'), '"postgres" ""\n')
+  writeFileSync(
+    file,
+    [
+      '[databases]',
+      `* = host=127.0.0.1 port=${postgres.port}`,
+      '[pgbouncer]',
+      ...Object.entries(all).map(([name, value]) => `${name} = ${value}`),
+      '',
+    ].join('\n'),
+  )
+  return launch({
+    name: 'pgbouncer',
+    command: binary.path,
+    args: [file],
+    port,
+    url: `postgres://postgres@127.0.0.1:${port}/postgres`,
+    folder,
+    user: unprivilegedUser(),
+    env: binary.env,
+    signals: { stop: 'SIGTERM', reap: 'SIGKILL' },
+    isReady: async () => (await dataFolder(port)) === (await dataFolder(postgres.port)),
+  })
+}
+
+async function dataFolder(port: number): Promise<string | null | undefined> {
+  return (await askPostgres({ port, timeoutMs: 1_000 }, 'SHOW data_directory'))[0]?.[0]
+}
+
+/**
+ * After SIGKILL a few bytes of System V shared memory stay, and a machine has room for 4,096 of those. A server that ended by
+ * itself has removed them and its lock file, whose seventh line names them.
+ */
+function removeSharedMemory(data: string): void {
+  const lockFile = join(data, 'postmaster.pid')
+  const id = existsSync(lockFile) ? readFileSync(lockFile, 'utf8').split('\n')[6]?.trim().split(/\s+/)[1] : undefined
+  if (id) spawnSync('ipcrm', ['-m', id], { timeout: 5_000 })
+}
+
+/** Nobody in particular when we are root; ourselves when we are not. */
+function unprivilegedUser(): { uid: number; gid: number } | undefined {
+  if (process.getuid?.() !== 0) return undefined
+  const users = readFileSync('/etc/passwd', 'utf8')
+    .split('\n')
+    .map((line) => line.split(':'))
+  const user = users.find(([name]) => name === 'postgres') ?? users.find(([name]) => name === 'nobody')
+  if (user === undefined) throw new Error('PostgreSQL does not run as root, and there is no user postgres or nobody')
+  return { uid: Number(user[2]), gid: Number(user[3]) }
+}

@@ -1,0 +1,104 @@
+import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+/**
+ * Stops a process and its children where they stand (SIGSTOP), as a stalled machine would.
+ * Resolves once they really stand still: a signal that is sent is not yet a process that has stopped.
+ */
+export async function pauseProcess(pid: number): Promise<void> {
+  signalTree(pid, 'SIGSTOP')
+  await until(() => processTree(pid).every((each) => stateOf(each) !== 'running'), {
+    timeoutMs: 5_000,
+    failure: () => `process ${pid} did not stop`,
+  })
+  // A child that was forked while the parent was being stopped has missed the first round.
+  signalTree(pid, 'SIGSTOP')
+}
+
+export function resumeProcess(pid: number): void {
+  signalTree(pid, 'SIGCONT')
+}
+
+/** SIGKILL to a process and its children, as a power cut would end them; resolves when all are gone. */
+export async function killProcess(pid: number): Promise<void> {
+  const tree = signalTree(pid, 'SIGKILL')
+  await Promise.all(tree.map((each) => waitForExit(each)))
+}
+
+export async function waitForExit(pid: number, timeoutMs = 10_000): Promise<void> {
+  await until(() => !isAlive(pid), { timeoutMs, failure: () => `process ${pid} is still there after ${timeoutMs} ms` })
+}
+
+/** A zombie counts as dead: it runs nothing, and only waits for its parent to look. */
+export function isAlive(pid: number): boolean {
+  return stateOf(pid) !== 'gone'
+}
+
+/** The process and everything below it, parents first. PostgreSQL's backends leave the process group, so ask by parent. */
+export function processTree(pid: number): number[] {
+  return [pid, ...childrenOf(pid).flatMap(processTree)]
+}
+
+/** Polls a condition; the failure is a sentence, built late so that it can tell the last state seen. */
+export async function until(
+  condition: () => boolean | Promise<boolean>,
+  { timeoutMs, failure, everyMs = 15 }: { timeoutMs: number; failure: () => string; everyMs?: number },
+): Promise<void> {
+  const deadline = performance.now() + timeoutMs
+  while (!(await condition())) {
+    if (performance.now() > deadline) throw new Error(failure())
+    await sleep(everyMs)
+  }
+}
+
+/** Parents first, so that a stopped or dead parent forks no more children behind our back. */
+function signalTree(pid: number, signal: NodeJS.Signals): number[] {
+  const before = processTree(pid)
+  signalOne(pid, signal)
+  const tree = [...new Set([...before, ...processTree(pid)])]
+  for (const each of tree) if (each !== pid) signalOne(each, signal)
+  return tree
+}
+
+function signalOne(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal)
+  } catch (error) {
+    // Already gone is what a kill wants, and nothing that a pause could change.
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+  }
+}
+
+function stateOf(pid: number): 'running' | 'stopped' | 'gone' {
+  if (process.platform !== 'linux') return existsBySignal(pid) ? 'stopped' : 'gone'
+  const letter = readProc(`/proc/${pid}/stat`)?.replace(/^.*\) /s, '')[0]
+  if (letter === undefined || letter === 'Z' || letter === 'X') return 'gone'
+  return letter === 'T' || letter === 't' ? 'stopped' : 'running'
+}
+
+function existsBySignal(pid: number): boolean {
+  try {
+    return process.kill(pid, 0)
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM'
+  }
+}
+
+function childrenOf(pid: number): number[] {
+  if (process.platform === 'linux') {
+    return (readProc(`/proc/${pid}/task/${pid}/children`) ?? '').split(' ').filter(Boolean).map(Number)
+  }
+  return execFileSync('ps', ['-A', '-o', 'pid=,ppid='], { encoding: 'utf8', timeout: 5_000 })
+    .split('\n')
+    .map((line) => line.trim().split(/\s+/).map(Number))
+    .flatMap(([child, parent]) => (child !== undefined && parent === pid ? [child] : []))
+}
+
+function readProc(path: string): string | undefined {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return undefined // The process ended between two looks.
+  }
+}

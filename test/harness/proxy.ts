@@ -1,0 +1,204 @@
+import { connect, createServer, type Socket } from 'node:net'
+import { freePort } from './ports.ts'
+
+export type Direction = 'toServer' | 'toClient'
+
+/**
+ * Stands between a client and a server and does what a bad network does. A fault applies to the connections that are open
+ * and to those that come; without a direction it applies to both. Bytes never overtake each other.
+ */
+export interface FaultProxy extends AsyncDisposable {
+  readonly port: number
+  /** How many connections are open now. */
+  readonly connections: number
+  /** Every piece of data arrives this much later; 0 ends the delay. */
+  delay(ms: number, direction?: Direction): void
+  /** Resets every open connection on both sides; a new one goes through. */
+  cut(): void
+  /**
+   * Swallows everything, the end of a connection too: to both sides the other looks silent, not gone. New connections are
+   * accepted, since refusing them would be an answer.
+   */
+  blackHole(direction?: Direction): void
+  /** Keeps data back, the end of a connection too, even when the sender has gone meanwhile. */
+  hold(direction: Direction): void
+  /** Lets go, in order, of what `hold` kept back, and holds no more. */
+  release(direction: Direction): void
+  /**
+   * The lost reply: lets the next request through (the next whose text contains `request`, when given), waits until the
+   * server has answered it, and resets the connection instead of passing the answer on. Resolves when that is done.
+   * A reply to an earlier, pipelined request on the same connection counts as the answer too.
+   */
+  cutAfterForwarding(request?: string): Promise<void>
+  /** Ends every fault. Connections that have lost data in a black hole are reset: a stream with a hole is no stream. */
+  heal(): void
+  close(): Promise<void>
+}
+
+export async function startProxy(targetPort: number, targetHost = '127.0.0.1'): Promise<FaultProxy> {
+  const faults: Record<Direction, Fault> = { toServer: noFault(), toClient: noFault() }
+  const open = new Set<Connection>()
+  const ambushes = new Set<Ambush>()
+
+  const listener = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
+    const server = connect({ port: targetPort, host: targetHost, allowHalfOpen: true, noDelay: true })
+    const connection = joinSockets({ client, server, faults, ambushes })
+    open.add(connection)
+    connection.onClosed(() => open.delete(connection))
+  })
+  const port = await freePort()
+  await new Promise<void>((resolve, reject) => listener.once('error', reject).listen(port, '127.0.0.1', resolve))
+
+  const change = (direction: Direction | undefined, fault: Partial<Fault>) => {
+    for (const each of direction ? [direction] : DIRECTIONS) Object.assign(faults[each], fault)
+    for (const connection of open) connection.flush()
+  }
+  const close = async () => {
+    const closed = new Promise<void>((resolve) => listener.close(() => resolve()))
+    for (const connection of open) connection.reset()
+    await closed
+  }
+  return {
+    port,
+    get connections() {
+      return open.size
+    },
+    delay: (delayMs, direction) => change(direction, { delayMs }),
+    cut() {
+      for (const connection of open) connection.reset()
+    },
+    blackHole: (direction) => change(direction, { isBlackHole: true }),
+    hold: (direction) => change(direction, { isHeld: true }),
+    release: (direction) => change(direction, { isHeld: false }),
+    cutAfterForwarding: (request = '') => new Promise((done) => ambushes.add({ request, done })),
+    heal() {
+      for (const connection of open) if (connection.hasLostData()) connection.reset()
+      ambushes.clear()
+      change(undefined, noFault())
+    },
+    close,
+    [Symbol.asyncDispose]: close,
+  }
+}
+
+interface Fault {
+  delayMs: number
+  isHeld: boolean
+  isBlackHole: boolean
+}
+
+/** What waits for a request to come by. */
+interface Ambush {
+  request: string
+  done: () => void
+}
+
+const DIRECTIONS = ['toServer', 'toClient'] as const
+
+function noFault(): Fault {
+  return { delayMs: 0, isHeld: false, isBlackHole: false }
+}
+
+interface Connection {
+  flush(): void
+  reset(): void
+  hasLostData(): boolean
+  onClosed(listener: () => void): void
+}
+
+function joinSockets({
+  client,
+  server,
+  faults,
+  ambushes,
+}: {
+  client: Socket
+  server: Socket
+  faults: Record<Direction, Fault>
+  ambushes: Set<Ambush>
+}): Connection {
+  let ambush: Ambush | undefined
+  let closedCount = 0
+  const closedListeners: (() => void)[] = []
+  const reset = () => {
+    client.resetAndDestroy()
+    server.resetAndDestroy()
+  }
+  const toServer = makePipe(server, faults.toServer)
+  const toClient = makePipe(client, faults.toClient)
+
+  client.on('data', (chunk) => {
+    if (ambush === undefined) {
+      const text = chunk.toString('latin1')
+      ambush = [...ambushes].find((each) => text.includes(each.request))
+      if (ambush) ambushes.delete(ambush)
+    }
+    toServer.push(chunk)
+  })
+  server.on('data', (chunk) => {
+    if (ambush === undefined) return toClient.push(chunk)
+    reset()
+    ambush.done()
+  })
+  client.on('end', () => toServer.push('end'))
+  server.on('end', () => toClient.push('end'))
+  // A client that is gone must not take along what it has sent, and is still being held or delayed.
+  client.on('error', () => toServer.push('reset'))
+  server.on('error', () => toClient.push('reset'))
+  for (const socket of [client, server]) {
+    socket.on('close', () => {
+      if (++closedCount === 2) for (const listener of closedListeners) listener()
+    })
+  }
+  return {
+    flush() {
+      toServer.flush()
+      toClient.flush()
+    },
+    reset,
+    hasLostData: () => toServer.hasLostData() || toClient.hasLostData(),
+    onClosed: (listener) => closedListeners.push(listener),
+  }
+}
+
+type Item = Buffer | 'end' | 'reset'
+
+/** One direction of one connection: a queue of what is to arrive, each with the earliest time for it. */
+function makePipe(target: Socket, fault: Fault) {
+  const queue: { item: Item; dueAt: number }[] = []
+  let timer: NodeJS.Timeout | undefined
+  let lostData = false
+
+  const flush = () => {
+    clearTimeout(timer)
+    while (queue[0] !== undefined) {
+      if (fault.isBlackHole) {
+        queue.length = 0
+        lostData = true
+        return
+      }
+      if (fault.isHeld) return
+      const waitMs = fault.delayMs === 0 ? 0 : queue[0].dueAt - performance.now()
+      if (waitMs > 0) {
+        timer = setTimeout(flush, waitMs)
+        return
+      }
+      deliver(target, queue.shift()?.item ?? 'end')
+    }
+  }
+  return {
+    push(item: Item) {
+      queue.push({ item, dueAt: performance.now() + fault.delayMs })
+      flush()
+    },
+    flush,
+    hasLostData: () => lostData,
+  }
+}
+
+function deliver(target: Socket, item: Item): void {
+  if (target.destroyed) return
+  if (item === 'end') target.end()
+  else if (item === 'reset') target.resetAndDestroy()
+  else target.write(item)
+}

@@ -1,0 +1,77 @@
+import { type BinaryName, findBinaries } from './binaries.ts'
+import { type PgBouncerOptions, type PostgresOptions, startPgBouncer, startPostgres } from './postgres.ts'
+import {
+  disposeAll,
+  type RedisCluster,
+  type RedisOptions,
+  type RedisSentinel,
+  startAll,
+  startRedis,
+  startRedisCluster,
+  startRedisSentinel,
+} from './redis.ts'
+import type { Server } from './server-process.ts'
+
+export type { PgBouncerOptions, PostgresOptions, RedisCluster, RedisOptions, RedisSentinel, Server }
+export { startPgBouncer, startPostgres, startRedis, startRedisCluster, startRedisSentinel }
+
+export interface ServerRequest {
+  /** How many single Redis servers. */
+  redis?: number
+  cluster?: boolean
+  sentinel?: boolean
+  postgres?: boolean
+  /** In front of the PostgreSQL that was asked for, else of one that nobody else uses. */
+  pgbouncer?: boolean
+}
+
+/** What was asked for, by the same names. */
+export type Servers<Request extends ServerRequest> = Pick<AllServers, keyof Request & keyof AllServers> & {
+  /** Ends them all and removes their folders. */
+  stop(): Promise<void>
+} & AsyncDisposable
+
+interface AllServers {
+  redis: Server[]
+  cluster: RedisCluster
+  sentinel: RedisSentinel
+  postgres: Server
+  pgbouncer: Server
+}
+
+/**
+ * Starts what is asked for and nothing else, all at the same time, on free ports of 127.0.0.1; resolves when every one of
+ * them answers. When one does not start, the others are ended and the error says what that one printed.
+ * Servers end with the runner at the latest, however the runner ends.
+ */
+export async function startServers<const Request extends ServerRequest>(request: Request): Promise<Servers<Request>> {
+  await findBinaries(binariesFor(request)) // Together, because installing them one by one takes three times as long.
+  const redis = Array.from({ length: request.redis ?? 0 }, () => startRedis())
+  const cluster = request.cluster ? startRedisCluster() : undefined
+  const sentinel = request.sentinel ? startRedisSentinel() : undefined
+  const postgres = request.postgres || request.pgbouncer ? startPostgres() : undefined
+  const pgbouncer = request.pgbouncer ? postgres?.then((server) => startPgBouncer(server)) : undefined
+
+  const starting: (Promise<AsyncDisposable> | undefined)[] = [...redis, cluster, sentinel, postgres, pgbouncer]
+  const started = await startAll(starting.filter((each) => each !== undefined))
+  const stop = () => disposeAll(started)
+  const servers = {
+    redis: await Promise.all(redis),
+    cluster: await cluster,
+    sentinel: await sentinel,
+    postgres: await postgres,
+    pgbouncer: await pgbouncer,
+    stop,
+    [Symbol.asyncDispose]: stop,
+  }
+  // What was not asked for is undefined, and the type does not offer it.
+  return servers as unknown as Servers<Request>
+}
+
+function binariesFor({ redis, cluster, sentinel, postgres, pgbouncer }: ServerRequest): BinaryName[] {
+  return [
+    ...(redis || cluster || sentinel ? (['redis-server'] as const) : []),
+    ...(postgres || pgbouncer ? (['postgres', 'initdb'] as const) : []),
+    ...(pgbouncer ? (['pgbouncer'] as const) : []),
+  ]
+}
