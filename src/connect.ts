@@ -20,6 +20,7 @@ export function checkUrl(url: unknown): asserts url is string {
 
 const openers: Record<string, (url: string) => Promise<Driver>> = {
   memory: async (url) => (await import('./drivers/memory.ts')).openMemory(url),
+  sqlite: async (url) => (await import('./drivers/sqlite.ts')).openSqlite(url),
 }
 
 /** An error is logged, and a log is no place for a password. */

@@ -34,7 +34,9 @@ class ThreadHeartbeat implements Heartbeat {
   /** Leases that have ended here, until the worker has heard of it: before that it may still write into their slots. */
   readonly #ending = new Map<string, Slot>()
   readonly #calls = new Map<number, (answer: RenewedMessage) => void>()
-  readonly #worker: Worker
+  readonly #start: WorkerStart
+  /** Started with the first lease: a claim that is refused needs no thread. */
+  #worker: Worker | undefined
   #lifeTimer: Timer | undefined
   #lastCall = 0
   #dead = false
@@ -45,15 +47,7 @@ class ThreadHeartbeat implements Heartbeat {
     this.#parts = parts
     this.#local = createHeartbeat(parts)
     this.#stalledAfterMs = stalledAfterMs
-    const workerData: WorkerStart = { reopen, callTimeoutMs, stalledAfterMs, life: this.#life }
-    this.#worker = new Worker(new URL('./heartbeat-worker.js', import.meta.url), {
-      workerData,
-      name: 'holdfast-heartbeat',
-    })
-    this.#worker.unref()
-    this.#worker.on('message', (message: FromWorker) => this.#hear(message))
-    this.#worker.on('error', (error) => this.#takeOver(error))
-    this.#worker.on('exit', (code) => this.#takeOver(new Error(`the heartbeat's thread ended with code ${code}`)))
+    this.#start = { reopen, callTimeoutMs, stalledAfterMs, life: this.#life }
   }
 
   keep(lease: Kept, sent: Instant, grantedMs: number, options: LeaseOptions): Keeping {
@@ -99,11 +93,22 @@ class ThreadHeartbeat implements Heartbeat {
   async close(): Promise<void> {
     this.#dead = true
     this.#lifeTimer?.cancel()
-    await this.#worker.terminate()
+    await this.#worker?.terminate()
   }
 
   #post(message: ToWorker): void {
+    this.#worker ??= this.#startWorker()
     this.#worker.postMessage(message)
+  }
+
+  #startWorker(): Worker {
+    const file = new URL('./heartbeat-worker.js', import.meta.url)
+    const worker = new Worker(file, { workerData: this.#start, name: 'holdfast-heartbeat' })
+    worker.unref()
+    worker.on('message', (message: FromWorker) => this.#hear(message))
+    worker.on('error', (error) => this.#takeOver(error))
+    worker.on('exit', (code) => this.#takeOver(new Error(`the heartbeat's thread ended with code ${code}`)))
+    return worker
   }
 
   #hear(message: FromWorker): void {

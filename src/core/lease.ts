@@ -26,6 +26,8 @@ export interface Lease extends LockInfo, AsyncDisposable {
    * after a stall, when no timer has run yet.
    */
   readonly held: boolean
+  /** For how long it can be relied on from now, if no renewal comes through. 0 when it is not held. */
+  readonly remainingSeconds: number
   /** Throws `LeaseLostError` if the lease was lost, `NotHeldError` if it was released. */
   assertHeld(): void
   /**
@@ -122,6 +124,13 @@ export class HeldLease implements Lease, Kept {
     if (!isPast(this.#keeping.deadline, this.#context.clock.now())) return true
     this.lose('it was not renewed before its time was up')
     return false
+  }
+
+  get remainingSeconds(): number {
+    if (!this.held) return 0
+    const { monotonicMs, wallMs } = this.#context.clock.now()
+    const { deadline } = this.#keeping
+    return Math.max(0, Math.min(deadline.monotonicMs - monotonicMs, deadline.wallMs - wallMs)) / 1_000
   }
 
   /** Made when first asked for: most leases end well, and nobody looks. */

@@ -15,6 +15,8 @@ import type {
   Renewal,
 } from '../core/driver.ts'
 import { ClosedError } from '../core/errors.ts'
+import { admitted } from './support/admission.ts'
+import { consumeStep } from './support/consume-step.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -94,7 +96,7 @@ export interface MemoryStore {
 
 export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   const locks = new Map<string, Lock>()
-  const rates = new Map<string, number[]>()
+  const rates = new Map<string, readonly number[]>()
   const listeners = new Set<DriverListener>()
   /** One for all names: strictly rising, never below the clock in microseconds, and nothing to keep for a name that is idle. */
   let lastToken = 0
@@ -126,7 +128,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     keep(lockName, lock)
     // The first is told even if it must wait on: who holds the lock, and so when to ask again, may have changed.
     const [first] = lock.waiters
-    for (const waiter of new Set([...admitted(lock), ...(first ? [first] : [])])) {
+    for (const waiter of new Set([...admittedFrom(lock), ...(first ? [first] : [])])) {
       for (const listener of [...listeners]) listener.wake(lockName, waiter.claim.claimId)
     }
   }
@@ -150,7 +152,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       waiter.expiresAtMs = now + waitMs
       const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
 
-      if (admitted({ ...lock, waiters: queue }).includes(waiter)) {
+      if (admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
         const lease: StoredLease = { claim, fencingToken: nextToken(), acquiredAtMs: now, expiresAtMs: now + ttlMs }
         lock.leases.push(lease)
         lock.waiters = lock.waiters.filter((each) => each !== waiter)
@@ -193,33 +195,12 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       return lease !== undefined
     },
 
-    consume({ name, cost, limits }) {
+    consume(request) {
       const now = nowMs()
-      const arrivals = rates.get(name) ?? []
-      const steps = limits.map(({ limit, periodMs, burst }, index) => {
-        const spacingMs = periodMs / limit
-        const usedMs = Math.max((arrivals[index] ?? 0) - now, 0)
-        const fullMs = spacingMs * burst
-        return { spacingMs, usedMs, fullMs, wantedMs: usedMs + spacingMs * cost }
-      })
-      const allowed = steps.every(({ wantedMs, fullMs }) => wantedMs <= fullMs + ROUNDING_MS)
-      const after = steps.map(({ usedMs, wantedMs }) => (allowed ? wantedMs : usedMs))
+      const { answer, arrivalsMs } = consumeStep(request, rates.get(request.name) ?? [], now)
       forgetIdleRates(now)
-      if (allowed)
-        rates.set(
-          name,
-          after.map((usedMs) => now + usedMs),
-        )
-      return {
-        allowed,
-        remaining: Math.min(
-          ...steps.map(({ fullMs, spacingMs }, index) =>
-            Math.max(0, Math.floor((fullMs - (after[index] ?? 0) + ROUNDING_MS) / spacingMs)),
-          ),
-        ),
-        retryAfterMs: allowed ? 0 : Math.max(...steps.map(({ wantedMs, fullMs }) => wantedMs - fullMs)),
-        resetAfterMs: Math.max(...after),
-      }
+      if (answer.allowed) rates.set(request.name, arrivalsMs)
+      return answer
     },
 
     inspect({ lockName, prefix = '', after, pageSize = 100 }) {
@@ -273,26 +254,13 @@ interface StoredWaiter {
   expiresAtMs: number
 }
 
-/**
- * Those of the queue who may have the lock now: from the front, as many as fit beside the leases that are out and beside
- * each other. Nobody overtakes the first one who does not fit, so a writer is not starved by readers that keep coming.
- */
-function admitted({ leases, waiters }: Lock): StoredWaiter[] {
-  const held = leases.map((lease) => lease.claim)
-  const end = waiters.findIndex(({ claim }) => {
-    const fits = fitsBeside(claim, held)
-    if (fits) held.push(claim)
-    return !fits
-  })
-  return end === -1 ? waiters : waiters.slice(0, end)
-}
-
-/** Judged by the claim's own mode and limit alone, never by what other clients have set for theirs. */
-function fitsBeside(claim: Claim, held: readonly Claim[]): boolean {
-  if (held.length === 0) return claim.limit === undefined || claim.permits <= claim.limit
-  if (claim.mode === 'exclusive' || held.some((other) => other.mode === 'exclusive')) return false
-  if (claim.limit === undefined) return true
-  return held.reduce((sum, other) => sum + other.permits, claim.permits) <= claim.limit
+/** Those who wait and may have the lock now. */
+function admittedFrom({ leases, waiters }: Lock): StoredWaiter[] {
+  return admitted(
+    leases.map((lease) => lease.claim),
+    waiters,
+    (waiter) => waiter.claim,
+  )
 }
 
 function claimPart({ lockName, claimId, holderId, mode, limit, permits }: Claim) {
@@ -303,6 +271,3 @@ function recordOf({ claim, fencingToken, acquiredAtMs, expiresAtMs }: StoredLeas
   const { metadata } = claim
   return { ...claimPart(claim), fencingToken, acquiredAtMs, expiresAtMs, ...(metadata && { metadata }) }
 }
-
-/** Sums of fractions of a millisecond come out a hair too large. */
-const ROUNDING_MS = 1e-6

@@ -94,6 +94,10 @@ class InnerLease implements Lease {
     return !this.#ended && this.#outer.held
   }
 
+  get remainingSeconds(): number {
+    return this.#ended ? 0 : this.#outer.remainingSeconds
+  }
+
   assertHeld(): void {
     this.#outer.assertHeld()
     if (this.#ended) throw new NotHeldError(this.lockName)

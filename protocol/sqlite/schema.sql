@@ -1,0 +1,60 @@
+-- The stored format in SQLite, version 1 (PRAGMA user_version). Safe to run again, and from many processes at once.
+--
+-- Inputs:  none
+-- Outputs: the tables below
+--
+-- All times are milliseconds of the machine's clock as SQLite reads it (julianday('now')), never sent by a client.
+-- A row whose expires_at_ms has passed has ended, whether or not it has been deleted yet.
+
+CREATE TABLE IF NOT EXISTS holdfast_leases (
+  lock_name      TEXT    NOT NULL,
+  claim_id       TEXT    NOT NULL,
+  holder_id      TEXT    NOT NULL,
+  mode           TEXT    NOT NULL CHECK (mode IN ('exclusive', 'shared')),
+  max_permits    INTEGER,
+  permits        INTEGER NOT NULL,
+  fencing_token  INTEGER NOT NULL,
+  acquired_at_ms INTEGER NOT NULL,
+  expires_at_ms  INTEGER NOT NULL,
+  metadata       TEXT,
+  PRIMARY KEY (lock_name, claim_id)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS holdfast_leases_expires_at ON holdfast_leases (expires_at_ms);
+
+-- The queue: place is the order of arrival.
+CREATE TABLE IF NOT EXISTS holdfast_waiters (
+  place            INTEGER PRIMARY KEY AUTOINCREMENT,
+  lock_name        TEXT    NOT NULL,
+  claim_id         TEXT    NOT NULL,
+  holder_id        TEXT    NOT NULL,
+  mode             TEXT    NOT NULL CHECK (mode IN ('exclusive', 'shared')),
+  max_permits      INTEGER,
+  permits          INTEGER NOT NULL,
+  waiting_since_ms INTEGER NOT NULL,
+  expires_at_ms    INTEGER NOT NULL,
+  UNIQUE (lock_name, claim_id)
+);
+
+CREATE INDEX IF NOT EXISTS holdfast_waiters_queue ON holdfast_waiters (lock_name, place);
+CREATE INDEX IF NOT EXISTS holdfast_waiters_expires_at ON holdfast_waiters (expires_at_ms);
+
+-- One counter for all names. It rises with every grant and never falls below the clock in microseconds, so it needs no row per
+-- name, and goes on rising if this table is lost.
+CREATE TABLE IF NOT EXISTS holdfast_counter (
+  id         INTEGER PRIMARY KEY CHECK (id = 1),
+  last_token INTEGER NOT NULL
+);
+
+INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0);
+
+-- Rate limits: a JSON list of the moments (ms) at which each limit's bucket will be empty again.
+CREATE TABLE IF NOT EXISTS holdfast_rates (
+  name          TEXT    PRIMARY KEY,
+  arrivals_ms   TEXT    NOT NULL,
+  expires_at_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at_ms);
+
+PRAGMA user_version = 1;

@@ -1,0 +1,15 @@
+import { readFileSync } from 'node:fs'
+
+/** A file of `protocol/`, which lies beside `src/` and `dist/` alike. */
+export function readProtocol(path: string): string {
+  return readFileSync(new URL(`../../../protocol/${path}`, import.meta.url), 'utf8')
+}
+
+/** Splits a file into its statements, each under a line `-- name: …`. */
+export function namedStatements<Name extends string>(sql: string): Readonly<Record<Name, string>> {
+  const statements = sql
+    .split(/^-- name: /m)
+    .slice(1)
+    .map((part) => [part.slice(0, part.indexOf('\n')).trim(), part.slice(part.indexOf('\n')).trim()])
+  return Object.fromEntries(statements) as Record<Name, string>
+}

@@ -1,0 +1,45 @@
+import { HoldfastError, StoreError } from '../../core/errors.ts'
+
+/** SQLite's primary result code, in whichever way the client at hand tells it. */
+export function sqliteCode(error: unknown): string | undefined {
+  const { code, errcode, message = '' } = error as { code?: unknown; errcode?: unknown; message?: string }
+  if (typeof errcode === 'number') return codes[errcode & 0xff]
+  // Extended codes such as SQLITE_IOERR_WRITE or SQLITE_BUSY_RECOVERY begin with the primary one.
+  if (typeof code === 'string' && code.startsWith('SQLITE_')) return code.split('_', 2).join('_')
+  const [, number] = /Unable to open connection.*: (\d+)/.exec(message) ?? []
+  return number === undefined ? undefined : codes[Number(number) & 0xff]
+}
+
+export const isBusy = (error: unknown): boolean => ['SQLITE_BUSY', 'SQLITE_LOCKED'].includes(sqliteCode(error) ?? '')
+
+/** Says what is wrong with the file, and what to do, before it says what SQLite said. */
+export function storeErrorFrom(error: unknown, path: string): HoldfastError {
+  if (error instanceof HoldfastError) return error
+  const code = sqliteCode(error)
+  const said = error instanceof Error ? error.message : String(error)
+  const reason = (code !== undefined && reasons[code]) || `SQLite could not work with it`
+  return new StoreError(`the lock file ${path}: ${reason} (${code ?? 'no code'}: ${said})`, { cause: error })
+}
+
+const codes: Record<number, string> = {
+  5: 'SQLITE_BUSY',
+  6: 'SQLITE_LOCKED',
+  8: 'SQLITE_READONLY',
+  10: 'SQLITE_IOERR',
+  11: 'SQLITE_CORRUPT',
+  13: 'SQLITE_FULL',
+  14: 'SQLITE_CANTOPEN',
+  26: 'SQLITE_NOTADB',
+}
+
+const reasons: Record<string, string> = {
+  SQLITE_BUSY:
+    'another process has kept the write lock for too long; a process that is paused in the middle of a transaction does that',
+  SQLITE_LOCKED: 'the connection is in the middle of a transaction of its own',
+  SQLITE_READONLY: 'it, or the folder that it lies in, cannot be written by this user',
+  SQLITE_IOERR: 'the disk failed, or the file was removed or replaced while in use',
+  SQLITE_CORRUPT: 'it is damaged; end all processes that use it, then delete it (locks are lost, tokens go on rising)',
+  SQLITE_FULL: 'the disk is full',
+  SQLITE_CANTOPEN: 'it cannot be opened; does its folder exist, and may this user write there?',
+  SQLITE_NOTADB: 'it is not an SQLite database; choose another path',
+}
