@@ -69,8 +69,10 @@ export class HeldLease implements Lease, Kept {
   readonly #acquiredAtMs: number
   readonly #context: LeaseContext
   readonly #options: LeaseOptions
-  /** When the winning request was sent. */
-  readonly #sent: Instant
+  readonly #grantedMs: number
+  /** On the monotonic clock: when the grant's own time ends, counted from its request, and when its answer had come. */
+  readonly #firstEndMs: number
+  readonly #answeredMs: number
   readonly #keeping: Keeping
   #ended: 'released' | LeaseLostError | undefined
   #abort: AbortController | undefined
@@ -82,7 +84,9 @@ export class HeldLease implements Lease, Kept {
     this.fencingToken = grant.fencingToken
     this.#acquiredAtMs = grant.acquiredAtMs
     if (claim.metadata !== undefined) this.metadata = claim.metadata
-    this.#sent = sent
+    this.#grantedMs = grant.ttlMs
+    this.#firstEndMs = sent.monotonicMs + grant.ttlMs
+    this.#answeredMs = context.clock.now().monotonicMs
     this.#options = options
     if (context.link.driver.capabilities.expiry === 'session') {
       this.#stopWatching = context.link.watchLoss(claim.claimId, (cause) => this.lose(cause.message, cause))
@@ -110,9 +114,13 @@ export class HeldLease implements Lease, Kept {
     return new Date(this.#acquiredAtMs)
   }
 
-  /** The store's clock, read through this process's own monotonic one. */
+  /** The store's clock, read through this process's own monotonic one: a little early rather than late. */
   get expiresAt(): Date {
-    return new Date(this.#acquiredAtMs + this.#keeping.endsAtMs - this.#sent.monotonicMs)
+    const { endsAtMs } = this.#keeping
+    const isFirstEnd = Math.abs(endsAtMs - this.#firstEndMs) < 0.01
+    // When the grant arrived, the store's clock showed `acquiredAt` or more.
+    const agoMs = isFirstEnd ? this.#firstEndMs - this.#grantedMs : this.#answeredMs
+    return new Date(this.#acquiredAtMs + endsAtMs - agoMs)
   }
 
   get released(): boolean {
@@ -161,7 +169,7 @@ export class HeldLease implements Lease, Kept {
 
   async release(): Promise<boolean> {
     if (!this.held) return false
-    const heldMs = this.#context.clock.now().monotonicMs - this.#sent.monotonicMs
+    const heldMs = this.#context.clock.now().monotonicMs - this.#answeredMs
     // From here on nobody may rely on it, whatever becomes of the call.
     this.#end('released')
     const { link, events } = this.#context

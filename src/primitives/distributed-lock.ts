@@ -231,7 +231,7 @@ export function getDistributedLock(): DistributedLock {
 
 let shared: DistributedLock | undefined
 
-const DEFAULT_URL = 'memory:'
+const DEFAULT_URL = 'sqlite:'
 
 function settingsFrom(options: DistributedLockOptions, events: Emitter): Omit<HolderOptions, 'driver'> {
   const { clock = systemClock, random = systemRandom, heartbeatThread = false } = options
