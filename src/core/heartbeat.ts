@@ -68,10 +68,10 @@ class LocalKeeping implements Keeping {
     this.#repeats = options.heartbeat || parts.link.driver.capabilities.expiry === 'session'
     this.#stopsAtMs = sent.monotonicMs + options.maxHoldMs
     this.#renewAtMs = this.#nextRenewal()
-    // A grant that was handed over late, or for a short time first, is made whole at once.
+    // A grant that was handed over late, or for a short time first, is made whole once, soon enough that it can fail twice.
     const nowMs = parts.clock.now().monotonicMs
-    const { ttlMs } = lease
-    if (grantedMs < ttlMs || this.deadline.monotonicMs - nowMs < ttlMs / 2) this.#renewAtMs = nowMs
+    const madeWholeMs = this.deadline.monotonicMs - (Math.min(grantedMs, lease.ttlMs) * 2) / 3
+    if (grantedMs < lease.ttlMs || madeWholeMs < nowMs) this.#renewAtMs = Math.min(this.#renewAtMs, madeWholeMs)
     this.#schedule()
   }
 

@@ -172,16 +172,13 @@ export class HeldLease implements Lease, Kept {
     const heldMs = this.#context.clock.now().monotonicMs - this.#answeredMs
     // From here on nobody may rely on it, whatever becomes of the call.
     this.#end('released')
-    const { link, events } = this.#context
+    const tooEarlyMs = Math.ceil(this.#options.minHoldMs - heldMs)
     try {
-      const wasHeld = await this.#giveBack(heldMs)
-      if (wasHeld) events.emit('released', () => ({ ...this.eventBase, heldMs }))
+      const wasHeld = await (tooEarlyMs > 0 ? this.#giveBackIn(tooEarlyMs) : this.#giveBackNow())
+      if (wasHeld) this.#context.events.emit('released', () => ({ ...this.eventBase, heldMs }))
       return wasHeld
     } catch (error) {
-      events.emit('releaseFailed', () => ({ ...this.eventBase, error }))
-      link.releaseUntilAnswered(this.ref, (again) =>
-        events.emit('releaseFailed', () => ({ ...this.eventBase, error: again })),
-      )
+      this.#tellReleaseFailed(error)
       throw error
     }
   }
@@ -211,9 +208,7 @@ export class HeldLease implements Lease, Kept {
     this.#end(error)
     const { link, events } = this.#context
     // The store may still have it, for the margin's length or for ever (a session): nobody here relies on it any more.
-    link.releaseUntilAnswered(this.ref, (failure) =>
-      events.emit('releaseFailed', () => ({ ...this.eventBase, error: failure })),
-    )
+    link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure))
     events.emit('lost', () => ({ ...this.eventBase, error }))
     this.#abort?.abort(error)
   }
@@ -223,11 +218,24 @@ export class HeldLease implements Lease, Kept {
     return { lockName, holderId, claimId, fencingToken: this.fencingToken }
   }
 
-  async #giveBack(heldMs: number): Promise<boolean> {
-    const remainingMs = Math.ceil(this.#options.minHoldMs - heldMs)
-    if (remainingMs <= 0) return this.#context.link.release(this.ref)
-    // The store itself ends it then, even if this process is gone by that time.
-    return (await this.#context.link.renew({ ...this.ref, ttlMs: remainingMs })) === 'renewed'
+  async #giveBackNow(): Promise<boolean> {
+    const { link } = this.#context
+    return link.release(this.ref).catch((error: unknown) => {
+      link.releaseUntilAnswered(this.ref, (again) => this.#tellReleaseFailed(again))
+      throw error
+    })
+  }
+
+  /** The store itself ends it then, even if this process is gone by that time. If that fails, it ends with its time to live. */
+  async #giveBackIn(delayMs: number): Promise<boolean> {
+    const { link } = this.#context
+    const answer = await link.renew({ ...this.ref, ttlMs: delayMs })
+    if (answer === 'held') link.releaseLater(this.ref, delayMs, (error) => this.#tellReleaseFailed(error))
+    return answer !== 'lost'
+  }
+
+  #tellReleaseFailed(error: unknown): void {
+    this.#context.events.emit('releaseFailed', () => ({ ...this.eventBase, error }))
   }
 
   #end(how: 'released' | LeaseLostError): void {

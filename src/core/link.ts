@@ -53,6 +53,7 @@ export class Link {
   /** Claims that nobody wants any more. A grant that arrives for one of them has to be given back. */
   readonly #over = new WeakSet<Claim>()
   readonly #detached = new Set<Promise<void>>()
+  readonly #postponed = new Set<() => void>()
   readonly #waiters = new Map<string, Set<Waiter>>()
   readonly #waitersByClaim = new Map<string, Waiter>()
   readonly #leasesByClaim = new Map<string, (cause: Error) => void>()
@@ -117,6 +118,17 @@ export class Link {
     this.#detached.add(work)
   }
 
+  /** For stores that cannot end a lease by themselves: this process does it, if it lives. */
+  releaseLater(lease: LeaseRef, delayMs: number, onFailure: (error: unknown) => void): void {
+    const release = (): void => {
+      this.#postponed.delete(release)
+      timer.cancel()
+      this.releaseUntilAnswered(lease, onFailure)
+    }
+    const timer = this.#options.clock.setTimer(release, delayMs)
+    this.#postponed.add(release)
+  }
+
   /** Resolves when nothing is left running in the background. */
   async settled(): Promise<void> {
     while (this.#detached.size > 0) await Promise.all(this.#detached)
@@ -149,11 +161,13 @@ export class Link {
     if (this.#waiters.size === 0) this.#stopWhenIdle()
   }
 
-  /** To be told at once when the store itself ends a lease. Returns what ends the watching. */
+  /** To be told at once when the store itself ends a lease. Listens as long as somebody watches. Returns what ends the watching. */
   watchLoss(claimId: string, lost: (cause: Error) => void): () => void {
     this.#leasesByClaim.set(claimId, lost)
+    void this.listen()
     return () => {
       this.#leasesByClaim.delete(claimId)
+      if (this.#waiters.size === 0) this.#stopWhenIdle()
     }
   }
 
@@ -170,6 +184,7 @@ export class Link {
     this.#closed = true
     this.#idleTimer?.cancel()
     this.#retryTimer?.cancel()
+    for (const release of [...this.#postponed]) release()
     await this.settled()
     await this.#endListening()
   }
