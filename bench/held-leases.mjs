@@ -24,7 +24,12 @@ const clock = {
       run()
     }, ms)
     if (!keepsAlive) timer.unref()
-    return { cancel: () => (clearTimeout(timer), end()) }
+    return {
+      cancel() {
+        clearTimeout(timer)
+        end()
+      },
+    }
   },
 }
 
@@ -32,8 +37,15 @@ const inner = memoryDriver()
 const calls = { acquire: 0, renew: 0, renewed: 0 }
 const driver = {
   ...inner,
-  acquire: (claims) => (calls.acquire++, inner.acquire(claims)),
-  renew: (renewals) => (calls.renew++, (calls.renewed += renewals.length), inner.renew(renewals)),
+  acquire(claims) {
+    calls.acquire += 1
+    return inner.acquire(claims)
+  },
+  renew(renewals) {
+    calls.renew += 1
+    calls.renewed += renewals.length
+    return inner.renew(renewals)
+  },
 }
 
 const lock = new DistributedLock({ driver, clock })
@@ -46,14 +58,22 @@ const before = process.memoryUsage().heapUsed
 const storeOnly = memoryDriver()
 await storeOnly.acquire(
   Array.from({ length: count }, (_, i) => ({
-    lockName: `bench:${i}`, claimId: `claim.${i}`, holderId: lock.holderId, mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0,
+    lockName: `bench:${i}`,
+    claimId: `claim.${i}`,
+    holderId: lock.holderId,
+    mode: 'exclusive',
+    permits: 1,
+    ttlMs: 60_000,
+    waitMs: 0,
   })),
 )
 globalThis.gc?.()
 const store = process.memoryUsage().heapUsed - before
 
 const began = performance.now()
-const leases = await Promise.all(Array.from({ length: count }, (_, i) => lock.hold(`lease:${i}`, { timeoutSeconds: ttlSeconds })))
+const leases = await Promise.all(
+  Array.from({ length: count }, (_, i) => lock.hold(`lease:${i}`, { timeoutSeconds: ttlSeconds })),
+)
 const took = performance.now() - began
 globalThis.gc?.()
 const total = process.memoryUsage().heapUsed - before - store

@@ -9,6 +9,9 @@ export async function connect(url: string): Promise<Driver> {
   return open(url)
 }
 
+/** The store that is meant: the one named, else by the environment, else the embedded default. */
+export const chooseUrl = (url?: string): string => url ?? process.env['HOLDFAST_URL'] ?? 'sqlite:'
+
 /** So that a constructor can refuse at once what `connect` would refuse later. */
 export function checkUrl(url: unknown): asserts url is string {
   const scheme = typeof url === 'string' && url.includes(':') ? url.slice(0, url.indexOf(':')) : ''

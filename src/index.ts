@@ -26,6 +26,7 @@ export {
   AbortedError,
   ClosedError,
   HoldfastError,
+  type HoldfastErrorCode,
   InvalidArgumentError,
   LeaseLostError,
   NotAcquiredError,

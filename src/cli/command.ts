@@ -14,6 +14,11 @@ export async function superviseCommand(
   lease: Lease,
   ttlMs: number,
 ): Promise<number> {
+  // Both before the command is there: as soon as it is, it may do something that makes somebody signal or kill us.
+  const guard = startGuard()
+  let group: number | undefined
+  const passOn = (signal: NodeJS.Signals): void => signalGroup(group, signal)
+  for (const signal of PASSED_ON) process.on(signal, passOn)
   const child = spawn(program, args, {
     stdio: 'inherit',
     detached: true,
@@ -24,24 +29,34 @@ export async function superviseCommand(
       HOLDFAST_FENCING_TOKEN: String(lease.fencingToken),
     },
   })
+  group = child.pid
+  guard.stdin?.write(`${group ?? ''}\n`)
   const exited = exitOf(child)
-  if (child.pid === undefined) return exited
-  const group = -child.pid
-  const guard = guardGroup(child.pid)
-  const passOn = (signal: NodeJS.Signals): void => signalGroup(group, signal)
-  for (const signal of PASSED_ON) process.on(signal, passOn)
   const watch = new LeaseWatch(lease, ttlMs, group)
+  // Suspended from the terminal (Ctrl-Z): the command must not go on while nobody renews. It comes back after a look at the lease.
+  const suspend = (): void => {
+    signalGroup(group, 'SIGSTOP')
+    process.kill(process.pid, 'SIGSTOP')
+  }
+  const resume = (): void => {
+    watch.look()
+    signalGroup(group, 'SIGCONT')
+  }
+  process.on('SIGTSTP', suspend).on('SIGCONT', resume)
   try {
     const code = await exited
-    if (!watch.lost) return code
+    // Asked off the clocks: after a stall of this process, the command's end can be heard of before any timer has run.
+    if (!watch.lost && lease.held) return code
     // The command itself has ended; what it started may not have.
     signalGroup(group, 'SIGKILL')
-    process.stderr.write(`holdfast: the lease on "${lease.lockName}" could not be kept, and the command was ended\n`)
+    const what = watch.lost ? 'could not be kept, and the command was ended' : 'had ended before the command did'
+    process.stderr.write(`holdfast: the lease on "${lease.lockName}" ${what}\n`)
     return exitCodes.lost
   } finally {
     watch.stop()
     guard.stdin?.end('done\n')
     for (const signal of PASSED_ON) process.off(signal, passOn)
+    process.off('SIGTSTP', suspend).off('SIGCONT', resume)
   }
 }
 
@@ -58,24 +73,20 @@ const PASSED_ON: readonly NodeJS.Signals[] = [
 class LeaseWatch {
   readonly #lease: Lease
   readonly #ttlMs: number
-  readonly #group: number
+  readonly #group: number | undefined
   readonly #timer: NodeJS.Timeout
   #asked = false
   lost = false
 
-  constructor(lease: Lease, ttlMs: number, group: number) {
+  constructor(lease: Lease, ttlMs: number, group: number | undefined) {
     this.#lease = lease
     this.#ttlMs = ttlMs
     this.#group = group
-    this.#timer = setInterval(() => this.#look(), Math.max(5, ttlMs / 50))
-    lease.signal.addEventListener('abort', () => this.#look(), { once: true })
+    this.#timer = setInterval(() => this.look(), Math.max(5, ttlMs / 50))
+    lease.signal.addEventListener('abort', () => this.look(), { once: true })
   }
 
-  stop(): void {
-    clearInterval(this.#timer)
-  }
-
-  #look(): void {
+  look(): void {
     const leftMs = this.#lease.remainingSeconds * 1_000
     if (leftMs > this.#ttlMs / 3) return
     this.lost = true
@@ -87,21 +98,23 @@ class LeaseWatch {
       signalGroup(this.#group, 'SIGTERM')
     }
   }
+
+  stop(): void {
+    clearInterval(this.#timer)
+  }
 }
 
 /**
- * Ends the group when this process is gone without having said "done", as after `kill -9`: the command must not go on beside the
- * next holder's. A shell that waits on a pipe is the smallest thing that outlives us and notices.
+ * Ends the group, whose number it is told first, when this process is gone without having said "done", as after `kill -9`: the command
+ * must not go on beside the next holder's. A shell that waits on a pipe is the smallest thing that outlives us and notices.
  */
-function guardGroup(pid: number): ChildProcess {
-  const guard = spawn(
-    '/bin/sh',
-    ['-c', 'read -r word; [ "$word" = done ] || kill -KILL -- "-$1"', 'holdfast-guard', String(pid)],
-    {
-      stdio: ['pipe', 'ignore', 'ignore'],
-      detached: true,
-    },
-  )
+function startGuard(): ChildProcess {
+  // `kill -s KILL --` is what POSIX has; dash does not understand `kill -KILL --`.
+  const script = 'read -r group; read -r word; [ -z "$group" ] || [ "$word" = done ] || kill -s KILL -- "-$group"'
+  const guard = spawn('/bin/sh', ['-c', script, 'holdfast-guard'], {
+    stdio: ['pipe', 'ignore', 'ignore'],
+    detached: true,
+  })
   guard.on('error', (error) =>
     process.stderr.write(`holdfast: the command is not guarded against kill -9: ${error.message}\n`),
   )
@@ -113,7 +126,8 @@ function guardGroup(pid: number): ChildProcess {
 function exitOf(child: ChildProcess): Promise<number> {
   return new Promise((resolve) => {
     child.on('error', (error: NodeJS.ErrnoException) => {
-      process.stderr.write(`holdfast: ${error.message}\n`)
+      const reason = reasons[error.code ?? ''] ?? error.message
+      process.stderr.write(`holdfast: cannot run "${child.spawnfile}": ${reason}\n`)
       resolve(error.code === 'ENOENT' ? exitCodes.notFound : exitCodes.notExecutable)
     })
     child.on('exit', (code, signal) => {
@@ -122,11 +136,17 @@ function exitOf(child: ChildProcess): Promise<number> {
   })
 }
 
-function signalGroup(group: number, signal: NodeJS.Signals): void {
+const reasons: Record<string, string> = { ENOENT: 'there is no such command', EACCES: 'it is not executable' }
+
+function signalGroup(group: number | undefined, signal: NodeJS.Signals): void {
+  if (group === undefined) return
   try {
-    process.kill(group, signal)
+    process.kill(-group, signal)
   } catch (error) {
-    // Nobody is left in it.
-    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+    const { code } = error as NodeJS.ErrnoException
+    // No use in dying of it: the command would still be there, and nobody left to try again.
+    if (code === 'EPERM') process.stderr.write(`holdfast: the command belongs to another user: no ${signal} for it\n`)
+    // Otherwise nobody is left in it.
+    else if (code !== 'ESRCH') throw error
   }
 }

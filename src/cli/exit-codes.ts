@@ -16,3 +16,9 @@ export const exitCodes = {
 export class UsageError extends Error {
   override readonly name = 'UsageError'
 }
+
+/** What `parseArgs` says, without its advice on how to quote, which is wrong where `--` begins a command. */
+export function usageErrorFrom(error: unknown): UsageError {
+  const [said = ''] = (error instanceof Error ? error.message : String(error)).split('To specify')
+  return new UsageError(said.replaceAll(/\s+/g, ' ').trim())
+}

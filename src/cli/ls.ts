@@ -1,8 +1,7 @@
 import { parseArgs } from 'node:util'
-import { checkUrl, connect } from '../connect.ts'
+import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import type { InspectPage, LeaseRecord, WaiterRecord } from '../core/driver.ts'
-import { UsageError } from './exit-codes.ts'
-import { urlFrom } from './url.ts'
+import { UsageError, usageErrorFrom } from './exit-codes.ts'
 
 export async function main(args: readonly string[]): Promise<number> {
   const { url, prefix, json } = parse(args)
@@ -26,12 +25,11 @@ function parse(args: readonly string[]): { url: string; prefix: string; json: bo
       options: { url: { type: 'string' }, json: { type: 'boolean' } },
     })
     if (positionals.length > 1) throw new UsageError('ls takes one prefix at the most')
-    const url = urlFrom(values.url)
+    const url = chooseUrl(values.url)
     checkUrl(url)
     return { url, prefix: positionals[0] ?? '', json: values.json ?? false }
   } catch (error) {
-    if (error instanceof TypeError) throw new UsageError(error.message)
-    throw error
+    throw error instanceof TypeError ? usageErrorFrom(error) : error
   }
 }
 

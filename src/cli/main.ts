@@ -14,7 +14,9 @@ async function main([command = '--help', ...args]: readonly string[]): Promise<n
     process.stdout.write(`${await version()}\n`)
     return 0
   }
-  const topic = command === 'help' ? args[0] : isHelp(args[0]) ? command : undefined
+  const end = args.indexOf('--')
+  const own = end === -1 ? args : args.slice(0, end)
+  const topic = command === 'help' ? args[0] : own.some(isHelp) ? command : undefined
   if (command === 'help' || isHelp(command) || topic !== undefined) {
     process.stdout.write(helpFor(topic))
     return 0
@@ -25,7 +27,7 @@ async function main([command = '--help', ...args]: readonly string[]): Promise<n
   return (await load()).main(args)
 }
 
-const isHelp = (word: string | undefined): boolean => word === '--help' || word === '-h'
+const isHelp = (word: string): boolean => word === '--help' || word === '-h'
 
 async function version(): Promise<string> {
   const { default: found } = (await import('holdfast/package.json', { with: { type: 'json' } })) as {
@@ -33,6 +35,12 @@ async function version(): Promise<string> {
   }
   return found.version
 }
+
+// `holdfast ls | head -1` is no reason for a stack trace.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error
+  process.exit()
+})
 
 try {
   process.exitCode = await main(process.argv.slice(2))
@@ -47,3 +55,5 @@ try {
     throw error
   }
 }
+// A store that does not answer must not keep us: everything that could be waited for has been.
+setTimeout(() => process.exit(), 100).unref()

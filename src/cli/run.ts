@@ -1,6 +1,7 @@
-import { hostname } from 'node:os'
+import { constants, hostname } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
-import { checkUrl, connect } from '../connect.ts'
+import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import { checkWhole, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { systemClock } from '../core/clock.ts'
 import { Emitter } from '../core/events.ts'
@@ -10,8 +11,7 @@ import { CALL_TIMEOUT_MS, MAX_WAIT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '.
 import { checkLockName } from '../core/names.ts'
 import { systemRandom } from '../core/random.ts'
 import { superviseCommand } from './command.ts'
-import { exitCodes, UsageError } from './exit-codes.ts'
-import { urlFrom } from './url.ts'
+import { exitCodes, UsageError, usageErrorFrom } from './exit-codes.ts'
 
 export async function main(args: readonly string[]): Promise<number> {
   const { url, request, command, conflictCode } = parse(args)
@@ -31,7 +31,8 @@ export async function main(args: readonly string[]): Promise<number> {
   })
   const interrupted = new AbortController()
   const interrupt = (signal: NodeJS.Signals): void => interrupted.abort(signal)
-  process.on('SIGINT', interrupt).on('SIGTERM', interrupt)
+  for (const signal of INTERRUPTS) process.on(signal, interrupt)
+  let leftMs = 0
   try {
     const result = await holder.acquire({ ...request, signal: interrupted.signal })
     if (!result.granted) {
@@ -40,13 +41,38 @@ export async function main(args: readonly string[]): Promise<number> {
       process.stderr.write(`holdfast: "${request.lockName}" is held by ${who}\n`)
       return conflictCode
     }
-    process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
-    return await superviseCommand(command, result.lease, request.ttlMs)
+    const running = superviseCommand(command, result.lease, request.ttlMs)
+    // Only now that signals go to the command: without anybody listening, the next one would end us and leave it behind.
+    for (const signal of INTERRUPTS) process.off(signal, interrupt)
+    const code = await running
+    leftMs = result.lease.remainingSeconds * 1_000
+    return code
+  } catch (error) {
+    if (!interrupted.signal.aborted) throw error
+    return exitCodes.signal + constants.signals[interrupted.signal.reason as NodeJS.Signals]
   } finally {
-    await holder.close()
-    await driver.close()
+    await closeWithin(Math.max(1_000, leftMs), async () => {
+      await holder.close()
+      await driver.close()
+    })
   }
 }
+
+/**
+ * Waits for a store that does not answer only as long as there is something to give back; then the lease has ended by itself. Whatever becomes
+ * of it, it is the command's code that counts.
+ */
+async function closeWithin(ms: number, close: () => Promise<void>): Promise<void> {
+  const closed = new AbortController()
+  const said = (error: unknown): void => {
+    process.stderr.write(`holdfast: closing the store: ${error instanceof Error ? error.message : String(error)}\n`)
+  }
+  await Promise.race([close().catch(said), sleep(ms, undefined, { signal: closed.signal })])
+  closed.abort()
+}
+
+/** What ends the waiting. From the grant on, signals are the command's. */
+const INTERRUPTS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SIGHUP']
 
 interface Parsed {
   readonly url: string
@@ -64,16 +90,16 @@ function parse(args: readonly string[]): Parsed {
   if (lockName === undefined || more.length > 0)
     throw new UsageError(`run needs one lock name, not ${positionals.length}`)
   checkLockName(lockName)
-  const url = urlFrom(values.url)
+  const url = chooseUrl(values.url)
   checkUrl(url)
   if (values['no-wait'] && values.wait !== undefined) throw new UsageError('--wait and --no-wait exclude each other')
-  const ttlMs = ttlMsFrom('--ttl', numberFrom(values.ttl ?? '30'))
-  const waitMs = values.wait === undefined ? MAX_WAIT_MS : waitMsFrom('--wait', numberFrom(values.wait))
-  const maxHold = values['max-hold']
+  const ttlMs = ttlMsFrom('--ttl', numberFrom('--ttl', values.ttl ?? '30'))
+  const waitMs = values.wait === undefined ? MAX_WAIT_MS : waitMsFrom('--wait', numberFrom('--wait', values.wait))
+  const { 'min-hold': minHold = '0', 'max-hold': maxHold, 'conflict-exit-code': code } = values
   return {
     url,
     command: [program, ...programArgs],
-    conflictCode: checkWhole('-E', numberFrom(values['conflict-exit-code'] ?? String(exitCodes.notAcquired)), 0, 255),
+    conflictCode: code === undefined ? exitCodes.notAcquired : checkWhole('-E', numberFrom('-E', code), 0, 255),
     request: {
       lockName,
       mode: values.shared ? 'shared' : 'exclusive',
@@ -81,8 +107,9 @@ function parse(args: readonly string[]): Parsed {
       waitMs: values['no-wait'] ? 0 : waitMs,
       heartbeat: true,
       metadata: { command: program, pid: process.pid },
-      minHoldMs: waitMsFrom('--min-hold', numberFrom(values['min-hold'] ?? '0')),
-      maxHoldMs: maxHold === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('--max-hold', numberFrom(maxHold)),
+      minHoldMs: waitMsFrom('--min-hold', numberFrom('--min-hold', minHold)),
+      maxHoldMs:
+        maxHold === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('--max-hold', numberFrom('--max-hold', maxHold)),
     },
   }
 }
@@ -104,9 +131,13 @@ function parseOwn(args: readonly string[]) {
       },
     })
   } catch (error) {
-    throw new UsageError(error instanceof Error ? error.message : String(error))
+    throw usageErrorFrom(error)
   }
 }
 
 /** `Number('')` is 0, and a lock of 0 seconds is not what an empty variable in a script meant. */
-const numberFrom = (text: string): number => (text.trim() === '' ? Number.NaN : Number(text))
+function numberFrom(option: string, text: string): number {
+  const number = text.trim() === '' ? Number.NaN : Number(text)
+  if (Number.isNaN(number)) throw new UsageError(`${option} must be a number, but is "${text}"`)
+  return number
+}

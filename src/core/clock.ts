@@ -43,3 +43,14 @@ export const later = (instant: Instant, ms: number): Instant => ({
 /** Past as soon as either clock says so. */
 export const isPast = (deadline: Instant, now: Instant): boolean =>
   now.monotonicMs >= deadline.monotonicMs || now.wallMs >= deadline.wallMs
+
+/** Each clock is judged on its own: after one of them stood still or was set, the two no longer move together. */
+export const earlier = (a: Instant, b: Instant): Instant => ({
+  monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
+  wallMs: Math.min(a.wallMs, b.wallMs),
+})
+
+export const latest = (a: Instant, b: Instant): Instant => ({
+  monotonicMs: Math.max(a.monotonicMs, b.monotonicMs),
+  wallMs: Math.max(a.wallMs, b.wallMs),
+})

@@ -1,11 +1,22 @@
 import type { LockInfo } from './lease.ts'
 
+export type HoldfastErrorCode =
+  | 'INVALID_ARGUMENT'
+  | 'NOT_ACQUIRED'
+  | 'LEASE_LOST'
+  | 'NOT_HELD'
+  | 'STORE_UNAVAILABLE'
+  | 'ABORTED'
+  | 'CLOSED'
+  | 'UNSUPPORTED'
+  | 'OVERLOADED'
+
 /**
- * What every error of this library is. `code` is a literal in each class, so that a `switch` on it is checked by the compiler,
- * and it survives where `instanceof` does not (two copies of the package, a worker's boundary).
+ * What every error of this library is. `code` is a literal in each class, so that a `switch` on it is checked by the compiler, and it
+ * survives where `instanceof` does not (two copies of the package, a worker's boundary).
  */
 export abstract class HoldfastError extends Error {
-  abstract readonly code: string
+  abstract readonly code: HoldfastErrorCode
 }
 
 /** A bad argument. Nothing was sent. */

@@ -1,4 +1,4 @@
-import { type Instant, later } from './clock.ts'
+import { earlier, type Instant, later, latest } from './clock.ts'
 
 /** What is held back from a lease's time, for clocks that run at slightly different rates: 1 % and 2 ms. */
 export const marginMs = (ttlMs: number): number => ttlMs * 0.01 + 2
@@ -41,17 +41,17 @@ export class Trust {
       renewal.sureMs = Math.min(renewal.sureMs, other.ttlMs)
     }
     this.#underWay.push(renewal)
-    const deadline = trustedUntil(sent, ttlMs)
-    if (deadline.monotonicMs < this.#deadline.monotonicMs) this.#set(deadline, sent.monotonicMs + ttlMs)
+    this.#deadline = earlier(this.#deadline, trustedUntil(sent, ttlMs))
+    this.#endsAtMs = Math.min(this.#endsAtMs, sent.monotonicMs + ttlMs)
     return renewal
   }
 
   confirmed(renewal: UnderWay): void {
     this.#settle(renewal)
     const sureMs = Math.min(renewal.sureMs, this.#unansweredMs)
-    const deadline = trustedUntil(renewal.sent, sureMs)
     // A renewal that was sent before one that is already confirmed proves nothing new.
-    if (deadline.monotonicMs > this.#deadline.monotonicMs) this.#set(deadline, renewal.sent.monotonicMs + sureMs)
+    this.#deadline = latest(this.#deadline, trustedUntil(renewal.sent, sureMs))
+    this.#endsAtMs = Math.max(this.#endsAtMs, renewal.sent.monotonicMs + sureMs)
   }
 
   unanswered(renewal: UnderWay): void {
@@ -61,11 +61,6 @@ export class Trust {
 
   #settle(renewal: UnderWay): void {
     this.#underWay = this.#underWay.filter((each) => each !== renewal)
-  }
-
-  #set(deadline: Instant, endsAtMs: number): void {
-    this.#deadline = deadline
-    this.#endsAtMs = endsAtMs
   }
 }
 

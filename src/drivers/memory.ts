@@ -180,7 +180,9 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
         changed(lockName, lock)
         return 'lost'
       }
+      const sooner = nowMs() + ttlMs < lease.expiresAtMs
       lease.expiresAtMs = nowMs() + ttlMs
+      if (sooner) changed(lockName, lock)
       return 'renewed'
     },
 

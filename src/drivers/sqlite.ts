@@ -260,8 +260,8 @@ class Waking {
   readonly #listeners = new Set<DriverListener>()
   /** The claims of this driver that stand in a queue, by lock name. */
   readonly #waiting = new Map<string, Set<string>>()
-  /** Who was first when last looked: the new first is told, because when to ask again may have changed for it. */
-  readonly #first = new Map<string, string>()
+  /** Who was first when last looked, and what it waited for: it is told when either changes, because then it should ask sooner. */
+  readonly #first = new Map<string, { claimId: string; nextEndMs: number }>()
   #version = 0
   #stopWatching: (() => void) | undefined
 
@@ -326,8 +326,13 @@ class Waking {
     const queue = this.#connection.all('waiters_of', lockName, nowMs, QUEUE_WINDOW).map((row) => recordOf(row as Row))
     const [first] = queue
     const woken = admitted(leases, queue, (each) => each)
-    if (first !== undefined && woken.length === 0 && this.#first.get(lockName) !== first.claimId) woken.push(first)
-    if (first !== undefined) this.#first.set(lockName, first.claimId)
+    if (first !== undefined) {
+      const before = this.#first.get(lockName)
+      const nextEndMs = Math.min(...leases.map(({ expiresAtMs = nowMs }) => expiresAtMs))
+      const news = before?.claimId !== first.claimId || nextEndMs < before.nextEndMs
+      if (woken.length === 0 && news) woken.push(first)
+      this.#first.set(lockName, { claimId: first.claimId, nextEndMs })
+    }
     for (const { claimId } of woken) {
       if (!claimIds.has(claimId)) continue
       for (const listener of this.#listeners) listener.wake(lockName, claimId)

@@ -1,5 +1,5 @@
 import { hostname } from 'node:os'
-import { checkUrl, connect } from '../connect.ts'
+import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import { checkFunction, checkOneOf, ttlMsFrom } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Driver } from '../core/driver.ts'
@@ -67,7 +67,7 @@ export class DistributedLock implements AsyncDisposable {
     this.holderId = this.#settings.holderId
     this.#extends = checkOneOf('reacquire', reacquire, ['refuse', 'extend']) === 'extend'
     this.#driver = driver
-    this.#url = url ?? process.env['HOLDFAST_URL'] ?? DEFAULT_URL
+    this.#url = chooseUrl(url)
     if (driver === undefined) checkUrl(this.#url)
     else this.#holder = new Holder({ ...this.#settings, driver })
   }
@@ -230,8 +230,6 @@ export function getDistributedLock(): DistributedLock {
 }
 
 let shared: DistributedLock | undefined
-
-const DEFAULT_URL = 'sqlite:'
 
 function settingsFrom(options: DistributedLockOptions, events: Emitter): Omit<HolderOptions, 'driver'> {
   const { clock = systemClock, random = systemRandom, heartbeatThread = false } = options

@@ -24,6 +24,14 @@ describe('rule 2: a lease is trusted until the time of sending + ttl − margin'
     expect(trust.deadline).toEqual(trustedUntil(later(start, 10), 100))
   })
 
+  it('failure 3: a renewal that is sent after the machine slept does not lengthen the trust by the other clock', () => {
+    const trust = new Trust(start, 60_000)
+    const slept = { monotonicMs: start.monotonicMs + 10, wallMs: start.wallMs + 50_000 }
+    trust.sending(slept, 30_000)
+    expect(trust.deadline.wallMs).toBe(trustedUntil(start, 60_000).wallMs)
+    expect(trust.deadline.monotonicMs).toBe(trustedUntil(slept, 30_000).monotonicMs)
+  })
+
   it('a renewal whose answer never came may still shorten the lease, whatever is confirmed after it', () => {
     const trust = new Trust(start, 30_000)
     trust.unanswered(trust.sending(start, 1_000))

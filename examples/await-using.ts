@@ -1,0 +1,16 @@
+// `await using`: the lock is given back at the end of the block, whichever way the block is left.
+import { DistributedLock } from 'holdfast'
+
+await using lock = new DistributedLock({ url: 'memory:files' }) // closed at the end, too
+
+async function rewriteIndex(fail: boolean): Promise<void> {
+  await using lease = await lock.hold('file:index', { timeoutSeconds: 20 })
+  console.log(`held, with a fencing token: ${lease.held && lease.fencingToken > 0}`)
+  if (fail) throw new Error('the disk is full')
+}
+
+await rewriteIndex(false)
+await rewriteIndex(true).catch((error: Error) => console.log(`failed: ${error.message}`))
+
+const after = await lock.acquire('file:index', { blocking: false })
+console.log(`free again: ${after.acquired}`)

@@ -1,0 +1,151 @@
+// @ts-check
+// One process of the demo. It takes the lock when it is told to, and tells what becomes of it.
+import { readFileSync, writeFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { DistributedLock } from 'holdfast'
+
+/** @typedef {import('./tally.mjs').DemoEvent} DemoEvent */
+
+const { DEMO_NAME: name = '', DEMO_FOLDER: folder = '' } = process.env
+const lock = new DistributedLock({ url: `sqlite:${folder}/locks.db`, holderId: name })
+
+/** @typedef {{ rounds?: number, holdMs?: number, ttlSeconds?: number, amount?: number }} Order */
+/** @typedef {{ order: string, balance?: number } & Order} Message */
+
+/**
+ * What this process can be told to do. Each ends when the lock has been given back or lost.
+ *
+ * @type {Record<string, (order: Order) => Promise<void>>}
+ */
+const orders = {
+  /** Takes the lock again and again; each time it adds 1 to a number in a file, in a way that loses updates if two do it at once. */
+  async race({ rounds = 0, holdMs = 0 }) {
+    for (let round = 0; round < rounds; round += 1) {
+      await underLock(10, async () => {
+        const before = Number(readFileSync(`${folder}/counter`, 'utf8'))
+        await sleep(holdMs)
+        writeFileSync(`${folder}/counter`, String(before + 1))
+      })
+    }
+  },
+
+  /** Takes the lock and keeps it, with a heartbeat, until it is told to let go. */
+  async hold({ ttlSeconds = 0 }) {
+    await underLock(ttlSeconds, async () => {
+      await told('let go')
+    })
+  },
+
+  /** Takes the lock, adds to the account's balance, and keeps the lock until it is told to let go. */
+  async deposit({ ttlSeconds = 0, amount = 0 }) {
+    await underLock(ttlSeconds, async (fencingToken) => {
+      const balance = await readBalance()
+      await write(balance + amount, fencingToken)
+      await told('let go')
+    })
+  },
+
+  /**
+   * As `deposit`, but is paused between reading and writing. It writes all the same when it wakes up, as a program does that
+   * does not look whether it still holds the lock; it only tells us what it would have seen.
+   */
+  async stall({ ttlSeconds = 0, amount = 0 }) {
+    tell('asks')
+    const lease = await lock.hold('demo', { timeoutSeconds: ttlSeconds, blockingTimeoutSeconds: 60 })
+    tell('holds', { token: lease.fencingToken })
+    const balance = await readBalance()
+    tell('is ready to be paused')
+    stallUntilPaused(ttlSeconds * 1_000)
+    // The very next statement: no timer and no callback has run since.
+    tell('wakes', { held: lease.held })
+    await write(balance + amount, lease.fencingToken)
+  },
+}
+
+/**
+ * @param {number} ttlSeconds
+ * @param {(fencingToken: number) => Promise<void>} work
+ */
+async function underLock(ttlSeconds, work) {
+  tell('asks')
+  const options = { timeoutSeconds: ttlSeconds, blockingTimeoutSeconds: 60 }
+  await lock.withLock(
+    'demo',
+    async ({ fencingToken }) => {
+      tell('holds', { token: fencingToken })
+      await work(fencingToken)
+      tell('lets go')
+    },
+    options,
+  )
+}
+
+/**
+ * Blocks the whole event loop, so that nothing can run between waking up and the statement after this. Also the safe place to be
+ * paused at: a process that is stopped in the middle of a transaction keeps all others from the file.
+ *
+ * @param {number} longerThanMs
+ */
+function stallUntilPaused(longerThanMs) {
+  const never = new Int32Array(new SharedArrayBuffer(4))
+  for (let last = now(); ; ) {
+    Atomics.wait(never, 0, 0, 5)
+    const gap = now() - last
+    if (gap > longerThanMs) return
+    last += gap
+  }
+}
+
+async function readBalance() {
+  tell('reads')
+  return (await told('balance')).balance ?? 0
+}
+
+/**
+ * @param {number} balance
+ * @param {number} token
+ */
+async function write(balance, token) {
+  tell('writes', { balance, token })
+  await told('answer')
+}
+
+/**
+ * @param {string} what
+ * @param {Partial<DemoEvent>} [more]
+ */
+function tell(what, more) {
+  process.send?.({ at: now(), who: name, what, ...more })
+}
+
+/** @type {Map<string, (message: Message) => void>} */
+const expected = new Map()
+
+/**
+ * @param {string} word
+ * @returns {Promise<Message>}
+ */
+function told(word) {
+  return new Promise((resolve) => expected.set(word, resolve))
+}
+
+/** The monotonic clock, which all processes of a machine share, in milliseconds. */
+function now() {
+  return Number(process.hrtime.bigint()) / 1e6
+}
+
+process.on('message', async (/** @type {Message} */ message) => {
+  const carryOut = orders[message.order]
+  if (carryOut === undefined) {
+    expected.get(message.order)?.(message)
+    return
+  }
+  try {
+    await carryOut(message)
+    tell('is done')
+  } catch (error) {
+    tell('fails', { error: error instanceof Error ? `${error.name}: ${error.message}` : String(error) })
+  }
+})
+// However the demo ends, its processes end with it.
+process.on('disconnect', () => process.exit())

@@ -1,0 +1,93 @@
+// @ts-check
+// Writes what each driver can do, from its own `capabilities`, between the marks in the files below.
+//
+//   node scripts/capability-table.mjs           writes
+//   node scripts/capability-table.mjs --check   only says whether they are up to date
+import { readFileSync, writeFileSync } from 'node:fs'
+import { isMain, root } from './support/command.mjs'
+import { publicEntries } from './support/entries.mjs'
+
+/** Where the table stands, and where the drivers' pages are as seen from there. */
+const places = [
+  { file: 'README.md', pages: 'docs/drivers/' },
+  { file: 'docs/drivers/README.md', pages: '' },
+]
+
+/** @typedef {import('../src/core/driver.ts').Capabilities} Capabilities */
+
+/** @type {[title: string, cell: (capabilities: Capabilities) => string][]} */
+const columns = [
+  [
+    'excludes',
+    ({ scope }) =>
+      ({ process: 'the tasks of one process', machine: 'the processes of one machine', network: 'machines' })[scope],
+  ],
+  ['a lease ends', ({ expiry }) => ({ ttl: 'with its time to live', session: 'with its connection' })[expiry]],
+  ['fencing tokens', ({ fencing }) => yesOrNo(fencing)],
+  ['shared', ({ shared }) => yesOrNo(shared)],
+  ['limits', ({ limit }) => yesOrNo(limit)],
+  ['first come, first served', ({ queue }) => yesOrNo(queue)],
+  ['wakes waiters', ({ wake }) => yesOrNo(wake)],
+  ['metadata', ({ metadata }) => yesOrNo(metadata)],
+  ['rate limits', ({ rate }) => yesOrNo(rate)],
+]
+
+/**
+ * The files whose table is not what the drivers say, with the text that they should have.
+ *
+ * @returns {Promise<{ file: string, text: string }[]>}
+ */
+export async function staleTables() {
+  const drivers = await driverCapabilities()
+  return places.flatMap(({ file, pages }) => {
+    const before = readFileSync(`${root}${file}`, 'utf8')
+    const parts = /^([\s\S]*<!-- capabilities:begin -->\n)[\s\S]*?(<!-- capabilities:end -->[\s\S]*)$/.exec(before)
+    if (parts === null) throw new Error(`${file} has no marks for the table of capabilities`)
+    const text = `${parts[1]}${table(drivers, pages)}${parts[2]}`
+    return text === before ? [] : [{ file, text }]
+  })
+}
+
+/** @returns {Promise<{ name: string, capabilities: Capabilities }[]>} */
+async function driverCapabilities() {
+  const entries = publicEntries().filter(({ name }) => name.includes('/drivers/'))
+  return Promise.all(
+    entries.map(async ({ name, types }) => {
+      const { capabilities } = await import(`${root}${types.replace(/\.d\.ts$/, '.js')}`)
+      if (capabilities === undefined) throw new Error(`${name} does not export its capabilities`)
+      return { name: name.replace(/^.*\/drivers\//, ''), capabilities }
+    }),
+  )
+}
+
+/**
+ * @param {readonly { name: string, capabilities: Capabilities }[]} drivers
+ * @param {string} pages
+ */
+function table(drivers, pages) {
+  const rows = [
+    ['driver', ...columns.map(([title]) => title)],
+    ['---', ...columns.map(() => '---')],
+    ...drivers.map(({ name, capabilities }) => [
+      `[\`${name}\`](${pages}${name}.md)`,
+      ...columns.map(([, cell]) => cell(capabilities)),
+    ]),
+  ]
+  return rows.map((row) => `| ${row.join(' | ')} |\n`).join('')
+}
+
+/** @param {boolean} can */
+function yesOrNo(can) {
+  return can ? 'yes' : 'no'
+}
+
+if (isMain(import.meta.url)) {
+  const stale = await staleTables()
+  if (process.argv.includes('--check')) {
+    for (const { file } of stale)
+      console.error(`${file}: the table of capabilities is out of date: npm run capabilities`)
+    process.exitCode = stale.length === 0 ? 0 : 1
+  } else {
+    for (const { file, text } of stale) writeFileSync(`${root}${file}`, text)
+  }
+}

@@ -1,0 +1,91 @@
+// @ts-check
+// All that can be said of the code without running it: types, lint and format, the package as it would be published, and its
+// public surface. Prints nothing but what is wrong.
+import { mkdirSync, rmSync } from 'node:fs'
+import { build } from './build.mjs'
+import { publicSurface, storedSurface, surfaceHint } from './public-surface.mjs'
+import { isMain, root, run, runTool, tsc } from './support/command.mjs'
+import { publicEntries } from './support/entries.mjs'
+
+/** @typedef {{ name: string, code: number, output: string }} Finding */
+
+/**
+ * Expects that dist/ has been built.
+ *
+ * @returns {Promise<Finding[]>}
+ */
+export async function check() {
+  return (await Promise.all([types(), lint(), packed(), surface()])).flat()
+}
+
+/** @returns {Promise<Finding>} */
+async function types() {
+  return { name: 'types', ...(await tsc(['-p', 'tsconfig.json'])) }
+}
+
+/** @returns {Promise<Finding>} */
+async function lint() {
+  return { name: 'lint and format', ...(await runTool('@biomejs/biome/bin/biome', ['check', '--error-on-warnings'])) }
+}
+
+/** @returns {Promise<Finding>} */
+async function surface() {
+  const same = storedSurface() === publicSurface()
+  return { name: 'public surface', code: same ? 0 : 1, output: same ? '' : `${surfaceHint}\n` }
+}
+
+/**
+ * publint and attw look at the very file that `npm publish` would send.
+ *
+ * @returns {Promise<Finding[]>}
+ */
+async function packed() {
+  const folder = `${root}.cache/pack-${process.pid}`
+  mkdirSync(folder, { recursive: true })
+  try {
+    const { code, stdout, output } = await run('npm', [
+      'pack',
+      '--ignore-scripts',
+      '--json',
+      '--pack-destination',
+      folder,
+    ])
+    if (code !== 0) return [{ name: 'npm pack', code, output }]
+    const [{ filename }] = JSON.parse(stdout)
+    const tarball = `${folder}/${filename}`
+    const entries = publicEntries().map(({ name }) => name.replace(/^holdfast/, '.'))
+    const [publint, attw] = await Promise.all([
+      runTool('publint/src/cli.js', ['run', tarball, '--strict']),
+      // The package is ESM alone: what `require` in an old TypeScript would see of it is not asked for.
+      runTool('@arethetypeswrong/cli/dist/index.js', [
+        tarball,
+        '--profile',
+        'esm-only',
+        '--format',
+        'ascii',
+        '--entrypoints',
+        ...entries,
+      ]),
+    ])
+    return [
+      { name: 'publint', ...publint },
+      { name: 'are the types wrong', ...attw },
+    ]
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+/** @param {readonly Finding[]} findings */
+export function report(findings) {
+  for (const { name, code, output } of findings) {
+    if (code !== 0) process.stdout.write(`\n── ${name}\n${output.trimEnd()}\n`)
+  }
+}
+
+if (isMain(import.meta.url)) {
+  const built = await build()
+  const findings = built.code === 0 ? await check() : [{ name: 'build', ...built }]
+  report(findings)
+  process.exitCode = findings.some(({ code }) => code !== 0) ? 1 : 0
+}

@@ -1,0 +1,39 @@
+// @ts-check
+// Runs one of examples/: npm run example payment
+//
+// Node 20 does not run TypeScript, so tsc compiles them first, against the built package under its own name.
+import { readdirSync, rmSync } from 'node:fs'
+import { pathToFileURL } from 'node:url'
+import { build } from './build.mjs'
+import { isMain, root, tsc } from './support/command.mjs'
+
+export const exampleNames = readdirSync(`${root}examples`)
+  .filter((file) => file.endsWith('.ts'))
+  .map((file) => file.slice(0, -'.ts'.length))
+  .sort()
+
+/**
+ * Compiles all examples. Inside the package's folder, or `holdfast` would not mean this very package.
+ *
+ * @param {string} folder
+ * @returns {Promise<{ code: number, output: string }>}
+ */
+export function compileExamples(folder) {
+  return tsc(['-p', 'examples/tsconfig.json', '--outDir', folder])
+}
+
+if (isMain(import.meta.url)) {
+  const [name = ''] = process.argv.slice(2)
+  if (!exampleNames.includes(name)) {
+    console.error(`npm run example <name>, where <name> is one of: ${exampleNames.join(', ')}`)
+    process.exitCode = 1
+  } else {
+    const folder = `${root}.cache/example-${process.pid}`
+    process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+    const built = await build()
+    const compiled = built.code === 0 ? await compileExamples(folder) : built
+    process.stdout.write(compiled.output)
+    if (compiled.code === 0) await import(pathToFileURL(`${folder}/${name}.js`).href)
+    else process.exitCode = compiled.code
+  }
+}

@@ -1,0 +1,86 @@
+import assert from 'node:assert/strict'
+import type {
+  AcquireAnswer,
+  Claim,
+  Driver,
+  Grant,
+  LeaseRecord,
+  LeaseRef,
+  RateAnswer,
+  RateRequest,
+  Refusal,
+  RenewAnswer,
+  WaiterRecord,
+} from '../../core/driver.ts'
+import { until } from './timing.ts'
+
+/** One request each, unwrapped from its list of one. */
+
+export const acquireOne = async (driver: Driver, claim: Claim): Promise<AcquireAnswer> =>
+  only(await driver.acquire([claim]))
+
+export async function mustGrant(driver: Driver, claim: Claim): Promise<Grant> {
+  const answer = await acquireOne(driver, claim)
+  assert.ok(answer.granted, `${claim.claimId} should have been granted "${claim.lockName}": ${JSON.stringify(answer)}`)
+  return answer
+}
+
+export async function mustRefuse(driver: Driver, claim: Claim): Promise<Refusal> {
+  const answer = await acquireOne(driver, claim)
+  assert.ok(!answer.granted, `${claim.claimId} should have been refused "${claim.lockName}"`)
+  return answer
+}
+
+/** Asks again and again: for what must be granted once a lease, or a place in the queue, has run out. */
+export const untilGranted = (driver: Driver, claim: Claim): Promise<Grant> =>
+  until(`a grant of "${claim.lockName}" to ${claim.claimId}`, async () => {
+    const answer = await acquireOne(driver, claim)
+    return answer.granted ? answer : undefined
+  })
+
+export const renewOne = async (
+  driver: Driver,
+  claim: Claim,
+  fencingToken: number,
+  ttlMs: number,
+): Promise<RenewAnswer> => only(await driver.renew([{ ...refOf(claim, fencingToken), ttlMs }]))
+
+/** Without a token it withdraws the claim. */
+export const releaseOne = async (driver: Driver, claim: Claim, fencingToken?: number): Promise<boolean> =>
+  only(await driver.release([refOf(claim, fencingToken)]))
+
+export async function consumeOne(driver: Driver, request: RateRequest): Promise<RateAnswer> {
+  assert.ok(driver.consume, 'a driver whose capabilities say `rate` has `consume`')
+  return only(await driver.consume([request]))
+}
+
+export const leasesOn = async (driver: Driver, lockName: string): Promise<readonly LeaseRecord[]> =>
+  (await driver.inspect({ lockName })).leases
+
+export const waitersOn = async (driver: Driver, lockName: string): Promise<readonly WaiterRecord[]> =>
+  (await driver.inspect({ lockName })).waiters
+
+/** The one lease on a name. */
+export async function leaseOn(driver: Driver, lockName: string): Promise<LeaseRecord> {
+  const leases = await leasesOn(driver, lockName)
+  assert.equal(leases.length, 1, `one lease on "${lockName}": ${JSON.stringify(leases)}`)
+  return leases[0] as LeaseRecord
+}
+
+/** Without a token it refers to whatever the claim has. */
+export function refOf(claim: Claim, fencingToken: number): LeaseRef & { readonly fencingToken: number }
+export function refOf(claim: Claim, fencingToken?: number): LeaseRef
+export function refOf({ lockName, claimId }: Claim, fencingToken?: number): LeaseRef {
+  return { lockName, claimId, ...(fencingToken !== undefined && { fencingToken }) }
+}
+
+/** An answer's entry, which must not be an error. */
+export function only<Answer>(answers: readonly (Answer | Error)[]): Answer {
+  assert.equal(answers.length, 1, 'a list of one is answered by a list of one')
+  return unwrap(answers[0] as Answer | Error)
+}
+
+export function unwrap<Answer>(answer: Answer | Error): Answer {
+  if (answer instanceof Error) throw answer
+  return answer
+}

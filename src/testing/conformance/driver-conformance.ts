@@ -1,0 +1,104 @@
+import type { Capabilities, Driver } from '../../core/driver.ts'
+import { acquireFaults } from './faults/acquire.ts'
+import { releaseFaults } from './faults/release.ts'
+import { renewalFaults } from './faults/renewal.ts'
+import { waitingFaults } from './faults/waiting.ts'
+import { holdTimes } from './lock/hold-times.ts'
+import { lockInstance } from './lock/instance.ts'
+import { reentry } from './lock/reentry.ts'
+import { mutexExclusion } from './mutex/exclusion.ts'
+import { mutexLoss } from './mutex/loss.ts'
+import { mutexWaiting } from './mutex/waiting.ts'
+import { mutexSubjects } from './mutex-subjects.ts'
+import { type GroupContext, registerGroup, type TestRunner } from './runner.ts'
+import { inScene } from './scene.ts'
+import { type BreakableStore, registerBrokenStore } from './seam/broken-store.ts'
+import { expiry } from './seam/expiry.ts'
+import { inspection } from './seam/inspection.ts'
+import { leases } from './seam/leases.ts'
+import { lists } from './seam/lists.ts'
+import { queue } from './seam/queue.ts'
+import { rate } from './seam/rate.ts'
+import { sharing } from './seam/sharing.ts'
+import { tokens } from './seam/tokens.ts'
+import { values } from './seam/values.ts'
+import { wakeUps } from './seam/wake-ups.ts'
+
+export interface ConformanceOptions<Breakable extends ConformanceStore = ConformanceStore> {
+  readonly runner: TestRunner
+  /** Stands first in the title of every test, such as `redis through ioredis`. */
+  readonly name: string
+  /** The driver's own constant. Every skip is read from it. */
+  readonly capabilities: Capabilities
+  /** Called once, before the first test. */
+  open(): Promise<ConformanceStore>
+  /** Only where a store can be hurt on purpose: see `BreakableStore`. */
+  readonly breakable?: BreakableStore<Breakable>
+}
+
+/** One store, and as many processes' worth of drivers on it as a test asks for. */
+export interface ConformanceStore {
+  /** A new driver, with connections of its own, on the one store. The suite closes it. */
+  driver(): Promise<Driver>
+  /**
+   * Cuts a driver’s connections as if its process had died, and resolves when the server has noticed. Needed where a lease
+   * lasts as long as its session.
+   */
+  endSession?(driver: Driver): Promise<void>
+  /** After the last test. */
+  close(): Promise<void>
+}
+
+/**
+ * Registers every test that a driver has to pass: what the seam promises, what `DistributedLock` makes of it with two
+ * processes' worth of instances on one store, and what happens when calls fail, hang or lose their replies.
+ *
+ * It runs in real time. Tests use names of their own, so a store may be shared and the tests may run at the same time.
+ */
+export function driverConformance<Breakable extends ConformanceStore>(options: ConformanceOptions<Breakable>): void {
+  const { runner, name, capabilities, open, breakable } = options
+  runner.describe(`${name}: conformance`, () => {
+    let store: ConformanceStore | undefined
+    runner.beforeAll(async () => {
+      store = await open()
+    })
+    runner.afterAll(async () => {
+      await store?.close()
+    })
+    const context: GroupContext = {
+      runner,
+      capabilities,
+      inScene(body) {
+        if (store === undefined) throw new Error('the store was not opened: the runner did not run `beforeAll`')
+        return inScene(store, capabilities, body)
+      },
+    }
+
+    registerGroup(context, 'seam: leases', leases)
+    registerGroup(context, 'seam: lists', lists)
+    registerGroup(context, 'seam: expiry', expiry, ['ttl'])
+    registerGroup(context, 'seam: fencing tokens', tokens, ['fencing'])
+    registerGroup(context, 'seam: shared claims and limits', sharing, ['shared'])
+    registerGroup(context, 'seam: the queue', queue, ['queue'])
+    registerGroup(context, 'seam: wake-ups', wakeUps, ['wake'])
+    registerGroup(context, 'seam: inspect', inspection)
+    registerGroup(context, 'seam: names and values', values)
+    registerGroup(context, 'seam: rate limits', rate, ['rate'])
+    if (breakable !== undefined) registerBrokenStore(context, breakable)
+
+    for (const subject of mutexSubjects) {
+      const { needs } = subject
+      registerGroup(context, `mutex by ${subject.name}: exclusion`, mutexExclusion(subject), needs)
+      registerGroup(context, `mutex by ${subject.name}: waiting`, mutexWaiting(subject), needs)
+      registerGroup(context, `mutex by ${subject.name}: loss`, mutexLoss(subject), needs)
+    }
+    registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
+    registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
+    registerGroup(context, 'DistributedLock: entering again', reentry)
+
+    registerGroup(context, 'faults: acquire', acquireFaults)
+    registerGroup(context, 'faults: renewal', renewalFaults)
+    registerGroup(context, 'faults: release', releaseFaults)
+    registerGroup(context, 'faults: waiting', waitingFaults)
+  })
+}

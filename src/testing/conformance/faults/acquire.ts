@@ -1,0 +1,184 @@
+import assert from 'node:assert/strict'
+import { leaseOn, leasesOn } from '../asking.ts'
+import { type Fault, fails, holdReply, holdRequest, losesReply } from '../interfering-driver.ts'
+import type { Group } from '../runner.ts'
+import type { LockProcess } from '../scene.ts'
+import { outlast, SHORT_MS, until, within } from '../timing.ts'
+
+const STORE_UNAVAILABLE = { name: 'StoreError', code: 'STORE_UNAVAILABLE' }
+
+/** What can go wrong between a claim and its answer. */
+export const acquireFaults: Group = (test) => {
+  test('rule 5, failure 11: a lost reply does not lock the client out of its own lock', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    wire.once('acquire', losesReply)
+    await assert.rejects(lock.acquire(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    const again = await within('the client itself to get it', lock.acquire(scene.lockName))
+    assert.equal(again.acquired, true)
+  })
+
+  test('rule 5, failure 11: a waiting acquire whose reply was lost asks again, and is told already yours', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    let firstToken: number | undefined
+    const losesReplyButLooks: Fault = async (forward) => {
+      await forward()
+      firstToken = (await leaseOn(a.realDriver, scene.lockName)).fencingToken
+      throw new Error('the connection broke before the reply came')
+    }
+    a.wire.once('acquire', losesReplyButLooks)
+    const result = await within('the answer to the second question', a.lock.acquire(scene.lockName))
+    assert.ok(result.acquired && result.lock.held)
+    assert.equal(result.lock.fencingToken, firstToken)
+    assert.equal((await b.lock.acquire(scene.lockName, { blocking: false })).acquired, false)
+  })
+
+  test('fault: a grant whose reply arrives after its lease has ended is not acquired', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const reply = holdReply()
+    a.wire.once('acquire', reply.fault)
+    const answer = a.lock.acquire(scene.lockName, { blocking: false, timeoutSeconds: SHORT_MS / 1_000 })
+    answer.catch(() => {})
+    await reply.reached
+    await outlast(SHORT_MS)
+    reply.letGo()
+    await assert.rejects(answer, STORE_UNAVAILABLE)
+    await untilFree(b, scene.lockName)
+  })
+
+  test(
+    'failure 15: a waiter whose grant came too late asks again, and is given a lease of its own time',
+    ['ttl'],
+    async (scene) => {
+      const { lock, wire, realDriver } = await scene.lock()
+      const reply = holdReply()
+      wire.once('acquire', reply.fault)
+      const answer = lock.acquire(scene.lockName, { timeoutSeconds: 1 })
+      await reply.reached
+      const { acquiredAtMs } = await leaseOn(realDriver, scene.lockName)
+      await outlast(1_000)
+      reply.letGo()
+      const result = await within('the answer to the second question', answer)
+      assert.ok(result.acquired)
+      assert.ok(result.lock.acquiredAt.getTime() >= acquiredAtMs + 1_000)
+    },
+  )
+
+  test('rule 6, failure 10: an acquire that was aborted and is granted late is given back', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const request = holdRequest()
+    a.wire.once('acquire', request.fault)
+    const abort = new AbortController()
+    const answer = a.lock.acquire(scene.lockName, { signal: abort.signal })
+    answer.catch(() => {})
+    await request.reached
+    abort.abort()
+    await assert.rejects(within('the abort to be heard', answer), { code: 'ABORTED' })
+    request.letGo()
+    await request.answer
+    await untilFree(b, scene.lockName)
+  })
+
+  test('rule 6, failure 10: an acquire that went unanswered for too long and is granted late is given back', async (scene) => {
+    const [a, b] = [await scene.lock({ callTimeoutSeconds: 0.1 }), await scene.lock()]
+    const request = holdRequest()
+    a.wire.once('acquire', request.fault)
+    await assert.rejects(a.lock.acquire(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    // The claim is withdrawn now, and only then does the late request reach the store.
+    await until('the claim to be withdrawn', () => a.wire.counts.release.answered > 0)
+    request.letGo()
+    await request.answer
+    await untilFree(b, scene.lockName)
+  })
+
+  test('rule 6: an acquire whose waiting time ended while its answer was under way is given back', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const reply = holdReply()
+    a.wire.once('acquire', reply.fault)
+    const answer = a.lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.1 })
+    // No answer came at all, so it is not known who holds the lock.
+    await assert.rejects(within('the waiting to end', answer), STORE_UNAVAILABLE)
+    reply.letGo()
+    await untilFree(b, scene.lockName)
+  })
+
+  test('rule 6: an acquire that is under way while the instance closes is given back', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const reply = holdReply()
+    a.wire.once('acquire', reply.fault)
+    const answer = a.lock.acquire(scene.lockName)
+    answer.catch(() => {})
+    await reply.reached
+    const closed = a.lock.close()
+    await assert.rejects(answer, { code: 'CLOSED' })
+    reply.letGo()
+    await closed
+    await untilFree(b, scene.lockName)
+  })
+
+  test('rule 6: a withdrawal that fails is sent again', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    a.wire.once('acquire', losesReply)
+    a.wire.once('release', fails)
+    a.wire.once('release', fails)
+    await assert.rejects(a.lock.acquire(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    await untilFree(b, scene.lockName)
+    assert.ok(a.wire.counts.release.calls >= 3)
+  })
+
+  test('fault: a store that is down is an error, never contention and never a lock', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    wire.always('acquire', fails)
+    await assert.rejects(lock.acquire(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    await assert.rejects(lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.1 }), STORE_UNAVAILABLE)
+    await assert.rejects(lock.hold(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    await assert.rejects(
+      lock.withLock(scene.lockName, () => assert.fail('the job ran without the lock'), { blocking: false }),
+      STORE_UNAVAILABLE,
+    )
+  })
+
+  test('failure 26: a store that hangs is an error in time, waiting or not', async (scene) => {
+    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.1 })
+    wire.always('acquire', wire.hangs)
+    const answers = [
+      lock.acquire(scene.lockName, { blocking: false }),
+      lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.3 }),
+    ]
+    for (const answer of answers) answer.catch(() => {})
+    for (const answer of answers) await assert.rejects(within('an error', answer), STORE_UNAVAILABLE)
+  })
+
+  test('fault: blockingTimeoutSeconds: 0 never says acquired without the lock', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const atOnce = { blockingTimeoutSeconds: 0 }
+    const first = await a.lock.acquire(scene.lockName, atOnce)
+    assert.ok(first.acquired)
+    assert.equal((await leaseOn(b.realDriver, scene.lockName)).fencingToken, first.lock.fencingToken)
+    assert.equal((await b.lock.acquire(scene.lockName, atOnce)).acquired, false)
+    b.wire.always('acquire', fails)
+    await assert.rejects(b.lock.acquire(scene.lockName, atOnce), STORE_UNAVAILABLE)
+  })
+
+  test('an error in one entry of an answer is that claim’s alone, and is taken back', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const firstEntryUnknown: Fault = async <Answer>(forward: () => Promise<Answer>) => {
+      const [, ...others] = (await forward()) as readonly unknown[]
+      return [new Error('this entry alone is not known'), ...others] as Answer
+    }
+    a.wire.once('acquire', firstEntryUnknown)
+    const other = scene.name('other')
+    const [unknown, known] = await Promise.allSettled([
+      a.lock.acquire(scene.lockName, { blocking: false }),
+      a.lock.acquire(other, { blocking: false }),
+    ])
+    assert.equal(unknown.status, 'rejected')
+    assert.ok(known.status === 'fulfilled' && known.value.acquired)
+    await untilFree(b, scene.lockName)
+    assert.equal((await leasesOn(b.realDriver, other)).length, 1)
+  })
+}
+
+/** A rival that asks at once gets it, long before any lease here would end by itself. */
+async function untilFree({ lock }: LockProcess, lockName: string): Promise<void> {
+  await until('the lock to be free', async () => (await lock.acquire(lockName, { blocking: false })).acquired)
+}

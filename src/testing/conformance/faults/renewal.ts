@@ -1,0 +1,179 @@
+import assert from 'node:assert/strict'
+import { type Clock, systemClock } from '../../../core/clock.ts'
+import { LeaseLostError } from '../../../core/errors.ts'
+import { fails, holdReply, losesReply } from '../interfering-driver.ts'
+import type { Group } from '../runner.ts'
+import { BRIEF_SECONDS, monotonicMs, sleep, until, within } from '../timing.ts'
+
+/** What can go wrong while a lease is kept. */
+export const renewalFaults: Group = (test) => {
+  for (const how of ['hangs', 'is down'] as const) {
+    test(`rule 3: when the store ${how}, the signal comes no later than the lease ends`, ['ttl'], async (scene) => {
+      const [a, b] = [await scene.lock(), await scene.lock()]
+      const lease = await a.lock.hold(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+      const { signal } = lease
+      const fault = how === 'hangs' ? a.wire.hangs : fails
+      for (const method of ['acquire', 'renew', 'release'] as const) a.wire.always(method, fault)
+      await within('the rival to take over', b.lock.hold(scene.lockName, { blockingTimeoutSeconds: 30 }))
+      assert.equal(signal.aborted, true, 'a rival had the lock before the holder was told')
+      assert.ok(signal.reason instanceof LeaseLostError)
+      assert.throws(() => lease.assertHeld(), LeaseLostError)
+    })
+  }
+
+  test('fault: a job under withLock is told when the store hangs, and withLock rejects', async (scene) => {
+    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.1 })
+    let told: unknown
+    const run = lock.withLock(
+      scene.lockName,
+      async ({ signal }) => {
+        wire.cut()
+        await until('the job to be told', () => signal.aborted)
+        told = signal.reason
+      },
+      { timeoutSeconds: BRIEF_SECONDS },
+    )
+    await assert.rejects(within('withLock to end', run), LeaseLostError)
+    assert.ok(told instanceof LeaseLostError)
+  })
+
+  test('fault: one renewal that fails does not end a healthy lease', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    wire.once('renew', fails)
+    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 1.5 })
+    const { signal } = lease
+    await until('a renewal after the one that failed', () => wire.counts.renew.answered >= 1)
+    assert.equal(wire.counts.renew.calls >= 2, true)
+    assert.equal(lease.held, true)
+    assert.equal(signal.aborted, false)
+    assert.equal(await lease.release(), true)
+  })
+
+  test('one renewal whose reply is lost does not end a healthy lease', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    wire.once('renew', losesReply)
+    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 1.5 })
+    await until('a renewal after the one that was lost', () => wire.counts.renew.answered >= 2)
+    assert.equal(lease.held, true)
+    assert.equal(await lease.release(), true)
+  })
+
+  test('rule 3: a renewal that hangs does not use up the lease: the next one goes out beside it', async (scene) => {
+    // A call may take longer than the lease lasts.
+    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 5 })
+    const startedMs = monotonicMs()
+    wire.once('renew', wire.hangs)
+    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 1.2 })
+    await until('more than the time to live', () => monotonicMs() - startedMs > 1_400)
+    assert.equal(lease.held, true)
+    assert.equal(await lease.release(), true)
+  })
+
+  test('rule 2: a renewal that comes back after the deadline does not revive the lease', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const result = await a.lock.acquire(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+    assert.ok(result.acquired)
+    const reply = holdReply()
+    a.wire.always('renew', reply.fault)
+    const extended = result.lock.extend(60)
+    await until('the deadline', () => !result.lock.held)
+    reply.letGo()
+    assert.equal(await extended, false)
+    assert.equal(result.lock.held, false)
+    await until('the store to be rid of what the renewal left there', async () => {
+      return (await b.lock.acquire(scene.lockName, { blocking: false })).acquired
+    })
+  })
+
+  test('rule 2: a renewal that comes back after a stall does not revive the lease, although no timer has run', async (scene) => {
+    const shifted = shiftedClock({ monotonic: true, wall: true })
+    const { lock, wire } = await scene.lock({ clock: shifted.clock })
+    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 30 })
+    const reply = holdReply()
+    wire.once('renew', reply.fault)
+    const extended = lease.extend(60)
+    await reply.reached
+    shifted.shift(30_000)
+    reply.letGo()
+    assert.equal(await extended, false)
+    assert.equal(lease.held, false)
+    assert.ok(lease.signal.reason instanceof LeaseLostError)
+  })
+
+  for (const [what, clocks] of [
+    ['the process stood still', { monotonic: true, wall: true }],
+    ['the machine was suspended and only the wall clock went on', { monotonic: false, wall: true }],
+    ['the wall clock was set back', { monotonic: true, wall: false }],
+  ] as const) {
+    test(`rule 2: held is false in the first statement after ${what} for a time to live`, async (scene) => {
+      const shifted = shiftedClock(clocks)
+      const { lock, wire } = await scene.lock({ clock: shifted.clock })
+      const lease = await lock.hold(scene.lockName, { timeoutSeconds: 30 })
+      const { signal } = lease
+      assert.equal(lease.held, true)
+      shifted.shift(30_000)
+      assert.equal(lease.held, false)
+      assert.equal(signal.aborted, true)
+      assert.equal(await lease.extend(30), false)
+      assert.equal(wire.counts.renew.calls, 0, 'a lease past its deadline must not be renewed')
+    })
+  }
+
+  test('fault: a renewal that times out is no unhandled rejection', async (scene) => {
+    const unhandled: unknown[] = []
+    const note = (reason: unknown) => unhandled.push(reason)
+    process.on('unhandledRejection', note)
+    try {
+      const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.05 })
+      const { signal } = await lock.hold(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+      wire.cut()
+      await until('the loss', () => signal.aborted)
+      await sleep(100) // for the calls that were under way to time out, too
+      assert.deepEqual(unhandled, [])
+    } finally {
+      process.off('unhandledRejection', note)
+    }
+  })
+
+  test('fault: a short time to live does not make the heartbeat a hot loop', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    const ttlMs = 60
+    const startedMs = monotonicMs()
+    // A machine under load may miss or lose so short a lease. What counts is how often the store was asked.
+    const lease = await until('a lease', () =>
+      lock.hold(scene.lockName, { timeoutSeconds: ttlMs / 1_000 }).catch(() => undefined),
+    )
+    await until('half a second or the loss', () => monotonicMs() - startedMs > 500 || !lease.held)
+    const most = 2 + (monotonicMs() - startedMs) / (ttlMs / 10)
+    assert.ok(wire.counts.renew.calls <= most, `${wire.counts.renew.calls} renewals, at most ${most}`)
+  })
+
+  test('fault: renewals that fail are not repeated in a hot loop', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    wire.always('renew', fails)
+    const { signal } = await lock.hold(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+    await until('the loss', () => signal.aborted)
+    assert.ok(wire.counts.renew.calls <= 10, `${wire.counts.renew.calls} renewals`)
+  })
+}
+
+/** The system's clock until it is shifted; its timers do not notice, as after a stall in which none could run. */
+function shiftedClock(which: { readonly monotonic: boolean; readonly wall: boolean }) {
+  let shiftMs = 0
+  const clock: Clock = {
+    now() {
+      const { monotonicMs: monotonic, wallMs } = systemClock.now()
+      return {
+        monotonicMs: monotonic + (which.monotonic ? shiftMs : 0),
+        wallMs: wallMs + (which.wall ? shiftMs : 0),
+      }
+    },
+    setTimer: systemClock.setTimer,
+  }
+  return {
+    clock,
+    shift(ms: number) {
+      shiftMs += ms
+    },
+  }
+}

@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict'
+import { waitersOn } from '../asking.ts'
+import { fails, holdRequest } from '../interfering-driver.ts'
+import type { Group } from '../runner.ts'
+import type { LockProcess } from '../scene.ts'
+import { monotonicMs, until, within } from '../timing.ts'
+
+/** The slow poll behind the wake-ups comes every 20 s: whoever is served sooner was woken. */
+const WOKEN_OR_NOTHING = { waiterTtlSeconds: 60 }
+const PATIENT = { blockingTimeoutSeconds: 60, timeoutSeconds: 60 }
+
+/** What can go wrong while a claim waits. */
+export const waitingFaults: Group = (test) => {
+  test('rule 10: when wake-ups are lost, the slow poll behind them still finds the lock free', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock({ waiterTtlSeconds: 0.6 })]
+    const lease = await a.lock.hold(scene.lockName, PATIENT)
+    b.wire.mute()
+    const next = b.lock.hold(scene.lockName, PATIENT)
+    await untilAsked(b, 1)
+    await lease.release()
+    await within('the poll', next)
+  })
+
+  test(
+    'failure 29: when the subscription breaks, a release that was missed is found after listening again',
+    ['wake'],
+    async (scene) => {
+      const [a, b] = [await scene.lock(), await scene.lock(WOKEN_OR_NOTHING)]
+      const lease = await a.lock.hold(scene.lockName, PATIENT)
+      const next = b.lock.hold(scene.lockName, PATIENT)
+      await untilAsked(b, 2)
+      b.wire.deafen()
+      await lease.release()
+      await within('the waiter to listen again and look', next)
+    },
+  )
+
+  test('failure 30: a release between the question and the subscription is not missed', ['wake'], async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock(WOKEN_OR_NOTHING)]
+    const lease = await a.lock.hold(scene.lockName, PATIENT)
+    const subscribing = holdRequest()
+    b.wire.once('listen', subscribing.fault)
+    const next = b.lock.hold(scene.lockName, PATIENT)
+    await subscribing.reached
+    await lease.release()
+    subscribing.letGo()
+    await within('the waiter to look again', next)
+  })
+
+  test('a store that cannot be listened to is polled', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const lease = await a.lock.hold(scene.lockName, PATIENT)
+    b.wire.always('listen', fails)
+    const next = b.lock.hold(scene.lockName, PATIENT)
+    await untilAsked(b, 1)
+    await lease.release()
+    await within('the poll', next)
+  })
+
+  test('a waiter outlives an outage of the store', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock({ waiterTtlSeconds: 0.6 })]
+    const lease = await a.lock.hold(scene.lockName, PATIENT)
+    const next = b.lock.hold(scene.lockName, PATIENT)
+    await untilAsked(b, 1)
+    b.wire.always('acquire', fails)
+    b.wire.mute()
+    await until('a question that failed', () => b.wire.counts.acquire.calls > b.wire.counts.acquire.answered)
+    await lease.release()
+    b.wire.heal()
+    await within('the waiter to ask again', next)
+  })
+
+  test(
+    'a waiter whose own process has died does not hold up the others for longer than its place lasts',
+    ['queue'],
+    async (scene) => {
+      const [a, dying, b] = [await scene.lock(), await scene.lock({ waiterTtlSeconds: 0.3 }), await scene.lock()]
+      const lease = await a.lock.hold(scene.lockName, PATIENT)
+      const never = dying.lock.hold(scene.lockName, PATIENT)
+      never.catch(() => {})
+      await untilAsked(dying, 1)
+      await scene.cutOff(dying)
+      const next = b.lock.hold(scene.lockName, PATIENT)
+      await untilAsked(b, 1)
+      await lease.release()
+      await within('the one behind the dead waiter', next)
+    },
+  )
+
+  test('fault: waiting is no hot loop', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    await a.lock.hold(scene.lockName, PATIENT)
+    const startedMs = monotonicMs()
+    const result = await b.lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.4 })
+    assert.equal(result.acquired, false)
+    const most = 4 + (monotonicMs() - startedMs) / 10
+    assert.ok(b.wire.counts.acquire.calls <= most, `${b.wire.counts.acquire.calls} questions, at most ${most}`)
+  })
+
+  test(
+    'rule 10, failure 35: the cost of a hand-off does not grow with the number of waiters',
+    ['queue', 'wake'],
+    async (scene) => {
+      const [a, b] = [await scene.lock(), await scene.lock(WOKEN_OR_NOTHING)]
+      const lease = await a.lock.hold(scene.lockName, PATIENT)
+      const waiters = 40
+      const turns = Array.from({ length: waiters }, () => b.lock.withLock(scene.lockName, () => {}, PATIENT))
+      await until('all to stand in the queue', async () => {
+        return (await waitersOn(a.realDriver, scene.lockName)).length === waiters
+      })
+      await lease.release()
+      await within('all to be served', Promise.all(turns))
+      // Each asks once to stand in line, once more after it listens, and then a fixed number of times for its turn. If all were
+      // woken by every release, it would be hundreds.
+      const { requests } = b.wire.counts.acquire
+      assert.ok(requests <= waiters * 5, `${requests} questions for ${waiters} hand-offs`)
+    },
+  )
+}
+
+/** The store has answered so many of its questions: it stands in the queue, or it listens. */
+const untilAsked = ({ wire }: LockProcess, answers: number): Promise<boolean> =>
+  until('the claim to be answered', () => wire.counts.acquire.answered >= answers)

@@ -1,0 +1,69 @@
+import assert from 'node:assert/strict'
+import { leaseOn } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import { deferred, within } from '../timing.ts'
+
+/** Inside `withLock`'s own callback the same name is entered again instead of waiting for itself. */
+export const reentry: Group = (test) => {
+  test('nested withLock of one name does not deadlock, and is the same lease', async (scene) => {
+    const { lock } = await scene.lock()
+    const tokens = lock.withLock(scene.lockName, (outer) =>
+      lock.withLock(scene.lockName, (inner) => [outer.fencingToken, inner.fencingToken]),
+    )
+    const [outer, inner] = await within('the nested job', tokens)
+    assert.equal(inner, outer)
+  })
+
+  test('the end of an inner entry does not end the outer lease', async (scene) => {
+    const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
+    await a.withLock(scene.lockName, async (outer) => {
+      await a.withLock(scene.lockName, () => {})
+      const inner = await a.acquire(scene.lockName)
+      assert.ok(inner.acquired)
+      assert.equal(await a.release(scene.lockName), true, 'by name it ends the innermost')
+      assert.equal(inner.lock.held, false)
+      assert.equal(outer.held, true)
+      assert.equal((await leaseOn(realDriver, scene.lockName)).fencingToken, outer.fencingToken)
+      assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false)
+    })
+    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+  })
+
+  test('another task of the same instance does not enter', async (scene) => {
+    const { lock } = await scene.lock()
+    const [entered, leave] = [deferred(), deferred()]
+    const job = lock.withLock(scene.lockName, async () => {
+      entered.resolve()
+      await leave.promise
+    })
+    await entered.promise
+    assert.equal((await lock.acquire(scene.lockName, { blocking: false })).acquired, false)
+    leave.resolve()
+    await job
+  })
+
+  test('a task that was started inside and outlives the callback does not enter', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const over = deferred()
+    let straggler: Promise<boolean> | undefined
+    await a.withLock(scene.lockName, () => {
+      straggler = over.promise.then(async () => (await a.acquire(scene.lockName, { blocking: false })).acquired)
+    })
+    await b.hold(scene.lockName, { blocking: false })
+    over.resolve()
+    assert.equal(await straggler, false)
+  })
+
+  test('a task that outlives the callback means by a name what the instance holds then', async (scene) => {
+    const { lock } = await scene.lock()
+    const over = deferred()
+    let straggler: Promise<boolean> | undefined
+    await lock.withLock(scene.lockName, () => {
+      straggler = over.promise.then(() => lock.release(scene.lockName))
+    })
+    const next = await lock.acquire(scene.lockName)
+    over.resolve()
+    assert.equal(await straggler, true)
+    assert.ok(next.acquired && !next.lock.held)
+  })
+}

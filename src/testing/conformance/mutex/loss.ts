@@ -1,0 +1,90 @@
+import assert from 'node:assert/strict'
+import { LeaseLostError } from '../../../core/errors.ts'
+import { leaseOn, releaseOne } from '../asking.ts'
+import type { MutexSubject } from '../mutex-subjects.ts'
+import type { Group } from '../runner.ts'
+import type { MutexProcess, Scene } from '../scene.ts'
+import { BRIEF_SECONDS, monotonicMs, until, within } from '../timing.ts'
+import { AT_ONCE, beginToWait, mustTake, mustWait } from './taking.ts'
+
+/** A lease that ends before its holder gives it back. */
+export const mutexLoss =
+  (subject: MutexSubject): Group =>
+  (test) => {
+    test('rule 3: a holder that is cut off knows of its loss before its successor begins', async (scene) => {
+      const [a, b] = [await scene.mutex(subject), await scene.mutex(subject)]
+      const stale = await mustTake(a, scene.lockName, { timeoutSeconds: BRIEF_SECONDS, heartbeat: true })
+      const { signal } = stale
+      const { taken } = await beginToWait(b, scene.lockName)
+      await scene.cutOff(a)
+      const successor = await within('the successor', taken)
+      if (scene.capabilities.expiry === 'ttl') {
+        assert.equal(signal.aborted, true, 'the successor began before the holder was told')
+        assert.equal(stale.held, false)
+      }
+      await until('the signal', () => signal.aborted)
+      assert.ok(signal.reason instanceof LeaseLostError)
+      assert.ok(successor.acquired)
+      if (scene.capabilities.fencing) assert.ok(successor.handle.fencingToken > stale.fencingToken)
+    })
+
+    test('rule 7: a stale holder that comes back cannot release its successor’s lease', async (scene) => {
+      const [a, b] = [await scene.mutex(subject), await scene.mutex(subject)]
+      const stale = await mustTake(a, scene.lockName, { timeoutSeconds: BRIEF_SECONDS, heartbeat: true })
+      const { taken } = await beginToWait(b, scene.lockName)
+      await scene.cutOff(a)
+      const successor = await within('the successor', taken)
+      await until('the holder to know of its loss', () => !stale.held)
+      a.wire.heal()
+      assert.equal(await stale.release(), false)
+      // What the stale holder sends in the background has arrived when it is closed.
+      await a.close()
+      assert.ok(successor.acquired && successor.handle.held)
+      assert.equal((await leaseOn(b.realDriver, scene.lockName)).holderId, b.holderId)
+    })
+
+    test('a lease without heartbeat ends when its time is over: held says so, and the signal', async (scene) => {
+      const process = await scene.mutex(subject)
+      const handle = await mustTake(process, scene.lockName, { timeoutSeconds: BRIEF_SECONDS, heartbeat: false })
+      const { signal } = handle
+      // A session has no end by time; there the heartbeat runs always, and only a silent store ends it.
+      if (scene.capabilities.expiry === 'session') process.wire.cut()
+      await until('the signal', () => signal.aborted)
+      assert.ok(signal.reason instanceof LeaseLostError)
+      assert.equal(handle.held, false)
+      process.wire.heal()
+      assert.equal(await handle.release(), false)
+    })
+
+    test('the heartbeat keeps a lease beyond its time to live', async (scene) => {
+      const [a, b] = [await scene.mutex(subject), await scene.mutex(subject)]
+      const startedMs = monotonicMs()
+      const handle = await mustTake(a, scene.lockName, { timeoutSeconds: 1.2, heartbeat: true })
+      await until('more than the time to live', () => monotonicMs() - startedMs > 1_500)
+      assert.equal(handle.held, true)
+      assert.equal((await mustWait(b, scene.lockName, AT_ONCE)).holder?.fencingToken, handle.fencingToken)
+      assert.equal(await handle.release(), true)
+    })
+
+    test('fault: a holder whose lease the store has lost is told by the next heartbeat', async (scene) => {
+      const process = await scene.mutex(subject)
+      const handle = await mustTake(process, scene.lockName, { timeoutSeconds: 0.6, heartbeat: true })
+      const { signal } = handle
+      await takeAway(scene, process)
+      await until('the signal', () => signal.aborted)
+      assert.ok(signal.reason instanceof LeaseLostError)
+      assert.equal(handle.held, false)
+      assert.equal(await handle.release(), false)
+    })
+  }
+
+/** The store forgets the lease, and says nothing: a forced release, data that was lost, a session that was ended. */
+async function takeAway(scene: Scene, process: MutexProcess): Promise<void> {
+  if (scene.capabilities.expiry === 'session') {
+    await scene.leaseEnds(process.realDriver, 0)
+    return
+  }
+  const other = await scene.driver()
+  const { lockName, claimId } = await leaseOn(other, scene.lockName)
+  assert.equal(await releaseOne(other, scene.claim({ lockName, claimId })), true)
+}

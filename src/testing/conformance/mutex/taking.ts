@@ -1,0 +1,50 @@
+import assert from 'node:assert/strict'
+import type { LockOptions } from '../../../primitives/lock-options.ts'
+import type { MutexHandle, MutexInstance, Taken } from '../mutex-subjects.ts'
+import type { MutexProcess } from '../scene.ts'
+import { LONG_MS, until } from '../timing.ts'
+
+const LONG = LONG_MS / 1_000
+
+/** Answers at once. */
+export const AT_ONCE: LockOptions = { timeoutSeconds: LONG, blocking: false }
+
+/** Waits for longer than the suite's own patience: who gets it only at the end of this time fails. */
+export const WAITING: LockOptions = { timeoutSeconds: LONG, blockingTimeoutSeconds: LONG }
+
+export async function mustTake(
+  instance: MutexInstance,
+  lockName: string,
+  options: LockOptions = AT_ONCE,
+): Promise<MutexHandle> {
+  const taken = await instance.take(lockName, options)
+  assert.ok(taken.acquired, `"${lockName}" should have been acquired, but is held by ${holderOf(taken)}`)
+  return taken.handle
+}
+
+export async function mustWait(
+  instance: MutexInstance,
+  lockName: string,
+  options: LockOptions = AT_ONCE,
+): Promise<Taken & { acquired: false }> {
+  const taken = await instance.take(lockName, options)
+  assert.ok(!taken.acquired, `"${lockName}" should have been refused`)
+  return taken
+}
+
+/** Begins to wait and resolves once the store has refused the claim, so that what is begun next comes after it. */
+export async function beginToWait(
+  process: MutexProcess,
+  lockName: string,
+  options: LockOptions = WAITING,
+): Promise<{ readonly taken: Promise<Taken> }> {
+  const { acquire } = process.wire.counts
+  const before = acquire.answered
+  const taken = process.take(lockName, options)
+  // Whoever looks at the outcome does so later; until then a rejection is nobody's fault.
+  taken.catch(() => {})
+  await until('the first answer to a claim', () => acquire.answered > before)
+  return { taken }
+}
+
+const holderOf = (taken: Taken): string => (taken.acquired ? 'us' : (taken.holder?.holderId ?? 'somebody'))

@@ -1,0 +1,122 @@
+import { randomBytes } from 'node:crypto'
+import type { Capabilities, Claim, Driver } from '../../core/driver.ts'
+import { DistributedLock, type DistributedLockOptions } from '../../primitives/distributed-lock.ts'
+import type { ConformanceStore } from './driver-conformance.ts'
+import { type InterferingDriver, interferingDriver } from './interfering-driver.ts'
+import type { MutexInstance, MutexSubject } from './mutex-subjects.ts'
+import { LONG_MS, outlast } from './timing.ts'
+
+/** What one test has: names that nobody else uses, and as many processes' worth of drivers as it asks for. */
+export interface Scene {
+  readonly capabilities: Capabilities
+  /** Unique to this test, so that a server can be shared by many runs. */
+  readonly lockName: string
+  /** A further name of this test's own, which begins with `lockName`. */
+  name(suffix: string): string
+  /** On `lockName`, exclusive, long, not waiting, unless said otherwise. */
+  claim(changes?: Partial<Claim>): Claim
+  /** A driver of its own on the one store, as another process would have. */
+  driver(): Promise<Driver>
+  /** A `DistributedLock` on a driver of its own, with the wire between them. */
+  lock(options?: Omit<DistributedLockOptions, 'driver' | 'url'>): Promise<LockProcess>
+  /** The same for whatever is under test as a mutex. */
+  mutex(subject: MutexSubject, options?: MutexOptions): Promise<MutexProcess>
+  /** Lets a driver's lease end without being released: its time runs out, or its session dies. */
+  leaseEnds(driver: Driver, ttlMs: number): Promise<void>
+  /** Cuts a process off from the store, so that its leases end there by themselves. */
+  cutOff(process: Pick<LockProcess, 'wire' | 'realDriver'>): Promise<void>
+}
+
+export interface LockProcess {
+  readonly lock: DistributedLock
+  readonly wire: InterferingDriver
+  readonly realDriver: Driver
+}
+
+export interface MutexProcess extends MutexInstance {
+  readonly holderId: string
+  readonly wire: InterferingDriver
+  readonly realDriver: Driver
+}
+
+export interface MutexOptions {
+  readonly callTimeoutSeconds?: number
+  readonly waiterTtlSeconds?: number
+}
+
+/** Runs a test's body and then closes all that it opened, whether it went well or not. */
+export async function inScene(
+  store: ConformanceStore,
+  capabilities: Capabilities,
+  body: (scene: Scene) => Promise<void>,
+): Promise<void> {
+  const lockName = `conformance:${uniqueId()}`
+  const drivers: Driver[] = []
+  const wires: InterferingDriver[] = []
+  const instances: { close(): Promise<void> }[] = []
+  let claims = 0
+
+  async function driver(): Promise<Driver> {
+    const opened = await store.driver()
+    drivers.push(opened)
+    return opened
+  }
+
+  async function wired(): Promise<{ realDriver: Driver; wire: InterferingDriver }> {
+    const realDriver = await driver()
+    const wire = interferingDriver(realDriver)
+    wires.push(wire)
+    return { realDriver, wire }
+  }
+
+  async function endSession(of: Driver): Promise<void> {
+    if (store.endSession === undefined) {
+      throw new Error('a store whose leases last as long as a session must say how to end one: `endSession`')
+    }
+    await store.endSession(of)
+  }
+
+  const scene: Scene = {
+    capabilities,
+    lockName,
+    name: (suffix) => `${lockName}:${suffix}`,
+    claim(changes) {
+      claims += 1
+      const claimId = `${lockName}.${claims}`
+      const plain = { mode: 'exclusive', permits: 1, ttlMs: LONG_MS, waitMs: 0 } as const
+      return { lockName, claimId, holderId: `holder of ${claimId}`, ...plain, ...changes }
+    },
+    driver,
+    async lock(options = {}) {
+      const { realDriver, wire } = await wired()
+      const lock = new DistributedLock({ ...options, driver: wire.driver })
+      instances.push(lock)
+      return { lock, wire, realDriver }
+    },
+    async mutex(subject, options = {}) {
+      const { realDriver, wire } = await wired()
+      const holderId = `holder ${instances.length + 1} of ${lockName}`
+      const instance = subject.open({ ...options, driver: wire.driver, holderId })
+      instances.push(instance)
+      return { ...instance, holderId, wire, realDriver }
+    },
+    async leaseEnds(of, ttlMs) {
+      if (capabilities.expiry === 'session') await endSession(of)
+      else await outlast(ttlMs)
+    },
+    async cutOff({ wire, realDriver }) {
+      wire.cut()
+      if (capabilities.expiry === 'session') await endSession(realDriver)
+    },
+  }
+
+  try {
+    await body(scene)
+  } finally {
+    for (const wire of wires) wire.heal()
+    await Promise.all(instances.map((instance) => instance.close()))
+    await Promise.all(drivers.map((opened) => opened.close()))
+  }
+}
+
+const uniqueId = (): string => randomBytes(9).toString('base64url')

@@ -1,0 +1,113 @@
+import assert from 'node:assert/strict'
+import { leaseOn, mustGrant, releaseOne, renewOne, untilGranted } from '../asking.ts'
+import type { ConformanceStore } from '../driver-conformance.ts'
+import type { Need } from '../needs.ts'
+import { type GroupContext, registerGroup } from '../runner.ts'
+import { inScene, type Scene } from '../scene.ts'
+import { LONG_MS } from '../timing.ts'
+
+/** A store that can be hurt on purpose, and the ways in which that is possible. Each test opens one of its own. */
+export interface BreakableStore<Store extends ConformanceStore> {
+  open(): Promise<Store>
+  /** FLUSHALL, TRUNCATE, failover to an empty replica: all that was stored is gone. */
+  loseData?(store: Store): Promise<void>
+  /** Ends the store as a crash would and starts it again. Drivers that were open need not work on. */
+  restart?(store: Store): Promise<void>
+  /** Sets the store's clock, forwards or back. */
+  stepClock?(store: Store, ms: number): Promise<void>
+}
+
+export function registerBrokenStore<Store extends ConformanceStore>(
+  context: GroupContext,
+  breakable: BreakableStore<Store>,
+): void {
+  const { loseData, restart, stepClock } = breakable
+  const { capabilities } = context
+  registerGroup(context, 'seam: a store that is hurt', (test) => {
+    const hurtTest = (title: string, needs: readonly Need[], body: (scene: Scene, store: Store) => Promise<void>) =>
+      test(title, needs, async () => {
+        const store = await breakable.open()
+        try {
+          await inScene(store, capabilities, (scene) => body(scene, store))
+        } finally {
+          await store.close()
+        }
+      })
+
+    if (loseData !== undefined) {
+      hurtTest(
+        'rule 8, failure 18: the next token is higher after the store lost its data',
+        ['fencing'],
+        async (scene, store) => {
+          const before = await mustGrant(await scene.driver(), scene.claim())
+          await loseData(store)
+          const after = await untilGranted(await scene.driver(), scene.claim())
+          assert.ok(after.fencingToken > before.fencingToken)
+        },
+      )
+
+      hurtTest(
+        'a lease that the store has forgotten is lost, and cannot touch its successor',
+        ['ttl'],
+        async (scene, store) => {
+          const [a, b] = [await scene.driver(), await scene.driver()]
+          const claim = scene.claim()
+          const { fencingToken } = await mustGrant(a, claim)
+          await loseData(store)
+          assert.equal(await renewOne(a, claim, fencingToken, LONG_MS), 'lost')
+          const rival = scene.claim()
+          await untilGranted(b, rival)
+          assert.equal(await releaseOne(a, claim, fencingToken), false)
+          assert.equal((await leaseOn(b, scene.lockName)).claimId, rival.claimId)
+        },
+      )
+    }
+
+    if (restart !== undefined) {
+      hurtTest('rule 8: the next token is higher after the store was restarted', ['fencing'], async (scene, store) => {
+        const driver = await scene.driver()
+        const claim = scene.claim()
+        const before = await mustGrant(driver, claim)
+        await releaseOne(driver, claim, before.fencingToken)
+        await restart(store)
+        const after = await untilGranted(await scene.driver(), scene.claim())
+        assert.ok(after.fencingToken > before.fencingToken)
+      })
+    }
+
+    if (stepClock !== undefined) {
+      hurtTest(
+        'rule 8, failure 5: tokens rise although the store’s clock steps back',
+        ['fencing'],
+        async (scene, store) => {
+          const driver = await scene.driver()
+          let last = 0
+          for (let round = 0; round < 3; round += 1) {
+            const claim = scene.claim()
+            const { fencingToken } = await mustGrant(driver, claim)
+            assert.ok(fencingToken > last)
+            last = fencingToken
+            await releaseOne(driver, claim, fencingToken)
+            await stepClock(store, -3_600_000)
+          }
+        },
+      )
+
+      hurtTest(
+        'failure 4: when the store’s clock jumps forward, the next holder fences the first one off',
+        ['ttl'],
+        async (scene, store) => {
+          const [a, b] = [await scene.driver(), await scene.driver()]
+          const [claim, rival] = [scene.claim(), scene.claim()]
+          const first = await mustGrant(a, claim)
+          await stepClock(store, 3_600_000)
+          const second = await untilGranted(b, rival)
+          if (capabilities.fencing) assert.ok(second.fencingToken > first.fencingToken)
+          assert.equal(await renewOne(a, claim, first.fencingToken, LONG_MS), 'lost')
+          assert.equal(await releaseOne(a, claim, first.fencingToken), false)
+          assert.equal((await leaseOn(b, scene.lockName)).claimId, rival.claimId)
+        },
+      )
+    }
+  })
+}

@@ -1,0 +1,166 @@
+import assert from 'node:assert/strict'
+import {
+  acquireOne,
+  leaseOn,
+  leasesOn,
+  mustGrant,
+  mustRefuse,
+  releaseOne,
+  renewOne,
+  untilGranted,
+  unwrap,
+} from '../asking.ts'
+import { withClientClockAhead } from '../client-clock.ts'
+import type { Group } from '../runner.ts'
+import { atLeast, LONG_MS, monotonicMs, outlast, SHORT_MS, sleep } from '../timing.ts'
+
+/** The store ends a lease when its time to live is over by the store's own clock. */
+export const expiry: Group = (test) => {
+  test('fault: a lease ends when its time to live is over, with no tolerance before or after', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const rival = scene.claim()
+    const sentMs = monotonicMs()
+    await mustGrant(a, scene.claim({ ttlMs: SHORT_MS }))
+    const answeredMs = monotonicMs()
+    for (;;) {
+      const askedMs = monotonicMs()
+      const answer = await acquireOne(b, rival)
+      if (answer.granted) break
+      // The store began to count before its answer came: a refusal of a question sent later than this is wrong.
+      assert.ok(askedMs - answeredMs <= SHORT_MS * 1.01 + 5, 'the lease outlived its time to live')
+      await sleep(2)
+    }
+    assert.ok(monotonicMs() - sentMs >= atLeast(SHORT_MS), 'the lease ended before its time')
+  })
+
+  test('rule 1: the end of a lease is its beginning plus its time to live, on one clock', async (scene) => {
+    const driver = await scene.driver()
+    await mustGrant(driver, scene.claim())
+    const { acquiredAtMs, expiresAtMs } = await leaseOn(driver, scene.lockName)
+    assert.ok(expiresAtMs !== undefined)
+    assert.ok(Math.abs(expiresAtMs - acquiredAtMs - LONG_MS) <= 5, `${expiresAtMs - acquiredAtMs} ms`)
+  })
+
+  test('rule 1, failure 6: a client whose clock is 11 s ahead ends nobody’s lease', ['ownClock'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const claim = scene.claim({ ttlMs: 10_000 })
+    const { fencingToken } = await mustGrant(a, claim)
+    const rivals = [scene.claim(), scene.claim({ mode: 'shared' }), scene.claim({ mode: 'shared', limit: 1 })]
+    const { shared, limit } = scene.capabilities
+    const possible = rivals.filter(
+      (rival) => (rival.limit === undefined || limit) && (rival.mode !== 'shared' || shared),
+    )
+    await withClientClockAhead(11_000, async () => {
+      for (const rival of possible) await mustRefuse(b, rival)
+    })
+    assert.equal(await renewOne(a, claim, fencingToken, LONG_MS), 'renewed')
+  })
+
+  test(
+    'rule 1, failure 6: a lease taken by a client whose clock is 11 s behind does not end early',
+    ['ownClock'],
+    async (scene) => {
+      const [a, b] = [await scene.driver(), await scene.driver()]
+      await withClientClockAhead(-11_000, () => mustGrant(a, scene.claim({ ttlMs: 10_000 })))
+      await mustRefuse(b, scene.claim())
+    },
+  )
+
+  test('rule 5: asking again starts the time to live anew', async (scene) => {
+    const driver = await scene.driver()
+    const claim = scene.claim()
+    await mustGrant(driver, claim)
+    const before = await leaseOn(driver, scene.lockName)
+    await sleep(50) // so that the two ends lie visibly apart
+    await mustGrant(driver, claim)
+    const after = await leaseOn(driver, scene.lockName)
+    assert.ok((after.expiresAtMs ?? 0) - (before.expiresAtMs ?? 0) >= atLeast(40))
+    assert.equal(after.acquiredAtMs, before.acquiredAtMs)
+  })
+
+  test('rule 5: asking again with a shorter time to live shortens the lease', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const claim = scene.claim()
+    const first = await mustGrant(a, claim)
+    const again = await mustGrant(a, { ...claim, ttlMs: SHORT_MS })
+    assert.equal(again.fencingToken, first.fencingToken)
+    await outlast(SHORT_MS)
+    await mustGrant(b, scene.claim())
+  })
+
+  test('a renewal moves the end later', async (scene) => {
+    const driver = await scene.driver()
+    const claim = scene.claim({ ttlMs: 10_000 })
+    const { fencingToken } = await mustGrant(driver, claim)
+    const before = await leaseOn(driver, scene.lockName)
+    assert.equal(await renewOne(driver, claim, fencingToken, 30_000), 'renewed')
+    const after = await leaseOn(driver, scene.lockName)
+    // Renewed after it was granted, so at least the difference; 10 s is what a stalled test may take.
+    const movedMs = (after.expiresAtMs ?? 0) - (before.expiresAtMs ?? 0)
+    assert.ok(movedMs >= atLeast(20_000) && movedMs < 30_000, `${movedMs} ms`)
+    assert.deepEqual({ ...after, expiresAtMs: 0 }, { ...before, expiresAtMs: 0 })
+  })
+
+  test('a renewal moves the end sooner', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const claim = scene.claim()
+    const { fencingToken } = await mustGrant(a, claim)
+    assert.equal(await renewOne(a, claim, fencingToken, SHORT_MS), 'renewed')
+    await outlast(SHORT_MS)
+    await mustGrant(b, scene.claim())
+  })
+
+  test('a renewed lease outlives the time to live that it was granted with', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const claim = scene.claim({ ttlMs: 2_000 })
+    const { fencingToken } = await mustGrant(a, claim)
+    assert.equal(await renewOne(a, claim, fencingToken, LONG_MS), 'renewed')
+    await outlast(2_000)
+    await mustRefuse(b, scene.claim())
+    assert.equal(await releaseOne(a, claim, fencingToken), true)
+  })
+
+  test('fault: a rival’s shorter time to live does not end the lease that it asks for', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    await mustGrant(a, scene.claim())
+    const before = await leaseOn(a, scene.lockName)
+    const rival = scene.claim({ ttlMs: 50 })
+    await mustRefuse(b, rival)
+    await outlast(50)
+    await mustRefuse(b, rival)
+    assert.deepEqual(await leaseOn(a, scene.lockName), before)
+  })
+
+  test('a lease that has run out is not shown any more', async (scene) => {
+    const driver = await scene.driver()
+    await mustGrant(driver, scene.claim({ ttlMs: SHORT_MS }))
+    await outlast(SHORT_MS)
+    assert.deepEqual(await leasesOn(driver, scene.lockName), [])
+  })
+
+  test('fault: of two processes that race for a lease that ran out, at most one gets it', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    for (let round = 0; round < 8; round += 1) {
+      const lockName = scene.name(`${round}`)
+      await mustGrant(a, scene.claim({ lockName, ttlMs: 50 }))
+      await outlast(50)
+      const rivals = [scene.claim({ lockName }), scene.claim({ lockName })] as const
+      const answers = await Promise.all([a.acquire([rivals[0]]), b.acquire([rivals[1]])])
+      const granted = answers
+        .flat()
+        .map(unwrap)
+        .filter((answer) => answer.granted)
+      assert.ok(granted.length <= 1, 'both got it')
+    }
+  })
+
+  test('a claim that asks again after its own lease ran out gets a new one, with a new beginning', async (scene) => {
+    const driver = await scene.driver()
+    const claim = scene.claim({ ttlMs: SHORT_MS })
+    const first = await mustGrant(driver, claim)
+    await outlast(SHORT_MS)
+    const second = await untilGranted(driver, claim)
+    assert.ok(second.acquiredAtMs > first.acquiredAtMs)
+    if (scene.capabilities.fencing) assert.ok(second.fencingToken > first.fencingToken)
+  })
+}

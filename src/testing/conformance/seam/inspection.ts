@@ -1,0 +1,115 @@
+import assert from 'node:assert/strict'
+import type { Driver, InspectPage, InspectQuery } from '../../../core/driver.ts'
+import { leaseOn, mustGrant, mustRefuse, waitersOn } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import { LONG_MS } from '../timing.ts'
+
+export const inspection: Group = (test) => {
+  test('a lease is shown to another process as it was claimed', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const claim = scene.claim()
+    const { fencingToken, acquiredAtMs } = await mustGrant(a, claim)
+    const { expiresAtMs, ...shown } = await leaseOn(b, scene.lockName)
+    const { lockName, claimId, holderId, mode, permits } = claim
+    assert.deepEqual(shown, { lockName, claimId, holderId, mode, permits, fencingToken, acquiredAtMs })
+    if (scene.capabilities.expiry === 'session') assert.equal(expiresAtMs, undefined)
+    else assert.ok(Number.isFinite(expiresAtMs))
+  })
+
+  test('a shared lease is shown with its limit and permits', ['limit'], async (scene) => {
+    const driver = await scene.driver()
+    await mustGrant(driver, scene.claim({ mode: 'shared', limit: 5, permits: 2 }))
+    const { mode, limit, permits } = await leaseOn(driver, scene.lockName)
+    assert.deepEqual({ mode, limit, permits }, { mode: 'shared', limit: 5, permits: 2 })
+  })
+
+  test('a name that nobody holds has nothing to show', async (scene) => {
+    const driver = await scene.driver()
+    assert.deepEqual(await driver.inspect({ lockName: scene.lockName }), { leases: [], waiters: [] })
+  })
+
+  test('waiters are shown in the order in which they will be served', ['queue'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    await mustGrant(a, scene.claim())
+    const claims = [1, 2, 3].map(() => scene.claim({ waitMs: LONG_MS }))
+    for (const [index, claim] of claims.entries()) await mustRefuse(index % 2 === 0 ? a : b, claim)
+    const waiters = await waitersOn(b, scene.lockName)
+    assert.deepEqual(
+      waiters.map(({ lockName, claimId, holderId, mode, permits }) => ({ lockName, claimId, holderId, mode, permits })),
+      claims.map(({ lockName, claimId, holderId, mode, permits }) => ({ lockName, claimId, holderId, mode, permits })),
+    )
+    const since = waiters.map(({ waitingSinceMs }) => waitingSinceMs)
+    assert.deepEqual(
+      since,
+      since.toSorted((x, y) => x - y),
+    )
+  })
+
+  test('a query for a lock name shows that name alone, not those that begin with it', async (scene) => {
+    const driver = await scene.driver()
+    await mustGrant(driver, scene.claim())
+    await mustGrant(driver, scene.claim({ lockName: scene.name('longer') }))
+    const { leases } = await driver.inspect({ lockName: scene.lockName })
+    assert.deepEqual(
+      leases.map(({ lockName }) => lockName),
+      [scene.lockName],
+    )
+  })
+
+  test('a query for a prefix shows the names that begin with it', async (scene) => {
+    const driver = await scene.driver()
+    const [inside, outside] = [scene.name('in:'), scene.name('out:')]
+    const names = [`${inside}1`, `${inside}2`, inside]
+    for (const lockName of [...names, `${outside}1`]) await mustGrant(driver, scene.claim({ lockName }))
+    assert.deepEqual(await namesIn(driver, { prefix: inside }), names.toSorted())
+  })
+
+  test('a prefix is taken literally, wildcards of the store’s own language included', async (scene) => {
+    const driver = await scene.driver()
+    await mustGrant(driver, scene.claim({ lockName: scene.name('a!') }))
+    for (const wild of ['%', '_', '*', '?', '[a-z]', '\\', '.', "'"]) {
+      const prefix = scene.name(wild)
+      await mustGrant(driver, scene.claim({ lockName: `${prefix}!` }))
+      assert.deepEqual(await namesIn(driver, { prefix }), [`${prefix}!`], wild)
+    }
+  })
+
+  test('pages hold no more names than asked for, and together every name once', async (scene) => {
+    const driver = await scene.driver()
+    const names = Array.from({ length: 7 }, (_, index) => scene.name(`${index}`))
+    for (const lockName of names) await mustGrant(driver, scene.claim({ lockName }))
+    const pages = await pagesOf(driver, { prefix: scene.lockName, pageSize: 3 })
+    for (const page of pages) assert.ok(page.leases.length <= 3)
+    assert.deepEqual(pages.flatMap((page) => page.leases.map(({ lockName }) => lockName)).sort(), names)
+  })
+
+  test('leases and waiters of one name stand on one page', ['queue'], async (scene) => {
+    const driver = await scene.driver()
+    const names = ['a', 'b', 'c'].map((suffix) => scene.name(suffix))
+    for (const lockName of names) {
+      await mustGrant(driver, scene.claim({ lockName }))
+      await mustRefuse(driver, scene.claim({ lockName, waitMs: LONG_MS }))
+      await mustRefuse(driver, scene.claim({ lockName, waitMs: LONG_MS }))
+    }
+    const pages = await pagesOf(driver, { prefix: scene.lockName, pageSize: 1 })
+    const shown = pages.filter(({ leases, waiters }) => leases.length + waiters.length > 0)
+    for (const { leases, waiters } of shown) assert.deepEqual([leases.length, waiters.length], [1, 2])
+    assert.equal(shown.length, 3)
+  })
+}
+
+const namesIn = async (driver: Driver, query: InspectQuery): Promise<string[]> =>
+  (await pagesOf(driver, query)).flatMap((page) => page.leases.map(({ lockName }) => lockName)).sort()
+
+/** Follows `next` to the end, which must come. */
+async function pagesOf(driver: Driver, query: InspectQuery): Promise<InspectPage[]> {
+  const pages: InspectPage[] = []
+  let after: string | undefined
+  do {
+    const page = await driver.inspect({ ...query, ...(after !== undefined && { after }) })
+    pages.push(page)
+    after = page.next
+    assert.ok(pages.length < 100_000, 'the pages never end')
+  } while (after !== undefined)
+  return pages
+}

@@ -1,0 +1,177 @@
+import assert from 'node:assert/strict'
+import type { Driver, RateAnswer, RateLimit, RateRequest } from '../../../core/driver.ts'
+import { consumeOne, unwrap } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import { atLeast, monotonicMs, outlast, sleep } from '../timing.ts'
+
+/** The rate-limiting step (GCRA): a burst at once after a rest, and then one for each period ÷ limit. */
+export const rate: Group = (test) => {
+  test('a burst is allowed at once, and what is over is refused', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const request = requestOn(scene.lockName, { ...HOURLY, burst: 3 })
+    const answers = [await consumeOne(a, request), await consumeOne(b, request), await consumeOne(a, request)]
+    assert.deepEqual(
+      answers.map(({ allowed, remaining, retryAfterMs }) => ({ allowed, remaining, retryAfterMs })),
+      [2, 1, 0].map((remaining) => ({ allowed: true, remaining, retryAfterMs: 0 })),
+    )
+    const refused = await consumeOne(b, request)
+    assert.equal(refused.allowed, false)
+    assert.equal(refused.remaining, 0)
+  })
+
+  test('names do not touch each other, and a rate does not touch a lock', async (scene) => {
+    const driver = await scene.driver()
+    const limit = { ...HOURLY, burst: 1 }
+    assert.equal((await consumeOne(driver, requestOn(scene.name('a'), limit))).allowed, true)
+    assert.equal((await consumeOne(driver, requestOn(scene.name('b'), limit))).allowed, true)
+    assert.equal((await consumeOne(driver, requestOn(scene.name('a'), limit))).allowed, false)
+    assert.deepEqual((await driver.inspect({ prefix: scene.lockName })).leases, [])
+  })
+
+  test('a cost counts as so many', async (scene) => {
+    const driver = await scene.driver()
+    const limit = { ...HOURLY, burst: 5 }
+    const take = (cost: number) => consumeOne(driver, requestOn(scene.lockName, limit, cost))
+    assert.equal((await take(3)).remaining, 2)
+    assert.equal((await take(3)).allowed, false)
+    assert.equal((await take(2)).remaining, 0)
+  })
+
+  test('what is refused is not charged', async (scene) => {
+    const driver = await scene.driver()
+    const limit = { ...HOURLY, burst: 2 }
+    const take = (cost: number) => consumeOne(driver, requestOn(scene.lockName, limit, cost))
+    for (let count = 0; count < 5; count += 1) assert.equal((await take(3)).allowed, false)
+    const allowed = await take(2)
+    assert.equal(allowed.allowed, true)
+    assert.equal(allowed.remaining, 0)
+  })
+
+  test('who waits as long as retryAfter says is allowed then, and nobody is earlier', async (scene) => {
+    const driver = await scene.driver()
+    const request = requestOn(scene.lockName, { limit: 4, periodMs: 1_000, burst: 1 })
+    const startedMs = monotonicMs()
+    assert.equal((await consumeOne(driver, request)).allowed, true)
+    const refused = await untilRefused(driver, request)
+    assert.ok(refused.retryAfterMs > 0 && refused.retryAfterMs <= 250, `${refused.retryAfterMs}`)
+    await outlast(refused.retryAfterMs)
+    assert.equal((await consumeOne(driver, request)).allowed, true)
+    assert.ok(monotonicMs() - startedMs >= atLeast(250))
+  })
+
+  test('reset says when everything is as if nothing had been taken', async (scene) => {
+    const driver = await scene.driver()
+    const request = requestOn(scene.lockName, { limit: 10, periodMs: 1_000, burst: 3 })
+    let answer = await consumeOne(driver, request)
+    assert.ok(answer.resetAfterMs > 0 && answer.resetAfterMs <= 101, `${answer.resetAfterMs}`)
+    answer = await consumeOne(driver, request)
+    assert.ok(answer.resetAfterMs <= 201, `${answer.resetAfterMs}`)
+    await outlast(answer.resetAfterMs)
+    assert.equal((await consumeOne(driver, request)).remaining, 2)
+  })
+
+  test('retryAfter and reset are measured in the period’s own units, however long it is', async (scene) => {
+    const driver = await scene.driver()
+    const request = requestOn(scene.lockName, { ...HOURLY, burst: 2 })
+    const first = await consumeOne(driver, request)
+    assert.ok(isJustBelow(first.resetAfterMs, HOURLY.periodMs), `${first.resetAfterMs}`)
+    const second = await consumeOne(driver, request)
+    assert.ok(isJustBelow(second.resetAfterMs, 2 * HOURLY.periodMs), `${second.resetAfterMs}`)
+    const refused = await consumeOne(driver, request)
+    assert.ok(isJustBelow(refused.retryAfterMs, HOURLY.periodMs), `${refused.retryAfterMs}`)
+    assert.ok(isJustBelow(refused.resetAfterMs, 2 * HOURLY.periodMs), `${refused.resetAfterMs}`)
+  })
+
+  test('fault: a period below one second ends', async (scene) => {
+    const driver = await scene.driver()
+    const request = requestOn(scene.lockName, { limit: 2, periodMs: 100, burst: 2 })
+    for (let round = 0; round < 3; round += 1) {
+      assert.equal((await consumeOne(driver, request)).remaining, 1, 'a full burst after a rest')
+      await outlast(100)
+    }
+  })
+
+  test('fault: at no edge of a window passes more than burst and time allow', async (scene) => {
+    const drivers = [await scene.driver(), await scene.driver()]
+    const limit = { limit: 10, periodMs: 200, burst: 5 }
+    const request = requestOn(scene.lockName, limit)
+    const startedMs = monotonicMs()
+    let allowed = 0
+    while (monotonicMs() - startedMs < 600) {
+      for (const driver of drivers) if ((await consumeOne(driver, request)).allowed) allowed += 1
+      await sleep(1) // lets other tests run; the rate is far above the limit all the same
+    }
+    const elapsedMs = (monotonicMs() - startedMs) * 1.01 + 2
+    const most = limit.burst + Math.ceil((elapsedMs * limit.limit) / limit.periodMs)
+    assert.ok(allowed <= most, `${allowed} of at most ${most}`)
+  })
+
+  test('several limits are charged together or not at all', async (scene) => {
+    const driver = await scene.driver()
+    const request = requestOn(scene.lockName, { limit: 1, periodMs: 30, burst: 1 }, 1, { ...HOURLY, burst: 4 })
+    let allowed = 0
+    // The narrow limit refuses most of these; the wide one must not be charged for them.
+    for (;;) {
+      const answer = await consumeOne(driver, request)
+      if (answer.allowed) allowed += 1
+      else if (answer.retryAfterMs > 1_000) break
+      await sleep(2) // for the narrow limit to come free again
+    }
+    assert.equal(allowed, 4)
+  })
+
+  test('of several limits the tightest decides, wherever it stands', async (scene) => {
+    const driver = await scene.driver()
+    const [wide, tight] = [
+      { ...HOURLY, burst: 10 },
+      { ...HOURLY, burst: 2 },
+    ]
+    for (const [name, ...limits] of [
+      ['tight last', wide, tight],
+      ['tight first', tight, wide],
+    ] as const) {
+      const request = { name: scene.name(name), cost: 1, limits }
+      assert.equal((await consumeOne(driver, request)).remaining, 1)
+      assert.equal((await consumeOne(driver, request)).remaining, 0)
+      assert.equal((await consumeOne(driver, request)).allowed, false)
+    }
+  })
+
+  test('requests on one name in one list are taken in their order', async (scene) => {
+    const driver = await scene.driver()
+    const take = (cost: number) => requestOn(scene.lockName, { ...HOURLY, burst: 3 }, cost)
+    const answers = ((await driver.consume?.([take(2), take(2), take(1)])) ?? []).map(unwrap)
+    assert.deepEqual(
+      answers.map(({ allowed }) => allowed),
+      [true, false, true],
+    )
+  })
+
+  test('processes that consume at once get no more than there is, and no less', async (scene) => {
+    const drivers = await Promise.all([scene.driver(), scene.driver(), scene.driver()])
+    const request = requestOn(scene.lockName, { ...HOURLY, burst: 10 })
+    const answers = await Promise.all(
+      drivers.flatMap((driver) => Array.from({ length: 8 }, () => consumeOne(driver, request))),
+    )
+    assert.equal(answers.filter(({ allowed }) => allowed).length, 10)
+  })
+}
+
+/** One an hour: nothing comes back while a test runs, however slow the machine is. */
+const HOURLY = { limit: 1, periodMs: 3_600_000 }
+
+const requestOn = (name: string, limit: RateLimit, cost = 1, ...more: RateLimit[]): RateRequest => ({
+  name,
+  cost,
+  limits: [limit, ...more],
+})
+
+async function untilRefused(driver: Driver, request: RateRequest): Promise<RateAnswer> {
+  for (;;) {
+    const answer = await consumeOne(driver, request)
+    if (!answer.allowed) return answer
+  }
+}
+
+/** At most a minute of the test's own time has passed. */
+const isJustBelow = (ms: number, boundMs: number): boolean => ms <= boundMs + 1 && ms > boundMs - 60_000

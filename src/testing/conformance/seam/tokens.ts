@@ -1,0 +1,84 @@
+import assert from 'node:assert/strict'
+import type { Driver } from '../../../core/driver.ts'
+import { leaseOn, mustGrant, releaseOne, renewOne, untilGranted } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import { LONG_MS, SHORT_MS } from '../timing.ts'
+
+/** Rule 8: tokens rise strictly for a lock name, atomically with the grant. */
+export const tokens: Group = (test) => {
+  test('rule 8: a token is a positive safe integer, the same in grant and inspect', async (scene) => {
+    const driver = await scene.driver()
+    const { fencingToken } = await mustGrant(driver, scene.claim())
+    assert.ok(Number.isSafeInteger(fencingToken) && fencingToken > 0, `${fencingToken}`)
+    assert.equal((await leaseOn(driver, scene.lockName)).fencingToken, fencingToken)
+  })
+
+  test('rule 8: tokens rise over releases, whichever process is granted', async (scene) => {
+    const drivers = [await scene.driver(), await scene.driver()]
+    let last = 0
+    for (let round = 0; round < 20; round += 1) {
+      const driver = drivers[round % 2] as Driver
+      const claim = scene.claim()
+      const { fencingToken } = await mustGrant(driver, claim)
+      assert.ok(fencingToken > last, `${fencingToken} after ${last}`)
+      last = fencingToken
+      await releaseOne(driver, claim, fencingToken)
+    }
+  })
+
+  test('rule 8: a token is higher after the lease before it ended by itself', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const first = await mustGrant(a, scene.claim({ ttlMs: SHORT_MS }))
+    await scene.leaseEnds(a, SHORT_MS)
+    const second = await untilGranted(b, scene.claim())
+    assert.ok(second.fencingToken > first.fencingToken)
+  })
+
+  test('rule 8: a token is higher after a claim was withdrawn that nobody saw granted', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const claim = scene.claim()
+    const unseen = await mustGrant(a, claim)
+    await releaseOne(a, claim)
+    const next = await mustGrant(b, scene.claim())
+    assert.ok(next.fencingToken > unseen.fencingToken)
+  })
+
+  test('a renewal leaves the token as it is', async (scene) => {
+    const driver = await scene.driver()
+    const claim = scene.claim()
+    const { fencingToken } = await mustGrant(driver, claim)
+    await renewOne(driver, claim, fencingToken, LONG_MS)
+    assert.equal((await leaseOn(driver, scene.lockName)).fencingToken, fencingToken)
+  })
+
+  test(
+    'rule 8: shared leases that stand beside each other have rising tokens of their own',
+    ['shared'],
+    async (scene) => {
+      const [a, b] = [await scene.driver(), await scene.driver()]
+      const first = await mustGrant(a, scene.claim({ mode: 'shared' }))
+      const second = await mustGrant(b, scene.claim({ mode: 'shared' }))
+      assert.ok(second.fencingToken > first.fencingToken)
+    },
+  )
+
+  test('fault: token and grant are one step: processes that race hold in the order of their tokens', async (scene) => {
+    const drivers = await Promise.all([scene.driver(), scene.driver(), scene.driver()])
+    const seen: number[] = []
+    const race = async (driver: Driver): Promise<void> => {
+      for (let round = 0; round < 10; round += 1) {
+        const claim = scene.claim()
+        const { fencingToken } = await untilGranted(driver, claim)
+        // Written down while the lock is held, so in the order of holding.
+        seen.push(fencingToken)
+        await releaseOne(driver, claim, fencingToken)
+      }
+    }
+    await Promise.all(drivers.map(race))
+    assert.equal(seen.length, 30)
+    assert.deepEqual(
+      seen,
+      [...new Set(seen)].sort((x, y) => x - y),
+    )
+  })
+}

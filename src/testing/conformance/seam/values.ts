@@ -1,0 +1,143 @@
+import assert from 'node:assert/strict'
+import { leaseOn, mustGrant, mustRefuse, releaseOne } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import type { Scene } from '../scene.ts'
+
+/** Whatever is legal at the public edge comes back from the store exactly as it went in. */
+export const values: Group = (test) => {
+  for (const [what, odd] of Object.entries(ODD_TEXTS)) {
+    test(`a lock name with ${what} is kept as it is`, async (scene) => {
+      const [a, b] = [await scene.driver(), await scene.driver()]
+      const lockName = `${odd}${scene.lockName}${odd}`
+      const claim = scene.claim({ lockName })
+      const { fencingToken } = await mustGrant(a, claim)
+      assert.equal((await mustRefuse(b, scene.claim({ lockName }))).holder?.lockName, lockName)
+      assert.equal((await leaseOn(b, lockName)).lockName, lockName)
+      assert.equal(await releaseOne(a, claim, fencingToken), true)
+      await mustGrant(b, scene.claim({ lockName }))
+    })
+  }
+
+  test('lock names of 255 characters that differ in the last one are different locks', async (scene) => {
+    const driver = await scene.driver()
+    await areDifferent(scene, [padded(scene.lockName, 'x', 'a'), padded(scene.lockName, 'x', 'b')])
+    await mustRefuse(driver, scene.claim({ lockName: padded(scene.lockName, 'x', 'a') }))
+  })
+
+  test('lock names of 255 characters outside ASCII are kept as they are', async (scene) => {
+    await areDifferent(scene, [padded(scene.lockName, 'ü', 'a'), padded(scene.lockName, 'ü', 'b')])
+    await areDifferent(scene, [padded(scene.lockName, '🔒', 'a'), padded(scene.lockName, '🔒', 'b')])
+  })
+
+  test('names that only look alike are different locks: case, spaces, composed and decomposed letters', async (scene) => {
+    const { lockName } = scene
+    const tails = ['a', 'A', 'a ', ' a', 'é', 'e\u0301', '0', '00', '{a}', 'a:', ':a']
+    await areDifferent(
+      scene,
+      tails.map((tail) => `${lockName}:${tail}`),
+    )
+  })
+
+  test('a name that is part of another, or looks like one of the store’s own keys, is a lock of its own', async (scene) => {
+    const { lockName } = scene
+    const tails = [
+      '',
+      ':token',
+      ':queue',
+      ':waiters',
+      ':leases',
+      ':shared',
+      ':meta',
+      ':fence',
+      ':wake',
+      ':rate',
+      ':x:y',
+    ]
+    await areDifferent(
+      scene,
+      tails.map((tail) => `${lockName}${tail}`),
+    )
+    await areDifferent(
+      scene,
+      tails.map((tail) => `lock:${lockName}${tail}`),
+    )
+  })
+
+  test('a holder’s name of 255 odd characters is kept as it is', async (scene) => {
+    const driver = await scene.driver()
+    const holderId = `host:1:"'{}\\ ü日本🔒${'h'.repeat(255)}`.slice(0, 255)
+    await mustGrant(driver, scene.claim({ holderId }))
+    assert.equal((await leaseOn(driver, scene.lockName)).holderId, holderId)
+  })
+
+  test('metadata comes back as it went in', ['metadata'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    await mustGrant(a, scene.claim({ metadata: METADATA }))
+    assert.deepEqual((await mustRefuse(b, scene.claim())).holder?.metadata, METADATA)
+    assert.deepEqual((await leaseOn(b, scene.lockName)).metadata, METADATA)
+  })
+
+  test('16 KiB of metadata come back as they went in', ['metadata'], async (scene) => {
+    const driver = await scene.driver()
+    const metadata = { text: 'ü'.repeat(8_000) }
+    await mustGrant(driver, scene.claim({ metadata }))
+    assert.deepEqual((await leaseOn(driver, scene.lockName)).metadata, metadata)
+  })
+
+  test('a lease shows its own metadata, not that of the lease before it', ['metadata'], async (scene) => {
+    const driver = await scene.driver()
+    const first = scene.claim({ metadata: { job: 1 } })
+    await mustGrant(driver, first)
+    await releaseOne(driver, first)
+    const second = scene.claim()
+    await mustGrant(driver, second)
+    assert.equal((await leaseOn(driver, scene.lockName)).metadata, undefined)
+    await releaseOne(driver, second)
+    await mustGrant(driver, scene.claim({ metadata: { job: 3 } }))
+    assert.deepEqual((await leaseOn(driver, scene.lockName)).metadata, { job: 3 })
+  })
+}
+
+/** All of them can be held at once, and each shows itself. */
+async function areDifferent(scene: Scene, lockNames: readonly string[]): Promise<void> {
+  const driver = await scene.driver()
+  for (const lockName of lockNames) await mustGrant(driver, scene.claim({ lockName }))
+  for (const lockName of lockNames) assert.equal((await leaseOn(driver, lockName)).lockName, lockName)
+}
+
+/** Exactly 255 UTF-16 code units, the last of them `last`. */
+function padded(lockName: string, filler: string, last: string): string {
+  const room = 254 - lockName.length
+  return `${lockName}${filler.repeat(Math.floor(room / filler.length))}${'.'.repeat(room % filler.length)}${last}`
+}
+
+const ODD_TEXTS = {
+  spaces: '  a b ',
+  colons: 'lock:user:7:profile:',
+  braces: '{a}b{c',
+  'closing braces first': '}{}',
+  quotes: `'"\``,
+  'a backslash, a percent sign and an underscore': '\\%_',
+  'a question mark, a star and brackets': '?*[x]^',
+  'a dollar sign and SQL': `$1'; DROP TABLE distributed_locks; --`,
+  'a slash and dots': '../..//',
+  'line breaks and a tab': 'a\nb\r\n\t',
+  'control characters': '\u0001\u001f\u007f',
+  'letters outside ASCII': 'Äµß日本語العربية',
+  'characters outside the basic plane': '🔒👩‍👩‍👧𝔘',
+  'a byte order mark and other invisible ones': '\ufeff\u200b\u202e',
+  'text that looks like a number': '007',
+  'text that looks like JSON': '{"a":[null]}',
+}
+
+const METADATA = {
+  text: 'Zürich "日本" \\ \n 🔒 \u0001',
+  empty: '',
+  numbers: [0, -1, 0.1, 1e21, 1e-7, 9_007_199_254_740_991, -1.5],
+  flags: [true, false, null],
+  emptyList: [],
+  emptyObject: {},
+  listOfEmpty: [[], {}, [[]]],
+  'odd name ü.$': { 'a.b': 1, '': 2 },
+  nested: { a: { b: { c: { d: [{ e: [1, [2, [3]]] }] } } } },
+}

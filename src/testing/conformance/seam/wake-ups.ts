@@ -1,0 +1,136 @@
+import assert from 'node:assert/strict'
+import type { Driver, DriverListener, Grant } from '../../../core/driver.ts'
+import { mustGrant, mustRefuse, releaseOne } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import { LONG_MS, SHORT_MS, until } from '../timing.ts'
+
+/** Rule 10: waiting is woken. A hint may be for one claim or for a whole name, and may be the grant itself. */
+export const wakeUps: Group = (test) => {
+  test('rule 10: a waiter is told of a release by another process', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+    const { fencingToken } = await mustGrant(a, holder)
+    const heard = await listenOn(b)
+    await mustRefuse(b, waiter)
+    await releaseOne(a, holder, fencingToken)
+    await until('a wake-up', () => heard.tellsOf(waiter))
+    await mustGrant(b, waiter)
+  })
+
+  test('a waiter is told of a release by its own process', async (scene) => {
+    const driver = await scene.driver()
+    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+    const { fencingToken } = await mustGrant(driver, holder)
+    const heard = await listenOn(driver)
+    await mustRefuse(driver, waiter)
+    await releaseOne(driver, holder, fencingToken)
+    await until('a wake-up', () => heard.tellsOf(waiter))
+  })
+
+  test('failure 30: nothing that is released after listen has resolved is missed', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    for (let round = 0; round < 5; round += 1) {
+      const lockName = scene.name(`${round}`)
+      const [holder, waiter] = [scene.claim({ lockName }), scene.claim({ lockName, waitMs: LONG_MS })]
+      const { fencingToken } = await mustGrant(a, holder)
+      await mustRefuse(b, waiter)
+      const heard = await listenOn(b)
+      await releaseOne(a, holder, fencingToken)
+      await until('a wake-up', () => heard.tellsOf(waiter))
+      await heard.stop()
+    }
+  })
+
+  test('the next is told when the one before it, whose turn it was, gives up', ['queue'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const holder = scene.claim()
+    const [quitter, next] = [scene.claim({ waitMs: LONG_MS }), scene.claim({ waitMs: LONG_MS })]
+    const { fencingToken } = await mustGrant(a, holder)
+    await mustRefuse(a, quitter)
+    await mustRefuse(b, next)
+    await releaseOne(a, holder, fencingToken)
+    const heard = await listenOn(b)
+    await releaseOne(a, quitter)
+    await until('a wake-up', () => heard.tellsOf(next))
+    await mustGrant(b, next)
+  })
+
+  test('every reader that may come in is told', ['queue', 'shared'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const writer = scene.claim()
+    const readers = [1, 2, 3].map(() => scene.claim({ mode: 'shared', waitMs: LONG_MS }))
+    const { fencingToken } = await mustGrant(a, writer)
+    const heard = await listenOn(b)
+    for (const reader of readers) await mustRefuse(b, reader)
+    await releaseOne(a, writer, fencingToken)
+    // One may have to be granted before the next one's turn comes.
+    for (const reader of readers) {
+      await until('a wake-up', () => heard.tellsOf(reader))
+      await mustGrant(b, reader)
+    }
+  })
+
+  test('a grant that is told of is the one that asking again gives', ['queue'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+    const { fencingToken } = await mustGrant(a, holder)
+    const heard = await listenOn(b)
+    await mustRefuse(b, waiter)
+    await releaseOne(a, holder, fencingToken)
+    await until('a wake-up', () => heard.tellsOf(waiter))
+    const asked = await mustGrant(b, waiter)
+    const told = heard.grants.get(waiter.claimId)
+    if (told !== undefined) assert.equal(told.fencingToken, asked.fencingToken)
+  })
+
+  test('who has stopped listening hears nothing more', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+    const { fencingToken } = await mustGrant(a, holder)
+    const stopped = await listenOn(b)
+    await stopped.stop()
+    const witness = await listenOn(b)
+    await mustRefuse(b, waiter)
+    await releaseOne(a, holder, fencingToken)
+    await until('a wake-up of the one that still listens', () => witness.tellsOf(waiter))
+    assert.equal(stopped.tellsOf(waiter), false)
+  })
+
+  test('rule 12: the end of a session is told at once, for each lease of it', ['session'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const claims = [scene.claim(), scene.claim({ lockName: scene.name('other') })]
+    const heard = await listenOn(a)
+    for (const claim of claims) await mustGrant(a, claim)
+    await scene.leaseEnds(a, SHORT_MS)
+    for (const { claimId } of claims) await until('the loss to be told', () => heard.losses.has(claimId))
+    for (const { lockName } of claims) await mustGrant(b, scene.claim({ lockName }))
+  })
+}
+
+interface Heard {
+  readonly grants: ReadonlyMap<string, Grant>
+  readonly losses: ReadonlySet<string>
+  tellsOf(claim: { readonly lockName: string; readonly claimId: string }): boolean
+  stop(): Promise<void>
+}
+
+async function listenOn(driver: Driver): Promise<Heard> {
+  assert.ok(driver.listen, 'a driver whose capabilities say `wake` has `listen`')
+  const names = new Set<string>()
+  const claims = new Set<string>()
+  const grants = new Map<string, Grant>()
+  const losses = new Set<string>()
+  const listener: DriverListener = {
+    wake: (lockName, claimId) => (claimId === undefined ? names.add(lockName) : claims.add(claimId)),
+    granted: (claimId, grant) => grants.set(claimId, grant),
+    lost: (claimId) => losses.add(claimId),
+    deaf: () => {},
+  }
+  const stop = await driver.listen(listener)
+  return {
+    grants,
+    losses,
+    tellsOf: ({ lockName, claimId }) => names.has(lockName) || claims.has(claimId) || grants.has(claimId),
+    stop,
+  }
+}

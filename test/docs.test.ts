@@ -1,0 +1,231 @@
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import { dirname, join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { staleTables } from '../scripts/capability-table.mjs'
+import { run, tsc } from '../scripts/support/command.mjs'
+import * as limits from '../src/core/limits.ts'
+
+const root = join(import.meta.dirname, '..')
+
+const pages = readdirSync(root, { withFileTypes: true })
+  .flatMap((entry) => {
+    if (entry.isFile()) return [entry.name]
+    if (!['docs', 'examples', 'protocol'].includes(entry.name)) return []
+    return readdirSync(join(root, entry.name), { recursive: true, encoding: 'utf8' }).map((file) =>
+      join(entry.name, file),
+    )
+  })
+  .filter((file) => file.endsWith('.md'))
+  .sort()
+
+interface Block {
+  readonly title: string
+  readonly file: string
+  readonly code: string
+  /** Marked `no-run`: it needs something that a test does not have, such as a server. Compiled all the same. */
+  readonly runs: boolean
+  /** What the page says that each `console.log` prints, in order: the comment behind it. */
+  readonly says: readonly string[]
+}
+
+const blocks: Block[] = pages.flatMap((page) => {
+  const text = read(page)
+  return [...text.matchAll(/^```(?:ts|typescript)\b([^\n]*)\n([\s\S]*?)^```/gm)].map((match, index) => {
+    const [, info = '', code = ''] = match
+    const line = text.slice(0, match.index).split('\n').length
+    return {
+      title: `${page}:${line}`,
+      file: `${page.replaceAll(/[^\w]/g, '-')}-${index + 1}`,
+      code,
+      runs: !info.includes('no-run'),
+      says: [...code.matchAll(/console\.log\(.*\) \/\/ (.+)$/gm)].map(([, said = '']) => said),
+    }
+  })
+})
+
+/** The driver that docs/writing-a-driver.md shows in full. */
+const driverBlock = 'docs-writing-a-driver-md-1'
+
+let folder: string
+let compilation: { code: number; output: string }
+
+beforeAll(async () => {
+  mkdirSync(join(root, '.cache'), { recursive: true })
+  folder = mkdtempSync(join(root, '.cache/docs-'))
+  // An `export` makes a module of it, so that names of one block do not meet those of another.
+  for (const { file, code } of blocks) writeFileSync(join(folder, `${file}.ts`), `${code}\nexport {}\n`)
+  // What a block imports from a file of the reader's stands in the block before it on that page.
+  copyFileSync(join(folder, `${driverBlock}.ts`), join(folder, 'map-driver.ts'))
+  const compilerOptions = {
+    noEmit: false,
+    allowJs: false,
+    noUnusedLocals: false,
+    noUnusedParameters: false,
+    rootDir: '.',
+    outDir: 'out',
+  }
+  writeFileSync(
+    join(folder, 'tsconfig.json'),
+    JSON.stringify({ extends: '../../tsconfig.json', compilerOptions, include: ['*.ts'] }),
+  )
+  compilation = await tsc(['-p', folder])
+})
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+describe('the code in README and docs', () => {
+  test('is there', () => {
+    expect(blocks.length).toBeGreaterThan(5)
+    expect(blocks.some(({ title }) => title.startsWith('README.md'))).toBe(true)
+  })
+
+  test.each(blocks.map((block) => [block.title, block] as const))('at %s compiles', (title, { file }) => {
+    const errors = compilation.output.split('\n').filter((line) => line.includes(`${file}.ts(`))
+    expect(errors, title).toEqual([])
+  })
+
+  test('compiles as a whole', () => {
+    expect(compilation.output).toBe('')
+    expect(compilation.code).toBe(0)
+  })
+
+  const running = blocks.filter(({ runs }) => runs).map((block) => [block.title, block] as const)
+  test.concurrent.each(running)('at %s runs, and prints what it says', async (_, block) => {
+    // Not the file in the state folder of whoever runs this.
+    const env = { ...process.env, NO_COLOR: '1', HOLDFAST_URL: 'memory:' }
+    const { code, stdout, output } = await run(process.execPath, [join(folder, 'out', `${block.file}.js`)], { env })
+    expect(code, output).toBe(0)
+    if (block.says.length > 0) expect(stdout.trimEnd().split('\n'), output).toEqual(block.says)
+  })
+
+  test('has a driver in it that passes the conformance suite', async () => {
+    const program = `
+      import { after, before, describe, it } from 'node:test'
+      import { driverConformance } from 'holdfast/testing'
+      import { capabilities, createStore, mapDriver } from './${driverBlock}.js'
+      const atOnce = { concurrency: 100 }
+      const store = createStore()
+      driverConformance({
+        runner: { describe: (title, body) => describe(title, atOnce, body), it, beforeAll: before, afterAll: after },
+        name: 'map',
+        capabilities,
+        open: async () => ({ driver: async () => mapDriver(store), close: async () => {} }),
+      })`
+    writeFileSync(join(folder, 'out/conformance.mjs'), program)
+    const { code, output } = await run(process.execPath, [join(folder, 'out/conformance.mjs')])
+    expect(Number(/^# pass (\d+)$/m.exec(output)?.[1])).toBeGreaterThan(100)
+    expect(
+      code,
+      output
+        .split('\n')
+        .filter((line) => /^\s*not ok/.test(line))
+        .join('\n'),
+    ).toBe(0)
+  })
+
+  test('is left unrun only where it has to be', () => {
+    expect(blocks.filter(({ runs }) => !runs).length).toBeLessThanOrEqual(blocks.length / 4)
+  })
+})
+
+describe('links', () => {
+  test.each(pages)('in %s lead somewhere', (page) => {
+    const text = read(page)
+      .replaceAll(/^```[\s\S]*?^```/gm, '')
+      .replaceAll(/`[^`\n]*`/g, '')
+    const broken = [...text.matchAll(/\]\(([^)\s]+)\)/g)]
+      .map(([, target = '']) => target)
+      .filter((target) => !/^(?:https?|mailto):/.test(target))
+      .filter((target) => !leadsSomewhere(page, target))
+    expect(broken).toEqual([])
+  })
+
+  test('reach every page of docs from the README', () => {
+    const reached = new Set<string>()
+    const visit = (page: string): void => {
+      if (reached.has(page)) return
+      reached.add(page)
+      for (const [, target = ''] of read(page).matchAll(/\]\(([^)#\s]+\.md)(?:#[^)]*)?\)/g)) {
+        const next = join(dirname(page), target)
+        if (!/^https?:/.test(target) && existsSync(join(root, next))) visit(next)
+      }
+    }
+    visit('README.md')
+    expect(pages.filter((page) => page.startsWith('docs/') && !reached.has(page))).toEqual([])
+  })
+})
+
+describe('what the docs say of the code', () => {
+  test('the tables of capabilities are what the drivers say', async () => {
+    expect((await staleTables()).map(({ file }) => `${file} is out of date: npm run capabilities`)).toEqual([])
+  })
+
+  test('every bound of src/core/limits.ts stands in docs/safety.md, with its value', () => {
+    const rows = [...read('docs/safety.md').matchAll(/^\| .*? \| `([A-Z_]+)` \| ([\d,]+)/gm)]
+    const said = Object.fromEntries(rows.map(([, name, value = '']) => [name, Number(value.replaceAll(',', ''))]))
+    expect(said).toEqual({ ...limits })
+  })
+
+  test('every event and every error code stands in the docs', () => {
+    const concepts = read('docs/concepts.md')
+    const events = [...sourceOf('events.ts').matchAll(/^ {2}(\w+): \{ lockName|^ {2}(\w+): \{ error/gm)].map(
+      ([, about, bare]) => about ?? bare,
+    )
+    const codes = [...sourceOf('errors.ts').matchAll(/readonly code = '(\w+)'/g)].map(([, code]) => code)
+    expect(events.length).toBeGreaterThan(5)
+    expect(codes.length).toBeGreaterThan(5)
+    expect([...events, ...codes].filter((word) => !concepts.includes(`\`${word}\``))).toEqual([])
+  })
+
+  test('README and CONTRIBUTING name only scripts that are there', () => {
+    const { scripts } = JSON.parse(read('package.json')) as { scripts: Record<string, string> }
+    const named = pages.flatMap((page) => [...read(page).matchAll(/npm run ([\w-]+)/g)].map(([, name = '']) => name))
+    expect([...new Set(named)].filter((name) => scripts[name] === undefined)).toEqual([])
+  })
+
+  test('every development dependency has its reason in the decisions', () => {
+    const { devDependencies } = JSON.parse(read('package.json')) as { devDependencies: Record<string, string> }
+    const reasons = read('docs/decisions/0007-development-dependencies.md')
+    expect(Object.keys(devDependencies).filter((name) => !reasons.includes(`\`${name}\``))).toEqual([])
+  })
+
+  test('.ci/run calls the test command of the README', () => {
+    const command = 'npm ci && npm test'
+    expect(read('README.md')).toContain(command)
+    expect(read('.ci/run')).toContain(`\n${command}\n`)
+  })
+})
+
+function read(file: string): string {
+  return readFileSync(join(root, file), 'utf8')
+}
+
+function sourceOf(file: string): string {
+  return read(join('src/core', file))
+}
+
+function leadsSomewhere(page: string, target: string): boolean {
+  const [path = '', anchor] = target.split('#')
+  const file = path === '' ? page : join(dirname(page), path)
+  if (!existsSync(join(root, file))) return false
+  if (anchor === undefined || !file.endsWith('.md')) return true
+  const headings = [...read(file).matchAll(/^#+ (.+)$/gm)].map(([, heading = '']) => slugOf(heading))
+  return headings.includes(anchor)
+}
+
+/** As code hosts make it from a heading. */
+function slugOf(heading: string): string {
+  return heading
+    .toLowerCase()
+    .replaceAll(/[^\p{L}\p{N}\s_-]/gu, '')
+    .replaceAll(/\s/g, '-')
+}

@@ -1,0 +1,75 @@
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { compileExamples, exampleNames } from '../scripts/example.mjs'
+import { run } from '../scripts/support/command.mjs'
+
+const root = join(import.meta.dirname, '..')
+
+/** What each of them says, line by line. */
+const said: Record<string, string[]> = {
+  payment: ['instance-2 left it: instance-1 is already at order 123', 'instance-1 charged the card for order 123'],
+  'daily-report': ['the report has 12 pages', 'failed: the printer is on fire', 'somebody else is writing it'],
+  'long-job': [
+    'job:import:1: 90 s of work done on leases of 60 s, extended by hand, still held: true',
+    'job:import:2: 90 s of work done on leases of 60 s, kept by the heartbeat, still held: true',
+  ],
+  'scheduled-task': [
+    '5 instances, 1 ran the clean-up',
+    'clock in time: ran true',
+    'clock 10 s late: ran true',
+    'clock in time: ran true',
+    'clock 10 s late, lock kept for 60 s: ran false',
+  ],
+  names: [
+    'job:export:7 is held by instance-1 ',
+    'job:import:2026-01 is held by instance-1 { rows: 5000 }',
+    '5 locks are held: cron:daily-cleanup, job:export:7, job:import:2026-01, lock:user:42:profile-update, singleton:mail-queue',
+  ],
+  'await-using': [
+    'held, with a fencing token: true',
+    'held, with a fencing token: true',
+    'failed: the disk is full',
+    'free again: true',
+  ],
+  're-entry': [
+    'another task gets it meanwhile: false',
+    'booked the debit, held: true',
+    'booked the fee, held: true',
+    'transfer done, still held: true',
+    'booked the interest, held: true',
+  ],
+  abort: ['gave up: the user has gone, long before 60 s: true', 'stopped: the lease was lost: true, still held: false'],
+}
+
+let folder: string
+
+beforeAll(async () => {
+  mkdirSync(join(root, '.cache'), { recursive: true })
+  folder = mkdtempSync(join(root, '.cache/examples-'))
+  const { code, output } = await compileExamples(folder)
+  expect(output).toBe('')
+  expect(code).toBe(0)
+})
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+test('every example is run here, and in the list of its README', () => {
+  expect(Object.keys(said).sort()).toEqual(exampleNames)
+  const list = readFileSync(join(root, 'examples/README.md'), 'utf8')
+  expect(exampleNames.filter((name) => !list.includes(`(${name}.ts)`))).toEqual([])
+})
+
+test.concurrent.each(Object.entries(said))('the example %s runs as it stands', async (name, lines) => {
+  // 30 times faster than life: a lease of 60 s becomes one of 2 s, long enough for a machine that is busy.
+  const env = { ...process.env, EXAMPLE_SPEED: '30', NO_COLOR: '1', HOLDFAST_URL: 'memory:' }
+  const { code, stdout, output } = await run(process.execPath, [join(folder, `${name}.js`)], { env })
+  expect(
+    stdout
+      .trimEnd()
+      .split('\n')
+      .map((line) => line.trimEnd()),
+    output,
+  ).toEqual(lines.map((line) => line.trimEnd()))
+  expect(code).toBe(0)
+})

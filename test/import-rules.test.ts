@@ -1,0 +1,151 @@
+import { execFileSync } from 'node:child_process'
+import { existsSync, lstatSync, readdirSync, readFileSync } from 'node:fs'
+import { dirname, join, relative } from 'node:path'
+import { describe, expect, test } from 'vitest'
+
+const root = join(import.meta.dirname, '..')
+
+/**
+ * Who may import what. A folder may always import from itself, but for the drivers: each stands alone. `import type` counts like
+ * any other, since a type that is named binds as much as a function that is called.
+ */
+const rules: Record<string, { folder: RegExp; mayImport: RegExp }> = {
+  'core imports nothing but core': { folder: /^core\//, mayImport: /^core\// },
+  'connect.ts imports core': { folder: /^connect\.ts$/, mayImport: /^core\// },
+  'primitives import core, and connect.ts': {
+    folder: /^primitives\//,
+    mayImport: /^(?:primitives\/|core\/|connect\.ts$)/,
+  },
+  'drivers import core and drivers/support': { folder: /^drivers\//, mayImport: /^(?:core|drivers\/support)\// },
+  'testing imports core and primitives': { folder: /^testing\//, mayImport: /^(?:testing|core|primitives)\// },
+  'dashboard imports core and primitives': { folder: /^dashboard\//, mayImport: /^(?:dashboard|core|primitives)\// },
+  'cli imports what is public, core and primitives': {
+    folder: /^cli\//,
+    mayImport:
+      /^(?:cli\/|core\/|primitives\/|index\.ts$|connect\.ts$|drivers\/[^/]+\.ts$|(?:dashboard|testing)\/index\.ts$)/,
+  },
+  'index.ts imports anything but drivers': {
+    folder: /^index\.ts$/,
+    mayImport: /^(?:core\/|primitives\/|connect\.ts$)/,
+  },
+}
+
+describe('import rules', () => {
+  test.each(Object.entries(rules))('%s', (_, { folder, mayImport }) => {
+    const strays = imports
+      .filter(({ from, to, dynamic }) => folder.test(from) && to.startsWith('.') && !isConnectOpening(from, dynamic))
+      .map(({ from, to }) => ({ from, to: targetOf(from, to) }))
+      .filter(({ to }) => !mayImport.test(to))
+    expect(strays).toEqual([])
+  })
+
+  test('every file in src falls under a rule', () => {
+    const free = sources.filter((file) => !Object.values(rules).some(({ folder }) => folder.test(file)))
+    expect(free).toEqual([])
+  })
+
+  test('nothing outside of Node is imported but by a driver, and then only when it is asked for', () => {
+    const foreign = imports.filter(({ to }) => !to.startsWith('.') && !to.startsWith('node:'))
+    const strays = foreign.filter(
+      ({ from, dynamic, typeOnly }) => !/^(?:drivers|cli)\//.test(from) || !(dynamic || typeOnly),
+    )
+    expect(strays).toEqual([])
+  })
+
+  test('relative imports name the file that is there', () => {
+    const broken = imports.filter(
+      ({ from, to }) => to.startsWith('.') && !existsSync(join(root, 'src', targetOf(from, to))),
+    )
+    expect(broken).toEqual([])
+  })
+
+  test.each(['index.ts', 'testing/index.ts'].filter((file) => existsSync(join(root, 'src', file))))(
+    '%s has explicit named exports, and no logic',
+    (file) => {
+      const rest = read(file).replace(/^export (?:type )?\{[^}*]*\} from '[^']+';?$/gm, '')
+      expect(rest.trim()).toBe('')
+    },
+  )
+
+  test('the patterns here see every form of import', () => {
+    const code = [
+      `import a, { b } from './one.ts'`,
+      `import type {\n  C,\n} from './two.ts'`,
+      `import './three.ts'`,
+      `export * from './four.ts'`,
+      `export type { D } from './five.ts'`,
+      `const e = await import('./six.ts')`,
+      `type F = import('./seven.ts').F`,
+      `// import g from './comment.ts'`,
+      `new Worker(new URL('./eight.ts', import.meta.url))`,
+    ].join('\n')
+    expect(importsOf('x.ts', code).map(({ to, typeOnly, dynamic }) => [to, typeOnly, dynamic])).toEqual([
+      ['./one.ts', false, false],
+      ['./two.ts', true, false],
+      ['./three.ts', false, false],
+      ['./four.ts', false, false],
+      ['./five.ts', true, false],
+      ['./six.ts', false, true],
+      ['./seven.ts', false, true],
+      ['./eight.ts', false, true],
+    ])
+  })
+})
+
+test('no tracked file names a place of the machine it was written on', () => {
+  const machinePlaces = new RegExp(
+    ['work', 'root', 'home', 'Users'].map((name) => `(?<![\\w.~])/${name}/[\\w.-]+`).join('|'),
+  )
+  const listed = execFileSync(
+    'git',
+    ['-c', 'safe.directory=*', 'ls-files', '--cached', '--others', '--exclude-standard', '-z'],
+    { cwd: root, encoding: 'utf8' },
+  )
+  const found = listed
+    .split('\0')
+    .filter((file) => file !== '' && lstatSync(join(root, file), { throwIfNoEntry: false })?.isFile())
+    .flatMap((file) => {
+      const hit = machinePlaces.exec(readFileSync(join(root, file), 'utf8'))
+      return hit === null ? [] : [`${file}: ${hit[0]}`]
+    })
+  expect(found).toEqual([])
+})
+
+interface Import {
+  readonly from: string
+  readonly to: string
+  readonly typeOnly: boolean
+  readonly dynamic: boolean
+}
+
+const sources = readdirSync(join(root, 'src'), { recursive: true, encoding: 'utf8' })
+  .filter((file) => file.endsWith('.ts'))
+  .sort()
+
+const imports = sources.flatMap((file) => importsOf(file, read(file)))
+
+function read(file: string): string {
+  return readFileSync(join(root, 'src', file), 'utf8')
+}
+
+function importsOf(from: string, code: string): Import[] {
+  const statement =
+    /^(?:import|export)\s+(?<typeOnly>type\s+)?(?:[^'";]*?\sfrom\s+)?'(?<static>[^']+)'|\bimport\(\s*'(?<called>[^']+)'|\bnew URL\(\s*'(?<located>\.[^']+)'/gm
+  return [...code.replace(/\/\*[\s\S]*?\*\/|(?<!:)\/\/.*/g, '').matchAll(statement)].map(({ groups = {} }) => ({
+    from,
+    to: groups['static'] ?? groups['called'] ?? (groups['located'] as string),
+    typeOnly: groups['typeOnly'] !== undefined,
+    dynamic: groups['static'] === undefined,
+  }))
+}
+
+/** `connect.ts` is the one way from a URL to a driver, and imports only the one asked for. */
+function isConnectOpening(from: string, dynamic: boolean): boolean {
+  return from === 'connect.ts' && dynamic
+}
+
+/** A worker is started by its built name, which is `.js` wherever it is started from. */
+function targetOf(from: string, to: string): string {
+  const source = to.replace(/\.js$/, '.ts')
+  return relative(join(root, 'src'), join(root, 'src', dirname(from), source)).replaceAll('\\', '/')
+}

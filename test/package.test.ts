@@ -1,0 +1,193 @@
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { run, tsc } from '../scripts/support/command.mjs'
+import { publicEntries } from '../scripts/support/entries.mjs'
+
+const root = join(import.meta.dirname, '..')
+const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as Record<string, unknown>
+
+/** A project of somebody else's, with the package in it as npm would install it, and nothing of ours around it. */
+let consumer: string
+let files: string[]
+
+beforeAll(async () => {
+  consumer = mkdtempSync(join(tmpdir(), 'holdfast-consumer-'))
+  const { stdout, output, code } = await run('npm', [
+    'pack',
+    '--ignore-scripts',
+    '--json',
+    '--pack-destination',
+    consumer,
+  ])
+  expect(code, output).toBe(0)
+  const [packed] = JSON.parse(stdout) as [{ filename: string; files: { path: string }[] }]
+  files = packed.files.map(({ path }) => path)
+  const installed = join(consumer, 'node_modules/holdfast')
+  mkdirSync(installed, { recursive: true })
+  execFileSync('tar', ['xzf', join(consumer, packed.filename), '-C', installed, '--strip-components=1'])
+  writeFileSync(join(consumer, 'package.json'), JSON.stringify({ name: 'consumer', type: 'module', private: true }))
+})
+
+afterAll(() => rmSync(consumer, { recursive: true, force: true }))
+
+describe('what is published', () => {
+  test('is the built code, the stored format and the papers, and nothing else', () => {
+    const allowed = /^(?:dist\/.+\.(?:js|d\.ts)|protocol\/.+|README\.md|LICENSE|CHANGELOG\.md|package\.json)$/
+    expect(files.filter((file) => !allowed.test(file))).toEqual([])
+    for (const needed of ['README.md', 'LICENSE', 'CHANGELOG.md', 'dist/index.js', 'dist/index.d.ts']) {
+      expect(files).toContain(needed)
+    }
+  })
+
+  test('has declarations for every module', () => {
+    const modules = files.filter((file) => /^dist\/.+\.js$/.test(file))
+    expect(modules.map((file) => file.replace(/\.js$/, '.d.ts')).filter((file) => !files.includes(file))).toEqual([])
+  })
+
+  test('points to no file that is not in it', () => {
+    const installed = join(consumer, 'node_modules/holdfast')
+    const pointing = files
+      .filter((file) => /^dist\/.+\.(?:js|d\.ts)$/.test(file))
+      .filter((file) => /sourceMappingURL|\.\.\/src\//.test(readFileSync(join(installed, file), 'utf8')))
+    expect(pointing).toEqual([])
+  })
+
+  test('needs nothing at run time, and says that it has no side effects', () => {
+    expect(manifest['dependencies']).toBeUndefined()
+    expect(manifest['optionalDependencies']).toBeUndefined()
+    const peers = Object.keys((manifest['peerDependencies'] as object | undefined) ?? {})
+    const optional = (manifest['peerDependenciesMeta'] ?? {}) as Record<string, { optional?: boolean }>
+    expect(peers.filter((name) => optional[name]?.optional !== true)).toEqual([])
+    expect(manifest['sideEffects']).toBe(false)
+    expect(manifest['type']).toBe('module')
+  })
+
+  test('runs no script on installation', () => {
+    const scripts = Object.keys(manifest['scripts'] as Record<string, string>)
+    expect(scripts.filter((name) => /^(?:pre|post)?install$|^prepare$/.test(name))).toEqual([])
+  })
+})
+
+describe('the lock file', () => {
+  const lock = readFileSync(join(root, 'package-lock.json'), 'utf8')
+
+  test('names no download address', () => {
+    expect(lock).not.toMatch(/"resolved"/)
+  })
+
+  test('has every platform package that it mentions, or `npm ci` refuses it', () => {
+    type Locked = { optionalDependencies?: Record<string, string> }
+    const { packages } = JSON.parse(lock) as { packages: Record<string, Locked> }
+    const missing = Object.entries(packages).flatMap(([at, { optionalDependencies = {} }]) =>
+      Object.keys(optionalDependencies).filter(
+        (name) =>
+          packages[`node_modules/${name}`] === undefined && packages[`${at}/node_modules/${name}`] === undefined,
+      ),
+    )
+    expect(missing, 'a version that the registry has for every platform is needed, see CONTRIBUTING.md').toEqual([])
+  })
+})
+
+describe('in a project that installed it', () => {
+  test('every entry can be imported, and a lock can be held', async () => {
+    const program = `
+      ${publicEntries()
+        .map(({ name }) => `await import('${name}')`)
+        .join('\n')}
+      import { DistributedLock } from 'holdfast'
+      import { memoryDriver } from 'holdfast/drivers/memory'
+      const lock = new DistributedLock({ driver: memoryDriver() })
+      console.log(await lock.withLock('a', async (lease) => lease.held))
+    `
+    writeFileSync(join(consumer, 'use.js'), program)
+    const { stdout, output } = await run(process.execPath, ['use.js'], { cwd: consumer })
+    expect(stdout, output).toBe('true\n')
+  })
+
+  test('the command is there, and knows its version', async () => {
+    const { stdout, output } = await run(process.execPath, ['node_modules/holdfast/dist/cli/main.js', '--version'], {
+      cwd: consumer,
+    })
+    expect(stdout, output).toBe(`${manifest['version']}\n`)
+  })
+
+  test('the stored format is found where the package is installed', async () => {
+    const program = `
+      import { connect } from 'holdfast'
+      const driver = await connect('sqlite:locks.db')
+      console.log((await driver.inspect({})).leases.length)
+      await driver.close()`
+    symlinkSync(join(root, 'node_modules/libsql'), join(consumer, 'node_modules/libsql'))
+    const { stdout, output } = await run(process.execPath, ['--input-type=module', '-e', program], { cwd: consumer })
+    expect(stdout, output).toBe('0\n')
+  })
+
+  test('what is no entry cannot be imported', async () => {
+    for (const inner of ['holdfast/core/link', 'holdfast/dist/core/link.js', 'holdfast/drivers/support/x']) {
+      const { code, output } = await run(process.execPath, ['--input-type=module', '-e', `await import('${inner}')`], {
+        cwd: consumer,
+      })
+      expect(code).not.toBe(0)
+      expect(output).toContain('ERR_PACKAGE_PATH_NOT_EXPORTED')
+    }
+  })
+
+  test('importing it starts nothing: a process that only imports it ends by itself', async () => {
+    const { code, stdout } = await run(
+      process.execPath,
+      ['--input-type=module', '-e', `await import('holdfast'); console.log(process.getActiveResourcesInfo().length)`],
+      { cwd: consumer },
+    )
+    expect(code).toBe(0)
+    expect(Number(stdout)).toBeLessThanOrEqual(2) // its own standard output and error
+  })
+
+  test.each([
+    { module: 'node16', moduleResolution: 'node16', lib: ['ES2022', 'ESNext.Disposable', 'DOM'], types: [] },
+    { module: 'nodenext', moduleResolution: 'nodenext', lib: ['ES2022', 'ESNext.Disposable'], types: ['node'] },
+    { module: 'esnext', moduleResolution: 'bundler', lib: ['ES2022', 'ESNext.Disposable', 'DOM'], types: [] },
+  ])('its types hold under $moduleResolution resolution, types: $types, libraries checked', async (options) => {
+    const folder = mkdtempSync(join(consumer, 'types-'))
+    if (options.types.length > 0) {
+      mkdirSync(join(folder, 'node_modules'))
+      for (const name of ['@types', 'undici-types']) {
+        symlinkSync(join(root, 'node_modules', name), join(folder, 'node_modules', name))
+      }
+    }
+    const imports = publicEntries().map(({ name }, index) => `import * as entry${index} from '${name}'`)
+    writeFileSync(
+      join(folder, 'use.ts'),
+      `${imports.join('\n')}
+      import { DistributedLock, type Lease, LeaseLostError } from 'holdfast'
+      import { memoryDriver } from 'holdfast/drivers/memory'
+      export const entries = [${imports.map((_, index) => `entry${index}`).join(', ')}]
+      const lock = new DistributedLock({ driver: memoryDriver() })
+      export const length: number = await lock.withLock('a', async (lease: Lease) => lease.lockName.length)
+      const result = await lock.acquire('a')
+      export const text: string = result.acquired ? result.lock.holderId : result.error
+      export const isLost = (error: unknown) => error instanceof LeaseLostError && error.code === 'LEASE_LOST'
+      `,
+    )
+    writeFileSync(
+      join(folder, 'tsconfig.json'),
+      JSON.stringify({
+        compilerOptions: {
+          ...options,
+          target: 'ES2022',
+          strict: true,
+          exactOptionalPropertyTypes: true,
+          noEmit: true,
+          skipLibCheck: false,
+        },
+        files: ['use.ts'],
+      }),
+    )
+    writeFileSync(join(folder, 'package.json'), JSON.stringify({ type: 'module' }))
+    const { code, output } = await tsc(['-p', folder])
+    expect(output).toBe('')
+    expect(code).toBe(0)
+  })
+})

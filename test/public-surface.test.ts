@@ -1,0 +1,29 @@
+import { expect, test } from 'vitest'
+import { publicSurface, storedSurface, surfaceHint } from '../scripts/public-surface.mjs'
+import { publicEntries } from '../scripts/support/entries.mjs'
+
+test('the public surface is the one that was agreed on', () => {
+  expect(publicSurface(), surfaceHint).toBe(storedSurface())
+})
+
+test('every entry of the package is in it', () => {
+  const listed = [...storedSurface().matchAll(/^entry (.+)$/gm)].map(([, name]) => name)
+  expect(listed).toEqual(publicEntries().map(({ name }) => name))
+  expect(listed).toContain('holdfast')
+})
+
+test('it holds the names and signatures that the design fixes', () => {
+  const surface = storedSurface().replaceAll(/\s+/g, ' ')
+  for (const fixed of [
+    'acquire(lockName: string, options?: LockOptions): Promise<LockResult>',
+    'release(lockName: string): Promise<boolean>',
+    'extend(lockName: string, additionalSeconds: number): Promise<boolean>',
+    'withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options?: LockOptions): Promise<T>',
+    'hold(lockName: string, options?: LockOptions): Promise<Lease>',
+    'releaseAll(): Promise<void>',
+    'getDistributedLock(): DistributedLock',
+    'interface Lease extends LockInfo, AsyncDisposable',
+  ]) {
+    expect(surface).toContain(fixed)
+  }
+})

@@ -1,0 +1,54 @@
+import {
+  type AbortedError,
+  type ClosedError,
+  HoldfastError,
+  type InvalidArgumentError,
+  type LeaseLostError,
+  type NotAcquiredError,
+  type NotHeldError,
+  type OverloadError,
+  type StoreError,
+  type UnsupportedError,
+} from 'holdfast'
+import type { Equal } from './equal.ts'
+
+type AnyError =
+  | AbortedError
+  | ClosedError
+  | InvalidArgumentError
+  | LeaseLostError
+  | NotAcquiredError
+  | NotHeldError
+  | OverloadError
+  | StoreError
+  | UnsupportedError
+
+export const codesAreLiterals: Equal<
+  AnyError['code'],
+  | 'ABORTED'
+  | 'CLOSED'
+  | 'INVALID_ARGUMENT'
+  | 'LEASE_LOST'
+  | 'NOT_ACQUIRED'
+  | 'NOT_HELD'
+  | 'OVERLOADED'
+  | 'STORE_UNAVAILABLE'
+  | 'UNSUPPORTED'
+> = true
+
+export function codeTellsThemApart(error: AnyError): string | number {
+  // @ts-expect-error only some of them are about a lock name
+  void error.lockName
+  if (error.code === 'LEASE_LOST') return error.fencingToken
+  if (error.code === 'INVALID_ARGUMENT') return error.rule
+  // @ts-expect-error no error has this code
+  if (error.code === 'LOST') return 0
+  return error.message
+}
+
+export function allHaveOneAncestor(error: AnyError): HoldfastError & Error {
+  return error
+}
+
+// @ts-expect-error the ancestor is for `instanceof`, not for making
+export const made = new HoldfastError('nothing in particular')
