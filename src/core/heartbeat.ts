@@ -59,6 +59,9 @@ class LocalKeeping implements Keeping {
   readonly #repeats: boolean
   /** The heartbeat renews no more after this moment (`maxHoldSeconds`). */
   readonly #stopsAtMs: number
+  #latest: Promise<boolean> | undefined
+  /** What the caller is extending to just now: a heartbeat meanwhile must not shorten it. */
+  #askedMs = 0
   #renewAtMs = Number.POSITIVE_INFINITY
 
   constructor(parts: HeartbeatParts, lease: Kept, sent: Instant, grantedMs: number, options: LeaseOptions) {
@@ -91,6 +94,21 @@ class LocalKeeping implements Keeping {
   }
 
   async renew(ttlMs: number): Promise<boolean> {
+    this.#askedMs = ttlMs
+    try {
+      // The heartbeat's own renewal, if it is still under way, could arrive after this one and undo what the caller asked for.
+      await this.#latest?.catch(() => undefined)
+      return await this.#renewOnce(ttlMs)
+    } finally {
+      this.#askedMs = 0
+    }
+  }
+
+  end(): void {
+    this.#parts.agenda.clear(this.#lease)
+  }
+
+  async #renewOnce(ttlMs: number): Promise<boolean> {
     const { clock, link, events } = this.#parts
     const lease = this.#lease
     // A stalled process must not renew its way past a loss that it has not noticed: asked before sending …
@@ -114,17 +132,14 @@ class LocalKeeping implements Keeping {
     return true
   }
 
-  end(): void {
-    this.#parts.agenda.clear(this.#lease)
-  }
-
   #beat(nowMs: number): void {
     const { random, events } = this.#parts
     const lease = this.#lease
     const { ttlMs } = lease
     // The next try does not wait for this one's answer: a renewal that hangs must not use up the lease.
     this.#renewAtMs = nowMs + (ttlMs / RETRY_PARTS) * (1 - random.fraction() * JITTER)
-    this.renew(ttlMs).catch((error: unknown) => {
+    this.#latest = this.#renewOnce(Math.max(ttlMs, this.#askedMs))
+    this.#latest.catch((error: unknown) => {
       // One failed renewal is no loss. Anything but "not known" would fail in the same way the next time.
       if (!(error instanceof StoreError)) lease.lose('it could not be renewed', error)
       else events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
