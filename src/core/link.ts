@@ -52,6 +52,7 @@ export class Link {
   readonly #consumes: Batch<RateRequest, RateAnswer>
   /** Claims that nobody wants any more. A grant that arrives for one of them has to be given back. */
   readonly #over = new WeakSet<Claim>()
+  readonly #asking = new Set<Promise<AcquireAnswer>>()
   readonly #detached = new Set<Promise<void>>()
   readonly #postponed = new Set<() => void>()
   readonly #waiters = new Map<string, Set<Waiter>>()
@@ -79,7 +80,11 @@ export class Link {
   }
 
   acquire(claim: Claim): Promise<AcquireAnswer> {
-    return this.#acquires.add(claim)
+    const asking = this.#acquires.add(claim)
+    this.#asking.add(asking)
+    const asked = (): boolean => this.#asking.delete(asking)
+    asking.then(asked, asked)
+    return asking
   }
 
   renew(renewal: Renewal): Promise<RenewAnswer> {
@@ -129,9 +134,10 @@ export class Link {
     this.#postponed.add(release)
   }
 
-  /** Resolves when nothing is left running in the background. */
+  /** Resolves when nothing is under way any more: no claim whose grant might have to be given back, no release. */
   async settled(): Promise<void> {
-    while (this.#detached.size > 0) await Promise.all(this.#detached)
+    while (this.#asking.size > 0 || this.#detached.size > 0)
+      await Promise.allSettled([...this.#asking, ...this.#detached])
   }
 
   /** True if the waiter may ask at once: where the store has no queue, only the first of this process contends. */
