@@ -148,13 +148,13 @@ function close() {
     'rising tokens': risingTokens,
     overlaps,
     takeovers: takeovers.length,
-    'refused writes': refusedWrites.length,
+    refusals: refusedWrites.length,
   }
   screen.print()
   screen.print(
     Object.entries(counts)
       .map(([what, count]) => `${what} ${count}`)
-      .join(' · '),
+      .join(', '),
   )
   return said.every(({ shown }) => shown) ? 0 : 1
 }
@@ -184,8 +184,8 @@ function react(event) {
     const answer = event.accepted ? paint('green', 'accepted') : paint(['bold', 'red'], 'REFUSED')
     screen.line(at, `${who} writes ${balance}, token ${short(token)}: ${answer}`)
     if (!event.accepted) {
-      screen.line(at, `the balance stays ${account.balance}; an account that does not look`)
-      screen.line(at, `at tokens took the late write, and has ${careless.balance} now`)
+      screen.line(at, `so the balance stays ${account.balance}`)
+      screen.line(at, `an account without that check has ${careless.balance} now`)
     }
     cast.tell(who, 'answer')
   }

@@ -1,0 +1,119 @@
+import { describe, expect, test } from 'vitest'
+import { createStore, SLOW, type Store, UNTIL_CLOSED } from './holdfast.ts'
+
+describe.concurrent('holdfast ls', SLOW, () => {
+  test('says so when nobody holds a lock', async () => {
+    await using store = createStore()
+    expect(await store.run(['ls'])).toEqual({ code: 0, stdout: 'nobody holds a lock\n', stderr: '' })
+    expect(await store.run(['ls', '--json'])).toEqual({ code: 0, stdout: '', stderr: '' })
+  })
+
+  test('shows who holds and who waits, as a table', async () => {
+    await using store = createStore()
+    const { holder, waiter } = await busy(store)
+    const { code, stdout } = await store.run(['ls'])
+    expect(code).toBe(0)
+    const time = String.raw`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`
+    const [head = '', ...rows] = stdout.trimEnd().split('\n')
+    expect(head).toMatch(/^LOCK +MODE +HOLDER +SINCE +EXPIRES +TOKEN$/)
+    expect(rows).toEqual([
+      expect.stringMatching(
+        new RegExp(String.raw`^cron:a +holds +exclusive +\S+:${holder.pid} +${time} +${time} +\d+$`),
+      ),
+      expect.stringMatching(new RegExp(String.raw`^cron:a +waits +exclusive +\S+:${waiter.pid} +${time}$`)),
+      expect.stringMatching(/^report +holds +shared /),
+    ])
+    // Every column begins where its head does.
+    for (const row of rows) expect(row.slice(head.indexOf('MODE'))).toMatch(/^(?:exclusive|shared)/)
+  })
+
+  test('shows the same as JSON, one line each', async () => {
+    await using store = createStore()
+    const { holder, waiter } = await busy(store)
+    const { code, stdout } = await store.run(['ls', '--json'])
+    expect(code).toBe(0)
+    const lines = stdout
+      .trimEnd()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Record<string, unknown>)
+    const lease = await store.lease('cron:a')
+    expect(lines).toEqual([
+      expect.objectContaining({
+        state: 'holds',
+        lockName: 'cron:a',
+        holderId: lease.holderId,
+        mode: 'exclusive',
+        fencingToken: lease.fencingToken,
+        acquiredAt: new Date(lease.acquiredAtMs).toISOString(),
+        metadata: { command: 'sh', pid: holder.pid },
+      }),
+      expect.objectContaining({ state: 'holds', lockName: 'report', mode: 'shared' }),
+      expect.objectContaining({
+        state: 'waits',
+        lockName: 'cron:a',
+        holderId: expect.stringMatching(new RegExp(`:${waiter.pid}$`)),
+      }),
+    ])
+    for (const line of lines) {
+      const times = line['state'] === 'holds' ? ['acquiredAt', 'expiresAt'] : ['waitingSince']
+      for (const time of times) expect(new Date(String(line[time])).toISOString()).toBe(line[time])
+    }
+  })
+
+  test('shows only what begins with a prefix', async () => {
+    await using store = createStore()
+    await busy(store)
+    const { stdout } = await store.run(['ls', 'rep', '--json'])
+    expect(
+      stdout
+        .trimEnd()
+        .split('\n')
+        .map((line) => JSON.parse(line).lockName),
+    ).toEqual(['report'])
+    expect(await store.run(['ls', 'nothing'])).toMatchObject({ code: 0, stdout: 'nobody holds a lock\n' })
+  })
+
+  test('shows more names than fit on one page of the store’s answers', async () => {
+    await using store = createStore()
+    const driver = await store.driver()
+    const names = Array.from({ length: 250 }, (_, index) => `job:${String(index).padStart(3, '0')}`)
+    await driver.acquire(
+      names.map((lockName) => ({
+        lockName,
+        claimId: lockName,
+        holderId: 'test',
+        mode: 'exclusive',
+        permits: 1,
+        ttlMs: 600_000,
+        waitMs: 0,
+      })),
+    )
+    const { stdout } = await store.run(['ls', '--json'])
+    expect(
+      stdout
+        .trimEnd()
+        .split('\n')
+        .map((line) => JSON.parse(line).lockName),
+    ).toEqual(names)
+  })
+
+  test('ends quietly when nobody reads on, as in holdfast ls | head -1', async () => {
+    await using store = createStore()
+    await busy(store)
+    const run = store.start(['ls'])
+    run.deafen()
+    expect(await run.exited).toBe(0)
+    expect(run.stderr).toBe('')
+  })
+})
+
+/** One that holds, one that waits for it, and a shared one on another name. */
+async function busy(store: Store) {
+  const holder = store.start(['run', 'cron:a', '--', ...UNTIL_CLOSED])
+  const shared = store.start(['run', 'report', '--shared', '--', ...UNTIL_CLOSED])
+  await holder.says(/up/)
+  await shared.says(/up/)
+  const waiter = store.start(['run', 'cron:a', '--', 'true'])
+  await store.waiting('cron:a', 1)
+  return { holder, waiter }
+}
