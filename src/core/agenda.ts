@@ -165,5 +165,5 @@ interface Entry {
   index: number
 }
 
-/** More than clock discipline ever slews between two ticks. */
-const WALL_JUMP_MS = 100
+/** More than clock discipline ever slews between two ticks, and than the wall clock's whole milliseconds make up. */
+const WALL_JUMP_MS = 5

@@ -44,6 +44,10 @@ export const later = (instant: Instant, ms: number): Instant => ({
 export const isPast = (deadline: Instant, now: Instant): boolean =>
   now.monotonicMs >= deadline.monotonicMs || now.wallMs >= deadline.wallMs
 
+/** When a deadline will be past, as a moment of the monotonic clock, if both clocks go on as they do. */
+export const dueAtMs = (deadline: Instant, now: Instant): number =>
+  Math.min(deadline.monotonicMs, now.monotonicMs + deadline.wallMs - now.wallMs)
+
 /** Each clock is judged on its own: after one of them stood still or was set, the two no longer move together. */
 export const earlier = (a: Instant, b: Instant): Instant => ({
   monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),

@@ -107,6 +107,11 @@ export interface Refusal {
   readonly ahead?: number
   /** When asking again may bring something new although nobody was woken, such as when a lease runs out. */
   readonly askAgainMs?: number
+  /**
+   * The store's clock at this answer. For drivers that hand grants over: a grant that was made before a later refusal has ended by then, and its
+   * message may still be on its way. Without it a grant that is handed over counts as a hint to ask again.
+   */
+  readonly answeredAtMs?: number
 }
 
 export interface LeaseRef {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { Worker } from 'node:worker_threads'
-import { type Instant, later, type Timer } from './clock.ts'
+import { dueAtMs, type Instant, later, type Timer } from './clock.ts'
 import type { LeaseRef, Reopen } from './driver.ts'
 import { StoreError } from './errors.ts'
 import { createHeartbeat, type Heartbeat, type HeartbeatParts, type Keeping, type Kept } from './heartbeat.ts'
@@ -64,7 +64,8 @@ class ThreadHeartbeat implements Heartbeat {
   }
 
   schedule(lease: Kept, keeping: Keeping): void {
-    this.#parts.agenda.set(lease, keeping.deadline.monotonicMs)
+    const { agenda, clock } = this.#parts
+    agenda.set(lease, dueAtMs(keeping.deadline, clock.now()))
   }
 
   end(lease: Kept, slot: Slot): void {

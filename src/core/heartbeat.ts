@@ -1,5 +1,5 @@
 import type { Agenda, Task } from './agenda.ts'
-import type { Clock, Instant } from './clock.ts'
+import { type Clock, dueAtMs, type Instant } from './clock.ts'
 import type { LeaseRef } from './driver.ts'
 import { StoreError } from './errors.ts'
 import type { Emitter } from './events.ts'
@@ -146,18 +146,25 @@ class LocalKeeping implements Keeping {
     })
   }
 
-  /** Due when two thirds of the time to live are left, on the agenda's grid. */
+  /**
+   * Due when two thirds of the time to live are left, on the agenda's grid; and where less than that can be relied on anyway, after a third
+   * of it: a renewal that brings less than was hoped for must not be followed by the next one at once.
+   */
   #nextRenewal(): number {
     if (!this.#repeats) return Number.POSITIVE_INFINITY
-    const { random, agenda } = this.#parts
+    const { clock, random, agenda } = this.#parts
     const { ttlMs } = this.#lease
-    const dueMs = this.deadline.monotonicMs - ttlMs * (2 / 3 + random.fraction() * JITTER)
-    return agenda.round(dueMs, ttlMs / GRID)
+    const now = clock.now()
+    const endMs = dueAtMs(this.deadline, now)
+    const aimMs = Math.min(ttlMs, endMs - now.monotonicMs)
+    const dueMs = endMs - aimMs * (2 / 3 + random.fraction() * JITTER)
+    return agenda.round(dueMs, aimMs / GRID)
   }
 
   #schedule(): void {
     this.#parts.onMoved?.(this.#lease, this)
-    this.#parts.agenda.set(this.#lease, Math.min(this.deadline.monotonicMs, this.#renewAtMs))
+    const { agenda, clock } = this.#parts
+    agenda.set(this.#lease, Math.min(dueAtMs(this.deadline, clock.now()), this.#renewAtMs))
   }
 }
 

@@ -202,7 +202,9 @@ export class Link {
       (answers) => {
         answers.forEach((answer, index) => {
           const claim = claims[index]
-          if (claim === undefined || answer instanceof Error || !answer.granted || !this.#over.has(claim)) return
+          if (claim === undefined || answer instanceof Error || !this.#over.has(claim)) return
+          // Granted, or standing in the queue: both are for nobody.
+          if (!answer.granted && claim.waitMs === 0) return
           this.withdraw(claim, () => undefined)
         })
       },

@@ -89,7 +89,11 @@ export class PendingClaim implements Task, Waiter {
     // While a request is under way its answer will say the same; taking the grant now would let that request arrive
     // after the lock was given back, and take it anew for nobody.
     if (this.#done || this.#asking || this.#askedSent === undefined) return
-    this.#take(grant, this.#askedSent)
+    // A message can be overtaken by the answer to a later question. Only a grant that was made after the last refusal is still to come
+    // when that question was sent, so that the lease can be trusted from there.
+    const refusedAtMs = this.#refusal?.answeredAtMs ?? Number.POSITIVE_INFINITY
+    if (this.#failure === undefined && grant.acquiredAtMs >= refusedAtMs) this.#take(grant, this.#askedSent)
+    else this.#ask()
   }
 
   /** Ends it with an error, and takes back whatever it has or will have got. */

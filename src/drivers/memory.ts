@@ -164,13 +164,13 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       const seen = holder && { holder: recordOf(holder) }
       if (waitMs > 0) lock.waiters = queue
       keep(lockName, lock)
-      if (waitMs === 0) return { granted: false, ...seen }
+      if (waitMs === 0) return { granted: false, ...seen, answeredAtMs: now }
       const ahead = queue.indexOf(waiter)
       const nextEndMs = Math.min(...lock.leases.map((lease) => lease.expiresAtMs - now))
       const nextGoneMs = Math.min(...queue.slice(0, ahead).map((each) => each.expiresAtMs - now))
       // The first waits for a lease to run out; the others for somebody before them, who may be dead, to be gone.
       const askAgainMs = ahead === 0 ? nextEndMs : nextGoneMs
-      return { granted: false, ...seen, ahead, askAgainMs }
+      return { granted: false, ...seen, ahead, askAgainMs, answeredAtMs: now }
     },
 
     renew({ lockName, claimId, fencingToken, ttlMs }) {
