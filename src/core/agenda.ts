@@ -104,7 +104,10 @@ export class Agenda {
     for (const task of due) if (this.#entries.has(task)) task.due()
   }
 
-  /** Re-arms only when the next moment has come nearer: a timer that fires with nothing due costs less than moving it every time. */
+  /**
+   * Moves the timer only when the next moment has come nearer. One that fires with nothing due costs less than moving it every time; and a timer that
+   * is moved at every claim would never fire while claims come faster than a timer's shortest delay.
+   */
   #arm(): void {
     const first = this.#heap[0]
     if (first === undefined) {
@@ -114,13 +117,14 @@ export class Agenda {
       return
     }
     const keepsAlive = this.#keepAlives > 0
-    if (this.#timer !== undefined && this.#timerKeepsAlive === keepsAlive && first.atMs >= this.#timerAtMs) return
+    if (this.#timerKeepsAlive !== keepsAlive) this.#timer?.keepAlive?.(keepsAlive)
+    this.#timerKeepsAlive = keepsAlive
+    if (first.atMs >= this.#timerAtMs) return
     const nowMs = this.#clock.now().monotonicMs
     const atMs = Math.min(first.atMs, nowMs + LONGEST_NAP_MS)
-    if (this.#timer !== undefined && this.#timerKeepsAlive === keepsAlive && atMs >= this.#timerAtMs) return
+    if (atMs >= this.#timerAtMs) return
     this.#timer?.cancel()
     this.#timerAtMs = atMs
-    this.#timerKeepsAlive = keepsAlive
     this.#timer = this.#clock.setTimer(() => this.#tick(), atMs - nowMs, keepsAlive)
   }
 

@@ -17,6 +17,8 @@ export interface Instant {
 
 export interface Timer {
   cancel(): void
+  /** Whether it keeps the process alive from now on. A clock that keeps nothing alive, as a test's, has no such thing. */
+  keepAlive?(keepsAlive: boolean): void
 }
 
 /** Node fires a timer of more than 2^31 − 1 ms at once. */
@@ -31,7 +33,10 @@ export const systemClock: Clock = {
   setTimer(run, delayMs, keepsAlive = false) {
     const timer = setTimeout(run, Math.min(Math.max(delayMs, 0), LONGEST_TIMER_MS))
     if (!keepsAlive) timer.unref()
-    return { cancel: () => clearTimeout(timer) }
+    return {
+      cancel: () => clearTimeout(timer),
+      keepAlive: (on) => void (on ? timer.ref() : timer.unref()),
+    }
   },
 }
 

@@ -158,7 +158,8 @@ class LocalKeeping implements Keeping {
     const endMs = dueAtMs(this.deadline, now)
     const aimMs = Math.min(ttlMs, endMs - now.monotonicMs)
     const dueMs = endMs - aimMs * (2 / 3 + random.fraction() * JITTER)
-    return agenda.round(dueMs, aimMs / GRID)
+    // Powers of two, so that leases whose times differ a little share a grid.
+    return agenda.round(dueMs, 2 ** Math.floor(Math.log2(aimMs / GRID)))
   }
 
   #schedule(): void {

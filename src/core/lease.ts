@@ -171,8 +171,10 @@ export class HeldLease implements Lease, Kept {
     if (!this.held) return false
     const heldMs = this.#context.clock.now().monotonicMs - this.#answeredMs
     // From here on nobody may rely on it, whatever becomes of the call.
-    this.#end('released')
     const tooEarlyMs = Math.ceil(this.#options.minHoldMs - heldMs)
+    this.#end('released')
+    // A late answer to the claim's own request must not free what is kept for minHoldSeconds.
+    if (tooEarlyMs <= 0) this.#context.link.forget(this.claim)
     try {
       const wasHeld = await (tooEarlyMs > 0 ? this.#giveBackIn(tooEarlyMs) : this.#giveBackNow())
       if (wasHeld) this.#context.events.emit('released', () => ({ ...this.eventBase, heldMs }))
@@ -207,6 +209,7 @@ export class HeldLease implements Lease, Kept {
     )
     this.#end(error)
     const { link, events } = this.#context
+    link.forget(this.claim)
     // The store may still have it, for the margin's length or for ever (a session): nobody here relies on it any more.
     link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure))
     events.emit('lost', () => ({ ...this.eventBase, error }))
@@ -241,7 +244,6 @@ export class HeldLease implements Lease, Kept {
   #end(how: 'released' | LeaseLostError): void {
     this.#ended = how
     this.#stopWatching?.()
-    this.#context.link.forget(this.claim)
     this.#keeping.end()
     this.#context.ended(this)
     this.#options.onEnd?.(this)

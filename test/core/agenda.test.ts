@@ -17,7 +17,13 @@ function handClock() {
       lastId += 1
       const id = lastId
       state.timers.set(id, { atMs: state.nowMs + delayMs, run, keepsAlive })
-      return { cancel: () => state.timers.delete(id) }
+      return {
+        cancel: () => state.timers.delete(id),
+        keepAlive: (on) => {
+          const timer = state.timers.get(id)
+          if (timer !== undefined) timer.keepsAlive = on
+        },
+      }
     },
   }
   function runUntil(untilMs: number): void {
@@ -92,6 +98,25 @@ describe('the agenda', () => {
     expect(alive()).toEqual([true])
     agenda.clear(waiter)
     expect(alive()).toEqual([false])
+  })
+
+  it('is not put off by claims that come and go faster than a timer fires', () => {
+    const { clock, state } = handClock()
+    const agenda = new Agenda(clock, random)
+    const set = clock.setTimer
+    let armed = 0
+    clock.setTimer = (...all) => {
+      armed += 1
+      return set(...all)
+    }
+    agenda.set({ keepsAlive: false, due: () => undefined }, 50)
+    for (let i = 0; i < 100; i += 1) {
+      const claim = { keepsAlive: true, due: () => undefined }
+      state.nowMs += 0.4
+      agenda.set(claim, state.nowMs + 1_000)
+      agenda.clear(claim)
+    }
+    expect(armed).toBe(1)
   })
 
   it('failure 3: a machine that slept is noticed within a second, and every task looks at the clock', () => {

@@ -9,6 +9,12 @@ export const SHORT_MS = 200
 /** The same for a lease that a client must get first: an answer that takes longer than this is no grant. */
 export const BRIEF_SECONDS = 0.4
 
+/** A lease that is meant to be kept although it is renewed in time only: two thirds of this is what a machine may stall. */
+export const KEPT_SECONDS = 3
+
+/** How long a claim waits in vain: its first answer must come before that, else it is not known who holds the lock. */
+export const VAIN_SECONDS = 1
+
 /** How long the suite waits for what must happen. Far beyond any delay of a loaded machine, below runners' timeouts. */
 const PATIENCE_MS = 10_000
 
@@ -40,6 +46,15 @@ export async function until<T>(what: string, look: () => T | Promise<T>): Promis
     await sleep(LOOK_EVERY_MS)
   }
 }
+
+/**
+ * Lets every timer run that is due by now. After a stall Node runs them in an order of its own, so what a timer owes is
+ * asked for only when all of them had their turn.
+ */
+export const timersRun = (): Promise<void> =>
+  new Promise((resolve) => {
+    setImmediate(resolve)
+  })
 
 /** As `until`, for something that settles by itself. */
 export async function within<T>(what: string, promise: Promise<T>): Promise<T> {

@@ -3,7 +3,7 @@ import { type Clock, systemClock } from '../../../core/clock.ts'
 import { LeaseLostError } from '../../../core/errors.ts'
 import { fails, holdReply, losesReply } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
-import { BRIEF_SECONDS, monotonicMs, sleep, until, within } from '../timing.ts'
+import { BRIEF_SECONDS, KEPT_SECONDS, monotonicMs, sleep, timersRun, until, within } from '../timing.ts'
 
 /** What can go wrong while a lease is kept. */
 export const renewalFaults: Group = (test) => {
@@ -15,6 +15,7 @@ export const renewalFaults: Group = (test) => {
       const fault = how === 'hangs' ? a.wire.hangs : fails
       for (const method of ['acquire', 'renew', 'release'] as const) a.wire.always(method, fault)
       await within('the rival to take over', b.lock.hold(scene.lockName, { blockingTimeoutSeconds: 30 }))
+      await timersRun()
       assert.equal(signal.aborted, true, 'a rival had the lock before the holder was told')
       assert.ok(signal.reason instanceof LeaseLostError)
       assert.throws(() => lease.assertHeld(), LeaseLostError)
@@ -40,7 +41,7 @@ export const renewalFaults: Group = (test) => {
   test('fault: one renewal that fails does not end a healthy lease', async (scene) => {
     const { lock, wire } = await scene.lock()
     wire.once('renew', fails)
-    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 1.5 })
+    const lease = await lock.hold(scene.lockName, { timeoutSeconds: KEPT_SECONDS })
     const { signal } = lease
     await until('a renewal after the one that failed', () => wire.counts.renew.answered >= 1)
     assert.equal(wire.counts.renew.calls >= 2, true)
@@ -52,7 +53,7 @@ export const renewalFaults: Group = (test) => {
   test('one renewal whose reply is lost does not end a healthy lease', async (scene) => {
     const { lock, wire } = await scene.lock()
     wire.once('renew', losesReply)
-    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 1.5 })
+    const lease = await lock.hold(scene.lockName, { timeoutSeconds: KEPT_SECONDS })
     await until('a renewal after the one that was lost', () => wire.counts.renew.answered >= 2)
     assert.equal(lease.held, true)
     assert.equal(await lease.release(), true)
@@ -63,8 +64,8 @@ export const renewalFaults: Group = (test) => {
     const { lock, wire } = await scene.lock({ callTimeoutSeconds: 5 })
     const startedMs = monotonicMs()
     wire.once('renew', wire.hangs)
-    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 1.2 })
-    await until('more than the time to live', () => monotonicMs() - startedMs > 1_400)
+    const lease = await lock.hold(scene.lockName, { timeoutSeconds: KEPT_SECONDS })
+    await until('more than the time to live', () => monotonicMs() - startedMs > KEPT_SECONDS * 1_100)
     assert.equal(lease.held, true)
     assert.equal(await lease.release(), true)
   })

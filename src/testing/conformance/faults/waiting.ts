@@ -3,7 +3,7 @@ import { waitersOn } from '../asking.ts'
 import { fails, holdRequest } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
 import type { LockProcess } from '../scene.ts'
-import { monotonicMs, until, within } from '../timing.ts'
+import { monotonicMs, until, VAIN_SECONDS, within } from '../timing.ts'
 
 /** The slow poll behind the wake-ups comes every 20 s: whoever is served sooner was woken. */
 const WOKEN_OR_NOTHING = { waiterTtlSeconds: 60 }
@@ -91,7 +91,7 @@ export const waitingFaults: Group = (test) => {
     const [a, b] = [await scene.lock(), await scene.lock()]
     await a.lock.hold(scene.lockName, PATIENT)
     const startedMs = monotonicMs()
-    const result = await b.lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.4 })
+    const result = await b.lock.acquire(scene.lockName, { blockingTimeoutSeconds: VAIN_SECONDS })
     assert.equal(result.acquired, false)
     const most = 4 + (monotonicMs() - startedMs) / 10
     assert.ok(b.wire.counts.acquire.calls <= most, `${b.wire.counts.acquire.calls} questions, at most ${most}`)

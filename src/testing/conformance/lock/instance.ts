@@ -3,7 +3,7 @@ import { LeaseLostError } from '../../../core/errors.ts'
 import type { Lease } from '../../../core/lease.ts'
 import { leaseOn, leasesOn, mustGrant } from '../asking.ts'
 import type { Group } from '../runner.ts'
-import { BRIEF_SECONDS, deferred, sleep, until } from '../timing.ts'
+import { BRIEF_SECONDS, deferred, sleep, until, VAIN_SECONDS } from '../timing.ts'
 
 /** What `DistributedLock` itself adds: release by name, `withLock`'s outcome, `await using`, `releaseAll`, `close`. */
 export const lockInstance: Group = (test) => {
@@ -107,7 +107,9 @@ export const lockInstance: Group = (test) => {
     const job = () => {
       ran = true
     }
-    await assert.rejects(b.withLock(scene.lockName, job, { blockingTimeoutSeconds: 0.05 }), { code: 'NOT_ACQUIRED' })
+    await assert.rejects(b.withLock(scene.lockName, job, { blockingTimeoutSeconds: VAIN_SECONDS }), {
+      code: 'NOT_ACQUIRED',
+    })
     assert.equal(ran, false)
   })
 

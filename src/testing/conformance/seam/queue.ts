@@ -90,12 +90,12 @@ export const queue: Group = (test) => {
   test('asking again keeps a place for longer', async (scene) => {
     const [a, b] = [await scene.driver(), await scene.driver()]
     const holder = scene.claim()
-    const [first, second] = [scene.claim({ waitMs: 1_000 }), scene.claim({ waitMs: LONG_MS })]
+    const [first, second] = [scene.claim({ waitMs: 2_000 }), scene.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, first)
     await mustRefuse(a, second)
     await mustRefuse(b, { ...first, waitMs: LONG_MS })
-    await outlast(1_000)
+    await outlast(2_000)
     await releaseOne(a, holder, fencingToken)
     await mustRefuse(a, second)
     await mustGrant(b, first)
