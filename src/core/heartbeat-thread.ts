@@ -3,7 +3,14 @@ import { Worker } from 'node:worker_threads'
 import { dueAtMs, type Instant, later, type Timer } from './clock.ts'
 import type { LeaseRef, Reopen } from './driver.ts'
 import { StoreError } from './errors.ts'
-import { createHeartbeat, type Heartbeat, type HeartbeatParts, type Keeping, type Kept } from './heartbeat.ts'
+import {
+  createHeartbeat,
+  type Heartbeat,
+  type HeartbeatParts,
+  type Keeping,
+  type Kept,
+  TIMER_GRAIN_MS,
+} from './heartbeat.ts'
 import type { LeaseOptions } from './lease.ts'
 import { deadlineIn, type Slot, SlotBook } from './shared-deadlines.ts'
 import { marginMs } from './trust.ts'
@@ -65,7 +72,7 @@ class ThreadHeartbeat implements Heartbeat {
 
   schedule(lease: Kept, keeping: Keeping): void {
     const { agenda, clock } = this.#parts
-    agenda.set(lease, dueAtMs(keeping.deadline, clock.now()))
+    agenda.set(lease, dueAtMs(keeping.deadline, clock.now()) - TIMER_GRAIN_MS)
   }
 
   end(lease: Kept, slot: Slot): void {

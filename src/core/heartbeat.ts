@@ -165,9 +165,12 @@ class LocalKeeping implements Keeping {
   #schedule(): void {
     this.#parts.onMoved?.(this.#lease, this)
     const { agenda, clock } = this.#parts
-    agenda.set(this.#lease, Math.min(dueAtMs(this.deadline, clock.now()), this.#renewAtMs))
+    agenda.set(this.#lease, Math.min(dueAtMs(this.deadline, clock.now()) - TIMER_GRAIN_MS, this.#renewAtMs))
   }
 }
+
+/** How late a timer can be even on an idle machine. The signal of a loss must not be late, so it is rather this much early. */
+export const TIMER_GRAIN_MS = 2
 
 /** How many grid points a time to live has: leases of one length are renewed at the same few moments, in one list each. */
 const GRID = 12

@@ -1,10 +1,10 @@
 import type { Agenda } from './agenda.ts'
 import { ttlMsFrom } from './arguments.ts'
-import { type Clock, type Instant, isPast } from './clock.ts'
+import { type Clock, dueAtMs, type Instant, isPast } from './clock.ts'
 import type { Claim, Grant, LeaseRecord, LeaseRef } from './driver.ts'
 import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
 import type { Emitter } from './events.ts'
-import type { Heartbeat, Keeping, Kept } from './heartbeat.ts'
+import { type Heartbeat, type Keeping, type Kept, TIMER_GRAIN_MS } from './heartbeat.ts'
 import type { Link } from './link.ts'
 
 export interface LockInfo {
@@ -130,7 +130,7 @@ export class HeldLease implements Lease, Kept {
   get held(): boolean {
     if (this.#ended !== undefined) return false
     if (!isPast(this.#keeping.deadline, this.#context.clock.now())) return true
-    this.lose('it was not renewed before its time was up')
+    this.#loseByTime()
     return false
   }
 
@@ -158,7 +158,10 @@ export class HeldLease implements Lease, Kept {
   }
 
   due(): void {
-    if (this.held) this.#keeping.due()
+    if (!this.held) return
+    const now = this.#context.clock.now()
+    if (dueAtMs(this.#keeping.deadline, now) - now.monotonicMs <= TIMER_GRAIN_MS) this.#loseByTime()
+    else this.#keeping.due()
   }
 
   async extend(seconds: number): Promise<boolean> {
@@ -235,6 +238,10 @@ export class HeldLease implements Lease, Kept {
     const answer = await link.renew({ ...this.ref, ttlMs: delayMs })
     if (answer === 'held') link.releaseLater(this.ref, delayMs, (error) => this.#tellReleaseFailed(error))
     return answer !== 'lost'
+  }
+
+  #loseByTime(): void {
+    this.lose('it was not renewed before its time was up')
   }
 
   #tellReleaseFailed(error: unknown): void {
