@@ -89,10 +89,11 @@ export class PendingClaim implements Task, Waiter {
     // While a request is under way its answer will say the same; taking the grant now would let that request arrive
     // after the lock was given back, and take it anew for nobody.
     if (this.#done || this.#asking || this.#askedSent === undefined) return
-    // A message can be overtaken by the answer to a later question. Only a grant that was made after the last refusal is still to come
-    // when that question was sent, so that the lease can be trusted from there.
+    // A message can be overtaken by the answer to a later question: only a grant that was made after the last refusal came after the last question
+    // was sent, and can be trusted from there. Whenever that is not enough, the store is asked, which will say "already yours".
     const refusedAtMs = this.#refusal?.answeredAtMs ?? Number.POSITIVE_INFINITY
-    if (this.#failure === undefined && grant.acquiredAtMs >= refusedAtMs) this.#take(grant, this.#askedSent)
+    const isNews = this.#failure === undefined && grant.acquiredAtMs >= refusedAtMs
+    if (isNews && this.#isTrusted(grant, this.#askedSent)) this.#take(grant, this.#askedSent)
     else this.#ask()
   }
 
@@ -154,12 +155,16 @@ export class PendingClaim implements Task, Waiter {
   }
 
   #take(grant: Grant, sent: Instant): void {
-    if (isPast(trustedUntil(sent, grant.ttlMs), this.#parts.clock.now())) {
+    if (!this.#isTrusted(grant, sent)) {
       this.#failed(new StoreError(`the grant of "${this.claim.lockName}" arrived after its lease had ended`))
       return
     }
     this.#finish()
     this.#resolve({ granted: true, grant, sent })
+  }
+
+  #isTrusted(grant: Grant, sent: Instant): boolean {
+    return !isPast(trustedUntil(sent, grant.ttlMs), this.#parts.clock.now())
   }
 
   #refused(refusal: Refusal, sent: Instant): void {
