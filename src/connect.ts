@@ -21,9 +21,27 @@ export function checkUrl(url: unknown): asserts url is string {
   }
 }
 
-const openers: Record<string, (url: string) => Promise<Driver>> = {
-  memory: async (url) => (await import('./drivers/memory.ts')).openMemory(url),
-  sqlite: async (url) => (await import('./drivers/sqlite.ts')).openSqlite(url),
+type Opener = (url: string) => Promise<Driver>
+
+const memory: Opener = async (url) => (await import('./drivers/memory.ts')).openMemory(url)
+const sqlite: Opener = async (url) => (await import('./drivers/sqlite.ts')).openSqlite(url)
+const postgres: Opener = async (url) => (await import('./drivers/postgres.ts')).openPostgres(url)
+const advisory: Opener = async (url) => (await import('./drivers/postgres-advisory.ts')).openPostgresAdvisory(url)
+const redis: Opener = async (url) => (await import('./drivers/redis.ts')).openRedis(url)
+const redlock: Opener = async (url) => (await import('./drivers/redlock.ts')).openRedlock(url)
+
+const openers: Record<string, Opener> = {
+  memory,
+  sqlite,
+  postgres,
+  postgresql: postgres,
+  'postgres+advisory': advisory,
+  'postgresql+advisory': advisory,
+  redis,
+  rediss: redis,
+  'redis+cluster': redis,
+  'rediss+cluster': redis,
+  redlock,
 }
 
 /** An error is logged, and a log is no place for a password. */

@@ -1,10 +1,21 @@
--- The stored format in SQLite, version 1 (PRAGMA user_version). Safe to run again, and from many processes at once.
+-- The stored format in SQLite, version 1. Safe to run again, and from many processes at once; in one transaction.
 --
 -- Inputs:  none
 -- Outputs: the tables below
 --
+-- Touches nothing but tables that begin with holdfast_: it may run in a database that has tables, a user_version and an
+-- application_id of its own.
+--
 -- All times are milliseconds of the machine's clock as SQLite reads it (julianday('now')), never sent by a client.
 -- A row whose expires_at_ms has passed has ended, whether or not it has been deleted yet.
+
+-- Which version of this file made the tables. A client that finds a higher one than it knows must not go on.
+CREATE TABLE IF NOT EXISTS holdfast_format (
+  id      INTEGER PRIMARY KEY CHECK (id = 1),
+  version INTEGER NOT NULL
+);
+
+INSERT OR IGNORE INTO holdfast_format (id, version) VALUES (1, 1);
 
 CREATE TABLE IF NOT EXISTS holdfast_leases (
   lock_name      TEXT    NOT NULL,
@@ -56,5 +67,3 @@ CREATE TABLE IF NOT EXISTS holdfast_rates (
 ) WITHOUT ROWID;
 
 CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at_ms);
-
-PRAGMA user_version = 1;

@@ -1,22 +1,30 @@
 -- Every statement of the SQLite driver, each under its name. Question marks are its inputs, in order.
 -- Whatever writes runs between BEGIN IMMEDIATE and COMMIT, one transaction for a whole list.
 
+-- name: format_table
+-- Outputs: one row if the tables are there
+SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_format'
+
+-- name: format
+-- Outputs: version, of the stored format
+SELECT version FROM holdfast_format WHERE id = 1
+
 -- name: now
 -- Outputs: now_ms, the machine's clock as SQLite reads it
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) AS now_ms
 
 -- name: sweep_leases
--- Inputs: now_ms. A bounded number of leases that have ended goes away with every transaction.
+-- Inputs: now_ms, how many at most. Rows that have ended count for nothing; this only gives back their space.
 DELETE FROM holdfast_leases
-WHERE (lock_name, claim_id) IN (SELECT lock_name, claim_id FROM holdfast_leases WHERE expires_at_ms <= ? LIMIT 50)
+WHERE (lock_name, claim_id) IN (SELECT lock_name, claim_id FROM holdfast_leases WHERE expires_at_ms <= ? LIMIT ?)
 
 -- name: sweep_waiters
--- Inputs: now_ms
-DELETE FROM holdfast_waiters WHERE place IN (SELECT place FROM holdfast_waiters WHERE expires_at_ms <= ? LIMIT 50)
+-- Inputs: now_ms, how many at most
+DELETE FROM holdfast_waiters WHERE place IN (SELECT place FROM holdfast_waiters WHERE expires_at_ms <= ? LIMIT ?)
 
 -- name: sweep_rates
--- Inputs: now_ms
-DELETE FROM holdfast_rates WHERE name IN (SELECT name FROM holdfast_rates WHERE expires_at_ms <= ? LIMIT 50)
+-- Inputs: now_ms, how many at most
+DELETE FROM holdfast_rates WHERE name IN (SELECT name FROM holdfast_rates WHERE expires_at_ms <= ? LIMIT ?)
 
 -- name: leases_of
 -- Inputs: lock_name, now_ms
@@ -36,19 +44,16 @@ SELECT COUNT(*) AS ahead, MIN(expires_at_ms) AS first_gone_ms
 FROM holdfast_waiters WHERE lock_name = ? AND place < ? AND expires_at_ms > ?
 
 -- name: next_token
--- Inputs: now_ms
-UPDATE holdfast_counter SET last_token = MAX(last_token + 1, ? * 1000) WHERE id = 1
-
--- name: last_token
--- Outputs: last_token
-SELECT last_token FROM holdfast_counter WHERE id = 1
+-- Inputs: now_ms. Outputs: last_token, which is the new one; no row if somebody emptied the table
+UPDATE holdfast_counter SET last_token = MAX(last_token + 1, ? * 1000) WHERE id = 1 RETURNING last_token
 
 -- name: restore_counter
 INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0)
 
 -- name: insert_lease
 -- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, metadata
-INSERT INTO holdfast_leases
+-- Only a row of the same claim that has ended can be in its place.
+INSERT OR REPLACE INTO holdfast_leases
   (lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, metadata)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 

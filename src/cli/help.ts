@@ -5,13 +5,14 @@ export function helpFor(command: string | undefined): string {
   return (command !== undefined && Object.hasOwn(texts, command) ? texts[command] : undefined) ?? overview
 }
 
-const STORE = `  --url URL         which store: sqlite:PATH, memory:, …
+const STORE = `  --url URL         which store: sqlite:PATH, postgres://…, redis://…, redlock://…
                     (HOLDFAST_URL; without either, a file in your state folder)`
 
 const overview = `holdfast: run one thing at a time, over all the machines that share a store
 
   holdfast run NAME [options] -- COMMAND [ARGUMENT …]   run a command under a lock
   holdfast ls [PREFIX] [options]                        who holds what, and who waits
+  holdfast migrate [options]                            create the tables in PostgreSQL, or bring them up to date
   holdfast help COMMAND                                 more on one of them
   holdfast --version
 
@@ -52,5 +53,17 @@ ${STORE}
 Examples
   holdfast ls
   holdfast ls cron: --json | jq -r .lockName
+`,
+  migrate: `holdfast migrate [options]
+
+Creates the tables and functions of the PostgreSQL driver, or brings them up to date. Safe to run again, and from many machines at once.
+
+  --url URL         which database: postgres://… (HOLDFAST_URL)
+  --schema NAME     which schema (public)
+  --print           print the SQL instead, for a migration tool of your own
+
+Examples
+  holdfast migrate --url postgres://localhost/app
+  holdfast migrate --print > migrations/0042-holdfast.sql
 `,
 }

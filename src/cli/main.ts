@@ -7,6 +7,7 @@ import { helpFor } from './help.ts'
 const commands: Record<string, () => Promise<{ main(args: readonly string[]): Promise<number> }>> = {
   run: () => import('./run.ts'),
   ls: () => import('./ls.ts'),
+  migrate: () => import('./migrate.ts'),
 }
 
 async function main([command = '--help', ...args]: readonly string[]): Promise<number> {

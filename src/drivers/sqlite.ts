@@ -1,26 +1,27 @@
+import { resolve } from 'node:path'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
   Capabilities,
   Claim,
   Driver,
-  DriverListener,
   InspectPage,
   InspectQuery,
-  LeaseRecord,
   LeaseRef,
   RateAnswer,
   RateRequest,
   RenewAnswer,
   Renewal,
 } from '../core/driver.ts'
-import { admitted } from './support/admission.ts'
+import { StoreError } from '../core/errors.ts'
+import { admitted, type Share } from './support/admission.ts'
 import { consumeStep } from './support/consume-step.ts'
 import { openDatabase, type SqliteDatabase } from './support/sqlite-client.ts'
 import { SqliteConnection } from './support/sqlite-connection.ts'
 import { storeErrorFrom } from './support/sqlite-errors.ts'
-import { defaultPath, prepareFolder, protectFile } from './support/sqlite-file.ts'
-import { watchDatabase } from './support/sqlite-watch.ts'
+import { defaultPath, prepareFile } from './support/sqlite-file.ts'
+import { leasesOf, QUEUE_WINDOWS, type Row, readNow, shareOf, waitersOf } from './support/sqlite-rows.ts'
+import { Waking } from './support/sqlite-waking.ts'
 
 export type { SqliteDatabase, SqliteStatement } from './support/sqlite-client.ts'
 
@@ -42,47 +43,72 @@ export interface SqliteDriverOptions {
   readonly clock?: Clock
 }
 
-/** Leases in a database that the caller has open already, beside the caller's own tables. */
+/**
+ * Leases in a database that the caller has open already, beside the caller's own tables. Rejects with a `StoreError` that says what is
+ * wrong with it. While the caller has a transaction open on it, every call does.
+ */
 export async function sqliteDriver({ database, clock = systemClock }: SqliteDriverOptions): Promise<Driver> {
-  const connection = new SqliteConnection(database, clock)
-  await connection.prepare({ foreignTables: true })
-  return driverOn(connection, clock, { closesDatabase: false })
+  return driverOn(await SqliteConnection.open({ passedIn: database }, clock), clock)
 }
 
-/** `sqlite:<path>`, or `sqlite:` for the file in the user's state folder. Every process of the machine can open the same file. */
+/**
+ * `sqlite:<path>`, or `sqlite:` for the file in the user's state folder. Every process of the machine can open the same file. Rejects with
+ * a `StoreError` that says what is wrong with it.
+ */
 export async function openSqlite(url: string, clock: Clock = systemClock): Promise<Driver> {
-  const path = url.slice('sqlite:'.length) || defaultPath()
-  prepareFolder(path)
-  let database: SqliteDatabase | undefined
-  try {
-    database = await openDatabase(path)
-    const connection = new SqliteConnection(database, clock)
-    await connection.prepare({ foreignTables: false })
-    protectFile(connection.path)
-    const reopen = { module: import.meta.url, name: 'openSqlite', args: [`sqlite:${connection.path}`] }
-    return { ...driverOn(connection, clock, { closesDatabase: true }), reopen }
-  } catch (error) {
-    database?.close()
-    throw storeErrorFrom(error, path)
+  const asked = url.slice('sqlite:'.length)
+  if (asked === ':memory:') throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that')
+  // Absolute, so that the process may change its folder, and no client takes a part of it for an address or a setting.
+  const path = resolve(asked || defaultPath())
+  async function open(): Promise<SqliteDatabase> {
+    prepareFile(path)
+    try {
+      return await openDatabase(path)
+    } catch (error) {
+      throw storeErrorFrom(error, path)
+    }
   }
+  const reopen = { module: import.meta.url, name: 'openSqlite', args: [`sqlite:${path}`] }
+  return { ...driverOn(await SqliteConnection.open({ open }, clock), clock), reopen }
 }
 
-function driverOn(connection: SqliteConnection, clock: Clock, { closesDatabase }: { closesDatabase: boolean }): Driver {
+function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   const waking = new Waking(connection, clock)
+  const sweep = sweeper(connection)
 
   /** A whole list in one transaction. */
-  async function each<Request, Answer>(
+  function each<Request, Answer>(
     requests: readonly Request[],
-    sweeps: readonly ('sweep_leases' | 'sweep_waiters' | 'sweep_rates')[],
     step: (request: Request, nowMs: number) => Answer,
   ): Promise<Answer[]> {
-    const answers = await connection.write(() => {
+    return connection.write(() => {
       const nowMs = readNow(connection)
-      for (const sweep of sweeps) connection.run(sweep, nowMs)
+      sweep(nowMs)
       return requests.map((request) => step(request, nowMs))
     })
-    // Another connection hears of it through the file; this one's own waiters do not.
-    waking.look()
+  }
+
+  /**
+   * As `each`; `givesWay` says of a request whether it may have made room for somebody who waits. Who waits is noted in the same breath, or a
+   * release that was sent in the same turn would look for waiters too early.
+   */
+  async function eachLease<Request extends LeaseRef, Answer>(
+    requests: readonly Request[],
+    step: (request: Request, nowMs: number) => Answer,
+    givesWay: (request: Request, answer: Answer) => boolean,
+    note: (answers: readonly Answer[]) => void = () => {},
+  ): Promise<Answer[]> {
+    let turns = false
+    const answers = await each(requests, (request, nowMs) => {
+      const answer = step(request, nowMs)
+      turns ||= givesWay(request, answer) && waitersOf(connection, request.lockName, nowMs, 1).length > 0
+      return answer
+    })
+    note(answers)
+    waking.committed(
+      requests.map(({ lockName }) => lockName),
+      { turns },
+    )
     return answers
   }
 
@@ -90,43 +116,49 @@ function driverOn(connection: SqliteConnection, clock: Clock, { closesDatabase }
     name: 'sqlite',
     capabilities,
 
-    async acquire(claims) {
-      const answers = await each(claims, ['sweep_leases', 'sweep_waiters'], (claim, nowMs) =>
-        acquireOne(connection, claim, nowMs),
-      )
-      claims.forEach((claim, index) => {
-        if (answers[index]?.granted === false && claim.waitMs > 0) waking.add(claim)
-        else waking.remove(claim)
-      })
-      return answers
-    },
+    acquire: (claims) =>
+      eachLease(
+        claims,
+        (claim, nowMs) => acquireOne(connection, claim, nowMs),
+        // Beside a shared lease there may be room for the next one in the queue.
+        ({ mode }, { granted }) => granted && mode === 'shared',
+        (answers) =>
+          claims.forEach((claim, index) => {
+            if (answers[index]?.granted === false && claim.waitMs > 0) waking.add(claim)
+            else waking.remove(claim)
+          }),
+      ),
 
     renew: (renewals) =>
-      each<Renewal, RenewAnswer>(renewals, [], ({ lockName, claimId, fencingToken, ttlMs }, nowMs) =>
-        connection.run('renew', nowMs + ttlMs, lockName, claimId, fencingToken, nowMs) > 0 ? 'renewed' : 'lost',
+      eachLease<Renewal, RenewAnswer>(
+        renewals,
+        ({ lockName, claimId, fencingToken, ttlMs }, nowMs) =>
+          connection.run('renew', nowMs + ttlMs, lockName, claimId, fencingToken, nowMs) > 0 ? 'renewed' : 'lost',
+        () => false,
       ),
 
     release(leases) {
       for (const lease of leases) waking.remove(lease)
-      return each<LeaseRef, boolean>(leases, [], ({ lockName, claimId, fencingToken }, nowMs) => {
-        connection.run('delete_waiter', lockName, claimId)
-        if (fencingToken === undefined) return connection.run('withdraw', lockName, claimId, nowMs) > 0
-        return connection.run('release', lockName, claimId, fencingToken, nowMs) > 0
-      })
+      return eachLease<LeaseRef, boolean>(
+        leases,
+        (lease, nowMs) => releaseOne(connection, lease, nowMs),
+        // A place in the queue that was given up may have been the first.
+        () => true,
+      )
     },
 
-    consume: (requests) => each(requests, ['sweep_rates'], (request, nowMs) => consumeOne(connection, request, nowMs)),
+    consume: (requests) => each(requests, (request, nowMs) => consumeOne(connection, request, nowMs)),
 
-    inspect: async (query) => connection.read(() => inspect(connection, query)),
+    inspect: (query) => connection.read(() => inspect(connection, query)),
 
     async listen(listener) {
-      connection.read(() => waking.listen(listener))
+      await connection.read(() => waking.listen(listener))
       return async () => waking.stop(listener)
     },
 
     async close() {
       waking.end()
-      connection.close(closesDatabase)
+      connection.close()
     },
   }
 }
@@ -141,8 +173,9 @@ function acquireOne(connection: SqliteConnection, claim: Claim, nowMs: number): 
     return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
   }
 
-  if (isAdmitted(connection, claim, leases, nowMs)) {
-    connection.run('delete_waiter', lockName, claimId)
+  const { isAdmitted, stands } = placeOf(connection, claim, leases, nowMs)
+  if (isAdmitted) {
+    if (stands) connection.run('delete_waiter', lockName, claimId)
     const fencingToken = nextToken(connection, nowMs)
     const { holderId, mode, limit, permits, metadata } = claim
     const json = metadata === undefined ? null : JSON.stringify(metadata)
@@ -178,23 +211,24 @@ function acquireOne(connection: SqliteConnection, claim: Claim, nowMs: number): 
   return { granted: false, ...seen, ahead, askAgainMs: nextMs - nowMs }
 }
 
-/** Reads only as much of the queue as decides it: with an exclusive claim at its front, that is one row. */
-function isAdmitted(
+/** Reads only as much of the queue as decides it. */
+function placeOf(
   connection: SqliteConnection,
   claim: Claim,
-  leases: readonly LeaseRecord[],
+  leases: readonly Share[],
   nowMs: number,
-): boolean {
-  for (const most of [QUEUE_WINDOW, -1]) {
-    const queue = connection.all('waiters_of', claim.lockName, nowMs, most).map((row) => recordOf(row as Row))
+): { isAdmitted: boolean; stands: boolean } {
+  for (const most of [...QUEUE_WINDOWS, -1]) {
+    const queue = waitersOf(connection, claim.lockName, nowMs, most).map(shareOf)
     const wholeQueue = most === -1 || queue.length < most
     const stands = queue.some(({ claimId }) => claimId === claim.claimId)
-    const line: readonly (Claim | LeaseRecord)[] = stands ? queue : [...queue, claim]
-    const through = admitted(leases, line, (each) => each)
-    if (wholeQueue || stands || through.length < queue.length)
-      return through.some(({ claimId }) => claimId === claim.claimId)
+    const line = stands ? queue : [...queue, claim]
+    const through = admitted<Share & LeaseRef>(leases, line, (each) => each)
+    if (wholeQueue || stands || through.length < queue.length) {
+      return { isAdmitted: through.some(({ claimId }) => claimId === claim.claimId), stands }
+    }
   }
-  return false
+  return { isAdmitted: false, stands: false }
 }
 
 function standInQueue(connection: SqliteConnection, claim: Claim, nowMs: number): number {
@@ -212,13 +246,26 @@ function standInQueue(connection: SqliteConnection, claim: Claim, nowMs: number)
 }
 
 function nextToken(connection: SqliteConnection, nowMs: number): number {
-  if (connection.run('next_token', nowMs) === 0) {
-    // Somebody emptied the table. The clock in microseconds is above every token that was given.
-    connection.run('restore_counter')
-    connection.run('next_token', nowMs)
-  }
-  const [row] = connection.all('last_token') as { last_token: number }[]
-  return row?.last_token as number
+  const next = () => (connection.all('next_token', nowMs) as { last_token: number }[])[0]?.last_token
+  const token = next()
+  if (token !== undefined) return token
+  // Somebody emptied the table. The clock in microseconds is above every token that was given.
+  connection.run('restore_counter')
+  return next() as number
+}
+
+function releaseOne(
+  connection: SqliteConnection,
+  { lockName, claimId, fencingToken }: LeaseRef,
+  nowMs: number,
+): boolean {
+  const ended =
+    fencingToken === undefined
+      ? connection.run('withdraw', lockName, claimId, nowMs)
+      : connection.run('release', lockName, claimId, fencingToken, nowMs)
+  if (ended > 0) return true
+  connection.run('delete_waiter', lockName, claimId)
+  return false
 }
 
 function consumeOne(connection: SqliteConnection, request: RateRequest, nowMs: number): RateAnswer {
@@ -241,145 +288,24 @@ function inspect(connection: SqliteConnection, query: InspectQuery): InspectPage
   return {
     leases: page.flatMap((name) => leasesOf(connection, name, nowMs)),
     waiters: page.flatMap((name) =>
-      (connection.all('waiters_of', name, nowMs, -1) as Row[]).map((row) => ({
-        ...shareOf(row),
-        waitingSinceMs: row.waiting_since_ms,
-      })),
+      waitersOf(connection, name, nowMs, -1).map((row) => ({ ...shareOf(row), waitingSinceMs: row.waiting_since_ms })),
     ),
     ...(next !== undefined && { next }),
   }
 }
 
-/**
- * Finds out which of this driver's waiters should ask again. It only reads: a look that wrote would wake every other process, whose
- * looks would wake this one.
- */
-class Waking {
-  readonly #connection: SqliteConnection
-  readonly #clock: Clock
-  readonly #listeners = new Set<DriverListener>()
-  /** The claims of this driver that stand in a queue, by lock name. */
-  readonly #waiting = new Map<string, Set<string>>()
-  /** Who was first when last looked, and what it waited for: it is told when either changes, because then it should ask sooner. */
-  readonly #first = new Map<string, { claimId: string; nextEndMs: number }>()
-  #version = 0
-  #stopWatching: (() => void) | undefined
-
-  constructor(connection: SqliteConnection, clock: Clock) {
-    this.#connection = connection
-    this.#clock = clock
-  }
-
-  add({ lockName, claimId }: LeaseRef): void {
-    const waiting = this.#waiting.get(lockName) ?? new Set()
-    this.#waiting.set(lockName, waiting.add(claimId))
-  }
-
-  remove({ lockName, claimId }: LeaseRef): void {
-    const waiting = this.#waiting.get(lockName)
-    if (waiting === undefined) return
-    waiting.delete(claimId)
-    if (waiting.size > 0) return
-    this.#waiting.delete(lockName)
-    this.#first.delete(lockName)
-  }
-
-  listen(listener: DriverListener): void {
-    this.#listeners.add(listener)
-    this.#version = this.#connection.dataVersion()
-    this.#stopWatching ??= watchDatabase(this.#connection.path, this.#clock, () => this.#lookIfChanged())
-  }
-
-  stop(listener: DriverListener): void {
-    this.#listeners.delete(listener)
-    if (this.#listeners.size === 0) this.end()
-  }
-
-  end(): void {
-    this.#stopWatching?.()
-    this.#stopWatching = undefined
-  }
-
-  look(): void {
-    if (this.#listeners.size === 0 || this.#waiting.size === 0) return
-    const nowMs = readNow(this.#connection)
-    for (const [lockName, claimIds] of this.#waiting) this.#lookAt(lockName, claimIds, nowMs)
-  }
-
-  #lookIfChanged(): void {
-    if (this.#waiting.size === 0) return
-    try {
-      const version = this.#connection.dataVersion()
-      if (version === this.#version) return
-      this.#version = version
-      this.look()
-    } catch (error) {
-      this.end()
-      const cause = storeErrorFrom(error, this.#connection.path)
-      for (const listener of [...this.#listeners]) listener.deaf(cause)
-      this.#listeners.clear()
-    }
-  }
-
-  #lookAt(lockName: string, claimIds: ReadonlySet<string>, nowMs: number): void {
-    const leases = leasesOf(this.#connection, lockName, nowMs)
-    const queue = this.#connection.all('waiters_of', lockName, nowMs, QUEUE_WINDOW).map((row) => recordOf(row as Row))
-    const [first] = queue
-    const woken = admitted(leases, queue, (each) => each)
-    if (first !== undefined) {
-      const before = this.#first.get(lockName)
-      const nextEndMs = Math.min(...leases.map(({ expiresAtMs = nowMs }) => expiresAtMs))
-      const news = before?.claimId !== first.claimId || nextEndMs < before.nextEndMs
-      if (woken.length === 0 && news) woken.push(first)
-      this.#first.set(lockName, { claimId: first.claimId, nextEndMs })
-    }
-    for (const { claimId } of woken) {
-      if (!claimIds.has(claimId)) continue
-      for (const listener of this.#listeners) listener.wake(lockName, claimId)
-    }
+/** Deletes what has ended, now and then: nothing but space depends on it. */
+function sweeper(connection: SqliteConnection): (nowMs: number) => void {
+  let lastMs = 0
+  return (nowMs) => {
+    // Either way: the clock may have been set.
+    if (Math.abs(nowMs - lastMs) < SWEEP_EVERY_MS) return
+    const swept = SWEEPS.map((sweep) => connection.run(sweep, nowMs, MOST_SWEPT))
+    if (swept.every((count) => count < MOST_SWEPT)) lastMs = nowMs
   }
 }
 
-function readNow(connection: SqliteConnection): number {
-  const [row] = connection.all('now') as { now_ms: number }[]
-  return row?.now_ms as number
-}
-
-const leasesOf = (connection: SqliteConnection, lockName: string, nowMs: number): LeaseRecord[] =>
-  (connection.all('leases_of', lockName, nowMs) as Row[]).map(recordOf)
-
-/** A row of either table, as far as each has the column. */
-interface Row {
-  readonly lock_name: string
-  readonly claim_id: string
-  readonly holder_id: string
-  readonly mode: 'exclusive' | 'shared'
-  readonly max_permits: number | null
-  readonly permits: number
-  readonly fencing_token: number
-  readonly acquired_at_ms: number
-  readonly expires_at_ms: number
-  readonly metadata: string | null
-  readonly place: number
-  readonly waiting_since_ms: number
-}
-
-const shareOf = (row: Row) => ({
-  lockName: row.lock_name,
-  claimId: row.claim_id,
-  holderId: row.holder_id,
-  mode: row.mode,
-  ...(row.max_permits !== null && { limit: row.max_permits }),
-  permits: row.permits,
-})
-
-const recordOf = (row: Row): LeaseRecord => ({
-  ...shareOf(row),
-  fencingToken: row.fencing_token,
-  acquiredAtMs: row.acquired_at_ms,
-  expiresAtMs: row.expires_at_ms,
-  ...(row.metadata && { metadata: JSON.parse(row.metadata) as Record<string, unknown> }),
-})
-
-/** How much of a queue is read to decide who is next. */
-const QUEUE_WINDOW = 32
+const SWEEPS = ['sweep_leases', 'sweep_waiters', 'sweep_rates'] as const
+const SWEEP_EVERY_MS = 1_000
+/** In one transaction: others wait for it. */
+const MOST_SWEPT = 200

@@ -1,26 +1,39 @@
 import { randomUUID } from 'node:crypto'
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, it } from 'vitest'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, beforeAll, describe, it, vi } from 'vitest'
 import { capabilities, openSqlite } from '../../src/drivers/sqlite.ts'
+import { openDatabase } from '../../src/drivers/support/sqlite-client.ts'
 import { type ConformanceStore, driverConformance } from '../../src/testing/index.ts'
+import { makeFolder } from '../harness/folders.ts'
 
-const folder = mkdtempSync(join(tmpdir(), 'holdfast-sqlite-'))
+vi.mock('../../src/drivers/support/sqlite-client.ts', async (original) =>
+  (await import('./sqlite/client.ts')).chosenClient(original),
+)
+
+const folder = makeFolder('sqlite')
+afterAll(() => folder.remove())
 
 driverConformance({
   runner: { describe, it: it.concurrent, beforeAll, afterAll },
   name: 'sqlite',
   capabilities,
   open: openStore,
+  breakable: {
+    open: openStore,
+    async loseData({ path }) {
+      // The clock has to have moved on: the counter that is lost here was never behind it.
+      await sleep(2)
+      const database = await openDatabase(path)
+      database.exec('PRAGMA busy_timeout = 5000')
+      for (const table of ['leases', 'waiters', 'counter', 'rates']) database.exec(`DELETE FROM holdfast_${table}`)
+      database.close()
+    },
+    // No `restart`: there is no server. No `stepClock`: see sqlite-processes.test.ts, where a process has a clock of its own.
+  },
 })
 
-async function openStore(): Promise<ConformanceStore> {
-  const path = join(folder, `${randomUUID()}.db`)
-  return {
-    driver: () => openSqlite(`sqlite:${path}`),
-    async close() {
-      rmSync(folder, { recursive: true, force: true })
-    },
-  }
+async function openStore(): Promise<ConformanceStore & { readonly path: string }> {
+  const path = join(folder.path, `${randomUUID()}.db`)
+  return { path, driver: () => openSqlite(`sqlite:${path}`), close: async () => {} }
 }

@@ -14,46 +14,33 @@ export interface SqliteStatement {
 
 /** Opens a file with what this Node has: `node:sqlite`, else libsql, else better-sqlite3. */
 export async function openDatabase(path: string): Promise<SqliteDatabase> {
-  for (const open of clients) {
-    const database = await open(path)
-    if (database !== undefined) return database
+  const failures: unknown[] = []
+  for (const { module, name } of clients) {
+    const Database = await load(module, name, failures)
+    if (Database !== undefined) return new Database(path)
   }
   throw new StoreError(
-    `this Node (${process.version}) has no node:sqlite and neither libsql nor better-sqlite3 is installed: npm install libsql`,
+    `this Node (${process.version}) has no node:sqlite, and neither libsql nor better-sqlite3 could be loaded: npm install libsql`,
+    { cause: new AggregateError(failures) },
   )
 }
 
-type Opener = (path: string) => Promise<SqliteDatabase | undefined>
+const clients = [
+  { module: 'node:sqlite', name: 'DatabaseSync' },
+  { module: 'libsql', name: 'default' },
+  { module: 'better-sqlite3', name: 'default' },
+]
 
-const nodeSqlite: Opener = async (path) => {
-  const found = await importIfThere('node:sqlite')
-  return found && construct(found['DatabaseSync'], path)
-}
+type Constructor = new (path: string) => SqliteDatabase
 
-const libsql: Opener = async (path) => {
-  const found = await importIfThere('libsql')
-  return found && construct(found['default'], path)
-}
-
-const betterSqlite3: Opener = async (path) => {
-  const found = await importIfThere('better-sqlite3')
-  return found && construct(found['default'], path)
-}
-
-const clients = [nodeSqlite, libsql, betterSqlite3]
-
-function construct(found: unknown, path: string): SqliteDatabase {
-  const Database = found as new (path: string) => SqliteDatabase
-  return new Database(path)
-}
-
-async function importIfThere(name: string): Promise<Record<string, unknown> | undefined> {
+async function load(module: string, name: string, failures: unknown[]): Promise<Constructor | undefined> {
   try {
-    return (await quietly(() => import(name))) as Record<string, unknown>
+    const found = (await quietly(() => import(module))) as Record<string, unknown>
+    return found[name] as Constructor
   } catch (error) {
-    const { code } = error as { code?: string }
-    if (code === 'ERR_MODULE_NOT_FOUND' || code === 'ERR_UNKNOWN_BUILTIN_MODULE') return undefined
-    throw error
+    // Not there, or there without the part that is compiled for this machine: the next one may do.
+    failures.push(error)
+    return undefined
   }
 }
 

@@ -1,106 +1,174 @@
+import { statSync } from 'node:fs'
 import type { Clock } from '../../core/clock.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
 import { namedStatements, readProtocol } from './sql-file.ts'
 import type { SqliteDatabase, SqliteStatement } from './sqlite-client.ts'
 import { isBusy, storeErrorFrom } from './sqlite-errors.ts'
+import { refuseNetworkShare } from './sqlite-file.ts'
 
 /** `HOLD`, in the file's header: how we know a file of ours from somebody else's. */
 const APPLICATION_ID = 0x484f4c44
-const SCHEMA_VERSION = 1
+const FORMAT = 1
 /** How long to try for the write lock before the store counts as unavailable. A transaction of ours takes well under a millisecond. */
 export const BUSY_BOUND_MS = 2_000
 
-export type StatementName = Parameters<SqliteConnection['all']>[0]
+/** Where a connection comes from: a file that we open, and open again when it was replaced, or a database that the caller has open. */
+export type DatabaseSource = { open(): Promise<SqliteDatabase> } | { passedIn: SqliteDatabase }
 
 /** One connection: its statements, its transactions, and what goes wrong with them. */
 export class SqliteConnection {
-  readonly path: string
-  readonly #database: SqliteDatabase
+  /** Told after the file was found to be another one than the one that was opened, and the new one was opened. */
+  onReopened: (() => void) | undefined
+  readonly #source: DatabaseSource
   readonly #clock: Clock
-  readonly #statements = new Map<string, SqliteStatement>()
+  #opened: Opened
+  #reopening: Promise<void> | undefined
   #closed = false
 
-  constructor(database: SqliteDatabase, clock: Clock) {
-    this.#database = database
+  static async open(source: DatabaseSource, clock: Clock): Promise<SqliteConnection> {
+    return new SqliteConnection(source, clock, await openAndPrepare(source, clock))
+  }
+
+  private constructor(source: DatabaseSource, clock: Clock, opened: Opened) {
+    this.#source = source
     this.#clock = clock
-    const [main] = database.prepare('PRAGMA database_list').all() as { file: string }[]
-    this.path = main?.file ?? ''
-    if (this.path === '') throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that')
+    this.#opened = opened
   }
 
-  /** Makes a file ours, or finds that it is. `foreignTables`: the caller handed us a database of its own, with tables of its own. */
-  async prepare({ foreignTables }: { foreignTables: boolean }): Promise<void> {
-    this.#guard(() => {
-      // Only while opening: it blocks the thread, and another process may be just making the same file.
-      this.#database.exec(`PRAGMA busy_timeout = ${BUSY_BOUND_MS}`)
-      if (!foreignTables) this.#assertOurs()
-      this.#database.exec('PRAGMA journal_mode = WAL')
-      // No flush for every commit: a machine that crashes takes all holders of its locks with it.
-      if (!foreignTables) this.#database.exec('PRAGMA synchronous = NORMAL')
-    })
-    await this.write(() => {
-      if (!foreignTables) this.#assertOurs()
-      this.#database.exec(readProtocol('sqlite/schema.sql'))
-      if (!foreignTables) this.#database.exec(`PRAGMA application_id = ${APPLICATION_ID}`)
-    })
-    this.#guard(() => this.#database.exec('PRAGMA busy_timeout = 0'))
+  get path(): string {
+    return this.#opened.path
   }
 
-  all(name: keyof typeof statements, ...values: (string | number | null)[]): unknown[] {
-    return this.#statement(name).all(...values)
+  all(name: StatementName, ...values: (string | number | null)[]): unknown[] {
+    return this.#opened.statement(name).all(...values)
   }
 
   /** How many rows it changed. */
-  run(name: keyof typeof statements, ...values: (string | number | null)[]): number {
-    return Number(this.#statement(name).run(...values).changes)
+  run(name: StatementName, ...values: (string | number | null)[]): number {
+    return Number(this.#opened.statement(name).run(...values).changes)
   }
 
   /**
    * One transaction, with the write lock from its beginning. While another process has that lock, it is tried for again without
-   * blocking the event loop; nothing of `work` has run then.
+   * blocking the event loop. `work` may run more than once; all but the last are rolled back.
    */
-  async write<T>(work: () => T): Promise<T> {
-    const untilMs = this.#clock.now().monotonicMs + BUSY_BOUND_MS
-    for (let tries = 1; ; tries += 1) {
-      this.#assertOpen()
-      try {
-        this.#database.exec('BEGIN IMMEDIATE')
-      } catch (error) {
-        if (!isBusy(error) || this.#clock.now().monotonicMs >= untilMs) throw storeErrorFrom(error, this.path)
-        await this.#pause(tries)
-        continue
-      }
-      return this.#guard(() => this.#finish(work))
-    }
+  write<T>(work: () => T): Promise<T> {
+    return this.#inTransaction('BEGIN IMMEDIATE', work)
   }
 
-  read<T>(work: () => T): T {
-    this.#assertOpen()
-    return this.#guard(work)
+  /** One transaction, so that all of it is seen as it was at one moment. */
+  read<T>(work: () => T): Promise<T> {
+    return this.#inTransaction('BEGIN', work)
   }
 
   /** Changes with every commit of another connection, and costs a few microseconds to ask. */
   dataVersion(): number {
+    this.#assertOpen()
     const [row] = this.all('data_version') as { data_version: number }[]
     return row?.data_version ?? 0
   }
 
-  close(closeDatabase: boolean): void {
-    if (this.#closed) return
-    this.#closed = true
-    this.#statements.clear()
-    if (closeDatabase) this.#guard(() => this.#database.close())
+  /** Whether the path leads to another file by now, or to none: others no longer see what is written here. */
+  isMoved(): boolean {
+    return this.#opened.isMoved()
   }
 
-  #finish<T>(work: () => T): T {
+  close(): void {
+    if (this.#closed) return
+    this.#closed = true
+    this.#opened.forgetStatements()
+    if ('open' in this.#source) this.#opened.close()
+  }
+
+  async #inTransaction<T>(begin: string, work: () => T): Promise<T> {
+    for (let tries = 1; ; tries += 1) {
+      try {
+        return await untilFree(this.#clock, this.path, () => {
+          this.#assertOpen()
+          return this.#opened.transaction(begin, work)
+        })
+      } catch (error) {
+        if (!(error instanceof MovedError) || 'passedIn' in this.#source || tries === MOST_REOPENINGS) throw error
+        await this.#reopen(this.#source)
+      }
+    }
+  }
+
+  #reopen(source: DatabaseSource): Promise<void> {
+    this.#reopening ??= this.#openAnew(source).finally(() => {
+      this.#reopening = undefined
+    })
+    return this.#reopening
+  }
+
+  async #openAnew(source: DatabaseSource): Promise<void> {
+    if (!this.isMoved()) return
+    const opened = await openAndPrepare(source, this.#clock)
+    if (this.#closed) {
+      opened.close()
+      return
+    }
+    const before = this.#opened
+    this.#opened = opened
+    before.close()
+    this.onReopened?.()
+  }
+
+  #assertOpen(): void {
+    if (this.#closed) throw new ClosedError('the sqlite driver is closed')
+  }
+}
+
+/** An open database and its prepared statements. */
+class Opened {
+  readonly path: string
+  readonly passedIn: boolean
+  readonly #database: SqliteDatabase
+  readonly #statements = new Map<string, SqliteStatement>()
+  /** Our open handle keeps the file's number from being given to another file. */
+  readonly #identity: string | undefined
+
+  constructor(database: SqliteDatabase, passedIn: boolean) {
+    this.#database = database
+    this.passedIn = passedIn
+    const [main] = this.rows('PRAGMA database_list')
+    this.path = (main?.['file'] ?? '') as string
+    if (this.path === '') throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that')
+    this.#identity = identityOf(this.path)
+  }
+
+  exec(sql: string): void {
+    this.#database.exec(sql)
+  }
+
+  rows(sql: string): Record<string, unknown>[] {
+    return this.#database.prepare(sql).all() as Record<string, unknown>[]
+  }
+
+  statement(name: StatementName): SqliteStatement {
+    const known = this.#statements.get(name)
+    if (known !== undefined) return known
+    const prepared = this.#database.prepare(statements[name])
+    this.#statements.set(name, prepared)
+    return prepared
+  }
+
+  forgetStatements(): void {
+    this.#statements.clear()
+  }
+
+  transaction<T>(begin: string, work: () => T): T {
+    this.withoutBlocking(() => this.exec(begin))
     try {
       const result = work()
-      this.#database.exec('COMMIT')
+      // At the end: what is granted here is granted in the file that everybody else looks at.
+      if (this.isMoved()) throw new MovedError(this.path)
+      this.exec('COMMIT')
       return result
     } catch (error) {
       // A failed COMMIT can leave the transaction open; some errors (a full disk) have already rolled it back.
       try {
-        this.#database.exec('ROLLBACK')
+        this.exec('ROLLBACK')
       } catch (rollbackError) {
         if (!String(rollbackError).includes('no transaction'))
           throw new AggregateError([error, rollbackError], String(error))
@@ -109,57 +177,135 @@ export class SqliteConnection {
     }
   }
 
-  #assertOurs(): void {
-    const [{ application_id: id } = { application_id: 0 }] = this.#pragma('application_id')
-    const [{ user_version: version } = { user_version: 0 }] = this.#pragma('user_version')
-    const tables = this.#database.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").all()
-    if (id !== APPLICATION_ID && (id !== 0 || tables.length > 0)) {
-      throw new StoreError(`the file ${this.path} is a database of another program; choose another path for the locks`)
-    }
-    if ((version ?? 0) > SCHEMA_VERSION) {
-      throw new StoreError(
-        `the lock file ${this.path} has format ${version}, and this version of Holdfast knows ${SCHEMA_VERSION}; upgrade it`,
-      )
-    }
-  }
-
-  #pragma(name: string): Record<string, number>[] {
-    return this.#database.prepare(`PRAGMA ${name}`).all() as Record<string, number>[]
-  }
-
-  #statement(name: keyof typeof statements): SqliteStatement {
-    const known = this.#statements.get(name)
-    if (known !== undefined) return known
-    const prepared = this.#database.prepare(statements[name])
-    this.#statements.set(name, prepared)
-    return prepared
-  }
-
-  #guard<T>(work: () => T): T {
+  /** SQLite waits for a lock by blocking the thread. Our own connection never does; a caller's gets its setting back. */
+  withoutBlocking<T>(work: () => T): T {
+    const timeoutMs = this.passedIn ? Number(this.statement('busy_timeout').all().map(timeoutOf)[0]) : 0
+    if (timeoutMs === 0) return work()
+    this.exec('PRAGMA busy_timeout = 0')
     try {
       return work()
+    } finally {
+      this.exec(`PRAGMA busy_timeout = ${timeoutMs}`)
+    }
+  }
+
+  isMoved(): boolean {
+    return identityOf(this.path) !== this.#identity
+  }
+
+  close(): void {
+    this.forgetStatements()
+    try {
+      this.#database.close()
     } catch (error) {
       throw storeErrorFrom(error, this.path)
     }
   }
+}
 
-  /** At first only until the event loop has come round: a transaction of another process is over by then, most of the time. */
-  #pause(tries: number): Promise<void> {
-    if (tries <= SPINS) return new Promise((resolve) => setImmediate(resolve))
-    return new Promise((resolve) => {
-      this.#clock.setTimer(resolve, 1 + (tries % 3), true)
-    })
-  }
-
-  #assertOpen(): void {
-    if (this.#closed) throw new ClosedError('the sqlite driver is closed')
+class MovedError extends StoreError {
+  constructor(path: string) {
+    super(`the database ${path} was removed or replaced while it was open; close it and open it again`)
   }
 }
 
+async function openAndPrepare(source: DatabaseSource, clock: Clock): Promise<Opened> {
+  const passedIn = 'passedIn' in source
+  const database = passedIn ? source.passedIn : await source.open()
+  try {
+    const opened = new Opened(database, passedIn)
+    refuseNetworkShare(opened.path)
+    await prepare(opened, clock)
+    return opened
+  } catch (error) {
+    if (!passedIn) database.close()
+    throw error
+  }
+}
+
+/** Makes a file ours, or finds that it is. A database that was passed in has tables and settings of its own, which stay as they are. */
+async function prepare(opened: Opened, clock: Clock): Promise<void> {
+  const isReady = await untilFree(clock, opened.path, () => {
+    if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
+    // In one transaction, or tables that another process is just making would look like another program's.
+    const ready = opened.transaction('BEGIN', () => isOurs(opened))
+    const [mode] = opened.withoutBlocking(() => opened.rows('PRAGMA journal_mode = WAL'))
+    if (mode?.['journal_mode'] !== 'wal') {
+      throw new StoreError(
+        `the database ${opened.path} cannot be put into WAL mode: it stays in mode ${mode?.['journal_mode']}, as in the middle of a transaction`,
+      )
+    }
+    // No flush for every commit: a machine that crashes takes all holders of its locks with it.
+    if (!opened.passedIn) opened.exec('PRAGMA synchronous = NORMAL')
+    return ready
+  })
+  if (isReady) return
+  await untilFree(clock, opened.path, () =>
+    opened.transaction('BEGIN IMMEDIATE', () => {
+      // Somebody else may have been quicker, with a newer version.
+      if (isOurs(opened)) return
+      opened.exec(readProtocol('sqlite/schema.sql'))
+      if (!opened.passedIn) opened.exec(`PRAGMA application_id = ${APPLICATION_ID}`)
+    }),
+  )
+}
+
+/** True if the tables are there; false if they may be made. Throws for what must not be touched. */
+function isOurs(opened: Opened): boolean {
+  const { path, passedIn } = opened
+  if (opened.rows(statements.format_table).length > 0) {
+    const version = Number(opened.rows(statements.format)[0]?.['version'] ?? 0)
+    if (version <= FORMAT) return version === FORMAT
+    throw new StoreError(
+      `the lock file ${path} has format ${version}, and this version of Holdfast knows ${FORMAT}; upgrade Holdfast`,
+    )
+  }
+  const [{ application_id: id } = { application_id: 0 }] = opened.rows('PRAGMA application_id')
+  const tables = opened.rows("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1")
+  if (!passedIn && id !== APPLICATION_ID && (id !== 0 || tables.length > 0)) {
+    throw new StoreError(`the file ${path} is a database of another program; choose another path for the locks`)
+  }
+  return false
+}
+
+/** Tries until nobody else has the lock that it needs; `attempt` has changed nothing when it fails for that reason. */
+async function untilFree<T>(clock: Clock, path: string, attempt: () => T): Promise<T> {
+  const untilMs = clock.now().monotonicMs + BUSY_BOUND_MS
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return attempt()
+    } catch (error) {
+      if (!isBusy(error) || clock.now().monotonicMs >= untilMs) throw storeErrorFrom(error, path)
+      await pause(clock, tries)
+    }
+  }
+}
+
+/** At first only until the event loop has come round: a transaction of another process is over by then, most of the time. */
+function pause(clock: Clock, tries: number): Promise<void> {
+  if (tries <= SPINS) return new Promise((resolve) => setImmediate(resolve))
+  return new Promise((resolve) => {
+    clock.setTimer(resolve, 1 + (tries % 3), true)
+  })
+}
+
+/** Which file a path leads to; undefined if it leads to none. */
+function identityOf(path: string): string | undefined {
+  const stats = statSync(path, { throwIfNoEntry: false })
+  return stats && `${stats.dev}:${stats.ino}`
+}
+
+const timeoutOf = (row: unknown): unknown => (row as { timeout?: number }).timeout
+
 const SPINS = 16
+const MOST_REOPENINGS = 3
+
+export type StatementName = keyof typeof statements
 
 const statements = {
   ...namedStatements<
+    | 'format_table'
+    | 'format'
     | 'now'
     | 'sweep_leases'
     | 'sweep_waiters'
@@ -169,7 +315,6 @@ const statements = {
     | 'waiter'
     | 'count_ahead'
     | 'next_token'
-    | 'last_token'
     | 'restore_counter'
     | 'insert_lease'
     | 'insert_waiter'
@@ -184,4 +329,5 @@ const statements = {
     | 'names'
   >(readProtocol('sqlite/statements.sql')),
   data_version: 'PRAGMA data_version',
+  busy_timeout: 'PRAGMA busy_timeout',
 }

@@ -7,7 +7,9 @@ export function sqliteCode(error: unknown): string | undefined {
   // Extended codes such as SQLITE_IOERR_WRITE or SQLITE_BUSY_RECOVERY begin with the primary one.
   if (typeof code === 'string' && code.startsWith('SQLITE_')) return code.split('_', 2).join('_')
   const [, number] = /Unable to open connection.*: (\d+)/.exec(message) ?? []
-  return number === undefined ? undefined : codes[Number(number) & 0xff]
+  if (number !== undefined) return codes[Number(number) & 0xff]
+  // libsql gives some errors without their code. What SQLite says of each has not changed for many years.
+  return Object.keys(messages).find((each) => message.includes(messages[each] as string))
 }
 
 export const isBusy = (error: unknown): boolean => ['SQLITE_BUSY', 'SQLITE_LOCKED'].includes(sqliteCode(error) ?? '')
@@ -17,9 +19,13 @@ export function storeErrorFrom(error: unknown, path: string): HoldfastError {
   if (error instanceof HoldfastError) return error
   const code = sqliteCode(error)
   const said = error instanceof Error ? error.message : String(error)
-  const reason = (code !== undefined && reasons[code]) || `SQLite could not work with it`
+  const known = said.includes('within a transaction') ? IN_TRANSACTION : reasons[code ?? '']
+  const reason = known ?? 'SQLite could not work with it'
   return new StoreError(`the lock file ${path}: ${reason} (${code ?? 'no code'}: ${said})`, { cause: error })
 }
+
+const IN_TRANSACTION =
+  'the database that was passed in is in the middle of a transaction; end that first, or pass in a connection of its own for the locks'
 
 const codes: Record<number, string> = {
   5: 'SQLITE_BUSY',
@@ -30,6 +36,17 @@ const codes: Record<number, string> = {
   13: 'SQLITE_FULL',
   14: 'SQLITE_CANTOPEN',
   26: 'SQLITE_NOTADB',
+}
+
+const messages: Record<string, string> = {
+  SQLITE_BUSY: 'database is locked',
+  SQLITE_LOCKED: 'database table is locked',
+  SQLITE_READONLY: 'attempt to write a readonly database',
+  SQLITE_IOERR: 'disk I/O error',
+  SQLITE_CORRUPT: 'database disk image is malformed',
+  SQLITE_FULL: 'database or disk is full',
+  SQLITE_CANTOPEN: 'unable to open database file',
+  SQLITE_NOTADB: 'file is not a database',
 }
 
 const reasons: Record<string, string> = {

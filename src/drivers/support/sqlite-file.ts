@@ -1,6 +1,6 @@
-import { chmodSync, mkdirSync, readFileSync, statSync } from 'node:fs'
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync, realpathSync } from 'node:fs'
 import { homedir } from 'node:os'
-import { dirname, join, resolve } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { StoreError } from '../../core/errors.ts'
 
 /** Where the embedded default lies: one file for each user of a machine, in the place for state that is no configuration. */
@@ -8,27 +8,24 @@ export function defaultPath(env: NodeJS.ProcessEnv = process.env, platform = pro
   return join(stateFolder(env, platform), 'holdfast', 'locks.db')
 }
 
-/** Makes the folder if need be, for this user alone, and refuses a file system on which SQLite's own locks do not hold. */
-export function prepareFolder(path: string): void {
-  const folder = dirname(resolve(path))
-  try {
-    mkdirSync(folder, { recursive: true, mode: 0o700 })
-  } catch (error) {
-    const said = error instanceof Error ? error.message : String(error)
-    throw new StoreError(`the folder ${folder} for the lock file cannot be made: ${said}`, { cause: error })
-  }
-  const network =
-    process.platform === 'linux' ? networkFileSystemOf(folder, readFileSync('/proc/self/mountinfo', 'utf8')) : undefined
+/** Makes the folder and the file if need be, for this user alone. One that is there keeps its permissions: a team may share it. */
+export function prepareFile(path: string): void {
+  const folder = dirname(path)
+  attempt(`the folder ${folder} for the lock file cannot be made`, () => makeFolder(folder))
+  refuseNetworkShare(path)
+  // SQLite makes the files beside it with the same permissions.
+  attempt(`the lock file ${path} cannot be made`, () => unlessThere(() => closeSync(openSync(path, 'wx', 0o600))))
+}
+
+/** Throws for a file system on which SQLite's own locks do not hold. */
+export function refuseNetworkShare(path: string): void {
+  if (process.platform !== 'linux') return
+  const network = networkFileSystemOf(dirname(realPathOf(path)), readFileSync('/proc/self/mountinfo', 'utf8'))
   if (network !== undefined) {
     throw new StoreError(
       `the lock file ${path} would lie on a network share (${network}), where SQLite's locks do not exclude other machines; choose a local disk, or a store that is made for a network`,
     )
   }
-}
-
-/** Others must not be able to take or break this user's locks. */
-export function protectFile(path: string): void {
-  if (process.platform !== 'win32' && (statSync(path).mode & 0o077) !== 0) chmodSync(path, 0o600)
 }
 
 /** The type of the file system that a folder lies on, if that is a network's. From Linux's table of mounts. */
@@ -80,4 +77,38 @@ function stateFolder(env: NodeJS.ProcessEnv, platform: NodeJS.Platform): string 
   if (env['XDG_STATE_HOME']) return env['XDG_STATE_HOME']
   if (platform === 'darwin') return join(homedir(), 'Library', 'Application Support')
   return join(homedir(), '.local', 'state')
+}
+
+/** A link may lead from a local folder to a share. */
+function realPathOf(path: string): string {
+  try {
+    return realpathSync(path)
+  } catch {
+    // The file is not there yet; its folder is.
+    return join(realpathSync(dirname(path)), basename(path))
+  }
+}
+
+/** Not `mkdirSync` with `recursive`: in a place where nothing can be made, such as below /proc, that never returns. */
+function makeFolder(folder: string): void {
+  if (existsSync(folder)) return
+  makeFolder(dirname(folder))
+  unlessThere(() => mkdirSync(folder, { mode: 0o700 }))
+}
+
+function unlessThere(make: () => void): void {
+  try {
+    make()
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+  }
+}
+
+function attempt(failure: string, step: () => void): void {
+  try {
+    step()
+  } catch (error) {
+    const said = error instanceof Error ? error.message : String(error)
+    throw new StoreError(`${failure}: ${said}`, { cause: error })
+  }
 }

@@ -1,0 +1,174 @@
+// The PostgreSQL drivers beside the bare statements, through the same client, in interleaved rounds:
+//   node bench/postgres.mjs postgres://postgres@127.0.0.1:5432/postgres [rounds] [seconds]
+// and how often one lock changes hands between eight processes that hold it for a millisecond each.
+import { fork } from 'node:child_process'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import { postgresDriver } from '../dist/drivers/postgres.js'
+import { postgresAdvisoryDriver } from '../dist/drivers/postgres-advisory.js'
+import { DistributedLock } from '../dist/index.js'
+
+const [url, rounds = '5', seconds = '1', role, subject] = process.argv.slice(2)
+if (url === undefined) throw new Error('node bench/postgres.mjs postgres://user@host:port/database')
+
+const connections = 4
+
+if (role === 'hand-off') await takeTurns()
+else {
+  await costs()
+  await handOffs()
+}
+
+async function costs() {
+  const pool = new pg.Pool({ connectionString: url, max: connections })
+  const pinned = await pool.connect()
+  await pool.query(`
+    CREATE TABLE IF NOT EXISTS holdfast_bench (lock_name VARCHAR(255) PRIMARY KEY, holder_id VARCHAR(255) NOT NULL,
+      acquired_at TIMESTAMPTZ NOT NULL, expires_at TIMESTAMPTZ NOT NULL, metadata JSONB);
+    CREATE INDEX IF NOT EXISTS holdfast_bench_expires_at ON holdfast_bench (expires_at)`)
+  const table = postgresDriver({ client: pool })
+  const advisory = postgresAdvisoryDriver({ client: pool })
+  const locks = [new DistributedLock({ driver: table }), new DistributedLock({ driver: advisory })]
+  let names = 0
+  const cycle = async (lock) => {
+    names += 1
+    const result = await lock.acquire(`bench:${names}`, { blocking: false })
+    await result.lock.release()
+  }
+  const subjects = {
+    async 'bare INSERT + DELETE'() {
+      names += 1
+      const values = [`bench:${names}`, 'bench']
+      await pool.query(
+        `INSERT INTO holdfast_bench VALUES ($1, $2, clock_timestamp(), clock_timestamp() + interval '30 s')
+         ON CONFLICT (lock_name) DO UPDATE SET holder_id = excluded.holder_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+         WHERE holdfast_bench.expires_at <= clock_timestamp() RETURNING lock_name`,
+        values,
+      )
+      await pool.query('DELETE FROM holdfast_bench WHERE lock_name = $1 AND holder_id = $2', values)
+    },
+    postgres: () => cycle(locks[0]),
+    async 'bare try_advisory + unlock'() {
+      names += 1
+      await pinned.query('SELECT pg_try_advisory_lock($1)', [names])
+      await pinned.query('SELECT pg_advisory_unlock($1)', [names])
+    },
+    'postgres-advisory': () => cycle(locks[1]),
+  }
+  const pairs = [
+    ['bare INSERT + DELETE', 'postgres'],
+    ['bare try_advisory + unlock', 'postgres-advisory'],
+  ]
+  for (const each of Object.values(subjects)) await each()
+  console.log(
+    'acquire + release per second, median of the rounds; ratio of throughputs (at 1: also of latencies, inverted)',
+  )
+  for (const concurrency of [1, 64, 512]) {
+    const measured = Object.fromEntries(Object.keys(subjects).map((name) => [name, []]))
+    for (let round = 0; round < Number(rounds); round += 1) {
+      for (const [name, run] of Object.entries(subjects)) measured[name].push(await rate(run, concurrency))
+    }
+    for (const [bare, ours] of pairs) {
+      const [b, o] = [median(measured[bare]), median(measured[ours])]
+      const perRound = measured[ours].map((value, index) => value / measured[bare][index])
+      console.log(
+        `${String(concurrency).padStart(4)}  ${bare}: ${b.toFixed(0)}  ${ours}: ${o.toFixed(0)}  ratio ${median(perRound).toFixed(2)}`,
+      )
+    }
+  }
+  for (const lock of locks) await lock.close()
+  for (const driver of [table, advisory]) await driver.close()
+  pinned.release()
+  await pool.query('DROP TABLE holdfast_bench')
+  await pool.end()
+}
+
+async function rate(run, concurrency) {
+  const startedMs = performance.now()
+  const endMs = startedMs + Number(seconds) * 1_000
+  let done = 0
+  await Promise.all(
+    Array.from({ length: concurrency }, async () => {
+      while (performance.now() < endMs) {
+        await run()
+        done += 1
+      }
+    }),
+  )
+  return (done / (performance.now() - startedMs)) * 1_000
+}
+
+async function handOffs() {
+  const kinds = ['bare pg_advisory_lock', 'postgres', 'postgres-advisory']
+  const measured = Object.fromEntries(kinds.map((kind) => [kind, []]))
+  for (let round = 0; round < Number(rounds); round += 1) {
+    for (const kind of kinds) measured[kind].push(await handOffRate(kind))
+  }
+  for (const kind of kinds) {
+    const ratios = measured[kind].map((value, index) => value / measured[kinds[0]][index])
+    const spread = measured[kind].map((value) => value.toFixed(0)).join(' ')
+    console.log(
+      `8 processes, 1 name, held 1 ms: ${kind}: ${median(measured[kind]).toFixed(0)}/s (${spread}), ratio ${median(ratios).toFixed(2)}`,
+    )
+  }
+}
+
+async function handOffRate(kind) {
+  const args = [url, rounds, seconds, 'hand-off', kind]
+  const workers = Array.from({ length: 8 }, () => fork(new URL(import.meta.url), args))
+  const exits = workers.map((worker) => new Promise((resolve) => worker.once('exit', resolve)))
+  await Promise.all(workers.map((worker) => new Promise((resolve) => worker.once('message', resolve))))
+  const startedMs = performance.now()
+  const counts = await Promise.all(
+    workers.map((worker) => {
+      worker.send('go')
+      return new Promise((resolve) => worker.once('message', resolve))
+    }),
+  )
+  const elapsed = (performance.now() - startedMs) / 1_000
+  await Promise.all(exits)
+  return counts.reduce((sum, count) => sum + count, 0) / elapsed
+}
+
+async function takeTurns() {
+  const pool = new pg.Pool({ connectionString: url, max: 2 })
+  const name = `bench:${subject}`
+  let turn
+  let end = async () => {}
+  if (subject.startsWith('bare')) {
+    const client = await pool.connect()
+    turn = async () => {
+      await client.query('SELECT pg_advisory_lock(4711)')
+      await sleep(1)
+      await client.query('SELECT pg_advisory_unlock(4711)')
+    }
+    end = async () => client.release()
+  } else {
+    const driver = subject === 'postgres' ? postgresDriver({ client: pool }) : postgresAdvisoryDriver({ client: pool })
+    const lock = new DistributedLock({ driver })
+    // Until the code is compiled: eight processes that start at once are busy with nothing else.
+    for (let turns = 0; turns < 200; turns += 1) await lock.withLock(`${name}:warm:${process.pid}`, () => {})
+    turn = () => lock.withLock(name, () => sleep(1), { blockingTimeoutSeconds: 60 })
+    end = async () => {
+      await lock.close()
+      await driver.close()
+    }
+  }
+  process.send('ready')
+  await new Promise((resolve) => process.once('message', resolve))
+  const endMs = performance.now() + Number(seconds) * 2_000
+  let count = 0
+  while (performance.now() < endMs) {
+    await turn()
+    count += 1
+  }
+  process.send(count)
+  await end()
+  await pool.end()
+  process.disconnect()
+}
+
+function median(values) {
+  const sorted = values.toSorted((a, b) => a - b)
+  return sorted[Math.floor(sorted.length / 2)]
+}

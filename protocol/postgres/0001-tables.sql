@@ -1,0 +1,100 @@
+-- Migration 1: the tables.
+--
+-- Inputs:  the schema to work in is the first one of search_path; whoever runs this file by hand sets it before.
+-- Outputs: holdfast_migrations, distributed_locks, holdfast_leases, holdfast_waiters, holdfast_rates, holdfast_fences
+-- Safe to run again, and on a database that has the plain five-column table already, with rows in it: they stay as they are.
+--
+-- All times are the server's clock_timestamp(), never now(), which is the start of somebody's transaction, and never a client's.
+-- A row whose expires_at has passed has ended, whether or not it has been deleted yet.
+
+-- Which of these files have been run here.
+CREATE TABLE IF NOT EXISTS holdfast_migrations (
+  version    INTEGER     PRIMARY KEY,
+  applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+);
+
+-- One row for each lock name that is held or waited for. The first five columns are the plain format: who reads or writes just them, through
+-- acquire_lock and release_lock, excludes Holdfast and is excluded by it. Text is compared byte by byte (COLLATE "C").
+CREATE TABLE IF NOT EXISTS distributed_locks (
+  lock_name   VARCHAR(255) COLLATE "C" PRIMARY KEY,
+  holder_id   VARCHAR(255) NOT NULL,
+  acquired_at TIMESTAMPTZ  NOT NULL,
+  expires_at  TIMESTAMPTZ  NOT NULL,
+  metadata    JSONB
+);
+
+-- claim_id       the acquisition that holds it exclusively; NULL for a row of a plain client
+-- fencing_token  of that lease
+-- mode           'exclusive': this row is the lease. 'shared': the leases are in holdfast_leases, and this row stands for all of them
+-- contended      somebody waits, or the leases are shared: what changes this name has to look at the other tables as well.
+--                A row without it is decided by itself alone, which is what makes the usual case one statement.
+ALTER TABLE distributed_locks
+  ADD COLUMN IF NOT EXISTS claim_id      TEXT,
+  ADD COLUMN IF NOT EXISTS fencing_token BIGINT,
+  ADD COLUMN IF NOT EXISTS mode          TEXT    NOT NULL DEFAULT 'exclusive',
+  ADD COLUMN IF NOT EXISTS contended     BOOLEAN NOT NULL DEFAULT false;
+
+-- Under whichever name somebody made it before.
+DO $$
+BEGIN
+  IF NOT EXISTS (
+    SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+    WHERE i.indrelid = 'distributed_locks'::regclass AND a.attname = 'expires_at' AND i.indpred IS NULL
+  ) THEN
+    CREATE INDEX distributed_locks_expires_at ON distributed_locks (expires_at);
+  END IF;
+END
+$$;
+
+-- Shared leases. They count only while the row of their name says 'shared'; whoever changes them holds that row's lock and writes that row.
+CREATE TABLE IF NOT EXISTS holdfast_leases (
+  lock_name     VARCHAR(255) COLLATE "C" NOT NULL,
+  claim_id      TEXT         NOT NULL,
+  holder_id     VARCHAR(255) NOT NULL,
+  max_permits   BIGINT,
+  permits       BIGINT       NOT NULL,
+  fencing_token BIGINT       NOT NULL,
+  acquired_at   TIMESTAMPTZ  NOT NULL,
+  expires_at    TIMESTAMPTZ  NOT NULL,
+  metadata      JSONB,
+  PRIMARY KEY (lock_name, claim_id)
+);
+CREATE INDEX IF NOT EXISTS holdfast_leases_expires_at ON holdfast_leases (expires_at);
+
+-- The queue. place is the order of arrival; a waiter that is not heard of until expires_at is passed over.
+-- channel is where its process listens; time_to_live and metadata are what its lease will have.
+CREATE TABLE IF NOT EXISTS holdfast_waiters (
+  lock_name     VARCHAR(255) COLLATE "C" NOT NULL,
+  place         BIGINT       NOT NULL,
+  claim_id      TEXT         NOT NULL,
+  holder_id     VARCHAR(255) NOT NULL,
+  mode          TEXT         NOT NULL,
+  max_permits   BIGINT,
+  permits       BIGINT       NOT NULL,
+  time_to_live  INTERVAL     NOT NULL,
+  metadata      JSONB,
+  channel       TEXT         NOT NULL,
+  waiting_since TIMESTAMPTZ  NOT NULL,
+  expires_at    TIMESTAMPTZ  NOT NULL,
+  PRIMARY KEY (lock_name, place),
+  UNIQUE (lock_name, claim_id)
+);
+CREATE INDEX IF NOT EXISTS holdfast_waiters_expires_at ON holdfast_waiters (expires_at);
+CREATE SEQUENCE IF NOT EXISTS holdfast_places;
+
+-- Rate limits: for each limit of a name the moment (ms) at which its bucket will be empty again.
+CREATE TABLE IF NOT EXISTS holdfast_rates (
+  name        TEXT COLLATE "C" PRIMARY KEY,
+  arrivals_ms FLOAT8[]    NOT NULL,
+  expires_at  TIMESTAMPTZ NOT NULL
+);
+CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at);
+
+-- The largest token that each protected resource has seen.
+CREATE TABLE IF NOT EXISTS holdfast_fences (
+  resource      TEXT COLLATE "C" PRIMARY KEY,
+  fencing_token BIGINT      NOT NULL,
+  seen_at       TIMESTAMPTZ NOT NULL
+);
+
+INSERT INTO holdfast_migrations (version) VALUES (1) ON CONFLICT DO NOTHING;

@@ -1,0 +1,91 @@
+-- Migration 6: the two functions for clients in any language, psql included. Who calls just these excludes Holdfast and is excluded by it.
+-- A database that has older functions of these names gets the new ones in their place.
+--
+-- acquire_lock(p_lock_name, p_holder_id, p_ttl_seconds = 30, p_metadata = '{}')
+-- Outputs: true: the lock is held by p_holder_id for p_ttl_seconds from now; the same holder asking again extends it. false: held by another, or others wait
+-- release_lock(p_lock_name, p_holder_id)
+-- Outputs: true: it was held by p_holder_id, and is free. false: it was not, or its time was over
+--
+-- Call them in a transaction of their own: until the commit, nobody else knows of the lock, and whoever asks for the same name has to wait.
+
+DO $$
+DECLARE
+  v_old REGPROCEDURE;
+BEGIN
+  FOR v_old IN
+    SELECT p.oid FROM pg_proc p
+    WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND (
+      (p.proname = 'acquire_lock' AND pg_get_function_identity_arguments(p.oid) <>
+        'p_lock_name character varying, p_holder_id character varying, p_ttl_seconds integer, p_metadata jsonb')
+      OR (p.proname = 'release_lock' AND pg_get_function_identity_arguments(p.oid) <>
+        'p_lock_name character varying, p_holder_id character varying'))
+  LOOP
+    EXECUTE 'DROP FUNCTION ' || v_old;
+  END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION acquire_lock(
+  p_lock_name VARCHAR, p_holder_id VARCHAR, p_ttl_seconds INTEGER DEFAULT 30, p_metadata JSONB DEFAULT '{}'
+) RETURNS BOOLEAN
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  v_row    distributed_locks;
+  v_claim  holdfast_waiters;
+  v_got    RECORD;
+  v_events JSONB[];
+  v_wrote  BOOLEAN := pg_current_xact_id_if_assigned() IS NOT NULL;
+BEGIN
+  IF p_ttl_seconds IS NULL OR p_ttl_seconds <= 0 THEN
+    RAISE EXCEPTION 'p_ttl_seconds must be positive, but is %', p_ttl_seconds USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM holdfast_raise_tokens();
+  -- Free, so that a row that was not there is decided on below like any other, under its lock.
+  INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
+  VALUES (p_lock_name, p_holder_id, clock_timestamp(), clock_timestamp(), true)
+  ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id RETURNING * INTO v_row;
+  IF v_row.mode = 'exclusive' AND v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id
+    AND v_row.expires_at > clock_timestamp() THEN
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second', metadata = p_metadata
+    WHERE lock_name = p_lock_name;
+    RETURN true;
+  END IF;
+  v_claim.lock_name := p_lock_name;
+  v_claim.claim_id := 'plain:' || p_holder_id;
+  v_claim.holder_id := p_holder_id;
+  v_claim.mode := 'exclusive';
+  v_claim.permits := 1;
+  v_claim.time_to_live := p_ttl_seconds * interval '1 second';
+  v_claim.metadata := p_metadata;
+  SELECT * INTO v_got FROM holdfast_admit(p_lock_name, false, v_claim, interval '0');
+  IF v_got.fencing_token IS NOT NULL THEN
+    UPDATE distributed_locks SET claim_id = NULL WHERE lock_name = p_lock_name;
+  END IF;
+  v_events := v_got.events;
+  -- Only in a transaction of its own: in somebody's longer one, rows that were swept would stay locked until its end.
+  IF NOT v_wrote AND clock_timestamp() - now() < interval '1 second' AND current_setting('transaction_isolation') = 'read committed' THEN
+    v_events := v_events || holdfast_sweep(10);
+  END IF;
+  IF v_events IS NOT NULL THEN
+    PERFORM holdfast_tell(v_events);
+  END IF;
+  RETURN v_got.fencing_token IS NOT NULL;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION release_lock(p_lock_name VARCHAR, p_holder_id VARCHAR) RETURNS BOOLEAN
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  v_got RECORD;
+BEGIN
+  SELECT * INTO v_got FROM holdfast_end(p_lock_name, 'plain:' || p_holder_id, NULL);
+  IF v_got.events IS NOT NULL THEN
+    PERFORM holdfast_tell(v_got.events);
+  END IF;
+  RETURN v_got.ended;
+END
+$$;
+
+INSERT INTO holdfast_migrations (version) VALUES (6) ON CONFLICT DO NOTHING;

@@ -1,0 +1,32 @@
+-- Migration 8: the fencing guard, to be called in the transaction that writes to the protected resource.
+--
+-- holdfast_fence(p_resource, p_token)
+-- Inputs:  what is protected, in whatever words; the fencing token of the lease under which it is written
+-- Outputs: none. Fails with SQLSTATE HF001 when a larger token has been seen for the resource: whoever holds this one has lost its lease.
+--          The resource's row stays locked until the transaction ends, so a write that was let through is done before the next one is judged.
+-- holdfast_forget_fences(p_unused_for)
+-- Outputs: how many resources were forgotten that nobody has written to for so long. Not done by itself: only you know for how long a process may sleep.
+CREATE OR REPLACE FUNCTION holdfast_fence(p_resource TEXT, p_token BIGINT) RETURNS VOID
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  v_largest BIGINT;
+BEGIN
+  INSERT INTO holdfast_fences AS f VALUES (p_resource, p_token, clock_timestamp())
+  ON CONFLICT (resource) DO UPDATE SET fencing_token = excluded.fencing_token, seen_at = excluded.seen_at
+  WHERE f.fencing_token <= excluded.fencing_token;
+  IF NOT FOUND THEN
+    SELECT fencing_token INTO v_largest FROM holdfast_fences WHERE resource = p_resource;
+    RAISE EXCEPTION 'the fencing token % is stale: "%" has seen %', p_token, p_resource, v_largest
+      USING ERRCODE = 'HF001', DETAIL = v_largest::text, HINT = 'The lease under which this is written was lost.';
+  END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION holdfast_forget_fences(p_unused_for INTERVAL) RETURNS BIGINT
+LANGUAGE sql SET search_path FROM CURRENT AS $$
+  WITH forgotten AS (DELETE FROM holdfast_fences WHERE seen_at < clock_timestamp() - p_unused_for RETURNING 1)
+  SELECT count(*) FROM forgotten
+$$;
+
+INSERT INTO holdfast_migrations (version) VALUES (8) ON CONFLICT DO NOTHING;

@@ -1,0 +1,106 @@
+-- Every statement of the PostgreSQL advisory driver and of lockInTransaction, each under its name. No table, no function, nothing stored.
+--
+-- The key of a lock name is the first eight bytes of the SHA-256 of its UTF-8 form, as a signed big-endian number: see ../vectors/advisory-keys.json.
+-- In SQL: ('x' || left(encode(sha256(convert_to(name, 'UTF8')), 'hex'), 16))::bit(64)::bigint
+--
+-- The fencing token is base + xid. xid is a transaction id that is drawn after the lock was got, so it is higher than that of whoever held it before. base
+-- is in microseconds when this server last came up, in whichever way: started, recovered from a crash (statistics are reset then), or promoted. It makes up for
+-- transaction ids that a crash or a failover has forgotten: fewer of them were drawn than microseconds have passed.
+--
+-- Who holds what: in front of each statement stands a comment that lists the leases of its connection, so pg_stat_activity shows it (its "board"). The xid of the
+-- last grant, which that comment cannot know yet, is published as an advisory lock of the two-number kind, taken in shared mode by the same connection.
+
+-- name: identity
+-- Inputs: a word that nobody else has. Outputs: pid; room, how much of a statement others can see
+-- Settings of the session only. Nothing may end it while it is idle; the server finds out within half a minute that a client has vanished. A grant waits for no
+-- disk: nothing of it has to outlive a crash, which ends every session, and the token does not rely on it.
+WITH settings AS MATERIALIZED (
+  SELECT set_config(name, value, false) FROM (VALUES
+    ('idle_session_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('statement_timeout', '0'), ('lock_timeout', '0'),
+    ('transaction_timeout', '0'), ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
+    ('client_connection_check_interval', '5s'), ('default_transaction_read_only', 'off'), ('synchronous_commit', 'off')
+  ) AS wanted (name, value) JOIN pg_settings USING (name)
+)
+SELECT pg_backend_pid()::text AS pid, set_config('holdfast.session', $1::text, false) AS session,
+  pg_size_bytes(current_setting('track_activity_query_size'))::text AS room
+FROM (SELECT count(*) FROM settings) AS set
+
+-- name: witness
+-- Outputs: pid and session of the connection that answers. Run inside a transaction, by somebody else.
+SELECT pg_backend_pid()::text AS pid, current_setting('holdfast.session', true) AS session
+
+-- name: try
+-- Inputs: keys, shared or not for each, the xid that was published before (0: none)
+-- Outputs: got for each; token, acquired_at in ms and xid of those that were got; pid
+WITH tried AS MATERIALIZED (
+  SELECT ord, CASE WHEN shared THEN pg_try_advisory_lock_shared(key) ELSE pg_try_advisory_lock(key) END AS got
+  FROM unnest($1::text::bigint[], $2::text::boolean[]) WITH ORDINALITY AS asked (key, shared, ord)
+), drawn AS MATERIALIZED (
+  SELECT array_agg(got ORDER BY ord)::text AS got, CASE WHEN bool_or(got) THEN pg_current_xact_id()::text::bigint END AS xid FROM tried
+)
+SELECT got, xid::text, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
+  ((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
+    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + xid)::text AS token,
+  CASE WHEN xid IS NOT NULL THEN pg_try_advisory_lock_shared((xid >> 32)::integer, ((xid << 32) >> 32)::integer) END AS published,
+  CASE WHEN xid IS NOT NULL AND $3::text::bigint > 0 THEN
+    pg_advisory_unlock_shared(($3::text::bigint >> 32)::integer, (($3::text::bigint << 32) >> 32)::integer) END AS withdrawn
+FROM drawn
+
+-- name: wait
+-- Inputs: key, shared or not, the xid that was published before (0: none). Answers when the server's own queue has come to it.
+-- Outputs: as try
+WITH tried AS MATERIALIZED (
+  SELECT CASE WHEN $2::text::boolean THEN pg_advisory_lock_shared($1::text::bigint) ELSE pg_advisory_lock($1::text::bigint) END AS got
+), drawn AS MATERIALIZED (
+  SELECT pg_current_xact_id()::text::bigint AS xid FROM (SELECT count(*) FROM tried) AS waited
+)
+SELECT '{t}' AS got, xid::text, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
+  ((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
+    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + xid)::text AS token,
+  pg_try_advisory_lock_shared((xid >> 32)::integer, ((xid << 32) >> 32)::integer) AS published,
+  CASE WHEN $3::text::bigint > 0 THEN
+    pg_advisory_unlock_shared(($3::text::bigint >> 32)::integer, (($3::text::bigint << 32) >> 32)::integer) END AS withdrawn
+FROM drawn
+
+-- name: unlock
+-- Inputs: keys, shared or not for each. Outputs: released for each; pid
+SELECT array_agg(CASE WHEN shared THEN pg_advisory_unlock_shared(key) ELSE pg_advisory_unlock(key) END ORDER BY ord)::text AS released,
+  pg_backend_pid()::text AS pid
+FROM unnest($1::text::bigint[], $2::text::boolean[]) WITH ORDINALITY AS asked (key, shared, ord)
+
+-- name: cancel
+-- Inputs: pid of a connection that waits. It gets out of the queue, and goes on.
+SELECT pg_cancel_backend($1::text::integer) AS canceled
+
+-- name: still
+-- Outputs: pid. Proves that the connection, and with it every lock on it, is there.
+SELECT pg_backend_pid()::text AS pid
+
+-- name: mine
+-- Outputs: key of each lock that this connection holds
+SELECT (classid::bigint << 32 | objid::bigint)::text AS key FROM pg_locks
+WHERE locktype = 'advisory' AND objsubid = 1 AND pid = pg_backend_pid() AND granted
+
+-- name: locks
+-- Inputs: keys, or NULL for all. Outputs: each lock that is held or waited for, with the board of its connection
+SELECT l.pid::text, (l.classid::bigint << 32 | l.objid::bigint)::text AS key, l.mode = 'ShareLock' AS shared, l.granted,
+  a.query AS board, (extract(epoch FROM a.query_start) * 1000)::text AS asked_at,
+  coalesce(((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
+    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + (
+      SELECT max(x.classid::bigint << 32 | x.objid::bigint) FROM pg_locks x
+      WHERE x.locktype = 'advisory' AND x.objsubid = 2 AND x.pid = l.pid AND x.mode = 'ShareLock')), 0)::text AS token
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.objsubid = 1
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND ($1::text IS NULL OR (l.classid::bigint << 32 | l.objid::bigint) = ANY ($1::text::bigint[]))
+ORDER BY l.pid
+
+-- name: lock_in_transaction
+-- Inputs: key, shared or not. Waits for it; the transaction's end gives it back.
+SELECT true AS got FROM (SELECT CASE WHEN $2::text::boolean THEN pg_advisory_xact_lock_shared($1::text::bigint)
+  ELSE pg_advisory_xact_lock($1::text::bigint) END AS waited) AS waiting
+
+-- name: try_in_transaction
+-- Inputs: key, shared or not. Outputs: got
+SELECT CASE WHEN $2::text::boolean THEN pg_try_advisory_xact_lock_shared($1::text::bigint)
+  ELSE pg_try_advisory_xact_lock($1::text::bigint) END AS got

@@ -1,0 +1,46 @@
+-- Every statement of the PostgreSQL table driver, each under its name; :"schema" is the quoted name of the schema that the migrations were run in.
+-- Lists are passed as array literals in text, so that every client sends them in the same way.
+
+-- name: acquire
+-- Inputs and outputs: as holdfast_acquire in 0004-leases.sql
+SELECT granted_claims::text, granted_tokens::text, granted_at::text, refusals::text
+FROM :"schema".holdfast_acquire($1::text::text[], $2::text::text[], $3::text::text[], $4::text::boolean[], $5::text::bigint[],
+  $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text, $11::text::boolean)
+
+-- name: renew
+-- Inputs: lock names, claim ids, tokens, times to live in ms, relaxed. Outputs: answers
+SELECT :"schema".holdfast_renew($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::float8[], $5::text::boolean)::text AS answers
+
+-- name: release
+-- Inputs: lock names, claim ids, tokens, relaxed. Outputs: answers
+SELECT :"schema".holdfast_release($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::boolean)::text AS answers
+
+-- name: inspect
+-- Inputs: lock name, prefix, after, page size. Outputs: page
+SELECT :"schema".holdfast_inspect($1::text, $2::text, $3::text, $4::text::integer)::text AS page
+
+-- name: consume
+-- Inputs: requests, relaxed. Outputs: answers
+SELECT :"schema".holdfast_consume($1::text::jsonb, $2::text::boolean)::text AS answers
+
+-- name: fence
+-- Inputs: resource, fencing token
+SELECT :"schema".holdfast_fence($1::text, $2::text::bigint)
+
+-- name: version
+-- Outputs: version, the last migration that was run; isolation, of a transaction that says nothing of it
+SELECT coalesce(max(version), 0)::text AS version, current_setting('transaction_isolation') AS isolation
+FROM :"schema".holdfast_migrations
+
+-- name: hello
+-- Inputs: channel, payload. Proves that what is sent to the channel arrives.
+SELECT pg_notify($1::text, $2::text)
+
+-- name: begin_migration
+-- Many instances that start at once come one after the other.
+BEGIN;
+SELECT pg_advisory_xact_lock(7813544519228563562);
+
+-- name: use_schema
+-- The functions of the migrations keep this search_path.
+SET LOCAL search_path TO :"schema", pg_temp;

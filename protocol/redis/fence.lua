@@ -1,0 +1,19 @@
+-- The guard before a write: it goes through only if its fencing token is not smaller than the largest that was seen.
+-- The caller's own script follows this text in the same EVAL, and sees its own KEYS and ARGV.
+--
+-- KEYS[1]      the mark: the largest token that was seen for this resource
+-- KEYS[2 …]    the caller's keys
+-- ARGV[1]      the token of this write
+-- ARGV[2 …]    the caller's arguments
+--
+-- Returns ['holdfast:stale', largest token] without running anything more; else what the caller's script returns.
+
+do
+  local largest = redis.call('GET', KEYS[1]) or '0'
+  local token = ARGV[1]
+  -- Compared as numbers: tokens are integers below 2^53, which Lua keeps exactly.
+  if tonumber(token) < (tonumber(largest) or 0) then return { 'holdfast:stale', largest } end
+  if token ~= largest then redis.call('SET', KEYS[1], token) end
+  table.remove(KEYS, 1)
+  table.remove(ARGV, 1)
+end

@@ -1,0 +1,382 @@
+-- Takes, renews and gives back leases: one list in one step, on the server's clock.
+--
+-- KEYS[1]                the token counter of this server (of this slot, on Cluster)
+-- KEYS[2 … n+1]          plain: the lock's own key, one for each entry
+-- KEYS[n+2 … 2n+1]       data:  hash; leases and waiters of a lock that is shared or waited for
+-- KEYS[2n+2 … 3n+1]      order: sorted set; shared leases by -(end in ms), waiters by their place (1, 2, …)
+-- ARGV[1]                'acquire' | 'renew' | 'release'
+-- ARGV[2]                where this client is told of grants; a sharded channel if it has a hash tag, which is then of the keys' slot
+-- ARGV[3]                '1' if the client listens there now, so that "no receivers" will mean that it is gone; else '0'
+-- ARGV[4 …]              for each entry four (acquire), three (renew) or two (release):
+--   acquire              id, ttlMs, tail, rest     tail: the JSON text `"holder"` or `"holder",{metadata}`
+--                                                  rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, proposed]:
+--                                                  mode 0 exclusive, 1 shared; limit 0 none; proposed: a token chosen by the client (Redlock), 0 none
+--   renew                id, token, ttlMs
+--   release              id, token                 token '': whatever the claim has
+--   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
+--
+-- Returns [nowMs or 0, answer …]; the time is told with acquire
+--   acquire  token                                        granted, for ttlMs, at nowMs
+--            ['y', lease text]                            already yours, for ttlMs from now
+--            ['n', holder text, end, ahead, askAgain]     refused; end in ms, -1 unknown; ahead -1: not queued; askAgain -1: no hint
+--            ['b', mark]                                  the proposed token is not above this server's mark
+--            ['f', nowMs]                                 the proposed token is absurdly far ahead of this server's clock
+--   renew    1 renewed, 0 lost
+--   release  1 a lease was ended, 0 there was none
+--
+-- plain holds    [id,token,acquiredAtMs,tail]                  an exclusive lease
+--                holdfast:shared                               shared leases, which are in data
+--                anything else                                 somebody else's lock
+-- data holds     l<id> → [id,token,acquiredAtMs,limit,permits,tail]    a shared lease
+--                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail]    a waiter
+--                n → permits that are out;  seq → the last place that was given
+-- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs].
+
+local call, pcall, sub = redis.call, redis.pcall, string.sub
+local operation = ARGV[1]
+local n = (#KEYS - 1) / 3
+local answers = { 0 }
+local lastToken, tokenMoved, left
+local nowUs, nowMs
+
+local function readClock()
+  local time = call('TIME')
+  nowUs = time[1] * 1000000 + time[2]
+  nowMs = math.floor(nowUs / 1000)
+  answers[1] = nowMs
+end
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- What is neither shared nor waited for: one or two commands for each entry. Whatever is left has no answer yet.
+
+if operation == 'acquire' then
+  readClock()
+  -- Nothing but plain keys exists for any of these locks: nobody waits, nothing is shared.
+  if call('EXISTS', unpack(KEYS, n + 2, 2 * n + 1)) > 0 then
+    left = {}
+  else
+    local since = ',' .. string.format('%.0f', nowMs) .. ','
+    lastToken = tonumber(pcall('GET', KEYS[1])) or 0
+    for i = 1, n do
+      local at = 4 * i
+      local plain, rest = KEYS[1 + i], ARGV[at + 3]
+      -- Whoever comes later in the list for the same name must not overtake one that is left.
+      if not (left and left[plain]) and (rest == '' or (string.byte(rest, 2) == 48 and sub(rest, -3) == ',0]')) then
+        local token = math.max(lastToken + 1, nowUs)
+        local text = '[' .. ARGV[at] .. ',' .. string.format('%.0f', token) .. since .. ARGV[at + 2] .. ']'
+        if call('SET', plain, text, 'NX', 'PX', ARGV[at + 1]) then
+          lastToken, tokenMoved = token, true
+          answers[1 + i] = token
+        end
+      end
+      if not answers[1 + i] then
+        left = left or {}
+        left[plain], answers[1 + i] = true, false
+      end
+    end
+  end
+elseif operation == 'renew' then
+  for i = 1, n do
+    local at = 3 * i + 1
+    local head = '[' .. ARGV[at] .. ',' .. ARGV[at + 1] .. ','
+    local text = pcall('GET', KEYS[1 + i])
+    if type(text) == 'string' and sub(text, 1, #head) == head then
+      answers[1 + i] = call('PEXPIRE', KEYS[1 + i], ARGV[at + 2])
+    else
+      left, answers[1 + i] = true, false
+    end
+  end
+elseif call('EXISTS', unpack(KEYS, n + 2, 2 * n + 1)) > 0 then
+  left = true
+else
+  for i = 1, n do
+    local at = 2 * i + 2
+    local head = '[' .. ARGV[at] .. ','
+    if ARGV[at + 1] ~= '' then head = head .. ARGV[at + 1] .. ',' end
+    local text = pcall('GET', KEYS[1 + i])
+    answers[1 + i] = type(text) == 'string' and sub(text, 1, #head) == head and call('DEL', KEYS[1 + i]) or 0
+  end
+end
+
+if tokenMoved then call('SET', KEYS[1], string.format('%.0f', lastToken)) end
+if not left then return answers end
+if not nowMs then readClock() end
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Locks that are shared, waited for or held
+
+local SHARED = 'holdfast:shared'
+-- What one call may do at most beyond its own entries: leases that ran out, waiters that are granted or gone.
+local MOST_STEPS = 256
+-- A lock of another client is given back without a word: whoever waits for it looks this often.
+local FOREIGN_POLL_MS = 100
+-- How far ahead of this server's clock, and of its mark, a proposed token may be, in microseconds: an hour.
+local MOST_AHEAD_US = 3600000000
+
+local function textOf(number) return string.format('%.0f', number) end
+local function begins(text, head) return string.sub(text, 1, #head) == head end
+
+local function mark()
+  if not lastToken then lastToken = tonumber(redis.pcall('GET', KEYS[1])) or 0 end
+  return lastToken
+end
+tokenMoved = false
+local function nextToken(proposed)
+  lastToken = proposed > 0 and proposed or math.max(mark() + 1, nowUs)
+  tokenMoved = true
+  return lastToken
+end
+
+local function refusedToken(proposed)
+  if proposed == 0 then return nil end
+  if proposed <= mark() then return { 'b', mark() } end
+  if proposed > math.max(nowUs, mark()) + MOST_AHEAD_US then return { 'f', nowMs } end
+end
+
+-- false: free. A key of another type is somebody else's lock.
+local function plainText(plain)
+  local text = redis.pcall('GET', plain)
+  return type(text) == 'table' and '' or text
+end
+
+-- The sorted set vanishes when it is empty; the hash goes with it. Both end by themselves if nobody comes any more.
+local function keepFor(data, order, ms)
+  local left = redis.call('PTTL', order)
+  if left == -2 then
+    redis.call('DEL', data)
+  elseif left < ms then
+    redis.call('PEXPIRE', order, ms + 1000)
+    redis.call('PEXPIRE', data, ms + 1000)
+  end
+end
+
+local function dropShared(data, order, member)
+  local text = redis.call('HGET', data, member)
+  redis.call('ZREM', order, member)
+  redis.call('HDEL', data, member)
+  if text then redis.call('HINCRBY', data, 'n', -cjson.decode(text)[5]) end
+end
+
+-- How many permits are out, after those that ran out are gone.
+local function permitsOut(data, order)
+  local over = redis.call('ZRANGEBYSCORE', order, -nowMs, '(0', 'LIMIT', 0, MOST_STEPS)
+  for _, member in ipairs(over) do dropShared(data, order, member) end
+  return tonumber(redis.call('HGET', data, 'n')) or 0
+end
+
+local function dropWaiter(data, order, member)
+  redis.call('ZREM', order, member)
+  redis.call('HDEL', data, member)
+end
+
+-- The first waiter whose place has not run out.
+local function firstWaiter(data, order)
+  for _ = 1, MOST_STEPS do
+    local member = redis.call('ZRANGEBYSCORE', order, '(0', '+inf', 'LIMIT', 0, 1)[1]
+    if not member then return nil end
+    local text = redis.call('HGET', data, member)
+    local waiter = text and cjson.decode(text)
+    if waiter and waiter[1] > nowMs then return member, waiter end
+    dropWaiter(data, order, member)
+  end
+end
+
+-- While shared leases exist the plain key is taken, too, for as long as the longest of them.
+local function markShared(plain, order)
+  local longest = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')
+  local leftMs = longest[2] and -tonumber(longest[2]) - nowMs or 0
+  local text = plainText(plain)
+  if leftMs > 0 then
+    if not text or text == SHARED then redis.call('SET', plain, SHARED, 'PX', textOf(leftMs)) end
+  elseif text == SHARED then
+    redis.call('DEL', plain)
+  end
+end
+
+local function fits(mode, limit, permits, text, out)
+  if mode == 0 then return not text and out == 0 end
+  if text and text ~= SHARED then return false end
+  return limit == 0 or out + permits <= limit
+end
+
+local function writeLease(plain, data, order, id, mode, limit, permits, tail, ttlMs, token)
+  if mode == 0 then
+    local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. tail .. ']'
+    redis.call('SET', plain, text, 'PX', textOf(ttlMs))
+    return text
+  end
+  local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(limit) .. ','
+    .. textOf(permits) .. ',' .. tail .. ']'
+  redis.call('HSET', data, 'l' .. id, text)
+  redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), 'l' .. id)
+  redis.call('HINCRBY', data, 'n', permits)
+  keepFor(data, order, ttlMs)
+  markShared(plain, order)
+  return text
+end
+
+-- Gives the lock to those at the front of the queue who fit. A grant that nobody asks for at this moment lasts no longer than the
+-- waiter's place would have: a waiter that is paused delays those behind it by no more than a dead one.
+-- Returns the plain text, the permits out, the waiter who is first then, and the token of `ownId` if that was among the granted.
+local function advance(plain, data, order, ownId)
+  local out = permitsOut(data, order)
+  local text = plainText(plain)
+  if text == SHARED and out == 0 then
+    redis.call('DEL', plain)
+    text = false
+  end
+  local first
+  for _ = 1, MOST_STEPS do
+    local member, waiter = firstWaiter(data, order)
+    first = waiter
+    if not member then break end
+    local endMs, mode, limit, permits, ttlMs = waiter[1], waiter[3], waiter[4], waiter[5], waiter[6]
+    if not fits(mode, limit, permits, text, out) then break end
+    local id = string.sub(member, 2)
+    local isOwn = id == ownId
+    local token = nextToken(0)
+    local gone = false
+    if not isOwn then
+      ttlMs = math.min(ttlMs, endMs - nowMs)
+      local message = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs) .. ']'
+      local publish = begins(waiter[8], 'holdfast:{') and 'SPUBLISH' or 'PUBLISH'
+      gone = redis.call(publish, waiter[8], message) == 0 and waiter[7] == 1
+    end
+    dropWaiter(data, order, member)
+    if not gone then
+      local lease = writeLease(plain, data, order, id, mode, limit, permits, waiter[9], ttlMs, token)
+      if isOwn then return lease, out, nil, token end
+      if mode == 0 then text = lease else out = out + permits text = text or SHARED end
+    end
+  end
+  if not first then keepFor(data, order, 0) end
+  return text, out, first
+end
+
+local function ownShared(data, order, id)
+  local member = 'l' .. id
+  local score = redis.call('ZSCORE', order, member)
+  return score and -tonumber(score) > nowMs and redis.call('HGET', data, member)
+end
+
+local function endShared(plain, data, order, id, ttlMs)
+  redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), 'l' .. id)
+  keepFor(data, order, ttlMs)
+  markShared(plain, order)
+end
+
+local function refusal(plain, data, order, text, ahead, first)
+  local endMs, askAgainMs, holder = -1, -1, text or ''
+  if text and text ~= SHARED then
+    local leftMs = redis.call('PTTL', plain)
+    if leftMs >= 0 then
+      endMs, askAgainMs = nowMs + leftMs, leftMs
+    end
+    if not begins(text, '["') then
+      askAgainMs = askAgainMs == -1 and FOREIGN_POLL_MS or math.min(askAgainMs, FOREIGN_POLL_MS)
+    end
+  else
+    local soonest = redis.call('ZREVRANGEBYSCORE', order, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    if soonest[1] then
+      holder = redis.call('HGET', data, soonest[1]) or ''
+      endMs = -tonumber(soonest[2])
+      askAgainMs = math.max(endMs - nowMs, 0)
+    end
+  end
+  -- The first waits for a lease to run out; the others for somebody before them, who may be dead, to be gone.
+  if ahead > 0 and first then askAgainMs = first[1] - nowMs end
+  return { 'n', holder, endMs, ahead, askAgainMs }
+end
+
+local function acquire(plain, data, order, id, ttlMs, tail, rest)
+  local mode, limit, permits, waitMs, proposed = unpack(rest)
+  local own = plainText(plain)
+  if own and begins(own, '[' .. id .. ',') then
+    redis.call('PEXPIRE', plain, textOf(ttlMs))
+    return { 'y', own }
+  end
+  own = ownShared(data, order, id)
+  if own then
+    endShared(plain, data, order, id, ttlMs)
+    return { 'y', own }
+  end
+
+  local member = 'w' .. id
+  local before = redis.call('HGET', data, member)
+  local sinceMs = nowMs
+  if before then
+    local waiter = cjson.decode(before)
+    if waitMs == 0 or waiter[1] <= nowMs then
+      -- A place that ran out is lost: the claim stands at the end, not where it was.
+      dropWaiter(data, order, member)
+      before = false
+    else
+      sinceMs = waiter[2]
+    end
+  end
+  local place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, tonumber(ARGV[3]), ARGV[2], tail })
+  if before then redis.call('HSET', data, member, place) end
+
+  local text, out, first, granted = advance(plain, data, order, id)
+  if granted then return granted end
+  if not first and fits(mode, limit, permits, text, out) then
+    local refused = refusedToken(proposed)
+    if refused then return refused end
+    local token = nextToken(proposed)
+    writeLease(plain, data, order, id, mode, limit, permits, tail, ttlMs, token)
+    return token
+  end
+  if waitMs == 0 then return refusal(plain, data, order, text, -1, nil) end
+  if not before then
+    local seq = redis.call('HINCRBY', data, 'seq', 1)
+    redis.call('HSET', data, member, place)
+    redis.call('ZADD', order, seq, member)
+  end
+  keepFor(data, order, waitMs)
+  local ahead = redis.call('ZCOUNT', order, '(0', '(' .. redis.call('ZSCORE', order, member))
+  return refusal(plain, data, order, text, ahead, first)
+end
+
+local function renew(plain, data, order, id, token, ttlMs)
+  local own = ownShared(data, order, id)
+  if own and begins(own, '[' .. id .. ',' .. token .. ',') then
+    endShared(plain, data, order, id, ttlMs)
+    return 1
+  end
+  advance(plain, data, order)
+  return 0
+end
+
+local function release(plain, data, order, id, token)
+  local head = '[' .. id .. ','
+  if token ~= '' then head = head .. token .. ',' end
+  local ended = 0
+  local text = plainText(plain)
+  if text and begins(text, head) then ended = redis.call('DEL', plain) end
+  local own = ownShared(data, order, id)
+  if own and begins(own, head) then
+    dropShared(data, order, 'l' .. id)
+    markShared(plain, order)
+    ended = 1
+  end
+  dropWaiter(data, order, 'w' .. id)
+  advance(plain, data, order)
+  return ended
+end
+
+for i = 1, n do
+  if not answers[1 + i] then
+    local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
+    if operation == 'acquire' then
+      local rest = ARGV[4 * i + 3] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[4 * i + 3])
+      answers[1 + i] = acquire(plain, data, order, ARGV[4 * i], tonumber(ARGV[4 * i + 1]), ARGV[4 * i + 2], rest)
+    elseif operation == 'renew' then
+      answers[1 + i] = renew(plain, data, order, ARGV[3 * i + 1], ARGV[3 * i + 2], tonumber(ARGV[3 * i + 3]))
+    else
+      answers[1 + i] = release(plain, data, order, ARGV[2 * i + 2], ARGV[2 * i + 3])
+    end
+  end
+end
+
+if tokenMoved then redis.call('SET', KEYS[1], textOf(lastToken)) end
+return answers

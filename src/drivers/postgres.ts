@@ -1,0 +1,240 @@
+import { randomBytes } from 'node:crypto'
+import type {
+  AcquireAnswer,
+  Capabilities,
+  Claim,
+  Driver,
+  InspectPage,
+  LeaseRef,
+  RateAnswer,
+  Refusal,
+  RenewAnswer,
+  Renewal,
+} from '../core/driver.ts'
+import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
+import {
+  booleanArray,
+  numberArray,
+  parseBooleans,
+  parseNumbers,
+  parseTexts,
+  textArray,
+} from './support/postgres-arrays.ts'
+import {
+  connectionsOf,
+  openConnections,
+  type PostgresClient,
+  type PostgresConnections,
+  type Row,
+} from './support/postgres-client.ts'
+import { storeErrorFrom } from './support/postgres-errors.ts'
+import { Listening } from './support/postgres-listen.ts'
+import { latestVersion, migrate, readVersion, statementsFor } from './support/postgres-migrate.ts'
+import { postgresUrl } from './support/postgres-url.ts'
+
+export type { PgClient, PgPool, PostgresClient, PostgresSql } from './support/postgres-client.ts'
+export {
+  type FenceOptions,
+  type PostgresTransaction,
+  postgresFence,
+  StaleTokenError,
+} from './support/postgres-fence.ts'
+export { migrationScript } from './support/postgres-migrate.ts'
+
+export const capabilities: Capabilities = {
+  expiry: 'ttl',
+  scope: 'network',
+  fencing: true,
+  shared: true,
+  limit: true,
+  queue: true,
+  wake: true,
+  metadata: true,
+  rate: true,
+}
+
+export interface PostgresDriverOptions {
+  /** A `Pool` or a connected `Client` of pg, or what `postgres()` gives. It stays the caller's: the driver never closes it. */
+  readonly client: PostgresClient
+  /** Where the tables are: `public` if not said. */
+  readonly schema?: string
+  /**
+   * `crash-safe`, the default: a lease that was granted is still there after the server crashed. `relaxed`: it is granted before it has reached the
+   * disk (`synchronous_commit = off`, for our statements only), so the leases of the last moment before a crash may be forgotten and granted
+   * to others; their fencing tokens are higher all the same.
+   */
+  readonly durability?: 'crash-safe' | 'relaxed'
+  /** Whether the first call creates the tables, or brings them up to date. True if not said. */
+  readonly migrate?: boolean
+}
+
+/** Leases in a table, through a client that the caller already has. Nothing is sent before the first call. */
+export function postgresDriver({ client, ...options }: PostgresDriverOptions): Driver {
+  return driverOn(connectionsOf(client), options)
+}
+
+/**
+ * `postgres://…`, with all parameters that the client knows, and `holdfast_schema`, `holdfast_durability`, `holdfast_migrate`. Opens a small pool of its
+ * own, with pg if that is installed, else with postgres.
+ */
+export async function openPostgres(url: string): Promise<Driver> {
+  const { clientUrl, options } = postgresUrl(url)
+  const reopen = { module: import.meta.url, name: 'openPostgres', args: [url] }
+  return { ...driverOn(await openConnections(clientUrl), options), reopen }
+}
+
+/** Creates the tables and functions, or brings them up to date; safe from many instances at once. Answers the numbers of what was run. */
+export async function migratePostgres({
+  client,
+  schema = 'public',
+}: Pick<PostgresDriverOptions, 'client' | 'schema'>): Promise<readonly number[]> {
+  return migrate(connectionsOf(client), schema)
+}
+
+/** The same for the store that a URL names. */
+export async function migratePostgresUrl(url: string, schema?: string): Promise<readonly number[]> {
+  const { clientUrl, options } = postgresUrl(url)
+  const connections = await openConnections(clientUrl)
+  try {
+    return await migrate(connections, schema ?? options.schema ?? 'public')
+  } finally {
+    await connections.close()
+  }
+}
+
+function driverOn(connections: PostgresConnections, options: Omit<PostgresDriverOptions, 'client'>): Driver {
+  const { schema = 'public', durability = 'crash-safe', migrate: migrates = true } = options
+  checkOptions(schema, durability)
+  const statements = statementsFor(schema)
+  const relaxed = String(durability === 'relaxed')
+  const channel = `holdfast_${randomBytes(12).toString('hex')}`
+  const listening = new Listening({
+    connections,
+    channel,
+    hello: (payload) => connections.query(statements.hello, [channel, payload]),
+  })
+  let ready: Promise<Ready> | undefined
+  let closed = false
+
+  async function call(
+    statement: 'acquire' | 'renew' | 'release' | 'inspect' | 'consume',
+    values: readonly (string | null)[],
+  ): Promise<Row> {
+    if (closed) throw new ClosedError('the postgres driver is closed')
+    ready ??= prepare(connections, schema, migrates)
+    try {
+      const { ask } = await ready
+      const [row] = await ask(statements[statement], values)
+      return row as Row
+    } catch (error) {
+      // Whatever it was that failed, the next call looks again whether the tables are there: they may have been dropped, or just been made.
+      ready = undefined
+      throw storeErrorFrom(error)
+    }
+  }
+
+  return {
+    name: 'postgres',
+    capabilities,
+
+    async acquire(claims) {
+      if (claims.length === 0) return []
+      const row = await call('acquire', [
+        textArray(claims.map(({ lockName }) => lockName)),
+        textArray(claims.map(({ claimId }) => claimId)),
+        textArray(claims.map(({ holderId }) => holderId)),
+        booleanArray(claims.map(({ mode }) => mode === 'shared')),
+        numberArray(claims.map(({ limit }) => limit)),
+        numberArray(claims.map(({ permits }) => permits)),
+        numberArray(claims.map(({ ttlMs }) => ttlMs)),
+        numberArray(claims.map(({ waitMs }) => waitMs)),
+        textArray(claims.map(({ metadata }) => metadata && JSON.stringify(metadata))),
+        channel,
+        relaxed,
+      ])
+      return acquireAnswers(claims, row)
+    },
+
+    async renew(renewals) {
+      if (renewals.length === 0) return []
+      const { answers } = await call('renew', [
+        ...refArrays(renewals),
+        numberArray(renewals.map(({ ttlMs }) => ttlMs)),
+        relaxed,
+      ])
+      return parseBooleans(answers as string).map((renewed): RenewAnswer => (renewed ? 'renewed' : 'lost'))
+    },
+
+    async release(leases) {
+      if (leases.length === 0) return []
+      const { answers } = await call('release', [...refArrays(leases), relaxed])
+      return parseBooleans(answers as string)
+    },
+
+    async inspect({ lockName, prefix = '', after, pageSize = 100 }) {
+      const { page } = await call('inspect', [lockName ?? null, prefix, after ?? null, String(pageSize)])
+      return JSON.parse(page as string) as InspectPage
+    },
+
+    async consume(requests) {
+      if (requests.length === 0) return []
+      const { answers } = await call('consume', [JSON.stringify(requests), relaxed])
+      return JSON.parse(answers as string) as RateAnswer[]
+    },
+
+    listen: (listener) => listening.listen(listener),
+
+    async close() {
+      if (closed) return
+      closed = true
+      await listening.close()
+      await connections.close()
+    },
+  }
+}
+
+interface Ready {
+  readonly ask: PostgresConnections['query']
+}
+
+async function prepare(connections: PostgresConnections, schema: string, migrates: boolean): Promise<Ready> {
+  let found = await readVersion(connections, schema)
+  if (found.version < latestVersion()) {
+    if (!migrates) {
+      throw new StoreError(
+        `the lock tables in the schema "${schema}" are missing or old: run "holdfast migrate --schema ${schema}"`,
+      )
+    }
+    await migrate(connections, schema)
+    found = await readVersion(connections, schema)
+  }
+  // With a snapshot taken too early, what others have done meanwhile would be an error at every turn.
+  return { ask: found.isolation === 'read committed' ? connections.query : connections.queryReadCommitted }
+}
+
+function acquireAnswers(claims: readonly Claim[], row: Row): AcquireAnswer[] {
+  const tokens = parseNumbers(row['granted_tokens'] as string | null)
+  const acquired = parseNumbers(row['granted_at'] as string | null)
+  const granted = new Map(parseTexts(row['granted_claims'] as string | null).map((claimId, index) => [claimId, index]))
+  const refusals = JSON.parse((row['refusals'] as string | null) ?? '{}') as Record<string, Omit<Refusal, 'granted'>>
+  return claims.map(({ claimId, ttlMs }) => {
+    const index = granted.get(claimId)
+    if (index === undefined) return { granted: false, ...refusals[claimId] }
+    return { granted: true, fencingToken: tokens[index] as number, ttlMs, acquiredAtMs: acquired[index] as number }
+  })
+}
+
+const refArrays = (leases: readonly (LeaseRef | Renewal)[]): string[] => [
+  textArray(leases.map(({ lockName }) => lockName)),
+  textArray(leases.map(({ claimId }) => claimId)),
+  numberArray(leases.map(({ fencingToken }) => fencingToken)),
+]
+
+function checkOptions(schema: unknown, durability: unknown): void {
+  if (typeof schema !== 'string' || schema === '' || schema.includes('\0')) {
+    throw new InvalidArgumentError('schema', schema, 'the name of a schema')
+  }
+  if (durability !== 'crash-safe' && durability !== 'relaxed') {
+    throw new InvalidArgumentError('durability', durability, 'crash-safe or relaxed')
+  }
+}

@@ -1,0 +1,130 @@
+import type { Capabilities, Driver } from '../core/driver.ts'
+import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
+import { checkServers, type RedisWarning } from './support/redis-checks.ts'
+import { connectionOf, type RedisClient } from './support/redis-connection.ts'
+import { type RedisDriver, type ReplicaWait, redisCapabilities, redisDriverOn } from './support/redis-driver.ts'
+import { inTime } from './support/redis-errors.ts'
+import { openClient } from './support/redis-open.ts'
+
+export type { RedisWarning } from './support/redis-checks.ts'
+export type { RedisClient } from './support/redis-connection.ts'
+export type { RedisDriver } from './support/redis-driver.ts'
+export {
+  type GuardedScript,
+  type RedisFence,
+  type RedisFenceOptions,
+  redisFence,
+  StaleTokenError,
+  type Token,
+} from './support/redis-fence.ts'
+
+export const capabilities: Capabilities = redisCapabilities
+
+export interface RedisDriverOptions {
+  /** A client that the caller has, and closes: of ioredis, iovalkey or redis (node-redis); one server, Cluster or Sentinel. */
+  readonly client: RedisClient
+  /** Stands before every lock name: `lock:` if not said. It may be empty. Clients of the same lock must agree on it. */
+  readonly prefix?: string
+  /** A grant counts only when so many replicas have confirmed it (`WAIT`); else it is given back and the claim fails. */
+  readonly replicas?: { readonly count: number; readonly timeoutSeconds?: number }
+  /** How long a command may take before its answer counts as lost: 5 s if not said. */
+  readonly commandTimeoutSeconds?: number
+  /** Told what is wrong with the server: an eviction policy, a replica, a version. `process.emitWarning` if not said. */
+  readonly onWarning?: (warning: RedisWarning) => void
+}
+
+/**
+ * Leases in Redis or Valkey, on one server, behind Sentinel or on a Cluster. Nothing is sent until the first call. The client is used as it is and
+ * never closed; `close` ends the one connection that the driver opens itself, for subscriptions.
+ *
+ * Throws `InvalidArgumentError` for a client that it does not know or that prefixes keys by itself, and `UnsupportedError` for
+ * `replicas` on a Cluster, where `WAIT` cannot be sent to the node in question.
+ */
+export function redisDriver(options: RedisDriverOptions): RedisDriver {
+  const { client, prefix = 'lock:', commandTimeoutSeconds = 5, onWarning = emitWarning } = options
+  if (typeof prefix !== 'string' || prefix.includes('\0')) {
+    throw new InvalidArgumentError('prefix', prefix, 'a string without NUL')
+  }
+  const timeoutMs = checkedMs('commandTimeoutSeconds', commandTimeoutSeconds)
+  const connection = connectionOf(client)
+  if (options.replicas !== undefined && connection.cluster) {
+    const instead = 'set min-replicas-to-write on the servers instead'
+    throw new UnsupportedError(
+      `redis: replicas cannot be waited for on a Cluster, where WAIT has no key to go by; ${instead}`,
+    )
+  }
+  const replicas = options.replicas && replicaWait(options.replicas)
+
+  let checking: ReturnType<typeof checkServers> | undefined
+  /** Once, in the background, with the first call: what it finds are warnings, so nothing waits for it. */
+  const check = (): ReturnType<typeof checkServers> => {
+    checking ??= inTime('look at the server', timeoutMs, () => checkServers(connection))
+    return checking
+  }
+  let looked = false
+  const look = (): void => {
+    if (looked) return
+    looked = true
+    check().then(
+      ({ warnings }) => {
+        for (const warning of warnings) onWarning(warning)
+      },
+      () => {
+        // The call that comes with it fails for the same reason, and says so. The next one looks again.
+        looked = false
+        checking = undefined
+      },
+    )
+  }
+  const sharded = async (): Promise<boolean> => {
+    const { facts } = await check().catch((error: unknown) => {
+      checking = undefined
+      throw error
+    })
+    return facts.every(({ major }) => major >= 7)
+  }
+
+  const driver = redisDriverOn({ connection, prefix, timeoutMs, sharded, ...(replicas && { replicas }) })
+  return {
+    ...driver,
+    acquire(claims) {
+      look()
+      return driver.acquire(claims)
+    },
+  }
+}
+
+/**
+ * `redis://`, `rediss://` and `redis+cluster://` (`rediss+cluster://`): opens a client of its own, with ioredis or else with redis, whichever is
+ * installed. User name, password, database number and TLS are the client's business; `?prefix=` sets the driver's. Rejects with `UnsupportedError` where
+ * neither is installed.
+ */
+export async function openRedis(url: string): Promise<Driver> {
+  const { client, prefix, close } = await openClient(url)
+  const driver = redisDriver({ client, ...(prefix !== undefined && { prefix }) })
+  return {
+    ...driver,
+    reopen: { module: import.meta.url, name: 'openRedis', args: [url] },
+    async close() {
+      await driver.close()
+      await close()
+    },
+  }
+}
+
+function replicaWait({ count, timeoutSeconds = 1 }: { count: number; timeoutSeconds?: number }): ReplicaWait {
+  if (!Number.isInteger(count) || count < 1)
+    throw new InvalidArgumentError('replicas.count', count, 'a whole number from 1')
+  return { count, timeoutMs: checkedMs('replicas.timeoutSeconds', timeoutSeconds) }
+}
+
+function checkedMs(argument: string, seconds: number): number {
+  if (typeof seconds !== 'number' || !(seconds >= 0.001 && seconds <= 3_600)) {
+    throw new InvalidArgumentError(argument, seconds, 'a number of seconds from 0.001 to 3600')
+  }
+  return Math.ceil(seconds * 1_000)
+}
+
+function emitWarning({ code, message }: RedisWarning): void {
+  process.emitWarning(message, { type: 'HoldfastWarning', code: `HOLDFAST_REDIS_${code}` })
+}

@@ -1,0 +1,268 @@
+import { type Clock, systemClock } from '../core/clock.ts'
+import type {
+  AcquireAnswer,
+  Capabilities,
+  Claim,
+  Driver,
+  LeaseRef,
+  Refusal,
+  RenewAnswer,
+  Renewal,
+} from '../core/driver.ts'
+import { ClosedError, InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
+import { type Random, systemRandom } from '../core/random.ts'
+import { Ballots, type Outcome, type Vote } from './support/redis-ballots.ts'
+import { connectionOf } from './support/redis-connection.ts'
+import { type RedisDriver, redisDriverOn } from './support/redis-driver.ts'
+import { openClient, readUrl } from './support/redis-open.ts'
+import { poll, quorumError } from './support/redis-quorum.ts'
+import { inspectByQuorum } from './support/redis-quorum-inspect.ts'
+import { ReleaseNews } from './support/redis-release-news.ts'
+import { RestartWatch } from './support/redis-restart-watch.ts'
+
+export const capabilities: Capabilities = {
+  expiry: 'ttl',
+  scope: 'network',
+  fencing: true,
+  shared: true,
+  // A majority does not preserve a count: 2 permits can be out on different majorities of 3 nodes, and be 3 in all.
+  limit: false,
+  queue: false,
+  wake: true,
+  metadata: true,
+  rate: false,
+}
+
+export interface RedlockOptions {
+  /** Independent servers, none a replica of another: `redisDriver({ client })` for each. The caller closes them. */
+  readonly nodes: readonly RedisDriver[]
+  /** How many nodes must agree: the majority if not said, never less. */
+  readonly quorum?: number
+  /** How long a node may take before it counts as failed: 1 s if not said. */
+  readonly nodeTimeoutSeconds?: number
+  /**
+   * The longest time to live that any client uses: 60 if not said. A node does not vote until so long after its start, because it may have forgotten leases;
+   * claims and renewals for longer are refused.
+   */
+  readonly longestTtlSeconds?: number
+  /** Nothing is forgotten in a restart (appendfsync always on every node): nodes vote at once, and a time to live has no bound here. */
+  readonly persistent?: boolean
+  /** For tests. */
+  readonly clock?: Clock
+  readonly random?: Random
+}
+
+/**
+ * A lock that outlives the loss of any minority of independent Redis servers. It is held when a quorum holds it; tokens are agreed on by ballot in the same
+ * round trip. Throws `InvalidArgumentError` for no nodes, and for a quorum below the majority.
+ */
+export function redlockDriver(options: RedlockOptions): Driver {
+  const { nodes, clock = systemClock, random = systemRandom, persistent = false, longestTtlSeconds = 60 } = options
+  const majority = Math.floor(nodes.length / 2) + 1
+  const { quorum = majority, nodeTimeoutSeconds = 1 } = options
+  if (nodes.length === 0) throw new InvalidArgumentError('nodes', nodes, 'a list of at least one redis driver')
+  if (!Number.isInteger(quorum) || quorum < majority || quorum > nodes.length) {
+    const rule = `a majority of the ${nodes.length} nodes (${majority}) or more: below that, two clients can hold one lock`
+    throw new InvalidArgumentError('quorum', quorum, rule)
+  }
+  const timeoutMs = nodeTimeoutSeconds * 1_000
+  const longestMs = persistent ? Number.POSITIVE_INFINITY : longestTtlSeconds * 1_000
+  const names = nodes.map((_, at) => `node ${at + 1}`)
+  const watch = new RestartWatch(persistent ? 0 : longestMs)
+  const ballots = new Ballots(clock)
+  const news = new ReleaseNews(nodes, quorum)
+  let closed = false
+  const assertOpen = (): void => {
+    if (closed) throw new ClosedError('the redlock driver is closed')
+  }
+  const common = { nodes, names, timeoutMs }
+
+  /**
+   * On every node, those that did not answer included. Only what these ballots may have got: the claim may be asked for again at once, and a release that arrives
+   * late must not end what it has got by then.
+   */
+  const releaseEverywhere = (claim: Claim, tokens: Iterable<number>): void => {
+    const leases = [...new Set(tokens)].map((fencingToken) => ({ ...refOf(claim), fencingToken }))
+    for (const node of nodes) node.release(leases).catch(() => {}) // Expiry stands behind it.
+  }
+
+  /** One round: a proposal for each claim, to every node. */
+  function vote(claims: readonly Claim[], tokens: readonly number[], again: boolean): Promise<readonly Outcome[]> {
+    return poll<RedisDriver, Vote, Outcome>({
+      ...common,
+      entries: claims.length,
+      async call(node) {
+        // A lease of this claim with an older token would be answered with that; on one connection the release comes first.
+        const cleared = again ? node.release(claims.map(refOf)) : undefined
+        const answers = await node.propose(claims, tokens, () => watch.mayVote(node))
+        await cleared
+        return answers
+      },
+      decide: (votes, entry) => ballots.decide(votes, claims[entry] as Claim, quorum),
+      late(node, entry, answer, outcome) {
+        if (!('granted' in answer) || !answer.granted || outcome.kind === 'granted') return
+        const { fencingToken } = answer
+        node.release([{ ...refOf(claims[entry] as Claim), fencingToken }]).catch(() => {})
+      },
+    })
+  }
+
+  async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
+    const answers = new Array<AcquireAnswer | Error>(claims.length)
+    let open = claims.flatMap((claim, index) => {
+      const refused = unsupported(claim, longestMs)
+      if (refused !== undefined) answers[index] = refused
+      return refused === undefined ? [index] : []
+    })
+    for (let round = 1; open.length > 0; round += 1) {
+      const asked = open
+      const tokens = ballots.next(asked.length)
+      const outcomes = await vote(
+        asked.map((index) => claims[index] as Claim),
+        tokens,
+        round > 1,
+      )
+      open = []
+      outcomes.forEach((outcome, at) => {
+        const index = asked[at] as number
+        const claim = claims[index] as Claim
+        // Somebody else's proposal was higher. This one is now known, so the next goes above it.
+        if (outcome.kind === 'outbid' && round < MOST_ROUNDS) open.push(index)
+        else answers[index] = answerTo(claim, outcome, tokens[at] as number)
+      })
+    }
+    return answers
+  }
+
+  function answerTo(claim: Claim, outcome: Outcome, proposed: number): AcquireAnswer | Error {
+    if (outcome.kind === 'granted') return outcome.grant
+    releaseEverywhere(claim, [proposed, ...outcome.given])
+    if (outcome.kind === 'failed') return quorumError('acquire', quorum, nodes.length, outcome.errors)
+    // Whoever split the vote with somebody asks again at a moment of its own, so that not all of them split it again.
+    const jitterMs = RETRY_MS.least + random.fraction() * (RETRY_MS.most - RETRY_MS.least)
+    const holder = outcome.kind === 'refused' && outcome.holder
+    const endsInMs = outcome.kind === 'refused' && holder ? outcome.askAgainMs : undefined
+    const refusal: Refusal = { granted: false, ...(holder && { holder }) }
+    return claim.waitMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
+  }
+
+  return {
+    name: 'redlock',
+    capabilities,
+
+    async acquire(claims) {
+      assertOpen()
+      return acquire(claims)
+    },
+
+    async renew(renewals) {
+      assertOpen()
+      return poll<RedisDriver, RenewAnswer, RenewAnswer | Error>({
+        ...common,
+        entries: renewals.length,
+        call: (node) => node.renew(renewals),
+        decide({ answers, errors, pending }, entry) {
+          const { ttlMs } = renewals[entry] as Renewal
+          if (ttlMs > longestMs) return tooLong(ttlMs, longestMs)
+          const renewed = answers.filter((answer) => answer === 'renewed').length
+          if (renewed >= quorum) return 'renewed'
+          if (renewed + errors.length + pending < quorum) return 'lost'
+          return pending === 0 ? quorumError('renew', quorum, nodes.length, errors) : undefined
+        },
+      })
+    },
+
+    async release(leases) {
+      assertOpen()
+      const answers = await poll<RedisDriver, boolean, boolean | Error>({
+        ...common,
+        entries: leases.length,
+        call(node) {
+          const released = node.release(leases)
+          // On the same connection, so it arrives after the release.
+          news.tell(node, leases)
+          return released
+        },
+        decide({ answers, errors, pending }) {
+          const ended = answers.filter((answer) => answer).length
+          if (ended >= quorum) return true
+          if (ended + errors.length + pending < quorum) return false
+          return pending === 0 ? quorumError('release', quorum, nodes.length, errors) : undefined
+        },
+      })
+      return answers
+    },
+
+    async inspect(query) {
+      assertOpen()
+      return inspectByQuorum({ nodes, names, quorum, timeoutMs }, query)
+    },
+
+    async listen(listener) {
+      assertOpen()
+      return news.listen(listener, timeoutMs)
+    },
+
+    async close() {
+      closed = true
+      news.end()
+    },
+  }
+}
+
+/** `redlock://host:port,host:port,…`, with `user:password@` before the hosts; `?prefix=`, `?tls=1`, `?longestTtlSeconds=`, `?persistent=1`. */
+export async function openRedlock(url: string): Promise<Driver> {
+  const query = new URLSearchParams(url.split('?')[1])
+  const take = (name: string): string | undefined => {
+    const value = query.get(name) ?? undefined
+    query.delete(name)
+    return value
+  }
+  const [tls, longest, persistent] = [take('tls'), take('longestTtlSeconds'), take('persistent')]
+  const plain = `${url.split('?')[0]?.replace(/^redlock:/, tls === '1' ? 'rediss:' : 'redis:')}${query.size > 0 ? `?${query}` : ''}`
+  const { urls, prefix } = readUrl(plain)
+  const opened = await Promise.all(urls.map((each) => openClient(each, { fast: true })))
+  const nodes = opened.map(({ client }) =>
+    redisDriverOn({
+      connection: connectionOf(client),
+      prefix: prefix ?? 'lock:',
+      timeoutMs: 5_000,
+      sharded: async () => false,
+    }),
+  )
+  const driver = redlockDriver({
+    nodes,
+    persistent: persistent === '1',
+    ...(longest !== undefined && { longestTtlSeconds: Number(longest) }),
+  })
+  return {
+    ...driver,
+    reopen: { module: import.meta.url, name: 'openRedlock', args: [url] },
+    async close() {
+      await driver.close()
+      await Promise.all([...nodes.map((node) => node.close()), ...opened.map(({ close }) => close())])
+    },
+  }
+}
+
+function unsupported({ limit, ttlMs }: Claim, longestMs: number): Error | undefined {
+  if (limit !== undefined) {
+    return new UnsupportedError(
+      'redlock has no limits: majorities of nodes do not preserve a count, so more permits could be out than there are',
+    )
+  }
+  return ttlMs > longestMs ? tooLong(ttlMs, longestMs) : undefined
+}
+
+const tooLong = (ttlMs: number, longestMs: number): Error =>
+  new InvalidArgumentError(
+    'timeoutSeconds',
+    ttlMs / 1_000,
+    `at most the redlock driver's longestTtlSeconds (${longestMs / 1_000}), for which a restarted node stays silent`,
+  )
+
+const refOf = ({ lockName, claimId }: Claim): LeaseRef => ({ lockName, claimId })
+
+/** A proposal that was outbid is made again, above the mark; by then it takes a third client to outbid it again. */
+const MOST_ROUNDS = 4
+const RETRY_MS = { least: 2, most: 40 }

@@ -1,0 +1,28 @@
+/** Lists as PostgreSQL writes them in text, so that every client sends and receives them in the same way. */
+
+export function textArray(values: readonly (string | undefined)[]): string {
+  return `{${values.map((value) => (value === undefined ? 'NULL' : quoted(value))).join(',')}}`
+}
+
+export const numberArray = (values: readonly (number | undefined)[]): string =>
+  `{${values.map((value) => value ?? 'NULL').join(',')}}`
+
+export const booleanArray = (values: readonly boolean[]): string =>
+  `{${values.map((value) => (value ? 't' : 'f')).join(',')}}`
+
+const quoted = (value: string): string => `"${/["\\]/.test(value) ? value.replaceAll(/["\\]/g, '\\$&') : value}"`
+
+export const parseNumbers = (text: string | null): number[] => elements(text).map(Number)
+
+export const parseBooleans = (text: string | null): boolean[] => elements(text).map((element) => element === 't')
+
+const elements = (text: string | null): string[] => (text === null || text === '{}' ? [] : text.slice(1, -1).split(','))
+
+/** Elements are quoted only where they need it. */
+export function parseTexts(text: string | null): string[] {
+  if (text === null || text === '{}') return []
+  if (!text.includes('"')) return text.slice(1, -1).split(',')
+  return [...text.matchAll(/"((?:[^"\\]|\\.)*)"|([^{},"]+)/gs)].map(([, inQuotes, bare]) =>
+    inQuotes === undefined ? (bare as string) : inQuotes.replaceAll(/\\(.)/gs, '$1'),
+  )
+}

@@ -1,0 +1,86 @@
+import { InvalidArgumentError } from '../../core/errors.ts'
+import { type PgClient, type PgPool, pgClientConnections, pgPoolConnections } from './postgres-pg.ts'
+import { type PostgresSql, sqlConnections } from './postgres-sql.ts'
+
+export type { PgClient, PgPool } from './postgres-pg.ts'
+export type { PostgresSql } from './postgres-sql.ts'
+
+/** A client that the caller has: a `Pool` or a connected `Client` of pg, or what `postgres()` of postgres gives. */
+export type PostgresClient = PgPool | PgClient | PostgresSql
+
+/** All that the drivers need of a client. Every call has a deadline, whatever the socket does. */
+export interface PostgresConnections {
+  /** One statement on any connection, in a transaction of its own. */
+  query(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
+  /** The same, READ COMMITTED, where the server's default is another. */
+  queryReadCommitted(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
+  /** A connection that nobody else uses, outside the caller's pool where the client allows it. */
+  dedicate(events: DedicatedEvents): Promise<DedicatedConnection>
+  /** Ends what was opened here; never what the caller passed in. */
+  close(): Promise<void>
+}
+
+export type Row = Readonly<Record<string, unknown>>
+
+export interface DedicatedEvents {
+  onNotification?(channel: string, payload: string): void
+  /** Once, when the connection has ended, unless `end` was called before. */
+  onEnd(cause: Error): void
+}
+
+export interface DedicatedConnection {
+  /** `timeoutMs` 0: as long as it takes. */
+  query(text: string, values?: readonly (string | null)[], timeoutMs?: number): Promise<readonly Row[]>
+  /** Several statements at once, without values. */
+  script(text: string): Promise<void>
+  /** Whom the connection was told at its start that it talks to. Behind a pooler that is nobody of the server's. */
+  readonly serverPid: string | undefined
+  /** The process may end although this connection is open, or may not. */
+  keepAlive(wanted: boolean): void
+  end(): Promise<void>
+}
+
+export function connectionsOf(client: unknown): PostgresConnections {
+  if (isSql(client)) return sqlConnections(client)
+  if (isPgClient(client)) return pgClientConnections(client)
+  if (isPgPool(client)) return pgPoolConnections(client, { owned: false })
+  throw new InvalidArgumentError('client', client, 'a Pool or a Client of pg, or what postgres() gives')
+}
+
+/** Opens a small pool of its own, with pg, else with postgres: locks never starve the application's pool. */
+export async function openConnections(url: string): Promise<PostgresConnections> {
+  const pg = await importIfThere('pg')
+  if (pg !== undefined) {
+    const { Pool } = (pg['default'] ?? pg) as { Pool: new (config: object) => PgPool }
+    const config = { connectionString: url, max: POOL_SIZE, connectionTimeoutMillis: CONNECT_MS, keepAlive: true }
+    return pgPoolConnections(new Pool({ ...config, allowExitOnIdle: true }), { owned: true })
+  }
+  const postgres = await importIfThere('postgres')
+  if (postgres !== undefined) {
+    const create = postgres['default'] as (url: string, options: object) => PostgresSql
+    const options = { max: POOL_SIZE, connect_timeout: CONNECT_MS / 1_000, idle_timeout: 10, onnotice: () => {} }
+    return sqlConnections(create(url, options), () => create(url, options))
+  }
+  throw new InvalidArgumentError('url', 'postgres:', 'used with a client installed: npm install pg')
+}
+
+/** How many connections a driver that was opened by a URL uses at most for its calls; one more listens. */
+const POOL_SIZE = 4
+const CONNECT_MS = 5_000
+
+const isSql = (client: unknown): client is PostgresSql => typeof client === 'function' && 'unsafe' in client
+
+const isPgClient = (client: unknown): client is PgClient =>
+  typeof client === 'object' && client !== null && 'query' in client && 'connectionParameters' in client
+
+const isPgPool = (client: unknown): client is PgPool =>
+  typeof client === 'object' && client !== null && 'query' in client && 'connect' in client && 'totalCount' in client
+
+export async function importIfThere(name: string): Promise<Record<string, unknown> | undefined> {
+  try {
+    return (await import(name)) as Record<string, unknown>
+  } catch (error) {
+    if ((error as { code?: string }).code === 'ERR_MODULE_NOT_FOUND') return undefined
+    throw error
+  }
+}

@@ -1,0 +1,28 @@
+import { checkLockName } from '../../core/names.ts'
+import { advisoryKey } from './postgres-advisory-key.ts'
+import { advisoryStatements } from './postgres-session.ts'
+import { type PostgresTransaction, queryIn } from './postgres-transaction.ts'
+
+export interface LockInTransactionOptions {
+  /** Beside other shared ones, never beside an exclusive one. False if not said. */
+  readonly shared?: boolean
+  /** False: answers at once. True, the default: waits for it in the server's own queue, for as long as the transaction's `lock_timeout` lets it. */
+  readonly wait?: boolean
+}
+
+/**
+ * Takes a lock in the caller's own open transaction. Its commit or rollback gives it back, and nothing else does. True: it is held. False: it is held by
+ * another, and `wait` was false. Everything else that fails is the client's own error.
+ *
+ * It excludes, and is excluded by, the postgres-advisory driver's leases on the same name. It works behind a pooler in transaction mode.
+ */
+export async function lockInTransaction(
+  transaction: PostgresTransaction,
+  lockName: string,
+  { shared = false, wait = true }: LockInTransactionOptions = {},
+): Promise<boolean> {
+  checkLockName(lockName)
+  const statement = wait ? advisoryStatements.lock_in_transaction : advisoryStatements.try_in_transaction
+  const [row] = await queryIn(transaction, statement, [advisoryKey(lockName), String(shared)])
+  return row?.['got'] === true
+}

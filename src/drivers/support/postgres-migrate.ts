@@ -1,0 +1,112 @@
+import { StoreError } from '../../core/errors.ts'
+import type { PostgresConnections } from './postgres-client.ts'
+import { sqlState, storeErrorFrom } from './postgres-errors.ts'
+import { namedStatements, readProtocol } from './sql-file.ts'
+
+export type StatementName =
+  | 'acquire'
+  | 'renew'
+  | 'release'
+  | 'inspect'
+  | 'consume'
+  | 'fence'
+  | 'version'
+  | 'hello'
+  | 'begin_migration'
+  | 'use_schema'
+
+/** The statements for one schema. Quoting its name is all that is ever put into them. */
+export function statementsFor(schema: string): Readonly<Record<StatementName, string>> {
+  const sql = readProtocol('postgres/statements.sql').replaceAll(':"schema"', () => quoteIdentifier(schema))
+  return namedStatements<StatementName>(withoutComments(sql))
+}
+
+/** What is sent with every call need not explain itself every time. */
+export const withoutComments = (sql: string): string => sql.replaceAll(/^--(?! name: ).*\n/gm, '')
+
+export const quoteIdentifier = (name: string): string => `"${name.replaceAll('"', '""')}"`
+
+interface Migration {
+  readonly version: number
+  readonly sql: string
+}
+
+/** In their order; a file that was published is never changed, the next one gets the next number. */
+const FILES = [
+  '0001-tables.sql',
+  '0002-tokens.sql',
+  '0003-queue.sql',
+  '0004-leases.sql',
+  '0005-inspect.sql',
+  '0006-plain.sql',
+  '0007-rates.sql',
+  '0008-fences.sql',
+]
+
+export const migrations = (): readonly Migration[] =>
+  FILES.map((file) => ({ version: Number(file.slice(0, 4)), sql: readProtocol(`postgres/${file}`) }))
+
+/** All of it as plain SQL, for a team's own migration tool or for psql. */
+export function migrationScript(schema: string): string {
+  const { begin_migration, use_schema } = statementsFor(schema)
+  const createSchema = `CREATE SCHEMA IF NOT EXISTS ${quoteIdentifier(schema)};`
+  return [begin_migration, createSchema, use_schema, ...migrations().map(({ sql }) => sql), 'COMMIT;\n'].join('\n\n')
+}
+
+/** What a new connection finds. `version` 0: nothing has been migrated. */
+export async function readVersion(
+  connections: PostgresConnections,
+  schema: string,
+): Promise<{ version: number; isolation: string }> {
+  try {
+    const [row] = await connections.query(statementsFor(schema).version, [])
+    return { version: Number(row?.['version']), isolation: String(row?.['isolation']) }
+  } catch (error) {
+    if (['42P01', '3F000'].includes(sqlState(error) ?? '')) return { version: 0, isolation: 'read committed' }
+    throw storeErrorFrom(error)
+  }
+}
+
+export const latestVersion = (): number => FILES.length
+
+/** Runs what has not been run, in one transaction. Any number of instances may do so at once. Answers what it ran. */
+export async function migrate(connections: PostgresConnections, schema: string): Promise<readonly number[]> {
+  const statements = statementsFor(schema)
+  const connection = await connections.dedicate({ onEnd: () => {} }).catch((error: unknown) => {
+    throw storeErrorFrom(error)
+  })
+  try {
+    await connection.script(statements.begin_migration)
+    const [found] = await connection.query('SELECT FROM pg_namespace WHERE nspname = $1::text', [schema])
+    if (found === undefined) await connection.script(`CREATE SCHEMA ${quoteIdentifier(schema)}`)
+    await connection.script(statements.use_schema)
+    const done = await versionsIn(connection, schema)
+    const due = migrations().filter(({ version }) => !done.has(version))
+    for (const { sql } of due) await connection.script(sql)
+    await connection.script('COMMIT')
+    return due.map(({ version }) => version)
+  } catch (error) {
+    await connection.script('ROLLBACK').catch(() => {})
+    if (sqlState(error) !== '42501') throw storeErrorFrom(error)
+    throw new StoreError(
+      `the schema ${quoteIdentifier(schema)} has no lock tables yet, or old ones, and this role may not create them: ` +
+        `let a role that may run "holdfast migrate --schema ${schema}", or the SQL of "holdfast migrate --print"`,
+      { cause: error },
+    )
+  } finally {
+    await connection.end()
+  }
+}
+
+async function versionsIn(
+  connection: Awaited<ReturnType<PostgresConnections['dedicate']>>,
+  schema: string,
+): Promise<ReadonlySet<number>> {
+  const there = await connection.query('SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = $2::text', [
+    schema,
+    'holdfast_migrations',
+  ])
+  if (there.length === 0) return new Set()
+  const rows = await connection.query('SELECT version FROM holdfast_migrations')
+  return new Set(rows.map((row) => Number(row['version'])))
+}

@@ -1,0 +1,215 @@
+import { createHash } from 'node:crypto'
+import type { DedicatedConnection, DedicatedEvents, PostgresConnections, Row } from './postgres-client.ts'
+import { sqlState } from './postgres-errors.ts'
+
+/** What we call of a `Pool` of pg. */
+export interface PgPool {
+  query(config: PgQuery): Promise<PgResult>
+  connect(): Promise<PgPoolClient>
+  end(): Promise<void>
+  on(event: 'error', listener: (error: Error) => void): unknown
+  readonly totalCount: number
+}
+
+/** What we call of a `Client` of pg that the caller has connected. */
+export interface PgClient {
+  query(config: PgQuery): Promise<PgResult>
+  on(event: 'notification', listener: (message: PgNotification) => void): unknown
+  on(event: 'error', listener: (error: Error) => void): unknown
+  on(event: 'end', listener: () => void): unknown
+  removeListener(event: string, listener: (heard: Error & PgNotification) => void): unknown
+}
+
+export interface PgPoolClient extends PgClient {
+  release(destroy?: boolean | Error): void
+}
+
+export interface PgQuery {
+  text: string
+  values?: (string | null)[]
+  query_timeout?: number
+  name?: string
+}
+
+export interface PgResult {
+  readonly rows: readonly unknown[]
+}
+
+export interface PgNotification {
+  readonly channel: string
+  readonly payload?: string | undefined
+}
+
+/** A half-open connection answers nothing and fails nowhere: after this long its query fails, and a pool drops it. */
+const QUERY_MS = 10_000
+
+export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): PostgresConnections {
+  hearErrors(pool)
+  return {
+    query: askPrepared(pool),
+    async queryReadCommitted(text, values) {
+      const client = await pool.connect()
+      try {
+        const rows = await inReadCommitted(client, text, values)
+        client.release()
+        return rows
+      } catch (error) {
+        client.release(true)
+        throw error
+      }
+    },
+    async dedicate(events) {
+      const { Client, options } = pool as unknown as { Client?: new (config: unknown) => OwnClient; options: unknown }
+      // A connection beside the pool: one that is pinned would be missing in it for ever.
+      if (Client === undefined) {
+        const client = await pool.connect()
+        return dedicated(client, events, async () => client.release(true))
+      }
+      const client = new Client(options)
+      hearErrors(client)
+      await client.connect()
+      return dedicated(client, events, () => client.end())
+    },
+    async close() {
+      if (owned) await pool.end()
+    },
+  }
+}
+
+/** An idle connection that breaks emits an error; with nobody to hear it, that would end the process. Once for each, however many drivers use it. */
+function hearErrors(emitter: Pick<PgPool, 'on'>): void {
+  if (heard.has(emitter)) return
+  heard.add(emitter)
+  emitter.on('error', () => {})
+}
+
+const heard = new WeakSet<object>()
+
+interface OwnClient extends PgClient {
+  connect(): Promise<void>
+  end(): Promise<void>
+}
+
+/** Everything on the one connection that there is, one statement after the other. */
+export function pgClientConnections(client: PgClient): PostgresConnections {
+  hearErrors(client)
+  let line: Promise<unknown> = Promise.resolve()
+  return {
+    query: askPrepared(client),
+    queryReadCommitted(text, values) {
+      const turn = line.then(() => inReadCommitted(client, text, values))
+      line = turn.catch(() => {})
+      return turn
+    },
+    // The connection goes on, so what was done on it has to be undone.
+    dedicate: async (events) => dedicated(client, events, () => ask(client, UNDO, []).then(() => {})),
+    close: async () => {},
+  }
+}
+
+function dedicated(client: PgClient, events: DedicatedEvents, close: () => Promise<void>): DedicatedConnection {
+  let ended = false
+  const onEnd = (cause: Error): void => {
+    if (ended) return
+    stop()
+    events.onEnd(cause)
+  }
+  const onError = (error: Error): void => onEnd(error)
+  const onClosed = (): void => onEnd(new Error('the server closed the connection'))
+  const onNotification = ({ channel, payload = '' }: PgNotification): void => events.onNotification?.(channel, payload)
+  const stop = (): void => {
+    ended = true
+    client.removeListener('notification', onNotification)
+    client.removeListener('error', onError)
+    client.removeListener('end', onClosed)
+  }
+  client.on('error', onError)
+  client.on('end', onClosed)
+  client.on('notification', onNotification)
+  // One after the other: a client of pg that is asked while it is busy complains.
+  let line: Promise<unknown> = Promise.resolve()
+  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
+    const turn = line.then(work)
+    line = turn.catch(() => {})
+    return turn
+  }
+  return {
+    query: (text, values, timeoutMs = QUERY_MS) => inTurn(() => ask(client, text, values, { timeoutMs })),
+    async script(text) {
+      await inTurn(() => client.query({ text, query_timeout: SCRIPT_MS }))
+    },
+    get serverPid() {
+      const { processID } = client as { processID?: number | null }
+      return processID ? String(processID) : undefined
+    },
+    keepAlive(wanted) {
+      const { connection } = client as { connection?: { stream?: { ref?(): void; unref?(): void } } }
+      if (wanted) connection?.stream?.ref?.()
+      else connection?.stream?.unref?.()
+    },
+    async end() {
+      if (ended) return
+      stop()
+      await close()
+    },
+  }
+}
+
+const SCRIPT_MS = 120_000
+const UNDO = 'SELECT pg_advisory_unlock_all()'
+
+async function ask(
+  client: Pick<PgClient, 'query'>,
+  text: string,
+  values: readonly (string | null)[] | undefined,
+  { timeoutMs = QUERY_MS, name }: { timeoutMs?: number; name?: string } = {},
+): Promise<readonly Row[]> {
+  const query = { text, query_timeout: timeoutMs, ...(values && { values: [...values] }), ...(name && { name }) }
+  const { rows } = await client.query(query)
+  return rows as readonly Row[]
+}
+
+/**
+ * Named statements are parsed and planned once for each connection. Behind a pooler in transaction mode the next transaction may come to a
+ * connection that knows nothing of them, or has them already: then, nothing having been done, it is sent again without a name, and so is all that follows.
+ */
+function askPrepared(client: Pick<PgClient, 'query'>): PostgresConnections['query'] {
+  let prepares = true
+  return async (text, values) => {
+    if (!prepares) return ask(client, text, values)
+    try {
+      return await ask(client, text, values, { name: nameOf(text) })
+    } catch (error) {
+      if (!['26000', '42P05'].includes(sqlState(error) ?? '')) throw error
+      prepares = false
+      return ask(client, text, values)
+    }
+  }
+}
+
+/** Two statements never have the same name, whoever else uses the connection. */
+function nameOf(text: string): string {
+  const known = names.get(text)
+  if (known !== undefined) return known
+  const name = `holdfast_${createHash('sha256').update(text).digest('hex').slice(0, 24)}`
+  names.set(text, name)
+  return name
+}
+
+const names = new Map<string, string>()
+
+async function inReadCommitted(
+  client: PgClient,
+  text: string,
+  values: readonly (string | null)[],
+): Promise<readonly Row[]> {
+  await ask(client, 'BEGIN ISOLATION LEVEL READ COMMITTED', [])
+  try {
+    const rows = await ask(client, text, values)
+    await ask(client, 'COMMIT', [])
+    return rows
+  } catch (error) {
+    await ask(client, 'ROLLBACK', []).catch(() => {})
+    throw error
+  }
+}

@@ -1,0 +1,117 @@
+import { StoreError } from '../../core/errors.ts'
+import { importIfThere, type PostgresConnections, type Row } from './postgres-client.ts'
+
+/** What we call of what `postgres()` gives. */
+export interface PostgresSql {
+  unsafe(text: string, values?: (string | null)[], options?: { prepare?: boolean }): SqlQuery
+  begin(options: string, work: (transaction: Pick<PostgresSql, 'unsafe'>) => Promise<unknown>): Promise<unknown>
+  end(options?: { timeout?: number }): Promise<void>
+  readonly options: object
+}
+
+export interface SqlQuery extends PromiseLike<readonly unknown[]> {
+  simple(): PromiseLike<unknown>
+}
+
+const QUERY_MS = 10_000
+
+/** `reopen` makes another pool like it, where the pool is ours: one whose connections are half-open never answers again. */
+export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): PostgresConnections {
+  let sql = given
+
+  /** postgres has no deadline for a query. */
+  function inTime<T>(ask: (sql: PostgresSql) => PromiseLike<T>): Promise<T> {
+    const asked = sql
+    return new Promise<T>((resolve, reject) => {
+      const timer = setTimeout(() => {
+        reject(new StoreError(`PostgreSQL did not answer within ${QUERY_MS} ms`))
+        if (reopen === undefined || sql !== asked) return
+        sql = reopen()
+        asked.end({ timeout: 0 }).catch(() => {})
+      }, QUERY_MS)
+      timer.unref()
+      ask(asked)
+        .then(resolve, reject)
+        .then(() => clearTimeout(timer))
+    })
+  }
+
+  return {
+    query: (text, values) => inTime((sql) => ask(sql, text, values)),
+    queryReadCommitted: (text, values) =>
+      inTime((sql) =>
+        sql.begin('isolation level read committed', async (transaction) => ask(transaction, text, values)),
+      ) as Promise<readonly Row[]>,
+    dedicate: (events) => dedicate(sql, events),
+    async close() {
+      if (reopen !== undefined) await sql.end({ timeout: 1 })
+    },
+  }
+}
+
+async function dedicate(
+  given: PostgresSql,
+  events: Parameters<PostgresConnections['dedicate']>[0],
+): ReturnType<PostgresConnections['dedicate']> {
+  const found = await importIfThere('postgres')
+  const create = found?.['default'] as ((options: object) => PostgresSql) | undefined
+  if (create === undefined)
+    throw new StoreError('the package postgres cannot be imported from here: npm install postgres')
+  let ended = false
+  let connected = false
+  // postgres connects again by itself and says nothing; this is where it does say it.
+  const onclose = (): void => {
+    if (ended || !connected) return
+    ended = true
+    events.onEnd(new Error('the server closed the connection'))
+    void sql.end({ timeout: 0 }).catch(() => {})
+  }
+  const options = { max: 1, idle_timeout: null, max_lifetime: null, fetch_types: false, onclose, onnotice: () => {} }
+  const onnotify = (channel: string, payload: string): void => events.onNotification?.(channel, payload)
+  const sql = create({ ...given.options, ...options, onnotify })
+  const query = async (
+    text: string,
+    values?: readonly (string | null)[],
+    timeoutMs = QUERY_MS,
+  ): Promise<readonly Row[]> => {
+    if (ended) throw new StoreError('the connection has ended')
+    // Unnamed, since hardly two of these texts are the same: a board stands in front of them.
+    const answer = sql.unsafe(text, values && [...values]) as PromiseLike<readonly Row[]>
+    return timeoutMs === 0 ? await answer : within(answer, timeoutMs)
+  }
+  let serverPid: string | undefined
+  try {
+    const { state } = (await query('SELECT 1')) as { state?: { pid?: number } }
+    serverPid = state?.pid ? String(state.pid) : undefined
+  } catch (error) {
+    ended = true
+    void sql.end({ timeout: 0 }).catch(() => {})
+    throw error
+  }
+  connected = true
+  return {
+    query,
+    async script(text) {
+      await sql.unsafe(text).simple()
+    },
+    serverPid,
+    keepAlive() {},
+    async end() {
+      if (ended) return
+      ended = true
+      await sql.end({ timeout: 1 })
+    },
+  }
+}
+
+/** Named statements, or it would ask the server for the types first, each time. Whoever has set `prepare: false` gets that. */
+const ask = (sql: Pick<PostgresSql, 'unsafe'>, text: string, values: readonly (string | null)[]) =>
+  sql.unsafe(text, [...values], { prepare: true }) as PromiseLike<readonly Row[]>
+
+function within<T>(promise: PromiseLike<T>, ms: number): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new StoreError(`PostgreSQL did not answer within ${ms} ms`)), ms)
+    timer.unref()
+    promise.then(resolve, reject).then(() => clearTimeout(timer))
+  })
+}

@@ -1,0 +1,60 @@
+import { InvalidArgumentError } from '../../core/errors.ts'
+import { type IoredisClient, type IoredisCluster, ioredisConnection } from './redis-ioredis.ts'
+import {
+  type NodeRedisClient,
+  type NodeRedisCluster,
+  type NodeRedisSentinel,
+  nodeRedisConnection,
+} from './redis-node-redis.ts'
+
+/** What the driver needs of a client, whichever it is. */
+export interface RedisConnection {
+  readonly cluster: boolean
+  /** Sends a command to wherever `key` lives. Rejects with the client's own error. */
+  command(key: string, args: readonly string[]): Promise<unknown>
+  /** The masters: one, or one for each shard of a Cluster. */
+  nodes(): Promise<readonly RedisNode[]>
+  /** The master that has this slot, as far as the client knows now. */
+  nodeOfSlot(slot: number): Promise<RedisNode>
+}
+
+export interface RedisNode {
+  /** Stays the same while the node's address does. */
+  readonly id: string
+  command(args: readonly string[]): Promise<unknown>
+  /** Opens a connection of its own to this node. `closed` is told once when it ends by itself. */
+  subscriber(events: SubscriberEvents): Promise<Subscriber>
+}
+
+export interface SubscriberEvents {
+  message(channel: string, text: string): void
+  closed(cause: Error): void
+}
+
+export interface Subscriber {
+  /** Resolves once the server has confirmed it. */
+  subscribe(channel: string, sharded: boolean): Promise<void>
+  /** Ends the connection at once. Never throws. */
+  end(): void
+}
+
+/**
+ * A client that the caller has: `Redis` or `Cluster` of ioredis (5, 6) or of iovalkey, `createClient`, `createCluster` or
+ * `createSentinel` of redis (5, 6). Typed by the few methods that are called, so that no version is asked for.
+ */
+export type RedisClient = IoredisClient | IoredisCluster | NodeRedisClient | NodeRedisCluster | NodeRedisSentinel
+
+export function connectionOf(client: RedisClient): RedisConnection {
+  if (isIoredis(client)) return ioredisConnection(client)
+  if (isNodeRedis(client)) return nodeRedisConnection(client)
+  throw new InvalidArgumentError('client', client, 'a client of ioredis, iovalkey or redis (node-redis)')
+}
+
+const isIoredis = (client: RedisClient): client is IoredisClient | IoredisCluster =>
+  isFunction(client, 'call') && isFunction(client, 'duplicate') && 'isCluster' in client
+
+const isNodeRedis = (client: RedisClient): client is NodeRedisClient | NodeRedisCluster | NodeRedisSentinel =>
+  isFunction(client, 'sendCommand') && isFunction(client, 'duplicate')
+
+const isFunction = (client: object | undefined, name: string): boolean =>
+  typeof (client as Record<string, unknown> | undefined)?.[name] === 'function'

@@ -1,0 +1,258 @@
+import { randomBytes } from 'node:crypto'
+import type {
+  AcquireAnswer,
+  Capabilities,
+  Claim,
+  Driver,
+  InspectPage,
+  LeaseRef,
+  RateAnswer,
+  RateRequest,
+  RenewAnswer,
+  Renewal,
+} from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
+import type { RedisConnection } from './redis-connection.ts'
+import { closedError, inTime } from './redis-errors.ts'
+import { acquireArgs, idText, readAcquire, strange, type TokenRefusal } from './redis-format.ts'
+import { inspect, show } from './redis-inspect.ts'
+import { rateKey, slotOf } from './redis-keys.ts'
+import { type Chunk, chunksOf, type ListParts, runLeases, sendList } from './redis-lists.ts'
+import { ballotRunner, protocolScript, runScript } from './redis-scripts.ts'
+import { monotonicMs, Waking } from './redis-waking.ts'
+
+export const redisCapabilities: Capabilities = {
+  expiry: 'ttl',
+  scope: 'network',
+  fencing: true,
+  shared: true,
+  limit: true,
+  queue: true,
+  wake: true,
+  metadata: true,
+  rate: true,
+}
+
+export interface RedisDriverParts extends ListParts {
+  readonly connection: RedisConnection
+  /** Cluster only: whether the servers publish by slot. */
+  sharded(): Promise<boolean>
+  readonly replicas?: ReplicaWait
+  /** Ends what was opened for this driver alone. */
+  close?(): Promise<void>
+}
+
+export interface ReplicaWait {
+  /** How many replicas must have confirmed a grant. */
+  readonly count: number
+  readonly timeoutMs: number
+}
+
+/** A driver on one server or one Cluster, and what Redlock needs of a node beyond that. */
+export interface RedisDriver extends Driver {
+  readonly connection: RedisConnection
+  /** Claims with the tokens that are to be given. They do not queue. `mayVote` is asked if the node has forgotten its scripts. */
+  propose(
+    claims: readonly Claim[],
+    tokens: readonly number[],
+    mayVote: () => Promise<void>,
+  ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
+  /** What lies on these names. */
+  show(lockNames: readonly string[]): Promise<InspectPage>
+}
+
+export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
+  const { connection, prefix, timeoutMs, sharded, replicas } = parts
+  const clientId = randomBytes(9).toString('base64url')
+  const confirmsGrants = replicas !== undefined
+  const waking = new Waking({ connection, clientId, timeoutMs, sharded, confirmsGrants })
+  let closed = false
+  const assertOpen = (): void => {
+    if (closed) throw closedError()
+  }
+
+  async function acquireChunk(chunk: Chunk<Claim>): Promise<(AcquireAnswer | Error)[]> {
+    const { requests, slot } = chunk
+    const askedMs = monotonicMs()
+    const found = waking.address(slot)
+    const address = found instanceof Promise ? await found : found
+    const entries = requests.map((claim) => acquireArgs(claim, 0))
+    for (const claim of requests) if (claim.waitMs > 0) waking.asks(claim)
+    const reply = await runLeases(parts, 'acquire', chunk, entries, address).catch((error: unknown) => {
+      for (const claim of requests) waking.asked(claim, 0)
+      throw error
+    })
+    const nowMs = reply[0]
+    const answers = requests.map((claim, index) => {
+      const answer = readAcquire(claim, nowMs, reply[1 + index])
+      if ('tokenRefused' in answer) return strange('acquire', reply[1 + index])
+      if (claim.waitMs === 0) return answer
+      const told = waking.asked(claim, nowMs)
+      const waits = 'granted' in answer && !answer.granted && told === undefined
+      if (waits) waking.waits(claim, slot, askedMs)
+      else waking.waitsNoMore(claim)
+      return waits ? answer : (told ?? answer)
+    })
+    return replicas === undefined ? answers : confirmed(parts, replicas, chunk, answers)
+  }
+
+  /** On Cluster, who listens but does not hear this slot yet: hears it from now on, and looks again. */
+  async function acquireAndHear(chunk: Chunk<Claim>): Promise<(AcquireAnswer | Error)[]> {
+    const answers = await acquireChunk(chunk)
+    if (!waking.misses(chunk.slot)) return answers
+    const waits = (claim: Claim, index: number): boolean => {
+      const answer = answers[index]
+      return claim.waitMs > 0 && answer !== undefined && 'granted' in answer && !answer.granted
+    }
+    if (!chunk.requests.some(waits)) return answers
+    await waking.hear([chunk.slot])
+    const again = await acquireChunk(chunkWhere(chunk, waits))
+    return answers.map((answer, index) =>
+      waits(chunk.requests[index] as Claim, index) ? (again.shift() ?? answer) : answer,
+    )
+  }
+
+  return {
+    name: 'redis',
+    capabilities: redisCapabilities,
+    connection,
+
+    async acquire(claims) {
+      assertOpen()
+      return sendList<Claim, AcquireAnswer>(parts, claims, connection.cluster ? acquireAndHear : acquireChunk)
+    },
+
+    async propose(claims, tokens, mayVote) {
+      assertOpen()
+      const run = ballotRunner(mayVote)
+      const ballots = claims.map((claim, index) => ({ ...claim, waitMs: 0, token: tokens[index] as number }))
+      const byBallot = { ...parts, bySlot: true }
+      return sendList<Claim & { token: number }, AcquireAnswer | TokenRefusal>(byBallot, ballots, async (chunk) => {
+        const entries = chunk.requests.map((claim) => acquireArgs(claim, claim.token))
+        const [nowMs, ...replies] = await runLeases(byBallot, 'acquire', chunk, entries, undefined, run)
+        return chunk.requests.map((claim, index) => readAcquire(claim, nowMs, replies[index]))
+      })
+    },
+
+    async show(lockNames) {
+      assertOpen()
+      return inTime('inspect', timeoutMs, () => show(connection, prefix, lockNames))
+    },
+
+    async renew(renewals) {
+      assertOpen()
+      return sendList<Renewal, RenewAnswer>(parts, renewals, async (chunk) => {
+        const entries = chunk.requests.map((each) => [
+          idText(each.claimId),
+          `${each.fencingToken}`,
+          `${Math.ceil(each.ttlMs)}`,
+        ])
+        const [, ...replies] = await runLeases(parts, 'renew', chunk, entries)
+        return replies.map((reply) => (reply === 1 ? 'renewed' : 'lost'))
+      })
+    },
+
+    async release(leases) {
+      assertOpen()
+      return sendList<LeaseRef, boolean>(parts, leases, async (chunk) => {
+        for (const lease of chunk.requests) waking.waitsNoMore(lease)
+        const entries = chunk.requests.map(releaseArgs)
+        const [, ...replies] = await runLeases(parts, 'release', chunk, entries)
+        return replies.map((reply) => reply === 1)
+      })
+    },
+
+    async consume(requests) {
+      assertOpen()
+      return consume(parts, requests)
+    },
+
+    async inspect(query) {
+      assertOpen()
+      return inTime('inspect', timeoutMs, () => inspect(connection, prefix, query))
+    },
+
+    async listen(listener) {
+      assertOpen()
+      await waking.listen(listener)
+      return async () => waking.stop(listener)
+    },
+
+    async close() {
+      if (closed) return
+      closed = true
+      waking.end()
+      await parts.close?.()
+    },
+  }
+}
+
+/** Grants that too few replicas have confirmed are given back: a failover now would forget them. */
+async function confirmed(
+  parts: ListParts,
+  { count, timeoutMs }: ReplicaWait,
+  chunk: Chunk<Claim>,
+  answers: (AcquireAnswer | Error)[],
+): Promise<(AcquireAnswer | Error)[]> {
+  const isGrant = (_: Claim, index: number): boolean => {
+    const answer = answers[index]
+    return answer !== undefined && 'granted' in answer && answer.granted
+  }
+  if (!chunk.requests.some(isGrant)) return answers
+  const key = parts.prefix + (chunk.requests[0]?.lockName as string)
+  const ask = (): Promise<unknown> => parts.connection.command(key, ['WAIT', `${count}`, `${timeoutMs}`])
+  const seen = Number(await inTime('wait for replicas', timeoutMs + parts.timeoutMs, ask))
+  if (seen >= count) return answers
+  const granted = chunkWhere(chunk, isGrant)
+  const entries = granted.requests.map(({ lockName, claimId }) => releaseArgs({ lockName, claimId }))
+  await runLeases(parts, 'release', granted, entries)
+  return answers.map((answer, index) => {
+    if (!isGrant(chunk.requests[index] as Claim, index)) return answer
+    return new StoreError(`${seen} of ${count} replicas confirmed the grant within ${timeoutMs} ms: it was given back`)
+  })
+}
+
+const releaseArgs = ({ claimId, fencingToken }: LeaseRef): string[] => [
+  idText(claimId),
+  fencingToken === undefined ? '' : `${fencingToken}`,
+]
+
+const chunkWhere = (chunk: Chunk<Claim>, keep: (claim: Claim, index: number) => boolean): Chunk<Claim> => ({
+  ...chunk,
+  requests: chunk.requests.filter(keep),
+})
+
+async function consume(
+  { connection, prefix, timeoutMs }: ListParts,
+  requests: readonly RateRequest[],
+): Promise<(RateAnswer | Error)[]> {
+  const answers = new Array<RateAnswer | Error>(requests.length)
+  const parts = chunksOf(requests, ({ name }) => (connection.cluster ? slotOf(rateKey(prefix, name)) : 0))
+  await Promise.all(
+    parts.map(async ({ indexes }) => {
+      const keys = indexes.map((index) => rateKey(prefix, requests[index]?.name as string))
+      const entries = indexes.map((index) => rateEntry(requests[index] as RateRequest))
+      const run = (): Promise<unknown> =>
+        runScript(connection, protocolScript('consume.lua'), keys.length, [...keys, JSON.stringify(entries)])
+      const replies = await inTime('consume', timeoutMs, run).catch((error: Error) => error)
+      indexes.forEach((index, at) => {
+        answers[index] = replies instanceof Error ? replies : readRate((replies as RateReply[])[at] as RateReply)
+      })
+    }),
+  )
+  return answers
+}
+
+type RateReply = [allowed: number, remaining: number, retryAfterMs: string, resetAfterMs: string]
+
+const rateEntry = ({ cost, limits }: RateRequest): number[] => [
+  cost,
+  ...limits.flatMap(({ limit, periodMs, burst }) => [periodMs / limit, (periodMs / limit) * burst]),
+]
+
+const readRate = ([allowed, remaining, retryAfterMs, resetAfterMs]: RateReply): RateAnswer => ({
+  allowed: allowed === 1,
+  remaining,
+  retryAfterMs: Number(retryAfterMs),
+  resetAfterMs: Number(resetAfterMs),
+})

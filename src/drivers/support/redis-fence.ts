@@ -1,0 +1,93 @@
+import { InvalidArgumentError } from '../../core/errors.ts'
+import { connectionOf, type RedisClient } from './redis-connection.ts'
+import { inTime } from './redis-errors.ts'
+import { siblingKey } from './redis-keys.ts'
+import { runScript, type Script, scriptOf } from './redis-scripts.ts'
+import { readProtocol } from './sql-file.ts'
+
+/** A write came with a smaller fencing token than one before it: whoever sent it has lost its lock, and did not know it. */
+export class StaleTokenError extends Error {
+  override readonly name = 'StaleTokenError'
+  readonly code = 'STALE_TOKEN'
+  readonly resource: string
+  readonly fencingToken: number
+  readonly largestToken: number
+
+  constructor(resource: string, fencingToken: number, largestToken: number) {
+    super(
+      `the write to "${resource}" with fencing token ${fencingToken} was refused: ${largestToken} has already been seen`,
+    )
+    this.resource = resource
+    this.fencingToken = fencingToken
+    this.largestToken = largestToken
+  }
+}
+
+export interface RedisFenceOptions {
+  /** Where the protected data is: it need not be the server that keeps the locks. */
+  readonly client: RedisClient
+  readonly commandTimeoutSeconds?: number
+}
+
+/** Writes to Redis that only the newest holder of a lock can make. */
+export interface RedisFence {
+  /**
+   * `SET key value …options`, unless a larger token has been seen for this key. Rejects with `StaleTokenError` if one has, and with
+   * `StoreError` when it is not known whether the write was made.
+   */
+  set(key: string, value: string, token: Token, options?: readonly string[]): Promise<unknown>
+  /**
+   * Runs the caller's own script, unless a larger token has been seen for `resource` (the first key if not said). The script sees its keys and
+   * arguments as usual. On Cluster, resource and keys must be in one slot.
+   */
+  run(script: string, write: GuardedScript): Promise<unknown>
+}
+
+export interface GuardedScript {
+  readonly token: Token
+  readonly resource?: string
+  readonly keys: readonly string[]
+  readonly args?: readonly string[]
+}
+
+/** A lease, or its number. */
+export type Token = number | { readonly fencingToken: number }
+
+export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOptions): RedisFence {
+  const connection = connectionOf(client)
+  const scripts = new Map<string, Script>()
+
+  function guarded(text: string): Script {
+    const known = scripts.get(text)
+    if (known !== undefined) return known
+    const script = scriptOf(`${readProtocol('redis/fence.lua')}\n${text}`)
+    // A caller that makes a new text for every call would otherwise fill the memory here, as it does on the server.
+    if (scripts.size >= MOST_SCRIPTS) scripts.clear()
+    scripts.set(text, script)
+    return script
+  }
+
+  async function run(text: string, { token, keys, args = [], resource = keys[0] }: GuardedScript): Promise<unknown> {
+    if (resource === undefined) throw new InvalidArgumentError('resource', resource, 'a key, where the script has none')
+    const fencingToken = typeof token === 'number' ? token : token.fencingToken
+    if (!Number.isSafeInteger(fencingToken) || fencingToken < 1) {
+      throw new InvalidArgumentError('token', fencingToken, 'a fencing token: a whole number from 1')
+    }
+    const all = [siblingKey(resource, 'f'), ...keys, `${fencingToken}`, ...args]
+    const reply = await inTime('write behind a fence', commandTimeoutSeconds * 1_000, () =>
+      runScript(connection, guarded(text), 1 + keys.length, all),
+    )
+    if (Array.isArray(reply) && reply[0] === 'holdfast:stale') {
+      throw new StaleTokenError(resource, fencingToken, Number(reply[1]))
+    }
+    return reply
+  }
+
+  return {
+    run,
+    set: (key, value, token, options = []) =>
+      run(readProtocol('redis/fence-set.lua'), { token, keys: [key], args: [value, ...options] }),
+  }
+}
+
+const MOST_SCRIPTS = 1_000

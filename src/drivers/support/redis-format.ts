@@ -1,0 +1,130 @@
+import type { AcquireAnswer, Claim, Grant, LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
+
+/** How claims, leases and waiters are written in Redis, and read back. `protocol/redis/leases.lua` says what stands where. */
+
+/** A claim's id in the store is its JSON text: nothing in it can end it early. */
+export const idText = (claimId: string): string => JSON.stringify(claimId)
+
+/** What leases.lua is told of a claim. `proposed`: a token of the client's own choice, for Redlock; 0: the server chooses. */
+export function acquireArgs(claim: Claim, proposed: number): [id: string, ttlMs: string, tail: string, rest: string] {
+  const { claimId, mode, limit = 0, permits, ttlMs, waitMs, holderId, metadata } = claim
+  const holder = JSON.stringify(holderId)
+  const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
+  const isPlain = mode === 'exclusive' && waitMs === 0 && proposed === 0
+  // Redis counts in whole milliseconds. A lease that lasts a little longer than is known of it is safe; a shorter one is not.
+  const wait = Math.ceil(waitMs)
+  const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${proposed}]`
+  return [idText(claimId), `${Math.ceil(ttlMs)}`, tail, rest]
+}
+
+/** A node's "no" to the token that a client proposed. */
+export interface TokenRefusal {
+  readonly tokenRefused: true
+  /** The largest token that the node has given; absent where the proposal was absurdly far ahead of its clock. */
+  readonly mark?: number
+  readonly nowMs?: number
+}
+
+export function readAcquire(claim: Claim, nowMs: number, reply: unknown): AcquireAnswer | TokenRefusal | Error {
+  const { lockName, ttlMs } = claim
+  if (typeof reply === 'number') return { granted: true, fencingToken: reply, ttlMs, acquiredAtMs: nowMs }
+  if (!Array.isArray(reply)) return strange('acquire', reply)
+  const [kind, first, endMs, ahead, askAgainMs] = reply as [string, string, number, number, number]
+  switch (kind) {
+    case 'y': {
+      const [, fencingToken, acquiredAtMs] = JSON.parse(first) as [string, number, number]
+      return { granted: true, fencingToken, ttlMs, acquiredAtMs }
+    }
+    case 'b':
+      return { tokenRefused: true, mark: Number(first) }
+    case 'f':
+      return { tokenRefused: true, nowMs: Number(first) }
+    case 'n': {
+      // A shared lease has seven parts at most and a number in fourth place; an exclusive one has the holder there.
+      const holder = first === '' && endMs === -1 ? undefined : readLease(lockName, first, endMs)
+      return {
+        granted: false,
+        ...(holder && { holder }),
+        ...(ahead >= 0 && { ahead }),
+        ...(askAgainMs >= 0 && { askAgainMs }),
+      }
+    }
+    default:
+      return strange('acquire', reply)
+  }
+}
+
+/** A lease of either mode. What is not ours is somebody else's lock, of whom nothing is known but the key's value. */
+export function readLease(lockName: string, text: string, endMs: number): LeaseRecord {
+  const expires = endMs >= 0 && { expiresAtMs: endMs }
+  const parts = parseList(text)
+  if (parts !== undefined && isExclusive(parts)) {
+    const [claimId, fencingToken, acquiredAtMs, holderId, metadata] = parts
+    const record = { lockName, claimId, holderId, mode: 'exclusive', permits: 1, fencingToken, acquiredAtMs } as const
+    return { ...record, ...expires, ...(metadata && { metadata }) }
+  }
+  if (parts !== undefined && isShared(parts)) {
+    const [claimId, fencingToken, acquiredAtMs, limit, permits, holderId, metadata] = parts
+    const record = { lockName, claimId, holderId, mode: 'shared', ...(limit > 0 && { limit }), permits } as const
+    return { ...record, fencingToken, acquiredAtMs, ...expires, ...(metadata && { metadata }) }
+  }
+  const holderId = 'another client'
+  const record = { lockName, claimId: text.slice(0, 255), holderId, mode: 'exclusive', permits: 1 } as const
+  return { ...record, fencingToken: 0, acquiredAtMs: 0, ...expires }
+}
+
+export const isOurs = (text: string): boolean => {
+  const parts = parseList(text)
+  return parts !== undefined && (isExclusive(parts) || isShared(parts))
+}
+
+export function readWaiter(lockName: string, id: string, text: string): WaiterRecord {
+  const [, waitingSinceMs, mode, limit, permits, , , , tail] = JSON.parse(text) as WaiterParts
+  const [holderId] = JSON.parse(`[${tail}]`) as [string]
+  return {
+    lockName,
+    claimId: JSON.parse(id) as string,
+    holderId,
+    mode: mode === 0 ? 'exclusive' : 'shared',
+    ...(limit > 0 && { limit }),
+    permits,
+    waitingSinceMs,
+  }
+}
+
+/** What a waiter is told when the store has granted its claim; undefined if the message is not one of ours. */
+export function readGrant(message: string): { claimId: string; grant: Grant } | undefined {
+  const parts = parseList(message)
+  if (parts === undefined) return undefined
+  const [claimId, fencingToken, acquiredAtMs, ttlMs] = parts
+  if (typeof claimId !== 'string' || !isNumber(fencingToken) || !isNumber(acquiredAtMs) || !isNumber(ttlMs)) {
+    return undefined
+  }
+  return { claimId, grant: { granted: true, fencingToken, ttlMs, acquiredAtMs } }
+}
+
+export const strange = (what: string, reply: unknown): StoreError =>
+  new StoreError(`the redis store answered ${what} with ${JSON.stringify(reply)?.slice(0, 200)}`)
+
+type ExclusiveParts = [string, number, number, string, Metadata?]
+type SharedParts = [string, number, number, number, number, string, Metadata?]
+type WaiterParts = [number, number, 0 | 1, number, number, number, number, string, string]
+
+const isNumber = (value: unknown): value is number => typeof value === 'number'
+
+const isExclusive = (parts: unknown[]): parts is ExclusiveParts =>
+  typeof parts[0] === 'string' && isNumber(parts[1]) && isNumber(parts[2]) && typeof parts[3] === 'string'
+
+const isShared = (parts: unknown[]): parts is SharedParts =>
+  typeof parts[0] === 'string' && [1, 2, 3, 4].every((at) => isNumber(parts[at])) && typeof parts[5] === 'string'
+
+function parseList(text: string): unknown[] | undefined {
+  if (!text.startsWith('["')) return undefined
+  try {
+    const parsed: unknown = JSON.parse(text)
+    return Array.isArray(parsed) ? parsed : undefined
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,111 @@
+import { InvalidArgumentError } from '../../core/errors.ts'
+import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './redis-connection.ts'
+
+/** `Redis` of ioredis or iovalkey, as far as it is used here. */
+export interface IoredisClient {
+  readonly isCluster: boolean
+  readonly options: {
+    readonly host?: string | undefined
+    readonly port?: number | undefined
+    readonly keyPrefix?: string | undefined
+  }
+  call(command: string, ...args: string[]): Promise<unknown>
+  // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its options, and differs between versions
+  duplicate(...override: any[]): unknown
+}
+
+/** `Cluster` of ioredis or iovalkey. */
+export interface IoredisCluster {
+  readonly isCluster: boolean
+  readonly options: { readonly keyPrefix?: string | undefined }
+  readonly slots: readonly (readonly string[])[]
+  call(command: string, ...args: string[]): Promise<unknown>
+  nodes(role: 'master'): IoredisClient[]
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  duplicate(...override: any[]): unknown
+}
+
+/** What a duplicate is used for. */
+interface Duplicate {
+  subscribe(channel: string): Promise<unknown>
+  ssubscribe(channel: string): Promise<unknown>
+  connect(): Promise<unknown>
+  disconnect(): void
+  on(event: string, listener: (...args: never[]) => void): unknown
+}
+
+export function ioredisConnection(client: IoredisClient | IoredisCluster): RedisConnection {
+  const { keyPrefix } = client.options
+  if (keyPrefix) {
+    const rule =
+      'a client without keyPrefix; give the driver a `prefix` instead, which other clients of the same lock can be told'
+    throw new InvalidArgumentError('client.options.keyPrefix', keyPrefix, rule)
+  }
+  const command = (_key: string, [name = '', ...rest]: readonly string[]) => client.call(name, ...rest)
+  if (!isCluster(client)) {
+    const node = nodeOf(client)
+    return { cluster: false, command, nodes: async () => [node], nodeOfSlot: async () => node }
+  }
+  const nodes = async () => client.nodes('master').map(nodeOf)
+  return {
+    cluster: true,
+    command,
+    nodes,
+    async nodeOfSlot(slot) {
+      const all = await nodes()
+      const address = client.slots[slot]?.[0]
+      const node = all.find(({ id }) => id === address) ?? all[0]
+      if (node === undefined) throw new Error('the Cluster client knows of no master')
+      return node
+    },
+  }
+}
+
+const isCluster = (client: IoredisClient | IoredisCluster): client is IoredisCluster => client.isCluster
+
+function nodeOf(client: IoredisClient): RedisNode {
+  const { host = '127.0.0.1', port = 6379 } = client.options
+  return {
+    id: `${host}:${port}`,
+    command: ([name = '', ...rest]) => client.call(name, ...rest),
+    subscriber: (events) => openSubscriber(client, events),
+  }
+}
+
+async function openSubscriber(client: IoredisClient, events: SubscriberEvents): Promise<Subscriber> {
+  const duplicate = client.duplicate({
+    lazyConnect: true,
+    // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our back.
+    retryStrategy: () => null,
+    autoResubscribe: false,
+    maxRetriesPerRequest: 0,
+    enableReadyCheck: false,
+  }) as Duplicate
+  let ended = false
+  const end = (): void => {
+    ended = true
+    duplicate.disconnect()
+  }
+  const closed = (cause: Error): void => {
+    if (ended) return
+    end()
+    events.closed(cause)
+  }
+  let lastError: Error | undefined
+  duplicate.on('error', (error: Error) => {
+    lastError = error
+  })
+  const gone = (): void => closed(lastError ?? new Error('the subscription’s connection was closed'))
+  duplicate.on('close', gone)
+  duplicate.on('end', gone)
+  duplicate.on('message', (channel: string, text: string) => events.message(channel, text))
+  duplicate.on('smessage', (channel: string, text: string) => events.message(channel, text))
+  duplicate.on('sunsubscribe', () => closed(new Error('the slot moved to another node')))
+  await duplicate.connect()
+  return {
+    async subscribe(channel, sharded) {
+      await (sharded ? duplicate.ssubscribe(channel) : duplicate.subscribe(channel))
+    },
+    end,
+  }
+}

@@ -1,0 +1,93 @@
+/** Which keys a lock has, and in which Cluster slot they lie. The rules stand in `protocol/redis/README.md`. */
+export interface LockKeys {
+  /** The lock's own key, which other clients use too. */
+  readonly plain: string
+  readonly data: string
+  readonly order: string
+}
+
+export function lockKeys(prefix: string, lockName: string): LockKeys {
+  const plain = prefix + lockName
+  return { plain, data: siblingKey(plain, 'd'), order: siblingKey(plain, 'o') }
+}
+
+/** Another key of the same slot. No two keys have the same sibling. */
+export function siblingKey(key: string, kind: 'd' | 'o' | 'f'): string {
+  if (!key.includes('}')) return `holdfast:{${key}}:${kind}`
+  // With a tag of its own, or a closing brace that makes it unfit to be one, the whole key stands behind the tag.
+  return `holdfast:{${hashTag(key) ?? slotTag(slotOf(key))}}:${kind}:${key}`
+}
+
+/** The plain key that a data key belongs to. */
+export function plainOfData(data: string): string | undefined {
+  const tagged = /^holdfast:\{([^}]+)\}:d(?::(.+))?$/s.exec(data)
+  return tagged === null ? undefined : (tagged[2] ?? tagged[1])
+}
+
+export const COUNTER = 'holdfast:token'
+/** On Cluster every slot has a counter of its own: a script can only touch the keys of one slot. */
+export const slotCounter = (slot: number): string => `holdfast:{${slotTag(slot)}}:token`
+
+/** Where a client is told of grants. Sharded publishing takes a channel of the lock's own slot. */
+export const channelOf = (clientId: string, slot?: number): string =>
+  slot === undefined ? `holdfast:wake:${clientId}` : `holdfast:{${slotTag(slot)}}:wake:${clientId}`
+
+export const rateKey = (prefix: string, name: string): string => `holdfast:rate:${prefix}${name}`
+
+export const slotOf = (key: string): number => slotOfText(hashTag(key) ?? key)
+
+/** What Redis Cluster hashes instead of the whole key: between the first `{` and the next `}`, if anything is there. */
+function hashTag(key: string): string | undefined {
+  const open = key.indexOf('{')
+  if (open === -1) return undefined
+  const close = key.indexOf('}', open + 1)
+  return close > open + 1 ? key.slice(open + 1, close) : undefined
+}
+
+/** The smallest whole number whose decimal digits hash to the slot. */
+function slotTag(slot: number): string {
+  tags ??= makeTags()
+  return tags[slot] as string
+}
+
+let tags: string[] | undefined
+
+function makeTags(): string[] {
+  const found = new Array<string>(SLOTS)
+  let missing = SLOTS
+  for (let number = 0; missing > 0; number += 1) {
+    const text = `${number}`
+    const slot = slotOfText(text)
+    if (found[slot] !== undefined) continue
+    found[slot] = text
+    missing -= 1
+  }
+  return found
+}
+
+const slotOfText = (text: string): number => crc16(text) % SLOTS
+
+const SLOTS = 16_384
+
+/** CRC-16/XMODEM, as Redis Cluster defines it, over the text's UTF-8 bytes. */
+function crc16(text: string): number {
+  let crc = 0
+  for (let index = 0; index < text.length; index += 1) {
+    const code = text.charCodeAt(index)
+    if (code > 0x7f) return crcOfBytes(new TextEncoder().encode(text))
+    crc = ((crc << 8) ^ (TABLE[(crc >> 8) ^ code] as number)) & 0xffff
+  }
+  return crc
+}
+
+function crcOfBytes(bytes: Uint8Array): number {
+  let crc = 0
+  for (const byte of bytes) crc = ((crc << 8) ^ (TABLE[(crc >> 8) ^ byte] as number)) & 0xffff
+  return crc
+}
+
+const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
+  let crc = byte << 8
+  for (let bit = 0; bit < 8; bit += 1) crc = crc & 0x8000 ? (crc << 1) ^ 0x1021 : crc << 1
+  return crc & 0xffff
+})

@@ -1,0 +1,153 @@
+import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './redis-connection.ts'
+
+/** `createClient` of redis (node-redis), as far as it is used here. */
+export interface NodeRedisClient {
+  readonly isOpen: boolean
+  sendCommand(args: string[]): Promise<unknown>
+  // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its modules, and differs between versions
+  duplicate(...override: any[]): unknown
+}
+
+/** `createCluster` of redis (node-redis). */
+export interface NodeRedisCluster {
+  readonly isOpen: boolean
+  readonly masters: readonly NodeRedisMaster[]
+  readonly slots: readonly { readonly master: NodeRedisMaster }[]
+  sendCommand(firstKey: string | undefined, isReadonly: boolean | undefined, args: string[]): Promise<unknown>
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  nodeClient(node: any): unknown
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  duplicate(...override: any[]): unknown
+}
+
+/** `createSentinel` of redis (node-redis). */
+export interface NodeRedisSentinel {
+  readonly isOpen: boolean
+  sendCommand(isReadonly: boolean | undefined, args: string[]): Promise<unknown>
+  getMasterNode(): unknown
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  subscribe(channel: string, listener: (text: any, channel: any) => void): Promise<unknown>
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  unsubscribe(channel: string, listener: (text: any, channel: any) => void): Promise<unknown>
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  on(event: any, listener: (...args: any[]) => void): unknown
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  off(event: any, listener: (...args: any[]) => void): unknown
+}
+
+interface NodeRedisMaster {
+  readonly address: string
+}
+
+interface Duplicate {
+  subscribe(channel: string, listener: (text: string, channel: string) => void): Promise<void>
+  sSubscribe(channel: string, listener: (text: string, channel: string) => void): Promise<void>
+  connect(): Promise<unknown>
+  destroy(): void
+  on(event: string, listener: (...args: never[]) => void): unknown
+}
+
+export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): RedisConnection {
+  if (isSentinel(client)) return sentinelConnection(client)
+  if (!isCluster(client)) {
+    const node = nodeOf('0', async () => client)
+    return {
+      cluster: false,
+      command: (_key, args) => client.sendCommand([...args]),
+      nodes: async () => [node],
+      nodeOfSlot: async () => node,
+    }
+  }
+  const nodeOfMaster = (master: NodeRedisMaster): RedisNode =>
+    nodeOf(master.address, async () => (await client.nodeClient(master)) as NodeRedisClient)
+  return {
+    cluster: true,
+    command: (key, args) => client.sendCommand(key, false, [...args]),
+    nodes: async () => client.masters.map(nodeOfMaster),
+    async nodeOfSlot(slot) {
+      const master = client.slots[slot]?.master ?? client.masters[0]
+      if (master === undefined) throw new Error('the Cluster client knows of no master')
+      return nodeOfMaster(master)
+    },
+  }
+}
+
+const isCluster = (client: NodeRedisClient | NodeRedisCluster): client is NodeRedisCluster => 'masters' in client
+
+const isSentinel = (client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): client is NodeRedisSentinel =>
+  'getMasterNode' in client
+
+/** It follows the master by itself, and keeps its own subscriptions: a new master means that messages may have been missed. */
+function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
+  const send = (args: readonly string[]): Promise<unknown> => client.sendCommand(false, [...args])
+  const node: RedisNode = {
+    id: 'master',
+    command: send,
+    async subscriber({ message, closed }) {
+      const listener = (text: string, channel: string): void => message(channel, text)
+      const channels = new Set<string>()
+      const moved = ({ type }: { type?: string } = {}): void => {
+        if (type !== 'MASTER_CHANGE') return
+        end()
+        closed(new Error('the Sentinels have named another master'))
+      }
+      const end = (): void => {
+        client.off('topology-change', moved)
+        for (const channel of channels) client.unsubscribe(channel, listener).catch(() => {}) // The connection may be gone.
+        channels.clear()
+      }
+      client.on('topology-change', moved)
+      return {
+        async subscribe(channel) {
+          channels.add(channel)
+          await client.subscribe(channel, listener)
+        },
+        end,
+      }
+    },
+  }
+  return {
+    cluster: false,
+    command: (_key, args) => send(args),
+    nodes: async () => [node],
+    nodeOfSlot: async () => node,
+  }
+}
+
+function nodeOf(id: string, client: () => Promise<NodeRedisClient>): RedisNode {
+  return {
+    id,
+    command: async (args) => (await client()).sendCommand([...args]),
+    subscriber: async (events) => openSubscriber(await client(), events),
+  }
+}
+
+async function openSubscriber(client: NodeRedisClient, events: SubscriberEvents): Promise<Subscriber> {
+  const { socket } = (client as { options?: { socket?: object } }).options ?? {}
+  // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our back.
+  const duplicate = client.duplicate({ socket: { ...socket, reconnectStrategy: false } }) as Duplicate
+  let ended = false
+  const end = (): void => {
+    ended = true
+    try {
+      duplicate.destroy()
+    } catch {
+      // It throws when the connection is already gone, which is what was wanted.
+    }
+  }
+  const closed = (cause: Error): void => {
+    if (ended) return
+    end()
+    events.closed(cause)
+  }
+  duplicate.on('error', (error: Error) => closed(error))
+  duplicate.on('end', () => closed(new Error('the subscription’s connection was closed')))
+  duplicate.on('sharded-channel-moved', () => closed(new Error('the slot moved to another node')))
+  const listener = (text: string, channel: string): void => events.message(channel, text)
+  await duplicate.connect()
+  return {
+    subscribe: (channel, sharded) =>
+      sharded ? duplicate.sSubscribe(channel, listener) : duplicate.subscribe(channel, listener),
+    end,
+  }
+}

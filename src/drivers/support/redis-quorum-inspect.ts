@@ -1,0 +1,84 @@
+import type { InspectPage, InspectQuery, LeaseRecord } from '../../core/driver.ts'
+import { InvalidArgumentError } from '../../core/errors.ts'
+import { agreedRecord } from './redis-ballots.ts'
+import type { RedisDriver } from './redis-driver.ts'
+import { type NodeError, poll, quorumError } from './redis-quorum.ts'
+
+export interface QuorumParts {
+  readonly nodes: readonly RedisDriver[]
+  readonly names: readonly string[]
+  readonly quorum: number
+  readonly timeoutMs: number
+}
+
+/**
+ * Leases that a quorum of nodes has. Names are found by walking node after node; a lease that a quorum has is on one of the first n − quorum + 1 nodes, so the
+ * rest need not be walked.
+ */
+export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): Promise<InspectPage> {
+  const { lockName, prefix, after, pageSize } = query
+  if (lockName !== undefined) return { leases: await agreedLeases(parts, [lockName], 0), waiters: [] }
+  const walk = after === undefined ? { at: 0, after: undefined } : readCursor(after)
+  const lastNode = parts.nodes.length - parts.quorum
+  const node = parts.nodes[walk.at] as RedisDriver
+  const page = await node
+    .inspect({
+      ...(prefix !== undefined && { prefix }),
+      ...(pageSize !== undefined && { pageSize }),
+      ...(walk.after !== undefined && { after: walk.after }),
+    })
+    // What a node that is down would have shown is on another one, too, unless more are down than may be.
+    .catch((): InspectPage => ({ leases: [], waiters: [] }))
+  const found = [...new Set(page.leases.map((lease) => lease.lockName))]
+  const leases = found.length === 0 ? [] : await agreedLeases(parts, found, walk.at)
+  const isEnd = page.next === undefined
+  if (isEnd && walk.at >= lastNode) return { leases, waiters: [] }
+  return { leases, waiters: [], next: writeCursor(isEnd ? walk.at + 1 : walk.at, isEnd ? undefined : page.next) }
+}
+
+/** `walked`: leases that are on one of the first so many nodes have been shown already. */
+async function agreedLeases(parts: QuorumParts, lockNames: readonly string[], walked: number): Promise<LeaseRecord[]> {
+  const { nodes, quorum } = parts
+  const seen = new Map<string, { records: LeaseRecord[]; first: number }>()
+  const failed: NodeError[] = []
+  // Waits for every node, within its time: an answer that depends on which of them was first would differ from look to look.
+  await poll<RedisDriver, true, true>({
+    ...parts,
+    entries: 1,
+    async call(node) {
+      const { leases } = await node.show(lockNames)
+      for (const lease of leases) {
+        const key = JSON.stringify([lease.lockName, lease.claimId, lease.fencingToken])
+        const known = seen.get(key) ?? { records: [], first: nodes.length }
+        known.records.push(agreedRecord(lease))
+        known.first = Math.min(known.first, nodes.indexOf(node))
+        seen.set(key, known)
+      }
+      return [true]
+    },
+    decide({ errors, pending }) {
+      if (pending > 0) return undefined
+      failed.push(...errors)
+      return true
+    },
+  })
+  if (failed.length > nodes.length - quorum) throw quorumError('inspect', quorum, nodes.length, failed)
+  const agreed = [...seen.values()].filter(({ records, first }) => records.length >= quorum && first >= walked)
+  // It ends when fewer than a quorum have it.
+  return agreed.map(
+    ({ records }) => records.toSorted((x, y) => (y.expiresAtMs ?? 0) - (x.expiresAtMs ?? 0))[quorum - 1] as LeaseRecord,
+  )
+}
+
+const writeCursor = (at: number, after: string | undefined): string =>
+  Buffer.from(JSON.stringify([at, after ?? null])).toString('base64url')
+
+function readCursor(text: string): { at: number; after: string | undefined } {
+  try {
+    const [at, after] = JSON.parse(Buffer.from(text, 'base64url').toString()) as [number, string | null]
+    if (Number.isInteger(at)) return { at, after: after ?? undefined }
+  } catch {
+    // Said below.
+  }
+  throw new InvalidArgumentError('after', text, '`next` of the page before')
+}

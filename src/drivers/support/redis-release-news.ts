@@ -1,0 +1,132 @@
+import type { DriverListener, LeaseRef, StopListening } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
+import type { Subscriber } from './redis-connection.ts'
+import type { RedisDriver } from './redis-driver.ts'
+import { inTime, storeErrorFrom } from './redis-errors.ts'
+
+/**
+ * Tells waiters of a Redlock that a lock was given back. Nobody queues on the nodes, so the message goes to everybody who listens. It is sent through every
+ * node, and listened to on a quorum at least: so it comes through while any quorum is up.
+ */
+export class ReleaseNews {
+  readonly #nodes: readonly RedisDriver[]
+  readonly #quorum: number
+  readonly #listeners = new Set<DriverListener>()
+  /** Comes once through every node: the first one counts. */
+  readonly #heard = new Set<string>()
+  #session: Promise<Session> | undefined
+
+  constructor(nodes: readonly RedisDriver[], quorum: number) {
+    this.#nodes = nodes
+    this.#quorum = quorum
+  }
+
+  tell(node: RedisDriver, leases: readonly LeaseRef[]): void {
+    for (const { lockName, claimId } of leases) {
+      const text = JSON.stringify([lockName, claimId])
+      node.connection.command(lockName, ['PUBLISH', CHANNEL, text]).catch(() => {}) // A hint; the slow poll stands behind it.
+    }
+  }
+
+  async listen(listener: DriverListener, timeoutMs: number): Promise<StopListening> {
+    this.#session ??= this.#start(timeoutMs).catch((error: unknown) => {
+      this.#session = undefined
+      throw error
+    })
+    await this.#session
+    this.#listeners.add(listener)
+    return async () => {
+      this.#listeners.delete(listener)
+      if (this.#listeners.size === 0) this.end()
+    }
+  }
+
+  end(): void {
+    const session = this.#session
+    this.#session = undefined
+    this.#listeners.clear()
+    session?.then(endAll, () => {})
+  }
+
+  async #start(timeoutMs: number): Promise<Session> {
+    const session: Session = { subscribers: new Set(), over: false }
+    const opening = this.#nodes.map((node) => this.#subscribe(session, node, timeoutMs))
+    await enoughOf(opening, this.#quorum).catch((error: unknown) => {
+      endAll(session)
+      throw error
+    })
+    return session
+  }
+
+  async #subscribe(session: Session, { connection }: RedisDriver, timeoutMs: number): Promise<void> {
+    await inTime('subscribe', timeoutMs, async () => {
+      const [node] = await connection.nodes()
+      if (node === undefined) throw new StoreError('the node cannot be reached')
+      let opened: Subscriber | undefined
+      const subscriber = await node.subscriber({
+        message: (_channel, text) => this.#told(text),
+        closed: (cause) => {
+          // Before it was open, the opening itself fails.
+          if (opened === undefined || !session.subscribers.delete(opened)) return
+          if (session.subscribers.size < this.#quorum) this.#lost(session, storeErrorFrom('listen', cause))
+        },
+      })
+      opened = subscriber
+      if (session.over) {
+        subscriber.end()
+        return
+      }
+      await subscriber.subscribe(CHANNEL, false)
+      session.subscribers.add(subscriber)
+    })
+  }
+
+  #lost(session: Session, cause: Error): void {
+    if (session.over) return
+    const listeners = [...this.#listeners]
+    this.end()
+    endAll(session)
+    for (const listener of listeners) listener.deaf(cause)
+  }
+
+  #told(text: string): void {
+    if (this.#heard.has(text)) return
+    this.#heard.add(text)
+    const [oldest] = this.#heard
+    if (this.#heard.size > REMEMBERED && oldest !== undefined) this.#heard.delete(oldest)
+    const [lockName] = JSON.parse(text) as [string]
+    for (const listener of [...this.#listeners]) listener.wake(lockName)
+  }
+}
+
+interface Session {
+  readonly subscribers: Set<Subscriber>
+  over: boolean
+}
+
+function endAll(session: Session): void {
+  session.over = true
+  for (const subscriber of session.subscribers) subscriber.end()
+}
+
+/** Resolves when so many have; rejects when so many cannot any more. */
+function enoughOf(promises: readonly Promise<void>[], enough: number): Promise<void> {
+  return new Promise((resolve, reject) => {
+    let [done, failed] = [0, 0]
+    for (const promise of promises) {
+      promise.then(
+        () => {
+          done += 1
+          if (done >= enough) resolve()
+        },
+        (error: unknown) => {
+          failed += 1
+          if (failed > promises.length - enough) reject(error)
+        },
+      )
+    }
+  })
+}
+
+const CHANNEL = 'holdfast:released'
+const REMEMBERED = 1_000

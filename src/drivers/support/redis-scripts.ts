@@ -1,0 +1,67 @@
+import { createHash } from 'node:crypto'
+import type { RedisConnection } from './redis-connection.ts'
+import { isNoScript } from './redis-errors.ts'
+import { readProtocol } from './sql-file.ts'
+
+/** A script of `protocol/redis/`. */
+export interface Script {
+  readonly text: string
+  readonly sha: string
+}
+
+export const scriptOf = (text: string): Script => ({ text, sha: createHash('sha1').update(text).digest('hex') })
+
+/** Read when first used, and once. */
+export function protocolScript(file: string): Script {
+  const script = loaded.get(file) ?? scriptOf(readProtocol(`redis/${file}`))
+  loaded.set(file, script)
+  return script
+}
+
+const loaded = new Map<string, Script>()
+
+/**
+ * Runs a script by its hash, and sends the text where the server does not have it: after its start, a failover, SCRIPT FLUSH. What a
+ * script does, it does once, because a server that does not know it has done nothing.
+ */
+export async function runScript(
+  connection: Pick<RedisConnection, 'command'>,
+  { text, sha }: Script,
+  keyCount: number,
+  keysAndArgs: readonly string[],
+): Promise<unknown> {
+  const key = keysAndArgs[0] as string
+  try {
+    return await connection.command(key, ['EVALSHA', sha, `${keyCount}`, ...keysAndArgs])
+  } catch (error) {
+    if (!isNoScript(error)) throw error
+    return connection.command(key, ['EVAL', text, `${keyCount}`, ...keysAndArgs])
+  }
+}
+
+/**
+ * The same for Redlock's ballots. A server forgets its scripts when it starts, and a node that has started may have forgotten leases, too: it
+ * must not vote before all of them have run out. So whoever finds the script missing looks first (`mayVote` rejects if it is too early), and
+ * only then brings it. The text differs from the plain one, so that nobody else brings it.
+ */
+export const ballotRunner =
+  (mayVote: () => Promise<void>): typeof runScript =>
+  async (connection, script, keyCount, keysAndArgs) => {
+    const { text, sha } = ballotScript(script)
+    const key = keysAndArgs[0] as string
+    try {
+      return await connection.command(key, ['EVALSHA', sha, `${keyCount}`, ...keysAndArgs])
+    } catch (error) {
+      if (!isNoScript(error)) throw error
+      await mayVote()
+      return connection.command(key, ['EVAL', text, `${keyCount}`, ...keysAndArgs])
+    }
+  }
+
+function ballotScript({ text, sha }: Script): Script {
+  const known = ballots.get(sha) ?? scriptOf(`${text}\n-- by ballot\n`)
+  ballots.set(sha, known)
+  return known
+}
+
+const ballots = new Map<string, Script>()

@@ -1,0 +1,234 @@
+import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
+import type { RedisConnection, RedisNode, Subscriber } from './redis-connection.ts'
+import { inTime, storeErrorFrom } from './redis-errors.ts'
+import { readGrant } from './redis-format.ts'
+import { channelOf } from './redis-keys.ts'
+
+export interface WakingParts {
+  readonly connection: RedisConnection
+  readonly clientId: string
+  readonly timeoutMs: number
+  /** Cluster only: publishes and subscribes by slot. */
+  sharded(): Promise<boolean>
+  /** A grant that was handed over has to be asked for again before it counts. */
+  readonly confirmsGrants: boolean
+}
+
+/**
+ * One subscription for all that this driver waits for. Whoever hands a lock over publishes the grant to the waiter's own client, so a
+ * hand-off costs one message, however many wait.
+ *
+ * On Cluster, sharded messages stay within their slot, so there the client listens for each slot in which it waits.
+ */
+export class Waking {
+  readonly #parts: WakingParts
+  readonly #listeners = new Set<DriverListener>()
+  /** What this client waits for. */
+  readonly #waiting = new Map<string, Waiting>()
+  /** Claims that are being asked for at this moment, and what was told of them meanwhile. */
+  readonly #asking = new Map<string, Grant | undefined>()
+  #session: Promise<Session> | undefined
+  #open: Session | undefined
+  #channel: string | undefined
+
+  constructor(parts: WakingParts) {
+    this.#parts = parts
+  }
+
+  get listening(): boolean {
+    return this.#open !== undefined
+  }
+
+  /** Where grants in this slot are told, and whether somebody hears them there: only then does "no receivers" mean that he is gone. */
+  address(slot: number): Address | Promise<Address> {
+    const { connection, clientId } = this.#parts
+    if (connection.cluster) return this.#addressOnCluster(slot)
+    this.#channel ??= channelOf(clientId)
+    return { channel: this.#channel, hears: this.#open === undefined ? 0 : 1 }
+  }
+
+  async #addressOnCluster(slot: number): Promise<Address> {
+    const { clientId, sharded } = this.#parts
+    // An unsharded message reaches every node of a Cluster, but is counted only where it was sent.
+    if (!(await sharded())) return { channel: channelOf(clientId), hears: 0 }
+    return { channel: channelOf(clientId, slot), hears: this.#open?.slots.has(slot) ? 1 : 0 }
+  }
+
+  asks({ claimId, waitMs }: Claim): void {
+    if (waitMs > 0) this.#asking.set(claimId, undefined)
+  }
+
+  /**
+   * What was told of a claim while it was being asked for. The answer and the message come over different connections: a grant that was
+   * made right after a refusal can be heard before it, and whoever waits for the answer pays no heed to it then.
+   */
+  asked({ claimId, waitMs }: Claim, answeredAtMs: number): Grant | undefined {
+    if (waitMs === 0) return undefined
+    const told = this.#asking.get(claimId)
+    this.#asking.delete(claimId)
+    return told !== undefined && told.acquiredAtMs >= answeredAtMs ? told : undefined
+  }
+
+  /** A claim has been refused, and stands in the queue. */
+  waits({ claimId, lockName, waitMs }: Claim, slot: number, askedMs: number): void {
+    this.#waiting.set(claimId, { lockName, slot, askedMs, untilMs: askedMs + waitMs })
+    if (this.#waiting.size % FORGET_EVERY === 0) this.#forgetTheDead()
+  }
+
+  waitsNoMore({ claimId }: LeaseRef): void {
+    this.#waiting.delete(claimId)
+  }
+
+  /** Whether a wait in this slot would go unheard although somebody listens. */
+  misses(slot: number): boolean {
+    return this.#open?.sharded === true && !this.#open.slots.has(slot)
+  }
+
+  async hear(slots: Iterable<number>): Promise<void> {
+    const session = this.#open
+    if (session === undefined) return
+    await Promise.all([...new Set(slots)].map((slot) => this.#hearSlot(session, slot)))
+  }
+
+  async listen(listener: DriverListener): Promise<void> {
+    const session = await (this.#session ?? this.#begin())
+    // It may have ended while this one waited for it.
+    if (session !== this.#open) throw new StoreError('the subscription ended while it was being made')
+    this.#listeners.add(listener)
+    await this.hear(session.sharded ? [...this.#waiting.values()].map(({ slot }) => slot) : [])
+  }
+
+  stop(listener: DriverListener): void {
+    this.#listeners.delete(listener)
+    if (this.#listeners.size === 0) this.end()
+  }
+
+  end(): void {
+    const session = this.#session
+    this.#session = undefined
+    this.#open = undefined
+    this.#listeners.clear()
+    session?.then(endSession, () => {}) // What could not be opened need not be closed.
+  }
+
+  #begin(): Promise<Session> {
+    const session = this.#start()
+    this.#session = session
+    session.then(
+      (open) => {
+        if (this.#session === session) this.#open = open
+      },
+      () => {
+        if (this.#session === session) this.#session = undefined
+      },
+    )
+    return session
+  }
+
+  async #start(): Promise<Session> {
+    const { connection, clientId, timeoutMs, sharded } = this.#parts
+    const session: Session = { sharded: false, over: false, slots: new Set(), subscribers: new Map(), all: new Set() }
+    try {
+      session.sharded = connection.cluster && (await sharded())
+      if (!session.sharded) {
+        const [node] = await inTime('find a node', timeoutMs, () => connection.nodes())
+        if (node === undefined) throw new StoreError('redis has no node to subscribe at')
+        const subscriber = await this.#subscriberAt(session, node)
+        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(channelOf(clientId), false))
+      }
+      return session
+    } catch (error) {
+      endSession(session)
+      throw storeErrorFrom('subscribe', error)
+    }
+  }
+
+  async #hearSlot(session: Session, slot: number): Promise<void> {
+    if (session.slots.has(slot)) return
+    const { connection, clientId, timeoutMs } = this.#parts
+    try {
+      const node = await inTime('find a node', timeoutMs, () => connection.nodeOfSlot(slot))
+      const subscriber = await this.#subscriberAt(session, node)
+      await inTime('subscribe', timeoutMs, () => subscriber.subscribe(channelOf(clientId, slot), true))
+      session.slots.add(slot)
+    } catch (error) {
+      // The slot may just have moved. Everybody listens anew, when the client knows where to.
+      this.#lost(session, storeErrorFrom('subscribe', error))
+    }
+  }
+
+  #subscriberAt(session: Session, node: RedisNode): Promise<Subscriber> {
+    const known = session.subscribers.get(node.id)
+    if (known !== undefined) return known
+    const opening = inTime('open a subscription', this.#parts.timeoutMs, async () => {
+      const subscriber = await node.subscriber({
+        message: (_channel, text) => this.#told(text),
+        closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause)),
+      })
+      session.all.add(subscriber)
+      // Nobody waits for it any more.
+      if (session.over) subscriber.end()
+      return subscriber
+    })
+    session.subscribers.set(node.id, opening)
+    return opening
+  }
+
+  #lost(session: Session, cause: Error): void {
+    if (session !== this.#open) return
+    const listeners = [...this.#listeners]
+    this.end()
+    for (const listener of listeners) listener.deaf(cause)
+  }
+
+  #told(text: string): void {
+    const told = readGrant(text)
+    if (told === undefined) return
+    const { claimId, grant } = told
+    if (this.#asking.has(claimId)) this.#asking.set(claimId, grant)
+    const waiting = this.#waiting.get(claimId)
+    // A lease is trusted from the moment at which its claim last asked. If that is too long ago, asking again begins it anew.
+    const agoMs = waiting === undefined ? 0 : monotonicMs() - waiting.askedMs
+    const asksAgain = waiting !== undefined && (this.#parts.confirmsGrants || agoMs > grant.ttlMs / 2)
+    for (const listener of [...this.#listeners]) {
+      if (asksAgain) listener.wake(waiting.lockName, claimId)
+      else listener.granted(claimId, grant)
+    }
+  }
+
+  /** Claims that were never withdrawn: their process's own code went wrong, but memory must not grow for it. */
+  #forgetTheDead(): void {
+    const nowMs = monotonicMs()
+    for (const [claimId, { untilMs }] of this.#waiting) if (untilMs < nowMs) this.#waiting.delete(claimId)
+  }
+}
+
+export interface Address {
+  readonly channel: string
+  readonly hears: 0 | 1
+}
+
+interface Waiting {
+  readonly lockName: string
+  readonly slot: number
+  readonly askedMs: number
+  readonly untilMs: number
+}
+
+interface Session {
+  sharded: boolean
+  over: boolean
+  readonly slots: Set<number>
+  readonly subscribers: Map<string, Promise<Subscriber>>
+  readonly all: Set<Subscriber>
+}
+
+function endSession(session: Session): void {
+  session.over = true
+  for (const subscriber of session.all) subscriber.end()
+}
+
+export const monotonicMs = (): number => performance.now()
+
+const FORGET_EVERY = 1_000

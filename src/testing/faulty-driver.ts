@@ -1,0 +1,212 @@
+import type { Claim, Driver, DriverListener, Grant } from '../core/driver.ts'
+import { StoreError } from '../core/errors.ts'
+import type { SeededRandom, VirtualClock, VirtualTime } from './virtual-clock.ts'
+
+/** Least and most, in milliseconds. */
+export type Span = readonly [least: number, most: number]
+
+/** What the way to the store does to a call. Chances are fractions of all calls. */
+export interface Faults {
+  readonly requestMs: Span
+  readonly replyMs: Span
+  readonly wakeMs: Span
+  /** The store never sees it. */
+  readonly lostRequest: number
+  /** The store does it and nobody hears of it. */
+  readonly lostReply: number
+  /** The store sees it after `lateMs`, when the caller may have given up long ago. */
+  readonly lateRequest: number
+  readonly lateReply: number
+  /** Refused at once. */
+  readonly failing: number
+  /** One entry of the answer is an error, though the store did what it says. */
+  readonly entryFails: number
+  readonly lostWake: number
+  readonly lateMs: Span
+}
+
+export const noFaults: Faults = {
+  requestMs: [0, 0],
+  replyMs: [0, 0],
+  wakeMs: [0, 0],
+  lostRequest: 0,
+  lostReply: 0,
+  lateRequest: 0,
+  lateReply: 0,
+  failing: 0,
+  entryFails: 0,
+  lostWake: 0,
+  lateMs: [0, 0],
+}
+
+/**
+ * What kind of store it looks like: `queue` has a queue and wakes its waiters, `hands over` grants to the next waiter by itself,
+ * `wakes` only tells everybody that a lock is free, `silent` has neither queue nor wake-ups.
+ */
+export type DriverMode = 'queue' | 'hands over' | 'wakes' | 'silent'
+
+export interface FaultyDriverOptions {
+  readonly time: VirtualTime
+  /** Of the process whose driver this is. */
+  readonly clock: VirtualClock
+  readonly random: SeededRandom
+  /** Asked for every call, so that faults can come and go. */
+  readonly faults: () => Faults
+  readonly mode: DriverMode
+}
+
+export interface FaultyDriver extends Driver {
+  /** The subscription breaks off. */
+  deafen(): void
+}
+
+/** One process's way to a store on which everything can go wrong that goes wrong on a network, in virtual time and under a seed. */
+export function faultyDriver(inner: Driver, options: FaultyDriverOptions): FaultyDriver {
+  const { time, clock, random, faults, mode } = options
+  const queues = mode === 'queue' || mode === 'hands over'
+  /** Claims that wait in the store, for a store that grants by itself. */
+  const waiting = new Map<string, Claim>()
+  const subscriptions = new Set<Subscription>()
+
+  function call<Answer>(send: () => Promise<Answer>): Promise<Answer> {
+    const { requestMs, replyMs, lateMs } = faults()
+    const fate = fateOf(faults(), random)
+    const thereMs = within(fate === 'late request' ? lateMs : requestMs, random)
+    const backMs = within(fate === 'late reply' ? lateMs : replyMs, random)
+    // What is lost is sometimes noticed, as when a connection breaks, and sometimes just never answered.
+    const noticed = random.chance(0.5)
+    return new Promise((resolve, reject) => {
+      const breakOff = (): void => clock.receive(backMs, () => reject(new StoreError(`the connection broke (${fate})`)))
+      if (fate === 'failing') breakOff()
+      else if (fate === 'lost request') {
+        if (noticed) breakOff()
+      } else {
+        time.in(thereMs, () => {
+          send().then(
+            (answer) => {
+              if (fate !== 'lost reply') clock.receive(backMs, () => resolve(answer))
+              else if (noticed) breakOff()
+            },
+            (error: unknown) => clock.receive(backMs, () => reject(error)),
+          )
+        })
+      }
+    })
+  }
+
+  async function list<Request, Answer>(
+    requests: readonly Request[],
+    send: () => Promise<readonly (Answer | Error)[]>,
+  ): Promise<readonly (Answer | Error)[]> {
+    const broken = random.chance(faults().entryFails) ? random.whole(0, requests.length - 1) : -1
+    const answers = await call(send)
+    return answers.map((answer, index) => (index === broken ? new StoreError('one entry failed') : answer))
+  }
+
+  function tell(subscription: Subscription, message: (listener: DriverListener) => void): void {
+    const { lostWake, wakeMs } = faults()
+    if (random.chance(lostWake)) return
+    clock.receive(within(wakeMs, random), () => {
+      if (subscriptions.has(subscription)) message(subscription.listener)
+    })
+  }
+
+  /** The store's own step: at once, and in its own turn, as it would be in one transaction with the release. */
+  function handOver(subscription: Subscription, claim: Claim): void {
+    time.in(0, () => {
+      if (!waiting.has(claim.claimId)) return
+      const told = (grant: Grant): void => tell(subscription, (listener) => listener.granted(claim.claimId, grant))
+      inner.acquire([claim]).then(
+        ([answer]) => {
+          if (answer === undefined || answer instanceof Error) return
+          if (!answer.granted) {
+            tell(subscription, (listener) => listener.wake(claim.lockName, claim.claimId))
+            return
+          }
+          waiting.delete(claim.claimId)
+          told(answer)
+        },
+        () => undefined,
+      )
+    })
+  }
+
+  async function subscribe(listener: DriverListener) {
+    const subscription: Subscription = { listener, stop: async () => undefined }
+    subscriptions.add(subscription)
+    subscription.stop = await (inner.listen as NonNullable<Driver['listen']>)({
+      wake(lockName, claimId) {
+        const claim = claimId === undefined ? undefined : waiting.get(claimId)
+        if (!queues) tell(subscription, (each) => each.wake(lockName))
+        else if (mode === 'hands over' && claim !== undefined) handOver(subscription, claim)
+        else tell(subscription, (each) => each.wake(lockName, claimId))
+      },
+      granted: (claimId, grant) => tell(subscription, (each) => each.granted(claimId, grant)),
+      lost: (claimId, cause) => tell(subscription, (each) => each.lost(claimId, cause)),
+      deaf: (cause) => end(subscription, cause),
+    })
+    return async () => {
+      subscriptions.delete(subscription)
+      await subscription.stop()
+    }
+  }
+
+  function end(subscription: Subscription, cause: Error): void {
+    if (!subscriptions.delete(subscription)) return
+    void subscription.stop()
+    clock.receive(0, () => subscription.listener.deaf(cause))
+  }
+
+  return {
+    name: `faulty ${inner.name}`,
+    capabilities: { ...inner.capabilities, queue: queues, wake: mode !== 'silent' },
+    acquire(claims) {
+      // A store without a queue answers at once.
+      const asked = queues ? claims : claims.map((claim) => ({ ...claim, waitMs: 0 }))
+      return list(claims, () => {
+        if (queues) for (const claim of asked) if (claim.waitMs > 0) waiting.set(claim.claimId, claim)
+        return inner.acquire(asked)
+      })
+    },
+    renew: (renewals) => list(renewals, () => inner.renew(renewals)),
+    release: (leases) =>
+      list(leases, () => {
+        for (const { claimId } of leases) waiting.delete(claimId)
+        return inner.release(leases)
+      }),
+    inspect: (query) => call(() => inner.inspect(query)),
+    ...(mode !== 'silent' && { listen: (listener: DriverListener) => call(() => subscribe(listener)) }),
+    close: () => inner.close(),
+    deafen() {
+      for (const subscription of [...subscriptions]) end(subscription, new StoreError('the subscription broke off'))
+    },
+  }
+}
+
+interface Subscription {
+  readonly listener: DriverListener
+  stop: () => Promise<void>
+}
+
+type Fate = 'well' | 'lost request' | 'lost reply' | 'late request' | 'late reply' | 'failing'
+
+function fateOf(faults: Faults, random: SeededRandom): Fate {
+  let drawn = random.fraction()
+  const fates = [
+    ['lost request', faults.lostRequest],
+    ['lost reply', faults.lostReply],
+    ['late request', faults.lateRequest],
+    ['late reply', faults.lateReply],
+    ['failing', faults.failing],
+  ] as const
+  for (const [fate, chance] of fates) {
+    if (drawn < chance) return fate
+    drawn -= chance
+  }
+  return 'well'
+}
+
+/** Nothing goes anywhere in no time at all: what came after is later by the clock, too. */
+const within = ([least, most]: Span, random: SeededRandom): number => random.whole(least, most) + LEAST_MS
+
+const LEAST_MS = 0.01

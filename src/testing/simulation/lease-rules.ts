@@ -1,0 +1,235 @@
+import { type Instant, isPast } from '../../core/clock.ts'
+import type { RenewAnswer, Renewal } from '../../core/driver.ts'
+import type { Lease } from '../../core/lease.ts'
+import { type ClaimRecord, describe, type History, type LeaseTrack } from './history.ts'
+import { excludes } from './plan.ts'
+import type { StoreRules } from './store-rules.ts'
+
+export interface LeaseRules {
+  /** A job has got a lease. */
+  begin(lease: Lease, claim: ClaimRecord): LeaseTrack
+  /** Looked at in the first statement after something that took long. */
+  afterStall(track: LeaseTrack): void
+  /** A process runs again. */
+  resumed(claims: Iterable<ClaimRecord>): void
+  renewing(claim: ClaimRecord, renewal: Renewal, sent: Instant): void
+  renewed(claim: ClaimRecord, renewal: Renewal, answer: RenewAnswer | Error, sent: Instant): void
+  released(claim: ClaimRecord): void
+  lost(claim: ClaimRecord): void
+}
+
+/**
+ * What a holder is owed: that it never believes longer than `time of sending + ttl − margin`, recomputed here from what was sent
+ * and answered; that it is told by then, or in the first moment that it runs; and that nothing is called lost without a reason.
+ */
+export function leaseRules(history: History, store: StoreRules): LeaseRules {
+  const { plan, time } = history
+  const sentAtMs = new WeakMap<Instant, number>()
+
+  /** The moment by which the loss has to be signalled, as the process's clocks stand now. */
+  function limitMs(track: LeaseTrack): number {
+    const { clock } = track.claim.process
+    const now = clock.now()
+    const deadline = trustedUntil(track)
+    const monotonicMs = time.nowMs + (deadline.monotonicMs - now.monotonicMs) / clock.rate
+    const wallMs = time.nowMs + (deadline.wallMs - now.wallMs) / clock.rate
+    // A wall clock that was set, or a machine that slept, is noticed within one nap.
+    const noticedMs = Math.max(wallMs, clock.wallMovedAtMs + LONGEST_NAP_MS / clock.rate)
+    return Math.max(clock.runningSinceMs, Math.min(monotonicMs, noticedMs)) + TIMER_MS / clock.rate
+  }
+
+  function watch(track: LeaseTrack): void {
+    if (track.claim.over !== undefined) return
+    if (!track.claim.process.clock.running) {
+      // Nobody can be told now; the limit moves to when it runs again.
+      time.in(LONGEST_NAP_MS, () => watch(track))
+      return
+    }
+    const atMs = limitMs(track)
+    if (time.nowMs > atMs + ROUNDING_MS) {
+      history.violate('a loss is signalled in time', `${describe(track.claim)} was not told by ${atMs.toFixed(2)}`)
+    } else time.in(atMs - time.nowMs + 2 * ROUNDING_MS, () => watch(track))
+  }
+
+  function end(claim: ClaimRecord, how: 'released' | 'lost'): void {
+    if (claim.over !== undefined) return
+    claim.over = how
+    claim.overSinceMs = time.nowMs
+    if (claim.lease !== undefined) history.heldOn(claim.lockName).delete(claim.lease)
+  }
+
+  /** A heartbeat does not give a lease up after one failure: it has tried several times, and with nothing wrong it is not lost at all. */
+  function triedHard(track: LeaseTrack): void {
+    const { job, process } = track.claim
+    const alone = track.extensions === 0 && !process.reacquires && job.maxHoldMs === undefined
+    if (!job.heartbeat || track.refuted || !alone) return
+    if (plan.kind === 'calm') history.violate('a heartbeat keeps its lease', describe(track.claim))
+    const [last] = track.confirmed
+    const sinceMs = Math.max(track.beganMs, last?.answeredMs ?? 0)
+    const steady = process.clock.wallMovedAtMs < 0 && process.clock.runningSinceMs <= sinceMs
+    if (track.confirmed.length > 1 || !steady || time.nowMs - sinceMs < (job.ttlMs * 2) / 3) return
+    const tries = track.renewalsMs.filter((atMs) => atMs >= sinceMs).length
+    if (tries < LEAST_TRIES)
+      history.violate('one failed renewal is no loss', `${describe(track.claim)}: ${tries} tries`)
+  }
+
+  function mustHaveEnded(track: LeaseTrack, when: string): void {
+    if (track.claim.over !== undefined || !track.claim.process.clock.running) return
+    const { lockName, claimId, process } = track.claim
+    const past = isPast(trustedUntil(track), process.clock.now())
+    const gone = excludes(plan) && !store.has(lockName, claimId)
+    if ((past || gone) && track.lease.held) {
+      history.violate(
+        'held is false at once',
+        `${describe(track.claim)} is held ${when}, ${past ? 'past its deadline' : 'ended'}`,
+      )
+    }
+  }
+
+  return {
+    begin(lease, claim) {
+      if (claim.lease !== undefined) return claim.lease
+      const { ttlMs } = claim.job
+      const earliest = claim.lastAnsweredAsk ?? claim.firstAsk
+      const track: LeaseTrack = {
+        lease,
+        signal: lease.signal,
+        claim,
+        confirmed: [{ sent: claim.lastAsk, earliest, ttlMs, answeredMs: time.nowMs }],
+        shortestMs: ttlMs,
+        earliestSent: earliest,
+        latestSent: claim.lastAsk,
+        beganMs: time.nowMs,
+        refuted: false,
+        extensions: 0,
+        renewalsMs: [],
+      }
+      claim.lease = track
+      for (const other of history.heldOn(claim.lockName)) {
+        if (excludes(plan) && other.claim.process.clock.running && other.lease.held) {
+          history.violate(
+            'mutual exclusion',
+            `${describe(claim)} was told "acquired" while ${describe(other.claim)} is held`,
+          )
+        }
+      }
+      if (claim.over === undefined) history.heldOn(claim.lockName).add(track)
+      watch(track)
+      return track
+    },
+
+    afterStall: (track) => mustHaveEnded(track, 'after a stall'),
+
+    resumed(claims) {
+      const tracks = [...claims].flatMap(({ lease }) => (lease === undefined ? [] : [lease]))
+      for (const track of tracks) time.in(0, () => mustHaveEnded(track, 'after a pause'))
+      // Asking makes a lease notice its end. So in half of the histories nobody asks before timers and messages have run.
+      if (plan.seed % 2 === 0) for (const track of tracks) mustHaveEnded(track, 'in the first moment after a pause')
+    },
+
+    renewing(claim, { ttlMs }, sent) {
+      sentAtMs.set(sent, time.nowMs)
+      const track = claim.lease
+      if (track === undefined) return
+      track.shortestMs = Math.min(track.shortestMs, ttlMs)
+      track.renewalsMs.push(time.nowMs)
+      if (claim.over !== undefined || claim.process.reacquires) return
+      const { maxHoldMs = Number.POSITIVE_INFINITY } = claim.job
+      const nowMs = claim.process.clock.now().monotonicMs
+      if (track.extensions === 0 && nowMs - track.latestSent.monotonicMs > maxHoldMs + ROUNDING_MS) {
+        history.violate('the heartbeat stops after maxHoldSeconds', describe(claim))
+      }
+      // Six tries before a lease ends, and not one after the other without a pause.
+      const paceMs = track.shortestMs / MOST_RENEWALS
+      if (
+        track.renewalsMs.length - track.extensions >
+        SOME_RENEWALS + (nowMs - track.earliestSent.monotonicMs) / paceMs
+      ) {
+        history.violate('renewals keep their pace', `${describe(claim)}: ${track.renewalsMs.length}`)
+      }
+    },
+
+    renewed(claim, { ttlMs }, answer, sent) {
+      const track = claim.lease
+      if (track === undefined || answer instanceof Error) return
+      const { clock } = claim.process
+      if (answer === 'lost') track.refuted = true
+      else if (isPast(trustedUntil(track), clock.now())) {
+        time.in(0, () => mustHaveEnded(track, 'after a renewal that came back too late'))
+      } else {
+        const agoMs = clock.now().monotonicMs - sent.monotonicMs
+        const sentMs = sentAtMs.get(sent) ?? 0
+        // After its time an answer counts for nothing; but whoever stood still may find it before the timer that says so.
+        const inTime = agoMs <= plan.callTimeoutMs - TIMER_MS
+        if (!inTime && agoMs > plan.callTimeoutMs + TIMER_MS && clock.runningSinceMs <= sentMs + ROUNDING_MS) return
+        const confirmed = { sent, earliest: sent, ttlMs, answeredMs: time.nowMs }
+        // After the process has heard of it: what it decides in this turn, it decides by what it knew.
+        time.in(0, () => {
+          if (inTime) track.confirmed = track.confirmed.filter((each) => each.answeredMs >= sentMs - ROUNDING_MS)
+          track.confirmed.push(confirmed)
+        })
+      }
+    },
+
+    released: (claim) => end(claim, 'released'),
+
+    lost(claim) {
+      const track = claim.lease
+      history.counts.losses += 1
+      history.note(() => `${describe(claim)} is lost`)
+      if (track !== undefined && claim.over === undefined) {
+        const atMs = limitMs(track)
+        if (time.nowMs > atMs + ROUNDING_MS) {
+          history.violate(
+            'a loss is signalled in time',
+            `${describe(claim)} was told ${(time.nowMs - atMs).toFixed(2)} ms late`,
+          )
+        }
+        // A wall clock that is set to and fro may take time away that has not passed.
+        const steady = claim.process.clock.wallMovedAtMs === Number.NEGATIVE_INFINITY
+        if (steady && !track.refuted && !isPast(lostFrom(track), claim.process.clock.now())) {
+          history.violate('a lease is not called lost without a reason', describe(claim))
+        }
+      }
+      if (track !== undefined && claim.over === undefined) triedHard(track)
+      end(claim, 'lost')
+      time.in(0, () => {
+        if (track?.signal.aborted === false)
+          history.violate('a loss is signalled in time', `${describe(claim)}: no abort`)
+      })
+    },
+  }
+}
+
+const margin = (ttlMs: number): number => ttlMs / 100 + 2
+
+/** The latest that anybody may rely on the lease, whichever of the confirmed requests the store did last. */
+function trustedUntil({ confirmed }: LeaseTrack): Instant {
+  const ends = confirmed.map(({ sent, ttlMs }) => ({ sent, forMs: ttlMs - margin(ttlMs) }))
+  return {
+    monotonicMs: Math.max(...ends.map(({ sent, forMs }) => sent.monotonicMs + forMs)),
+    wallMs: Math.max(...ends.map(({ sent, forMs }) => sent.wallMs + forMs)),
+  }
+}
+
+/** The earliest that a holder may have to give up, when the shortest request of all may have come into force. */
+function lostFrom({ confirmed, shortestMs }: LeaseTrack): Instant {
+  const forMs = shortestMs - margin(shortestMs) - EARLY_MS
+  return {
+    monotonicMs: Math.min(...confirmed.map(({ earliest }) => earliest.monotonicMs)) + forMs,
+    wallMs: Math.min(...confirmed.map(({ earliest }) => earliest.wallMs)) + forMs,
+  }
+}
+
+/** How long a wall clock that was set may go unnoticed: stated here once more, so that it cannot grow unnoticed itself. */
+const LONGEST_NAP_MS = 1_000
+/** A timer runs up to a millisecond after its moment. */
+const TIMER_MS = 1.1
+/** A signal may come so much early, so that its timer does not make it late. */
+const EARLY_MS = 2
+const ROUNDING_MS = 0.01
+/** In one time to live; nine are meant, and jitter makes it a few more. */
+const MOST_RENEWALS = 11
+const SOME_RENEWALS = 4
+/** Six are meant; the first ones may fall on the agenda's grid with the answer that came last. */
+const LEAST_TRIES = 3

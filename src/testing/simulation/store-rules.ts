@@ -1,0 +1,223 @@
+import type { AcquireAnswer, Claim, Grant, LeaseRef } from '../../core/driver.ts'
+import type { VirtualClock } from '../virtual-clock.ts'
+import { describe, type History } from './history.ts'
+import type { DriverObserver } from './observe.ts'
+import { excludes } from './plan.ts'
+
+export interface StoreRules extends DriverObserver {
+  /** Whether the store, by its own clock, has a lease for this claim. */
+  has(lockName: string, claimId: string): boolean
+  /** Since when nobody has the lock; undefined while somebody has. */
+  freeSinceMs(lockName: string): number | undefined
+  /** How long it may stand idle while somebody waits. */
+  longestIdleMs(lockName: string): number
+  dataLost(): void
+  /** The store's clock is about to be set. */
+  stepping(): void
+}
+
+/**
+ * What a store owes, judged by what it did: one exclusive lease at a time, tokens that rise, the same answer to the same question, an end
+ * that is an end, and first come, first served. And at every grant: nobody else still believes to hold the lock.
+ */
+export function storeRules(history: History, clock: VirtualClock): StoreRules {
+  const { plan, time } = history
+  const exclusive = excludes(plan)
+  const stored = new Map<string, StoredLease>()
+  const freeSince = new Map<string, number>()
+  /** Whose last lease was made to end sooner: waiters were told of a later end. */
+  const shortened = new Set<string>()
+  const lastTokens = new Map<string, number>()
+  const queues = new Map<string, string[]>()
+
+  const storeNowMs = (): number => clock.now().wallMs
+  const queueOf = (lockName: string): string[] => {
+    const queue = queues.get(lockName) ?? []
+    queues.set(lockName, queue)
+    return queue
+  }
+  const leave = (lockName: string, claimId: string): void => {
+    const queue = queueOf(lockName)
+    const place = queue.indexOf(claimId)
+    if (place >= 0) queue.splice(place, 1)
+  }
+
+  const longestIdleMs = (lockName: string): number =>
+    shortened.has(lockName) ? history.longestUnheardMs : history.longestIdleMs
+
+  function leaseOn(lockName: string): StoredLease | undefined {
+    const lease = stored.get(lockName)
+    return lease !== undefined && lease.expiresAtMs > storeNowMs() ? lease : undefined
+  }
+
+  const ownLease = ({ lockName, claimId, fencingToken }: LeaseRef): StoredLease | undefined => {
+    const lease = leaseOn(lockName)
+    return lease?.claimId === claimId && (fencingToken ?? lease.fencingToken) === lease.fencingToken ? lease : undefined
+  }
+
+  function ended(lease: StoredLease, how: string): void {
+    freeSince.set(lease.lockName, time.nowMs)
+    const claim = history.claims.get(lease.claimId)
+    // A process that does not run cannot act on it; it is looked at in the first moment that it does.
+    if (!exclusive || claim?.lease === undefined || !claim.process.clock.running) return
+    if (claim.lease.lease.held)
+      history.violate('a lease is not held after the store has ended it', `${describe(claim)} ${how}`)
+  }
+
+  function lasts(lease: StoredLease, ttlMs: number): void {
+    const expiresAtMs = storeNowMs() + ttlMs
+    if (expiresAtMs < lease.expiresAtMs) shortened.add(lease.lockName)
+    lease.expiresAtMs = expiresAtMs
+    const look = (): void => {
+      if (stored.get(lease.lockName) !== lease || lease.expiresAtMs !== expiresAtMs) return
+      const leftMs = expiresAtMs - storeNowMs()
+      if (leftMs > 0) time.in(Math.max(leftMs, ROUNDING_MS), look)
+      else {
+        lease.lapsed = true
+        ended(lease, 'ran out')
+      }
+    }
+    time.in(ttlMs, look)
+  }
+
+  function granted(claim: Claim, grant: Grant): void {
+    const { lockName, claimId } = claim
+    const current = leaseOn(lockName)
+    if (current?.claimId === claimId && (!current.lapsed || current.fencingToken === grant.fencingToken)) {
+      if (current.fencingToken !== grant.fencingToken) {
+        history.violate(
+          'asking again gives the same lease',
+          `${claimId} got ${grant.fencingToken} after ${current.fencingToken}`,
+        )
+      }
+      lasts(current, grant.ttlMs)
+      return
+    }
+    if (current !== undefined && !current.lapsed)
+      history.violate('the store grants one lease at a time', `${claimId} beside ${current.claimId}`)
+    history.granted(claim, grant.fencingToken)
+    const last = lastTokens.get(lockName) ?? 0
+    if (grant.fencingToken <= last) {
+      history.violate('tokens rise strictly', `${grant.fencingToken} after ${last} on "${lockName}"`)
+    }
+    lastTokens.set(lockName, grant.fencingToken)
+    if (exclusive) nobodyElseHolds(claim)
+    inOrder(claim)
+    notTooLate(lockName)
+    const lease = { lockName, claimId, fencingToken: grant.fencingToken, expiresAtMs: 0, lapsed: false }
+    stored.set(lockName, lease)
+    freeSince.delete(lockName)
+    shortened.delete(lockName)
+    lasts(lease, grant.ttlMs)
+  }
+
+  function nobodyElseHolds({ lockName, claimId }: Claim): void {
+    for (const other of history.heldOn(lockName)) {
+      if (other.claim.claimId === claimId || !other.claim.process.clock.running) continue
+      if (other.lease.held)
+        history.violate('mutual exclusion', `granted to ${claimId} while ${describe(other.claim)} is held`)
+    }
+  }
+
+  function inOrder({ lockName, claimId }: Claim): void {
+    const [first] = queueOf(lockName)
+    if (plan.kind === 'calm' && first !== undefined && first !== claimId) {
+      history.violate('first come, first served', `${claimId} was served before ${first}`)
+    }
+    leave(lockName, claimId)
+  }
+
+  /** Whoever is granted a lock that was free should have got it soon after both were there: the lock and somebody waiting. */
+  function notTooLate(lockName: string): void {
+    const waitingSinceMs = Math.min(...history.waitingFor(lockName).values())
+    if (waitingSinceMs === Number.POSITIVE_INFINITY) return
+    const idleMs = time.nowMs - Math.max(waitingSinceMs, freeSince.get(lockName) ?? 0, history.quietFromMs)
+    if (idleMs > longestIdleMs(lockName)) {
+      history.violate('a free lock goes to whoever waits', `"${lockName}" stood idle for ${idleMs.toFixed(1)} ms`)
+    }
+  }
+
+  return {
+    clock,
+
+    acquired(claim, answer: AcquireAnswer | Error) {
+      if (answer instanceof Error) return
+      const record = history.claims.get(claim.claimId)
+      if (record !== undefined && (answer.granted || answer.ahead !== undefined)) record.keptMs = time.nowMs
+      history.note(
+        () => `store: acquire ${claim.claimId} → ${answer.granted ? answer.fencingToken : `no, ${answer.ahead} ahead`}`,
+      )
+      if (answer.granted) {
+        granted(claim, answer)
+        return
+      }
+      const own = ownLease(claim)
+      if (own !== undefined && !own.lapsed) {
+        history.violate('asking again says "already yours"', `${claim.claimId} was refused its own lease`)
+      }
+      const queue = queueOf(claim.lockName)
+      if (claim.waitMs > 0 && !queue.includes(claim.claimId)) queue.push(claim.claimId)
+    },
+
+    renewed({ lockName, claimId, fencingToken, ttlMs }, answer) {
+      if (answer instanceof Error) return
+      history.note(() => `store: renew ${claimId} for ${ttlMs} → ${answer}`)
+      const own = ownLease({ lockName, claimId, fencingToken })
+      if (answer === 'lost') {
+        if (own !== undefined && !own.lapsed)
+          history.violate('a renewal in time is granted', `${claimId} was called lost`)
+      } else if (own === undefined) {
+        history.violate('a lease that has ended is not renewed', claimId)
+      } else lasts(own, ttlMs)
+    },
+
+    released({ lockName, claimId, fencingToken }, answer) {
+      if (answer instanceof Error) return
+      history.note(() => `store: release ${claimId} → ${answer}`)
+      leave(lockName, claimId)
+      const claim = history.claims.get(claimId)
+      if (claim !== undefined) claim.releasedMs = time.nowMs
+      const own = ownLease({ lockName, claimId, ...(fencingToken !== undefined && { fencingToken }) })
+      if (answer !== (own !== undefined) && !own?.lapsed) {
+        history.violate('a release touches its own lease only', `${claimId} was told ${answer}`)
+      }
+      if (own === undefined) return
+      if (claim !== undefined) claim.endedByStore = true
+      stored.delete(lockName)
+      ended(own, 'was released')
+      const track = claim?.lease
+      if (claim?.over !== 'released' || track === undefined) return
+      const heldMs = claim.process.clock.now().monotonicMs - track.earliestSent.monotonicMs
+      if (heldMs < claim.job.minHoldMs - 1) {
+        history.violate(
+          'a lock is kept for minHoldSeconds',
+          `${describe(claim)} was freed after ${heldMs.toFixed(1)} ms`,
+        )
+      }
+    },
+
+    has: (lockName, claimId) => leaseOn(lockName)?.claimId === claimId,
+    freeSinceMs: (lockName) => (leaseOn(lockName) === undefined ? (freeSince.get(lockName) ?? 0) : undefined),
+    longestIdleMs,
+    stepping() {
+      for (const lease of stored.values()) if (lease.expiresAtMs <= storeNowMs()) lease.lapsed = true
+    },
+    dataLost() {
+      for (const { lockName } of stored.values()) freeSince.set(lockName, time.nowMs)
+      stored.clear()
+      queues.clear()
+    },
+  }
+}
+
+interface StoredLease {
+  readonly lockName: string
+  readonly claimId: string
+  readonly fencingToken: number
+  expiresAtMs: number
+  /** It has ended by itself once. A clock that is set back may bring such a lease to life again, or not. */
+  lapsed: boolean
+}
+
+/** The wall clock is a large number, and a sum of it and a fraction of a millisecond is not exact. */
+const ROUNDING_MS = 0.001

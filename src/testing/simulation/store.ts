@@ -1,0 +1,82 @@
+import type { Clock } from '../../core/clock.ts'
+import type { Driver, DriverListener } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
+import type { VirtualTime } from '../virtual-clock.ts'
+
+/** Makes an empty store on this clock, and a driver for it: `(clock) => memoryDriver({ store: createMemoryStore(clock) })`. */
+export type OpenStore = (clock: Clock) => Driver
+
+export interface SimulatedStore {
+  readonly driver: Driver
+  /** The store is gone for `downMs` and comes back empty. With `deafens`, the subscriptions are gone, too. */
+  loseData(downMs: number, deafens: boolean): void
+}
+
+export interface SimulatedStoreOptions {
+  readonly open: OpenStore
+  readonly clock: Clock
+  readonly time: VirtualTime
+  /** Tells everybody of every release, as a store without a queue does. */
+  readonly broadcasts: boolean
+}
+
+/** One store for all processes, which can lose everything. */
+export function simulatedStore({ open, clock, time, broadcasts }: SimulatedStoreOptions): SimulatedStore {
+  const listeners = new Set<DriverListener>()
+  const tellAll = (message: (listener: DriverListener) => void): void => {
+    for (const listener of [...listeners]) message(listener)
+  }
+  const relay: DriverListener = {
+    wake: (lockName, claimId) => tellAll((each) => each.wake(lockName, claimId)),
+    granted: (claimId, grant) => tellAll((each) => each.granted(claimId, grant)),
+    lost: (claimId, cause) => tellAll((each) => each.lost(claimId, cause)),
+    deaf: (cause) => tellAll((each) => each.deaf(cause)),
+  }
+
+  function start(): Driver {
+    const driver = open(clock)
+    void driver.listen?.(relay)
+    return driver
+  }
+
+  let current: Driver | undefined = start()
+  const { name, capabilities } = current
+  async function up(): Promise<Driver> {
+    if (current === undefined) throw new StoreError('the store is down')
+    return current
+  }
+
+  return {
+    driver: {
+      name,
+      capabilities,
+      acquire: async (claims) => (await up()).acquire(claims),
+      renew: async (renewals) => (await up()).renew(renewals),
+      async release(leases) {
+        const answers = await (await up()).release(leases)
+        if (broadcasts) {
+          leases.forEach(({ lockName }, index) => {
+            if (answers[index] === true) tellAll((each) => each.wake(lockName))
+          })
+        }
+        return answers
+      },
+      inspect: async (query) => (await up()).inspect(query),
+      async listen(listener) {
+        await up()
+        listeners.add(listener)
+        return async () => {
+          listeners.delete(listener)
+        }
+      },
+      close: async () => undefined,
+    },
+    loseData(downMs, deafens) {
+      current = undefined
+      if (deafens) relay.deaf(new StoreError('the store was restarted'))
+      time.in(downMs, () => {
+        current = start()
+      })
+    },
+  }
+}

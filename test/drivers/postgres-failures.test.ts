@@ -1,0 +1,500 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import type { Driver } from '../../src/core/driver.ts'
+import { openPostgres, postgresDriver, postgresFence, StaleTokenError } from '../../src/drivers/postgres.ts'
+import { DistributedLock, type DistributedLockOptions } from '../../src/primitives/distributed-lock.ts'
+import { startProxy } from '../harness/proxy.ts'
+import { type Server, startPgBouncer, startPostgres } from '../harness/servers.ts'
+import { startWorker, type Worker } from '../harness/worker.ts'
+
+let server: Server
+let pool: pg.Pool
+beforeAll(async () => {
+  server = await startPostgres()
+  pool = new pg.Pool({ connectionString: server.url, max: 10 })
+  await postgresDriver({ client: pool }).inspect({})
+})
+afterAll(async () => {
+  await pool.end()
+  await server[Symbol.asyncDispose]()
+})
+
+describe.concurrent('postgres: failures', () => {
+  it('failure 1: the late write of a paused holder is refused by its token, and held is false at once', async () => {
+    const name = unique('paused')
+    await using worker = await holderProcess()
+    const { fencingToken: stale } = (await worker.call('hold', name, 0.6)) as { fencingToken: number }
+    await worker.pause()
+    await using rival = openLock()
+    const lease = await rival.lock.hold(name, { blockingTimeoutSeconds: 15 })
+    await inTransaction((client) => postgresFence(client, name, lease.fencingToken))
+    worker.resume()
+    const seen = (await worker.call('write', name)) as { held: boolean; error: string }
+    assert.deepEqual(seen, { held: false, error: 'STALE_TOKEN' })
+    assert.ok(lease.fencingToken > stale)
+  })
+
+  it('failure 10: an acquire that is granted after its client gave up is given back', async () => {
+    await using proxy = await startProxy(server.port)
+    const name = unique('late')
+    const driver = await openPostgres(through(proxy.port))
+    await driver.inspect({ lockName: name })
+    await using slow = openLock({ driver, callTimeoutSeconds: 0.3 })
+    proxy.hold('toClient')
+    await assert.rejects(slow.lock.acquire(name, { blocking: false }), { code: 'STORE_UNAVAILABLE' })
+    await until('the server to have granted it', async () => (await leasesOn(name)).length === 1)
+    proxy.release('toClient')
+    await until('the detached release', async () => (await leasesOn(name)).length === 0)
+    await driver.close()
+  })
+
+  it('failure 11: after a lost reply, asking again says already yours', async () => {
+    await using proxy = await startProxy(server.port)
+    const name = unique('lost-reply')
+    const driver = await openPostgres(through(proxy.port))
+    await driver.inspect({ lockName: name })
+    await using instance = openLock({ driver })
+    const cut = proxy.cutAfterForwarding('holdfast_acquire')
+    const result = await instance.lock.acquire(name)
+    await cut
+    assert.ok(result.acquired)
+    const [lease] = await leasesOn(name)
+    assert.equal(lease?.fencingToken, result.lock.fencingToken)
+    await driver.close()
+  })
+
+  it('failure 14: a renewal that arrives after the release does not bring the lock back', async () => {
+    await using proxy = await startProxy(server.port)
+    const name = unique('renewal')
+    const slow = await openPostgres(through(proxy.port))
+    const straight = postgresDriver({ client: pool })
+    const claim = claimOn(name)
+    const [grant] = await slow.acquire([claim])
+    assert.ok(grant && 'granted' in grant && grant.granted)
+    const lease = { lockName: name, claimId: claim.claimId, fencingToken: grant.fencingToken }
+    proxy.hold('toServer')
+    const renewal = slow.renew([{ ...lease, ttlMs: 60_000 }])
+    assert.deepEqual(await straight.release([lease]), [true])
+    proxy.release('toServer')
+    assert.deepEqual(await renewal, ['lost'])
+    assert.deepEqual(await leasesOn(name), [])
+    await slow.close()
+  })
+
+  it('failure 15: a waiter that was paused past its grant does not believe in it', async () => {
+    const name = unique('paused-waiter')
+    await using holder = openLock()
+    await using rival = openLock()
+    const lease = await holder.lock.hold(name)
+    await using worker = await holderProcess()
+    const answer = worker.call('hold', name, 0.5)
+    await until('the worker to wait', async () => (await waitersOn(name)) === 1)
+    await worker.pause()
+    await lease.release()
+    const taken = await rival.lock.hold(name, { blockingTimeoutSeconds: 15 })
+    worker.resume()
+    // It asks again and waits on; what it was handed over had ended before it could look.
+    await sleep(200)
+    assert.equal(taken.held, true)
+    assert.equal((await leasesOn(name))[0]?.holderId, taken.holderId)
+    await taken.release()
+    const { held } = (await answer) as { held: boolean }
+    assert.equal(held, true)
+  })
+
+  it('failure 24: a pool that the application has used up does not keep locks from being taken by URL', async () => {
+    const busy = new pg.Pool({ connectionString: server.url, max: 2 })
+    const clients = [await busy.connect(), await busy.connect()]
+    const driver = await openPostgres(server.url)
+    await using instance = openLock({ driver })
+    assert.equal((await instance.lock.acquire(unique('busy'), { blocking: false })).acquired, true)
+    for (const client of clients) client.release()
+    await busy.end()
+    await driver.close()
+  })
+
+  it('failure 26: a silent network ends the lease in time, and the driver works again after it', async () => {
+    await using proxy = await startProxy(server.port)
+    const driver = await openPostgres(through(proxy.port))
+    await using instance = openLock({ driver, callTimeoutSeconds: 0.5 })
+    const lease = await instance.lock.hold(unique('silent'), { timeoutSeconds: 1 })
+    const { signal } = lease
+    const startedMs = performance.now()
+    proxy.blackHole()
+    await until('the loss', () => signal.aborted)
+    assert.ok(
+      performance.now() - startedMs < 1_500,
+      'told no later than the lease’s own end, with room for a busy machine',
+    )
+    proxy.heal()
+    const again = await instance.lock.acquire(unique('silent'), { blockingTimeoutSeconds: 15 })
+    assert.ok(again.acquired)
+    await driver.close()
+  })
+
+  it('failure 29: a LISTEN connection that is ended is opened again, and a release meanwhile is found', async () => {
+    const name = unique('deaf')
+    await using holder = openLock()
+    const driver = await openPostgres(server.url)
+    let deaf = 0
+    await using waiting = openLock({ driver, waiterTtlSeconds: 60 })
+    waiting.lock.on('listenFailed', () => {
+      deaf += 1
+    })
+    const lease = await holder.lock.hold(name, { timeoutSeconds: 60 })
+    const next = waiting.lock.hold(name, { blockingTimeoutSeconds: 60 })
+    const listening = await until('the waiter to listen', () => listenerOf(name))
+    await pool.query('SELECT pg_terminate_backend($1)', [listening])
+    await until('the driver to notice', () => deaf > 0)
+    await lease.release()
+    assert.equal((await next).held, true)
+    await driver.close()
+  })
+
+  it('failure 30: a release while the subscription is still on its way is not missed', async () => {
+    await using proxy = await startProxy(server.port)
+    const name = unique('late-listen')
+    await using holder = openLock()
+    const lease = await holder.lock.hold(name, { timeoutSeconds: 60 })
+    const driver = await openPostgres(through(proxy.port))
+    await using waiting = openLock({ driver, waiterTtlSeconds: 60 })
+    proxy.delay(150)
+    const next = waiting.lock.hold(name, { blockingTimeoutSeconds: 60 })
+    await until('the waiter to stand in line', async () => (await waitersOn(name)) === 1)
+    await lease.release()
+    assert.equal((await next).held, true)
+    proxy.heal()
+    await driver.close()
+  })
+
+  it('failure 31: when the first waiter is killed, the queue moves on within the bound of its place', async () => {
+    const name = unique('killed')
+    await using holder = openLock()
+    const lease = await holder.lock.hold(name, { timeoutSeconds: 60 })
+    await using worker = await holderProcess(1)
+    worker.call('hold', name, 30).catch(() => {})
+    await until('the worker to wait', async () => (await waitersOn(name)) === 1)
+    await using next = openLock({ waiterTtlSeconds: 3 })
+    const turn = next.lock.hold(name, { blockingTimeoutSeconds: 30 })
+    await until('both to wait', async () => (await waitersOn(name)) === 2)
+    await worker.kill()
+    await lease.release()
+    const startedMs = performance.now()
+    assert.equal((await turn).held, true)
+    assert.ok(performance.now() - startedMs < 5_000, 'the dead one’s place lasts 1 s')
+  })
+
+  it('failure 35: with 1,000 waiters a hand-off is one notification to one process', async () => {
+    const name = unique('herd')
+    const driver = postgresDriver({ client: pool })
+    const [holder] = await driver.acquire([claimOn(name)])
+    assert.ok(holder && 'granted' in holder && holder.granted)
+    await driver.acquire(Array.from({ length: 1_000 }, () => claimOn(name, 60_000)))
+    const heard: string[] = []
+    const stop = await driver.listen?.({
+      wake: (_, claimId) => heard.push(`wake ${claimId}`),
+      granted: (claimId) => heard.push(`granted ${claimId}`),
+      lost: () => {},
+      deaf: () => {},
+    })
+    for (let turn = 1; turn <= 5; turn += 1) {
+      const [{ claimId, fencingToken } = { claimId: '', fencingToken: 0 }] = await leasesOn(name)
+      await driver.release([{ lockName: name, claimId, fencingToken }])
+      await until('the hand-off', () => heard.length >= turn)
+    }
+    assert.equal(heard.length, 5)
+    assert.equal(new Set(heard).size, 5)
+    await stop?.()
+    await pool.query('DELETE FROM holdfast_waiters WHERE lock_name = $1', [name])
+  })
+})
+
+describe.concurrent('postgres: beside others', () => {
+  it('acquire_lock and release_lock exclude Holdfast and are excluded by it', async () => {
+    const name = unique('plain')
+    await using instance = openLock()
+    const plain = async (text: string) => Object.values((await pool.query(text, [name, 'psql'])).rows[0])[0]
+    assert.equal(await plain('SELECT acquire_lock($1, $2)'), true)
+    assert.equal(await plain('SELECT acquire_lock($1, $2)'), true)
+    const refused = await instance.lock.acquire(name, { blocking: false })
+    assert.ok(!refused.acquired && refused.holder?.holderId === 'psql')
+    const waiting = instance.lock.hold(name)
+    await until('the waiter', async () => (await waitersOn(name)) === 1)
+    assert.equal(await plain('SELECT release_lock($1, $2)'), true)
+    const lease = await waiting
+    assert.equal(await plain('SELECT acquire_lock($1, $2)'), false)
+    assert.equal(await plain('SELECT release_lock($1, $2)'), false)
+    assert.equal(lease.held, true)
+    await lease.release()
+    assert.equal(await plain('SELECT acquire_lock($1, $2)'), true)
+    assert.equal(await plain('SELECT release_lock($1, $2)'), true)
+  })
+
+  it('shared leases exclude a caller of acquire_lock, until the last one is gone', async () => {
+    const name = unique('plain-shared')
+    const driver = postgresDriver({ client: pool })
+    const claims = [1, 2].map(() => ({ ...claimOn(name), mode: 'shared' as const }))
+    await driver.acquire(claims)
+    const acquire = async () => (await pool.query(`SELECT acquire_lock($1, 'psql') AS got`, [name])).rows[0].got
+    assert.equal(await acquire(), false)
+    await driver.release(claims.slice(0, 1))
+    assert.equal(await acquire(), false)
+    await driver.release(claims.slice(1))
+    assert.equal(await acquire(), true)
+  })
+
+  it('a lease taken by acquire_lock ends when its seconds are over', async () => {
+    const name = unique('plain-expiry')
+    await using instance = openLock()
+    await pool.query(`SELECT acquire_lock($1, 'psql', 1)`, [name])
+    const lease = await instance.lock.hold(name, { blockingTimeoutSeconds: 15 })
+    const { rows } = await pool.query(`SELECT release_lock($1, 'psql') AS was`, [name])
+    assert.equal(rows[0].was, false)
+    assert.equal(lease.held, true)
+  })
+
+  it('in a transaction with an old snapshot a stale view is an error, never a second grant', async () => {
+    for (const level of ['REPEATABLE READ', 'SERIALIZABLE']) {
+      for (const mode of ['exclusive', 'shared'] as const) {
+        const name = unique('snapshot')
+        const client = await pool.connect()
+        await client.query(`BEGIN ISOLATION LEVEL ${level}`)
+        await client.query('SELECT count(*) FROM distributed_locks')
+        const driver = postgresDriver({ client: pool })
+        const [grant] = await driver.acquire([{ ...claimOn(name), mode }])
+        assert.ok(grant && 'granted' in grant && grant.granted)
+        await assert.rejects(client.query(`SELECT acquire_lock($1, 'old')`, [name]), { code: '40001' })
+        await client.query('ROLLBACK')
+        client.release()
+      }
+    }
+  })
+
+  it('in a long transaction the time of now() does not matter: clock_timestamp() decides', async () => {
+    const name = unique('long')
+    const client = await pool.connect()
+    await client.query('BEGIN')
+    await client.query('SELECT now()')
+    const driver = postgresDriver({ client: pool })
+    await driver.acquire([{ ...claimOn(name), ttlMs: 300 }])
+    const acquire = async () => (await client.query(`SELECT acquire_lock($1, 'long') AS got`, [name])).rows[0].got
+    assert.equal(await acquire(), false)
+    await sleep(320) // the lease runs out, while now() stands still
+    assert.equal(await acquire(), true)
+    await client.query('COMMIT')
+    client.release()
+  })
+
+  it('a server whose default isolation is SERIALIZABLE makes no difference', async () => {
+    const options = { connectionString: server.url, max: 6, options: '-c default_transaction_isolation=serializable' }
+    const strict = new pg.Pool(options)
+    const drivers = [1, 2, 3].map(() => postgresDriver({ client: strict }))
+    const name = unique('serializable')
+    let inside = 0
+    const locks = drivers.map((driver) => openLock({ driver }))
+    await Promise.all(
+      locks.map(async ({ lock }) => {
+        for (let round = 0; round < 10; round += 1) {
+          await lock.withLock(name, async () => {
+            inside += 1
+            assert.equal(inside, 1)
+            await sleep(1) // so that others can be seen
+            inside -= 1
+          })
+        }
+      }),
+    )
+    await Promise.all(locks.map(({ lock }) => lock.close()))
+    await Promise.all(drivers.map((driver) => driver.close()))
+    await strict.end()
+  })
+
+  it('a name that an open transaction keeps locked is an error that says so, and nothing is half-held', async () => {
+    const [name, other] = [unique('a-open'), unique('b-open')]
+    const client = await pool.connect()
+    await client.query('BEGIN')
+    await client.query(`SELECT acquire_lock($1, 'open')`, [name])
+    const driver = postgresDriver({ client: pool })
+    await assert.rejects(driver.acquire([claimOn(name), claimOn(other)]), /open transaction/)
+    await client.query('ROLLBACK')
+    client.release()
+    assert.deepEqual(await leasesOn(other), [])
+  })
+
+  it('lists of 512 in opposing orders, from 8 processes’ worth of drivers, never deadlock', async () => {
+    const names = Array.from({ length: 512 }, (_, index) => unique(`list-${index}`))
+    const drivers = Array.from({ length: 8 }, () => postgresDriver({ client: pool }))
+    await Promise.all(
+      drivers.map(async (driver, index) => {
+        for (let round = 0; round < 3; round += 1) {
+          const order = index % 2 === 0 ? names : names.toReversed()
+          const claims = order.map((name) => claimOn(name))
+          await driver.acquire(claims)
+          await driver.renew(claims.map((claim) => ({ ...claim, fencingToken: 1 })))
+          await driver.release(claims.toReversed())
+        }
+      }),
+    )
+    const { rows } = await pool.query(`SELECT deadlocks::int FROM pg_stat_database WHERE datname = 'postgres'`)
+    assert.equal(rows[0].deadlocks, 0)
+  })
+
+  it('rows that have ended go away by themselves, a bounded number with each call', async () => {
+    const schema = unique('sweep').replaceAll(/\W/g, '_')
+    const driver = postgresDriver({ client: pool, schema })
+    await driver.inspect({})
+    await pool.query(
+      `INSERT INTO ${schema}.distributed_locks SELECT 'dead:' || i, 'h', clock_timestamp() - interval '1 day',
+       clock_timestamp() - interval '1 hour', NULL FROM generate_series(1, 200) i`,
+    )
+    const dead = async () =>
+      Number((await pool.query(`SELECT count(*) FROM ${schema}.distributed_locks`)).rows[0].count)
+    let calls = 0
+    while ((await dead()) > 0) {
+      const claim = claimOn('live')
+      await driver.acquire([claim])
+      await driver.release([claim])
+      calls += 1
+      assert.ok(calls < 2_000, 'they never go')
+    }
+    await driver.close()
+  })
+
+  it('behind PgBouncer in transaction mode locks work, and waiters poll', async () => {
+    await using pgbouncer = await startPgBouncer(server)
+    const drivers = [await openPostgres(pgbouncer.url), await openPostgres(pgbouncer.url)]
+    const [a, b] = drivers.map((driver) => openLock({ driver, callTimeoutSeconds: 10 }))
+    const name = unique('pooler')
+    const lease = await a?.lock.hold(name)
+    const failed = new Promise<unknown>((resolve) => b?.lock.on('listenFailed', ({ error }) => resolve(error)))
+    const next = b?.lock.hold(name, { blockingTimeoutSeconds: 15 })
+    assert.match(String(await failed), /pooler in transaction mode/)
+    await lease?.release()
+    assert.equal((await next)?.held, true)
+    for (const each of [a, b]) await each?.lock.close()
+    for (const driver of drivers) await driver.close()
+  })
+
+  it('relaxed durability is for our own statements only, and crash-safe is crash-safe whatever the role’s default', async () => {
+    const seen: string[] = []
+    for (const [durability, session] of [
+      ['relaxed', 'on'],
+      ['crash-safe', 'off'],
+    ] as const) {
+      const client = new pg.Client({ connectionString: server.url, options: `-c synchronous_commit=${session}` })
+      await client.connect()
+      const driver = postgresDriver({ client, durability })
+      await client.query('BEGIN')
+      await driver.acquire([claimOn(unique('durable'))])
+      seen.push((await client.query('SHOW synchronous_commit')).rows[0].synchronous_commit)
+      await client.query('COMMIT')
+      seen.push((await client.query('SHOW synchronous_commit')).rows[0].synchronous_commit)
+      await client.end()
+    }
+    assert.deepEqual(seen, ['off', 'on', 'on', 'off'])
+  })
+
+  it('the fencing guard refuses a smaller token, lets the same one write again, and waits for the writer before', async () => {
+    const resource = unique('account')
+    await inTransaction((client) => postgresFence(client, resource, 7))
+    await inTransaction((client) => postgresFence(client, resource, 7))
+    const first = await pool.connect()
+    await first.query('BEGIN')
+    await postgresFence(first, resource, 9)
+    const second = inTransaction((client) => postgresFence(client, resource, 8))
+    second.catch(() => {})
+    await sleep(50) // for the second to arrive and be held up
+    await first.query('COMMIT')
+    first.release()
+    await assert.rejects(second, (error) => error instanceof StaleTokenError && error.fencingToken === 8)
+  })
+})
+
+const unique = (what: string): string => `${what}:${randomBytes(6).toString('hex')}`
+
+const through = (port: number): string => server.url.replace(`:${server.port}`, `:${port}`)
+
+function openLock(options: DistributedLockOptions = {}): AsyncDisposable & { lock: DistributedLock } {
+  const own = options.driver === undefined ? postgresDriver({ client: pool }) : undefined
+  const lock = new DistributedLock({ driver: own as Driver, ...options })
+  return {
+    lock,
+    async [Symbol.asyncDispose]() {
+      await lock.close()
+      await own?.close()
+    },
+  }
+}
+
+let claims = 0
+function claimOn(lockName: string, waitMs = 0) {
+  claims += 1
+  const claimId = `${unique('claim')}.${claims}`
+  return { lockName, claimId, holderId: 'test', mode: 'exclusive' as const, permits: 1, ttlMs: 60_000, waitMs }
+}
+
+const leasesOn = async (lockName: string) => (await postgresDriver({ client: pool }).inspect({ lockName })).leases
+
+const waitersOn = async (lockName: string) =>
+  (await postgresDriver({ client: pool }).inspect({ lockName })).waiters.length
+
+/** The backend that listens for the first waiter on a name. */
+async function listenerOf(lockName: string): Promise<number | undefined> {
+  const text = `SELECT pid FROM pg_stat_activity, holdfast_waiters WHERE lock_name = $1 AND query = 'LISTEN "' || channel || '"'`
+  return (await pool.query(text, [lockName])).rows[0]?.pid
+}
+
+async function inTransaction(work: (client: pg.PoolClient) => Promise<void>): Promise<void> {
+  const client = await pool.connect()
+  try {
+    await client.query('BEGIN')
+    await work(client)
+    await client.query('COMMIT')
+  } catch (error) {
+    await client.query('ROLLBACK')
+    throw error
+  } finally {
+    client.release()
+  }
+}
+
+/** A process that holds a lock, and writes under it to a resource of the same name. */
+function holderProcess(waiterTtlSeconds = 10): Promise<Worker> {
+  const source = `
+    import pg from 'pg'
+    import { DistributedLock } from 'holdfast'
+    import { openPostgres, postgresFence } from 'holdfast/drivers/postgres'
+    const url = ${JSON.stringify(server.url)}
+    const lock = new DistributedLock({ driver: await openPostgres(url), waiterTtlSeconds: ${waiterTtlSeconds} })
+    let lease
+    expose({
+      async hold(name, timeoutSeconds) {
+        lease = await lock.hold(name, { timeoutSeconds, blockingTimeoutSeconds: 30 })
+        return { fencingToken: lease.fencingToken, held: lease.held }
+      },
+      async write(name) {
+        const { held, fencingToken } = lease
+        const client = new pg.Client(url)
+        await client.connect()
+        await client.query('BEGIN')
+        const error = await postgresFence(client, name, fencingToken).then(() => '', (error) => error.code)
+        await client.query('ROLLBACK')
+        await client.end()
+        return { held, error }
+      },
+    })`
+  return startWorker({ source }, { callTimeoutMs: 30_000 })
+}
+
+async function until<T>(what: string, look: () => T | Promise<T>): Promise<NonNullable<T>> {
+  const startedMs = performance.now()
+  for (;;) {
+    const seen = await look()
+    if (seen) return seen
+    if (performance.now() - startedMs > 15_000) throw new Error(`waited in vain for ${what}`)
+    await sleep(10)
+  }
+}

@@ -1,0 +1,169 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import type { Driver } from '../../src/core/driver.ts'
+import { migratePostgres, migrationScript, openPostgres, postgresDriver } from '../../src/drivers/postgres.ts'
+import { type Server, startPostgres } from '../harness/servers.ts'
+
+let server: Server
+let pool: pg.Pool
+beforeAll(async () => {
+  server = await startPostgres()
+  pool = new pg.Pool({ connectionString: server.url, max: 10 })
+})
+afterAll(async () => {
+  await pool.end()
+  await server[Symbol.asyncDispose]()
+})
+
+describe.concurrent('postgres: migrations', () => {
+  it('50 instances that start at once make one schema, without an error', async () => {
+    const schema = unique()
+    const ran = await Promise.all(Array.from({ length: 50 }, () => migratePostgres({ client: pool, schema })))
+    assert.equal(ran.filter((versions) => versions.length > 0).length, 1)
+    const drivers = Array.from({ length: 50 }, () => postgresDriver({ client: pool, schema }))
+    const grants = (await Promise.all(drivers.map((driver) => grantOn(driver, 'one')))).filter(Boolean)
+    assert.equal(grants.length, 1)
+  })
+
+  it('50 first calls at once migrate by themselves', async () => {
+    const schema = unique()
+    const drivers = Array.from({ length: 50 }, () => postgresDriver({ client: pool, schema }))
+    const grants = (await Promise.all(drivers.map((driver) => grantOn(driver, 'one')))).filter(Boolean)
+    assert.equal(grants.length, 1)
+  })
+
+  it('every file may be run again', async () => {
+    const schema = unique()
+    await pool.query(migrationScript(schema))
+    await pool.query(migrationScript(schema))
+    assert.deepEqual(await migratePostgres({ client: pool, schema }), [])
+  })
+
+  it('a plain table with live rows and the two old functions is brought up to date, and loses nothing', async () => {
+    const schema = unique()
+    await pool.query(PLAIN(schema))
+    const old = async (call: string) => Object.values((await pool.query(`SELECT ${schema}.${call}`)).rows[0])[0]
+    assert.equal(await old(`acquire_lock('held', 'old-client', 60, '{"job": 1}')`), true)
+    assert.equal(await old(`acquire_lock('ended', 'old-client', -1)`), true)
+    const before = await rowsOf(schema)
+
+    const driver = postgresDriver({ client: pool, schema })
+    const { leases } = await driver.inspect({})
+    assert.deepEqual(
+      leases.map(({ lockName, holderId, metadata }) => ({ lockName, holderId, metadata })),
+      [{ lockName: 'held', holderId: 'old-client', metadata: { job: 1 } }],
+    )
+    assert.deepEqual(await rowsOf(schema), before)
+    assert.equal(await grantOn(driver, 'held'), undefined)
+    const token = await grantOn(driver, 'ended')
+    assert.ok(token !== undefined && token > Date.now() * 1_000, 'tokens start above the clock in microseconds')
+    assert.equal(await old(`acquire_lock('held', 'old-client', 60)`), true)
+    assert.equal(await old(`release_lock('held', 'old-client')`), true)
+    assert.ok((await grantOn(driver, 'held')) !== undefined)
+    assert.equal(await old(`acquire_lock('held', 'old-client')`), false)
+  })
+
+  it('old functions that took text instead of varchar do not stay beside the new ones', async () => {
+    const schema = unique()
+    await pool.query(PLAIN(schema).replaceAll('VARCHAR,', 'TEXT,'))
+    await migratePostgres({ client: pool, schema })
+    const { rows } = await pool.query(`SELECT ${schema}.acquire_lock('a', 'b') AS got`)
+    assert.equal(rows[0].got, true)
+  })
+
+  it('a role without CREATE works once migrated; before that, the error says what to run', async () => {
+    const [schema, role] = [unique(), unique()]
+    await pool.query(`CREATE ROLE ${role} LOGIN; CREATE SCHEMA ${schema}; GRANT USAGE ON SCHEMA ${schema} TO ${role}`)
+    const url = `${server.url.replace('postgres@', `${role}@`)}?holdfast_schema=${schema}`
+    const early = await openPostgres(url)
+    await assert.rejects(early.inspect({}), /holdfast migrate --schema/)
+    await pool.query(migrationScript(schema))
+    await assert.rejects(early.inspect({}), /A role of its own/)
+    await pool.query(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ${schema} TO ${role};
+      GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA ${schema} TO ${role}`)
+    assert.ok((await grantOn(early, 'a')) !== undefined)
+    await early.close()
+  })
+
+  it('a driver that may not migrate says so', async () => {
+    const driver = postgresDriver({ client: pool, schema: unique(), migrate: false })
+    await assert.rejects(driver.inspect({}), { code: 'STORE_UNAVAILABLE', message: /holdfast migrate/ })
+  })
+
+  it('a schema may have any name, and a dropped one is made anew with higher tokens', async () => {
+    const schema = `Odd "name" of ${unique()}`
+    const driver = postgresDriver({ client: pool, schema })
+    const first = await grantOn(driver, 'a')
+    await pool.query(`DROP SCHEMA "${schema.replaceAll('"', '""')}" CASCADE`)
+    await assert.rejects(grantOn(driver, 'a'), { code: 'STORE_UNAVAILABLE' })
+    const second = await grantOn(driver, 'a')
+    assert.ok(first !== undefined && second !== undefined && second > first)
+  })
+
+  it('tokens rise for 20 connections at once, over a raise of the counter, and none is given twice', async () => {
+    const schema = unique()
+    const driver = postgresDriver({ client: pool, schema })
+    await driver.inspect({})
+    // As if the minute that the counter is ahead were over: whoever draws next has to raise it.
+    const lower = `SELECT setval('${schema}.holdfast_tokens', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 5000)`
+    const seen: number[] = []
+    await pool.query(lower)
+    const drawers = Array.from({ length: 20 }, () => postgresDriver({ client: pool, schema }))
+    await Promise.all(
+      drawers.map(async (drawer, index) => {
+        for (let round = 0; round < 5; round += 1) seen.push((await grantOn(drawer, `${index}:${round}`)) ?? 0)
+      }),
+    )
+    assert.equal(new Set(seen).size, 100)
+    assert.ok(Math.min(...seen) > Date.now() * 1_000)
+  })
+})
+
+const unique = (): string => `s_${randomBytes(6).toString('hex')}`
+
+let claims = 0
+async function grantOn(driver: Driver, lockName: string): Promise<number | undefined> {
+  claims += 1
+  const claim = {
+    lockName,
+    claimId: `c${claims}`,
+    holderId: 'h',
+    mode: 'exclusive',
+    permits: 1,
+    ttlMs: 60_000,
+    waitMs: 0,
+  } as const
+  const [answer] = await driver.acquire([claim])
+  return answer && 'granted' in answer && answer.granted ? answer.fencingToken : undefined
+}
+
+const rowsOf = async (schema: string) =>
+  (
+    await pool.query(
+      `SELECT lock_name, holder_id, acquired_at, expires_at, metadata FROM ${schema}.distributed_locks ORDER BY lock_name`,
+    )
+  ).rows
+
+/** What teams have that followed the plain recipe. */
+const PLAIN = (schema: string): string => `
+  CREATE SCHEMA ${schema};
+  SET LOCAL search_path TO ${schema};
+  CREATE TABLE distributed_locks (lock_name VARCHAR(255) PRIMARY KEY, holder_id VARCHAR(255) NOT NULL,
+    acquired_at TIMESTAMPTZ NOT NULL DEFAULT NOW(), expires_at TIMESTAMPTZ NOT NULL, metadata JSONB);
+  CREATE INDEX idx_distributed_locks_expires_at ON distributed_locks (expires_at);
+  CREATE FUNCTION acquire_lock(p_lock_name VARCHAR, p_holder_id VARCHAR, p_ttl_seconds INTEGER DEFAULT 30, p_metadata JSONB DEFAULT '{}')
+  RETURNS BOOLEAN LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+  BEGIN
+    DELETE FROM distributed_locks WHERE lock_name = p_lock_name AND expires_at < NOW();
+    INSERT INTO distributed_locks VALUES (p_lock_name, p_holder_id, NOW(), NOW() + p_ttl_seconds * interval '1 second', p_metadata)
+    ON CONFLICT (lock_name) DO UPDATE SET expires_at = excluded.expires_at WHERE distributed_locks.holder_id = p_holder_id;
+    RETURN FOUND;
+  END $$;
+  CREATE FUNCTION release_lock(p_lock_name VARCHAR, p_holder_id VARCHAR)
+  RETURNS BOOLEAN LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+  BEGIN
+    DELETE FROM distributed_locks WHERE lock_name = p_lock_name AND holder_id = p_holder_id;
+    RETURN FOUND;
+  END $$;`

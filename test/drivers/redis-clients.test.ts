@@ -1,0 +1,166 @@
+import assert from 'node:assert/strict'
+import { Redis } from 'ioredis'
+import { createClient } from 'redis'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import type { Claim, Driver } from '../../src/core/driver.ts'
+import { openRedis, type RedisClient, redisDriver, redisFence } from '../../src/drivers/redis.ts'
+import { readUrl } from '../../src/drivers/support/redis-open.ts'
+import { until } from '../harness/processes.ts'
+import { type Server, startRedis } from '../harness/servers.ts'
+import { askRedis } from '../harness/wire.ts'
+
+let server: Server
+let counter = 0
+const clients: Redis[] = []
+
+beforeAll(async () => {
+  server = await startRedis()
+  await askRedis(server, 'ACL', 'SETUSER', 'me', 'on', '>se@cret', '~*', '&*', '+@all')
+})
+
+afterAll(async () => {
+  for (const client of clients) client.disconnect()
+  await server[Symbol.asyncDispose]()
+})
+
+describe('redis: clients', () => {
+  it('a URL’s password, database and prefix are used; closing the driver ends its connections', async () => {
+    const driver = await openRedis(`redis://me:se%40cret@127.0.0.1:${server.port}/3?prefix=mine:`)
+    const held = claim()
+    await granted(driver, held)
+    const control = client({ db: 3 })
+    assert.equal(await control.exists(`mine:${held.lockName}`), 1)
+    assert.deepEqual(driver.reopen?.name, 'openRedis')
+    await driver.close()
+    await assert.rejects(driver.acquire([held]), { code: 'CLOSED' })
+    const mine = async (): Promise<number> => String(await control.client('LIST')).split('user=me').length - 1
+    await until(async () => (await mine()) === 0, { timeoutMs: 10_000, failure: () => 'its connections stay open' })
+  })
+
+  it('a URL names nodes of a Cluster, one login for all of them', () => {
+    const { urls, cluster, prefix } = readUrl('rediss+cluster://me:pw@one:1,two:2?prefix=')
+    assert.deepEqual(urls, ['rediss://me:pw@one:1', 'rediss://me:pw@two:2'])
+    assert.equal(cluster, true)
+    assert.equal(prefix, '')
+    assert.throws(() => readUrl('http://me:pw@one'), /url must be redis:.*…@/)
+  })
+
+  it('the database that the caller’s client has selected is used, and not changed', async () => {
+    const own = client({ db: 5 })
+    const held = claim()
+    await granted(redisDriver({ client: own }), held)
+    assert.equal(await own.exists(`lock:${held.lockName}`), 1)
+    assert.match(String(await own.call('CLIENT', 'INFO')), / db=5 /)
+  })
+
+  it('a client that was passed in stays open, and only the subscription is closed', async () => {
+    const own = createClient({ url: server.url })
+    await own.connect()
+    const driver = redisDriver({ client: own })
+    const stop = await driver.listen?.({ wake() {}, granted() {}, lost() {}, deaf: () => assert.fail('deaf') })
+    await stop?.()
+    await driver.close()
+    assert.equal(await own.ping(), 'PONG')
+    own.destroy()
+  })
+
+  it('a client that prefixes keys by itself, and something that is no client, are refused', () => {
+    assert.throws(() => redisDriver({ client: client({ keyPrefix: 'app:' }) }), /keyPrefix must be .*`prefix` instead/)
+    assert.throws(() => redisDriver({ client: {} as RedisClient }), { code: 'INVALID_ARGUMENT', argument: 'client' })
+    assert.throws(() => redisDriver({ client: client(), replicas: { count: 0 } }), { argument: 'replicas.count' })
+    assert.throws(() => redisDriver({ client: client(), commandTimeoutSeconds: 0 }), {
+      argument: 'commandTimeoutSeconds',
+    })
+  })
+
+  it('a wrong password is an error that says so, and nothing is uncaught', async () => {
+    const driver = await openRedis(`redis://me:wrong@127.0.0.1:${server.port}`)
+    await assert.rejects(driver.acquire([claim()]), { code: 'STORE_UNAVAILABLE' })
+    await driver.close()
+  })
+
+  it('with an empty prefix the lock is the bare name, and only locks are shown', async () => {
+    const own = client({ db: 7 })
+    await own.set('somebody’s data', 'x')
+    await own.set('job', 'another client’s lock', 'PX', 60_000)
+    const driver = redisDriver({ client: own, prefix: '' })
+    const held = claim()
+    await granted(driver, held)
+    const [refused] = await driver.acquire([claim('job')])
+    assert.ok(refused && 'granted' in refused && !refused.granted && refused.holder?.holderId === 'another client')
+    const { leases } = await driver.inspect({})
+    assert.deepEqual(
+      leases.map(({ lockName }) => lockName),
+      [held.lockName],
+    )
+  })
+
+  it('whatever another client keeps at the key, of any type, is a lock that is held', async () => {
+    const own = client({ db: 8 })
+    const driver = redisDriver({ client: own })
+    await own.rpush('lock:list', 'x')
+    await own.set('lock:json', '["looks like ours"]')
+    await own.set('lock:text', 'x')
+    for (const lockName of ['list', 'json', 'text']) {
+      const waiting = { ...claim(lockName), waitMs: 1_000 }
+      const [answer] = await driver.acquire([waiting])
+      assert.ok(answer && 'granted' in answer && !answer.granted, lockName)
+      assert.deepEqual(await driver.release([{ lockName, claimId: waiting.claimId }]), [false])
+      assert.equal((await driver.inspect({ lockName })).leases.length, 1)
+      assert.equal(await own.exists(`lock:${lockName}`), 1)
+    }
+  })
+
+  it('nothing is left behind when locks, readers, waiters and rates have ended', async () => {
+    const own = client({ db: 9 })
+    const driver = redisDriver({ client: own })
+    const lockName = 'busy'
+    const [reader, writer] = [
+      { ...claim(lockName), mode: 'shared' as const },
+      { ...claim(lockName), waitMs: 60_000 },
+    ]
+    await granted(driver, reader)
+    await driver.acquire([writer])
+    await driver.consume?.([{ name: 'calls', cost: 1, limits: [{ limit: 1, periodMs: 3_600_000, burst: 1 }] }])
+    for (const key of await own.keys('*')) {
+      if (key !== 'holdfast:token') assert.ok((await own.pttl(key)) > 0, `${key} would stay for ever`)
+    }
+    await driver.release([reader])
+    await driver.release([writer])
+    const left = (await own.keys('*')).filter((key) => !key.startsWith('holdfast:rate:'))
+    assert.deepEqual(left, ['holdfast:token'])
+  })
+
+  it('the guard runs the caller’s own script, and refuses a bad token before anything is sent', async () => {
+    const fence = redisFence({ client: client() })
+    const push = "return redis.call('RPUSH', KEYS[1], unpack(ARGV))"
+    assert.equal(await fence.run(push, { token: 10, keys: ['list'], args: ['a', 'b'] }), 2)
+    assert.equal(await fence.run(push, { token: { fencingToken: 10 }, keys: ['list'], args: ['c'] }), 3)
+    await assert.rejects(fence.run(push, { token: 9, keys: ['list'], args: ['d'] }), {
+      code: 'STALE_TOKEN',
+      resource: 'list',
+      fencingToken: 9,
+      largestToken: 10,
+    })
+    assert.equal(await client().llen('list'), 3)
+    assert.equal(await fence.set('text', 'x', 11, ['PX', '60000']), 'OK')
+    for (const token of [0, 1.5, Number.NaN]) await assert.rejects(fence.set('text', 'y', token), { argument: 'token' })
+  })
+})
+
+function client(options: { db?: number; keyPrefix?: string } = {}): Redis {
+  const opened = new Redis({ port: server.port, commandTimeout: 5_000, ...options })
+  opened.on('error', () => {})
+  clients.push(opened)
+  return opened
+}
+
+function claim(lockName = `clients:${++counter}`): Claim {
+  const claimId = `claim ${++counter} of ${process.pid}`
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 }
+}
+
+async function granted(driver: Driver, of: Claim): Promise<void> {
+  const [answer] = await driver.acquire([of])
+  assert.ok(answer && 'granted' in answer && answer.granted, String(answer))
+}

@@ -1,0 +1,72 @@
+import { once } from 'node:events'
+import { Cluster } from 'ioredis'
+import { createCluster } from 'redis'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import { capabilities, type RedisClient, redisDriver } from '../../src/drivers/redis.ts'
+import { type ConformanceStore, driverConformance } from '../../src/testing/index.ts'
+import { type RedisCluster, startRedisCluster } from '../harness/servers.ts'
+
+let cluster: RedisCluster | undefined
+
+beforeAll(async () => {
+  cluster = await startRedisCluster()
+})
+
+afterAll(async () => {
+  await cluster?.[Symbol.asyncDispose]()
+})
+
+driverConformance({
+  runner: { describe: describe.concurrent, it: it.concurrent, beforeAll, afterAll },
+  name: 'redis cluster through ioredis',
+  capabilities,
+  open: async () => storeOn(openThroughIoredis),
+})
+
+driverConformance({
+  runner: { describe: describe.concurrent, it: it.concurrent, beforeAll, afterAll },
+  name: 'redis cluster through node-redis',
+  capabilities,
+  open: async () => storeOn(openThroughNodeRedis),
+})
+
+interface Opened {
+  readonly client: RedisClient
+  close(): void
+}
+
+const ports = (): number[] => cluster?.nodes.map(({ port }) => port) ?? []
+
+async function openThroughIoredis(): Promise<Opened> {
+  const client = new Cluster(
+    ports().map((port) => ({ host: '127.0.0.1', port })),
+    { redisOptions: { commandTimeout: 5_000 } },
+  )
+  client.on('error', () => {})
+  await once(client, 'ready')
+  return { client, close: () => client.disconnect() }
+}
+
+async function openThroughNodeRedis(): Promise<Opened> {
+  const client = createCluster({ rootNodes: ports().map((port) => ({ url: `redis://127.0.0.1:${port}` })) })
+  client.on('error', () => {})
+  await client.connect()
+  return { client, close: () => client.destroy() }
+}
+
+function storeOn(open: () => Promise<Opened>): ConformanceStore {
+  return {
+    async driver() {
+      const { client, close } = await open()
+      const driver = redisDriver({ client })
+      return {
+        ...driver,
+        async close() {
+          await driver.close()
+          close()
+        },
+      }
+    },
+    close: async () => {},
+  }
+}

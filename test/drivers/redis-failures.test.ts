@@ -1,0 +1,421 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Redis } from 'ioredis'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import type { AcquireAnswer, Claim, Driver, Grant } from '../../src/core/driver.ts'
+import { type RedisWarning, redisDriver, redisFence } from '../../src/drivers/redis.ts'
+import { DistributedLock } from '../../src/index.ts'
+import { shiftedClock } from '../harness/clock-shim.ts'
+import { until } from '../harness/processes.ts'
+import { startProxy } from '../harness/proxy.ts'
+import { type Server, startRedis } from '../harness/servers.ts'
+import { startWorker } from '../harness/worker.ts'
+
+/** How locks on Redis fail, each provoked on real servers. Rows that need no network or process of their own are in the conformance suite. */
+
+let shared: Server
+let counter = 0
+const clients: Redis[] = []
+
+beforeAll(async () => {
+  shared = await startRedis()
+})
+
+afterAll(async () => {
+  for (const client of clients) client.disconnect()
+  await shared[Symbol.asyncDispose]()
+})
+
+describe.concurrent('redis: holders', () => {
+  it('failure 1: a holder that was paused past its ttl knows at once, and its write is refused', async () => {
+    const lockName = name()
+    await using worker = await startWorker({ source: HOLDER })
+    const stale = Number(await worker.call('hold', shared.url, lockName, 1))
+    await worker.pause()
+    const rival = lockOn(shared.port)
+    const lease = await rival.hold(lockName, { blockingTimeoutSeconds: 15 })
+    assert.ok(lease.fencingToken > stale)
+    const fence = redisFence({ client: client(shared.port) })
+    await fence.set(`data:${lockName}`, 'rival', lease)
+    worker.resume()
+    assert.deepEqual(await worker.call('write', `data:${lockName}`, 'stale'), { held: false, error: 'STALE_TOKEN' })
+    assert.equal(await client(shared.port).get(`data:${lockName}`), 'rival')
+    await rival.close()
+  })
+
+  it('failure 4: when the server’s clock jumps forward, the second holder fences the first one off', async () => {
+    using clock = await shiftedClock()
+    await using server = await startRedis({ clock })
+    const [a, b] = [driverOn(server.port), driverOn(server.port)]
+    const lockName = name()
+    const first = await granted(a, claim({ lockName }))
+    clock.shift(3_600_000)
+    const second = await granted(b, claim({ lockName }))
+    assert.ok(second.fencingToken > first.fencingToken)
+    const fence = redisFence({ client: client(server.port) })
+    await fence.set('data', 'second', second)
+    await assert.rejects(fence.set('data', 'first', first), { code: 'STALE_TOKEN', largestToken: second.fencingToken })
+  })
+
+  it('failure 5: after the clock stepped back, a lease that looks absurdly long can be ended by its claim', async () => {
+    using clock = await shiftedClock()
+    await using server = await startRedis({ clock })
+    const driver = driverOn(server.port)
+    const held = claim()
+    const { lockName } = held
+    const first = await granted(driver, held)
+    clock.shift(-3_600_000)
+    const [shown] = (await driver.inspect({ lockName })).leases
+    const { acquiredAtMs = 0, expiresAtMs = 0, claimId = '' } = shown ?? {}
+    assert.ok(expiresAtMs - acquiredAtMs <= held.ttlMs + 5, 'it ends an hour from now')
+    assert.deepEqual(await driver.release([{ lockName, claimId }]), [true])
+    assert.ok((await granted(driver, claim({ lockName }))).fencingToken > first.fencingToken)
+  })
+
+  it('failure 9: a write of the old holder that arrives late is refused', async () => {
+    await using proxy = await startProxy(shared.port)
+    const [a, b] = [driverOn(shared.port), driverOn(shared.port)]
+    const held = claim({ ttlMs: 100 })
+    const { lockName } = held
+    const first = await granted(a, held)
+    const slow = redisFence({ client: client(proxy.port) })
+    await slow.set(`data:${lockName}`, 'first', first)
+    proxy.hold('toServer')
+    const late = slow.set(`data:${lockName}`, 'late', first)
+    late.catch(() => {})
+    const second = await untilGranted(b, claim({ lockName }))
+    await redisFence({ client: client(shared.port) }).set(`data:${lockName}`, 'second', second)
+    proxy.release('toServer')
+    await assert.rejects(late, { code: 'STALE_TOKEN' })
+    assert.equal(await client(shared.port).get(`data:${lockName}`), 'second')
+  })
+
+  it('failure 26: when nothing comes back, the lease ends on time and an acquire fails in time', async () => {
+    await using proxy = await startProxy(shared.port)
+    await using lock = lockOn(proxy.port, { callTimeoutSeconds: 0.3 })
+    const lease = await lock.hold(name(), { timeoutSeconds: 1, heartbeat: true })
+    const { signal } = lease
+    proxy.blackHole()
+    const cutMs = performance.now()
+    await assert.rejects(lock.acquire(name(), { blocking: false }), { code: 'STORE_UNAVAILABLE' })
+    assert.ok(lease.held, 'one failed call is no loss')
+    await until(() => signal.aborted, { timeoutMs: 5_000, failure: () => 'the loss was never told' })
+    assert.ok(performance.now() - cutMs < 2_500, 'the loss was told late')
+    assert.equal(lease.held, false)
+    proxy.heal()
+  })
+})
+
+describe.concurrent('redis: requests', () => {
+  it('failure 10: what is granted after the client gave up is given back', async () => {
+    await using proxy = await startProxy(shared.port)
+    await using lock = lockOn(proxy.port, { callTimeoutSeconds: 0.3 })
+    const [lockName, other] = [name(), name()]
+    await (await lock.hold(other)).release()
+    proxy.hold('toClient')
+    await assert.rejects(lock.acquire(lockName, { blocking: false, timeoutSeconds: 60 }), { code: 'STORE_UNAVAILABLE' })
+    proxy.release('toClient')
+    const direct = driverOn(shared.port)
+    await until(
+      async () => (await direct.inspect({ lockName })).leases.length === 0,
+      patience('the lease to be given back'),
+    )
+    await granted(direct, claim({ lockName }))
+  })
+
+  it('failure 11: when the reply is lost, asking again says already yours', async () => {
+    await using proxy = await startProxy(shared.port)
+    const cut = new Redis(proxy.port, { maxRetriesPerRequest: 0, retryStrategy: () => 10, commandTimeout: 5_000 })
+    cut.on('error', () => {})
+    clients.push(cut)
+    const driver = redisDriver({ client: cut })
+    const held = claim()
+    await granted(driver, claim())
+    const lost = proxy.cutAfterForwarding(JSON.stringify(held.claimId))
+    const [answer] = await driver.acquire([held]).catch((error: Error) => [error])
+    await lost
+    assert.ok(answer instanceof Error, 'the reply came through')
+    const [shown] = (await driverOn(shared.port).inspect({ lockName: held.lockName })).leases
+    assert.equal(shown?.claimId, held.claimId)
+    const again = await granted(driver, held)
+    assert.deepEqual([again.fencingToken, again.acquiredAtMs], [shown?.fencingToken, shown?.acquiredAtMs])
+    assert.equal((await driver.inspect({ lockName: held.lockName })).leases.length, 1)
+  })
+
+  it('failure 12: a release after expiry answers no, and leaves the rival’s lease', async () => {
+    const [a, b] = [driverOn(shared.port), driverOn(shared.port)]
+    const [stale, rival] = pairOn(name(), { ttlMs: 60 })
+    const { fencingToken } = await granted(a, stale)
+    await untilGranted(b, rival)
+    assert.deepEqual(await a.release([{ ...stale, fencingToken }]), [false])
+    assert.equal((await b.inspect({ lockName: rival.lockName })).leases[0]?.claimId, rival.claimId)
+  })
+
+  it('failure 13: a renewal after expiry answers lost, and re-creates nothing', async () => {
+    const [a, b] = [driverOn(shared.port), driverOn(shared.port)]
+    const [stale, rival] = pairOn(name(), { ttlMs: 60 })
+    const { fencingToken } = await granted(a, stale)
+    const second = await untilGranted(b, rival)
+    await b.release([{ ...rival, fencingToken: second.fencingToken }])
+    assert.deepEqual(await a.renew([{ ...stale, fencingToken, ttlMs: 60_000 }]), ['lost'])
+    assert.deepEqual((await b.inspect({ lockName: rival.lockName })).leases, [])
+  })
+
+  it('failure 14: a renewal that arrives after the release leaves the lock released', async () => {
+    await using proxy = await startProxy(shared.port)
+    const [slow, direct] = [driverOn(proxy.port), driverOn(shared.port)]
+    const held = claim()
+    const { fencingToken } = await granted(slow, held)
+    proxy.hold('toServer')
+    const renewal = slow.renew([{ ...held, fencingToken, ttlMs: 60_000 }])
+    assert.deepEqual(await direct.release([{ ...held, fencingToken }]), [true])
+    proxy.release('toServer')
+    assert.deepEqual(await renewal, ['lost'])
+    assert.deepEqual((await direct.inspect({ lockName: held.lockName })).leases, [])
+  })
+
+  it('failure 20: SCRIPT FLUSH between operations goes unnoticed', async () => {
+    await using server = await startRedis()
+    const driver = driverOn(server.port)
+    const control = client(server.port)
+    const flush = () => control.script('FLUSH')
+    const held = claim()
+    await flush()
+    const { fencingToken } = await granted(driver, held)
+    await flush()
+    assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
+    await flush()
+    assert.equal((await driver.inspect({ lockName: held.lockName })).leases.length, 1)
+    await flush()
+    const rate = { name: name(), cost: 1, limits: [{ limit: 1, periodMs: 1_000, burst: 1 }] }
+    assert.equal((await driver.consume?.([rate]))?.length, 1)
+    await flush()
+    assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
+  })
+})
+
+describe.concurrent('redis: waiters', () => {
+  it('failure 15: a waiter that was paused does not come back to a lease that has ended', async () => {
+    const lockName = name()
+    const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 1 })]
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    await using worker = await startWorker({ source: HOLDER }, { callTimeoutMs: 15_000 })
+    const paused = worker.call('hold', shared.url, lockName, 60, 1)
+    await untilWaiting(lockName, 1)
+    const next = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await untilWaiting(lockName, 2)
+    await worker.pause()
+    await held.release()
+    const lease = await next
+    worker.resume()
+    await sleep(200) // in which the worker, awake again, could believe in what it was handed
+    assert.ok(lease.held)
+    assert.equal((await driverOn(shared.port).inspect({ lockName })).leases[0]?.fencingToken, lease.fencingToken)
+    await lease.release()
+    assert.ok(Number(await paused) > lease.fencingToken)
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('failure 29: a waiter whose subscription was killed listens again, and finds what it missed', async () => {
+    await using server = await startRedis()
+    const [a, b] = [lockOn(server.port), lockOn(server.port, { waiterTtlSeconds: 60 })]
+    const lockName = name()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
+    const control = client(server.port)
+    await until(async () => (await subscribers(control)) === 1, patience('a subscription'))
+    await control.call('CLIENT', 'KILL', 'TYPE', 'pubsub')
+    await held.release()
+    const startedMs = performance.now()
+    const lease = await waiting
+    assert.ok(performance.now() - startedMs < 8_000, 'it was found by the slow poll, not by listening again')
+    await lease.release()
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('failure 30: a release before the subscription is there is found by looking again', async () => {
+    await using proxy = await startProxy(shared.port)
+    const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]
+    const lockName = name()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    await (await b.hold(name())).release()
+    proxy.delay(100, 'toServer')
+    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await untilWaiting(lockName, 1)
+    await held.release()
+    await (await waiting).release()
+    proxy.heal()
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('failure 31: when the first waiter’s process is killed, the release passes it over at once', async () => {
+    const lockName = name()
+    const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 60 })]
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    const worker = await startWorker({ source: HOLDER }, { callTimeoutMs: 30_000 })
+    worker.call('hold', shared.url, lockName, 60, 60).catch(() => {})
+    await untilListening(lockName)
+    const next = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
+    await untilWaiting(lockName, 2)
+    await worker.kill()
+    const releasedMs = performance.now()
+    await held.release()
+    const lease = await next
+    assert.ok(performance.now() - releasedMs < 5_000, 'the dead waiter was waited for')
+    await lease.release()
+    await Promise.all([a.close(), b.close()])
+  })
+})
+
+describe.concurrent('redis: the server’s data', () => {
+  it('failure 18: tokens rise over FLUSHALL, and over a restart that comes up empty', async () => {
+    await using server = await startRedis()
+    const lockName = name()
+    let last = 0
+    const next = async (): Promise<void> => {
+      const { fencingToken } = await untilGranted(driverOn(server.port), claim({ lockName }))
+      assert.ok(fencingToken > last, `${fencingToken} after ${last}`)
+      last = fencingToken
+    }
+    await next()
+    await client(server.port).flushall()
+    await next()
+    await server.kill()
+    await server.restart()
+    await next()
+  })
+
+  it('failure 19: an eviction policy is warned of, and a lock that was evicted is lost and fenced off', async () => {
+    const settings = { maxmemory: '3mb', 'maxmemory-policy': 'volatile-ttl' }
+    await using server = await startRedis({ settings })
+    const warnings: RedisWarning[] = []
+    const driver = redisDriver({ client: client(server.port), onWarning: (warning) => warnings.push(warning) })
+    // The policy takes what ends soonest first: this one.
+    const held = claim({ ttlMs: 10_000 })
+    const { fencingToken } = await granted(driver, held)
+    const control = client(server.port)
+    for (let filled = 0; (await control.exists(`lock:${held.lockName}`)) === 1; filled += 1) {
+      assert.ok(filled < 200, 'nothing was evicted')
+      const pipeline = control.pipeline()
+      for (let at = 0; at < 50; at += 1) pipeline.set(`filler:${filled}:${at}`, 'x'.repeat(1_000), 'EX', 3_600)
+      await pipeline.exec()
+    }
+    assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 10_000 }]), ['lost'])
+    await until(() => warnings.length > 0, patience('the warning'))
+    assert.deepEqual(
+      warnings.map(({ code }) => code),
+      ['EVICTION'],
+    )
+    assert.match(warnings[0]?.message ?? '', /volatile-ttl.*noeviction/s)
+    assert.ok((await granted(driver, claim({ lockName: held.lockName }))).fencingToken > fencingToken)
+  })
+
+  it('a server that is out of memory, or still has no memory to give, is an error that says what to do', async () => {
+    await using server = await startRedis({ settings: { maxmemory: '1mb', 'maxmemory-policy': 'noeviction' } })
+    const control = client(server.port)
+    for (let at = 0; at < 3_000; at += 1) {
+      const full = await control.set(`filler:${at}`, 'x'.repeat(1_000)).catch((error: Error) => error)
+      if (full instanceof Error) break
+    }
+    await assert.rejects(driverOn(server.port).acquire([claim()]), /redis failed to acquire: OOM.*raise maxmemory/)
+  })
+})
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+const HOLDER = `
+  import { Redis } from 'ioredis'
+  import { DistributedLock } from 'holdfast'
+  import { redisDriver, redisFence } from 'holdfast/drivers/redis'
+  let lease, client
+  expose({
+    async hold(url, lockName, timeoutSeconds, waiterTtlSeconds = 10) {
+      client = new Redis(url)
+      client.on('error', () => {})
+      const lock = new DistributedLock({ driver: redisDriver({ client }), waiterTtlSeconds })
+      lease = await lock.hold(lockName, { timeoutSeconds, heartbeat: true, blockingTimeoutSeconds: 60 })
+      return lease.fencingToken
+    },
+    async write(key, value) {
+      const { held } = lease
+      const error = await redisFence({ client }).set(key, value, lease).then(() => 'written', (error) => error.code)
+      return { held, error }
+    },
+  })
+`
+
+function client(port: number): Redis {
+  const opened = new Redis(port, { commandTimeout: 10_000, retryStrategy: () => 50 })
+  opened.on('error', () => {})
+  clients.push(opened)
+  return opened
+}
+
+const driverOn = (port: number): Driver => redisDriver({ client: client(port) })
+
+const lockOn = (port: number, options = {}): DistributedLock =>
+  new DistributedLock({ ...options, driver: driverOn(port) })
+
+const name = (): string => `failure:${process.pid}:${++counter}`
+
+function claim(changes: Partial<Claim> = {}): Claim {
+  const claimId = `claim ${++counter} of ${process.pid}`
+  const plain = { mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
+  return { lockName: name(), claimId, holderId: `holder of ${claimId}`, ...plain, ...changes }
+}
+
+const pairOn = (lockName: string, changes: Partial<Claim>): [Claim, Claim] => [
+  claim({ lockName, ...changes }),
+  claim({ lockName }),
+]
+
+async function ask(driver: Driver, of: Claim): Promise<AcquireAnswer> {
+  const [answer] = await driver.acquire([of])
+  if (answer === undefined || answer instanceof Error) throw answer
+  return answer
+}
+
+async function granted(driver: Driver, of: Claim): Promise<Grant> {
+  const answer = await ask(driver, of)
+  assert.ok(answer.granted, JSON.stringify(answer))
+  return answer
+}
+
+async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
+  let answer: AcquireAnswer | undefined
+  const look = async (): Promise<boolean> => {
+    answer = await ask(driver, of).catch(() => undefined)
+    return answer?.granted === true
+  }
+  await until(look, patience('a grant'))
+  return answer as Grant
+}
+
+const untilWaiting = (lockName: string, count: number): Promise<void> =>
+  until(
+    async () => (await driverOnShared().inspect({ lockName })).waiters.length >= count,
+    patience(`${count} waiters`),
+  )
+
+let watching: Driver | undefined
+const driverOnShared = (): Driver => {
+  watching ??= driverOn(shared.port)
+  return watching
+}
+
+/** The first waiter has said that it listens: from then on silence means that it is gone. */
+async function untilListening(lockName: string): Promise<void> {
+  const control = client(shared.port)
+  const hears = async (): Promise<boolean> => {
+    const [text] = await control
+      .hvals(`holdfast:{lock:${lockName}}:d`)
+      .then((all) => all.filter((each) => each.startsWith('[')))
+    return text !== undefined && (JSON.parse(text) as unknown[])[6] === 1
+  }
+  await until(hears, patience('the waiter to listen'))
+}
+
+const subscribers = async (control: Redis): Promise<number> =>
+  ((await control.call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as string[]).length
+
+const patience = (what: string) => ({ timeoutMs: 15_000, failure: () => `waited in vain for ${what}` })

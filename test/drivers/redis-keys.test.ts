@@ -1,0 +1,61 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import { lockKeys, plainOfData, siblingKey, slotCounter, slotOf } from '../../src/drivers/support/redis-keys.ts'
+import { type Server, startRedis } from '../harness/servers.ts'
+import { askRedis } from '../harness/wire.ts'
+
+/** Names full of what matters to a hash tag. */
+const lockNames = fc.oneof(
+  fc.string({ unit: 'binary', minLength: 1, maxLength: 40 }).filter((name) => !name.includes('\0')),
+  fc.string({ unit: fc.constantFrom('{', '}', 'a', ':', 'ü', '🔒'), minLength: 1, maxLength: 12 }),
+)
+const prefixes = fc.constantFrom('lock:', '', '{', '}', '{a}', 'x{}')
+
+describe('redis keys', () => {
+  it('all keys of a lock are in the slot of its plain key', () => {
+    fc.assert(
+      fc.property(prefixes, lockNames, (prefix, lockName) => {
+        const { plain, data, order } = lockKeys(prefix, lockName)
+        const slot = slotOf(plain)
+        assert.equal(plain, prefix + lockName)
+        for (const key of [data, order, siblingKey(plain, 'f'), slotCounter(slot)]) assert.equal(slotOf(key), slot, key)
+      }),
+      { numRuns: 2_000 },
+    )
+  })
+
+  it('no two locks share a key, and the data key says whose it is', () => {
+    fc.assert(
+      fc.property(lockNames, lockNames, (one, other) => {
+        const [a, b] = [lockKeys('', one), lockKeys('', other)]
+        assert.equal(plainOfData(a.data), a.plain)
+        if (one === other) return
+        const all = [a.data, a.order, b.data, b.order]
+        assert.equal(new Set(all).size, 4)
+      }),
+      { numRuns: 2_000 },
+    )
+  })
+
+  describe('beside a server', () => {
+    let server: Server
+
+    beforeAll(async () => {
+      server = await startRedis({ settings: { 'cluster-enabled': 'yes' } })
+    })
+
+    afterAll(async () => {
+      await server[Symbol.asyncDispose]()
+    })
+
+    it('the slot is the one that the server computes', async () => {
+      await fc.assert(
+        fc.asyncProperty(lockNames, async (key) => {
+          assert.equal(slotOf(key), await askRedis(server, 'CLUSTER', 'KEYSLOT', key))
+        }),
+        { numRuns: 200 },
+      )
+    })
+  })
+})

@@ -1,0 +1,222 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Redis } from 'ioredis'
+import { afterAll, describe, it } from 'vitest'
+import { redisDriver } from '../../src/drivers/redis.ts'
+import { DistributedLock } from '../../src/index.ts'
+import { until } from '../harness/processes.ts'
+import { type Server, startRedis } from '../harness/servers.ts'
+import { startWorker, type Worker } from '../harness/worker.ts'
+
+/** Many processes on one server. */
+
+const clients: Redis[] = []
+
+afterAll(() => {
+  for (const client of clients) client.disconnect()
+})
+
+describe('redis: many', () => {
+  it('failure 35: a hand-off costs as much with 1,000 waiters in 4 processes as with 10', async () => {
+    await using server = await startRedis()
+    const few = await commandsPerHandOff(server, 'few', 10)
+    const many = await commandsPerHandOff(server, 'many', 1_000)
+    assert.ok(many.perHandOff <= 4, `${many.perHandOff} commands for each hand-off`)
+    assert.ok(many.perHandOff <= few.perHandOff * 1.1 + 0.1, `${many.perHandOff} with 1,000, ${few.perHandOff} with 10`)
+    assert.equal(many.served, 1_000)
+  }, 60_000)
+
+  it('failure 18: tokens rise strictly over 10,000 grants from 8 processes, while the server is flushed and restarted empty', async () => {
+    await using locks = await startRedis()
+    await using data = await startRedis()
+    const workers = await Promise.all(Array.from({ length: 8 }, () => startWorker({ source: GRANTS }, LONG)))
+    const working = Promise.all(workers.map((worker) => worker.call('grants', locks.url, data.url, 1_250)))
+    const control = client(locks)
+    let hurts = 0
+    const hurting = (async () => {
+      for (let over = false; !over; ) {
+        hurts += 1
+        if (hurts % 3 === 0) {
+          await locks.kill()
+          await locks.restart()
+        } else {
+          await control.flushall().catch(() => {})
+          await control.script('FLUSH').catch(() => {})
+        }
+        over = await Promise.race([working.then(() => true), sleep(250, false)])
+      }
+    })()
+    const written = (await working).reduce((sum: number, each) => sum + Number(each), 0)
+    await hurting
+    assert.ok(hurts >= 2, `hurt ${hurts} times`)
+    assert.ok(written >= 9_000, `${written} of 10,000 grants were written down, the rest was fenced off`)
+    const seen = client(data)
+    for (const key of await seen.keys('seen:*')) {
+      const tokens = (await seen.lrange(key, 0, -1)).map(Number)
+      tokens.forEach((token, at) => {
+        assert.ok(at === 0 || token > (tokens[at - 1] as number), `${key}: ${token} after ${tokens[at - 1]}`)
+      })
+    }
+    await Promise.all(workers.map((worker) => worker.kill()))
+  }, 60_000)
+
+  it('Holdfast, redis-py’s Lock and SET NX PX with compare-and-delete contend for one key, and never two hold it', async () => {
+    await using server = await startRedis()
+    await using judge = await startRedis()
+    const control = client(judge)
+    const python = spawn('/usr/bin/python3', [
+      '-c',
+      REDIS_PY,
+      `${server.port}`,
+      `${judge.port}`,
+      `${CONTEND_MS / 1_000}`,
+    ])
+    let printed = ''
+    python.stderr.on('data', (text) => {
+      printed += text
+    })
+    const ended = once(python, 'exit')
+    const lock = new DistributedLock({ driver: redisDriver({ client: client(server) }) })
+    const inside = async (who: string): Promise<void> => {
+      assert.equal(await control.incr('inside'), 1, `two holders, ${who} is one of them`)
+      await sleep(1) // a short job
+      await control.decr('inside')
+      await control.incr(`turns:${who}`)
+    }
+    const endMs = performance.now() + CONTEND_MS
+    const ours = async (): Promise<void> => {
+      while (performance.now() < endMs) {
+        const result = await lock.acquire('shared', { blockingTimeoutSeconds: 5, timeoutSeconds: 10 })
+        if (!result.acquired) continue
+        await inside('holdfast')
+        await result.lock.release()
+        await sleep(2) // lets the others in, who poll
+      }
+    }
+    const byHand = async (): Promise<void> => {
+      const hand = client(server)
+      for (let turn = 0; performance.now() < endMs; turn += 1) {
+        const value = `${process.pid}:${turn}`
+        if ((await hand.set('lock:shared', value, 'PX', 10_000, 'NX')) === 'OK') {
+          await inside('by hand')
+          assert.equal(await hand.eval(DELETE_IF_MINE, 1, 'lock:shared', value), 1)
+        }
+        await sleep(2) // its poll
+      }
+    }
+    await Promise.all([ours(), ours(), byHand()])
+    const [code] = await ended
+    assert.equal(code, 0, `python ended with ${code}: ${printed}`)
+    const turns = await control.mget('turns:holdfast', 'turns:by hand', 'turns:python')
+    for (const count of turns) assert.ok(Number(count) > 5, `turns: ${turns.join(', ')}`)
+    await lock.close()
+  }, 30_000)
+})
+
+const CONTEND_MS = 3_000
+const LONG = { callTimeoutMs: 50_000 }
+
+const DELETE_IF_MINE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+const REDIS_PY = `
+import sys, time
+try:
+    import redis
+except ImportError:
+    sys.exit('redis-py is missing: apt-get install python3-redis')
+server, judge = (redis.Redis(port=int(port), socket_timeout=10) for port in sys.argv[1:3])
+end = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < end:
+    lock = server.lock('lock:shared', timeout=10, sleep=0.002, blocking_timeout=5)
+    if not lock.acquire():
+        continue
+    assert judge.incr('inside') == 1, 'two holders, redis-py is one of them'
+    time.sleep(0.001)
+    judge.decr('inside')
+    judge.incr('turns:python')
+    lock.release()
+    time.sleep(0.002)
+`
+
+/** Takes twenty names at a time, writes down under the fence what it was granted, and gives it back; until it has so many. */
+const GRANTS = `
+  import { Redis } from 'ioredis'
+  import { redisDriver, redisFence } from 'holdfast/drivers/redis'
+  const open = (url) => new Redis(url, { retryStrategy: () => 20, maxRetriesPerRequest: null, commandTimeout: 20_000 }).on('error', () => {})
+  const PUSH = "redis.call('RPUSH', KEYS[1], ARGV[1]) return 1"
+  let claims = 0
+  expose({
+    async grants(locksUrl, dataUrl, wanted) {
+      const driver = redisDriver({ client: open(locksUrl), onWarning() {} })
+      const fence = redisFence({ client: open(dataUrl) })
+      let [granted, written] = [0, 0]
+      while (granted < wanted) {
+        const list = Array.from({ length: 20 }, (_, name) => ({
+          lockName: 'name ' + name, claimId: process.pid + '.' + ++claims, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 10_000, waitMs: 0,
+        })).sort(() => Math.random() - 0.5)
+        const answers = await driver.acquire(list).catch(() => [])
+        const got = list.map((claim, at) => ({ ...claim, fencingToken: answers[at]?.fencingToken })).filter(({ fencingToken }) => fencingToken)
+        granted += got.length
+        const writes = await Promise.allSettled(got.map(({ lockName, fencingToken }) =>
+          fence.run(PUSH, { token: fencingToken, keys: ['seen:' + lockName], args: [String(fencingToken)] })))
+        for (const write of writes) {
+          if (write.status === 'fulfilled') written += 1
+          else if (write.reason.code !== 'STALE_TOKEN') throw write.reason
+        }
+        await driver.release(list).catch(() => {})
+      }
+      return written
+    },
+  })
+`
+
+/** So many tasks take the lock one after the other. */
+const WAITERS = `
+  import { Redis } from 'ioredis'
+  import { DistributedLock } from 'holdfast'
+  import { redisDriver } from 'holdfast/drivers/redis'
+  let turns
+  expose({
+    async wait(url, lockName, count) {
+      const client = new Redis(url)
+      const lock = new DistributedLock({ driver: redisDriver({ client }), waiterTtlSeconds: 300 })
+      turns = Array.from({ length: count }, () => lock.withLock(lockName, () => 1, { blockingTimeoutSeconds: 120, timeoutSeconds: 120 }))
+    },
+    served: async () => (await Promise.all(turns)).length,
+  })
+`
+
+/** Counted by the server: calls of ours and messages, while the hand-offs run. */
+async function commandsPerHandOff(server: Server, lockName: string, waiters: number) {
+  const control = client(server)
+  const driver = redisDriver({ client: client(server) })
+  const lock = new DistributedLock({ driver })
+  const held = await lock.hold(lockName, { timeoutSeconds: 120 })
+  const workers: Worker[] = await Promise.all(Array.from({ length: 4 }, () => startWorker({ source: WAITERS }, LONG)))
+  await Promise.all(
+    workers.map((worker, at) => worker.call('wait', server.url, lockName, Math.floor((waiters + at) / workers.length))),
+  )
+  const allHear = async (): Promise<boolean> => {
+    const texts = (await control.hvals(`holdfast:{lock:${lockName}}:d`)).filter((text) => text.startsWith('['))
+    return texts.length === waiters && texts.every((text) => (JSON.parse(text) as unknown[])[6] === 1)
+  }
+  await until(allHear, { timeoutMs: 40_000, failure: () => `${waiters} waiters do not all stand in line` })
+  await control.config('RESETSTAT')
+  await held.release()
+  const served = await Promise.all(workers.map((worker) => worker.call('served')))
+  const info = await control.info('commandstats')
+  const calls = (command: string): number => Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(info)?.[1] ?? 0)
+  await Promise.all(workers.map((worker) => worker.kill()))
+  await lock.close()
+  const total = served.reduce((sum: number, each) => sum + Number(each), 0)
+  return { served: total, perHandOff: (calls('evalsha') + calls('eval') + calls('publish')) / total }
+}
+
+function client({ port }: Server): Redis {
+  const opened = new Redis(port, { commandTimeout: 20_000, retryStrategy: () => 20 })
+  opened.on('error', () => {})
+  clients.push(opened)
+  return opened
+}
