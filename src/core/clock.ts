@@ -58,8 +58,3 @@ export const earlier = (a: Instant, b: Instant): Instant => ({
   monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
   wallMs: Math.min(a.wallMs, b.wallMs),
 })
-
-export const latest = (a: Instant, b: Instant): Instant => ({
-  monotonicMs: Math.max(a.monotonicMs, b.monotonicMs),
-  wallMs: Math.max(a.wallMs, b.wallMs),
-})

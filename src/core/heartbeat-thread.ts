@@ -13,7 +13,7 @@ import {
 } from './heartbeat.ts'
 import type { LeaseOptions } from './lease.ts'
 import { deadlineIn, type Slot, SlotBook } from './shared-deadlines.ts'
-import { marginMs } from './trust.ts'
+import { marginMs, type TrustStart } from './trust.ts'
 
 export interface ThreadOptions {
   readonly callTimeoutMs: number
@@ -57,15 +57,16 @@ class ThreadHeartbeat implements Heartbeat {
     this.#start = { reopen, callTimeoutMs, stalledAfterMs, life: this.#life }
   }
 
-  keep(lease: Kept, sent: Instant, grantedMs: number, options: LeaseOptions): Keeping {
-    if (this.#dead || !options.heartbeat) return this.#local.keep(lease, sent, grantedMs, options)
+  keep(lease: Kept, start: TrustStart, options: LeaseOptions): Keeping {
+    if (this.#dead || !options.heartbeat) return this.#local.keep(lease, start, options)
+    const { sent, grantedMs } = start
     const id = lease.ref.claimId
     const slot = this.#slots.take(later(sent, grantedMs - marginMs(grantedMs)))
     const keeping = new ThreadKeeping(this, lease, slot, options)
     this.#keepings.set(id, keeping)
     this.#showLife()
     const { maxHoldMs } = options
-    this.#post({ type: 'keep', slot, ref: lease.ref, ttlMs: lease.ttlMs, sent, grantedMs, maxHoldMs })
+    this.#post({ type: 'keep', slot, ref: lease.ref, ttlMs: lease.ttlMs, start, maxHoldMs })
     this.schedule(lease, keeping)
     return keeping
   }
@@ -194,7 +195,7 @@ class ThreadKeeping implements Keeping {
     const { ttlMs } = this.lease
     // As if it had been granted just when its present deadline began to count.
     const sent = later(this.deadline, marginMs(ttlMs) - ttlMs)
-    this.#local = local.keep(this.lease, sent, ttlMs, this.#options)
+    this.#local = local.keep(this.lease, { sent, grantedMs: ttlMs, unansweredMs: ttlMs }, this.#options)
   }
 }
 
@@ -213,8 +214,7 @@ export type ToWorker =
       readonly slot: Slot
       readonly ref: LeaseRef & { readonly fencingToken: number }
       readonly ttlMs: number
-      readonly sent: Instant
-      readonly grantedMs: number
+      readonly start: TrustStart
       readonly maxHoldMs: number
     }
   | { readonly type: 'renew'; readonly id: string; readonly call: number; readonly ttlMs: number }

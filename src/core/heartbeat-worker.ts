@@ -44,11 +44,11 @@ class WorkerLease implements Kept {
   readonly #keeping: Keeping
   #ended = false
 
-  constructor({ slot, ref, ttlMs, sent, grantedMs, maxHoldMs }: ToWorker & { type: 'keep' }) {
+  constructor({ slot, ref, ttlMs, start, maxHoldMs }: ToWorker & { type: 'keep' }) {
     this.slot = slot
     this.ref = ref
     this.ttlMs = ttlMs
-    this.#keeping = heartbeat.keep(this, sent, grantedMs, { heartbeat: true, minHoldMs: 0, maxHoldMs })
+    this.#keeping = heartbeat.keep(this, start, { heartbeat: true, minHoldMs: 0, maxHoldMs })
   }
 
   get eventBase() {

@@ -6,12 +6,11 @@ import type { Emitter } from './events.ts'
 import type { LeaseOptions } from './lease.ts'
 import type { Link } from './link.ts'
 import type { Random } from './random.ts'
-import { Trust } from './trust.ts'
+import { Trust, type TrustStart } from './trust.ts'
 
 /** Keeps the leases of one instance alive. */
 export interface Heartbeat {
-  /** Begins with a lease whose winning request was sent at `sent` and granted for `grantedMs`. */
-  keep(lease: Kept, sent: Instant, grantedMs: number, options: LeaseOptions): Keeping
+  keep(lease: Kept, start: TrustStart, options: LeaseOptions): Keeping
   close(): Promise<void>
 }
 
@@ -48,7 +47,7 @@ export interface HeartbeatParts {
 
 /** The heartbeat on the instance's own event loop. */
 export const createHeartbeat = (parts: HeartbeatParts): Heartbeat => ({
-  keep: (lease, sent, grantedMs, options) => new LocalKeeping(parts, lease, sent, grantedMs, options),
+  keep: (lease, start, options) => new LocalKeeping(parts, lease, start, options),
   close: async () => {},
 })
 
@@ -64,10 +63,11 @@ class LocalKeeping implements Keeping {
   #askedMs = 0
   #renewAtMs = Number.POSITIVE_INFINITY
 
-  constructor(parts: HeartbeatParts, lease: Kept, sent: Instant, grantedMs: number, options: LeaseOptions) {
+  constructor(parts: HeartbeatParts, lease: Kept, start: TrustStart, options: LeaseOptions) {
+    const { sent, grantedMs } = start
     this.#parts = parts
     this.#lease = lease
-    this.#trust = new Trust(sent, grantedMs)
+    this.#trust = new Trust(start)
     this.#repeats = options.heartbeat || parts.link.driver.capabilities.expiry === 'session'
     this.#stopsAtMs = sent.monotonicMs + options.maxHoldMs
     this.#renewAtMs = this.#nextRenewal()
@@ -156,7 +156,7 @@ class LocalKeeping implements Keeping {
     const { ttlMs } = this.#lease
     const now = clock.now()
     const endMs = dueAtMs(this.deadline, now)
-    const aimMs = Math.min(ttlMs, endMs - now.monotonicMs)
+    const aimMs = Math.max(1, Math.min(ttlMs, endMs - now.monotonicMs))
     const dueMs = endMs - aimMs * (2 / 3 + random.fraction() * JITTER)
     // Powers of two, so that leases whose times differ a little share a grid.
     return agenda.round(dueMs, 2 ** Math.floor(Math.log2(aimMs / GRID)))

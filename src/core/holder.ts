@@ -106,7 +106,7 @@ export class Holder {
         )
         throw new ClosedError('the instance was closed while the claim was granted')
       }
-      const lease = new HeldLease(this.#context, claim, outcome.grant, outcome.sent, request)
+      const lease = new HeldLease(this.#context, claim, outcome, request)
       this.#leases.add(lease)
       this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs }))
       return { granted: true, lease }

@@ -1,11 +1,12 @@
 import type { Agenda } from './agenda.ts'
 import { ttlMsFrom } from './arguments.ts'
-import { type Clock, dueAtMs, type Instant, isPast } from './clock.ts'
-import type { Claim, Grant, LeaseRecord, LeaseRef } from './driver.ts'
+import { type Clock, dueAtMs, isPast } from './clock.ts'
+import type { Claim, LeaseRecord, LeaseRef } from './driver.ts'
 import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
 import type { Emitter } from './events.ts'
 import { type Heartbeat, type Keeping, type Kept, TIMER_GRAIN_MS } from './heartbeat.ts'
 import type { Link } from './link.ts'
+import type { Granted } from './wait.ts'
 
 export interface LockInfo {
   lockName: string
@@ -78,7 +79,7 @@ export class HeldLease implements Lease, Kept {
   #abort: AbortController | undefined
   #stopWatching: (() => void) | undefined
 
-  constructor(context: LeaseContext, claim: Claim, grant: Grant, sent: Instant, options: LeaseOptions) {
+  constructor(context: LeaseContext, claim: Claim, { grant, sent, unanswered }: Granted, options: LeaseOptions) {
     this.#context = context
     this.claim = claim
     this.fencingToken = grant.fencingToken
@@ -91,7 +92,8 @@ export class HeldLease implements Lease, Kept {
     if (context.link.driver.capabilities.expiry === 'session') {
       this.#stopWatching = context.link.watchLoss(claim.claimId, (cause) => this.lose(cause.message, cause))
     }
-    this.#keeping = context.heartbeat.keep(this, sent, grant.ttlMs, options)
+    const unansweredMs = unanswered ? { unansweredMs: claim.ttlMs } : {}
+    this.#keeping = context.heartbeat.keep(this, { sent, grantedMs: grant.ttlMs, ...unansweredMs }, options)
   }
 
   get ref(): LeaseRef & { readonly fencingToken: number } {

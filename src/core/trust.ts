@@ -1,4 +1,4 @@
-import { earlier, type Instant, later, latest } from './clock.ts'
+import { earlier, type Instant, later } from './clock.ts'
 
 /** What is held back from a lease's time, for clocks that run at slightly different rates: 1 % and 2 ms. */
 export const marginMs = (ttlMs: number): number => ttlMs * 0.01 + 2
@@ -16,10 +16,12 @@ export const trustedUntil = (sent: Instant, ttlMs: number): Instant => later(sen
 export class Trust {
   #deadline: Instant
   #endsAtMs: number
-  #unansweredMs = Number.POSITIVE_INFINITY
+  /** The shortest of what was sent and never answered. */
+  #unansweredMs: number
   #underWay: UnderWay[] = []
 
-  constructor(sent: Instant, ttlMs: number) {
+  constructor({ sent, grantedMs: ttlMs, unansweredMs = Number.POSITIVE_INFINITY }: TrustStart) {
+    this.#unansweredMs = unansweredMs
     this.#deadline = trustedUntil(sent, ttlMs)
     this.#endsAtMs = sent.monotonicMs + ttlMs
   }
@@ -49,9 +51,11 @@ export class Trust {
   confirmed(renewal: UnderWay): void {
     this.#settle(renewal)
     const sureMs = Math.min(renewal.sureMs, this.#unansweredMs)
+    const deadline = trustedUntil(renewal.sent, sureMs)
     // A renewal that was sent before one that is already confirmed proves nothing new.
-    this.#deadline = latest(this.#deadline, trustedUntil(renewal.sent, sureMs))
-    this.#endsAtMs = Math.max(this.#endsAtMs, renewal.sent.monotonicMs + sureMs)
+    if (deadline.monotonicMs <= this.#deadline.monotonicMs) return
+    this.#deadline = deadline
+    this.#endsAtMs = renewal.sent.monotonicMs + sureMs
   }
 
   unanswered(renewal: UnderWay): void {
@@ -62,6 +66,15 @@ export class Trust {
   #settle(renewal: UnderWay): void {
     this.#underWay = this.#underWay.filter((each) => each !== renewal)
   }
+}
+
+/** What is known of a lease when it begins. */
+export interface TrustStart {
+  /** When the winning request was sent. */
+  readonly sent: Instant
+  readonly grantedMs: number
+  /** The time to live of an earlier request for the same lease whose answer never came. It may still arrive, and set the lease's end to that. */
+  readonly unansweredMs?: number
 }
 
 export interface UnderWay {

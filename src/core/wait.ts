@@ -1,6 +1,6 @@
 import type { Agenda, Task } from './agenda.ts'
 import { backoffMs } from './backoff.ts'
-import { type Clock, type Instant, isPast } from './clock.ts'
+import { type Clock, dueAtMs, type Instant } from './clock.ts'
 import type { Claim, Grant, Refusal } from './driver.ts'
 import { AbortedError, type HoldfastError, StoreError } from './errors.ts'
 import type { Emitter } from './events.ts'
@@ -16,9 +16,16 @@ export interface WaitParts {
   readonly events: Emitter
 }
 
-export type Outcome =
-  | { readonly granted: true; readonly grant: Grant; readonly sent: Instant }
-  | { readonly granted: false; readonly refusal: Refusal | undefined }
+export type Outcome = Granted | { readonly granted: false; readonly refusal: Refusal | undefined }
+
+export interface Granted {
+  readonly granted: true
+  readonly grant: Grant
+  /** When the request was sent that the lease is trusted from. */
+  readonly sent: Instant
+  /** A request of this claim was never answered, and may still reach the store: it would start the lease's time anew. */
+  readonly unanswered: boolean
+}
 
 /**
  * One claim from its first request to its end: granted, refused, given up.
@@ -43,6 +50,7 @@ export class PendingClaim implements Task, Waiter {
   #asking = false
   #askedSent: Instant | undefined
   #wokenWhileAsking = false
+  #unanswered = false
   #nextAskMs = Number.POSITIVE_INFINITY
   #tries = 0
   #refusal: Refusal | undefined
@@ -86,14 +94,18 @@ export class PendingClaim implements Task, Waiter {
   }
 
   granted(grant: Grant): void {
-    // While a request is under way its answer will say the same; taking the grant now would let that request arrive
-    // after the lock was given back, and take it anew for nobody.
-    if (this.#done || this.#asking || this.#askedSent === undefined) return
+    if (this.#done || this.#askedSent === undefined) return
+    if (this.#asking) {
+      // Taking the grant now would let the request that is under way arrive after the lock was given back, and take it anew for nobody. But its
+      // answer may be older than the grant, and say no.
+      this.#wokenWhileAsking = true
+      return
+    }
     // A message can be overtaken by the answer to a later question: only a grant that was made after the last refusal came after the last question
     // was sent, and can be trusted from there. Whenever that is not enough, the store is asked, which will say "already yours".
     const refusedAtMs = this.#refusal?.answeredAtMs ?? Number.POSITIVE_INFINITY
     const isNews = this.#failure === undefined && grant.acquiredAtMs >= refusedAtMs
-    if (isNews && this.#isTrusted(grant, this.#askedSent)) this.#take(grant, this.#askedSent)
+    if (isNews && this.#trustedMs(grant, this.#askedSent) > grant.ttlMs / 2) this.#take(grant, this.#askedSent)
     else this.#ask()
   }
 
@@ -148,6 +160,7 @@ export class PendingClaim implements Task, Waiter {
       (error: HoldfastError) => {
         this.#asking = false
         this.#askedSent ??= sent
+        this.#unanswered = true
         if (this.#done) this.#withdraw()
         else this.#failed(error)
       },
@@ -155,16 +168,17 @@ export class PendingClaim implements Task, Waiter {
   }
 
   #take(grant: Grant, sent: Instant): void {
-    if (!this.#isTrusted(grant, sent)) {
+    if (this.#trustedMs(grant, sent) <= 0) {
       this.#failed(new StoreError(`the grant of "${this.claim.lockName}" arrived after its lease had ended`))
       return
     }
     this.#finish()
-    this.#resolve({ granted: true, grant, sent })
+    this.#resolve({ granted: true, grant, sent, unanswered: this.#unanswered })
   }
 
-  #isTrusted(grant: Grant, sent: Instant): boolean {
-    return !isPast(trustedUntil(sent, grant.ttlMs), this.#parts.clock.now())
+  #trustedMs(grant: Grant, sent: Instant): number {
+    const now = this.#parts.clock.now()
+    return dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs
   }
 
   #refused(refusal: Refusal, sent: Instant): void {
@@ -186,7 +200,7 @@ export class PendingClaim implements Task, Waiter {
     void this.#parts.link.listen().then((listeningSinceMs) => {
       if (this.#done || this.#asking) return
       // Whatever was released between the question and the subscription was not heard of.
-      if (listeningSinceMs !== undefined && listeningSinceMs > sent.monotonicMs) this.#ask()
+      if (listeningSinceMs !== undefined && listeningSinceMs >= sent.monotonicMs) this.#ask()
       else this.#askIn(this.#pollMs(refusal, listeningSinceMs !== undefined))
     })
   }

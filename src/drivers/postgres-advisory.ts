@@ -89,10 +89,18 @@ function driverOn(
     })
   }
 
+  /** With a second one at hand, for whoever is the first to wait. */
+  async function openMain(): Promise<Session> {
+    const session = await openSession()
+    // Not at the same time: what one finds out about a pooler must not be disturbed by the other.
+    await waiting.prepare().catch(() => {})
+    return session
+  }
+
   /** The one connection that carries the locks that were free when asked for. */
   async function mainSession(isClosing = false): Promise<Session> {
     if (closed && !isClosing) throw new ClosedError('the postgres-advisory driver is closed')
-    main ??= openSession()
+    main ??= openMain()
     const opening = main
     try {
       const session = await opening
@@ -194,8 +202,7 @@ function driverOn(
         const refused = claims.filter((_, index) => leases[index] === undefined)
         // In the server's queue it is told; without a place there it has to look for itself.
         const started = refused.filter((claim) => claim.waitMs > 0 && waiting.start(claim, askingOf(claim)))
-        const stands = await waiting.standing(started, STANDING_MS)
-        const rows = await locksOf(refused, [...stands.values()])
+        const rows = await locksOf(refused, await waiting.standing(started, STANDING_MS))
         // Got here while a connection stood in line for it: that one need not stand there any more.
         await Promise.all(claims.filter((_, index) => leases[index] !== undefined).map((claim) => waiting.stop(claim)))
         return claims.map((claim, index): AcquireAnswer => {
@@ -205,7 +212,7 @@ function driverOn(
             return grantOf(claim, lease)
           }
           const holder = holderOf(claim.lockName, rows)
-          const polls = claim.waitMs > 0 && !stands.has(claim.claimId)
+          const polls = claim.waitMs > 0 && !started.includes(claim)
           return { granted: false, ...(holder && { holder }), ...(polls && { askAgainMs: POLL_MS }) }
         })
       }),

@@ -9,12 +9,10 @@ import type { Lease, LockInfo } from '../core/lease.ts'
  * and has to ask the store like anybody else.
  */
 export class Reentry {
-  readonly #frames = new AsyncLocalStorage<Frame>()
-
   async run<T>(lease: Lease, callback: () => Promise<T>): Promise<T> {
-    const frame: Frame = { lease, outer: this.#frames.getStore(), inner: [], ended: false }
+    const frame: Frame = { owner: this, lease, outer: frames.getStore(), inner: [], ended: false }
     try {
-      return await this.#frames.run(frame, callback)
+      return await frames.run(frame, callback)
     } finally {
       frame.ended = true
     }
@@ -38,14 +36,18 @@ export class Reentry {
   }
 
   #frameOf(lockName: string): Frame | undefined {
-    for (let frame = this.#frames.getStore(); frame !== undefined; frame = frame.outer) {
-      if (!frame.ended && frame.lease.lockName === lockName) return frame
+    for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
+      if (!frame.ended && frame.owner === this && frame.lease.lockName === lockName) return frame
     }
     return undefined
   }
 }
 
+/** One for all instances: Node visits every storage that was ever used for every promise that is made. */
+const frames = new AsyncLocalStorage<Frame>()
+
 interface Frame {
+  readonly owner: Reentry
   readonly lease: Lease
   readonly outer: Frame | undefined
   inner: InnerLease[]

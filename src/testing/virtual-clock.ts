@@ -150,9 +150,9 @@ export class VirtualClock implements Clock {
     }
   }
 
-  /** As Node's: whole milliseconds, at least one. */
+  /** As Node's: whole milliseconds, at least one, and one for what is no number. */
   setTimer(run: () => void, delayMs: number): Timer {
-    const atMs = this.now().monotonicMs + Math.max(Math.trunc(delayMs), 1)
+    const atMs = this.now().monotonicMs + (delayMs >= 1 ? Math.trunc(delayMs) : 1)
     let event: Timer | undefined
     let over = false
     this.#timers += 1

@@ -19,13 +19,13 @@ describe('rule 2: a lease is trusted until the time of sending + ttl − margin'
   })
 
   it('a shorter renewal counts from its sending, before its answer', () => {
-    const trust = new Trust(start, 30_000)
+    const trust = new Trust({ sent: start, grantedMs: 30_000 })
     trust.sending(later(start, 10), 100)
     expect(trust.deadline).toEqual(trustedUntil(later(start, 10), 100))
   })
 
   it('failure 3: a renewal that is sent after the machine slept does not lengthen the trust by the other clock', () => {
-    const trust = new Trust(start, 60_000)
+    const trust = new Trust({ sent: start, grantedMs: 60_000 })
     const slept = { monotonicMs: start.monotonicMs + 10, wallMs: start.wallMs + 50_000 }
     trust.sending(slept, 30_000)
     expect(trust.deadline.wallMs).toBe(trustedUntil(start, 60_000).wallMs)
@@ -33,10 +33,16 @@ describe('rule 2: a lease is trusted until the time of sending + ttl − margin'
   })
 
   it('a renewal whose answer never came may still shorten the lease, whatever is confirmed after it', () => {
-    const trust = new Trust(start, 30_000)
+    const trust = new Trust({ sent: start, grantedMs: 30_000 })
     trust.unanswered(trust.sending(start, 1_000))
     trust.confirmed(trust.sending(later(start, 500), 60_000))
     expect(trust.deadline).toEqual(trustedUntil(later(start, 500), 1_000))
+  })
+
+  it('a request for the same lease whose answer never came may still arrive after an extension', () => {
+    const trust = new Trust({ sent: start, grantedMs: 500, unansweredMs: 500 })
+    trust.confirmed(trust.sending(later(start, 100), 60_000))
+    expect(trust.deadline).toEqual(trustedUntil(later(start, 100), 500))
   })
 
   it('never outlives what the store has, in whatever order renewals arrive there', () => {
@@ -49,7 +55,7 @@ describe('rule 2: a lease is trusted until the time of sending + ttl − margin'
     fc.assert(
       fc.property(fc.array(renewal, { maxLength: 6 }), fc.nat(8_000), (renewals, lookMs) => {
         const ttlMs = 2_000
-        const trust = new Trust(start, ttlMs)
+        const trust = new Trust({ sent: start, grantedMs: ttlMs })
         let storeEndsMs = ttlMs
         const steps = renewals.flatMap(({ sentMs, ttlMs: ms, arrivesAfterMs, answerAfterMs }) => {
           const sent = later(start, sentMs)

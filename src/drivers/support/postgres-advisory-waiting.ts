@@ -56,22 +56,17 @@ export class AdvisoryWaiting {
     return true
   }
 
-  /**
-   * Which of these claims stand in line, and the process ids of the connections that do it for them. A connection that is not open within `withinMs` stands by
-   * when it is, for the next question: nobody shall stand in line later than it was told.
-   */
-  async standing(claims: readonly LeaseRef[], withinMs: number): Promise<ReadonlyMap<string, string>> {
+  /** The process ids of the connections that stand in line for these claims; within a bound, those that have to be opened first as well. */
+  async standing(claims: readonly LeaseRef[], withinMs: number): Promise<readonly string[]> {
     const places = claims.flatMap(({ claimId }) => this.#places.get(claimId) ?? [])
     if (places.length > 0) await Promise.race([Promise.all(places.map(({ sent }) => sent)), sleep(withinMs)])
-    const pids = new Map<string, string>()
-    for (const place of places) {
-      if (place.session !== undefined && !place.over) pids.set(place.claim.claimId, place.session.pid)
-      else {
-        place.over = true
-        this.#forget(place)
-      }
-    }
-    return pids
+    return places.flatMap(({ session, over }) => (session === undefined || over ? [] : session.pid))
+  }
+
+  /** Has a connection ready, so that the first who waits need not wait for that. */
+  async prepare(): Promise<void> {
+    if (this.#parts.most === 0 || this.#idle.length > 0 || this.#places.size > 0) return
+    this.#standBy(await this.#parts.open())
   }
 
   /** A claim has its lease and knows it: it dies no more for want of being heard of. */

@@ -41,6 +41,7 @@ export class Session {
   readonly #connection: DedicatedConnection
   readonly #pid: string
   readonly #room: number
+  readonly #word: string
   #xid = '0'
   #lost: Error | undefined
   readonly #onLost: (session: Session, cause: Error) => void
@@ -53,6 +54,7 @@ export class Session {
     this.#connection = connection
     this.#pid = identity['pid'] as string
     this.#room = Number(identity['room'])
+    this.#word = identity['word'] as string
     this.#onLost = onLost
     connection.keepAlive(false)
   }
@@ -75,9 +77,9 @@ export class Session {
       const [identity] = await connection.query(advisoryStatements.identity, [word])
       // The server itself says at the start of a connection who serves it; a pooler makes something up.
       if (connection.serverPid !== identity?.['pid']) await proveSession(connections, identity as Row, word)
-      await connection.script(PREPARE)
+      await connection.script(preparation(word))
       if (ended !== undefined) throw ended
-      session = new Session(connection, identity as Row, onLost)
+      session = new Session(connection, { ...identity, word }, onLost)
       return session
     } catch (error) {
       await connection.end().catch(() => {})
@@ -191,10 +193,16 @@ export class Session {
     if (this.#lost !== undefined) throw storeErrorFrom(this.#lost)
     const board = writeBoard(this.#entries(asking), this.#room)
     try {
-      const [row] = await this.#connection.query(`${board}${execution(name, values)}`, undefined, timeoutMs)
+      const [row] = await this.#connection.query(`${board}${execution(name, this.#word, values)}`, undefined, timeoutMs)
       if (row?.['pid'] === this.#pid) return row
       throw new StoreError(POOLER)
     } catch (error) {
+      // This session has prepared it: whoever does not know of it is another one.
+      if (sqlState(error) === '26000') {
+        const pooler = new UnsupportedError(POOLER)
+        this.#destroy(pooler)
+        throw pooler
+      }
       // 57P..: the server says that it is ending the session.
       if (sqlState(error)?.startsWith('57P') ?? true) this.#destroy(storeErrorFrom(error))
       throw error
@@ -225,12 +233,13 @@ const isTimeout = (error: unknown): boolean =>
 
 /** Prepared once for each session: with a board in front of it, hardly a text is sent twice, and planning would take longer than the locks. */
 const PREPARED = ['try', 'wait', 'unlock', 'still'] as const
-const PREPARE = PREPARED.map((name) => `PREPARE holdfast_${name} AS ${advisoryStatements[name]};`).join('\n')
+const preparation = (word: string): string =>
+  PREPARED.map((name) => `PREPARE holdfast_${name}_${word} AS ${advisoryStatements[name]};`).join('\n')
 
 /** Values are lists of numbers and truth values, so nothing in them can be taken for SQL. */
-function execution(name: (typeof PREPARED)[number], values: readonly string[]): string {
+function execution(name: (typeof PREPARED)[number], word: string, values: readonly string[]): string {
   for (const value of values) assert(/^[-0-9a-z,{}]*$/.test(value), `not a list of numbers: ${value}`)
-  return `EXECUTE holdfast_${name}${values.length === 0 ? '' : `(${values.map((value) => `'${value}'`).join(', ')})`}`
+  return `EXECUTE holdfast_${name}_${word}${values.length === 0 ? '' : `(${values.map((value) => `'${value}'`).join(', ')})`}`
 }
 
 /**

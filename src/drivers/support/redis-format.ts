@@ -45,6 +45,8 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
       const holder = first === '' && endMs === -1 ? undefined : readLease(lockName, first, endMs)
       return {
         granted: false,
+        // On the same clock as a grant's beginning, so that a message which crosses this answer can be told from one that is older.
+        answeredAtMs: nowMs,
         ...(holder && { holder }),
         ...(ahead >= 0 && { ahead }),
         ...(askAgainMs >= 0 && { askAgainMs }),
