@@ -32,6 +32,7 @@ export {
   NotAcquiredError,
   NotHeldError,
   OverloadError,
+  StaleTokenError,
   StoreError,
   UnsupportedError,
 } from './core/errors.ts'

@@ -133,7 +133,9 @@ describe('the code in README and docs', () => {
   })
 
   test('is left unrun only where it has to be', () => {
-    expect(blocks.filter(({ runs }) => !runs).length).toBeLessThanOrEqual(blocks.length / 4)
+    // The pages of the stores that are servers: what they show runs in those drivers' own tests and in examples/.
+    const ours = blocks.filter(({ title }) => !/docs\/drivers\/(?:postgres|redis|redlock)/.test(title))
+    expect(ours.filter(({ runs }) => !runs).length).toBeLessThanOrEqual(ours.length / 8)
   })
 })
 

@@ -10,6 +10,7 @@ export type HoldfastErrorCode =
   | 'CLOSED'
   | 'UNSUPPORTED'
   | 'OVERLOADED'
+  | 'STALE_TOKEN'
 
 /**
  * What every error of this library is. `code` is a literal in each class, so that a `switch` on it is checked by the compiler, and it
@@ -109,6 +110,24 @@ export class UnsupportedError extends HoldfastError {
 export class OverloadError extends HoldfastError {
   override readonly name = 'OverloadError'
   readonly code = 'OVERLOADED'
+}
+
+/** A protected resource refused a write: it has seen a larger fencing token, so whoever sent this one has lost its lock without knowing it. */
+export class StaleTokenError extends HoldfastError {
+  override readonly name = 'StaleTokenError'
+  readonly code = 'STALE_TOKEN'
+  readonly resource: string
+  readonly fencingToken: number
+  /** The largest that was seen, where the guard tells. */
+  readonly largestToken: number | undefined
+
+  constructor(resource: string, fencingToken: number, largestToken?: number, options?: ErrorOptions) {
+    const seen = largestToken === undefined ? 'a larger one' : String(largestToken)
+    super(`the write to "${resource}" with fencing token ${fencingToken} was refused: ${seen} has been seen`, options)
+    this.resource = resource
+    this.fencingToken = fencingToken
+    this.largestToken = largestToken
+  }
 }
 
 function describe(value: unknown): string {

@@ -32,12 +32,12 @@ import { Listening } from './support/postgres-listen.ts'
 import { latestVersion, migrate, readVersion, statementsFor } from './support/postgres-migrate.ts'
 import { postgresUrl } from './support/postgres-url.ts'
 
+export { StaleTokenError } from '../core/errors.ts'
 export type { PgClient, PgPool, PostgresClient, PostgresSql } from './support/postgres-client.ts'
 export {
   type FenceOptions,
   type PostgresTransaction,
   postgresFence,
-  StaleTokenError,
 } from './support/postgres-fence.ts'
 export { migrationScript } from './support/postgres-migrate.ts'
 

@@ -6,6 +6,7 @@ import { type RedisDriver, type ReplicaWait, redisCapabilities, redisDriverOn } 
 import { inTime } from './support/redis-errors.ts'
 import { openClient } from './support/redis-open.ts'
 
+export { StaleTokenError } from '../core/errors.ts'
 export type { RedisWarning } from './support/redis-checks.ts'
 export type { RedisClient } from './support/redis-connection.ts'
 export type { RedisDriver } from './support/redis-driver.ts'
@@ -14,7 +15,6 @@ export {
   type RedisFence,
   type RedisFenceOptions,
   redisFence,
-  StaleTokenError,
   type Token,
 } from './support/redis-fence.ts'
 

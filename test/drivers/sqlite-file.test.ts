@@ -233,8 +233,8 @@ describe('sqlite alone: a network share is refused, from Linux’s table of moun
   const table = [
     '23 28 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:14 - proc proc rw',
     '28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard',
-    '97 28 0:45 / /home rw,relatime shared:50 - nfs4 server:/export/home rw,vers=4.2,rsize=1048576,hard,proto=tcp',
-    '98 97 254:3 / /home/local rw,relatime - xfs /dev/vdb1 rw,attr2',
+    '97 28 0:45 / /shared rw,relatime shared:50 - nfs4 server:/export/shared rw,vers=4.2,rsize=1048576,hard,proto=tcp',
+    '98 97 254:3 / /shared/local rw,relatime - xfs /dev/vdb1 rw,attr2',
     '99 28 0:46 / /mnt/team\\040share rw,relatime shared:52 master:3 - cifs //server/team\\040share rw,vers=3.1.1',
     '100 28 0:47 / /mnt/over rw - nfs server:/old rw',
     '101 100 0:48 / /mnt/over rw - tmpfs tmpfs rw,size=64k',
@@ -243,10 +243,10 @@ describe('sqlite alone: a network share is refused, from Linux’s table of moun
   ].join('\n')
   it.each<[string, string | undefined, string]>([
     ['/var/lib/app', undefined, 'the root’s own file system'],
-    ['/home', 'nfs4', 'the mount’s own folder'],
-    ['/home/ann/.local/state', 'nfs4', 'below a mount'],
-    ['/home/local/ann', undefined, 'a local disk mounted within a share'],
-    ['/homely', undefined, 'a name that only begins alike'],
+    ['/shared', 'nfs4', 'the mount’s own folder'],
+    ['/shared/ann/.local/state', 'nfs4', 'below a mount'],
+    ['/shared/local/ann', undefined, 'a local disk mounted within a share'],
+    ['/sharedly', undefined, 'a name that only begins alike'],
     ['/mnt/team share/locks', 'cifs', 'a space in the path, which the table writes as \\040'],
     ['/mnt/over/locks', undefined, 'a later mount hides an earlier one on the same place'],
     ['/mnt/back\\slash', 'fuse.sshfs', 'a backslash in the path'],

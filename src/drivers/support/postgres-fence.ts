@@ -1,22 +1,9 @@
+import { StaleTokenError } from '../../core/errors.ts'
 import { sqlState } from './postgres-errors.ts'
 import { statementsFor } from './postgres-migrate.ts'
 import { type PostgresTransaction, queryIn } from './postgres-transaction.ts'
 
 export type { PostgresTransaction } from './postgres-transaction.ts'
-
-/** The write was refused: its lease was lost, and somebody with a higher token has written since. The transaction has to be rolled back. */
-export class StaleTokenError extends Error {
-  override readonly name = 'StaleTokenError'
-  readonly code = 'STALE_TOKEN'
-  readonly resource: string
-  readonly fencingToken: number
-
-  constructor(resource: string, fencingToken: number, options?: ErrorOptions) {
-    super(`the fencing token ${fencingToken} is stale: "${resource}" has seen a larger one`, options)
-    this.resource = resource
-    this.fencingToken = fencingToken
-  }
-}
 
 export interface FenceOptions {
   readonly schema?: string
@@ -36,7 +23,7 @@ export async function postgresFence(
   try {
     await queryIn(transaction, statementsFor(schema).fence, [resource, String(fencingToken)])
   } catch (error) {
-    if (isStale(error)) throw new StaleTokenError(resource, fencingToken, { cause: error })
+    if (isStale(error)) throw new StaleTokenError(resource, fencingToken, undefined, { cause: error })
     throw error
   }
 }

@@ -1,27 +1,9 @@
-import { InvalidArgumentError } from '../../core/errors.ts'
+import { InvalidArgumentError, StaleTokenError } from '../../core/errors.ts'
 import { connectionOf, type RedisClient } from './redis-connection.ts'
 import { inTime } from './redis-errors.ts'
 import { siblingKey } from './redis-keys.ts'
 import { runScript, type Script, scriptOf } from './redis-scripts.ts'
 import { readProtocol } from './sql-file.ts'
-
-/** A write came with a smaller fencing token than one before it: whoever sent it has lost its lock, and did not know it. */
-export class StaleTokenError extends Error {
-  override readonly name = 'StaleTokenError'
-  readonly code = 'STALE_TOKEN'
-  readonly resource: string
-  readonly fencingToken: number
-  readonly largestToken: number
-
-  constructor(resource: string, fencingToken: number, largestToken: number) {
-    super(
-      `the write to "${resource}" with fencing token ${fencingToken} was refused: ${largestToken} has already been seen`,
-    )
-    this.resource = resource
-    this.fencingToken = fencingToken
-    this.largestToken = largestToken
-  }
-}
 
 export interface RedisFenceOptions {
   /** Where the protected data is: it need not be the server that keeps the locks. */
