@@ -4,6 +4,7 @@ import { defineConfig } from 'vitest/config'
 export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
+    globalSetup: ['test/harness/global-setup.ts'],
     reporters: ['dot'],
     // The tests wait far more than they compute. On two cores vitest's own choice is one file after the other.
     maxWorkers: Math.max(2, availableParallelism() - 1),

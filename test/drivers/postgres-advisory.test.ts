@@ -1,16 +1,11 @@
 import pg from 'pg'
 import postgres from 'postgres'
-import { afterAll, beforeAll, describe, it } from 'vitest'
+import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { capabilities, type PostgresClient, postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
 import { type ConformanceStore, driverConformance } from '../../src/testing/index.ts'
-import { type Server, startPostgres } from '../harness/servers.ts'
 
-let server: Server
-beforeAll(async () => {
-  server = await startPostgres()
-})
-afterAll(() => server[Symbol.asyncDispose]())
+const url = inject('servers').postgres ?? ''
 
 const runner = { describe: describe.concurrent, it: it.concurrent, beforeAll, afterAll }
 
@@ -18,15 +13,14 @@ driverConformance({
   runner,
   name: 'postgres-advisory through pg',
   capabilities,
-  open: () => openStore(() => new pg.Pool({ connectionString: server.url, application_name: nextName() })),
+  open: () => openStore(() => new pg.Pool({ connectionString: url, application_name: nextName() })),
 })
 
 driverConformance({
   runner,
   name: 'postgres-advisory through postgres',
   capabilities,
-  open: () =>
-    openStore(() => postgres(server.url, { connection: { application_name: nextName() }, onnotice: () => {} })),
+  open: () => openStore(() => postgres(url, { connection: { application_name: nextName() }, onnotice: () => {} })),
 })
 
 let names = 0
@@ -39,7 +33,7 @@ const nextName = (): string => {
 async function openStore(create: () => PostgresClient & { end(): Promise<unknown> }): Promise<ConformanceStore> {
   const opened = new Map<Driver, string>()
   const pools: { end(): Promise<unknown> }[] = []
-  const admin = new pg.Pool({ connectionString: server.url, max: 2 })
+  const admin = new pg.Pool({ connectionString: url, max: 2 })
   return {
     async driver() {
       const client = create()

@@ -1,12 +1,6 @@
-import { afterAll, beforeAll, expect, test, vi } from 'vitest'
-import { type Server, startPostgres } from '../harness/servers.ts'
+import { expect, inject, test, vi } from 'vitest'
 
-let server: Server
-beforeAll(async () => {
-  server = await startPostgres()
-  process.env['DATABASE_URL'] = server.url
-})
-afterAll(() => server[Symbol.asyncDispose]())
+process.env['DATABASE_URL'] = inject('servers').postgres ?? ''
 
 test('examples/postgres/fencing.ts: a paused process’s late UPDATE is refused', async () => {
   expect(await said(() => import('../../examples/postgres/fencing.ts'))).toEqual([

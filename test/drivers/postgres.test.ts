@@ -1,17 +1,13 @@
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import postgres from 'postgres'
-import { afterAll, beforeAll, describe, it } from 'vitest'
+import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import { capabilities, type PostgresClient, postgresDriver } from '../../src/drivers/postgres.ts'
 import { type ConformanceStore, driverConformance } from '../../src/testing/index.ts'
 import { type ShiftedClock, shiftedClock } from '../harness/clock-shim.ts'
 import { type Server, startPostgres } from '../harness/servers.ts'
 
-let server: Server
-beforeAll(async () => {
-  server = await startPostgres()
-})
-afterAll(() => server[Symbol.asyncDispose]())
+const url = inject('servers').postgres ?? ''
 
 const runner = { describe: describe.concurrent, it: it.concurrent, beforeAll, afterAll }
 
@@ -19,7 +15,7 @@ driverConformance({
   runner,
   name: 'postgres through pg',
   capabilities,
-  open: () => openStore(throughPg(server.url)),
+  open: () => openStore(throughPg(url)),
   breakable: {
     open: openHurtStore,
     async loseData(store) {
@@ -41,7 +37,7 @@ driverConformance({
   runner,
   name: 'postgres through postgres',
   capabilities,
-  open: () => openStore(throughSql(server.url)),
+  open: () => openStore(throughSql(url)),
 })
 
 interface Opened {

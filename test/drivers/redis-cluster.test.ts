@@ -1,20 +1,9 @@
 import { once } from 'node:events'
 import { Cluster } from 'ioredis'
 import { createCluster } from 'redis'
-import { afterAll, beforeAll, describe, it } from 'vitest'
+import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import { capabilities, type RedisClient, redisDriver } from '../../src/drivers/redis.ts'
 import { type ConformanceStore, driverConformance } from '../../src/testing/index.ts'
-import { type RedisCluster, startRedisCluster } from '../harness/servers.ts'
-
-let cluster: RedisCluster | undefined
-
-beforeAll(async () => {
-  cluster = await startRedisCluster()
-})
-
-afterAll(async () => {
-  await cluster?.[Symbol.asyncDispose]()
-})
 
 driverConformance({
   runner: { describe: describe.concurrent, it: it.concurrent, beforeAll, afterAll },
@@ -35,7 +24,7 @@ interface Opened {
   close(): void
 }
 
-const ports = (): number[] => cluster?.nodes.map(({ port }) => port) ?? []
+const ports = (): number[] => (inject('servers').cluster ?? []).map((url) => Number(new URL(url).port))
 
 async function openThroughIoredis(): Promise<Opened> {
   const client = new Cluster(

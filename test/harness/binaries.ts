@@ -28,6 +28,14 @@ export async function findBinaries<Name extends BinaryName>(names: readonly Name
   return Object.fromEntries(names.map((name) => [name, look(name) ?? fail(name)])) as Record<Name, Binary>
 }
 
+/** Fetches all that the tests need and this machine lacks, in one go, before test files run side by side. */
+export async function provision(): Promise<void> {
+  await findBinaries(Object.keys(DEBIAN_PACKAGES) as BinaryName[])
+  const python = await run('/usr/bin/python3', ['-c', 'import redis'], { timeout: 20_000 }).catch(() => undefined)
+  // Who is not root has to install it: a Python package cannot be used from where it was unpacked.
+  if (python === undefined && process.getuid?.() === 0 && onPath('apt-get')) await install(['python3-redis'])
+}
+
 const DEBIAN_PACKAGES = {
   'redis-server': 'redis-server',
   postgres: 'postgresql',
