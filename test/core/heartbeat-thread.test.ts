@@ -67,7 +67,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
 
   it('a renewal by the caller goes through the thread, longer and shorter', async () => {
     const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
-    const lease = await lock.hold('extended', { timeoutSeconds: 0.5 })
+    const lease = await lock.hold('extended', { timeoutSeconds: 5 })
     expect(await lease.extend(60)).toBe(true)
     expect(lease.expiresAt.getTime() - lease.acquiredAt.getTime()).toBeGreaterThan(59_000)
     expect(await lease.release()).toBe(true)
@@ -78,7 +78,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
   it('a lease that the store has ended is lost, and the main thread is told', async () => {
     const driver = await open()
     const lock = new DistributedLock({ driver, heartbeatThread: true })
-    const lease = await lock.hold('taken away', { timeoutSeconds: 0.5 })
+    const lease = await lock.hold('taken away', { timeoutSeconds: 1 })
     const aborted = new Promise((resolve) => lease.signal.addEventListener('abort', resolve))
     const [record] = (await driver.inspect({ lockName: 'taken away' })).leases
     if (record === undefined) throw new Error('there is no lease')
@@ -95,8 +95,8 @@ describe('rule 4: the heartbeat in a worker thread', () => {
       reopen: { module: new URL('no-such-module.mjs', import.meta.url).href, name: 'open', args: [] },
     }
     const lock = new DistributedLock({ driver: broken, heartbeatThread: true })
-    const lease = await lock.hold('orphaned', { timeoutSeconds: 1.5 })
-    await sleep(3_500) // several times its time to live
+    const lease = await lock.hold('orphaned', { timeoutSeconds: 3 })
+    await sleep(4_500) // more than times its time to live
     expect(lease.held).toBe(true)
     expect(await lease.release()).toBe(true)
     await lock.close()
