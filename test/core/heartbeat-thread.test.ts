@@ -33,9 +33,9 @@ describe('rule 4: the heartbeat in a worker thread', () => {
 
   it('keeps a lease while the event loop is blocked for several times its time to live', async () => {
     const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
-    const lease = await lock.hold('blocked', { timeoutSeconds: 1.2 })
+    const lease = await lock.hold('blocked', { timeoutSeconds: 2 })
     await renewedOnce(lease)
-    blockEventLoop(2_600)
+    blockEventLoop(4_200)
     expect(lease.held).toBe(true)
     expect(lease.signal.aborted).toBe(false)
     const rival = new DistributedLock({ driver: await open() })
@@ -96,7 +96,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     }
     const lock = new DistributedLock({ driver: broken, heartbeatThread: true })
     const lease = await lock.hold('orphaned', { timeoutSeconds: 3 })
-    await sleep(4_500) // more than times its time to live
+    await sleep(4_500) // longer than its time to live
     expect(lease.held).toBe(true)
     expect(await lease.release()).toBe(true)
     await lock.close()
