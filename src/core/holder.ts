@@ -9,7 +9,7 @@ import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS } from './limits.ts'
 import { closeLink, type Link, openLink } from './link.ts'
 import type { Random } from './random.ts'
-import { PendingClaim } from './wait.ts'
+import { PendingClaim, type WaitParts } from './wait.ts'
 
 export interface HolderOptions {
   readonly driver: Driver
@@ -48,7 +48,7 @@ export class Holder {
   readonly #options: HolderOptions
   readonly #agenda: Agenda
   readonly #heartbeat: Heartbeat
-  readonly #context: LeaseContext
+  readonly #context: LeaseContext & WaitParts
   readonly #pending = new Set<PendingClaim>()
   readonly #leases = new Set<HeldLease>()
   readonly #claimPrefix: string
@@ -90,8 +90,7 @@ export class Holder {
     }
     const claim = this.#claim(request)
     const { lockName, holderId, claimId } = claim
-    const parts = { ...this.#context, random: this.#options.random }
-    const pending = new PendingClaim(parts, claim, request.waitMs, request.signal)
+    const pending = new PendingClaim(this.#context, claim, request.waitMs, request.signal)
     this.#pending.add(pending)
     try {
       const outcome = await pending.outcome

@@ -94,8 +94,8 @@ export class PendingClaim implements Task, Waiter {
   }
 
   granted(grant: Grant): void {
-    if (this.#done || this.#askedSent === undefined) return
-    if (this.#asking) {
+    if (this.#done) return
+    if (this.#asking || this.#askedSent === undefined) {
       // Taking the grant now would let the request that is under way arrive after the lock was given back, and take it anew for nobody. But its
       // answer may be older than the grant, and say no.
       this.#wokenWhileAsking = true
