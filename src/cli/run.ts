@@ -43,7 +43,8 @@ export async function main(args: readonly string[]): Promise<number> {
     }
     const running = superviseCommand(command, result.lease, request.ttlMs)
     // Only now that signals go to the command: without anybody listening, the next one would end us and leave it behind.
-    for (const signal of INTERRUPTS) process.off(signal, interrupt)
+    // From here on to the end they do nothing to us: when the command is over, the lock is still to be given back.
+    for (const signal of INTERRUPTS) process.on(signal, () => {}).off(signal, interrupt)
     const code = await running
     leftMs = result.lease.remainingSeconds * 1_000
     return code

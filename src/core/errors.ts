@@ -81,6 +81,13 @@ export class NotHeldError extends HoldfastError {
 export class StoreError extends HoldfastError {
   override readonly name = 'StoreError'
   readonly code = 'STORE_UNAVAILABLE'
+  /** False: asking again cannot help, as with a file that is no database. A claim that waits gives up on it. */
+  readonly retryable: boolean
+
+  constructor(message: string, { retryable = true, ...options }: ErrorOptions & { retryable?: boolean } = {}) {
+    super(message, options)
+    this.retryable = retryable
+  }
 }
 
 /** The caller's signal was aborted. `cause` is the signal's reason. */

@@ -14,6 +14,8 @@ export interface LockEvents {
   released: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
   /** A release failed; it is sent again, within bounds, and the lease's own expiry stands behind it. */
   releaseFailed: { lockName: string; holderId: string; claimId: string; error: unknown }
+  /** The heartbeat's own thread has ended; its leases are renewed on this one from now on. */
+  heartbeatFailed: { error: unknown }
   /** The store's wake-ups could not be listened to. Waiting goes on by polling. */
   listenFailed: { error: unknown }
 }
@@ -68,6 +70,7 @@ const channels = Object.fromEntries(
       'lost',
       'released',
       'releaseFailed',
+      'heartbeatFailed',
       'listenFailed',
     ] as const
   ).map((event) => [event, channel(`holdfast:${event}`)]),

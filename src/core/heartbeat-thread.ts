@@ -39,7 +39,7 @@ class ThreadHeartbeat implements Heartbeat {
   readonly #slots = new SlotBook()
   readonly #keepings = new Map<string, ThreadKeeping>()
   /** Leases that have ended here, until the worker has heard of it: before that it may still write into their slots. */
-  readonly #ending = new Map<string, Slot>()
+  readonly #ending = new Map<string, { readonly slot: Slot; ended(): void }>()
   readonly #calls = new Map<number, (answer: RenewedMessage) => void>()
   readonly #start: WorkerStart
   /** Started with the first lease: a claim that is refused needs no thread. */
@@ -62,7 +62,10 @@ class ThreadHeartbeat implements Heartbeat {
     const { sent, grantedMs } = start
     const id = lease.ref.claimId
     const slot = this.#slots.take(later(sent, grantedMs - marginMs(grantedMs)))
-    const keeping = new ThreadKeeping(this, lease, slot, options)
+    const keeping = new ThreadKeeping(this, lease, slot, {
+      ...options,
+      stopsAtMs: sent.monotonicMs + options.maxHoldMs,
+    })
     this.#keepings.set(id, keeping)
     this.#showLife()
     const { maxHoldMs } = options
@@ -76,13 +79,16 @@ class ThreadHeartbeat implements Heartbeat {
     agenda.set(lease, dueAtMs(keeping.deadline, clock.now()) - TIMER_GRAIN_MS)
   }
 
-  end(lease: Kept, slot: Slot): void {
+  end(lease: Kept, slot: Slot): Promise<void> {
     const id = lease.ref.claimId
     this.#parts.agenda.clear(lease)
-    if (!this.#keepings.delete(id) || this.#dead) return
-    this.#ending.set(id, slot)
-    this.#post({ type: 'end', id })
+    if (!this.#keepings.delete(id) || this.#dead) return Promise.resolve()
     if (this.#keepings.size === 0) this.#lifeTimer?.cancel()
+    this.#post({ type: 'end', id })
+    return new Promise((ended) => {
+      this.#ending.set(id, { slot, ended })
+      this.#keepAlive()
+    })
   }
 
   /** All renewals of a kept lease are the worker's, so that it knows of every one that may still be under way. */
@@ -92,16 +98,19 @@ class ThreadHeartbeat implements Heartbeat {
       const call = this.#lastCall
       this.#calls.set(call, ({ renewed, error }) => {
         this.#calls.delete(call)
+        this.#keepAlive()
         if (error === undefined) resolve(renewed)
         else reject(new StoreError(error))
       })
       this.#post({ type: 'renew', id, call, ttlMs })
+      this.#keepAlive()
     })
   }
 
   async close(): Promise<void> {
     this.#dead = true
     this.#lifeTimer?.cancel()
+    this.#answerAll(new Error('the instance was closed'))
     await this.#worker?.terminate()
   }
 
@@ -110,13 +119,20 @@ class ThreadHeartbeat implements Heartbeat {
     this.#worker.postMessage(message)
   }
 
+  /** The thread by itself does not keep the process alive; somebody who waits for its answer does. */
+  #keepAlive(): void {
+    if (this.#calls.size > 0 || this.#ending.size > 0) this.#worker?.ref()
+    else this.#worker?.unref()
+  }
+
   #startWorker(): Worker {
     const file = new URL('./heartbeat-worker.js', import.meta.url)
     const worker = new Worker(file, { workerData: this.#start, name: 'holdfast-heartbeat' })
-    worker.unref()
     worker.on('message', (message: FromWorker) => this.#hear(message))
     worker.on('error', (error) => this.#takeOver(error))
     worker.on('exit', (code) => this.#takeOver(new Error(`the heartbeat's thread ended with code ${code}`)))
+    // After the listeners, because the first of them keeps the process alive again.
+    worker.unref()
     return worker
   }
 
@@ -126,9 +142,11 @@ class ThreadHeartbeat implements Heartbeat {
       return
     }
     if (message.type === 'ended') {
-      const slot = this.#ending.get(message.id)
-      if (slot !== undefined) this.#slots.giveBack(slot)
+      const ending = this.#ending.get(message.id)
       this.#ending.delete(message.id)
+      if (ending !== undefined) this.#slots.giveBack(ending.slot)
+      ending?.ended()
+      this.#keepAlive()
       return
     }
     const lease = this.#keepings.get(message.id)?.lease
@@ -136,6 +154,14 @@ class ThreadHeartbeat implements Heartbeat {
     else if (lease !== undefined) {
       this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error: new StoreError(message.error) }))
     }
+  }
+
+  /** Nobody waits for ever for a thread that is gone. */
+  #answerAll(cause: Error): void {
+    for (const answer of [...this.#calls.values()])
+      answer({ type: 'renewed', call: 0, renewed: false, error: cause.message })
+    for (const { ended } of this.#ending.values()) ended()
+    this.#ending.clear()
   }
 
   #showLife(): void {
@@ -148,8 +174,8 @@ class ThreadHeartbeat implements Heartbeat {
     if (this.#dead) return
     this.#dead = true
     this.#lifeTimer?.cancel()
-    for (const answer of [...this.#calls.values()])
-      answer({ type: 'renewed', call: 0, renewed: false, error: cause.message })
+    this.#parts.events.emit('heartbeatFailed', () => ({ error: cause }))
+    this.#answerAll(cause)
     for (const keeping of this.#keepings.values()) keeping.continueWith(this.#local)
   }
 }
@@ -158,10 +184,17 @@ class ThreadKeeping implements Keeping {
   readonly lease: Kept
   readonly #heartbeat: ThreadHeartbeat
   readonly #slot: Slot
-  readonly #options: LeaseOptions
+  readonly #options: LeaseOptions & { readonly stopsAtMs: number }
+  /** What it was when the lease ended: the slot is another's after that. */
+  #lastDeadline: Instant | undefined
   #local: Keeping | undefined
 
-  constructor(heartbeat: ThreadHeartbeat, lease: Kept, slot: Slot, options: LeaseOptions) {
+  constructor(
+    heartbeat: ThreadHeartbeat,
+    lease: Kept,
+    slot: Slot,
+    options: LeaseOptions & { readonly stopsAtMs: number },
+  ) {
     this.#heartbeat = heartbeat
     this.lease = lease
     this.#slot = slot
@@ -169,7 +202,7 @@ class ThreadKeeping implements Keeping {
   }
 
   get deadline(): Instant {
-    return this.#local?.deadline ?? deadlineIn(this.#slot)
+    return this.#local?.deadline ?? this.#lastDeadline ?? deadlineIn(this.#slot)
   }
 
   get endsAtMs(): number {
@@ -182,20 +215,32 @@ class ThreadKeeping implements Keeping {
     else this.#local.due()
   }
 
-  renew(ttlMs: number): Promise<boolean> {
-    return this.#local?.renew(ttlMs) ?? this.#heartbeat.renew(this.lease.ref.claimId, ttlMs)
+  async renew(ttlMs: number): Promise<boolean> {
+    if (this.#local !== undefined) return this.#local.renew(ttlMs)
+    const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs)
+    // The deadline may have come nearer.
+    if (this.lease.held) this.#heartbeat.schedule(this.lease, this)
+    return renewed
   }
 
-  end(): void {
-    this.#local?.end()
-    this.#heartbeat.end(this.lease, this.#slot)
+  /** The worker never does anything else. */
+  repeat(): void {}
+
+  async end(): Promise<void> {
+    this.#lastDeadline = this.deadline
+    await Promise.all([this.#local?.end(), this.#heartbeat.end(this.lease, this.#slot)])
   }
 
   continueWith(local: Heartbeat): void {
     const { ttlMs } = this.lease
     // As if it had been granted just when its present deadline began to count.
     const sent = later(this.deadline, marginMs(ttlMs) - ttlMs)
-    this.#local = local.keep(this.lease, { sent, grantedMs: ttlMs, unansweredMs: ttlMs }, this.#options)
+    const maxHoldMs = this.#options.stopsAtMs - sent.monotonicMs
+    this.#local = local.keep(
+      this.lease,
+      { sent, grantedMs: ttlMs, unansweredMs: ttlMs },
+      { ...this.#options, maxHoldMs },
+    )
   }
 }
 

@@ -76,14 +76,14 @@ class WorkerLease implements Kept {
 
   lose(reason: string): void {
     if (this.#ended) return
-    this.end()
+    void this.end()
     post({ type: 'lost', id: this.ref.claimId, reason })
   }
 
-  end(): void {
+  end(): Promise<void> {
     this.#ended = true
-    this.#keeping.end()
     leases.delete(this.ref.claimId)
+    return this.#keeping.end()
   }
 }
 
@@ -95,8 +95,9 @@ hear = (message) => {
   if (message.type === 'keep') leases.set(message.ref.claimId, new WorkerLease(message))
   else if (message.type === 'renew') void renew(message)
   else {
-    leases.get(message.id)?.end()
-    post({ type: 'ended', id: message.id })
+    // Said only when nothing of it is under way any more: from then on its slot is another's, and its last word is the main thread's.
+    const ended = leases.get(message.id)?.end() ?? Promise.resolve()
+    void ended.then(() => post({ type: 'ended', id: message.id }))
   }
 }
 

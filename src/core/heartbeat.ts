@@ -32,7 +32,10 @@ export interface Keeping {
   due(): void
   /** False: lost. Throws `StoreError` when it is not known. */
   renew(ttlMs: number): Promise<boolean>
-  end(): void
+  /** Goes on renewing from now on. */
+  repeat(): void
+  /** Renews no more. Resolves when no renewal of its own is under way. */
+  end(): Promise<void>
 }
 
 export interface HeartbeatParts {
@@ -55,12 +58,13 @@ class LocalKeeping implements Keeping {
   readonly #parts: HeartbeatParts
   readonly #lease: Kept
   readonly #trust: Trust
-  readonly #repeats: boolean
+  #repeats: boolean
   /** The heartbeat renews no more after this moment (`maxHoldSeconds`). */
   readonly #stopsAtMs: number
-  #latest: Promise<boolean> | undefined
+  /** Made with the first of them: most leases end before one is due. */
+  #beats: Set<Promise<boolean>> | undefined
   /** What the caller is extending to just now: a heartbeat meanwhile must not shorten it. */
-  #askedMs = 0
+  readonly #asked: number[] = []
   #renewAtMs = Number.POSITIVE_INFINITY
 
   constructor(parts: HeartbeatParts, lease: Kept, start: TrustStart, options: LeaseOptions) {
@@ -94,18 +98,31 @@ class LocalKeeping implements Keeping {
   }
 
   async renew(ttlMs: number): Promise<boolean> {
-    this.#askedMs = ttlMs
+    this.#asked.push(ttlMs)
     try {
       // The heartbeat's own renewal, if it is still under way, could arrive after this one and undo what the caller asked for.
-      await this.#latest?.catch(() => undefined)
+      await this.#quiet()
       return await this.#renewOnce(ttlMs)
     } finally {
-      this.#askedMs = 0
+      this.#asked.splice(this.#asked.indexOf(ttlMs), 1)
     }
   }
 
-  end(): void {
+  repeat(): void {
+    if (this.#repeats) return
+    this.#repeats = true
+    this.#renewAtMs = this.#nextRenewal()
+    this.#schedule()
+  }
+
+  async end(): Promise<void> {
     this.#parts.agenda.clear(this.#lease)
+    await this.#quiet()
+  }
+
+  /** Resolves when no renewal of the heartbeat's own is under way. */
+  async #quiet(): Promise<void> {
+    if (this.#beats !== undefined) await Promise.allSettled(this.#beats)
   }
 
   async #renewOnce(ttlMs: number): Promise<boolean> {
@@ -138,8 +155,13 @@ class LocalKeeping implements Keeping {
     const { ttlMs } = lease
     // The next try does not wait for this one's answer: a renewal that hangs must not use up the lease.
     this.#renewAtMs = nowMs + (ttlMs / RETRY_PARTS) * (1 - random.fraction() * JITTER)
-    this.#latest = this.#renewOnce(Math.max(ttlMs, this.#askedMs))
-    this.#latest.catch((error: unknown) => {
+    this.#beats ??= new Set()
+    const beats = this.#beats
+    const renewal = this.#renewOnce(Math.max(ttlMs, ...this.#asked))
+    beats.add(renewal)
+    const done = (): boolean => beats.delete(renewal)
+    renewal.then(done, done)
+    renewal.catch((error: unknown) => {
       // One failed renewal is no loss. Anything but "not known" would fail in the same way the next time.
       if (!(error instanceof StoreError)) lease.lose('it could not be renewed', error)
       else events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))

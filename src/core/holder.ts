@@ -51,6 +51,7 @@ export class Holder {
   readonly #context: LeaseContext & WaitParts
   readonly #pending = new Set<PendingClaim>()
   readonly #leases = new Set<HeldLease>()
+  readonly #underWay = new Set<Promise<unknown>>()
   readonly #claimPrefix: string
   readonly #onListenFailed: (error: unknown) => void
   #claims = 0
@@ -71,7 +72,8 @@ export class Holder {
     this.link.onListenFailed.add(this.#onListenFailed)
     const parts = { clock, random, link: this.link, agenda: this.#agenda, events }
     this.#heartbeat = thread === undefined ? createHeartbeat(parts) : createThreadHeartbeat(parts, thread)
-    this.#context = { ...parts, heartbeat: this.#heartbeat, ended: (lease) => this.#leases.delete(lease) }
+    const ended = (lease: HeldLease): boolean => this.#leases.delete(lease)
+    this.#context = { ...parts, heartbeat: this.#heartbeat, ended, track: (work) => this.#track(work) }
   }
 
   get leases(): ReadonlySet<HeldLease> {
@@ -85,7 +87,7 @@ export class Holder {
   async acquire(request: ClaimRequest): Promise<ClaimResult> {
     this.#assertOpen()
     this.#assertSupported(request)
-    if (this.#pending.size >= MAX_PENDING_CLAIMS) {
+    if (Math.max(this.#pending.size, this.#underWay.size) >= MAX_PENDING_CLAIMS) {
       throw new OverloadError(`${MAX_PENDING_CLAIMS} claims are already under way in this instance`)
     }
     const claim = this.#claim(request)
@@ -100,9 +102,9 @@ export class Holder {
         return { granted: false, refusal: outcome.refusal, waitedMs }
       }
       if (this.#closing !== undefined) {
-        this.link.withdraw(claim, (error) =>
-          this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error })),
-        )
+        const tell = (error: unknown): void =>
+          this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
+        void this.#track(this.link.withdraw(claim, tell))
         throw new ClosedError('the instance was closed while the claim was granted')
       }
       const lease = new HeldLease(this.#context, claim, outcome, request)
@@ -134,9 +136,18 @@ export class Holder {
     for (const pending of [...this.#pending])
       pending.giveUp(new ClosedError('the instance was closed while the claim waited'))
     await Promise.allSettled([...this.#leases].map((lease) => lease.release()))
+    while (this.#underWay.size > 0) await Promise.allSettled(this.#underWay)
     await this.#heartbeat.close()
     this.link.onListenFailed.delete(this.#onListenFailed)
     await closeLink(this.link)
+  }
+
+  /** What `close` waits for: questions whose grant might have to be given back, releases, extensions. */
+  #track<T>(work: Promise<T>): Promise<T> {
+    this.#underWay.add(work)
+    const done = (): boolean => this.#underWay.delete(work)
+    work.then(done, done)
+    return work
   }
 
   #claim(request: ClaimRequest): Claim {

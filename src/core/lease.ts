@@ -51,6 +51,7 @@ export interface LeaseContext {
   readonly events: Emitter
   readonly heartbeat: Heartbeat
   ended(lease: HeldLease): void
+  track<T>(work: Promise<T>): Promise<T>
 }
 
 export interface LeaseOptions {
@@ -78,6 +79,7 @@ export class HeldLease implements Lease, Kept {
   #ended: 'released' | LeaseLostError | undefined
   #abort: AbortController | undefined
   #stopWatching: (() => void) | undefined
+  #quiet: Promise<void> | undefined
 
   constructor(context: LeaseContext, claim: Claim, { grant, sent, unanswered }: Granted, options: LeaseOptions) {
     this.#context = context
@@ -169,11 +171,19 @@ export class HeldLease implements Lease, Kept {
   async extend(seconds: number): Promise<boolean> {
     const ttlMs = ttlMsFrom('additionalSeconds', seconds)
     if (!this.held) return false
-    return (await this.#keeping.renew(ttlMs)) && this.held
+    return (await this.#context.track(this.#keeping.renew(ttlMs))) && this.held
   }
 
-  async release(): Promise<boolean> {
-    if (!this.held) return false
+  release(): Promise<boolean> {
+    return this.held ? this.#context.track(this.#release()) : Promise.resolve(false)
+  }
+
+  /** Renews it from now on, although it was not asked for at first. */
+  keepAlive(): void {
+    if (this.held) this.#keeping.repeat()
+  }
+
+  async #release(): Promise<boolean> {
     const heldMs = this.#context.clock.now().monotonicMs - this.#answeredMs
     // From here on nobody may rely on it, whatever becomes of the call.
     const tooEarlyMs = Math.ceil(this.#options.minHoldMs - heldMs)
@@ -216,7 +226,7 @@ export class HeldLease implements Lease, Kept {
     const { link, events } = this.#context
     link.forget(this.claim)
     // The store may still have it, for the margin's length or for ever (a session): nobody here relies on it any more.
-    link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure))
+    void this.#context.track(link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure)))
     events.emit('lost', () => ({ ...this.eventBase, error }))
     this.#abort?.abort(error)
   }
@@ -229,7 +239,7 @@ export class HeldLease implements Lease, Kept {
   async #giveBackNow(): Promise<boolean> {
     const { link } = this.#context
     return link.release(this.ref).catch((error: unknown) => {
-      link.releaseUntilAnswered(this.ref, (again) => this.#tellReleaseFailed(again))
+      void this.#context.track(link.releaseUntilAnswered(this.ref, (again) => this.#tellReleaseFailed(again)))
       throw error
     })
   }
@@ -237,6 +247,8 @@ export class HeldLease implements Lease, Kept {
   /** The store itself ends it then, even if this process is gone by that time. If that fails, it ends with its time to live. */
   async #giveBackIn(delayMs: number): Promise<boolean> {
     const { link } = this.#context
+    // A renewal of the heartbeat's that is still under way would set another end.
+    await this.#quiet
     const answer = await link.renew({ ...this.ref, ttlMs: delayMs })
     if (answer === 'held') link.releaseLater(this.ref, delayMs, (error) => this.#tellReleaseFailed(error))
     return answer !== 'lost'
@@ -253,7 +265,7 @@ export class HeldLease implements Lease, Kept {
   #end(how: 'released' | LeaseLostError): void {
     this.#ended = how
     this.#stopWatching?.()
-    this.#keeping.end()
+    this.#quiet = this.#keeping.end()
     this.#context.ended(this)
     this.#options.onEnd?.(this)
   }

@@ -52,7 +52,6 @@ export class Link {
   readonly #consumes: Batch<RateRequest, RateAnswer>
   /** Claims that nobody wants any more. A grant that arrives for one of them has to be given back. */
   readonly #over = new WeakSet<Claim>()
-  readonly #asking = new Set<Promise<AcquireAnswer>>()
   readonly #detached = new Set<Promise<void>>()
   readonly #postponed = new Set<() => void>()
   readonly #waiters = new Map<string, Set<Waiter>>()
@@ -60,6 +59,8 @@ export class Link {
   readonly #leasesByClaim = new Map<string, (cause: Error) => void>()
   #listening: Promise<number | undefined> | undefined
   #stopListening: StopListening | undefined
+  /** Which listening is meant: one that ended while it was still beginning is stopped as soon as it has begun. */
+  #generation = 0
   #listenTries = 0
   #idleTimer: Timer | undefined
   #retryTimer: Timer | undefined
@@ -69,10 +70,10 @@ export class Link {
     this.driver = driver
     this.#options = options
     this.#acquires = new Batch(MAX_LIST, (claims) => this.#acquireInTime(claims))
-    this.#renewals = new Batch(MAX_LIST, (renewals) => this.#inTime('renew', () => driver.renew(renewals)))
-    this.#releases = new Batch(MAX_LIST, (leases) => this.#inTime('release', () => driver.release(leases)))
+    this.#renewals = new Batch(MAX_LIST, (renewals) => this.#list('renew', renewals, () => driver.renew(renewals)))
+    this.#releases = new Batch(MAX_LIST, (leases) => this.#list('release', leases, () => driver.release(leases)))
     this.#consumes = new Batch(MAX_LIST, (requests) =>
-      this.#inTime('consume', () => {
+      this.#list('consume', requests, () => {
         if (driver.consume === undefined) throw new UnsupportedError(`the ${driver.name} driver has no rate limits`)
         return driver.consume(requests)
       }),
@@ -80,11 +81,7 @@ export class Link {
   }
 
   acquire(claim: Claim): Promise<AcquireAnswer> {
-    const asking = this.#acquires.add(claim)
-    this.#asking.add(asking)
-    const asked = (): boolean => this.#asking.delete(asking)
-    asking.then(asked, asked)
-    return asking
+    return this.#acquires.add(claim)
   }
 
   renew(renewal: Renewal): Promise<RenewAnswer> {
@@ -112,15 +109,16 @@ export class Link {
   }
 
   /** Ends whatever the claim has or will have got, in the background: no abort of the caller's stops it. */
-  withdraw(claim: Claim, onFailure: (error: unknown) => void): void {
+  withdraw(claim: Claim, onFailure: (error: unknown) => void): Promise<void> {
     this.forget(claim)
-    this.releaseUntilAnswered({ lockName: claim.lockName, claimId: claim.claimId }, onFailure)
+    return this.releaseUntilAnswered({ lockName: claim.lockName, claimId: claim.claimId }, onFailure)
   }
 
-  /** Sends a release, in the background, until the store has answered it or the stated number of tries is used up. */
-  releaseUntilAnswered(lease: LeaseRef, onFailure: (error: unknown) => void): void {
+  /** Sends a release, in the background, until the store has answered it or the stated number of tries is used up. Never rejects. */
+  releaseUntilAnswered(lease: LeaseRef, onFailure: (error: unknown) => void): Promise<void> {
     const work = this.#releaseUntilAnswered(lease, onFailure).finally(() => this.#detached.delete(work))
     this.#detached.add(work)
+    return work
   }
 
   /** For stores that cannot end a lease by themselves: this process does it, if it lives. */
@@ -128,16 +126,15 @@ export class Link {
     const release = (): void => {
       this.#postponed.delete(release)
       timer.cancel()
-      this.releaseUntilAnswered(lease, onFailure)
+      void this.releaseUntilAnswered(lease, onFailure)
     }
     const timer = this.#options.clock.setTimer(release, delayMs)
     this.#postponed.add(release)
   }
 
-  /** Resolves when nothing is under way any more: no claim whose grant might have to be given back, no release. */
+  /** Resolves when nothing is left running in the background. */
   async settled(): Promise<void> {
-    while (this.#asking.size > 0 || this.#detached.size > 0)
-      await Promise.allSettled([...this.#asking, ...this.#detached])
+    while (this.#detached.size > 0) await Promise.all(this.#detached)
   }
 
   /** True if the waiter may ask at once: where the store has no queue, only the first of this process contends. */
@@ -196,8 +193,9 @@ export class Link {
   }
 
   async #acquireInTime(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    return this.#inTime(
+    return this.#list(
       'acquire',
+      claims,
       () => this.driver.acquire(claims),
       (answers) => {
         answers.forEach((answer, index) => {
@@ -205,10 +203,33 @@ export class Link {
           if (claim === undefined || answer instanceof Error || !this.#over.has(claim)) return
           // Granted, or standing in the queue: both are for nobody.
           if (!answer.granted && claim.waitMs === 0) return
-          this.withdraw(claim, () => undefined)
+          void this.withdraw(claim, () => undefined)
         })
       },
     )
+  }
+
+  /** A call with a list: whatever is no answer to one of its entries means that it is not known. */
+  async #list<Answer>(
+    what: string,
+    requests: readonly unknown[],
+    call: () => Promise<readonly (Answer | Error)[]>,
+    late?: (answers: readonly (Answer | Error)[]) => void,
+  ): Promise<readonly (Answer | Error)[]> {
+    const checked = (answers: unknown): readonly (Answer | Error)[] => {
+      if (!Array.isArray(answers) || answers.length !== requests.length) {
+        const told = Array.isArray(answers) ? `${answers.length} answers` : 'no list'
+        throw new StoreError(`the ${this.driver.name} driver gave ${told} to ${requests.length} requests to ${what}`)
+      }
+      return answers.map((answer: Answer | Error | undefined | null) => {
+        if (answer instanceof Error) return this.#asStoreError(what, answer)
+        return answer ?? new StoreError(`the ${this.driver.name} driver gave no answer to a request to ${what}`)
+      })
+    }
+    const answers = await this.#inTime(what, call, (answered) => {
+      if (Array.isArray(answered) && answered.length === requests.length) late?.(checked(answered))
+    })
+    return checked(answers)
   }
 
   /** Rejects when the call's time is up, whatever the socket does. An answer that comes later still reaches `late`. */
@@ -268,6 +289,7 @@ export class Link {
   async #listen(): Promise<number | undefined> {
     if (this.driver.listen === undefined || this.#closed) return undefined
     let deaf = false
+    const generation = this.#generation
     const listener: DriverListener = {
       wake: (lockName, claimId) => this.#wake(lockName, claimId),
       granted: (claimId, grant) => this.#waitersByClaim.get(claimId)?.granted(grant),
@@ -283,9 +305,13 @@ export class Link {
       const stop = await this.#inTime(
         'listen',
         () => driverListen(listener),
-        (stopLate) => void stopLate(),
+        (stopLate) => this.#stop(stopLate),
       )
       if (deaf) return undefined
+      if (this.#closed || generation !== this.#generation) {
+        this.#stop(stop)
+        return undefined
+      }
       this.#stopListening = stop
       this.#listenTries = 0
       return this.#options.clock.now().monotonicMs
@@ -340,35 +366,42 @@ export class Link {
     const stop = this.#stopListening
     this.#stopListening = undefined
     this.#listening = undefined
-    try {
-      await stop?.()
-    } catch (error) {
-      this.#tellListenFailed(error)
-    }
+    this.#generation += 1
+    await stop?.().catch((error: unknown) => this.#tellListenFailed(error))
+  }
+
+  #stop(stop: StopListening): void {
+    stop().catch((error: unknown) => this.#tellListenFailed(error))
   }
 }
 
-/** One link for each driver, however many instances use it: what they ask for in one turn goes in one list. */
+/** One link for each driver, however many instances use it with the same settings: what they ask for in one turn goes in one list. */
 export function openLink(driver: Driver, options: LinkOptions): Link {
-  const shared = links.get(driver) ?? { link: new Link(driver, options), users: 0 }
+  const shared = links.get(driver) ?? []
   links.set(driver, shared)
-  shared.users += 1
-  return shared.link
+  const alike = shared.find(
+    ({ clock, callTimeoutMs }) => clock === options.clock && callTimeoutMs === options.callTimeoutMs,
+  )
+  if (alike !== undefined) {
+    alike.users += 1
+    return alike.link
+  }
+  const link = new Link(driver, options)
+  shared.push({ ...options, link, users: 1 })
+  return link
 }
 
 export async function closeLink(link: Link): Promise<void> {
-  const shared = links.get(link.driver)
-  if (shared === undefined) return
-  shared.users -= 1
-  if (shared.users > 0) {
-    await link.settled()
-    return
-  }
-  links.delete(link.driver)
+  const shared = links.get(link.driver) ?? []
+  const found = shared.find((each) => each.link === link)
+  if (found === undefined) return
+  found.users -= 1
+  if (found.users > 0) return
+  shared.splice(shared.indexOf(found), 1)
   await link.close()
 }
 
-const links = new WeakMap<Driver, { readonly link: Link; users: number }>()
+const links = new WeakMap<Driver, (LinkOptions & { readonly link: Link; users: number })[]>()
 
 const RETRY = { firstMs: 50, mostMs: 2_000 }
 

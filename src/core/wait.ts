@@ -14,6 +14,8 @@ export interface WaitParts {
   readonly link: Link
   readonly agenda: Agenda
   readonly events: Emitter
+  /** Remembers work until it has settled, so that closing can wait for it. */
+  track<T>(work: Promise<T>): Promise<T>
 }
 
 export type Outcome = Granted | { readonly granted: false; readonly refusal: Refusal | undefined }
@@ -119,10 +121,10 @@ export class PendingClaim implements Task, Waiter {
 
   #start(): void {
     if (this.#signal?.aborted) {
-      this.#onAbort()
+      this.aborted()
       return
     }
-    this.#signal?.addEventListener('abort', this.#onAbort, { once: true })
+    if (this.#signal !== undefined) watchAbort(this.#signal, this)
     if (this.#waits) {
       this.#leads = this.#parts.link.join(this)
       this.#schedule()
@@ -134,7 +136,8 @@ export class PendingClaim implements Task, Waiter {
     return this.#waitUntilMs > this.#startedMs
   }
 
-  readonly #onAbort = (): void => {
+  /** The caller's signal was aborted. */
+  aborted(): void {
     this.giveUp(new AbortedError(`acquiring "${this.claim.lockName}"`, this.#signal?.reason))
   }
 
@@ -149,7 +152,7 @@ export class PendingClaim implements Task, Waiter {
     this.#nextAskMs = Number.POSITIVE_INFINITY
     this.#tries += 1
     const sent = this.#parts.clock.now()
-    this.#parts.link.acquire(this.claim).then(
+    this.#parts.track(this.#parts.link.acquire(this.claim)).then(
       (answer) => {
         this.#asking = false
         this.#askedSent = sent
@@ -207,7 +210,7 @@ export class PendingClaim implements Task, Waiter {
 
   #failed(error: HoldfastError): void {
     this.#failure = error
-    if (!this.#waits || !(error instanceof StoreError)) {
+    if (!this.#waits || !(error instanceof StoreError) || !error.retryable) {
       this.giveUp(error)
       return
     }
@@ -254,18 +257,44 @@ export class PendingClaim implements Task, Waiter {
   #withdraw(): void {
     if (this.#asking || this.#askedSent === undefined) return
     const { lockName, holderId, claimId } = this.claim
-    this.#parts.link.withdraw(this.claim, (error) => {
+    const tell = (error: unknown): void =>
       this.#parts.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
-    })
+    void this.#parts.track(this.#parts.link.withdraw(this.claim, tell))
   }
 
   #finish(): void {
     this.#done = true
-    this.#signal?.removeEventListener('abort', this.#onAbort)
+    if (this.#signal !== undefined) unwatchAbort(this.#signal, this)
     this.#parts.agenda.clear(this)
     this.#parts.link.leave(this)
   }
 }
+
+/** One listener for each signal: a service's one shutdown signal may stand behind thousands of claims. */
+function watchAbort(signal: AbortSignal, claim: PendingClaim): void {
+  const known = abortable.get(signal)
+  if (known !== undefined) {
+    known.claims.add(claim)
+    return
+  }
+  const claims = new Set([claim])
+  const tell = (): void => {
+    abortable.delete(signal)
+    for (const each of [...claims]) each.aborted()
+  }
+  abortable.set(signal, { claims, tell })
+  signal.addEventListener('abort', tell, { once: true })
+}
+
+function unwatchAbort(signal: AbortSignal, claim: PendingClaim): void {
+  const known = abortable.get(signal)
+  known?.claims.delete(claim)
+  if (known === undefined || known.claims.size > 0) return
+  abortable.delete(signal)
+  signal.removeEventListener('abort', known.tell)
+}
+
+const abortable = new WeakMap<AbortSignal, { readonly claims: Set<PendingClaim>; readonly tell: () => void }>()
 
 /** Where the store cannot wake anybody. */
 const POLL = { firstMs: 20, mostMs: 1_000 }

@@ -110,8 +110,11 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
   /** The lock without what has run out, or an empty one. */
   function lockNamed(lockName: string): Lock {
+    return withoutEnded(locks.get(lockName) ?? { leases: [], waiters: [] })
+  }
+
+  function withoutEnded(lock: Lock): Lock {
     const now = nowMs()
-    const lock = locks.get(lockName) ?? { leases: [], waiters: [] }
     lock.leases = lock.leases.filter((lease) => lease.expiresAtMs > now)
     lock.waiters = lock.waiters.filter((waiter) => waiter.expiresAtMs > now)
     return lock
@@ -121,6 +124,16 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   function keep(lockName: string, lock: Lock): void {
     if (lock.leases.length > 0 || lock.waiters.length > 0) locks.set(lockName, lock)
     else locks.delete(lockName)
+  }
+
+  /** A name that is left to run out and never asked for again goes away, too: a few are looked at with every grant. */
+  function forgetIdleLocks(): void {
+    let looked = 0
+    for (const [lockName, lock] of locks) {
+      if (looked++ === 2) return
+      locks.delete(lockName)
+      keep(lockName, withoutEnded(lock))
+    }
   }
 
   /** Those whose turn it is after a change are told. */
@@ -154,6 +167,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
       if (admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
         const lease: StoredLease = { claim, fencingToken: nextToken(), acquiredAtMs: now, expiresAtMs: now + ttlMs }
+        forgetIdleLocks()
         lock.leases.push(lease)
         lock.waiters = lock.waiters.filter((each) => each !== waiter)
         changed(lockName, lock)

@@ -3,7 +3,7 @@ import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import { checkFunction, checkOneOf, ttlMsFrom } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Driver } from '../core/driver.ts'
-import { ClosedError, InvalidArgumentError, LeaseLostError, NotAcquiredError } from '../core/errors.ts'
+import { AbortedError, ClosedError, InvalidArgumentError, LeaseLostError, NotAcquiredError } from '../core/errors.ts'
 import { Emitter, type LockEvent, type LockListener } from '../core/events.ts'
 import { type ClaimRequest, type ClaimResult, Holder, type HolderOptions } from '../core/holder.ts'
 import { type HeldLease, type Lease, type LockInfo, lockInfoFrom } from '../core/lease.ts'
@@ -60,7 +60,9 @@ export class DistributedLock implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: DistributedLockOptions = {}) {
+    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
     const { driver, url, reacquire = 'refuse' } = options
+    if (driver !== undefined) checkDriver(driver)
     if (driver !== undefined && url !== undefined)
       throw new InvalidArgumentError('url', url, 'left out when a driver is passed')
     this.#settings = settingsFrom(options, this.#events)
@@ -152,6 +154,7 @@ export class DistributedLock implements AsyncDisposable {
   async #acquire(lockName: string, options: LockOptions, heartbeatByDefault: boolean): Promise<LockResult> {
     const request = claimRequestFrom(lockName, options, heartbeatByDefault)
     this.#assertOpen()
+    if (options.signal?.aborted) throw new AbortedError(`acquiring "${lockName}"`, options.signal.reason)
     const entered = this.#reentry.enter(lockName)
     if (entered !== undefined) return { acquired: true, lock: entered }
     const holder = this.#holder ?? (await this.#open())
@@ -163,7 +166,12 @@ export class DistributedLock implements AsyncDisposable {
     const { lockName, ttlMs, signal } = request
     for (;;) {
       const own = this.#leases.get(lockName)
-      if (own !== undefined && (await own.extend(ttlMs / 1_000))) return { acquired: true, lock: own }
+      // It only ever becomes longer: another task of this instance relies on what it was given.
+      const isLonger = own !== undefined && own.remainingSeconds * 1_000 >= ttlMs
+      if (own !== undefined && (isLonger || (await own.extend(ttlMs / 1_000)))) {
+        if (request.heartbeat) own.keepAlive()
+        return { acquired: true, lock: own }
+      }
       const overtaken = new AbortController()
       const claims = this.#claiming.get(lockName) ?? new Set()
       this.#claiming.set(lockName, claims.add(overtaken))
@@ -198,9 +206,14 @@ export class DistributedLock implements AsyncDisposable {
 
   #open(): Promise<Holder> {
     this.#opening ??= connect(this.#url).then(
-      (driver) => {
-        this.#holder = new Holder({ ...this.#settings, driver })
-        return this.#holder
+      async (driver) => {
+        try {
+          this.#holder = new Holder({ ...this.#settings, driver })
+          return this.#holder
+        } catch (error) {
+          await driver.close()
+          throw error
+        }
       },
       (error: unknown) => {
         // The next call tries anew: a store that was down at the first use need not be down for ever.
@@ -231,6 +244,14 @@ export function getDistributedLock(): DistributedLock {
 
 let shared: DistributedLock | undefined
 
+/** The usual slip is a driver that is still being opened. */
+function checkDriver(driver: unknown): void {
+  const has = (method: string): boolean => typeof (driver as Record<string, unknown> | null)?.[method] === 'function'
+  if (!['acquire', 'renew', 'release', 'inspect', 'close'].every(has)) {
+    throw new InvalidArgumentError('driver', driver, 'a driver (one that is opened asynchronously has to be awaited)')
+  }
+}
+
 function settingsFrom(options: DistributedLockOptions, events: Emitter): Omit<HolderOptions, 'driver'> {
   const { clock = systemClock, random = systemRandom, heartbeatThread = false } = options
   const { holderId = `${hostname()}:${process.pid}:${random.id()}` } = options
@@ -239,6 +260,9 @@ function settingsFrom(options: DistributedLockOptions, events: Emitter): Omit<Ho
   const callTimeoutMs = ttlMsFrom('callTimeoutSeconds', callTimeoutSeconds)
   const waiterTtlMs = ttlMsFrom('waiterTtlSeconds', waiterTtlSeconds)
   const settings = { clock, random, holderId, callTimeoutMs, waiterTtlMs, events }
+  if (typeof heartbeatThread !== 'boolean' && (typeof heartbeatThread !== 'object' || heartbeatThread === null)) {
+    throw new InvalidArgumentError('heartbeatThread', heartbeatThread, 'true, false or an object')
+  }
   if (heartbeatThread === false) return settings
   const { stalledAfterSeconds = STALLED_AFTER_MS / 1_000 } = heartbeatThread === true ? {} : heartbeatThread
   const stalledAfterMs = ttlMsFrom('heartbeatThread.stalledAfterSeconds', stalledAfterSeconds)

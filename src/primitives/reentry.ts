@@ -32,7 +32,9 @@ export class Reentry {
   /** The innermost lease that the running callback has on this name: what a release by name means there. */
   innermost(lockName: string): Lease | undefined {
     const frame = this.#frameOf(lockName)
-    return frame === undefined ? undefined : (frame.inner.at(-1) ?? frame.lease)
+    const lease = frame?.inner.at(-1) ?? frame?.lease
+    // The callback's own lease may be over, by release or loss, and the name taken anew in the ordinary way.
+    return lease instanceof InnerLease || lease?.held ? lease : undefined
   }
 
   #frameOf(lockName: string): Frame | undefined {

@@ -1,3 +1,7 @@
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 // The built package: a worker thread on Node 20 cannot load TypeScript.
@@ -100,6 +104,29 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     expect(lease.held).toBe(true)
     expect(await lease.release()).toBe(true)
     await lock.close()
+  })
+
+  it('a lease that is merely held does not keep the process alive, nor does the thread', async () => {
+    const source = `
+      import { DistributedLock } from 'holdfast'
+      const lock = new DistributedLock({ url: 'sqlite:' + process.argv[1], heartbeatThread: true })
+      await lock.hold('name')
+      process.stdout.write('held')`
+    const folder = mkdtempSync(join(tmpdir(), 'holdfast-thread-'))
+    const child = spawnSync(process.execPath, ['--input-type=module', '-e', source, join(folder, 'locks.db')], {
+      timeout: 15_000,
+    })
+    rmSync(folder, { recursive: true })
+    expect({ status: child.status, said: String(child.stdout) }).toEqual({ status: 0, said: 'held' })
+  })
+
+  it('an extension that the thread has not answered settles when the instance is closed', async () => {
+    const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
+    const lease = await lock.hold('closing', { timeoutSeconds: 5 })
+    const extended = lease.extend(10).catch((error: unknown) => error)
+    await lock.close()
+    await extended
+    expect(lease.held).toBe(false)
   })
 
   it('is refused where a driver cannot be opened in a thread', async () => {

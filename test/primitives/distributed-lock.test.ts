@@ -127,6 +127,18 @@ describe('re-entry', () => {
     expect(kept?.held).toBe(false)
   })
 
+  it('a lease that was taken anew after the outer one was given back is what its name means then', async () => {
+    const lock = openLock()
+    await lock.withLock('name', async (outer) => {
+      await outer.release()
+      const again = await lock.acquire('name')
+      expect(again.acquired && again.lock.fencingToken).toBeGreaterThan(outer.fencingToken)
+      expect(await lock.extend('name', 60)).toBe(true)
+      expect(await lock.release('name')).toBe(true)
+      expect(await isFree(lock, 'name')).toBe(true)
+    })
+  })
+
   it('another name inside the callback is asked of the store', async () => {
     const lock = openLock()
     await lock.withLock('name', async () => {
@@ -161,6 +173,15 @@ describe("reacquire: 'extend'", () => {
     const tokens = results.map((result) => result.acquired && result.lock.fencingToken)
     expect(new Set(tokens).size).toBe(1)
     expect(tokens[0]).not.toBe(false)
+  })
+
+  it('only ever makes it longer, and renews it when that is asked for', async () => {
+    const lock = openLock({ reacquire: 'extend' })
+    await lock.acquire('long', { timeoutSeconds: 100 })
+    const again = await lock.acquire('long', { timeoutSeconds: 1 })
+    expect(again.acquired && again.lock.remainingSeconds).toBeGreaterThan(90)
+    await lock.acquire('short', { timeoutSeconds: 0.3 })
+    expect(await lock.withLock('short', () => sleep(600, 'done'), { timeoutSeconds: 0.3 })).toBe('done')
   })
 
   it('does not open the lock of another instance', async () => {

@@ -21,7 +21,10 @@ export function storeErrorFrom(error: unknown, path: string): HoldfastError {
   const said = error instanceof Error ? error.message : String(error)
   const known = said.includes('within a transaction') ? IN_TRANSACTION : reasons[code ?? '']
   const reason = known ?? 'SQLite could not work with it'
-  return new StoreError(`the lock file ${path}: ${reason} (${code ?? 'no code'}: ${said})`, { cause: error })
+  return new StoreError(`the lock file ${path}: ${reason} (${code ?? 'no code'}: ${said})`, {
+    cause: error,
+    retryable: code === undefined || PASSING.has(code),
+  })
 }
 
 const IN_TRANSACTION =
@@ -49,12 +52,15 @@ const messages: Record<string, string> = {
   SQLITE_NOTADB: 'file is not a database',
 }
 
+/** What another process or some time may mend. */
+const PASSING = new Set(['SQLITE_BUSY', 'SQLITE_LOCKED', 'SQLITE_IOERR', 'SQLITE_FULL'])
+
 const reasons: Record<string, string> = {
   SQLITE_BUSY:
     'another process has kept the write lock for too long; a process that is paused in the middle of a transaction does that',
   SQLITE_LOCKED: 'the connection is in the middle of a transaction of its own',
   SQLITE_READONLY: 'it, or the folder that it lies in, cannot be written by this user',
-  SQLITE_IOERR: 'the disk failed, or the file was removed or replaced while in use',
+  SQLITE_IOERR: 'the disk failed or is full, or the file was removed or replaced while in use',
   SQLITE_CORRUPT: 'it is damaged; end all processes that use it, then delete it (locks are lost, tokens go on rising)',
   SQLITE_FULL: 'the disk is full',
   SQLITE_CANTOPEN: 'it cannot be opened; does its folder exist, and may this user write there?',

@@ -92,7 +92,9 @@ async function giveBack(track: LeaseTrack, job: Job, { lock, claims, leases, his
   const { lease, claim } = track
   const wasHeld = lease.held
   if (wasHeld) leases.released(claim)
-  const answered = claims.within(process, history.plan.callTimeoutMs + 3, `the release of "${job.lockName}"`)
+  // What is kept for minHoldSeconds waits for the heartbeat's last renewal first.
+  const calls = job.minHoldMs > 0 ? 2 : 1
+  const answered = claims.within(process, calls * history.plan.callTimeoutMs + 3, `the release of "${job.lockName}"`)
   try {
     if (job.end === 'dispose') await lease[Symbol.asyncDispose]()
     else {
