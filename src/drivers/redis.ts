@@ -27,7 +27,10 @@ export interface RedisDriverOptions {
   readonly prefix?: string
   /** A grant counts only when so many replicas have confirmed it (`WAIT`); else it is given back and the claim fails. */
   readonly replicas?: { readonly count: number; readonly timeoutSeconds?: number }
-  /** How long a command may take before its answer counts as lost: 5 s if not said. */
+  /**
+   * How long subscribing, `inspect`, `consume` and looking at the server may take before the answer counts as lost: 5 s if not said. Acquire, renew and release
+   * are bounded by the caller's own call timeout instead.
+   */
   readonly commandTimeoutSeconds?: number
   /** Told what is wrong with the server: an eviction policy, a replica, a version. `process.emitWarning` if not said. */
   readonly onWarning?: (warning: RedisWarning) => void

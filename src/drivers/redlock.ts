@@ -54,7 +54,7 @@ export interface RedlockOptions {
 
 /**
  * A lock that outlives the loss of any minority of independent Redis servers. It is held when a quorum holds it; tokens are agreed on by ballot in the same
- * round trip. Throws `InvalidArgumentError` for no nodes, and for a quorum below the majority.
+ * round trip. Throws `InvalidArgumentError` for no nodes, for a quorum below the majority, and for seconds that are none.
  */
 export function redlockDriver(options: RedlockOptions): Driver {
   const { nodes, clock = systemClock, random = systemRandom, persistent = false, longestTtlSeconds = 60 } = options
@@ -65,12 +65,15 @@ export function redlockDriver(options: RedlockOptions): Driver {
     const rule = `a majority of the ${nodes.length} nodes (${majority}) or more: below that, two clients can hold one lock`
     throw new InvalidArgumentError('quorum', quorum, rule)
   }
+  assertSeconds('nodeTimeoutSeconds', nodeTimeoutSeconds, 3_600)
+  assertSeconds('longestTtlSeconds', longestTtlSeconds, 1_000_000_000)
   const timeoutMs = nodeTimeoutSeconds * 1_000
   const longestMs = persistent ? Number.POSITIVE_INFINITY : longestTtlSeconds * 1_000
   const names = nodes.map((_, at) => `node ${at + 1}`)
   const watch = new RestartWatch(persistent ? 0 : longestMs)
   const ballots = new Ballots(clock)
   const news = new ReleaseNews(nodes, quorum)
+  const released = new ReleasedLeases()
   let closed = false
   const assertOpen = (): void => {
     if (closed) throw new ClosedError('the redlock driver is closed')
@@ -92,17 +95,18 @@ export function redlockDriver(options: RedlockOptions): Driver {
       ...common,
       entries: claims.length,
       async call(node) {
-        // A lease of this claim with an older token would be answered with that; on one connection the release comes first.
-        const cleared = again ? node.release(claims.map(refOf)) : undefined
-        const answers = await node.propose(claims, tokens, () => watch.mayVote(node))
-        await cleared
-        return answers
+        // A lease of this claim with an older token would be answered with that. The release has to be over before: where the node has forgotten its script it
+        // is sent twice, and would come after the proposal and end what that got.
+        if (again) await node.release(claims.map(refOf))
+        return node.propose(claims, tokens, watch.of(node))
       },
       decide: (votes, entry) => ballots.decide(votes, claims[entry] as Claim, quorum),
       late(node, entry, answer, outcome) {
-        if (!('granted' in answer) || !answer.granted || outcome.kind === 'granted') return
-        const { fencingToken } = answer
-        node.release([{ ...refOf(claims[entry] as Claim), fencingToken }]).catch(() => {})
+        if (!('granted' in answer) || !answer.granted) return
+        const lease = { ...refOf(claims[entry] as Claim), fencingToken: answer.fencingToken }
+        const isOfGrant = outcome.kind === 'granted' && outcome.grant.fencingToken === lease.fencingToken
+        // Nobody will end it but this, if it is of no grant, or if the release of the grant has passed it on the way.
+        if (!isOfGrant || released.has(lease)) node.release([lease]).catch(() => {})
       },
     })
   }
@@ -146,6 +150,20 @@ export function redlockDriver(options: RedlockOptions): Driver {
     return claim.waitMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
   }
 
+  function renew(renewals: readonly Renewal[]): Promise<readonly (RenewAnswer | Error)[]> {
+    return poll<RedisDriver, RenewAnswer, RenewAnswer | Error>({
+      ...common,
+      entries: renewals.length,
+      call: (node) => node.renew(renewals),
+      decide({ answers, errors, pending }) {
+        const renewed = answers.filter((answer) => answer === 'renewed').length
+        if (renewed >= quorum) return 'renewed'
+        if (renewed + errors.length + pending < quorum) return 'lost'
+        return pending === 0 ? quorumError('renew', quorum, nodes.length, errors) : undefined
+      },
+    })
+  }
+
   return {
     name: 'redlock',
     capabilities,
@@ -157,23 +175,17 @@ export function redlockDriver(options: RedlockOptions): Driver {
 
     async renew(renewals) {
       assertOpen()
-      return poll<RedisDriver, RenewAnswer, RenewAnswer | Error>({
-        ...common,
-        entries: renewals.length,
-        call: (node) => node.renew(renewals),
-        decide({ answers, errors, pending }, entry) {
-          const { ttlMs } = renewals[entry] as Renewal
-          if (ttlMs > longestMs) return tooLong(ttlMs, longestMs)
-          const renewed = answers.filter((answer) => answer === 'renewed').length
-          if (renewed >= quorum) return 'renewed'
-          if (renewed + errors.length + pending < quorum) return 'lost'
-          return pending === 0 ? quorumError('renew', quorum, nodes.length, errors) : undefined
-        },
-      })
+      const sent = renewals.filter(({ ttlMs }) => ttlMs <= longestMs)
+      const answers = await renew(sent)
+      let at = 0
+      return renewals.map(({ ttlMs }) =>
+        ttlMs <= longestMs ? (answers[at++] as RenewAnswer | Error) : tooLong(ttlMs, longestMs),
+      )
     },
 
     async release(leases) {
       assertOpen()
+      for (const lease of leases) released.add(lease)
       const answers = await poll<RedisDriver, boolean, boolean | Error>({
         ...common,
         entries: leases.length,
@@ -230,17 +242,23 @@ export async function openRedlock(url: string): Promise<Driver> {
       sharded: async () => false,
     }),
   )
-  const driver = redlockDriver({
-    nodes,
-    persistent: persistent === '1',
-    ...(longest !== undefined && { longestTtlSeconds: Number(longest) }),
-  })
+  const close = async (): Promise<void> => {
+    await Promise.all([...nodes.map((node) => node.close()), ...opened.map((each) => each.close())])
+  }
+  let driver: Driver
+  try {
+    const seconds = longest !== undefined && { longestTtlSeconds: Number(longest) }
+    driver = redlockDriver({ nodes, persistent: persistent === '1', ...seconds })
+  } catch (error) {
+    await close()
+    throw error
+  }
   return {
     ...driver,
     reopen: { module: import.meta.url, name: 'openRedlock', args: [url] },
     async close() {
       await driver.close()
-      await Promise.all([...nodes.map((node) => node.close()), ...opened.map(({ close }) => close())])
+      await close()
     },
   }
 }
@@ -261,8 +279,34 @@ const tooLong = (ttlMs: number, longestMs: number): Error =>
     `at most the redlock driver's longestTtlSeconds (${longestMs / 1_000}), for which a restarted node stays silent`,
   )
 
+function assertSeconds(argument: string, seconds: number, most: number): void {
+  if (typeof seconds === 'number' && seconds >= 0.001 && seconds <= most) return
+  throw new InvalidArgumentError(argument, seconds, `a number of seconds from 0.001 to ${most}`)
+}
+
+/** The newest leases that were given back. A node that votes after its lease's release has passed it must not keep it. */
+class ReleasedLeases {
+  readonly #keys = new Set<string>()
+
+  add(lease: LeaseRef): void {
+    // Without a token it does not say which: the claim may be asked for again.
+    if (lease.fencingToken === undefined) return
+    this.#keys.add(leaseKey(lease))
+    const [oldest] = this.#keys
+    if (this.#keys.size > MOST_RELEASED && oldest !== undefined) this.#keys.delete(oldest)
+  }
+
+  has(lease: LeaseRef): boolean {
+    return this.#keys.has(leaseKey(lease))
+  }
+}
+
+const leaseKey = ({ claimId, fencingToken }: LeaseRef): string => `${fencingToken} ${claimId}`
+
 const refOf = ({ lockName, claimId }: Claim): LeaseRef => ({ lockName, claimId })
 
 /** A proposal that was outbid is made again, above the mark; by then it takes a third client to outbid it again. */
 const MOST_ROUNDS = 4
+/** How many releases are remembered: about a megabyte. A vote that comes after so many more leaves a minority's lease to its time to live. */
+const MOST_RELEASED = 10_000
 const RETRY_MS = { least: 2, most: 40 }

@@ -4,7 +4,7 @@ import { createClient } from 'redis'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Claim, Driver } from '../../src/core/driver.ts'
 import { openRedis, type RedisClient, redisDriver, redisFence } from '../../src/drivers/redis.ts'
-import { readUrl } from '../../src/drivers/support/redis-open.ts'
+import { nodeRedisDefaults, readUrl } from '../../src/drivers/support/redis-open.ts'
 import { until } from '../harness/processes.ts'
 import { type Server, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
@@ -43,6 +43,33 @@ describe('redis: clients', () => {
     assert.equal(cluster, true)
     assert.equal(prefix, '')
     assert.throws(() => readUrl('http://me:pw@one'), /url must be redis:.*…@/)
+  })
+
+  it('node-redis is told of TLS and login for the nodes that a Cluster names', () => {
+    const all = { username: 'me', password: 'p@w', socket: { tls: true } }
+    assert.deepEqual(nodeRedisDefaults('rediss://me:p%40w@one:1'), all)
+    assert.deepEqual(nodeRedisDefaults('redis://one:1'), {})
+  })
+
+  it('a client that gives numbers as text is understood', async () => {
+    const driver = redisDriver({ client: client({ stringNumbers: true }) })
+    const held = claim()
+    const [answer] = await driver.acquire([held])
+    assert.ok(answer && 'granted' in answer && answer.granted, String(answer))
+    const { fencingToken, acquiredAtMs } = answer
+    assert.ok(Number.isSafeInteger(fencingToken) && Number.isSafeInteger(acquiredAtMs))
+    const [refused] = await driver.acquire([{ ...claim(held.lockName), waitMs: 1_000 }])
+    assert.ok(refused && 'granted' in refused && !refused.granted)
+    assert.equal(typeof refused.holder?.expiresAtMs, 'number')
+    const [shown] = (await driver.inspect({ lockName: held.lockName })).leases
+    assert.equal(typeof shown?.expiresAtMs, 'number')
+    assert.deepEqual(await driver.renew([{ ...held, fencingToken }]), ['renewed'])
+    assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
+    assert.deepEqual((await driver.inspect({ lockName: claim().lockName })).leases, [])
+    const limits = [{ limit: 2, periodMs: 60_000, burst: 2 }]
+    const [rate] = (await driver.consume?.([{ name: held.lockName, cost: 1, limits }])) ?? []
+    assert.ok(rate && !(rate instanceof Error) && rate.allowed)
+    assert.equal(rate.remaining, 1)
   })
 
   it('the database that the caller’s client has selected is used, and not changed', async () => {
@@ -148,7 +175,7 @@ describe('redis: clients', () => {
   })
 })
 
-function client(options: { db?: number; keyPrefix?: string } = {}): Redis {
+function client(options: { db?: number; keyPrefix?: string; stringNumbers?: boolean } = {}): Redis {
   const opened = new Redis({ port: server.port, commandTimeout: 5_000, ...options })
   opened.on('error', () => {})
   clients.push(opened)

@@ -4,6 +4,8 @@ import { createSentinel } from 'redis'
 import { afterAll, describe, it } from 'vitest'
 import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { type RedisClient, type RedisWarning, redisDriver, redisFence } from '../../src/drivers/redis.ts'
+import type { RedisNode } from '../../src/drivers/support/redis-connection.ts'
+import { redisDriverOn } from '../../src/drivers/support/redis-driver.ts'
 import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../harness/proxy.ts'
@@ -45,6 +47,39 @@ describe.concurrent('redis with replicas', () => {
     assert.deepEqual((await driver.inspect({ lockName: 'unsafe' })).leases, [])
     replica.resume()
     assert.equal((await only(driver.acquire([unsafe]))).granted, true)
+  })
+
+  it('a grant that is heard before the refusal is asked for again, so that WAIT speaks of it', async () => {
+    const sent: string[] = []
+    const nowMs = Date.now()
+    const waiting = { ...claim('order'), waitMs: 5_000 }
+    let tell: ((text: string) => void) | undefined
+    const node: RedisNode = {
+      id: 'one',
+      command: () => Promise.reject(new Error('not asked')),
+      async subscriber({ message }) {
+        tell = (text) => message('mine', text)
+        return { subscribe: async () => {}, end() {} }
+      },
+    }
+    const command = async (_key: string, [name = '']: readonly string[]): Promise<unknown> => {
+      sent.push(name)
+      if (name === 'WAIT') return 1
+      if (sent.length > 1) return [nowMs + 2, ['y', JSON.stringify([waiting.claimId, 5, nowMs + 1, 'h'])]]
+      tell?.(JSON.stringify([waiting.claimId, 5, nowMs + 1, waiting.ttlMs]))
+      return [nowMs, ['n', '', -1, 0, -1]]
+    }
+    const driver = redisDriverOn({
+      connection: { cluster: false, command, nodes: async () => [node], nodeOfSlot: async () => node },
+      prefix: 'lock:',
+      timeoutMs: 1_000,
+      sharded: async () => false,
+      replicas: { count: 1, timeoutMs: 100 },
+    })
+    await driver.listen?.({ wake() {}, granted() {}, lost() {}, deaf: () => assert.fail('deaf') })
+    assert.equal((await only(driver.acquire([waiting]))).granted, true)
+    assert.deepEqual(sent, ['EVALSHA', 'EVALSHA', 'WAIT'])
+    await driver.close()
   })
 
   it('a waiter that waits for replicas is told, asks, and is granted when they have confirmed', async () => {

@@ -5,6 +5,7 @@ import { afterAll, afterEach, beforeAll, describe, it } from 'vitest'
 import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { openRedlock, type RedlockOptions, redlockDriver } from '../../src/drivers/redlock.ts'
+import type { RedisDriver } from '../../src/drivers/support/redis-driver.ts'
 import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../harness/proxy.ts'
@@ -129,6 +130,130 @@ describe('redlock: failures', () => {
     const [answer] = await driver.acquire([claim({ ttlMs: 4_001 })])
     assert.ok(answer instanceof Error)
     assert.match(answer.message, /timeoutSeconds must be at most .*longestTtlSeconds \(4\)/)
+  })
+
+  it('seconds that are none are refused, in a URL too', async () => {
+    for (const seconds of [Number.NaN, 0, -1, Number.POSITIVE_INFINITY, '60' as never]) {
+      for (const argument of ['longestTtlSeconds', 'nodeTimeoutSeconds']) {
+        assert.throws(() => redlock({ [argument]: seconds }), { code: 'INVALID_ARGUMENT', argument })
+      }
+    }
+    const url = `redlock://127.0.0.1:${(all[0] as Server).port}?longestTtlSeconds=soon`
+    await assert.rejects(openRedlock(url), { argument: 'longestTtlSeconds' })
+  })
+
+  it('a renewal above the longest time to live is refused before it is sent, and the others are renewed', async () => {
+    const [long, short] = [claim(), claim()]
+    const tokens = [await granted(redlock(), long), await granted(redlock(), short)]
+    const driver = redlock({ longestTtlSeconds: 40, persistent: false })
+    const [refused, renewed] = await driver.renew([
+      { ...long, ttlMs: 60_000, fencingToken: tokens[0]?.fencingToken as number },
+      { ...short, ttlMs: 40_000, fencingToken: tokens[1]?.fencingToken as number },
+    ])
+    assert.ok(refused instanceof Error)
+    assert.match(refused.message, /longestTtlSeconds \(40\)/)
+    assert.equal(renewed, 'renewed')
+    const ends = await Promise.all(all.map(({ port }) => client(port).pttl(`lock:${long.lockName}`)))
+    assert.ok(Math.max(...ends) <= 30_000, `renewed for ${ends} ms all the same`)
+  })
+
+  it('a client that trusts every node does not let it vote for one that does not', async () => {
+    const held = claim()
+    const lax = redlock()
+    const { fencingToken } = await granted(lax, held)
+    await lax.release([{ ...held, fencingToken }])
+    const [answer] = await redlock({ persistent: false, longestTtlSeconds: 36_000 }).acquire([claim()])
+    assert.ok(answer instanceof Error, 'nodes that have just started have voted')
+    assert.match(answer.message, /does not vote for another/)
+  })
+
+  it('a second round on nodes that know the ballot script alone does not end its own grant', async () => {
+    const three = all.slice(0, 3)
+    for (const { port } of three) await client(port).script('FLUSH')
+    const lockName = name()
+    await granted(redlock({ nodes: nodesOn(three) }), claim({ lockName, ttlMs: 50 }))
+    await sleep(100) // it ran out, so nobody has released anything yet
+    const behind = redlock({ nodes: nodesOn(three), clock: clockAhead(-60_000) })
+    await granted(behind, claim({ lockName }))
+    await sleep(50) // for whatever is still under way
+    const held = await Promise.all(three.map(({ port }) => client(port).exists(`lock:${lockName}`)))
+    assert.ok(held.filter((count) => count === 1).length >= 2, `granted, and held on ${held}`)
+  })
+
+  it('a node that votes after the release has passed it does not keep the lease', async () => {
+    const [slow, late] = [all[2] as Server, proxies[2] as FaultProxy]
+    const driver = redlock({ nodes: nodesOn(proxies.slice(0, 3)) })
+    await cycle(driver)
+    // The node knows the script of the release, and not the ballot's.
+    await client(slow.port).script('FLUSH')
+    await nodesOn([slow])[0]?.release([claim()])
+    late.hold('toClient')
+    const held = claim()
+    const { fencingToken } = await granted(driver, held)
+    assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
+    await sleep(50) // for the release to pass the node
+    late.release('toClient')
+    await sleep(200) // for the ballot to come again, in full
+    await untilFree(held.lockName)
+  })
+
+  it('a late vote for another token than the granted one is given back on its node', async () => {
+    const held = claim()
+    let answerLate: (() => void) | undefined
+    const ended: [node: number, token: number | undefined][] = []
+    const nodes = nodesOn(all.slice(0, 3)).map((node, at): RedisDriver => {
+      const grant = { granted: true, ttlMs: held.ttlMs, acquiredAtMs: 0 } as const
+      return {
+        ...node,
+        async propose(_claims, [token = 0]) {
+          if (at < 2) return [{ ...grant, fencingToken: token }]
+          await new Promise<void>((go) => {
+            answerLate = go
+          })
+          return [{ ...grant, fencingToken: 7 }]
+        },
+        async release(leases) {
+          for (const { fencingToken } of leases) ended.push([at, fencingToken])
+          return leases.map(() => true)
+        },
+      }
+    })
+    await granted(redlock({ nodes }), held)
+    answerLate?.()
+    await sleep(10) // for the answer to be heard
+    assert.deepEqual(ended, [[2, 7]])
+  })
+
+  it('whatever anybody publishes on the channel of releases is passed over', async () => {
+    const driver = redlock()
+    const woken: string[] = []
+    const stopListening = await driver.listen?.({
+      wake: (lockName) => woken.push(lockName),
+      granted() {},
+      lost() {},
+      deaf: () => assert.fail('deaf'),
+    })
+    const { port } = all[0] as Server
+    for (const text of ['hello', 'null', '[1]', '{"0":"x"}', '"x"', '["real","claim"]']) {
+      await client(port).publish('holdfast:released', text)
+    }
+    await until(() => woken.length > 0, { timeoutMs: 5_000, failure: () => 'the real one was not heard' })
+    assert.deepEqual(woken, ['real'])
+    await stopListening?.()
+  })
+
+  it('in a split vote nobody is named as the holder, and it is asked again at once', async () => {
+    const lockName = name()
+    const rival = claim({ lockName })
+    for (const node of nodesOn(all.slice(0, 2))) await granted(node, rival)
+    const driver = redlock({ nodes: nodesOn(all.slice(0, 4)) })
+    for (let turn = 0; turn < 5; turn += 1) {
+      const [split] = await driver.acquire([claim({ lockName, waitMs: 5_000 })])
+      assert.ok(split && 'granted' in split && !split.granted)
+      assert.equal(split.holder, undefined, 'half of the nodes count as a holder')
+      assert.ok((split.askAgainMs ?? 1_000) <= 40, `asked again after ${split.askAgainMs} ms`)
+      await untilOnly(lockName, 2)
+    }
   })
 
   it('failure 17: a minority that was taken is given back on all nodes, when the vote fails and when the caller gives up', async () => {
@@ -347,6 +472,16 @@ const untilFree = (lockName: string): Promise<void> =>
       return held.every((count) => count === 0)
     },
     { timeoutMs: 10_000, failure: () => `"${lockName}" was never given back everywhere` },
+  )
+
+/** What a lost vote has left behind is gone. */
+const untilOnly = (lockName: string, count: number): Promise<void> =>
+  until(
+    async () => {
+      const held = await Promise.all(all.map(({ port }) => client(port).exists(`lock:${lockName}`)))
+      return held.filter((each) => each === 1).length === count
+    },
+    { timeoutMs: 5_000, failure: () => `"${lockName}" is not on ${count} nodes` },
   )
 
 const clockAhead = (ms: number) => ({

@@ -59,7 +59,11 @@ export class Ballots {
     if (refusals.length + errors.length + pending <= nodes - quorum) return { kind: 'outbid', given }
     // What is still to come may yet decide between "somebody has it" and "nobody could be asked".
     if (refusals.length <= nodes - quorum && pending > 0) return undefined
-    return { kind: 'refused', given, ...holderIn(refusals as Refused[], nodes - quorum + 1) }
+    // Of an even number of nodes, half of them do not tell a holder from a rival that has lost, too: what is still to come does.
+    if (refusals.length < quorum && pending > 0 && refusals.length + pending >= quorum) return undefined
+    // With a part of the vote given to this claim, only a quorum makes a holder.
+    const enough = given.length > 0 ? quorum : nodes - quorum + 1
+    return { kind: 'refused', given, ...holderIn(refusals as Refused[], enough) }
   }
 
   #learn(answer: Vote): void {

@@ -18,7 +18,7 @@ import { acquireArgs, idText, readAcquire, strange, type TokenRefusal } from './
 import { inspect, show } from './redis-inspect.ts'
 import { rateKey, slotOf } from './redis-keys.ts'
 import { type Chunk, chunksOf, type ListParts, runLeases, sendList } from './redis-lists.ts'
-import { ballotRunner, protocolScript, runScript } from './redis-scripts.ts'
+import { ballotRunner, protocolScript, runScript, type VoteGuard } from './redis-scripts.ts'
 import { monotonicMs, Waking } from './redis-waking.ts'
 
 export const redisCapabilities: Capabilities = {
@@ -51,11 +51,11 @@ export interface ReplicaWait {
 /** A driver on one server or one Cluster, and what Redlock needs of a node beyond that. */
 export interface RedisDriver extends Driver {
   readonly connection: RedisConnection
-  /** Claims with the tokens that are to be given. They do not queue. `mayVote` is asked if the node has forgotten its scripts. */
+  /** Claims with the tokens that are to be given. They do not queue. `guard` is asked if the node has forgotten its scripts. */
   propose(
     claims: readonly Claim[],
     tokens: readonly number[],
-    mayVote: () => Promise<void>,
+    guard: VoteGuard,
   ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
   /** What lies on these names. */
   show(lockNames: readonly string[]): Promise<InspectPage>
@@ -83,6 +83,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       throw error
     })
     const nowMs = reply[0]
+    const heard = new Set<number>()
     const answers = requests.map((claim, index) => {
       const answer = readAcquire(claim, nowMs, reply[1 + index])
       if ('tokenRefused' in answer) return strange('acquire', reply[1 + index])
@@ -91,9 +92,21 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       const waits = 'granted' in answer && !answer.granted && told === undefined
       if (waits) waking.waits(claim, slot, askedMs)
       else waking.waitsNoMore(claim)
-      return waits ? answer : (told ?? answer)
+      if (waits || told === undefined) return answer
+      if (replicas === undefined) return told
+      heard.add(index)
+      return answer
     })
-    return replicas === undefined ? answers : confirmed(parts, replicas, chunk, answers)
+    if (replicas === undefined) return answers
+    const known = await confirmed(parts, replicas, chunk, answers)
+    if (heard.size === 0) return known
+    // WAIT speaks of this connection's own writes, and the grant was somebody else's: asking again writes it once more.
+    const isHeard = (_: Claim, index: number): boolean => heard.has(index)
+    const again = await acquireChunk(chunkWhere(chunk, isHeard)).catch((error: Error) => error)
+    return known.map((answer, index) => {
+      if (!heard.has(index)) return answer
+      return again instanceof Error ? again : (again.shift() ?? answer)
+    })
   }
 
   /** On Cluster, who listens but does not hear this slot yet: hears it from now on, and looks again. */
@@ -122,9 +135,9 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       return sendList<Claim, AcquireAnswer>(parts, claims, connection.cluster ? acquireAndHear : acquireChunk)
     },
 
-    async propose(claims, tokens, mayVote) {
+    async propose(claims, tokens, guard) {
       assertOpen()
-      const run = ballotRunner(mayVote)
+      const run = ballotRunner(guard)
       const ballots = claims.map((claim, index) => ({ ...claim, waitMs: 0, token: tokens[index] as number }))
       const byBallot = { ...parts, bySlot: true }
       return sendList<Claim & { token: number }, AcquireAnswer | TokenRefusal>(byBallot, ballots, async (chunk) => {
@@ -148,7 +161,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
           `${Math.ceil(each.ttlMs)}`,
         ])
         const [, ...replies] = await runLeases(parts, 'renew', chunk, entries)
-        return replies.map((reply) => (reply === 1 ? 'renewed' : 'lost'))
+        return replies.map((reply) => (Number(reply) === 1 ? 'renewed' : 'lost'))
       })
     },
 
@@ -158,7 +171,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
         for (const lease of chunk.requests) waking.waitsNoMore(lease)
         const entries = chunk.requests.map(releaseArgs)
         const [, ...replies] = await runLeases(parts, 'release', chunk, entries)
-        return replies.map((reply) => reply === 1)
+        return replies.map((reply) => Number(reply) === 1)
       })
     },
 
@@ -251,8 +264,8 @@ const rateEntry = ({ cost, limits }: RateRequest): number[] => [
 ]
 
 const readRate = ([allowed, remaining, retryAfterMs, resetAfterMs]: RateReply): RateAnswer => ({
-  allowed: allowed === 1,
-  remaining,
+  allowed: Number(allowed) === 1,
+  remaining: Number(remaining),
   retryAfterMs: Number(retryAfterMs),
   resetAfterMs: Number(resetAfterMs),
 })

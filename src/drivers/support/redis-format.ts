@@ -28,9 +28,10 @@ export interface TokenRefusal {
 
 export function readAcquire(claim: Claim, nowMs: number, reply: unknown): AcquireAnswer | TokenRefusal | Error {
   const { lockName, ttlMs } = claim
-  if (typeof reply === 'number') return { granted: true, fencingToken: reply, ttlMs, acquiredAtMs: nowMs }
+  if (isCount(reply)) return { granted: true, fencingToken: Number(reply), ttlMs, acquiredAtMs: nowMs }
   if (!Array.isArray(reply)) return strange('acquire', reply)
-  const [kind, first, endMs, ahead, askAgainMs] = reply as [string, string, number, number, number]
+  const [kind, first, ...rest] = reply as [string, string, ...(number | string)[]]
+  const [endMs, ahead, askAgainMs] = rest.map(Number) as [number, number, number]
   switch (kind) {
     case 'y': {
       const [, fencingToken, acquiredAtMs] = JSON.parse(first) as [string, number, number]
@@ -105,6 +106,10 @@ export function readGrant(message: string): { claimId: string; grant: Grant } | 
   }
   return { claimId, grant: { granted: true, fencingToken, ttlMs, acquiredAtMs } }
 }
+
+/** A client may be set to give numbers as text. */
+const isCount = (reply: unknown): boolean =>
+  typeof reply === 'number' || (typeof reply === 'string' && /^\d+$/.test(reply))
 
 export const strange = (what: string, reply: unknown): StoreError =>
   new StoreError(`the redis store answered ${what} with ${JSON.stringify(reply)?.slice(0, 200)}`)

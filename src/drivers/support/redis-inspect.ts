@@ -98,8 +98,9 @@ export async function show(
 /** Plain text, its end, shared leases and their ends, waiters' ids and texts. */
 type Shown = [string, number, string[], string[]]
 
-function leasesIn(lockName: string, [plain, endMs, shared]: Shown, prefix: string): LeaseRecord[] {
-  const leases = pairs(shared).map(([text, end]) => readLease(lockName, text, Number(end)))
+function leasesIn(lockName: string, [plain, end, shared]: Shown, prefix: string): LeaseRecord[] {
+  const endMs = Number(end)
+  const leases = pairs(shared).map(([text, each]) => readLease(lockName, text, Number(each)))
   if (endMs === -2 || plain === SHARED) return leases
   // Without a prefix every string of the database would look like somebody's lock.
   if (prefix === '' && !isOurs(plain)) return leases

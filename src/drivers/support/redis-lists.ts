@@ -68,8 +68,10 @@ export async function runLeases(
   args.push(operation, address.channel, address.hears === 1 ? '1' : '0')
   for (const entry of entries) args.push(...entry)
   try {
-    const reply = await run(connection, protocolScript('leases.lua'), keyCount, args)
-    return reply as [number, ...unknown[]]
+    const reply = (await run(connection, protocolScript('leases.lua'), keyCount, args)) as [number, ...unknown[]]
+    // With ioredis' `stringNumbers` numbers come as text, here and in every answer.
+    reply[0] = Number(reply[0])
+    return reply
   } catch (error) {
     throw storeErrorFrom(operation, error)
   }
@@ -100,5 +102,5 @@ export function chunksOf<Request>(requests: readonly Request[], slotOfRequest: (
   return parts
 }
 
-/** How much one script may do: well under a millisecond of the server's time. */
+/** How much one script may do, so that a long list does not hold the server up for long. */
 const MOST_ENTRIES = 128

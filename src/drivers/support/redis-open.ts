@@ -103,7 +103,7 @@ async function openNodeRedis(
   const module = (await optional(() => import('redis'))) as NodeRedisModule | undefined
   if (module === undefined) return undefined
   const client = cluster
-    ? module.createCluster({ rootNodes: urls.map((url) => ({ url })), defaults: credentials(urls[0] as string) })
+    ? module.createCluster({ rootNodes: urls.map((url) => ({ url })), defaults: nodeRedisDefaults(urls[0] as string) })
     : module.createClient({ url: urls[0], disableOfflineQueue: fast })
   client.on('error', () => {})
   const connected = client.connect().catch((error: unknown) => {
@@ -115,11 +115,13 @@ async function openNodeRedis(
   return { client, close: async () => client.destroy() }
 }
 
-function credentials(url: string): object {
-  const { username, password } = new URL(url)
+/** For the nodes that the Cluster names, of which no URL says anything. */
+export function nodeRedisDefaults(url: string): object {
+  const { protocol, username, password } = new URL(url)
   return {
     ...(username && { username: decodeURIComponent(username) }),
     ...(password && { password: decodeURIComponent(password) }),
+    ...(protocol === 'rediss:' && { socket: { tls: true } }),
   }
 }
 

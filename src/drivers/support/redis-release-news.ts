@@ -90,12 +90,22 @@ export class ReleaseNews {
   }
 
   #told(text: string): void {
-    if (this.#heard.has(text)) return
+    const lockName = lockNameIn(text)
+    if (lockName === undefined || this.#heard.has(text)) return
     this.#heard.add(text)
     const [oldest] = this.#heard
     if (this.#heard.size > REMEMBERED && oldest !== undefined) this.#heard.delete(oldest)
-    const [lockName] = JSON.parse(text) as [string]
     for (const listener of [...this.#listeners]) listener.wake(lockName)
+  }
+}
+
+/** Anybody may publish on the channel: undefined for what is not ours. */
+function lockNameIn(text: string): string | undefined {
+  try {
+    const parts: unknown = JSON.parse(text)
+    return Array.isArray(parts) && typeof parts[0] === 'string' ? parts[0] : undefined
+  } catch {
+    return undefined
   }
 }
 

@@ -1,6 +1,7 @@
 import { StoreError } from '../../core/errors.ts'
 import { serverFacts } from './redis-checks.ts'
 import type { RedisConnection } from './redis-connection.ts'
+import type { VoteGuard } from './redis-scripts.ts'
 
 /** Keeps a node that has just started from voting: it may have come up without leases that others still rely on. */
 export class RestartWatch {
@@ -8,6 +9,10 @@ export class RestartWatch {
 
   constructor(graceMs: number) {
     this.#graceMs = graceMs
+  }
+
+  of(node: { readonly connection: RedisConnection }): VoteGuard {
+    return { graceMs: this.#graceMs, mayVote: () => this.mayVote(node) }
   }
 
   /** Rejects while leases that the node may have forgotten could still be held. */

@@ -42,12 +42,12 @@ export async function runScript(
 /**
  * The same for Redlock's ballots. A server forgets its scripts when it starts, and a node that has started may have forgotten leases, too: it
  * must not vote before all of them have run out. So whoever finds the script missing looks first (`mayVote` rejects if it is too early), and
- * only then brings it. The text differs from the plain one, so that nobody else brings it.
+ * only then brings it. The text differs from the plain one, and for every grace, so that nobody brings it who has looked less closely.
  */
 export const ballotRunner =
-  (mayVote: () => Promise<void>): typeof runScript =>
+  ({ graceMs, mayVote }: VoteGuard): typeof runScript =>
   async (connection, script, keyCount, keysAndArgs) => {
-    const { text, sha } = ballotScript(script)
+    const { text, sha } = ballotScript(script, graceMs)
     const key = keysAndArgs[0] as string
     try {
       return await connection.command(key, ['EVALSHA', sha, `${keyCount}`, ...keysAndArgs])
@@ -58,9 +58,17 @@ export const ballotRunner =
     }
   }
 
-function ballotScript({ text, sha }: Script): Script {
-  const known = ballots.get(sha) ?? scriptOf(`${text}\n-- by ballot\n`)
-  ballots.set(sha, known)
+export interface VoteGuard {
+  /** How long after its start a node does not vote. */
+  readonly graceMs: number
+  /** Rejects if it is too early. */
+  mayVote(): Promise<void>
+}
+
+function ballotScript({ text, sha }: Script, graceMs: number): Script {
+  const key = `${sha} ${graceMs}`
+  const known = ballots.get(key) ?? scriptOf(`${text}\n-- by ballot ${graceMs}\n`)
+  ballots.set(key, known)
   return known
 }
 
