@@ -9,7 +9,8 @@
 -- - after the sequence itself was lost with the whole schema, because a new one is raised to a later clock than the old one ever was
 --   (as long as fewer than a million tokens are drawn in a second);
 -- - after a crash, because a grant is committed after the token's own log record; and with synchronous_commit = off, where that record may be lost,
---   because the first token after every start of the server is raised as well;
+--   because the first token after every start of the server is raised as well (not after a crash that the postmaster itself survived: then tokens of
+--   the last moment, with synchronous_commit = off, could be given again);
 -- - after the clock was set back, because nothing ever lowers the sequence.
 -- It stays a safe integer for a JavaScript client until the year 2255.
 
@@ -28,18 +29,21 @@ BEGIN
   END IF;
   -- One at a time, and looked at again: two that raise it at once could set it to the lower of their two clocks, below a token already given. Given back
   -- at once and not with the transaction, which may be somebody's long one.
-  PERFORM pg_advisory_lock(7813544519228563561);
   BEGIN
+    PERFORM pg_advisory_lock(7813544519228563561);
     v_last := coalesce(pg_sequence_last_value('holdfast_tokens'::regclass), 0);
     v_clock := extract(epoch FROM clock_timestamp()) * 1000000;
     IF (v_last < v_clock OR v_last < v_start + v_lead) AND v_last < v_clock + v_lead THEN
       PERFORM setval('holdfast_tokens', v_clock + v_lead);
     END IF;
-  EXCEPTION WHEN OTHERS OR query_canceled THEN
     PERFORM pg_advisory_unlock(7813544519228563561);
+  EXCEPTION WHEN OTHERS OR query_canceled THEN
+    -- If it was got: the wait for it may have failed.
+    PERFORM pg_advisory_unlock(7813544519228563561) FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND pid = pg_backend_pid() AND granted
+      AND (classid::bigint << 32 | objid::bigint) = 7813544519228563561;
     RAISE;
   END;
-  PERFORM pg_advisory_unlock(7813544519228563561);
 END
 $$;
 

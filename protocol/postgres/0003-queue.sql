@@ -117,7 +117,9 @@ BEGIN
 
   -- The row tells the outcome, to plain clients as well. It is written whenever leases changed, not only locked: a transaction with an older
   -- snapshot (REPEATABLE READ) then fails instead of deciding by what it cannot see.
-  v_contended := v_leases > 0 OR EXISTS (SELECT FROM holdfast_waiters WHERE lock_name = p_lock_name);
+  -- Waiters that came after such a snapshot have not written the row if it was contended already: then it stays so.
+  v_contended := v_leases > 0 OR EXISTS (SELECT FROM holdfast_waiters WHERE lock_name = p_lock_name)
+    OR (v_row.contended AND current_setting('transaction_isolation') <> 'read committed');
   IF NOT v_held AND NOT v_contended THEN
     DELETE FROM distributed_locks WHERE lock_name = p_lock_name;
   ELSIF v_held THEN

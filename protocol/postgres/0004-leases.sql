@@ -54,6 +54,10 @@ BEGIN
         UPDATE distributed_locks SET fencing_token = nextval('holdfast_tokens') WHERE lock_name = p_names[1]
         RETURNING fencing_token INTO v_got.fencing_token;
       END IF;
+      -- Its place is left if somebody emptied distributed_locks alone.
+      IF p_waits[1] > 0 THEN
+        DELETE FROM holdfast_waiters WHERE lock_name = p_names[1] AND claim_id = p_claims[1];
+      END IF;
       granted_claims := p_claims;
       granted_tokens := ARRAY[v_got.fencing_token];
       granted_at := ARRAY[extract(epoch FROM v_got.acquired_at) * 1000];
@@ -90,6 +94,10 @@ BEGIN
       SELECT granted_claims || array_agg(claim_id), granted_tokens || array_agg(fencing_token),
         granted_at || array_agg((extract(epoch FROM acquired_at) * 1000)::float8)
       INTO granted_claims, granted_tokens, granted_at FROM drawn;
+    END IF;
+    IF granted_claims IS NOT NULL AND 0 < ANY (p_waits) THEN
+      DELETE FROM holdfast_waiters AS w USING unnest(p_names, p_claims) AS c (lock_name, claim_id)
+      WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id AND c.claim_id = ANY (granted_claims);
     END IF;
   END IF;
 

@@ -1,5 +1,5 @@
 -- Migration 6: the two functions for clients in any language, psql included. Who calls just these excludes Holdfast and is excluded by it.
--- A database that has older functions of these names gets the new ones in their place.
+-- A database that has older functions of these names, for two texts and returning a boolean, gets the new ones in their place. Others of the name stay.
 --
 -- acquire_lock(p_lock_name, p_holder_id, p_ttl_seconds = 30, p_metadata = '{}')
 -- Outputs: true: the lock is held by p_holder_id for p_ttl_seconds from now; the same holder asking again extends it. false: held by another, or others wait
@@ -14,7 +14,9 @@ DECLARE
 BEGIN
   FOR v_old IN
     SELECT p.oid FROM pg_proc p
-    WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND (
+    WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+      AND p.prokind = 'f' AND p.prorettype = 'boolean'::regtype AND p.pronargs >= 2
+      AND p.proargtypes[0] IN ('text'::regtype, 'varchar'::regtype) AND p.proargtypes[1] IN ('text'::regtype, 'varchar'::regtype) AND (
       (p.proname = 'acquire_lock' AND pg_get_function_identity_arguments(p.oid) <>
         'p_lock_name character varying, p_holder_id character varying, p_ttl_seconds integer, p_metadata jsonb')
       OR (p.proname = 'release_lock' AND pg_get_function_identity_arguments(p.oid) <>

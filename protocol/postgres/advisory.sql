@@ -11,19 +11,21 @@
 -- last grant, which that comment cannot know yet, is published as an advisory lock of the two-number kind, taken in shared mode by the same connection.
 
 -- name: identity
--- Inputs: a word that nobody else has. Outputs: pid; room, how much of a statement others can see
+-- Inputs: a word that nobody else has; whether the connection is the driver's own. Outputs: pid; room, how much of a statement others can see; before, the
+-- settings as they were, as JSON
 -- Settings of the session only. Nothing may end it while it is idle; the server finds out within half a minute that a client has vanished. A grant waits for no
--- disk: nothing of it has to outlive a crash, which ends every session, and the token does not rely on it.
+-- disk: nothing of it has to outlive a crash, which ends every session, and the token does not rely on it. That is not set where others write, too.
 WITH settings AS MATERIALIZED (
-  SELECT set_config(name, value, false) FROM (VALUES
+  SELECT name, setting AS before, set_config(name, value, false) AS now FROM (VALUES
     ('idle_session_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('statement_timeout', '0'), ('lock_timeout', '0'),
     ('transaction_timeout', '0'), ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
     ('client_connection_check_interval', '5s'), ('default_transaction_read_only', 'off'), ('synchronous_commit', 'off')
   ) AS wanted (name, value) JOIN pg_settings USING (name)
+  WHERE $2::text::boolean OR name <> 'synchronous_commit'
 )
 SELECT pg_backend_pid()::text AS pid, set_config('holdfast.session', $1::text, false) AS session,
-  pg_size_bytes(current_setting('track_activity_query_size'))::text AS room
-FROM (SELECT count(*) FROM settings) AS set
+  pg_size_bytes(current_setting('track_activity_query_size'))::text AS room, before::text
+FROM (SELECT json_object_agg(name, before) AS before, count(now) FROM settings) AS set
 
 -- name: witness
 -- Outputs: pid and session of the connection that answers. Run inside a transaction, by somebody else.
@@ -67,6 +69,10 @@ FROM drawn
 SELECT array_agg(CASE WHEN shared THEN pg_advisory_unlock_shared(key) ELSE pg_advisory_unlock(key) END ORDER BY ord)::text AS released,
   pg_backend_pid()::text AS pid
 FROM unnest($1::text::bigint[], $2::text::boolean[]) WITH ORDINALITY AS asked (key, shared, ord)
+
+-- name: unlock_all
+-- Inputs: pid of the session, which has to be the one that is reached. Outputs: a row, or none: it was another one
+SELECT pg_advisory_unlock_all() WHERE pg_backend_pid() = $1::text::integer
 
 -- name: cancel
 -- Inputs: pid of a connection that waits. It gets out of the queue, and goes on.

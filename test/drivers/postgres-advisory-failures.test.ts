@@ -71,6 +71,51 @@ describe.concurrent('postgres-advisory: failures', () => {
     await sql.end()
   })
 
+  it('failure 22: PgBouncer in transaction mode is refused under traffic as well, 60 times of 60, and no lock is left on its connections', async () => {
+    await using own = await startPostgres()
+    await using pgbouncer = await startPgBouncer(own, { settings: { default_pool_size: '5' } })
+    const app = new pg.Pool({ connectionString: pgbouncer.url, max: 5 })
+    await Promise.all(Array.from({ length: 5 }, () => app.query('SELECT pg_sleep(0.05)')))
+    let stopped = false
+    const traffic = Array.from({ length: 4 }, async () => {
+      while (!stopped) {
+        await app.query('SELECT pg_sleep(0.004)')
+        await sleep(3)
+      }
+    })
+    const through = new pg.Pool({ connectionString: pgbouncer.url, max: 2 })
+    const outcomes = new Set<string>()
+    for (let round = 0; round < 60; round += 1) {
+      const driver = postgresAdvisoryDriver({ client: through, maxWaitingConnections: 0 })
+      const outcome = await driver.acquire([claimOn(`traffic:${round}`)]).then(
+        () => 'answered',
+        (error: { code: string }) => error.code,
+      )
+      outcomes.add(outcome)
+      await driver.close()
+    }
+    stopped = true
+    await Promise.all(traffic)
+    assert.deepEqual([...outcomes], ['UNSUPPORTED'])
+    const direct = new pg.Client(own.url)
+    await direct.connect()
+    assert.equal((await direct.query(`SELECT FROM pg_locks WHERE locktype = 'advisory'`)).rowCount, 0)
+    await direct.end()
+    await through.end()
+    await app.end()
+  })
+
+  it('failure 22: a connection that PgBouncer in session mode does not reset keeps no lock of a driver that was closed', async () => {
+    await using pgbouncer = await startPgBouncer(server, {
+      settings: { pool_mode: 'session', default_pool_size: '10', server_reset_query: '' },
+    })
+    const driver = await openPostgresAdvisory(pgbouncer.url)
+    const name = unique('not-reset')
+    assert.ok(await grantOn(driver, name))
+    await driver.close()
+    assert.equal(await holdersOf(name), 0)
+  })
+
   it('failure 22: PgBouncer in session mode is let through', async () => {
     await using pgbouncer = await startPgBouncer(server, {
       settings: { pool_mode: 'session', default_pool_size: '10' },
@@ -205,6 +250,69 @@ describe.concurrent('postgres-advisory: failures', () => {
       grantOn(postgresAdvisoryDriver({ client: pool }), other.lockName),
     )
     await driver.close()
+    await client.end()
+  })
+
+  it('an unlock that is canceled ends the session: its lock is not left behind', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    const driver = postgresAdvisoryDriver({ client })
+    const claim = claimOn(unique('canceled'))
+    await driver.acquire([claim])
+    const query = client.query.bind(client) as (config: { text: string }) => Promise<unknown>
+    const canceled = Object.assign(new Error('canceling statement due to user request'), { code: '57014' })
+    const failing = (config: { text: string }): Promise<unknown> =>
+      config.text.includes('EXECUTE holdfast_unlock_') ? Promise.reject(canceled) : query(config)
+    Object.assign(client, { query: failing })
+    await assert.rejects(driver.release([claim]), { code: 'STORE_UNAVAILABLE' })
+    await until('the lock to be free', async () => (await holdersOf(claim.lockName)) === 0)
+    await driver.close()
+    await client.end()
+  })
+
+  it('a waiter that gives up at the moment of its grant leaves no lock on the connection that waited, in 400 rounds', async () => {
+    const name = unique('moment')
+    const key = advisoryKey(name)
+    const driver = postgresAdvisoryDriver({ client: pool })
+    const holder = await pool.connect()
+    for (let round = 0; round < 400; round += 1) {
+      await holder.query('SELECT pg_advisory_lock($1)', [key])
+      const claim = { ...claimOn(name), waitMs: 5_000 }
+      await driver.acquire([claim])
+      const unlock = async (): Promise<void> => {
+        const atMs = performance.now() + (round % 16) * 0.1
+        while (performance.now() < atMs) await new Promise((resolve) => setImmediate(resolve))
+        await holder.query('SELECT pg_advisory_unlock($1)', [key])
+      }
+      await Promise.all([unlock(), driver.release([claim])])
+      await until('nobody to hold it', async () => (await holdersOf(name)) === 0)
+    }
+    holder.release()
+    await driver.close()
+  }, 60_000)
+
+  it('a Client that is passed in is as it was when the driver is closed: locks, settings, statements', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    await client.query(`SET statement_timeout = '5s'; SET lock_timeout = '7s'; SET default_transaction_read_only = off`)
+    await client.query('SELECT pg_advisory_lock(42), pg_advisory_lock_shared(4, 2)')
+    const state = async () => {
+      const settings = await client.query(
+        `SELECT name, setting FROM pg_settings WHERE name ~ 'timeout|synchronous|keepalives|read_only|check_interval' ORDER BY name`,
+      )
+      const locks = await client.query(
+        `SELECT classid, objid, objsubid, mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() ORDER BY 1, 2, 3`,
+      )
+      const prepared = await client.query('SELECT name FROM pg_prepared_statements')
+      return { settings: settings.rows, locks: locks.rows, prepared: prepared.rows }
+    }
+    const before = await state()
+    const driver = postgresAdvisoryDriver({ client })
+    const shared = { ...claimOn(unique('shared')), mode: 'shared' as const }
+    await driver.acquire([claimOn(unique('a')), claimOn(unique('b')), shared])
+    assert.equal((await client.query('SHOW synchronous_commit')).rows[0].synchronous_commit, 'on')
+    await driver.close()
+    assert.deepEqual(await state(), before)
     await client.end()
   })
 
@@ -412,6 +520,11 @@ function claimOn(lockName: string) {
 async function grantOn(driver: Driver, lockName: string): Promise<number | undefined> {
   const [answer] = await driver.acquire([claimOn(lockName)])
   return answer && 'granted' in answer && answer.granted ? answer.fencingToken : undefined
+}
+
+async function holdersOf(lockName: string): Promise<number> {
+  const text = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = $1`
+  return (await pool.query(text, [advisoryKey(lockName)])).rowCount ?? 0
 }
 
 async function terminateHolder(lockName: string): Promise<void> {

@@ -273,6 +273,86 @@ describe.concurrent('postgres: beside others', () => {
     }
   })
 
+  it('release_lock with an old snapshot strands no waiter that it cannot see', async () => {
+    for (const level of ['REPEATABLE READ', 'SERIALIZABLE']) {
+      const name = unique('unseen')
+      const driver = postgresDriver({ client: pool })
+      const [first, second] = [claimOn(name, 10_000), claimOn(name, 10_000)]
+      await pool.query(`SELECT acquire_lock($1, 'psql', 60)`, [name])
+      await driver.acquire([first])
+      const client = await pool.connect()
+      await client.query(`BEGIN ISOLATION LEVEL ${level}`)
+      await client.query('SELECT count(*) FROM distributed_locks')
+      await driver.acquire([second])
+      await client.query(`SELECT release_lock($1, 'psql')`, [name])
+      await client.query('COMMIT')
+      client.release()
+      assert.deepEqual(await driver.release([first]), [true])
+      const [lease] = await leasesOn(name)
+      assert.equal(lease?.claimId, second.claimId)
+    }
+  })
+
+  it('a waiter that is granted after distributed_locks alone was emptied leaves no place behind', async () => {
+    const driver = postgresDriver({ client: pool })
+    for (const others of [0, 1]) {
+      const name = unique('emptied')
+      const waiter = claimOn(name, 10_000)
+      await driver.acquire([claimOn(name)])
+      await driver.acquire([waiter])
+      await pool.query('DELETE FROM distributed_locks WHERE lock_name = $1', [name])
+      const answers = await driver.acquire([waiter, ...Array.from({ length: others }, () => claimOn(unique('other')))])
+      assert.ok(answers.every((answer) => 'granted' in answer && answer.granted))
+      assert.equal(await waitersOn(name), 0)
+    }
+  })
+
+  it('what a stranger sends to the channel is ignored, and wakes nobody by mistake', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    const driver = postgresDriver({ client })
+    const heard: unknown[] = []
+    const hear = (...what: unknown[]): void => void heard.push(what)
+    const stop = await driver.listen?.({ wake: hear, granted: hear, lost: hear, deaf: hear })
+    const [{ channel }] = (await client.query('SELECT pg_listening_channels() AS channel')).rows
+    const strange = [
+      '[',
+      '[1',
+      '[null]',
+      '[[]]',
+      '[["wake"]]',
+      '[["granted","c"]]',
+      '[["granted","c","1",2,3]]',
+      '[7,{}]',
+    ]
+    for (const payload of strange) await client.query('SELECT pg_notify($1, $2)', [channel, payload])
+    await client.query('SELECT pg_notify($1, $2)', [channel, '[["wake","claim","name"]]'])
+    await until('the last one', () => heard.length > 0)
+    assert.deepEqual(heard, [['name', 'claim']])
+    await stop?.()
+    await driver.close()
+    await client.end()
+  })
+
+  it('a Client that is passed in keeps its own advisory locks and channels, and gets no others and no statements', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    await client.query('SELECT pg_advisory_lock(42)')
+    await client.query('LISTEN mine')
+    const driver = postgresDriver({ client, schema: `passed_${randomBytes(4).toString('hex')}` })
+    const claim = claimOn(unique('passed'))
+    await driver.acquire([claim])
+    const stop = await driver.listen?.({ wake() {}, granted() {}, lost() {}, deaf() {} })
+    await driver.release([claim])
+    await stop?.()
+    await driver.close()
+    const { rows } = await client.query(`SELECT
+      (SELECT array_agg(objid::int) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS locks,
+      (SELECT array_agg(c) FROM pg_listening_channels() AS c) AS channels, (SELECT count(*)::int FROM pg_prepared_statements) AS prepared`)
+    assert.deepEqual(rows, [{ locks: [42], channels: ['mine'], prepared: 0 }])
+    await client.end()
+  })
+
   it('in a long transaction the time of now() does not matter: clock_timestamp() decides', async () => {
     const name = unique('long')
     const client = await pool.connect()

@@ -73,6 +73,17 @@ describe.concurrent('postgres: migrations', () => {
     assert.equal(rows[0].got, true)
   })
 
+  it('functions of the application that only share a name with ours stay', async () => {
+    const schema = unique()
+    await pool.query(`CREATE SCHEMA ${schema};
+      CREATE FUNCTION ${schema}.acquire_lock(bigint) RETURNS text LANGUAGE sql AS 'SELECT $1::text';
+      CREATE FUNCTION ${schema}.release_lock(text, integer) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+      CREATE FUNCTION ${schema}.release_lock(text) RETURNS boolean LANGUAGE sql AS 'SELECT true'`)
+    await migratePostgres({ client: pool, schema })
+    const text = `SELECT ${schema}.acquire_lock(7::bigint) AS a, ${schema}.release_lock('x', 1) AS b, ${schema}.release_lock('x') AS c`
+    assert.deepEqual((await pool.query(text)).rows, [{ a: '7', b: true, c: true }])
+  })
+
   it('a role without CREATE works once migrated; before that, the error says what to run', async () => {
     const [schema, role] = [unique(), unique()]
     await pool.query(`CREATE ROLE ${role} LOGIN; CREATE SCHEMA ${schema}; GRANT USAGE ON SCHEMA ${schema} TO ${role}`)
@@ -100,6 +111,27 @@ describe.concurrent('postgres: migrations', () => {
     await assert.rejects(grantOn(driver, 'a'), { code: 'STORE_UNAVAILABLE' })
     const second = await grantOn(driver, 'a')
     assert.ok(first !== undefined && second !== undefined && second > first)
+  })
+
+  it('a raise of the counter that is canceled at the moment it gets its turn keeps no lock, in 200 rounds', async () => {
+    const schema = unique()
+    await migratePostgres({ client: pool, schema })
+    const [holder, raiser] = [new pg.Client(server.url), new pg.Client(server.url)]
+    await Promise.all([holder.connect(), raiser.connect()])
+    await raiser.query(`SET search_path TO ${schema}`)
+    const { pid } = (await raiser.query('SELECT pg_backend_pid() AS pid')).rows[0]
+    for (let round = 0; round < 200; round += 1) {
+      await holder.query(`SELECT setval('${schema}.holdfast_tokens', 1), pg_advisory_lock(7813544519228563561)`)
+      const raised = raiser.query('SELECT holdfast_raise_tokens()').catch(() => {})
+      const waits = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = $1`
+      while ((await holder.query(waits, [pid])).rowCount === 0);
+      // In one statement, so that both reach the other one together.
+      await holder.query('SELECT pg_advisory_unlock(7813544519228563561), pg_cancel_backend($1)', [pid])
+      await raised
+      const held = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = $1`
+      assert.equal((await holder.query(held, [pid])).rowCount, 0, `round ${round}`)
+    }
+    await Promise.all([holder.end(), raiser.end()])
   })
 
   it('tokens rise for 20 connections at once, over a raise of the counter, and none is given twice', async () => {

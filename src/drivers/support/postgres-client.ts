@@ -26,6 +26,8 @@ export interface DedicatedEvents {
   onNotification?(channel: string, payload: string): void
   /** Once, when the connection has ended, unless `end` was called before. */
   onEnd(cause: Error): void
+  /** Where the connection is the caller's own and goes on: SQL that undoes what was done on it, run by `end`. */
+  undo?(): string
 }
 
 export interface DedicatedConnection {
@@ -35,6 +37,8 @@ export interface DedicatedConnection {
   script(text: string): Promise<void>
   /** Whom the connection was told at its start that it talks to. Behind a pooler that is nobody of the server's. */
   readonly serverPid: string | undefined
+  /** The caller's own connection, which goes on after `end`. */
+  readonly isCallers: boolean
   /** The process may end although this connection is open, or may not. */
   keepAlive(wanted: boolean): void
   end(): Promise<void>

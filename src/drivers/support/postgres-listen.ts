@@ -59,8 +59,9 @@ export class Listening {
   async #open(): Promise<DedicatedConnection> {
     const { connections, channel } = this.#parts
     const connection = await connections.dedicate({
-      onNotification: (_, payload) => this.#heard(payload),
+      onNotification: (heard, payload) => heard === channel && this.#heard(payload),
       onEnd: (cause) => this.#deaf(cause),
+      undo: () => `UNLISTEN ${quoteIdentifier(channel)}`,
     })
     try {
       await connection.script(`LISTEN ${quoteIdentifier(channel)}`)
@@ -105,7 +106,7 @@ export class Listening {
       this.#greeted?.(payload)
       return
     }
-    for (const event of JSON.parse(payload) as Event[]) {
+    for (const event of eventsIn(payload)) {
       for (const listener of [...this.#listeners]) {
         if (event[0] === 'wake') listener.wake(event[2], event[1])
         else {
@@ -132,6 +133,22 @@ export class Listening {
     const connection = await opening?.catch(() => undefined)
     await connection?.end().catch(() => {})
   }
+}
+
+/** Anybody may send to a channel: what is not of `holdfast_tell` is nothing. */
+function eventsIn(payload: string): Event[] {
+  try {
+    const found: unknown = JSON.parse(payload)
+    return Array.isArray(found) ? found.filter(isEvent) : []
+  } catch {
+    return []
+  }
+}
+
+function isEvent(event: unknown): event is Event {
+  if (!Array.isArray(event) || typeof event[1] !== 'string') return false
+  if (event[0] === 'wake') return typeof event[2] === 'string'
+  return event[0] === 'granted' && [2, 3, 4].every((place) => Number.isFinite(event[place]))
 }
 
 const PING_MS = 5_000

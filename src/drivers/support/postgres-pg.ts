@@ -95,19 +95,31 @@ export function pgClientConnections(client: PgClient): PostgresConnections {
   hearErrors(client)
   let line: Promise<unknown> = Promise.resolve()
   return {
-    query: askPrepared(client),
+    // Without names: a prepared statement would stay on the caller's connection.
+    query: (text, values) => ask(client, text, values),
     queryReadCommitted(text, values) {
       const turn = line.then(() => inReadCommitted(client, text, values))
       line = turn.catch(() => {})
       return turn
     },
-    // The connection goes on, so what was done on it has to be undone.
-    dedicate: async (events) => dedicated(client, events, () => ask(client, UNDO, []).then(() => {})),
+    // The connection goes on, so what was done on it has to be undone, and nothing else.
+    async dedicate(events) {
+      const undo = async (): Promise<void> => {
+        const text = events.undo?.() ?? ''
+        if (text !== '') await client.query({ text, query_timeout: QUERY_MS })
+      }
+      return dedicated(client, events, undo, true)
+    },
     close: async () => {},
   }
 }
 
-function dedicated(client: PgClient, events: DedicatedEvents, close: () => Promise<void>): DedicatedConnection {
+function dedicated(
+  client: PgClient,
+  events: DedicatedEvents,
+  close: () => Promise<void>,
+  isCallers = false,
+): DedicatedConnection {
   let ended = false
   const onEnd = (cause: Error): void => {
     if (ended) return
@@ -142,7 +154,9 @@ function dedicated(client: PgClient, events: DedicatedEvents, close: () => Promi
       const { processID } = client as { processID?: number | null }
       return processID ? String(processID) : undefined
     },
+    isCallers,
     keepAlive(wanted) {
+      if (isCallers) return
       const { connection } = client as { connection?: { stream?: { ref?(): void; unref?(): void } } }
       if (wanted) connection?.stream?.ref?.()
       else connection?.stream?.unref?.()
@@ -156,7 +170,6 @@ function dedicated(client: PgClient, events: DedicatedEvents, close: () => Promi
 }
 
 const SCRIPT_MS = 120_000
-const UNDO = 'SELECT pg_advisory_unlock_all()'
 
 async function ask(
   client: Pick<PgClient, 'query'>,

@@ -95,6 +95,7 @@ async function dedicate(
       await sql.unsafe(text).simple()
     },
     serverPid,
+    isCallers: false,
     keepAlive() {},
     async end() {
       if (ended) return
