@@ -26,7 +26,9 @@ describe.skipIf(replayed !== undefined)('core and primitives in virtual time ove
       kinds.set(plan.kind, (kinds.get(plan.kind) ?? 0) + 1)
       for (const each of Object.keys(totals) as (keyof typeof totals)[]) totals[each] += report.counts[each]
     })
-    await fc.assert(keepsTheRules, { numRuns: histories, endOnFailure: false })
+    // The same histories in every ordinary run, so that a red run means a change; a long run looks for new ones.
+    const seed = process.env['HOLDFAST_HISTORIES'] === undefined ? { seed: 20_261_115 } : {}
+    await fc.assert(keepsTheRules, { numRuns: histories, endOnFailure: false, ...seed })
   })
 
   it('goes through everything that it is there to go through', () => {

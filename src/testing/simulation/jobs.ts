@@ -93,7 +93,7 @@ async function giveBack(track: LeaseTrack, job: Job, { lock, claims, leases, his
   const wasHeld = lease.held
   if (wasHeld) leases.released(claim)
   // What is kept for minHoldSeconds waits for the heartbeat's last renewal first.
-  const calls = job.minHoldMs > 0 ? 2 : 1
+  const calls = job.minHoldMs > 0 || process.reacquires ? 2 : 1
   const answered = claims.within(process, calls * history.plan.callTimeoutMs + 3, `the release of "${job.lockName}"`)
   try {
     if (job.end === 'dispose') await lease[Symbol.asyncDispose]()

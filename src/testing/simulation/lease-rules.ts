@@ -25,6 +25,8 @@ export interface LeaseRules {
 export function leaseRules(history: History, store: StoreRules): LeaseRules {
   const { plan, time } = history
   const sentAtMs = new WeakMap<Instant, number>()
+  /** What a process hears of in this very turn: after a stall in the same turn it may know of it, or not yet. */
+  const hearing = new WeakMap<LeaseTrack, LeaseTrack['confirmed'][number]>()
 
   /** The moment by which the loss has to be signalled, as the process's clocks stand now. */
   function limitMs(track: LeaseTrack): number {
@@ -118,7 +120,9 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
       return track
     },
 
-    afterStall: (track) => mustHaveEnded(track, 'after a stall'),
+    afterStall(track) {
+      if (!hearing.has(track)) mustHaveEnded(track, 'after a stall')
+    },
 
     resumed(claims) {
       const tracks = [...claims].flatMap(({ lease }) => (lease === undefined ? [] : [lease]))
@@ -164,7 +168,9 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
         if (!inTime && agoMs > plan.callTimeoutMs + TIMER_MS && clock.runningSinceMs <= sentMs + ROUNDING_MS) return
         const confirmed = { sent, earliest: sent, ttlMs, answeredMs: time.nowMs }
         // After the process has heard of it: what it decides in this turn, it decides by what it knew.
+        hearing.set(track, confirmed)
         time.in(0, () => {
+          if (hearing.get(track) === confirmed) hearing.delete(track)
           if (inTime) track.confirmed = track.confirmed.filter((each) => each.answeredMs >= sentMs - ROUNDING_MS)
           track.confirmed.push(confirmed)
         })
