@@ -43,6 +43,7 @@ export {
   DistributedLock,
   type DistributedLockOptions,
   getDistributedLock,
-  type LockResult,
 } from './primitives/distributed-lock.ts'
+export type { InstanceOptions } from './primitives/instance.ts'
 export type { LockOptions } from './primitives/lock-options.ts'
+export type { LockResult } from './primitives/lock-result.ts'
