@@ -7,10 +7,10 @@ import { pathToFileURL } from 'node:url'
 import { build } from './build.mjs'
 import { isMain, root, tsc } from './support/command.mjs'
 
-export const exampleNames = readdirSync(`${root}examples`)
-  .filter((file) => file.endsWith('.ts'))
-  .map((file) => file.slice(0, -'.ts'.length))
-  .sort()
+export const exampleNames = namesIn('')
+
+/** Those that need a server of yours: DATABASE_URL=postgres://… npm run example postgres/fencing */
+export const postgresExampleNames = namesIn('postgres/').filter((name) => name !== 'postgres/prisma-client')
 
 /**
  * Compiles all examples. Inside the package's folder, or `holdfast` would not mean this very package.
@@ -24,8 +24,9 @@ export function compileExamples(folder) {
 
 if (isMain(import.meta.url)) {
   const [name = ''] = process.argv.slice(2)
-  if (!exampleNames.includes(name)) {
-    console.error(`npm run example <name>, where <name> is one of: ${exampleNames.join(', ')}`)
+  const names = [...exampleNames, ...postgresExampleNames]
+  if (!names.includes(name)) {
+    console.error(`npm run example <name>, where <name> is one of: ${names.join(', ')}`)
     process.exitCode = 1
   } else {
     const folder = `${root}.cache/example-${process.pid}`
@@ -36,4 +37,12 @@ if (isMain(import.meta.url)) {
     if (compiled.code === 0) await import(pathToFileURL(`${folder}/${name}.js`).href)
     else process.exitCode = compiled.code
   }
+}
+
+/** @param {string} folder */
+function namesIn(folder) {
+  return readdirSync(`${root}examples/${folder}`)
+    .filter((file) => file.endsWith('.ts'))
+    .map((file) => folder + file.slice(0, -'.ts'.length))
+    .sort()
 }

@@ -1,5 +1,5 @@
 // A process that slept through the end of its lease wakes up and writes. PostgreSQL itself refuses the write.
-// DATABASE_URL=postgres://… node fencing.js
+// DATABASE_URL=postgres://… npm run example postgres/fencing
 import { DistributedLock } from 'holdfast'
 import { openPostgres, postgresFence, StaleTokenError } from 'holdfast/drivers/postgres'
 import pg from 'pg'

@@ -24,8 +24,8 @@ SELECT :"schema".holdfast_inspect($1::text, $2::text, $3::text, $4::text::intege
 SELECT :"schema".holdfast_consume($1::text::jsonb, $2::text::boolean)::text AS answers
 
 -- name: fence
--- Inputs: resource, fencing token
-SELECT :"schema".holdfast_fence($1::text, $2::text::bigint)
+-- Inputs: resource, fencing token. As text, because Prisma fails on a column of the type void.
+SELECT :"schema".holdfast_fence($1::text, $2::text::bigint)::text
 
 -- name: version
 -- Outputs: version, the last migration that was run; isolation, of a transaction that says nothing of it

@@ -1,3 +1,5 @@
+import { readdirSync } from 'node:fs'
+import { join } from 'node:path'
 import { expect, inject, test, vi } from 'vitest'
 
 process.env['DATABASE_URL'] = inject('servers').postgres ?? ''
@@ -10,13 +12,28 @@ test('examples/postgres/fencing.ts: a paused process’s late UPDATE is refused'
   ])
 })
 
-test('examples/postgres/transaction.ts: through pg and through postgres', async () => {
-  expect(await said(() => import('../../examples/postgres/transaction.ts'))).toEqual([
-    'pg has it: true',
-    'postgres gets it meanwhile: false',
-    'postgres gets it after the commit: true',
-  ])
+const clients = ['drizzle', 'knex', 'kysely', 'pg', 'postgres', 'prisma']
+
+test('lockInTransaction has an example for every client and query builder that it names', () => {
+  const files = readdirSync(join(import.meta.dirname, '../../examples/postgres'))
+  expect(files.filter((file) => file.startsWith('transaction-')).sort()).toEqual(
+    clients.map((client) => `transaction-${client}.ts`),
+  )
 })
+
+test.each(clients)(
+  'examples/postgres/transaction-%s.ts: a lock that lasts as long as the transaction',
+  async (client) => {
+    const run = () => import(`../../examples/postgres/transaction-${client}.ts`)
+    expect(await said(run)).toEqual([
+      'got it: true',
+      'another transaction meanwhile: false',
+      'after the commit: true',
+      'rolled back: no such customer',
+      'after the rollback: true',
+    ])
+  },
+)
 
 async function said(run: () => Promise<unknown>): Promise<unknown[]> {
   const log = vi.spyOn(console, 'log').mockImplementation(() => {})

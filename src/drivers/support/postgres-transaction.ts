@@ -2,7 +2,7 @@ import { InvalidArgumentError } from '../../core/errors.ts'
 
 /**
  * An open transaction of the caller's, by the few methods that we call: a connected client of pg; what `sql.begin` of postgres hands over; a
- * transaction of Knex, Kysely, Drizzle (over pg or postgres) or Prisma.
+ * transaction of Knex, Kysely, Drizzle or Prisma.
  */
 export type PostgresTransaction =
   | { query(text: string, values: unknown[]): PromiseLike<{ readonly rows: readonly unknown[] }> }
@@ -10,7 +10,7 @@ export type PostgresTransaction =
   | { $queryRawUnsafe(text: string, ...values: unknown[]): PromiseLike<unknown> }
   | { executeQuery(query: never): Promise<{ readonly rows: readonly unknown[] }> }
   | { raw(text: string, bindings: never): PromiseLike<unknown> }
-  | { readonly session: object }
+  | { readonly _: { readonly session: { prepareQuery(query: never, ...options: never[]): object } } }
 
 /** One statement in the caller's transaction. Values are text; the statement says what they are. */
 export async function queryIn(
@@ -28,14 +28,27 @@ export async function queryIn(
   if (typeof tx['raw'] === 'function') return rowsOf(await tx['raw'](withQuestionMarks(text), repeated(text, values)))
   if (typeof tx['unsafe'] === 'function') return rowsOf(await tx['unsafe'](text, [...values]))
   if (typeof tx['query'] === 'function') return rowsOf(await tx['query'](text, [...values]))
-  const { session } = transaction as unknown as { session?: { client?: PostgresTransaction } }
-  // Drizzle: the client beneath it is the transaction's own connection.
-  if (session?.client !== undefined) return queryIn(session.client, text, values)
+  const { _: drizzle } = transaction as unknown as { _?: { session?: DrizzleSession } }
+  if (typeof drizzle?.session?.prepareQuery === 'function') {
+    // Not one of Drizzle's own queries, so there are no fields to map, no name to keep it by, and rows are objects.
+    const query = drizzle.session.prepareQuery({ sql: text, params: [...values] }, undefined, undefined, false)
+    return rowsOf(await query.execute())
+  }
   throw new InvalidArgumentError(
     'transaction',
     transaction,
     'an open transaction of pg, postgres, Knex, Kysely, Drizzle or Prisma',
   )
+}
+
+/** What Drizzle's own `execute` calls, whichever client is beneath it. */
+interface DrizzleSession {
+  prepareQuery(
+    query: { sql: string; params: unknown[] },
+    fields: undefined,
+    name: undefined,
+    isArrayMode: boolean,
+  ): { execute(): Promise<unknown> }
 }
 
 function rowsOf(result: unknown): readonly Readonly<Record<string, unknown>>[] {

@@ -1,0 +1,40 @@
+// A lock that lasts exactly as long as your own transaction, through pg.
+// DATABASE_URL=postgres://… npm run example postgres/transaction-pg
+import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
+import pg from 'pg'
+
+const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/postgres'
+const pool = new pg.Pool({ connectionString: url })
+
+await inTransaction(async (mine) => {
+  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`another transaction meanwhile: ${await tryIt()}`)
+})
+console.log(`after the commit: ${await tryIt()}`)
+
+await inTransaction(async (mine) => {
+  await lockInTransaction(mine, 'invoice:2026')
+  throw new Error('no such customer')
+}).catch((error: Error) => console.log(`rolled back: ${error.message}`))
+console.log(`after the rollback: ${await tryIt()}`)
+await pool.end()
+
+/** False: somebody else has it. */
+function tryIt(): Promise<boolean> {
+  return inTransaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
+}
+
+async function inTransaction<T>(work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
+  const client = await pool.connect()
+  try {
+    await client.query('BEGIN')
+    const result = await work(client)
+    await client.query('COMMIT')
+    return result
+  } catch (error) {
+    await client.query('ROLLBACK')
+    throw error
+  } finally {
+    client.release()
+  }
+}

@@ -1,0 +1,27 @@
+// A lock that lasts exactly as long as your own transaction, through postgres.
+// DATABASE_URL=postgres://… npm run example postgres/transaction-postgres
+import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
+import postgres from 'postgres'
+
+const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/postgres'
+const sql = postgres(url)
+
+await sql.begin(async (mine) => {
+  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`another transaction meanwhile: ${await tryIt()}`)
+})
+console.log(`after the commit: ${await tryIt()}`)
+
+await sql
+  .begin(async (mine) => {
+    await lockInTransaction(mine, 'invoice:2026')
+    throw new Error('no such customer')
+  })
+  .catch((error: Error) => console.log(`rolled back: ${error.message}`))
+console.log(`after the rollback: ${await tryIt()}`)
+await sql.end()
+
+/** False: somebody else has it. */
+function tryIt(): Promise<boolean> {
+  return sql.begin((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
+}

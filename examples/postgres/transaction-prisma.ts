@@ -1,0 +1,29 @@
+// A lock that lasts exactly as long as your own transaction, through Prisma.
+// DATABASE_URL=postgres://… npm run example postgres/transaction-prisma
+
+import { PrismaPg } from '@prisma/adapter-pg'
+import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
+import { PrismaClient } from './prisma-client.js'
+
+const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/postgres'
+const prisma = new PrismaClient({ adapter: new PrismaPg({ connectionString: url }) })
+
+await prisma.$transaction(async (mine) => {
+  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`another transaction meanwhile: ${await tryIt()}`)
+})
+console.log(`after the commit: ${await tryIt()}`)
+
+await prisma
+  .$transaction(async (mine) => {
+    await lockInTransaction(mine, 'invoice:2026')
+    throw new Error('no such customer')
+  })
+  .catch((error: Error) => console.log(`rolled back: ${error.message}`))
+console.log(`after the rollback: ${await tryIt()}`)
+await prisma.$disconnect()
+
+/** False: somebody else has it. */
+function tryIt(): Promise<boolean> {
+  return prisma.$transaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
+}
