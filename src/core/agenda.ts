@@ -7,6 +7,14 @@ export interface Task {
   due(): void
   /** A claim that waits is work under way and keeps the process alive; a lease that is merely held does not. */
   readonly keepsAlive: boolean
+  /** The agenda's own note of it, kept here because looking it up would cost more than all the rest. */
+  onAgenda?: AgendaEntry | undefined
+}
+
+export interface AgendaEntry {
+  readonly task: Task
+  atMs: number
+  index: number
 }
 
 /**
@@ -20,8 +28,7 @@ export class Agenda {
   readonly #clock: Clock
   /** Where this agenda's grid begins, so that the grids of many processes do not coincide. */
   readonly #phase: number
-  readonly #heap: Entry[] = []
-  readonly #entries = new Map<Task, Entry>()
+  readonly #heap: AgendaEntry[] = []
   #timer: Timer | undefined
   #timerAtMs = Number.POSITIVE_INFINITY
   #timerKeepsAlive = false
@@ -48,11 +55,11 @@ export class Agenda {
 
   /** At a moment of the monotonic clock; replaces the task's earlier moment. */
   set(task: Task, atMs: number): void {
-    const known = this.#entries.get(task)
+    const known = task.onAgenda
     if (known === undefined) {
       if (this.#heap.length === 0) this.#wallAheadMs = this.#readWallAhead()
       const entry = { task, atMs, index: this.#heap.length }
-      this.#entries.set(task, entry)
+      task.onAgenda = entry
       this.#heap.push(entry)
       this.#rise(entry)
       if (task.keepsAlive) this.#keepAlives += 1
@@ -65,9 +72,9 @@ export class Agenda {
   }
 
   clear(task: Task): void {
-    const entry = this.#entries.get(task)
+    const entry = task.onAgenda
     if (entry === undefined) return
-    this.#entries.delete(task)
+    task.onAgenda = undefined
     if (task.keepsAlive) this.#keepAlives -= 1
     const last = this.#heap.pop()
     if (last !== undefined && last !== entry) {
@@ -85,7 +92,7 @@ export class Agenda {
     const jumped = wallAheadMs - this.#wallAheadMs > WALL_JUMP_MS
     this.#wallAheadMs = wallAheadMs
     if (jumped) {
-      for (const task of [...this.#entries.keys()]) task.due()
+      for (const { task } of [...this.#heap]) if (task.onAgenda !== undefined) task.due()
     } else {
       this.#runDue()
     }
@@ -101,7 +108,7 @@ export class Agenda {
       this.#sink(first)
       due.push(first.task)
     }
-    for (const task of due) if (this.#entries.has(task)) task.due()
+    for (const task of due) if (task.onAgenda !== undefined) task.due()
   }
 
   /**
@@ -133,7 +140,7 @@ export class Agenda {
     return now.wallMs - now.monotonicMs
   }
 
-  #rise(entry: Entry): void {
+  #rise(entry: AgendaEntry): void {
     while (entry.index > 0) {
       const parent = this.#heap[(entry.index - 1) >> 1]
       if (parent === undefined || parent.atMs <= entry.atMs) return
@@ -141,7 +148,7 @@ export class Agenda {
     }
   }
 
-  #sink(entry: Entry): void {
+  #sink(entry: AgendaEntry): void {
     for (;;) {
       const left = this.#heap[2 * entry.index + 1]
       const right = this.#heap[2 * entry.index + 2]
@@ -151,22 +158,16 @@ export class Agenda {
     }
   }
 
-  #swap(a: Entry, b: Entry): void {
+  #swap(a: AgendaEntry, b: AgendaEntry): void {
     const index = a.index
     this.#place(a, b.index)
     this.#place(b, index)
   }
 
-  #place(entry: Entry, index: number): void {
+  #place(entry: AgendaEntry, index: number): void {
     entry.index = index
     this.#heap[index] = entry
   }
-}
-
-interface Entry {
-  readonly task: Task
-  atMs: number
-  index: number
 }
 
 /** More than clock discipline ever slews between two ticks, and than the wall clock's whole milliseconds make up. */

@@ -14,6 +14,8 @@ export interface Driver {
   /** One word, the same as in the import path and the docs: `memory`, `sqlite`, … */
   readonly name: string
   readonly capabilities: Capabilities
+  /** How many requests a list may have at most where fewer are better than the core's own bound: lists under way at once overlap. */
+  readonly listLength?: number
   /** How a worker thread opens a driver of its own on the same store. Absent where that is not possible. */
   readonly reopen?: Reopen
 

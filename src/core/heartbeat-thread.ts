@@ -8,12 +8,13 @@ import {
   type Heartbeat,
   type HeartbeatParts,
   type Keeping,
+  type KeepingStart,
   type Kept,
   TIMER_GRAIN_MS,
 } from './heartbeat.ts'
 import type { LeaseOptions } from './lease.ts'
 import { deadlineIn, type Slot, SlotBook } from './shared-deadlines.ts'
-import { marginMs, type TrustStart } from './trust.ts'
+import { marginMs } from './trust.ts'
 
 export interface ThreadOptions {
   readonly callTimeoutMs: number
@@ -57,7 +58,7 @@ class ThreadHeartbeat implements Heartbeat {
     this.#start = { reopen, callTimeoutMs, stalledAfterMs, life: this.#life }
   }
 
-  keep(lease: Kept, start: TrustStart, options: LeaseOptions): Keeping {
+  keep(lease: Kept, start: KeepingStart, options: LeaseOptions): Keeping {
     if (this.#dead || !options.heartbeat) return this.#local.keep(lease, start, options)
     const { sent, grantedMs } = start
     const id = lease.ref.claimId
@@ -176,7 +177,8 @@ class ThreadHeartbeat implements Heartbeat {
     this.#lifeTimer?.cancel()
     this.#parts.events.emit('heartbeatFailed', () => ({ error: cause }))
     this.#answerAll(cause)
-    for (const keeping of this.#keepings.values()) keeping.continueWith(this.#local)
+    const now = this.#parts.clock.now()
+    for (const keeping of this.#keepings.values()) keeping.continueWith(this.#local, now)
   }
 }
 
@@ -231,14 +233,14 @@ class ThreadKeeping implements Keeping {
     await Promise.all([this.#local?.end(), this.#heartbeat.end(this.lease, this.#slot)])
   }
 
-  continueWith(local: Heartbeat): void {
+  continueWith(local: Heartbeat, now: Instant): void {
     const { ttlMs } = this.lease
     // As if it had been granted just when its present deadline began to count.
     const sent = later(this.deadline, marginMs(ttlMs) - ttlMs)
     const maxHoldMs = this.#options.stopsAtMs - sent.monotonicMs
     this.#local = local.keep(
       this.lease,
-      { sent, grantedMs: ttlMs, unansweredMs: ttlMs },
+      { sent, answered: now, grantedMs: ttlMs, unansweredMs: ttlMs },
       { ...this.#options, maxHoldMs },
     )
   }
@@ -259,7 +261,7 @@ export type ToWorker =
       readonly slot: Slot
       readonly ref: LeaseRef & { readonly fencingToken: number }
       readonly ttlMs: number
-      readonly start: TrustStart
+      readonly start: KeepingStart
       readonly maxHoldMs: number
     }
   | { readonly type: 'renew'; readonly id: string; readonly call: number; readonly ttlMs: number }

@@ -80,7 +80,7 @@ class WorkerLease implements Kept {
     post({ type: 'lost', id: this.ref.claimId, reason })
   }
 
-  end(): Promise<void> {
+  end(): Promise<unknown> | undefined {
     this.#ended = true
     leases.delete(this.ref.claimId)
     return this.#keeping.end()

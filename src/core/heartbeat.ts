@@ -10,8 +10,13 @@ import { Trust, type TrustStart } from './trust.ts'
 
 /** Keeps the leases of one instance alive. */
 export interface Heartbeat {
-  keep(lease: Kept, start: TrustStart, options: LeaseOptions): Keeping
+  keep(lease: Kept, start: KeepingStart, options: LeaseOptions): Keeping
   close(): Promise<void>
+}
+
+/** What is known of a lease when it begins, and when that was known. */
+export interface KeepingStart extends TrustStart {
+  readonly answered: Instant
 }
 
 /** The lease's side of it, as the heartbeat sees it. */
@@ -34,8 +39,8 @@ export interface Keeping {
   renew(ttlMs: number): Promise<boolean>
   /** Goes on renewing from now on. */
   repeat(): void
-  /** Renews no more. Resolves when no renewal of its own is under way. */
-  end(): Promise<void>
+  /** Renews no more. Resolves when no renewal of its own is under way; undefined if none is. */
+  end(): Promise<unknown> | undefined
 }
 
 export interface HeartbeatParts {
@@ -64,22 +69,23 @@ class LocalKeeping implements Keeping {
   /** Made with the first of them: most leases end before one is due. */
   #beats: Set<Promise<boolean>> | undefined
   /** What the caller is extending to just now: a heartbeat meanwhile must not shorten it. */
-  readonly #asked: number[] = []
+  #asked: number[] | undefined
   #renewAtMs = Number.POSITIVE_INFINITY
 
-  constructor(parts: HeartbeatParts, lease: Kept, start: TrustStart, options: LeaseOptions) {
-    const { sent, grantedMs } = start
+  constructor(parts: HeartbeatParts, lease: Kept, start: KeepingStart, options: LeaseOptions) {
+    const { sent, answered, grantedMs } = start
     this.#parts = parts
     this.#lease = lease
     this.#trust = new Trust(start)
     this.#repeats = options.heartbeat || parts.link.driver.capabilities.expiry === 'session'
     this.#stopsAtMs = sent.monotonicMs + options.maxHoldMs
-    this.#renewAtMs = this.#nextRenewal()
+    this.#renewAtMs = this.#nextRenewal(answered)
     // A grant that was handed over late, or for a short time first, is made whole once, soon enough that it can fail twice.
-    const nowMs = parts.clock.now().monotonicMs
     const madeWholeMs = this.deadline.monotonicMs - (Math.min(grantedMs, lease.ttlMs) * 2) / 3
-    if (grantedMs < lease.ttlMs || madeWholeMs < nowMs) this.#renewAtMs = Math.min(this.#renewAtMs, madeWholeMs)
-    this.#schedule()
+    if (grantedMs < lease.ttlMs || madeWholeMs < answered.monotonicMs) {
+      this.#renewAtMs = Math.min(this.#renewAtMs, madeWholeMs)
+    }
+    this.#schedule(answered)
   }
 
   get deadline(): Instant {
@@ -91,38 +97,41 @@ class LocalKeeping implements Keeping {
   }
 
   due(): void {
-    const nowMs = this.#parts.clock.now().monotonicMs
-    if (nowMs >= this.#stopsAtMs) this.#renewAtMs = Number.POSITIVE_INFINITY
-    if (nowMs >= this.#renewAtMs) this.#beat(nowMs)
-    this.#schedule()
+    const now = this.#parts.clock.now()
+    if (now.monotonicMs >= this.#stopsAtMs) this.#renewAtMs = Number.POSITIVE_INFINITY
+    if (now.monotonicMs >= this.#renewAtMs) this.#beat(now.monotonicMs)
+    this.#schedule(now)
   }
 
   async renew(ttlMs: number): Promise<boolean> {
-    this.#asked.push(ttlMs)
+    this.#asked ??= []
+    const asked = this.#asked
+    asked.push(ttlMs)
     try {
       // The heartbeat's own renewal, if it is still under way, could arrive after this one and undo what the caller asked for.
       await this.#quiet()
       return await this.#renewOnce(ttlMs)
     } finally {
-      this.#asked.splice(this.#asked.indexOf(ttlMs), 1)
+      asked.splice(asked.indexOf(ttlMs), 1)
     }
   }
 
   repeat(): void {
     if (this.#repeats) return
     this.#repeats = true
-    this.#renewAtMs = this.#nextRenewal()
-    this.#schedule()
+    const now = this.#parts.clock.now()
+    this.#renewAtMs = this.#nextRenewal(now)
+    this.#schedule(now)
   }
 
-  async end(): Promise<void> {
+  end(): Promise<unknown> | undefined {
     this.#parts.agenda.clear(this.#lease)
-    await this.#quiet()
+    return this.#quiet()
   }
 
   /** Resolves when no renewal of the heartbeat's own is under way. */
-  async #quiet(): Promise<void> {
-    if (this.#beats !== undefined) await Promise.allSettled(this.#beats)
+  #quiet(): Promise<unknown> | undefined {
+    return this.#beats === undefined || this.#beats.size === 0 ? undefined : Promise.allSettled(this.#beats)
   }
 
   async #renewOnce(ttlMs: number): Promise<boolean> {
@@ -130,8 +139,9 @@ class LocalKeeping implements Keeping {
     const lease = this.#lease
     // A stalled process must not renew its way past a loss that it has not noticed: asked before sending …
     if (!lease.held) return false
-    const renewal = this.#trust.sending(clock.now(), ttlMs)
-    this.#schedule()
+    const now = clock.now()
+    const renewal = this.#trust.sending(now, ttlMs)
+    this.#schedule(now)
     const answer = await link.renew({ ...lease.ref, ttlMs }).catch((error: unknown) => {
       this.#trust.unanswered(renewal)
       throw error
@@ -143,8 +153,9 @@ class LocalKeeping implements Keeping {
       return false
     }
     this.#trust.confirmed(renewal)
-    this.#renewAtMs = this.#nextRenewal()
-    this.#schedule()
+    const confirmed = clock.now()
+    this.#renewAtMs = this.#nextRenewal(confirmed)
+    this.#schedule(confirmed)
     events.emit('renewed', () => lease.eventBase)
     return true
   }
@@ -157,7 +168,7 @@ class LocalKeeping implements Keeping {
     this.#renewAtMs = nowMs + (ttlMs / RETRY_PARTS) * (1 - random.fraction() * JITTER)
     this.#beats ??= new Set()
     const beats = this.#beats
-    const renewal = this.#renewOnce(Math.max(ttlMs, ...this.#asked))
+    const renewal = this.#renewOnce(Math.max(ttlMs, ...(this.#asked ?? [])))
     beats.add(renewal)
     const done = (): boolean => beats.delete(renewal)
     renewal.then(done, done)
@@ -172,11 +183,10 @@ class LocalKeeping implements Keeping {
    * Due when two thirds of the time to live are left, on the agenda's grid; and where less than that can be relied on anyway, after a third
    * of it: a renewal that brings less than was hoped for must not be followed by the next one at once.
    */
-  #nextRenewal(): number {
+  #nextRenewal(now: Instant): number {
     if (!this.#repeats) return Number.POSITIVE_INFINITY
-    const { clock, random, agenda } = this.#parts
+    const { random, agenda } = this.#parts
     const { ttlMs } = this.#lease
-    const now = clock.now()
     const endMs = dueAtMs(this.deadline, now)
     const aimMs = Math.max(1, Math.min(ttlMs, endMs - now.monotonicMs))
     const dueMs = endMs - aimMs * (2 / 3 + random.fraction() * JITTER)
@@ -184,10 +194,10 @@ class LocalKeeping implements Keeping {
     return agenda.round(dueMs, 2 ** Math.floor(Math.log2(aimMs / GRID)))
   }
 
-  #schedule(): void {
-    this.#parts.onMoved?.(this.#lease, this)
-    const { agenda, clock } = this.#parts
-    agenda.set(this.#lease, Math.min(dueAtMs(this.deadline, clock.now()) - TIMER_GRAIN_MS, this.#renewAtMs))
+  #schedule(now: Instant): void {
+    const { agenda, onMoved } = this.#parts
+    onMoved?.(this.#lease, this)
+    agenda.set(this.#lease, Math.min(dueAtMs(this.deadline, now) - TIMER_GRAIN_MS, this.#renewAtMs))
   }
 }
 

@@ -1,15 +1,16 @@
 import { Agenda } from './agenda.ts'
 import type { Clock } from './clock.ts'
-import type { Claim, Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
+import type { Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
 import { ClosedError, OverloadError, UnsupportedError } from './errors.ts'
 import type { Emitter } from './events.ts'
 import { createHeartbeat, type Heartbeat } from './heartbeat.ts'
 import { createThreadHeartbeat, type ThreadOptions } from './heartbeat-thread.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS } from './limits.ts'
-import { closeLink, type Link, openLink } from './link.ts'
+import { closeLink, type Link, openLink, type TrackedClaim } from './link.ts'
 import type { Random } from './random.ts'
-import { PendingClaim, type WaitParts } from './wait.ts'
+import { UnderWay } from './under-way.ts'
+import { type Outcome, PendingClaim, type WaitParts } from './wait.ts'
 
 export interface HolderOptions {
   readonly driver: Driver
@@ -27,13 +28,13 @@ export interface HolderOptions {
 export interface ClaimRequest extends LeaseOptions {
   readonly lockName: string
   readonly mode: 'exclusive' | 'shared'
-  readonly limit?: number
-  readonly permits?: number
+  readonly limit?: number | undefined
+  readonly permits?: number | undefined
   readonly ttlMs: number
-  readonly metadata?: Metadata
+  readonly metadata?: Metadata | undefined
   /** How long to wait for it. 0: answer at once. */
   readonly waitMs: number
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
 }
 
 export type ClaimResult =
@@ -51,7 +52,7 @@ export class Holder {
   readonly #context: LeaseContext & WaitParts
   readonly #pending = new Set<PendingClaim>()
   readonly #leases = new Set<HeldLease>()
-  readonly #underWay = new Set<Promise<unknown>>()
+  readonly #underWay = new UnderWay()
   readonly #claimPrefix: string
   readonly #onListenFailed: (error: unknown) => void
   #claims = 0
@@ -69,11 +70,11 @@ export class Holder {
     this.#agenda = new Agenda(clock, random)
     this.link = openLink(driver, { clock, random, callTimeoutMs })
     this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
-    this.link.onListenFailed.add(this.#onListenFailed)
+    this.link.listening.onFailed.add(this.#onListenFailed)
     const parts = { clock, random, link: this.link, agenda: this.#agenda, events }
     this.#heartbeat = thread === undefined ? createHeartbeat(parts) : createThreadHeartbeat(parts, thread)
     const ended = (lease: HeldLease): boolean => this.#leases.delete(lease)
-    this.#context = { ...parts, heartbeat: this.#heartbeat, ended, track: (work) => this.#track(work) }
+    this.#context = { ...parts, heartbeat: this.#heartbeat, ended, underWay: this.#underWay }
   }
 
   get leases(): ReadonlySet<HeldLease> {
@@ -84,36 +85,22 @@ export class Holder {
    * Rejects with `AbortedError`, `StoreError`, `ClosedError`, `OverloadError` or `UnsupportedError`. Whenever it does not end in a lease,
    * what the store may have kept of the claim is taken back.
    */
-  async acquire(request: ClaimRequest): Promise<ClaimResult> {
-    this.#assertOpen()
-    this.#assertSupported(request)
-    if (Math.max(this.#pending.size, this.#underWay.size) >= MAX_PENDING_CLAIMS) {
-      throw new OverloadError(`${MAX_PENDING_CLAIMS} claims are already under way in this instance`)
-    }
-    const claim = this.#claim(request)
-    const { lockName, holderId, claimId } = claim
-    const pending = new PendingClaim(this.#context, claim, request.waitMs, request.signal)
-    this.#pending.add(pending)
-    try {
-      const outcome = await pending.outcome
-      const { waitedMs } = pending
-      if (!outcome.granted) {
-        this.events.emit('refused', () => ({ lockName, holderId, claimId, waitedMs }))
-        return { granted: false, refusal: outcome.refusal, waitedMs }
+  acquire(request: ClaimRequest, onEnd?: (lease: HeldLease) => void): Promise<ClaimResult> {
+    return new Promise((resolve, reject) => {
+      this.#assertOpen()
+      this.#assertSupported(request)
+      if (Math.max(this.#pending.size, this.#underWay.count) >= MAX_PENDING_CLAIMS) {
+        throw new OverloadError(`${MAX_PENDING_CLAIMS} claims are already under way in this instance`)
       }
-      if (this.#closing !== undefined) {
-        const tell = (error: unknown): void =>
-          this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
-        void this.#track(this.link.withdraw(claim, tell))
-        throw new ClosedError('the instance was closed while the claim was granted')
-      }
-      const lease = new HeldLease(this.#context, claim, outcome, request)
-      this.#leases.add(lease)
-      this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs }))
-      return { granted: true, lease }
-    } finally {
-      this.#pending.delete(pending)
-    }
+      const pending: PendingClaim = new PendingClaim(this.#context, this.#claim(request), request, (end) => {
+        this.#pending.delete(pending)
+        const result = end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd)
+        if (result instanceof Error) reject(result)
+        else resolve(result)
+      })
+      this.#pending.add(pending)
+      pending.start()
+    })
   }
 
   inspect(query: InspectQuery): Promise<InspectPage> {
@@ -136,34 +123,52 @@ export class Holder {
     for (const pending of [...this.#pending])
       pending.giveUp(new ClosedError('the instance was closed while the claim waited'))
     await Promise.allSettled([...this.#leases].map((lease) => lease.release()))
-    while (this.#underWay.size > 0) await Promise.allSettled(this.#underWay)
+    await this.#underWay.idle()
     await this.#heartbeat.close()
-    this.link.onListenFailed.delete(this.#onListenFailed)
+    this.link.listening.onFailed.delete(this.#onListenFailed)
     await closeLink(this.link)
   }
 
-  /** What `close` waits for: questions whose grant might have to be given back, releases, extensions. */
-  #track<T>(work: Promise<T>): Promise<T> {
-    this.#underWay.add(work)
-    const done = (): boolean => this.#underWay.delete(work)
-    work.then(done, done)
-    return work
+  #resultOf(
+    pending: PendingClaim,
+    outcome: Outcome,
+    request: ClaimRequest,
+    onEnd: ((lease: HeldLease) => void) | undefined,
+  ): ClaimResult | ClosedError {
+    const { claim } = pending
+    const { lockName, holderId, claimId } = claim
+    if (!outcome.granted) {
+      const { waitedMs } = pending
+      this.events.emit('refused', () => ({ lockName, holderId, claimId, waitedMs }))
+      return { granted: false, refusal: outcome.refusal, waitedMs }
+    }
+    if (this.#closing !== undefined) {
+      const tell = (error: unknown): void =>
+        this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
+      void this.#underWay.track(this.link.withdraw(claim, tell))
+      return new ClosedError('the instance was closed while the claim was granted')
+    }
+    const lease = new HeldLease(this.#context, claim, outcome, request, onEnd)
+    this.#leases.add(lease)
+    this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs: pending.waitedMs }))
+    return { granted: true, lease }
   }
 
-  #claim(request: ClaimRequest): Claim {
-    const { lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs } = request
+  #claim({ lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs }: ClaimRequest): TrackedClaim {
     this.#claims += 1
-    return {
+    const claim: { -readonly [Part in keyof TrackedClaim]: TrackedClaim[Part] } = {
       lockName,
       claimId: `${this.#claimPrefix}.${this.#claims.toString(36)}`,
       holderId: this.holderId,
       mode,
-      ...(limit !== undefined && { limit }),
       permits,
       ttlMs,
-      ...(metadata !== undefined && { metadata }),
       waitMs: waitMs > 0 ? this.#options.waiterTtlMs : 0,
+      over: false,
     }
+    if (limit !== undefined) claim.limit = limit
+    if (metadata !== undefined) claim.metadata = metadata
+    return claim
   }
 
   #assertOpen(): void {

@@ -1,11 +1,12 @@
-import type { Agenda } from './agenda.ts'
+import type { Agenda, AgendaEntry } from './agenda.ts'
 import { ttlMsFrom } from './arguments.ts'
-import { type Clock, dueAtMs, isPast } from './clock.ts'
-import type { Claim, LeaseRecord, LeaseRef } from './driver.ts'
+import { type Clock, dueAtMs, type Instant, isPast } from './clock.ts'
+import type { LeaseRecord, LeaseRef } from './driver.ts'
 import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
 import type { Emitter } from './events.ts'
 import { type Heartbeat, type Keeping, type Kept, TIMER_GRAIN_MS } from './heartbeat.ts'
-import type { Link } from './link.ts'
+import type { Link, TrackedClaim } from './link.ts'
+import type { UnderWay } from './under-way.ts'
 import type { Granted } from './wait.ts'
 
 export interface LockInfo {
@@ -50,27 +51,27 @@ export interface LeaseContext {
   readonly agenda: Agenda
   readonly events: Emitter
   readonly heartbeat: Heartbeat
+  readonly underWay: UnderWay
   ended(lease: HeldLease): void
-  track<T>(work: Promise<T>): Promise<T>
 }
 
 export interface LeaseOptions {
   readonly heartbeat: boolean
   readonly minHoldMs: number
   readonly maxHoldMs: number
-  /** Told once, when the lease has ended in whichever way. */
-  readonly onEnd?: (lease: HeldLease) => void
 }
 
 /** One lease of an instance, and its place in the instance's agenda. */
 export class HeldLease implements Lease, Kept {
   readonly keepsAlive = false
-  readonly claim: Claim
+  onAgenda: AgendaEntry | undefined
+  readonly claim: TrackedClaim
   readonly fencingToken: number
   declare readonly metadata?: Record<string, unknown>
   readonly #acquiredAtMs: number
   readonly #context: LeaseContext
   readonly #options: LeaseOptions
+  readonly #onEnd: ((lease: HeldLease) => void) | undefined
   readonly #grantedMs: number
   /** On the monotonic clock: when the grant's own time ends, counted from its request, and when its answer had come. */
   readonly #firstEndMs: number
@@ -79,9 +80,16 @@ export class HeldLease implements Lease, Kept {
   #ended: 'released' | LeaseLostError | undefined
   #abort: AbortController | undefined
   #stopWatching: (() => void) | undefined
-  #quiet: Promise<void> | undefined
+  #quiet: Promise<unknown> | undefined
 
-  constructor(context: LeaseContext, claim: Claim, { grant, sent, unanswered }: Granted, options: LeaseOptions) {
+  /** `onEnd` is told once, when the lease has ended in whichever way. */
+  constructor(
+    context: LeaseContext,
+    claim: TrackedClaim,
+    { grant, sent, answered, unanswered }: Granted,
+    options: LeaseOptions,
+    onEnd?: (lease: HeldLease) => void,
+  ) {
     this.#context = context
     this.claim = claim
     this.fencingToken = grant.fencingToken
@@ -89,13 +97,15 @@ export class HeldLease implements Lease, Kept {
     if (claim.metadata !== undefined) this.metadata = claim.metadata
     this.#grantedMs = grant.ttlMs
     this.#firstEndMs = sent.monotonicMs + grant.ttlMs
-    this.#answeredMs = context.clock.now().monotonicMs
+    this.#answeredMs = answered.monotonicMs
     this.#options = options
+    this.#onEnd = onEnd
     if (context.link.driver.capabilities.expiry === 'session') {
-      this.#stopWatching = context.link.watchLoss(claim.claimId, (cause) => this.lose(cause.message, cause))
+      this.#stopWatching = context.link.listening.watchLoss(claim.claimId, (cause) => this.lose(cause.message, cause))
     }
-    const unansweredMs = unanswered ? { unansweredMs: claim.ttlMs } : {}
-    this.#keeping = context.heartbeat.keep(this, { sent, grantedMs: grant.ttlMs, ...unansweredMs }, options)
+    const start = { sent, answered, grantedMs: grant.ttlMs }
+    const known = unanswered ? { ...start, unansweredMs: claim.ttlMs } : start
+    this.#keeping = context.heartbeat.keep(this, known, options)
   }
 
   get ref(): LeaseRef & { readonly fencingToken: number } {
@@ -132,8 +142,12 @@ export class HeldLease implements Lease, Kept {
   }
 
   get held(): boolean {
+    return this.#ended === undefined && this.#heldAt(this.#context.clock.now())
+  }
+
+  #heldAt(now: Instant): boolean {
     if (this.#ended !== undefined) return false
-    if (!isPast(this.#keeping.deadline, this.#context.clock.now())) return true
+    if (!isPast(this.#keeping.deadline, now)) return true
     this.#loseByTime()
     return false
   }
@@ -171,33 +185,25 @@ export class HeldLease implements Lease, Kept {
   async extend(seconds: number): Promise<boolean> {
     const ttlMs = ttlMsFrom('additionalSeconds', seconds)
     if (!this.held) return false
-    return (await this.#context.track(this.#keeping.renew(ttlMs))) && this.held
+    return (await this.#context.underWay.track(this.#keeping.renew(ttlMs))) && this.held
   }
 
   release(): Promise<boolean> {
-    return this.held ? this.#context.track(this.#release()) : Promise.resolve(false)
+    const now = this.#context.clock.now()
+    if (!this.#heldAt(now)) return Promise.resolve(false)
+    const heldMs = now.monotonicMs - this.#answeredMs
+    const tooEarlyMs = Math.ceil(this.#options.minHoldMs - heldMs)
+    // From here on nobody may rely on it, whatever becomes of the call.
+    this.#end('released')
+    if (tooEarlyMs > 0) return this.#context.underWay.track(this.#giveBackIn(tooEarlyMs, heldMs))
+    // Not so above: a late answer to the claim's own request must not free what is kept for minHoldSeconds.
+    this.claim.over = true
+    return this.#giveBackNow(heldMs)
   }
 
   /** Renews it from now on, although it was not asked for at first. */
   keepAlive(): void {
     if (this.held) this.#keeping.repeat()
-  }
-
-  async #release(): Promise<boolean> {
-    const heldMs = this.#context.clock.now().monotonicMs - this.#answeredMs
-    // From here on nobody may rely on it, whatever becomes of the call.
-    const tooEarlyMs = Math.ceil(this.#options.minHoldMs - heldMs)
-    this.#end('released')
-    // A late answer to the claim's own request must not free what is kept for minHoldSeconds.
-    if (tooEarlyMs <= 0) this.#context.link.forget(this.claim)
-    try {
-      const wasHeld = await (tooEarlyMs > 0 ? this.#giveBackIn(tooEarlyMs) : this.#giveBackNow())
-      if (wasHeld) this.#context.events.emit('released', () => ({ ...this.eventBase, heldMs }))
-      return wasHeld
-    } catch (error) {
-      this.#tellReleaseFailed(error)
-      throw error
-    }
   }
 
   /** For `await using`. Never throws: it would hide the error of the block that it ends. `held` tells of a loss, events of a failed release. */
@@ -224,9 +230,11 @@ export class HeldLease implements Lease, Kept {
     )
     this.#end(error)
     const { link, events } = this.#context
-    link.forget(this.claim)
+    this.claim.over = true
     // The store may still have it, for the margin's length or for ever (a session): nobody here relies on it any more.
-    void this.#context.track(link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure)))
+    void this.#context.underWay.track(
+      link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure)),
+    )
     events.emit('lost', () => ({ ...this.eventBase, error }))
     this.#abort?.abort(error)
   }
@@ -236,26 +244,49 @@ export class HeldLease implements Lease, Kept {
     return { lockName, holderId, claimId, fencingToken: this.fencingToken }
   }
 
-  async #giveBackNow(): Promise<boolean> {
-    const { link } = this.#context
-    return link.release(this.ref).catch((error: unknown) => {
-      void this.#context.track(link.releaseUntilAnswered(this.ref, (again) => this.#tellReleaseFailed(again)))
-      throw error
+  #giveBackNow(heldMs: number): Promise<boolean> {
+    const { link, underWay } = this.#context
+    underWay.begin()
+    return new Promise((resolve, reject) => {
+      link.release(this.ref, {
+        answered: (wasHeld) => {
+          if (wasHeld) this.#tellReleased(heldMs)
+          resolve(wasHeld)
+          underWay.end()
+        },
+        failed: (error) => {
+          void underWay.track(link.releaseUntilAnswered(this.ref, (again) => this.#tellReleaseFailed(again)))
+          this.#tellReleaseFailed(error)
+          reject(error)
+          underWay.end()
+        },
+      })
     })
   }
 
   /** The store itself ends it then, even if this process is gone by that time. If that fails, it ends with its time to live. */
-  async #giveBackIn(delayMs: number): Promise<boolean> {
+  async #giveBackIn(delayMs: number, heldMs: number): Promise<boolean> {
     const { link } = this.#context
     // A renewal of the heartbeat's that is still under way would set another end.
     await this.#quiet
-    const answer = await link.renew({ ...this.ref, ttlMs: delayMs })
-    if (answer === 'held') link.releaseLater(this.ref, delayMs, (error) => this.#tellReleaseFailed(error))
-    return answer !== 'lost'
+    try {
+      const answer = await link.renew({ ...this.ref, ttlMs: delayMs })
+      if (answer === 'lost') return false
+      if (answer === 'held') link.releaseLater(this.ref, delayMs, (error) => this.#tellReleaseFailed(error))
+      this.#tellReleased(heldMs)
+      return true
+    } catch (error) {
+      this.#tellReleaseFailed(error)
+      throw error
+    }
   }
 
   #loseByTime(): void {
     this.lose('it was not renewed before its time was up')
+  }
+
+  #tellReleased(heldMs: number): void {
+    this.#context.events.emit('released', () => ({ ...this.eventBase, heldMs }))
   }
 
   #tellReleaseFailed(error: unknown): void {
@@ -267,7 +298,7 @@ export class HeldLease implements Lease, Kept {
     this.#stopWatching?.()
     this.#quiet = this.#keeping.end()
     this.#context.ended(this)
-    this.#options.onEnd?.(this)
+    this.#onEnd?.(this)
   }
 }
 

@@ -18,7 +18,8 @@ export class Trust {
   #endsAtMs: number
   /** The shortest of what was sent and never answered. */
   #unansweredMs: number
-  #underWay: UnderWay[] = []
+  /** Made with the first renewal: most leases end before one is due. */
+  #underWay: UnderWay[] | undefined
 
   constructor({ sent, grantedMs: ttlMs, unansweredMs = Number.POSITIVE_INFINITY }: TrustStart) {
     this.#unansweredMs = unansweredMs
@@ -38,6 +39,7 @@ export class Trust {
   /** Before a renewal leaves: from now on the lease may end as early as it says. */
   sending(sent: Instant, ttlMs: number): UnderWay {
     const renewal: UnderWay = { sent, ttlMs, sureMs: ttlMs }
+    this.#underWay ??= []
     for (const other of this.#underWay) {
       other.sureMs = Math.min(other.sureMs, ttlMs)
       renewal.sureMs = Math.min(renewal.sureMs, other.ttlMs)
@@ -64,7 +66,7 @@ export class Trust {
   }
 
   #settle(renewal: UnderWay): void {
-    this.#underWay = this.#underWay.filter((each) => each !== renewal)
+    this.#underWay = this.#underWay?.filter((each) => each !== renewal)
   }
 }
 

@@ -1,12 +1,15 @@
-import type { Agenda, Task } from './agenda.ts'
+import type { Agenda, AgendaEntry, Task } from './agenda.ts'
 import { backoffMs } from './backoff.ts'
+import type { Receiver } from './batch.ts'
 import { type Clock, dueAtMs, type Instant } from './clock.ts'
-import type { Claim, Grant, Refusal } from './driver.ts'
+import type { AcquireAnswer, Grant, Refusal } from './driver.ts'
 import { AbortedError, type HoldfastError, StoreError } from './errors.ts'
 import type { Emitter } from './events.ts'
-import type { Link, Waiter } from './link.ts'
+import type { Link, TrackedClaim } from './link.ts'
+import type { Waiter } from './listening.ts'
 import type { Random } from './random.ts'
 import { trustedUntil } from './trust.ts'
+import type { UnderWay } from './under-way.ts'
 
 export interface WaitParts {
   readonly clock: Clock
@@ -14,8 +17,7 @@ export interface WaitParts {
   readonly link: Link
   readonly agenda: Agenda
   readonly events: Emitter
-  /** Remembers work until it has settled, so that closing can wait for it. */
-  track<T>(work: Promise<T>): Promise<T>
+  readonly underWay: UnderWay
 }
 
 export type Outcome = Granted | { readonly granted: false; readonly refusal: Refusal | undefined }
@@ -25,6 +27,8 @@ export interface Granted {
   readonly grant: Grant
   /** When the request was sent that the lease is trusted from. */
   readonly sent: Instant
+  /** When it was known to be granted. */
+  readonly answered: Instant
   /** A request of this claim was never answered, and may still reach the store: it would start the lease's time anew. */
   readonly unanswered: boolean
 }
@@ -37,17 +41,17 @@ export interface Granted {
  * up while one is under way is withdrawn after that one has settled: a release that overtakes its own acquire on another connection
  * would leave a lease that nobody knows of.
  */
-export class PendingClaim implements Task, Waiter {
+export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   readonly keepsAlive = true
-  readonly claim: Claim
-  readonly outcome: Promise<Outcome>
+  onAgenda: AgendaEntry | undefined
+  readonly claim: TrackedClaim
   readonly #parts: WaitParts
   readonly #signal: AbortSignal | undefined
   readonly #startedMs: number
   readonly #waitUntilMs: number
-  #resolve!: (outcome: Outcome) => void
-  #reject!: (error: HoldfastError) => void
+  readonly #settle: (end: Outcome | HoldfastError) => void
   #done = false
+  #joined = false
   #leads = true
   #asking = false
   #askedSent: Instant | undefined
@@ -58,18 +62,29 @@ export class PendingClaim implements Task, Waiter {
   #refusal: Refusal | undefined
   #failure: HoldfastError | undefined
 
-  /** `waitMs` 0: answers at once. */
-  constructor(parts: WaitParts, claim: Claim, waitMs: number, signal: AbortSignal | undefined) {
+  /** `waitMs` 0: answers at once. `settle` is called once, after `start`. */
+  constructor(
+    parts: WaitParts,
+    claim: TrackedClaim,
+    { waitMs, signal }: { readonly waitMs: number; readonly signal?: AbortSignal | undefined },
+    settle: (end: Outcome | HoldfastError) => void,
+  ) {
     this.#parts = parts
     this.claim = claim
     this.#signal = signal
     this.#startedMs = parts.clock.now().monotonicMs
     this.#waitUntilMs = this.#startedMs + waitMs
-    this.outcome = new Promise((resolve, reject) => {
-      this.#resolve = resolve
-      this.#reject = reject
-    })
-    this.#start()
+    this.#settle = settle
+  }
+
+  start(): void {
+    if (this.#signal?.aborted) {
+      this.aborted()
+      return
+    }
+    if (this.#signal !== undefined) watchAbort(this.#signal, this)
+    if (this.#waits && this.#mustJoin) this.#join()
+    if (this.#leads) this.#ask()
   }
 
   get waitedMs(): number {
@@ -107,7 +122,8 @@ export class PendingClaim implements Task, Waiter {
     // was sent, and can be trusted from there. Whenever that is not enough, the store is asked, which will say "already yours".
     const refusedAtMs = this.#refusal?.answeredAtMs ?? Number.POSITIVE_INFINITY
     const isNews = this.#failure === undefined && grant.acquiredAtMs >= refusedAtMs
-    if (isNews && this.#trustedMs(grant, this.#askedSent) > grant.ttlMs / 2) this.#take(grant, this.#askedSent)
+    const now = this.#parts.clock.now()
+    if (isNews && trustedMs(grant, this.#askedSent, now) > grant.ttlMs / 2) this.#take(grant, this.#askedSent, now)
     else this.#ask()
   }
 
@@ -116,24 +132,27 @@ export class PendingClaim implements Task, Waiter {
     if (this.#done) return
     this.#finish()
     this.#withdraw()
-    this.#reject(error)
-  }
-
-  #start(): void {
-    if (this.#signal?.aborted) {
-      this.aborted()
-      return
-    }
-    if (this.#signal !== undefined) watchAbort(this.#signal, this)
-    if (this.#waits) {
-      this.#leads = this.#parts.link.join(this)
-      this.#schedule()
-    }
-    if (this.#leads) this.#ask()
+    this.#settle(error)
   }
 
   get #waits(): boolean {
     return this.#waitUntilMs > this.#startedMs
+  }
+
+  /**
+   * Most claims are granted at once, and need neither a place among those that wait nor a moment on the agenda before they are refused: as long as
+   * no message can come for them, and the call's own deadline comes before theirs.
+   */
+  get #mustJoin(): boolean {
+    const { driver, listening, callTimeoutMs } = this.#parts.link
+    return !driver.capabilities.queue || listening.active || this.#waitUntilMs - this.#startedMs < callTimeoutMs
+  }
+
+  #join(): void {
+    if (this.#joined) return
+    this.#joined = true
+    this.#leads = this.#parts.link.listening.join(this)
+    this.#schedule()
   }
 
   /** The caller's signal was aborted. */
@@ -151,37 +170,35 @@ export class PendingClaim implements Task, Waiter {
     this.#wokenWhileAsking = false
     this.#nextAskMs = Number.POSITIVE_INFINITY
     this.#tries += 1
-    const sent = this.#parts.clock.now()
-    this.#parts.track(this.#parts.link.acquire(this.claim)).then(
-      (answer) => {
-        this.#asking = false
-        this.#askedSent = sent
-        if (this.#done) this.#withdraw()
-        else if (answer.granted) this.#take(answer, sent)
-        else this.#refused(answer, sent)
-      },
-      (error: HoldfastError) => {
-        this.#asking = false
-        this.#askedSent ??= sent
-        this.#unanswered = true
-        if (this.#done) this.#withdraw()
-        else this.#failed(error)
-      },
-    )
+    this.#parts.underWay.begin()
+    this.#parts.link.acquire(this.claim, this)
   }
 
-  #take(grant: Grant, sent: Instant): void {
-    if (this.#trustedMs(grant, sent) <= 0) {
-      this.#failed(new StoreError(`the grant of "${this.claim.lockName}" arrived after its lease had ended`))
+  answered(answer: AcquireAnswer, sent: Instant, answered: Instant): void {
+    this.#asking = false
+    this.#askedSent = sent
+    if (this.#done) this.#withdraw()
+    else if (answer.granted) this.#take(answer, sent, answered)
+    else this.#refused(answer, sent)
+    this.#parts.underWay.end()
+  }
+
+  failed(error: HoldfastError, sent: Instant): void {
+    this.#asking = false
+    this.#askedSent ??= sent
+    this.#unanswered = true
+    if (this.#done) this.#withdraw()
+    else this.#retryOrGiveUp(error)
+    this.#parts.underWay.end()
+  }
+
+  #take(grant: Grant, sent: Instant, answered: Instant): void {
+    if (trustedMs(grant, sent, answered) <= 0) {
+      this.#retryOrGiveUp(new StoreError(`the grant of "${this.claim.lockName}" arrived after its lease had ended`))
       return
     }
     this.#finish()
-    this.#resolve({ granted: true, grant, sent, unanswered: this.#unanswered })
-  }
-
-  #trustedMs(grant: Grant, sent: Instant): number {
-    const now = this.#parts.clock.now()
-    return dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs
+    this.#settle({ granted: true, grant, sent, answered, unanswered: this.#unanswered })
   }
 
   #refused(refusal: Refusal, sent: Instant): void {
@@ -193,14 +210,15 @@ export class PendingClaim implements Task, Waiter {
     this.#failure = undefined
     if (!this.#waits) {
       this.#finish()
-      this.#resolve({ granted: false, refusal })
+      this.#settle({ granted: false, refusal })
       return
     }
+    this.#join()
     if (this.#wokenWhileAsking) {
       this.#ask()
       return
     }
-    void this.#parts.link.listen().then((listeningSinceMs) => {
+    void this.#parts.link.listening.begin().then((listeningSinceMs) => {
       if (this.#done || this.#asking) return
       // Whatever was released between the question and the subscription was not heard of.
       if (listeningSinceMs !== undefined && listeningSinceMs >= sent.monotonicMs) this.#ask()
@@ -208,12 +226,13 @@ export class PendingClaim implements Task, Waiter {
     })
   }
 
-  #failed(error: HoldfastError): void {
+  #retryOrGiveUp(error: HoldfastError): void {
     this.#failure = error
     if (!this.#waits || !(error instanceof StoreError) || !error.retryable) {
       this.giveUp(error)
       return
     }
+    this.#join()
     this.#askIn(backoffMs(POLL, this.#tries, this.#parts.random))
   }
 
@@ -250,7 +269,7 @@ export class PendingClaim implements Task, Waiter {
     }
     this.#finish()
     this.#withdraw()
-    this.#resolve({ granted: false, refusal: this.#refusal })
+    this.#settle({ granted: false, refusal: this.#refusal })
   }
 
   /** What the store may have kept of this claim: a place in its queue, or a grant whose answer is still on its way. */
@@ -259,16 +278,20 @@ export class PendingClaim implements Task, Waiter {
     const { lockName, holderId, claimId } = this.claim
     const tell = (error: unknown): void =>
       this.#parts.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
-    void this.#parts.track(this.#parts.link.withdraw(this.claim, tell))
+    void this.#parts.underWay.track(this.#parts.link.withdraw(this.claim, tell))
   }
 
   #finish(): void {
     this.#done = true
     if (this.#signal !== undefined) unwatchAbort(this.#signal, this)
+    if (!this.#joined) return
     this.#parts.agenda.clear(this)
-    this.#parts.link.leave(this)
+    this.#parts.link.listening.leave(this)
   }
 }
+
+const trustedMs = (grant: Grant, sent: Instant, now: Instant): number =>
+  dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs
 
 /** One listener for each signal: a service's one shutdown signal may stand behind thousands of claims. */
 function watchAbort(signal: AbortSignal, claim: PendingClaim): void {

@@ -1,7 +1,7 @@
 import { checkFunction, checkOneOf, ttlMsFrom } from '../core/arguments.ts'
 import { AbortedError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
-import type { ClaimRequest, Holder } from '../core/holder.ts'
+import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
@@ -117,7 +117,7 @@ export class DistributedLock implements AsyncDisposable {
     if (entered !== undefined) return { acquired: true, lock: entered }
     const holder = this.#instance.holder ?? (await this.#instance.open())
     if (this.#extends) return this.#acquireOrExtend(holder, request)
-    return this.#claim(holder, request)
+    return this.#resultOf(request, await holder.acquire(request, this.#forget))
   }
 
   async #acquireOrExtend(holder: Holder, request: ClaimRequest): Promise<LockResult> {
@@ -135,7 +135,7 @@ export class DistributedLock implements AsyncDisposable {
       this.#claiming.set(lockName, claims.add(overtaken))
       try {
         const either = signal === undefined ? overtaken.signal : AbortSignal.any([signal, overtaken.signal])
-        const result = await this.#claim(holder, { ...request, signal: either })
+        const result = this.#resultOf(request, await holder.acquire({ ...request, signal: either }, this.#forget))
         if (result.acquired || !this.#leases.has(lockName)) return result
       } catch (error) {
         if (!overtaken.signal.aborted || signal?.aborted) throw error
@@ -146,11 +146,10 @@ export class DistributedLock implements AsyncDisposable {
     }
   }
 
-  async #claim(holder: Holder, request: ClaimRequest): Promise<LockResult> {
-    const result = await holder.acquire({ ...request, onEnd: this.#forget })
+  #resultOf(request: ClaimRequest, result: ClaimResult): LockResult {
     if (!result.granted) return refusalOf(request.lockName, result)
     this.#leases.set(request.lockName, result.lease)
-    for (const overtaken of this.#claiming.get(request.lockName) ?? []) overtaken.abort()
+    if (this.#extends) for (const overtaken of this.#claiming.get(request.lockName) ?? []) overtaken.abort()
     return { acquired: true, lock: result.lease }
   }
 

@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest'
 import { Batch } from '../../src/core/batch.ts'
+import { systemClock } from '../../src/core/clock.ts'
 
 function recording(answer: (request: number) => number | Error = (request) => request * 10) {
   const lists: number[][] = []
-  const batch = new Batch<number, number>(3, async (requests) => {
+  const batch = new Batch<number, number>(systemClock, 3, async (requests) => {
     lists.push([...requests])
     return requests.map(answer)
   })
@@ -13,31 +14,31 @@ function recording(answer: (request: number) => number | Error = (request) => re
 describe('a batch', () => {
   it('sends what is asked for in one turn as one list, also what is asked for by continuations of that turn', async () => {
     const { lists, batch } = recording()
-    const first = batch.add(1)
+    const first = batch.ask(1)
     const second = Promise.resolve()
       .then(() => undefined)
-      .then(() => batch.add(2))
+      .then(() => batch.ask(2))
     expect(await Promise.all([first, second])).toEqual([10, 20])
-    await batch.add(3)
+    await batch.ask(3)
     expect(lists).toEqual([[1, 2], [3]])
   })
 
   it('rule 13: a list has a stated bound; what is over goes in a second call at the same moment', async () => {
     const { lists, batch } = recording()
-    await Promise.all([1, 2, 3, 4].map((each) => batch.add(each)))
+    await Promise.all([1, 2, 3, 4].map((each) => batch.ask(each)))
     expect(lists).toEqual([[1, 2, 3], [4]])
   })
 
   it('an error that stands for one entry fails that entry alone', async () => {
     const { batch } = recording((request) => (request === 2 ? new Error('two') : request))
-    const results = await Promise.allSettled([1, 2, 3].map((each) => batch.add(each)))
+    const results = await Promise.allSettled([1, 2, 3].map((each) => batch.ask(each)))
     expect(results.map((result) => result.status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
   })
 
   it('a call that fails, or answers too few, fails all of its list', async () => {
-    const failing = new Batch<number, number>(10, () => Promise.reject(new Error('down')))
-    await expect(Promise.all([failing.add(1), failing.add(2)])).rejects.toThrow('down')
-    const short = new Batch<number, number>(10, async () => [1])
-    await expect(Promise.all([short.add(1), short.add(2)])).rejects.toThrow('answered 1 of 2')
+    const failing = new Batch<number, number>(systemClock, 10, () => Promise.reject(new Error('down')))
+    await expect(Promise.all([failing.ask(1), failing.ask(2)])).rejects.toThrow('down')
+    const short = new Batch<number, number>(systemClock, 10, async () => [1])
+    await expect(Promise.all([short.ask(1), short.ask(2)])).rejects.toThrow('answered 1 of 2')
   })
 })

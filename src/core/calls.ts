@@ -1,0 +1,89 @@
+import type { Clock, Timer } from './clock.ts'
+import type { Driver } from './driver.ts'
+import { HoldfastError, StoreError } from './errors.ts'
+
+/**
+ * Calls to one driver, each with the same time to be answered in, whatever the socket does. One timer stands for all of them: they fall due in
+ * the order in which they were made.
+ */
+export class Calls {
+  readonly #driver: Driver
+  readonly #clock: Clock
+  readonly #timeoutMs: number
+  readonly #underWay = new Set<Call>()
+  #timer: Timer | undefined
+
+  constructor(driver: Driver, clock: Clock, timeoutMs: number) {
+    this.#driver = driver
+    this.#clock = clock
+    this.#timeoutMs = timeoutMs
+  }
+
+  get timeoutMs(): number {
+    return this.#timeoutMs
+  }
+
+  /** Rejects when the call's time is up, or with a `HoldfastError` when it fails. An answer that comes later still reaches `late`. */
+  run<Answer>(what: string, call: () => Promise<Answer>, late?: (answer: Answer) => void): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      const dueMs = this.#clock.now().monotonicMs + this.#timeoutMs
+      const underWay: Call = { what, dueMs, fail: reject }
+      this.#underWay.add(underWay)
+      this.#arm()
+      const ended = (): boolean => {
+        const inTime = this.#underWay.delete(underWay)
+        if (this.#underWay.size === 0) this.#disarm()
+        return inTime
+      }
+      // In a promise's own function, so that a driver that throws instead of rejecting is caught, too.
+      new Promise<Answer>((go) => go(call())).then(
+        (answer) => {
+          if (ended()) resolve(answer)
+          else late?.(answer)
+        },
+        (error: unknown) => {
+          ended()
+          reject(this.asStoreError(what, error))
+        },
+      )
+    })
+  }
+
+  /** Drivers wrap their clients' errors themselves; this stands behind a driver that forgot to. */
+  asStoreError(what: string, error: unknown): HoldfastError {
+    if (error instanceof HoldfastError) return error
+    const message = error instanceof Error ? error.message : String(error)
+    return new StoreError(`the ${this.#driver.name} store failed to ${what}: ${message}`, { cause: error })
+  }
+
+  #arm(): void {
+    const [first] = this.#underWay
+    if (this.#timer !== undefined || first === undefined) return
+    const delayMs = Math.max(0, first.dueMs - this.#clock.now().monotonicMs)
+    this.#timer = this.#clock.setTimer(() => this.#tick(), delayMs, true)
+  }
+
+  #disarm(): void {
+    this.#timer?.cancel()
+    this.#timer = undefined
+  }
+
+  #tick(): void {
+    this.#timer = undefined
+    const nowMs = this.#clock.now().monotonicMs
+    for (const call of this.#underWay) {
+      if (call.dueMs > nowMs) break
+      this.#underWay.delete(call)
+      call.fail(
+        new StoreError(`the ${this.#driver.name} store did not answer ${call.what} within ${this.#timeoutMs} ms`),
+      )
+    }
+    this.#arm()
+  }
+}
+
+interface Call {
+  readonly what: string
+  readonly dueMs: number
+  fail(error: HoldfastError): void
+}
