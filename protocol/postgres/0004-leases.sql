@@ -21,12 +21,14 @@ CREATE OR REPLACE FUNCTION holdfast_acquire(
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-  v_count  CONSTANT INTEGER := cardinality(p_names);
-  v_stale  TEXT[];
-  v_ord    INTEGER;
-  v_claim  holdfast_waiters;
-  v_got    RECORD;
-  v_events JSONB[];
+  v_count   CONSTANT INTEGER := cardinality(p_names);
+  v_stale   TEXT[];
+  v_ord     INTEGER;
+  v_claim   holdfast_waiters;
+  v_got     RECORD;
+  v_refused TEXT[];
+  v_reasons JSONB[];
+  v_events  JSONB[];
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
     PERFORM holdfast_set_durability(p_relaxed);
@@ -125,9 +127,12 @@ BEGIN
         granted_tokens := granted_tokens || v_got.fencing_token;
         granted_at := granted_at || (extract(epoch FROM v_got.acquired_at) * 1000)::float8;
       ELSE
-        refusals := coalesce(refusals, '{}') || jsonb_build_object(v_claim.claim_id, v_got.refusal);
+        v_refused := v_refused || v_claim.claim_id;
+        v_reasons := v_reasons || v_got.refusal;
       END IF;
     END LOOP;
+    -- At the end, because an object that grows is copied with every step.
+    refusals := (SELECT jsonb_object_agg(claim_id, reason) FROM unnest(v_refused, v_reasons) AS r (claim_id, reason));
   END IF;
 
   -- One call in eight sweeps, and then eight times as much: on average twice what calls leave behind at the most.
@@ -220,9 +225,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_column
 DECLARE
   v_count   CONSTANT INTEGER := cardinality(p_names);
-  v_renewed BIGINT[];
-  v_answers BOOLEAN[];
-  v_ord     BIGINT;
+  v_answers BOOLEAN[] := array_fill(false, ARRAY[cardinality(p_names)]);
   v_locked  TEXT[] := p_names;
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
@@ -231,24 +234,13 @@ BEGIN
   IF v_count > 1 THEN
     v_locked := holdfast_lock_rows(p_names);
   END IF;
-  WITH renewed AS (
-    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + r.ttl * interval '1 ms'
-    FROM unnest(p_names, p_claims, p_tokens, p_ttls) WITH ORDINALITY AS r (lock_name, claim_id, token, ttl, ord)
-    WHERE d.lock_name = r.lock_name AND d.claim_id = r.claim_id AND d.fencing_token = r.token
-      AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp()
-    RETURNING r.ord
-  )
-  SELECT array_agg(ord) INTO v_renewed FROM renewed;
-  IF cardinality(v_renewed) = v_count THEN
-    RETURN array_fill(true, ARRAY[v_count]);
-  END IF;
-
-  v_answers := array_fill(false, ARRAY[v_count]);
-  FOREACH v_ord IN ARRAY coalesce(v_renewed, '{}') LOOP
-    v_answers[v_ord] := true;
-  END LOOP;
+  -- One by one: joined with the list, a table that looks empty to the planner is read as a whole, with the whole list for each row.
   FOR v_ord IN 1 .. v_count LOOP
-    CONTINUE WHEN v_answers[v_ord] OR NOT p_names[v_ord] = ANY (v_locked);
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
+    WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND fencing_token = p_tokens[v_ord]
+      AND mode = 'exclusive' AND expires_at > clock_timestamp();
+    v_answers[v_ord] := FOUND;
+    CONTINUE WHEN FOUND OR NOT p_names[v_ord] = ANY (v_locked);
     PERFORM FROM distributed_locks WHERE lock_name = p_names[v_ord] FOR UPDATE;
     UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
     WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND fencing_token = p_tokens[v_ord]
@@ -278,45 +270,25 @@ LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
-  v_count    CONSTANT INTEGER := cardinality(p_names);
-  v_released BIGINT[];
-  v_answers  BOOLEAN[];
-  v_ord      BIGINT;
-  v_got      RECORD;
-  v_events   JSONB[];
-  v_locked   TEXT[] := p_names;
+  v_count   CONSTANT INTEGER := cardinality(p_names);
+  v_answers BOOLEAN[] := array_fill(false, ARRAY[cardinality(p_names)]);
+  v_got     RECORD;
+  v_events  JSONB[];
+  v_locked  TEXT[] := p_names;
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
     PERFORM holdfast_set_durability(p_relaxed);
   END IF;
-  IF v_count = 1 THEN
-    DELETE FROM distributed_locks
-    WHERE lock_name = p_names[1] AND claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])
-      AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp();
-    IF FOUND THEN
-      RETURN '{t}';
-    END IF;
-  ELSE
+  IF v_count > 1 THEN
     v_locked := holdfast_lock_rows(p_names);
-    WITH released AS (
-      DELETE FROM distributed_locks AS d
-      USING unnest(p_names, p_claims, p_tokens) WITH ORDINALITY AS r (lock_name, claim_id, token, ord)
-      WHERE d.lock_name = r.lock_name AND d.claim_id = r.claim_id AND (r.token IS NULL OR d.fencing_token = r.token)
-        AND d.mode = 'exclusive' AND NOT d.contended AND d.expires_at > clock_timestamp()
-      RETURNING r.ord
-    )
-    SELECT array_agg(ord) INTO v_released FROM released;
   END IF;
-  IF cardinality(v_released) = v_count THEN
-    RETURN array_fill(true, ARRAY[v_count]);
-  END IF;
-
-  v_answers := array_fill(false, ARRAY[v_count]);
-  FOREACH v_ord IN ARRAY coalesce(v_released, '{}') LOOP
-    v_answers[v_ord] := true;
-  END LOOP;
+  -- One by one, for the reason given in holdfast_renew.
   FOR v_ord IN 1 .. v_count LOOP
-    CONTINUE WHEN v_answers[v_ord] OR NOT p_names[v_ord] = ANY (v_locked);
+    DELETE FROM distributed_locks
+    WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND (p_tokens[v_ord] IS NULL OR fencing_token = p_tokens[v_ord])
+      AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp();
+    v_answers[v_ord] := FOUND;
+    CONTINUE WHEN FOUND OR NOT p_names[v_ord] = ANY (v_locked);
     SELECT * INTO v_got FROM holdfast_end(p_names[v_ord], p_claims[v_ord], p_tokens[v_ord]);
     v_answers[v_ord] := v_got.ended;
     v_events := v_events || v_got.events;
