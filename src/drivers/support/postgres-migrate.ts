@@ -41,6 +41,7 @@ const FILES = [
   '0006-plain.sql',
   '0007-rates.sql',
   '0008-fences.sql',
+  '0009-force.sql',
 ]
 
 export const migrations = (): readonly Migration[] =>
