@@ -5,7 +5,6 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import postgres from 'postgres'
 import { afterAll, beforeAll, describe, it } from 'vitest'
-import type { Driver } from '../../src/core/driver.ts'
 import {
   advisoryKey,
   lockInTransaction,
@@ -18,6 +17,7 @@ import { shiftedClock } from '../harness/clock-shim.ts'
 import { startProxy } from '../harness/proxy.ts'
 import { type Server, startPgBouncer, startPostgres } from '../harness/servers.ts'
 import { startWorker } from '../harness/worker.ts'
+import { claimOn, grantOn, unique, until } from './postgres/scene.ts'
 
 let server: Server
 let pool: pg.Pool
@@ -316,7 +316,7 @@ describe.concurrent('postgres-advisory: failures', () => {
     await client.end()
   })
 
-  it('tokens rise over a crash of the server, of one backend, a clock that is set back, and a reset of the statistics', async () => {
+  it('failures 5, 18: tokens rise over a crash of the server, of one backend, a clock that is set back, and a reset of the statistics', async () => {
     using clock = await shiftedClock()
     await using own = await startPostgres({ clock })
     const tokens: number[] = []
@@ -496,8 +496,6 @@ describe.concurrent('lockInTransaction', () => {
   })
 })
 
-const unique = (what: string): string => `${what}:${randomBytes(6).toString('hex')}`
-
 async function opened(): Promise<AsyncDisposable & { lock: DistributedLock }> {
   const driver = postgresAdvisoryDriver({ client: pool })
   const lock = new DistributedLock({ driver })
@@ -508,18 +506,6 @@ async function opened(): Promise<AsyncDisposable & { lock: DistributedLock }> {
       await driver.close()
     },
   }
-}
-
-let claims = 0
-function claimOn(lockName: string) {
-  claims += 1
-  const claimId = `${unique('claim')}.${claims}`
-  return { lockName, claimId, holderId: 'test', mode: 'exclusive' as const, permits: 1, ttlMs: 60_000, waitMs: 0 }
-}
-
-async function grantOn(driver: Driver, lockName: string): Promise<number | undefined> {
-  const [answer] = await driver.acquire([claimOn(lockName)])
-  return answer && 'granted' in answer && answer.granted ? answer.fencingToken : undefined
 }
 
 async function holdersOf(lockName: string): Promise<number> {
@@ -539,14 +525,4 @@ async function collidingNames(): Promise<[string, string]> {
     GROUP BY hashtext(n) HAVING count(*) > 1 LIMIT 1`
   const { rows } = await pool.query(text)
   return [rows[0].a, rows[0].b]
-}
-
-async function until<T>(what: string, look: () => T | Promise<T>): Promise<NonNullable<T>> {
-  const startedMs = performance.now()
-  for (;;) {
-    const seen = await look()
-    if (seen) return seen
-    if (performance.now() - startedMs > 15_000) throw new Error(`waited in vain for ${what}`)
-    await sleep(10)
-  }
 }

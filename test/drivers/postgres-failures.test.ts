@@ -9,6 +9,14 @@ import { DistributedLock, type DistributedLockOptions } from '../../src/primitiv
 import { startProxy } from '../harness/proxy.ts'
 import { type Server, startPgBouncer, startPostgres } from '../harness/servers.ts'
 import { startWorker, type Worker } from '../harness/worker.ts'
+import {
+  claimOn,
+  granted,
+  leasesOn as leasesOnDriver,
+  unique,
+  until,
+  waitersOn as waitersOnDriver,
+} from './postgres/scene.ts'
 
 let server: Server
 let pool: pg.Pool
@@ -66,6 +74,25 @@ describe.concurrent('postgres: failures', () => {
     await driver.close()
   })
 
+  it('failure 12: a release after the end answers no, and leaves the rival’s lease alone', async () => {
+    const name = unique('late-release')
+    const [driver, other] = [postgresDriver({ client: pool }), postgresDriver({ client: pool })]
+    const { late, rival } = await overtaken(driver, other, name)
+    assert.deepEqual(await driver.release([late]), [false])
+    assert.equal((await leasesOn(name))[0]?.claimId, rival.claimId)
+  })
+
+  it('failure 13: a renewal after the end answers lost, beside a rival and after the rival has gone', async () => {
+    const name = unique('late-renewal')
+    const [driver, other] = [postgresDriver({ client: pool }), postgresDriver({ client: pool })]
+    const { late, rival } = await overtaken(driver, other, name)
+    assert.deepEqual(await driver.renew([late]), ['lost'])
+    assert.equal((await leasesOn(name))[0]?.claimId, rival.claimId)
+    assert.deepEqual(await other.release([rival]), [true])
+    assert.deepEqual(await driver.renew([late]), ['lost'])
+    assert.deepEqual(await leasesOn(name), [])
+  })
+
   it('failure 14: a renewal that arrives after the release does not bring the lock back', async () => {
     await using proxy = await startProxy(server.port)
     const name = unique('renewal')
@@ -105,6 +132,20 @@ describe.concurrent('postgres: failures', () => {
     assert.equal(held, true)
   })
 
+  it('failure 23: a lease is bound to no connection: another one of the pool renews and releases it', async () => {
+    const own = new pg.Pool({ connectionString: server.url, max: 2 })
+    const driver = postgresDriver({ client: own })
+    const claim = claimOn(unique('unpinned'))
+    const { fencingToken } = await granted(driver, claim)
+    assert.equal(own.totalCount, 1)
+    const kept = await own.connect() // the one that took the lease
+    assert.deepEqual(await driver.renew([{ ...claim, fencingToken }]), ['renewed'])
+    assert.deepEqual(await driver.release([{ ...claim, fencingToken }]), [true])
+    assert.equal(own.totalCount, 2)
+    kept.release()
+    await own.end()
+  })
+
   it('failure 24: a pool that the application has used up does not keep locks from being taken by URL', async () => {
     const busy = new pg.Pool({ connectionString: server.url, max: 2 })
     const clients = [await busy.connect(), await busy.connect()]
@@ -114,6 +155,24 @@ describe.concurrent('postgres: failures', () => {
     for (const client of clients) client.release()
     await busy.end()
     await driver.close()
+  })
+
+  it('failure 25: timeouts that end idle connections, the one that listens too, cost neither a lease nor a wake-up', async () => {
+    const options = encodeURIComponent('-c idle_session_timeout=300 -c idle_in_transaction_session_timeout=300')
+    const name = unique('idle')
+    const drivers = [1, 2].map(() => openPostgres(`${server.url}?options=${options}`))
+    const [a, b] = await Promise.all(drivers)
+    await using holder = openLock({ driver: a as Driver })
+    await using waiting = openLock({ driver: b as Driver })
+    const lease = await holder.lock.hold(name, { timeoutSeconds: 1.5 })
+    const next = waiting.lock.hold(name, { blockingTimeoutSeconds: 30 })
+    const listening = await until('the waiter to listen', () => listenerOf(name))
+    await until('the server to end that connection', async () => !(await isConnected(listening)))
+    await sleep(1_600) // the lease's own time, with its heartbeats further apart than the timeout
+    assert.equal(lease.held, true)
+    await lease.release()
+    assert.equal((await next).held, true)
+    for (const driver of await Promise.all(drivers)) await driver.close()
   })
 
   it('failure 26: a silent network ends the lease in time, and the driver works again after it', async () => {
@@ -132,6 +191,19 @@ describe.concurrent('postgres: failures', () => {
     proxy.heal()
     const again = await instance.lock.acquire(unique('silent'), { blockingTimeoutSeconds: 15 })
     assert.ok(again.acquired)
+    await driver.close()
+  })
+
+  it('failure 28: 10,000 leases need no room in the server’s lock table', async () => {
+    await using small = await startPostgres({ settings: { max_connections: '20', max_locks_per_transaction: '10' } })
+    const driver = await openPostgres(small.url)
+    const lists = Array.from({ length: 10 }, (_, list) =>
+      Array.from({ length: 1_000 }, (_, index) => claimOn(`many:${list}:${index}`)),
+    )
+    for (const list of lists) {
+      assert.ok((await driver.acquire(list)).every((answer) => 'granted' in answer && answer.granted))
+    }
+    for (const list of lists) assert.ok((await driver.release(list)).every((answer) => answer === true))
     await driver.close()
   })
 
@@ -443,7 +515,7 @@ describe.concurrent('postgres: beside others', () => {
     await driver.close()
   })
 
-  it('behind PgBouncer in transaction mode locks work, and waiters poll', async () => {
+  it('failure 22: behind PgBouncer in transaction mode locks work, and waiters poll', async () => {
     await using pgbouncer = await startPgBouncer(server)
     const drivers = [await openPostgres(pgbouncer.url), await openPostgres(pgbouncer.url)]
     const [a, b] = drivers.map((driver) => openLock({ driver, callTimeoutSeconds: 10 }))
@@ -493,8 +565,6 @@ describe.concurrent('postgres: beside others', () => {
   })
 })
 
-const unique = (what: string): string => `${what}:${randomBytes(6).toString('hex')}`
-
 const through = (port: number): string => server.url.replace(`:${server.port}`, `:${port}`)
 
 function openLock(options: DistributedLockOptions = {}): AsyncDisposable & { lock: DistributedLock } {
@@ -509,22 +579,29 @@ function openLock(options: DistributedLockOptions = {}): AsyncDisposable & { loc
   }
 }
 
-let claims = 0
-function claimOn(lockName: string, waitMs = 0) {
-  claims += 1
-  const claimId = `${unique('claim')}.${claims}`
-  return { lockName, claimId, holderId: 'test', mode: 'exclusive' as const, permits: 1, ttlMs: 60_000, waitMs }
-}
+const leasesOn = (lockName: string) => leasesOnDriver(postgresDriver({ client: pool }), lockName)
 
-const leasesOn = async (lockName: string) => (await postgresDriver({ client: pool }).inspect({ lockName })).leases
-
-const waitersOn = async (lockName: string) =>
-  (await postgresDriver({ client: pool }).inspect({ lockName })).waiters.length
+const waitersOn = (lockName: string) => waitersOnDriver(postgresDriver({ client: pool }), lockName)
 
 /** The backend that listens for the first waiter on a name. */
 async function listenerOf(lockName: string): Promise<number | undefined> {
   const text = `SELECT pid FROM pg_stat_activity, holdfast_waiters WHERE lock_name = $1 AND query = 'LISTEN "' || channel || '"'`
   return (await pool.query(text, [lockName])).rows[0]?.pid
+}
+
+const isConnected = async (pid: number): Promise<boolean> =>
+  (await pool.query('SELECT FROM pg_stat_activity WHERE pid = $1', [pid])).rowCount === 1
+
+/** A lease whose time ran out, and the one that a rival got then. */
+async function overtaken(driver: Driver, other: Driver, lockName: string) {
+  const claim = { ...claimOn(lockName), ttlMs: 100 }
+  const { fencingToken } = await granted(driver, claim)
+  const rival = claimOn(lockName)
+  await until('the rival’s turn', async () => {
+    const [answer] = await other.acquire([rival])
+    return answer && 'granted' in answer && answer.granted
+  })
+  return { late: { ...claim, fencingToken, ttlMs: 60_000 }, rival }
 }
 
 async function inTransaction(work: (client: pg.PoolClient) => Promise<void>): Promise<void> {
@@ -567,14 +644,4 @@ function holderProcess(waiterTtlSeconds = 10): Promise<Worker> {
       },
     })`
   return startWorker({ source }, { callTimeoutMs: 30_000 })
-}
-
-async function until<T>(what: string, look: () => T | Promise<T>): Promise<NonNullable<T>> {
-  const startedMs = performance.now()
-  for (;;) {
-    const seen = await look()
-    if (seen) return seen
-    if (performance.now() - startedMs > 15_000) throw new Error(`waited in vain for ${what}`)
-    await sleep(10)
-  }
 }
