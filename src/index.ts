@@ -45,5 +45,14 @@ export {
   getDistributedLock,
 } from './primitives/distributed-lock.ts'
 export type { InstanceOptions } from './primitives/instance.ts'
+export {
+  type CampaignOptions,
+  type Leader,
+  LeaderElection,
+  type LeaderElectionOptions,
+} from './primitives/leader-election.ts'
+export type { LeadOptions } from './primitives/leading.ts'
 export type { LockOptions } from './primitives/lock-options.ts'
 export type { LockResult } from './primitives/lock-result.ts'
+export type { ObserveOptions } from './primitives/observing.ts'
+export type { DemotionReason, Term } from './primitives/term.ts'

@@ -48,17 +48,28 @@ export function checkWhole(argument: string, value: unknown, least: number, most
  */
 export function checkMetadata(value: unknown): Metadata {
   if (!isPlainObject(value)) throw new InvalidArgumentError('metadata', value, 'a plain object of JSON values')
-  checkJson(value, 'metadata', 0)
-  const json = JSON.stringify(value)
-  const bytes = Buffer.byteLength(json)
-  if (bytes > MAX_METADATA_BYTES) {
-    throw new InvalidArgumentError('metadata', value, `at most ${MAX_METADATA_BYTES} bytes as JSON (it has ${bytes})`)
-  }
-  // A copy: what the caller does to its object later is not what was stored.
-  return JSON.parse(json) as Metadata
+  return jsonCopy('metadata', value, MAX_METADATA_BYTES)
 }
 
-function checkJson(value: unknown, path: string, depth: number): void {
+/** A single value that a primitive keeps as a lease's metadata, under a name of its own. */
+export function checkJson(argument: string, value: unknown): unknown {
+  return jsonCopy(argument, value, MAX_METADATA_BYTES - WRAPPING_BYTES)
+}
+
+/** A copy: what the caller does to its object later is not what was stored. */
+function jsonCopy<T>(argument: string, value: T, mostBytes: number): T {
+  assertJson(value, argument, 0)
+  const json = JSON.stringify(value)
+  const bytes = Buffer.byteLength(json)
+  if (bytes > mostBytes) {
+    throw new InvalidArgumentError(argument, value, `at most ${mostBytes} bytes as JSON (it has ${bytes})`)
+  }
+  return JSON.parse(json) as T
+}
+
+const WRAPPING_BYTES = 16
+
+function assertJson(value: unknown, path: string, depth: number): void {
   if (depth > MAX_METADATA_DEPTH) {
     throw new InvalidArgumentError(path, value, `nested at most ${MAX_METADATA_DEPTH} deep, and not in a circle`)
   }
@@ -68,14 +79,14 @@ function checkJson(value: unknown, path: string, depth: number): void {
   if (Array.isArray(value)) {
     value.forEach((each, index) => {
       if (each === undefined) throw new InvalidArgumentError(`${path}[${index}]`, each, JSON_RULE)
-      checkJson(each, `${path}[${index}]`, depth + 1)
+      assertJson(each, `${path}[${index}]`, depth + 1)
     })
     return
   }
   if (isPlainObject(value)) {
     for (const [name, each] of Object.entries(value)) {
       if (!isStorable(name)) throw new InvalidArgumentError(`${path} property name`, name, JSON_RULE)
-      checkJson(each, `${path}.${name}`, depth + 1)
+      assertJson(each, `${path}.${name}`, depth + 1)
     }
     return
   }

@@ -1,8 +1,10 @@
 import type { Driver } from '../../core/driver.ts'
-import { NotAcquiredError } from '../../core/errors.ts'
+import { LeaseLostError, NotAcquiredError } from '../../core/errors.ts'
 import type { Lease, LockInfo } from '../../core/lease.ts'
 import { DistributedLock } from '../../primitives/distributed-lock.ts'
+import { LeaderElection } from '../../primitives/leader-election.ts'
 import type { LockOptions } from '../../primitives/lock-options.ts'
+import type { Term } from '../../primitives/term.ts'
 import type { Need } from './needs.ts'
 import { deferred } from './timing.ts'
 
@@ -103,19 +105,59 @@ const withLock: MutexSubject = {
   },
 }
 
-export const mutexSubjects: readonly MutexSubject[] = [acquire, hold, withLock]
+/** One election for each name. A term that ends by resigning tells its signal too; what the suite watches is the loss. */
+const campaign: MutexSubject = {
+  name: 'LeaderElection.campaign',
+  needs: [],
+  open(options) {
+    const elections = new Set<LeaderElection>()
+    return {
+      async take(name, { timeoutSeconds = 30, blocking = true, blockingTimeoutSeconds = 10, signal, heartbeat } = {}) {
+        const election = new LeaderElection({ ...options, name, timeoutSeconds })
+        elections.add(election)
+        try {
+          const term = await election.campaign({
+            blockingTimeoutSeconds: blocking ? blockingTimeoutSeconds : 0,
+            ...(signal && { signal }),
+            ...(heartbeat === false && { maxTermSeconds: 0.05 }),
+          })
+          return { acquired: true, handle: handleOf(term, () => term.resign(), signalOfLoss(term)) }
+        } catch (error) {
+          return asTaken(error)
+        }
+      },
+      async close() {
+        await Promise.all([...elections].map((election) => election.close()))
+      },
+    }
+  },
+}
+
+export const mutexSubjects: readonly MutexSubject[] = [acquire, hold, withLock, campaign]
+
+function signalOfLoss({ signal }: Term): AbortSignal {
+  const lost = new AbortController()
+  signal.addEventListener('abort', () => {
+    if (signal.reason instanceof LeaseLostError) lost.abort(signal.reason)
+  })
+  return lost.signal
+}
 
 function asTaken(error: unknown): Taken {
   if (error instanceof NotAcquiredError) return { acquired: false, holder: error.holder }
   throw error
 }
 
-const handleOf = (lease: Lease, release: () => Promise<boolean>): MutexHandle => ({
+const handleOf = (
+  lease: Pick<Lease, 'held' | 'fencingToken' | 'signal'>,
+  release: () => Promise<boolean>,
+  signal?: AbortSignal,
+): MutexHandle => ({
   get held() {
     return lease.held
   },
   get signal() {
-    return lease.signal
+    return signal ?? lease.signal
   },
   fencingToken: lease.fencingToken,
   release,

@@ -1,0 +1,89 @@
+import { checkFunction, checkSignal, waitMsFrom } from '../core/arguments.ts'
+import { backoffMs } from '../core/backoff.ts'
+import type { Clock } from '../core/clock.ts'
+import { AbortedError, ClosedError, InvalidArgumentError, LeaseLostError, NotHeldError } from '../core/errors.ts'
+import { pause } from '../core/pause.ts'
+import type { Random } from '../core/random.ts'
+import type { CampaignOptions } from './leader-election.ts'
+import type { HeldTerm, Term } from './term.ts'
+
+export interface LeadOptions<Value = unknown>
+  extends Pick<CampaignOptions<Value>, 'value' | 'maxTermSeconds' | 'onDemoted'> {
+  /** Ends it: the callback is asked to stop, and the leader resigns when it has. */
+  signal?: AbortSignal
+  /** Hears what the callback threw, and lets `run` go on. What it throws itself, `run` rejects with. */
+  onError?: (error: unknown, term: Term<Value>) => void
+  /** How long to rest after resigning before campaigning again. 1 if not said; doubled with each failure in a row, up to 30. */
+  restSeconds?: number
+}
+
+interface LeadParts<Value> {
+  readonly clock: Clock
+  readonly random: Random
+  readonly ended: AbortSignal
+  campaign(options: CampaignOptions<Value>): Promise<HeldTerm<Value>>
+}
+
+type Lead<Value> = (term: Term<Value>) => Promise<unknown> | unknown
+
+/** `LeaderElection.run`: term after term, until it is told to stop. */
+export async function leadRepeatedly<Value>(
+  { clock, random, ended, campaign }: LeadParts<Value>,
+  lead: Lead<Value>,
+  options: LeadOptions<Value>,
+): Promise<void> {
+  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  const { signal, onError, restSeconds = 1, ...campaigning } = options
+  const restMs = waitMsFrom('restSeconds', restSeconds)
+  if (onError !== undefined) checkFunction('onError', onError)
+  if (signal !== undefined) checkSignal('signal', signal)
+  const isOver = (): boolean => ended.aborted || signal?.aborted === true
+
+  let failures = 0
+  while (!isOver()) {
+    const term = await campaign(signal === undefined ? campaigning : { ...campaigning, signal }).catch(ifOver(isOver))
+    if (term === undefined) return
+    const { failed, error, lost } = await leadOnce(term, lead, signal)
+    if (failed && onError === undefined) throw error
+    if (failed) onError?.(error, term)
+    failures = failed ? failures + 1 : 0
+    if (lost || isOver()) continue
+    const mostMs = Math.max(restMs, LONGEST_REST_MS)
+    await pause(clock, backoffMs({ firstMs: restMs, mostMs }, Math.max(failures, 1), random), signal, ended)
+  }
+}
+
+async function leadOnce<Value>(term: HeldTerm<Value>, lead: Lead<Value>, signal: AbortSignal | undefined) {
+  const stop = (): void => term.stop(new AbortedError(`leading "${term.name}"`, signal?.reason))
+  signal?.addEventListener('abort', stop)
+  let failed = false
+  let error: unknown
+  try {
+    if (signal?.aborted) stop()
+    else await lead(term)
+  } catch (thrown) {
+    error = thrown
+    failed = !isHowItStops(term, thrown)
+  }
+  signal?.removeEventListener('abort', stop)
+  const lost = !term.held && term.signal.reason instanceof LeaseLostError
+  await term[Symbol.asyncDispose]()
+  return { failed, error, lost }
+}
+
+/** The signal is asked for first: that is what notices a loss which no timer has told of yet. */
+function isHowItStops({ signal }: Term, thrown: unknown): boolean {
+  if (!signal.aborted) return false
+  if (thrown === signal.reason || thrown instanceof LeaseLostError || thrown instanceof NotHeldError) return true
+  return thrown instanceof Error && thrown.name === 'AbortError'
+}
+
+/** A campaign that was given up because everything was is no error. */
+const ifOver =
+  (isOver: () => boolean) =>
+  (error: unknown): undefined => {
+    if (isOver() && (error instanceof AbortedError || error instanceof ClosedError)) return undefined
+    throw error
+  }
+
+const LONGEST_REST_MS = 30_000
