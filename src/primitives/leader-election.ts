@@ -66,7 +66,7 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
   readonly #random
   readonly #ended = new AbortController()
   #term: HeldTerm<Value> | undefined
-  /** Aborted, and replaced, whenever this instance begins or ends a term: its observers look at once. */
+  /** Aborted, and replaced, whenever this instance has begun or ended a term: its observers look at once. */
   #changed = new AbortController()
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
@@ -77,6 +77,8 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
     this.#ttlMs = ttlMsFrom('timeoutSeconds', options.timeoutSeconds ?? 15)
     this.#clock = options.clock ?? systemClock
     this.#random = options.random ?? systemRandom
+    // Not when a term ends, but when the store knows of it: a look before that would still find the old one.
+    for (const event of ['acquired', 'released', 'lost'] as const) this.on(event, () => this.#tellChanged())
   }
 
   get holderId(): string {
@@ -183,7 +185,6 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
         this.#term = term
         // It may have ended before anybody here knew of it.
         if (!term.held) this.#demote(term)
-        else this.#tellChanged()
         return term
       }
       if (!endless) leaseOf(this.name, refusalOf(this.name, result))
@@ -194,7 +195,6 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
     if (term === undefined) return
     if (this.#term === term) this.#term = undefined
     term.demote()
-    this.#tellChanged()
   }
 
   #tellChanged(): void {
