@@ -39,6 +39,14 @@ const said: Record<string, string[]> = {
     'transfer done, still held: true',
     'booked the interest, held: true',
   ],
+  'leader-election': [
+    'instance-1 leads, at 10.0.0.1:8080',
+    'instance-1 leads no more',
+    'instance-2 leads, at 10.0.0.2:8080',
+    'instance-2 leads no more',
+    'instance-3 leads, at 10.0.0.3:8080',
+    'instance-3 leads no more',
+  ],
   abort: ['gave up: the user has gone, long before 60 s: true', 'stopped: the lease was lost: true, still held: false'],
 }
 
