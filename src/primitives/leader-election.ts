@@ -179,7 +179,7 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
     if (request.metadata !== undefined) assertPublishing(holder)
     for (;;) {
       let term: HeldTerm<Value> | undefined
-      const result = await holder.acquire({ ...request, onEnd: () => this.#demote(term) })
+      const result = await holder.acquire(request, () => this.#demote(term))
       if (result.granted) {
         term = new HeldTerm(result.lease, options.value, options.onDemoted)
         this.#term = term
