@@ -1,7 +1,7 @@
 -- Migration 1: the tables.
 --
 -- Inputs:  the schema to work in is the first one of search_path; whoever runs this file by hand sets it before.
--- Outputs: holdfast_migrations, distributed_locks, holdfast_leases, holdfast_waiters, holdfast_rates, holdfast_fences
+-- Outputs: holdfast_migrations, distributed_locks, holdfast_leases, holdfast_waiters, holdfast_fences
 -- Safe to run again, and on a database that has the plain five-column table already, with rows in it: they stay as they are.
 --
 -- All times are the server's clock_timestamp(), never now(), which is the start of somebody's transaction, and never a client's.
@@ -81,14 +81,6 @@ CREATE TABLE IF NOT EXISTS holdfast_waiters (
 );
 CREATE INDEX IF NOT EXISTS holdfast_waiters_expires_at ON holdfast_waiters (expires_at);
 CREATE SEQUENCE IF NOT EXISTS holdfast_places;
-
--- Rate limits: for each limit of a name the moment (ms) at which its bucket will be empty again.
-CREATE TABLE IF NOT EXISTS holdfast_rates (
-  name        TEXT COLLATE "C" PRIMARY KEY,
-  arrivals_ms FLOAT8[]    NOT NULL,
-  expires_at  TIMESTAMPTZ NOT NULL
-);
-CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at);
 
 -- The largest token that each protected resource has seen.
 CREATE TABLE IF NOT EXISTS holdfast_fences (

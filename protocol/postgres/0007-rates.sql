@@ -1,61 +1,88 @@
--- Migration 7: the rate-limiting step (GCRA), under several limits at once: all of them allow it, or none is charged.
---
--- holdfast_consume
--- Inputs:  [{name, cost, limits: [{limit, periodMs, burst}]}]
--- Outputs: [{allowed, remaining, retryAfterMs, resetAfterMs}] in the same order
---
--- What is kept for a limit is one moment: when the bucket will be empty again. A request moves it by its cost, and may not move it
--- further ahead than the burst reaches. Names are taken in one order, so that lists never deadlock; those of one name in the list's order.
-CREATE OR REPLACE FUNCTION holdfast_consume(p_requests JSONB, p_relaxed BOOLEAN) RETURNS JSONB
-LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+-- Migration 7: rate limits, by the generic cell rate algorithm, under several limits at once: all of them allow it, or none is charged.
+-- Outputs: holdfast_rates, holdfast_rate_step, holdfast_consume
+
+-- state: how often the last step was taken, the latest of the moments, and then for each limit its moment: when it will be as if nothing
+-- had been taken (ms). policy is only the last step's: a statement that inserts or updates has no other way to hand it on to the row.
+CREATE TABLE IF NOT EXISTS holdfast_rates (
+  name       TEXT COLLATE "C" PRIMARY KEY,
+  state      FLOAT8[]    NOT NULL,
+  policy     INTEGER     NOT NULL,
+  expires_at TIMESTAMPTZ NOT NULL
+) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at);
+
+-- holdfast_rate_step
+-- Inputs:  the state before, or NULL; now (ms); how often to take the step at most; for each limit of a policy what one step moves the
+--          limit's moment by, and how far ahead that may be (ms; NULL: the policy has no more limits)
+-- Outputs: the state after
+CREATE OR REPLACE FUNCTION holdfast_rate_step(
+  p_state FLOAT8[], p_now FLOAT8, p_count FLOAT8, p_policy INTEGER, p_steps FLOAT8[], p_fulls FLOAT8[]) RETURNS FLOAT8[]
+LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-  v_request   RECORD;
-  v_now       FLOAT8;
-  v_arrivals  FLOAT8[];
-  v_step      RECORD;
-  v_answers   JSONB[] := array_fill(NULL::jsonb, ARRAY[jsonb_array_length(p_requests)]);
-  v_rounding  CONSTANT FLOAT8 := 1e-6;
+  v_state FLOAT8[] := ARRAY[p_count, 0];
+  v_full  FLOAT8;
+BEGIN
+  FOR j IN 1..array_length(p_fulls, 2) LOOP
+    v_full := p_fulls[p_policy][j];
+    EXIT WHEN v_full IS NULL;
+    -- Further ahead than full can only be a clock that was set back, or limits that were changed: it counts as full.
+    v_state[j + 2] := least(greatest(p_state[j + 2] - p_now, 0), v_full);
+    v_state[1] := least(v_state[1], floor((v_full - v_state[j + 2]) / p_steps[p_policy][j]));
+  END LOOP;
+  FOR j IN 3..array_length(v_state, 1) LOOP
+    v_state[j] := p_now + v_state[j] + v_state[1] * p_steps[p_policy][j - 2];
+    v_state[2] := greatest(v_state[2], v_state[j]);
+  END LOOP;
+  RETURN v_state;
+END
+$$;
+
+-- holdfast_consume
+-- Inputs:  names, each once, in the order of their bytes, so that lists never deadlock; for each how often to take its step at most (0: only
+--          look), and the number of its policy; the policies as holdfast_rate_step takes them
+-- Outputs: the states after in the same order, as one list of numbers with the moments in ms from now
+--
+-- There is one time for the whole list, taken before any row is waited for. That is safe: in whatever order steps are made, a moment only moves
+-- forward, and never further than a step's own time + p_fulls, so no period ever has more than limit + burst. It takes rows that are
+-- kept for longer than a statement waits, which is what the margin of expires_at is for. The margin has a second use: as long as
+-- expires_at stays the same, an update does not touch the indexes.
+CREATE OR REPLACE FUNCTION holdfast_consume(
+  p_names TEXT[], p_counts INTEGER[], p_policies INTEGER[], p_steps FLOAT8[], p_fulls FLOAT8[], p_relaxed BOOLEAN) RETURNS FLOAT8[]
+LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s' AS $$
+DECLARE
+  v_at     TIMESTAMPTZ := clock_timestamp();
+  v_now    FLOAT8 := extract(epoch FROM v_at) * 1000;
+  v_answer FLOAT8[];
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
     PERFORM holdfast_set_durability(p_relaxed);
   END IF;
-  FOR v_request IN
-    SELECT ord, each ->> 'name' AS name, (each ->> 'cost')::float8 AS cost, each -> 'limits' AS limits
-    FROM jsonb_array_elements(p_requests) WITH ORDINALITY AS requests (each, ord)
-    ORDER BY each ->> 'name' COLLATE "C", ord
-  LOOP
-    INSERT INTO holdfast_rates AS r VALUES (v_request.name, '{}', clock_timestamp())
-    ON CONFLICT (name) DO UPDATE SET expires_at = r.expires_at RETURNING arrivals_ms INTO v_arrivals;
-    v_now := extract(epoch FROM clock_timestamp()) * 1000;
-    WITH steps AS (
-      SELECT ord, spacing, used, spacing * burst AS full, used + spacing * v_request.cost AS wanted FROM (
-        SELECT ord, (each ->> 'periodMs')::float8 / (each ->> 'limit')::float8 AS spacing, (each ->> 'burst')::float8 AS burst,
-          greatest(coalesce(v_arrivals[ord], 0) - v_now, 0) AS used
-        FROM jsonb_array_elements(v_request.limits) WITH ORDINALITY AS limits (each, ord)
-      ) AS limits
-    ), verdict AS (
-      SELECT bool_and(wanted <= steps.full + v_rounding) AS allowed FROM steps
-    ), after AS (
-      SELECT ord, spacing, steps.full, wanted, allowed, CASE WHEN allowed THEN wanted ELSE used END AS used FROM steps, verdict
+  WITH done AS (
+    INSERT INTO holdfast_rates AS r (name, state, policy, expires_at)
+    SELECT name, state, policy, v_at + interval '10 s' + (state[2] - v_now) * interval '1.25 ms'
+    FROM (
+      SELECT name, policy, holdfast_rate_step(NULL, v_now, count, policy, p_steps, p_fulls) AS state
+      FROM unnest(p_names, p_counts, p_policies) AS asked (name, count, policy)
+      OFFSET 0
+    ) AS fresh
+    ON CONFLICT (name) DO UPDATE SET (state, policy, expires_at) = (
+      SELECT state, excluded.policy, CASE WHEN r.expires_at >= v_at + interval '5 s' + (state[2] - v_now) * interval '1 ms'
+        THEN r.expires_at ELSE v_at + interval '10 s' + (state[2] - v_now) * interval '1.25 ms' END
+      FROM (
+        SELECT holdfast_rate_step(r.state, v_now, excluded.state[1], excluded.policy, p_steps, p_fulls) AS state
+        OFFSET 0
+      ) AS next
     )
-    SELECT bool_and(allowed) AS allowed, array_agg(v_now + used ORDER BY ord) AS arrivals,
-      min(greatest(0, floor((after.full - used + v_rounding) / spacing))) AS remaining,
-      max(wanted - after.full) AS over, max(used) AS used
-    INTO v_step FROM after;
-    IF v_step.allowed THEN
-      UPDATE holdfast_rates SET arrivals_ms = v_step.arrivals,
-        expires_at = clock_timestamp() + (v_step.used + 1) * interval '1 ms' WHERE name = v_request.name;
-    END IF;
-    v_answers[v_request.ord] := jsonb_build_object('allowed', v_step.allowed, 'remaining', v_step.remaining,
-      'retryAfterMs', CASE WHEN v_step.allowed THEN 0 ELSE v_step.over END, 'resetAfterMs', v_step.used);
-  END LOOP;
-  IF random() < 0.125 THEN
+    RETURNING state
+  )
+  SELECT array_agg(CASE WHEN place = 1 THEN each ELSE each - v_now END)
+  INTO v_answer FROM done, unnest(state) WITH ORDINALITY AS parts (each, place) WHERE place <> 2;
+  IF random() < 0.25 THEN
     DELETE FROM holdfast_rates WHERE ctid = ANY (ARRAY(
       SELECT ctid FROM holdfast_rates WHERE expires_at < clock_timestamp()
-      ORDER BY expires_at LIMIT 16 * jsonb_array_length(p_requests) + 16 FOR UPDATE SKIP LOCKED));
+      ORDER BY expires_at LIMIT 8 * cardinality(p_names) + 16 FOR UPDATE SKIP LOCKED));
   END IF;
-  RETURN to_jsonb(v_answers);
+  RETURN v_answer;
 END
 $$;
 

@@ -44,7 +44,7 @@ export interface Driver {
    */
   listen?(listener: DriverListener): Promise<StopListening>
 
-  /** One rate-limiting step (GCRA) each, on the store's clock. */
+  /** One rate-limiting step (GCRA) each, on the store's clock; those on one name in the list's order. */
   consume?(requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]>
 
   /** Gives back what the driver opened itself. Leases stay as they are. Every later call rejects. */
@@ -188,8 +188,9 @@ export type StopListening = () => Promise<void>
 
 export interface RateRequest {
   readonly name: string
+  /** How many units it takes, all or none. 0: only looks. */
   readonly cost: number
-  /** All of them must allow it, else none is charged. */
+  /** From one to four. All of them must allow it, else none is charged. Requests with the very same object count as alike. */
   readonly limits: readonly RateLimit[]
 }
 
@@ -197,7 +198,7 @@ export interface RateLimit {
   /** How many per period, in the long run. */
   readonly limit: number
   readonly periodMs: number
-  /** How many at once after a rest. */
+  /** How many at once after a rest. So never more than `limit + burst` in any period. */
   readonly burst: number
 }
 
@@ -209,6 +210,8 @@ export interface RateAnswer {
   readonly retryAfterMs: number
   /** Until every limit is as if nothing had been taken. */
   readonly resetAfterMs: number
+  /** The same for each of the limits, in the request's order. */
+  readonly usedMs: readonly number[]
 }
 
 /** `(await import(module))[name](...args)` gives the driver; all of it can be posted to a thread. */

@@ -14,6 +14,8 @@ export const MAX_WAIT_MS = MAX_TTL_MS
 
 /** How many requests one call to a driver may carry; what is over goes in a second call at the same moment. */
 export const MAX_LIST = 1_000
+/** How many limits a rate may have at once: per second, minute, hour and day. */
+export const MAX_RATE_LIMITS = 4
 /** How many claims of one instance may be under way at once, asking or waiting. */
 export const MAX_PENDING_CLAIMS = 100_000
 /** How long a call to the store may take before it counts as unanswered, if not said otherwise. */

@@ -16,7 +16,7 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError } from '../core/errors.ts'
 import { admitted } from './support/admission.ts'
-import { consumeStep } from './support/consume-step.ts'
+import { answerTake, takeStep, takesOf } from './support/consume-step.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -58,7 +58,7 @@ export function memoryDriver({ store = createMemoryStore() }: MemoryDriverOption
     acquire: (claims) => each(claims, store.acquire),
     renew: (renewals) => each(renewals, store.renew),
     release: (leases) => each(leases, store.release),
-    consume: (requests) => each(requests, store.consume),
+    consume: async (requests) => (await each([requests], store.consume))[0] as RateAnswer[],
     inspect: async (query) => (await each([query], store.inspect))[0] as InspectPage,
     async listen(listener) {
       if (closed) throw new ClosedError('the memory driver is closed')
@@ -89,7 +89,7 @@ export interface MemoryStore {
   acquire(claim: Claim): AcquireAnswer
   renew(renewal: Renewal): RenewAnswer
   release(lease: LeaseRef): boolean
-  consume(request: RateRequest): RateAnswer
+  consume(requests: readonly RateRequest[]): RateAnswer[]
   inspect(query: InspectQuery): InspectPage
   readonly listeners: Set<DriverListener>
 }
@@ -211,12 +211,18 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       return lease !== undefined
     },
 
-    consume(request) {
+    consume(requests) {
       const now = nowMs()
-      const { answer, arrivalsMs } = consumeStep(request, rates.get(request.name) ?? [], now)
-      forgetIdleRates(now)
-      if (answer.allowed) rates.set(request.name, arrivalsMs)
-      return answer
+      const answers = new Array<RateAnswer>(requests.length)
+      for (const take of takesOf(requests)) {
+        const taken = takeStep(take, rates.get(take.name) ?? [], now)
+        if (taken.count > 0) {
+          forgetIdleRates(now)
+          rates.set(take.name, taken.arrivalsMs)
+        }
+        answerTake(take, taken, answers)
+      }
+      return answers
     },
 
     inspect({ lockName, prefix = '', after, pageSize = 100 }) {

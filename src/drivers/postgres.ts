@@ -6,7 +6,6 @@ import type {
   Driver,
   InspectPage,
   LeaseRef,
-  RateAnswer,
   Refusal,
   RenewAnswer,
   Renewal,
@@ -30,6 +29,7 @@ import {
 import { storeErrorFrom } from './support/postgres-errors.ts'
 import { Listening } from './support/postgres-listen.ts'
 import { latestVersion, migrate, readVersion, statementsFor } from './support/postgres-migrate.ts'
+import { consume } from './support/postgres-rates.ts'
 import { postgresUrl } from './support/postgres-url.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
@@ -176,11 +176,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       return JSON.parse(page as string) as InspectPage
     },
 
-    async consume(requests) {
-      if (requests.length === 0) return []
-      const { answers } = await call('consume', [JSON.stringify(requests), relaxed])
-      return JSON.parse(answers as string) as RateAnswer[]
-    },
+    consume: (requests) => consume(requests, (values) => call('consume', [...values, relaxed])),
 
     listen: (listener) => listening.listen(listener),
 

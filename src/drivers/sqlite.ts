@@ -9,13 +9,12 @@ import type {
   InspectQuery,
   LeaseRef,
   RateAnswer,
-  RateRequest,
   RenewAnswer,
   Renewal,
 } from '../core/driver.ts'
 import { StoreError } from '../core/errors.ts'
 import { admitted, type Share } from './support/admission.ts'
-import { consumeStep } from './support/consume-step.ts'
+import { answerTake, type Take, type Taken, takeStep, takesOf } from './support/consume-step.ts'
 import { openDatabase, type SqliteDatabase } from './support/sqlite-client.ts'
 import { SqliteConnection } from './support/sqlite-connection.ts'
 import { storeErrorFrom } from './support/sqlite-errors.ts'
@@ -147,7 +146,15 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
       )
     },
 
-    consume: (requests) => each(requests, (request, nowMs) => consumeOne(connection, request, nowMs)),
+    async consume(requests) {
+      const takes = takesOf(requests)
+      const taken = await each(takes, (take, nowMs) => takeOne(connection, take, nowMs))
+      const answers = new Array<RateAnswer>(requests.length)
+      takes.forEach((take, index) => {
+        answerTake(take, taken[index] as Taken, answers)
+      })
+      return answers
+    },
 
     inspect: (query) => connection.read(() => inspect(connection, query)),
 
@@ -268,14 +275,14 @@ function releaseOne(
   return false
 }
 
-function consumeOne(connection: SqliteConnection, request: RateRequest, nowMs: number): RateAnswer {
-  const [row] = connection.all('rate', request.name) as { arrivals_ms: string }[]
+function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken {
+  const [row] = connection.all('rate', take.name) as { arrivals_ms: string }[]
   const before = row === undefined ? [] : (JSON.parse(row.arrivals_ms) as number[])
-  const { answer, arrivalsMs } = consumeStep(request, before, nowMs)
-  if (answer.allowed) {
-    connection.run('set_rate', request.name, JSON.stringify(arrivalsMs), Math.ceil(Math.max(...arrivalsMs)))
+  const taken = takeStep(take, before, nowMs)
+  if (taken.count > 0) {
+    connection.run('set_rate', take.name, JSON.stringify(taken.arrivalsMs), Math.ceil(Math.max(...taken.arrivalsMs)))
   }
-  return answer
+  return taken
 }
 
 function inspect(connection: SqliteConnection, query: InspectQuery): InspectPage {

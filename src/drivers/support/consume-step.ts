@@ -1,37 +1,125 @@
-import type { RateAnswer, RateRequest } from '../../core/driver.ts'
+import type { RateAnswer, RateLimit, RateRequest } from '../../core/driver.ts'
 
 /**
- * One step of the generic cell rate algorithm, under several limits at once: all of them allow it, or none is charged.
+ * The generic cell rate algorithm, under several limits at once: all of them allow it, or none is charged.
  *
- * What is kept for a limit is one moment: when the bucket will be empty again. A request moves it by its cost, and may not move it
- * further ahead than the burst reaches.
+ * What is kept for a limit is one moment: when the bucket will be empty again. Each unit moves it by period ÷ limit, and may not move it
+ * further ahead than the burst reaches. A store only counts how many times a step fits (`takeStep` here, `consume.lua`, `holdfast_consume`);
+ * what that means for each request is worked out here, once for all of them.
  */
-export function consumeStep(
-  { cost, limits }: RateRequest,
-  arrivalsMs: readonly number[],
-  nowMs: number,
-): { answer: RateAnswer; arrivalsMs: readonly number[] } {
-  const steps = limits.map(({ limit, periodMs, burst }, index) => {
-    const spacingMs = periodMs / limit
-    const usedMs = Math.max((arrivalsMs[index] ?? 0) - nowMs, 0)
-    return { spacingMs, usedMs, fullMs: spacingMs * burst, wantedMs: usedMs + spacingMs * cost }
-  })
-  const allowed = steps.every(({ wantedMs, fullMs }) => wantedMs <= fullMs + ROUNDING_MS)
-  const after = steps.map((step) => ({ ...step, usedMs: allowed ? step.wantedMs : step.usedMs }))
+
+/** Requests of one list that are alike and on one name: the store is asked once how many of them fit. */
+export interface Take {
+  readonly name: string
+  readonly policy: Policy
+  /** Where they stand in the list, in their order. */
+  readonly indexes: number[]
+}
+
+/** What a request takes of its limits. */
+export interface Policy {
+  readonly cost: number
+  readonly limits: readonly RateLimit[]
+  readonly spacingsMs: readonly number[]
+  /** What one request moves each limit's moment by. Never 0. */
+  readonly stepsMs: readonly number[]
+  /** How far ahead that moment may be. A hair more than burst × spacing: sums of fractions come out too large. */
+  readonly fullsMs: readonly number[]
+}
+
+/** How many times to take it at most: one that costs nothing only looks. */
+export const countOf = ({ policy, indexes }: Take): number => (policy.cost === 0 ? 0 : indexes.length)
+
+/** What comes of a take: how often its step was taken, and how far ahead each limit's moment is now. */
+export interface Taken {
+  readonly count: number
+  readonly usedMs: readonly number[]
+}
+
+/** A list's requests put together, the takes of one name in the order of their requests. */
+export function takesOf(requests: readonly RateRequest[]): Take[] {
+  const takes: Take[] = []
+  const lastOf = new Map<string, Take>()
+  let policy: Policy | undefined
+  for (let index = 0; index < requests.length; index += 1) {
+    const { name, cost, limits } = requests[index] as RateRequest
+    const last = lastOf.get(name)
+    if (last !== undefined && last.policy.limits === limits && last.policy.cost === cost) {
+      last.indexes.push(index)
+      continue
+    }
+    // Mostly all of a list come from one limiter, and have the very same object.
+    if (policy === undefined || policy.limits !== limits || policy.cost !== cost) policy = policyOf(cost, limits)
+    const take = { name, policy, indexes: [index] }
+    lastOf.set(name, take)
+    takes.push(take)
+  }
+  return takes
+}
+
+function policyOf(cost: number, limits: readonly RateLimit[]): Policy {
+  const spacingsMs = limits.map(({ limit, periodMs }) => periodMs / limit)
   return {
-    arrivalsMs: after.map(({ usedMs }) => nowMs + usedMs),
-    answer: {
-      allowed,
-      remaining: Math.min(
-        ...after.map(({ fullMs, usedMs, spacingMs }) =>
-          Math.max(0, Math.floor((fullMs - usedMs + ROUNDING_MS) / spacingMs)),
-        ),
-      ),
-      retryAfterMs: allowed ? 0 : Math.max(...steps.map(({ wantedMs, fullMs }) => wantedMs - fullMs)),
-      resetAfterMs: Math.max(...after.map(({ usedMs }) => usedMs)),
-    },
+    cost,
+    limits,
+    spacingsMs,
+    stepsMs: spacingsMs.map((spacingMs) => spacingMs * (cost || 1)),
+    fullsMs: limits.map(({ burst }, at) => {
+      const spacingMs = spacingsMs[at] as number
+      return spacingMs * burst + Math.min(ROUNDING_MS, spacingMs / 4)
+    }),
   }
 }
 
-/** Sums of fractions of a millisecond come out a hair too large. */
-const ROUNDING_MS = 1e-6
+/** A moment of today in milliseconds is kept by a double to a quarter of a microsecond. */
+const ROUNDING_MS = 0.001
+
+/** For stores that count in this process. `arrivalsMs` are the moments that are kept, those to keep come back. */
+export function takeStep(
+  take: Take,
+  arrivalsMs: readonly number[],
+  nowMs: number,
+): Taken & { arrivalsMs: readonly number[] } {
+  const { stepsMs, fullsMs } = take.policy
+  let count = countOf(take)
+  // Further ahead than full can only be a clock that was set back, or limits that were changed: it counts as full.
+  const beforeMs = fullsMs.map((fullMs, at) => Math.min(Math.max((arrivalsMs[at] ?? 0) - nowMs, 0), fullMs))
+  for (let at = 0; at < stepsMs.length; at += 1) {
+    const fits = Math.floor(((fullsMs[at] as number) - (beforeMs[at] as number)) / (stepsMs[at] as number))
+    if (fits < count) count = fits
+  }
+  const usedMs = beforeMs.map((ms, at) => ms + count * (stepsMs[at] as number))
+  return { count, usedMs, arrivalsMs: usedMs.map((ms) => nowMs + ms) }
+}
+
+/** Writes the answer of each of the take's requests to its place. */
+export function answerTake(
+  { policy, indexes }: Take,
+  { count, usedMs }: Taken,
+  answers: (RateAnswer | Error | undefined)[],
+): void {
+  for (let at = 0; at < indexes.length; at += 1) {
+    const allowed = at < count || policy.cost === 0
+    const laterSteps = policy.cost === 0 ? 0 : Math.max(0, count - 1 - at)
+    answers[indexes[at] as number] = answerOf(policy, allowed, usedMs, laterSteps)
+  }
+}
+
+/** As it was before the last so many steps were taken. */
+function answerOf(policy: Policy, allowed: boolean, afterMs: readonly number[], laterSteps: number): RateAnswer {
+  const { stepsMs, fullsMs, spacingsMs } = policy
+  const usedMs = new Array<number>(stepsMs.length)
+  let remaining = Number.POSITIVE_INFINITY
+  let retryAfterMs = 0
+  let resetAfterMs = 0
+  for (let at = 0; at < stepsMs.length; at += 1) {
+    const stepMs = stepsMs[at] as number
+    const fullMs = fullsMs[at] as number
+    const ms = Math.max(0, (afterMs[at] as number) - laterSteps * stepMs)
+    usedMs[at] = ms
+    remaining = Math.min(remaining, Math.max(0, Math.floor((fullMs - ms) / (spacingsMs[at] as number))))
+    if (!allowed) retryAfterMs = Math.max(retryAfterMs, ms + stepMs - fullMs)
+    resetAfterMs = Math.max(resetAfterMs, ms)
+  }
+  return { allowed, remaining, retryAfterMs, resetAfterMs, usedMs }
+}

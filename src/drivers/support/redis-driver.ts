@@ -6,8 +6,6 @@ import type {
   Driver,
   InspectPage,
   LeaseRef,
-  RateAnswer,
-  RateRequest,
   RenewAnswer,
   Renewal,
 } from '../../core/driver.ts'
@@ -16,9 +14,9 @@ import type { RedisConnection } from './redis-connection.ts'
 import { closedError, inTime } from './redis-errors.ts'
 import { acquireArgs, idText, readAcquire, strange, type TokenRefusal } from './redis-format.ts'
 import { inspect, show } from './redis-inspect.ts'
-import { rateKey, slotOf } from './redis-keys.ts'
-import { type Chunk, chunksOf, type ListParts, runLeases, sendList } from './redis-lists.ts'
-import { ballotRunner, protocolScript, runScript, type VoteGuard } from './redis-scripts.ts'
+import { type Chunk, type ListParts, runLeases, sendList } from './redis-lists.ts'
+import { consume } from './redis-rates.ts'
+import { ballotRunner, type VoteGuard } from './redis-scripts.ts'
 import { monotonicMs, Waking } from './redis-waking.ts'
 
 export const redisCapabilities: Capabilities = {
@@ -233,39 +231,4 @@ const releaseArgs = ({ claimId, fencingToken }: LeaseRef): string[] => [
 const chunkWhere = (chunk: Chunk<Claim>, keep: (claim: Claim, index: number) => boolean): Chunk<Claim> => ({
   ...chunk,
   requests: chunk.requests.filter(keep),
-})
-
-async function consume(
-  { connection, prefix, timeoutMs }: ListParts,
-  requests: readonly RateRequest[],
-): Promise<(RateAnswer | Error)[]> {
-  const answers = new Array<RateAnswer | Error>(requests.length)
-  const parts = chunksOf(requests, ({ name }) => (connection.cluster ? slotOf(rateKey(prefix, name)) : 0))
-  await Promise.all(
-    parts.map(async ({ indexes }) => {
-      const keys = indexes.map((index) => rateKey(prefix, requests[index]?.name as string))
-      const entries = indexes.map((index) => rateEntry(requests[index] as RateRequest))
-      const run = (): Promise<unknown> =>
-        runScript(connection, protocolScript('consume.lua'), keys.length, [...keys, JSON.stringify(entries)])
-      const replies = await inTime('consume', timeoutMs, run).catch((error: Error) => error)
-      indexes.forEach((index, at) => {
-        answers[index] = replies instanceof Error ? replies : readRate((replies as RateReply[])[at] as RateReply)
-      })
-    }),
-  )
-  return answers
-}
-
-type RateReply = [allowed: number, remaining: number, retryAfterMs: string, resetAfterMs: string]
-
-const rateEntry = ({ cost, limits }: RateRequest): number[] => [
-  cost,
-  ...limits.flatMap(({ limit, periodMs, burst }) => [periodMs / limit, (periodMs / limit) * burst]),
-]
-
-const readRate = ([allowed, remaining, retryAfterMs, resetAfterMs]: RateReply): RateAnswer => ({
-  allowed: Number(allowed) === 1,
-  remaining: Number(remaining),
-  retryAfterMs: Number(retryAfterMs),
-  resetAfterMs: Number(resetAfterMs),
 })

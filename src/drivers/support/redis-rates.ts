@@ -1,0 +1,57 @@
+import type { RateAnswer, RateRequest } from '../../core/driver.ts'
+import { answerTake, countOf, type Policy, type Take, takesOf } from './consume-step.ts'
+import { inTime } from './redis-errors.ts'
+import { rateKey, slotOf } from './redis-keys.ts'
+import { chunksOf, type ListParts } from './redis-lists.ts'
+import { protocolScript, runScript } from './redis-scripts.ts'
+
+/** Rate-limiting steps: those that are alike and on one name are one key of the script, whose answer is then told to each of them. */
+export async function consume(
+  { connection, prefix, timeoutMs }: ListParts,
+  requests: readonly RateRequest[],
+): Promise<(RateAnswer | Error)[]> {
+  const answers = new Array<RateAnswer | Error>(requests.length)
+  const takes = takesOf(requests)
+  const chunks = chunksOf(takes, ({ name }) => (connection.cluster ? slotOf(rateKey(prefix, name)) : 0))
+  await Promise.all(
+    chunks.map(async ({ indexes }) => {
+      const part = indexes.map((index) => takes[index] as Take)
+      const args = part.map(({ name }) => rateKey(prefix, name))
+      args.push(...policyArgs(part))
+      const run = (): Promise<unknown> => runScript(connection, protocolScript('consume.lua'), part.length, args)
+      const reply = await inTime('consume', timeoutMs, run).catch((error: Error) => error)
+      if (!(reply instanceof Error)) return answerAll(part, reply as readonly (string | number)[], answers)
+      for (const { indexes } of part) for (const index of indexes) answers[index] = reply
+    }),
+  )
+  return answers
+}
+
+function policyArgs(takes: readonly Take[]): [policies: string, chosen: string] {
+  const policies: Policy[] = []
+  const chosen: number[] = []
+  let isPlain = true
+  for (const take of takes) {
+    const known = policies.indexOf(take.policy)
+    const at = known === -1 ? policies.push(take.policy) - 1 : known
+    const count = countOf(take)
+    chosen.push(at + 1, count)
+    isPlain &&= at === 0 && count === 1
+  }
+  const texts = policies.map(({ stepsMs, fullsMs }) => stepsMs.flatMap((stepMs, at) => [stepMs, fullsMs[at]]))
+  return [JSON.stringify(texts), isPlain ? '' : JSON.stringify(chosen)]
+}
+
+function answerAll(
+  takes: readonly Take[],
+  reply: readonly (string | number)[],
+  answers: (RateAnswer | Error | undefined)[],
+): void {
+  let at = 0
+  for (const take of takes) {
+    const count = Number(reply[at])
+    const usedMs = take.policy.limits.map((_, index) => Number(reply[at + 1 + index]))
+    at += 1 + usedMs.length
+    answerTake(take, { count, usedMs }, answers)
+  }
+}
