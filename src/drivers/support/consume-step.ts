@@ -23,7 +23,10 @@ export interface Policy {
   readonly spacingsMs: readonly number[]
   /** What one request moves each limit's moment by. Never 0. */
   readonly stepsMs: readonly number[]
-  /** How far ahead that moment may be. A hair more than burst × spacing: sums of fractions come out too large. */
+  /**
+   * How far ahead that moment may be. A hair more than burst × spacing, since sums of fractions come out too large, and less than a unit more, so
+   * that no period has one too many.
+   */
   readonly fullsMs: readonly number[]
 }
 
@@ -71,8 +74,8 @@ function policyOf(cost: number, limits: readonly RateLimit[]): Policy {
   }
 }
 
-/** A moment of today in milliseconds is kept by a double to a quarter of a microsecond. */
-const ROUNDING_MS = 0.001
+/** A moment of today in milliseconds is kept by a double to a quarter of a microsecond, and the errors of a whole burst may add up. */
+const ROUNDING_MS = 1
 
 /** For stores that count in this process. `arrivalsMs` are the moments that are kept, those to keep come back. */
 export function takeStep(

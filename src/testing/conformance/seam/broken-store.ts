@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { leaseOn, mustGrant, releaseOne, renewOne, untilGranted } from '../asking.ts'
+import { consumeOne, leaseOn, mustGrant, releaseOne, renewOne, untilGranted } from '../asking.ts'
 import type { ConformanceStore } from '../driver-conformance.ts'
 import type { Need } from '../needs.ts'
 import { type GroupContext, registerGroup } from '../runner.ts'
@@ -106,6 +106,21 @@ export function registerBrokenStore<Store extends ConformanceStore>(
           assert.equal(await renewOne(a, claim, first.fencingToken, LONG_MS), 'lost')
           assert.equal(await releaseOne(a, claim, first.fencingToken), false)
           assert.equal((await leaseOn(b, scene.lockName)).claimId, rival.claimId)
+        },
+      )
+
+      hurtTest(
+        'failure 5: a rate is not stopped for as long as the store’s clock steps back',
+        ['rate'],
+        async (scene, store) => {
+          const driver = await scene.driver()
+          const limits = [{ limit: 1, periodMs: 60_000, burst: 2 }]
+          const request = { name: scene.lockName, cost: 1, limits }
+          assert.equal((await consumeOne(driver, request)).allowed, true)
+          await stepClock(store, -3_600_000)
+          const { allowed, retryAfterMs, resetAfterMs } = await consumeOne(driver, request)
+          assert.equal(allowed, false, 'nothing is given for a step back')
+          assert.ok(retryAfterMs <= 60_001 && resetAfterMs <= 120_001, `${retryAfterMs} ${resetAfterMs}`)
         },
       )
     }

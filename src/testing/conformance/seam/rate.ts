@@ -147,6 +147,68 @@ export const rate: Group = (test) => {
     )
   })
 
+  test('requests that are alike, in one list and on one name, are each answered as if they came one by one', async (scene) => {
+    const driver = await scene.driver()
+    const one = requestOn(scene.lockName, { ...HOURLY, burst: 3 })
+    const answers = ((await driver.consume?.([one, one, one, one, one])) ?? []).map(unwrap)
+    assert.deepEqual(
+      answers.map(({ allowed, remaining }) => [allowed, remaining]),
+      [true, true, true, false, false].map((allowed, index) => [allowed, Math.max(0, 2 - index)]),
+    )
+    for (const [index, { resetAfterMs }] of answers.entries()) {
+      assert.ok(isJustBelow(resetAfterMs, Math.min(index + 1, 3) * HOURLY.periodMs), `${index}: ${resetAfterMs}`)
+    }
+    for (const { allowed, retryAfterMs } of answers) assert.equal(retryAfterMs > 0, !allowed)
+    assert.equal((await consumeOne(driver, one)).allowed, false)
+  })
+
+  test('a list may have many names, whatever they are made of, each with its own answer', async (scene) => {
+    const driver = await scene.driver()
+    const names = ['b', 'a', '\u{1f600}', '\uffee', '"{}', 'a,b', "it's \\"].map((name) => scene.name(name))
+    const once = [{ ...HOURLY, burst: 1 }]
+    const ask = async () => {
+      const requests = names.map((name, index) => ({ name, cost: index === 1 ? 0 : 1, limits: once }))
+      return ((await driver.consume?.(requests)) ?? []).map(unwrap)
+    }
+    assert.deepEqual(
+      (await ask()).map(({ allowed, remaining }) => [allowed, remaining]),
+      names.map((_, index) => [true, index === 1 ? 1 : 0]),
+    )
+    assert.deepEqual(
+      (await ask()).map(({ allowed }) => allowed),
+      names.map((_, index) => index === 1),
+    )
+  })
+
+  test('a cost of nothing only looks', async (scene) => {
+    const driver = await scene.driver()
+    const look = requestOn(scene.lockName, { ...HOURLY, burst: 2 }, 0)
+    const { allowed, remaining, retryAfterMs, resetAfterMs } = await consumeOne(driver, look)
+    assert.deepEqual([allowed, remaining, retryAfterMs, resetAfterMs], [true, 2, 0, 0])
+    await consumeOne(driver, requestOn(scene.lockName, { ...HOURLY, burst: 2 }))
+    for (let looks = 0; looks < 3; looks += 1) assert.equal((await consumeOne(driver, look)).remaining, 1)
+    await consumeOne(driver, requestOn(scene.lockName, { ...HOURLY, burst: 2 }))
+    assert.equal((await consumeOne(driver, look)).remaining, 0)
+  })
+
+  test('a burst can be had to its last unit, also where period ÷ limit has no end of decimals', async (scene) => {
+    const driver = await scene.driver()
+    for (const limit of [3, 7, 13]) {
+      const request = requestOn(scene.name(`${limit}`), { limit, periodMs: 20 * HOURLY.periodMs, burst: limit })
+      const seen = []
+      for (let count = 0; count <= limit; count += 1) seen.push((await consumeOne(driver, request)).allowed)
+      assert.deepEqual(seen, [...new Array(limit).fill(true), false])
+    }
+  })
+
+  test('each of several limits says when it will be as if nothing had been taken', async (scene) => {
+    const driver = await scene.driver()
+    const request = requestOn(scene.lockName, { ...HOURLY, burst: 5 }, 2, { limit: 2, periodMs: 3_600_000, burst: 5 })
+    const [first = 0, second = 0] = (await consumeOne(driver, request)).usedMs
+    assert.ok(isJustBelow(first, 2 * HOURLY.periodMs), `${first}`)
+    assert.ok(isJustBelow(second, HOURLY.periodMs), `${second}`)
+  })
+
   test('processes that consume at once get no more than there is, and no less', async (scene) => {
     const drivers = await Promise.all([scene.driver(), scene.driver(), scene.driver()])
     const request = requestOn(scene.lockName, { ...HOURLY, burst: 10 })
