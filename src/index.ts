@@ -32,6 +32,7 @@ export {
   NotAcquiredError,
   NotHeldError,
   OverloadError,
+  RateLimitedError,
   StaleTokenError,
   StoreError,
   UnsupportedError,
@@ -55,4 +56,12 @@ export type { LeadOptions } from './primitives/leading.ts'
 export type { LockOptions } from './primitives/lock-options.ts'
 export type { LockResult } from './primitives/lock-result.ts'
 export type { ObserveOptions } from './primitives/observing.ts'
+export {
+  type ConsumeOptions,
+  RateLimiter,
+  type RateLimiterOptions,
+  type RateWaitOptions,
+} from './primitives/rate-limiter.ts'
+export type { LimitStanding, RateLimitOptions, RateLimitResult } from './primitives/rate-limits.ts'
+export type { LocalShareOptions } from './primitives/rate-share.ts'
 export type { DemotionReason, Term } from './primitives/term.ts'

@@ -11,6 +11,7 @@ export type HoldfastErrorCode =
   | 'UNSUPPORTED'
   | 'OVERLOADED'
   | 'STALE_TOKEN'
+  | 'RATE_LIMITED'
 
 /**
  * What every error of this library is. `code` is a literal in each class, so that a `switch` on it is checked by the compiler, and it
@@ -134,6 +135,23 @@ export class StaleTokenError extends HoldfastError {
     this.resource = resource
     this.fencingToken = fencingToken
     this.largestToken = largestToken
+  }
+}
+
+/** Over the limit, where the caller asked for an error instead of an answer (`consumeOrThrow`, `wait`). Nothing was taken. */
+export class RateLimitedError extends HoldfastError {
+  override readonly name = 'RateLimitedError'
+  readonly code = 'RATE_LIMITED'
+  readonly key: string
+  /** When the same call can succeed, if nobody else takes what comes back until then. */
+  readonly retryAfterSeconds: number
+
+  constructor(key: string, retryAfterSeconds: number) {
+    super(
+      `"${key}" is over its rate limit, and can be tried again in ${Math.ceil(retryAfterSeconds * 1_000) / 1_000} s`,
+    )
+    this.key = key
+    this.retryAfterSeconds = retryAfterSeconds
   }
 }
 

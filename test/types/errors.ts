@@ -7,6 +7,7 @@ import {
   type NotAcquiredError,
   type NotHeldError,
   type OverloadError,
+  type RateLimitedError,
   type StoreError,
   type UnsupportedError,
 } from 'holdfast'
@@ -20,6 +21,7 @@ type AnyError =
   | NotAcquiredError
   | NotHeldError
   | OverloadError
+  | RateLimitedError
   | StoreError
   | UnsupportedError
 
@@ -32,6 +34,7 @@ export const codesAreLiterals: Equal<
   | 'NOT_ACQUIRED'
   | 'NOT_HELD'
   | 'OVERLOADED'
+  | 'RATE_LIMITED'
   | 'STORE_UNAVAILABLE'
   | 'UNSUPPORTED'
 > = true

@@ -1,0 +1,148 @@
+import { checkSignal, checkWhole, waitMsFrom } from '../core/arguments.ts'
+import { type Clock, systemClock } from '../core/clock.ts'
+import type { RateLimit } from '../core/driver.ts'
+import { ClosedError, InvalidArgumentError, RateLimitedError } from '../core/errors.ts'
+import type { Holder } from '../core/holder.ts'
+import { checkLockName } from '../core/names.ts'
+import { Instance, type InstanceOptions } from './instance.ts'
+import { foreseen, limitsFrom, type RateLimitOptions, type RateLimitResult, resultFrom } from './rate-limits.ts'
+import { RateMemory } from './rate-memory.ts'
+import { checkShare, type LocalShareOptions, LocalShares } from './rate-share.ts'
+import { RateWaiting } from './rate-waiting.ts'
+
+export interface RateLimiterOptions
+  extends Pick<InstanceOptions, 'driver' | 'url' | 'callTimeoutSeconds' | 'clock' | 'random'> {
+  /** One limit, or up to four that hold together: all of them allow a call, or none is charged. */
+  limits: RateLimitOptions | readonly RateLimitOptions[]
+  /**
+   * Takes units from the store in blocks and hands them out in this process, for keys that are in constant use: one round trip for each block
+   * instead of each call. The store is never asked for more than its limits; but a unit may be used up to `forSeconds` after it was paid for, so up to
+   * `units` more for each process can fall into a period, and up to `units` for each key and process are lost when they are not used in time.
+   */
+  localShare?: LocalShareOptions
+}
+
+export interface ConsumeOptions {
+  /** How many units the call takes, all or none: 1 if not said, at most the smallest burst. */
+  cost?: number
+}
+
+export interface RateWaitOptions extends ConsumeOptions {
+  /** How long to wait at most: 10 if not said. */
+  timeoutSeconds?: number
+  /** Gives up waiting. */
+  signal?: AbortSignal
+}
+
+/**
+ * Says how often something may be done, over all processes on one store: by the generic cell rate algorithm, on the store's own clock. A
+ * limiter has the limits, the key says for whom they count, such as `login:user:7`. Limiters on one store that use the same key use the same units.
+ */
+export class RateLimiter implements AsyncDisposable {
+  readonly #instance: Instance
+  readonly #clock: Clock
+  readonly #limits: readonly RateLimit[]
+  readonly #mostCost: number
+  readonly #memory: RateMemory
+  readonly #shares: LocalShares | undefined
+  readonly #waiting: RateWaiting
+
+  /** Throws `InvalidArgumentError`. Opens nothing yet. */
+  constructor(options: RateLimiterOptions) {
+    this.#instance = new Instance('RateLimiter', options)
+    this.#limits = limitsFrom(options.limits)
+    this.#mostCost = Math.min(...this.#limits.map(({ burst }) => burst))
+    this.#clock = options.clock ?? systemClock
+    this.#memory = new RateMemory(this.#clock)
+    this.#waiting = new RateWaiting({
+      clock: this.#clock,
+      consume: (key, cost) => this.#take(key, cost),
+      refusal: (key, cost) => this.#memory.refusal(key, cost),
+    })
+    if (options.localShare !== undefined) {
+      const share = checkShare(options.localShare, this.#mostCost)
+      this.#shares = new LocalShares(share, this.#clock, (key, cost) => this.#ask(key, cost))
+    }
+  }
+
+  /** The limits that it was given, with every burst. */
+  get limits(): readonly Required<RateLimitOptions>[] {
+    return this.#limits.map(({ limit, periodMs, burst }) => ({ limit, periodSeconds: periodMs / 1_000, burst }))
+  }
+
+  /**
+   * Takes units for the key, all or none. Being over the limit is an answer: `allowed: false`, with when to come again. Everything else throws:
+   * `StoreError` (not known whether it was taken), `InvalidArgumentError`, also for a cost that no limit could ever allow, `UnsupportedError`,
+   * `ClosedError`. What was refused is not charged. A refusal is remembered until its time is up, so being over the limit costs no round trip.
+   */
+  async consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
+    const cost = this.#checked(key, options)
+    return this.#take(key, cost)
+  }
+
+  /** As `consume`, and throws `RateLimitedError` instead of answering no. */
+  async consumeOrThrow(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
+    const result = await this.consume(key, options)
+    if (!result.allowed) throw new RateLimitedError(key, result.retryAfterSeconds)
+    return result
+  }
+
+  /** What `consume` would answer, without taking anything. Units of this process's local share are not counted. */
+  async peek(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
+    const cost = this.#checked(key, options)
+    const holder = this.#instance.holder ?? (await this.#instance.open())
+    return foreseen(await holder.consume({ name: key, cost: 0, limits: this.#limits }), cost, this.#limits)
+  }
+
+  /**
+   * Waits until the units can be had, and takes them. Throws `RateLimitedError` when they cannot be had in time, as soon as that is certain;
+   * `AbortedError`, `ClosedError` while it waits, `OverloadError` if 100,000 calls of this limiter wait already, and what `consume` throws. An abort while
+   * the store is being asked may leave the units taken.
+   *
+   * Those who have to wait for one key in this process are served first come, first served, whatever their cost. Between processes there is no order: each asks
+   * again when the store said that it could succeed, and whoever is first then has it.
+   */
+  async wait(key: string, options: RateWaitOptions = {}): Promise<RateLimitResult> {
+    const cost = this.#checked(key, options)
+    const waitMs = waitMsFrom('timeoutSeconds', options.timeoutSeconds ?? 10)
+    const signal = options.signal === undefined ? undefined : checkSignal('signal', options.signal)
+    return this.#waiting.wait({ key, cost, waitMs, signal })
+  }
+
+  /** Gives up what waits, and closes the store if this limiter opened it. Later calls throw `ClosedError`. */
+  close(): Promise<void> {
+    const closing = this.#instance.close()
+    this.#waiting.giveUp(new ClosedError('the limiter was closed while the call waited'))
+    return closing
+  }
+
+  get closed(): boolean {
+    return this.#instance.closed
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+
+  #take(key: string, cost: number): Promise<RateLimitResult> {
+    return this.#shares === undefined ? this.#ask(key, cost) : this.#shares.consume(key, cost)
+  }
+
+  async #ask(key: string, cost: number): Promise<RateLimitResult> {
+    const refusal = this.#memory.refusal(key, cost)
+    if (refusal !== undefined) return refusal
+    const holder: Holder = this.#instance.holder ?? (await this.#instance.open())
+    const askedAt = this.#clock.now()
+    const result = resultFrom(await holder.consume({ name: key, cost, limits: this.#limits }), this.#limits)
+    if (!result.allowed) this.#memory.note(key, cost, askedAt, result)
+    return result
+  }
+
+  #checked(key: string, options: ConsumeOptions | undefined): number {
+    checkLockName(key, 'key')
+    this.#instance.assertOpen()
+    if (options === undefined) return 1
+    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+    return checkWhole('cost', options.cost ?? 1, 1, this.#mostCost)
+  }
+}

@@ -1,0 +1,101 @@
+import { checkWhole } from '../core/arguments.ts'
+import type { RateAnswer, RateLimit } from '../core/driver.ts'
+import { InvalidArgumentError } from '../core/errors.ts'
+import { MAX_RATE_LIMITS, MAX_TTL_MS } from '../core/limits.ts'
+
+/** So many in a period, in the long run. */
+export interface RateLimitOptions {
+  /** How many units come back in a period. From 1 to a billion. */
+  limit: number
+  /** From 0.001 to one year. Fractions are welcome. */
+  periodSeconds: number
+  /**
+   * How many units can be had at once after a rest; `limit` if not said. In any period, wherever it begins, never more than `limit + burst` are
+   * allowed, and in a quiet one `limit`. Whoever must not have more than n in any period whatsoever chooses the two so that they add up to n.
+   */
+  burst?: number
+}
+
+/** Where one of a limiter's limits stands after a call. */
+export interface LimitStanding {
+  /** How many units could be had now. */
+  readonly remaining: number
+  /** Until there is one more than that; 0 if nothing is missing. */
+  readonly nextAfterSeconds: number
+  /** Until it is as if nothing had been taken. */
+  readonly resetAfterSeconds: number
+}
+
+export interface RateLimitResult {
+  readonly allowed: boolean
+  /** How many units could be had now, under the tightest of the limits. */
+  readonly remaining: number
+  /** When the same call can succeed, if nobody else takes what comes back until then. 0 if it was allowed. */
+  readonly retryAfterSeconds: number
+  /** Until everything is as if nothing had been taken. */
+  readonly resetAfterSeconds: number
+  /** The same for each of the limits, in the order in which the limiter was given them. */
+  readonly limits: readonly LimitStanding[]
+}
+
+/** Checks them, and puts them as drivers take them. */
+export function limitsFrom(options: unknown): readonly RateLimit[] {
+  const list: readonly unknown[] = Array.isArray(options) ? options : [options]
+  if (list.length === 0 || list.length > MAX_RATE_LIMITS) {
+    throw new InvalidArgumentError('limits', options, `one limit, or a list of 1 to ${MAX_RATE_LIMITS}`)
+  }
+  return list.map((each, index) => limitFrom(Array.isArray(options) ? `limits[${index}]` : 'limits', each))
+}
+
+function limitFrom(argument: string, options: unknown): RateLimit {
+  if (typeof options !== 'object' || options === null) {
+    throw new InvalidArgumentError(argument, options, 'an object with limit and periodSeconds')
+  }
+  const { limit, periodSeconds, burst = limit } = options as Partial<RateLimitOptions>
+  checkWhole(`${argument}.limit`, limit, 1, MOST_UNITS)
+  checkWhole(`${argument}.burst`, burst, 1, MOST_UNITS)
+  const periodMs = typeof periodSeconds === 'number' ? periodSeconds * 1_000 : Number.NaN
+  if (!(periodMs >= 1 && periodMs <= MAX_TTL_MS)) {
+    const rule = `a number of seconds from 0.001 to ${MAX_TTL_MS / 1_000}`
+    throw new InvalidArgumentError(`${argument}.periodSeconds`, periodSeconds, rule)
+  }
+  const rate = { limit: limit as number, periodMs, burst: burst as number }
+  // So long the store remembers it.
+  if (fullMs(rate) > MAX_TTL_MS) {
+    throw new InvalidArgumentError(`${argument}.burst`, burst, 'one that comes back within a year at this limit')
+  }
+  return rate
+}
+
+const MOST_UNITS = 1_000_000_000
+
+const spacingMs = ({ limit, periodMs }: RateLimit): number => periodMs / limit
+const fullMs = (limit: RateLimit): number => spacingMs(limit) * limit.burst
+
+export function resultFrom(answer: RateAnswer, limits: readonly RateLimit[]): RateLimitResult {
+  return {
+    allowed: answer.allowed,
+    remaining: answer.remaining,
+    retryAfterSeconds: answer.retryAfterMs / 1_000,
+    resetAfterSeconds: answer.resetAfterMs / 1_000,
+    limits: answer.usedMs.map((usedMs, at) => standing(limits[at] as RateLimit, usedMs)),
+  }
+}
+
+function standing(limit: RateLimit, usedMs: number): LimitStanding {
+  const [spacing, full] = [spacingMs(limit), fullMs(limit)]
+  // A thousandth of a unit: fractions do not come out even.
+  const remaining = Math.max(0, Math.floor((full - usedMs) / spacing + 0.001))
+  const nextMs = remaining >= limit.burst ? 0 : Math.max(0, usedMs + spacing * (remaining + 1) - full)
+  return { remaining, nextAfterSeconds: nextMs / 1_000, resetAfterSeconds: usedMs / 1_000 }
+}
+
+/** What `consume` would say, from a look at what has been taken. */
+export function foreseen(answer: RateAnswer, cost: number, limits: readonly RateLimit[]): RateLimitResult {
+  const retryAfterMs = Math.max(
+    0,
+    ...limits.map((limit, at) => (answer.usedMs[at] ?? 0) + spacingMs(limit) * cost - fullMs(limit)),
+  )
+  const allowed = answer.remaining >= cost
+  return { ...resultFrom(answer, limits), allowed, retryAfterSeconds: allowed ? 0 : retryAfterMs / 1_000 }
+}

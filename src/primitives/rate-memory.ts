@@ -1,0 +1,66 @@
+import { type Clock, dueAtMs, type Instant, isPast, later } from '../core/clock.ts'
+import type { RateLimitResult } from './rate-limits.ts'
+
+/**
+ * What a process knows without asking. A refusal lasts until its time is up, since nobody can give units back: until then the store need not be
+ * asked for as much or more. It is counted from the moment of asking, so it never outlasts the store's own.
+ */
+export class RateMemory {
+  readonly #clock: Clock
+  readonly #refusals = new Map<string, Refusal>()
+
+  constructor(clock: Clock) {
+    this.#clock = clock
+  }
+
+  /** The answer, if it must be no. */
+  refusal(key: string, cost: number): RateLimitResult | undefined {
+    const found = this.#refusals.size === 0 ? undefined : this.#refusals.get(key)
+    if (found === undefined) return undefined
+    const now = this.#clock.now()
+    if (isPast(found.until, now)) {
+      this.#refusals.delete(key)
+      return undefined
+    }
+    if (cost < found.cost) return undefined
+    return aged(found, dueAtMs(found.until, now) - now.monotonicMs)
+  }
+
+  note(key: string, cost: number, askedAt: Instant, result: RateLimitResult): void {
+    const known = this.#refusals.get(key)
+    const until = later(askedAt, result.retryAfterSeconds * 1_000)
+    // One refusal for each key. That of the smaller cost says more.
+    if (known !== undefined && known.cost < cost && !isPast(known.until, askedAt)) return
+    if (this.#refusals.size >= MOST_REFUSALS) {
+      const [oldest = key] = this.#refusals.keys()
+      this.#refusals.delete(oldest)
+    }
+    this.#refusals.set(key, { cost, until, result })
+  }
+}
+
+interface Refusal {
+  readonly cost: number
+  readonly until: Instant
+  readonly result: RateLimitResult
+}
+
+/** A refusal as it is some time later: the waits are shorter, and nothing more is promised than before. */
+function aged({ result }: Refusal, retryAfterMs: number): RateLimitResult {
+  const retryAfterSeconds = Math.max(0, retryAfterMs) / 1_000
+  const agedSeconds = Math.max(0, result.retryAfterSeconds - retryAfterSeconds)
+  const younger = (seconds: number): number => Math.max(0, seconds - agedSeconds)
+  return {
+    ...result,
+    retryAfterSeconds,
+    resetAfterSeconds: younger(result.resetAfterSeconds),
+    limits: result.limits.map((limit) => ({
+      remaining: limit.remaining,
+      nextAfterSeconds: younger(limit.nextAfterSeconds),
+      resetAfterSeconds: younger(limit.resetAfterSeconds),
+    })),
+  }
+}
+
+/** How many keys' refusals are remembered; the oldest is forgotten first, and then the store is asked. */
+const MOST_REFUSALS = 10_000

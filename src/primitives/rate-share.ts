@@ -1,0 +1,127 @@
+import { checkWhole } from '../core/arguments.ts'
+import { type Clock, type Instant, isPast, later } from '../core/clock.ts'
+import { InvalidArgumentError } from '../core/errors.ts'
+import { MAX_TTL_MS } from '../core/limits.ts'
+import type { RateLimitResult } from './rate-limits.ts'
+
+export interface LocalShareOptions {
+  /** How many units are taken from the store at once. At most the smallest burst. */
+  units: number
+  /** How long they may be handed out. What is left over then is lost. From 0.001 to one year. */
+  forSeconds: number
+}
+
+export function checkShare(value: unknown, mostUnits: number): LocalShareOptions {
+  if (typeof value !== 'object' || value === null) {
+    throw new InvalidArgumentError('localShare', value, 'an object with units and forSeconds')
+  }
+  const { units, forSeconds } = value as Partial<LocalShareOptions>
+  checkWhole('localShare.units', units, 1, mostUnits)
+  if (!(typeof forSeconds === 'number' && forSeconds >= 0.001 && forSeconds <= MAX_TTL_MS / 1_000)) {
+    const rule = `a number of seconds from 0.001 to ${MAX_TTL_MS / 1_000}`
+    throw new InvalidArgumentError('localShare.forSeconds', forSeconds, rule)
+  }
+  return { units: units as number, forSeconds }
+}
+
+/**
+ * Hands out units of blocks that were paid for in advance, so that a key in constant use costs one round trip for each block. Whoever comes
+ * while a block is being fetched waits for that. Where the store has no whole block left, every call asks for itself.
+ */
+export class LocalShares {
+  readonly #options: LocalShareOptions
+  readonly #clock: Clock
+  readonly #ask: (key: string, cost: number) => Promise<RateLimitResult>
+  readonly #shares = new Map<string, Share>()
+
+  constructor(options: LocalShareOptions, clock: Clock, ask: (key: string, cost: number) => Promise<RateLimitResult>) {
+    this.#options = options
+    this.#clock = clock
+    this.#ask = ask
+  }
+
+  async consume(key: string, cost: number): Promise<RateLimitResult> {
+    if (cost > this.#options.units) return this.#ask(key, cost)
+    for (;;) {
+      const share = this.#shares.get(key)
+      const taken = share && this.#take(share, cost)
+      if (taken !== undefined) return taken
+      if (share?.fetching === undefined && share !== undefined && !isPast(share.emptyUntil, this.#clock.now())) {
+        return this.#ask(key, cost)
+      }
+      await (share?.fetching ?? this.#fetch(key))
+    }
+  }
+
+  #take(share: Share, cost: number): RateLimitResult | undefined {
+    if (share.left < cost || share.block === undefined) return undefined
+    const now = this.#clock.now()
+    if (isPast(share.until, now)) {
+      share.left = 0
+      return undefined
+    }
+    share.left -= cost
+    const agedSeconds = Math.max(0, now.monotonicMs - share.takenAt.monotonicMs) / 1_000
+    const { block, left } = share
+    return {
+      ...block,
+      remaining: block.remaining + left,
+      resetAfterSeconds: Math.max(0, block.resetAfterSeconds - agedSeconds),
+      limits: block.limits.map((limit) => ({
+        remaining: limit.remaining + left,
+        nextAfterSeconds: Math.max(0, limit.nextAfterSeconds - agedSeconds),
+        resetAfterSeconds: Math.max(0, limit.resetAfterSeconds - agedSeconds),
+      })),
+    }
+  }
+
+  #fetch(key: string): Promise<void> {
+    const takenAt = this.#clock.now()
+    const share: Share = {
+      left: 0,
+      block: undefined,
+      takenAt,
+      until: takenAt,
+      emptyUntil: takenAt,
+      fetching: undefined,
+    }
+    if (this.#shares.size >= MOST_SHARES) {
+      const [oldest = key] = this.#shares.keys()
+      this.#shares.delete(oldest)
+    }
+    this.#shares.delete(key)
+    this.#shares.set(key, share)
+    share.fetching = this.#fill(share, key).finally(() => {
+      share.fetching = undefined
+    })
+    return share.fetching
+  }
+
+  async #fill(share: Share, key: string): Promise<void> {
+    const { units, forSeconds } = this.#options
+    try {
+      const result = await this.#ask(key, units)
+      if (result.allowed) {
+        Object.assign(share, { left: units, block: result, until: later(share.takenAt, forSeconds * 1_000) })
+      } else {
+        share.emptyUntil = later(share.takenAt, result.retryAfterSeconds * 1_000)
+      }
+    } catch (error) {
+      this.#shares.delete(key)
+      throw error
+    }
+  }
+}
+
+interface Share {
+  left: number
+  block: RateLimitResult | undefined
+  readonly takenAt: Instant
+  until: Instant
+  /** The store had no whole block, and will not have one before. */
+  emptyUntil: Instant
+  fetching: Promise<void> | undefined
+}
+
+/** How many keys have a share at once; what is left of the oldest is lost when there are more. */
+const MOST_SHARES = 10_000
