@@ -25,6 +25,8 @@ export type {
 export {
   AbortedError,
   ClosedError,
+  DeadlockError,
+  type DeadlockStep,
   HoldfastError,
   type HoldfastErrorCode,
   InvalidArgumentError,
@@ -64,4 +66,6 @@ export {
 } from './primitives/rate-limiter.ts'
 export type { LimitStanding, RateLimitOptions, RateLimitResult } from './primitives/rate-limits.ts'
 export type { LocalShareOptions } from './primitives/rate-share.ts'
+export { ReadWriteLock } from './primitives/read-write-lock.ts'
+export { type PermitOptions, Semaphore, type SemaphoreOptions } from './primitives/semaphore.ts'
 export type { DemotionReason, Term } from './primitives/term.ts'

@@ -70,6 +70,8 @@ export interface Capabilities {
   readonly metadata: boolean
   /** Has `consume`. */
   readonly rate: boolean
+  /** Why it cannot do something, as the end of a sentence: what whoever asks for it all the same is told. */
+  readonly reasons?: { readonly shared?: string; readonly limit?: string; readonly rate?: string }
 }
 
 export interface Claim {

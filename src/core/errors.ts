@@ -12,6 +12,7 @@ export type HoldfastErrorCode =
   | 'OVERLOADED'
   | 'STALE_TOKEN'
   | 'RATE_LIMITED'
+  | 'DEADLOCK'
 
 /**
  * What every error of this library is. `code` is a literal in each class, so that a `switch` on it is checked by the compiler, and it
@@ -100,6 +101,30 @@ export class AbortedError extends HoldfastError {
   constructor(what: string, reason: unknown) {
     super(`${what} was aborted by the caller's signal`, { cause: reason })
   }
+}
+
+/** A claim waited for what only its own end could free, by way of the others in the circle. It was ended so that they can go on. */
+export class DeadlockError extends HoldfastError {
+  override readonly name = 'DeadlockError'
+  readonly code = 'DEADLOCK'
+  /** What was waited for. */
+  readonly lockName: string
+  /** Who waits for what, held by whom; the last one waits for the first. */
+  readonly cycle: readonly DeadlockStep[]
+
+  constructor(message: string, lockName: string, cycle: readonly DeadlockStep[]) {
+    super(message)
+    this.lockName = lockName
+    this.cycle = cycle
+  }
+}
+
+export interface DeadlockStep {
+  holderId: string
+  /** What it waits for. */
+  lockName: string
+  /** Who holds that, or stands before it in the queue. */
+  heldBy: string
 }
 
 /** The instance was closed. */

@@ -10,6 +10,7 @@ import { MAX_PENDING_CLAIMS } from './limits.ts'
 import { closeLink, type Link, openLink, type TrackedClaim } from './link.ts'
 import type { Random } from './random.ts'
 import { UnderWay } from './under-way.ts'
+import { unsupported } from './unsupported.ts'
 import { type Outcome, PendingClaim, type WaitParts } from './wait.ts'
 
 export interface HolderOptions {
@@ -176,8 +177,8 @@ export class Holder {
   }
 
   #assertSupported({ mode, limit }: ClaimRequest): void {
-    const { name, capabilities } = this.link.driver
-    if (mode === 'shared' && !capabilities.shared) throw new UnsupportedError(`the ${name} driver has no shared mode`)
-    if (limit !== undefined && !capabilities.limit) throw new UnsupportedError(`the ${name} driver has no limits`)
+    const { driver } = this.link
+    if (mode === 'shared' && !driver.capabilities.shared) throw unsupported(driver, 'shared')
+    if (limit !== undefined && !driver.capabilities.limit) throw unsupported(driver, 'limit')
   }
 }

@@ -12,6 +12,8 @@ export const MIN_TTL_MS = 50
 export const MAX_TTL_MS = 365 * 24 * 3_600_000
 export const MAX_WAIT_MS = MAX_TTL_MS
 
+/** How many permits a semaphore can have: far more than there are holders, and small enough to be added up in any store. */
+export const MAX_PERMITS = 1_000_000
 /** How many requests one call to a driver may carry; what is over goes in a second call at the same moment. */
 export const MAX_LIST = 1_000
 /** How many limits a rate may have at once: per second, minute, hour and day. */

@@ -14,10 +14,11 @@ import type {
   RenewAnswer,
   Renewal,
 } from './driver.ts'
-import { StoreError, UnsupportedError } from './errors.ts'
+import { StoreError } from './errors.ts'
 import { MAX_LIST, MAX_RELEASE_TRIES } from './limits.ts'
 import { Listening } from './listening.ts'
 import type { Random } from './random.ts'
+import { unsupported } from './unsupported.ts'
 
 export interface LinkOptions {
   readonly clock: Clock
@@ -58,7 +59,7 @@ export class Link {
     this.#releases = new Batch(clock, most, (leases) => this.#releaseList(leases))
     this.#consumes = new Batch(clock, most, (requests) =>
       this.#list('consume', requests, () => {
-        if (driver.consume === undefined) throw new UnsupportedError(`the ${driver.name} driver has no rate limits`)
+        if (driver.consume === undefined) throw unsupported(driver, 'rate')
         return driver.consume(requests)
       }),
     )

@@ -39,6 +39,11 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: false,
   rate: false,
+  reasons: {
+    limit:
+      'an advisory lock is free, shared or exclusive, and the server does not count. The postgres driver has limits',
+    rate: 'it stores nothing that could be counted. The postgres driver has them',
+  },
 }
 
 export interface PostgresAdvisoryDriverOptions {

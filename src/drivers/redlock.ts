@@ -25,12 +25,16 @@ export const capabilities: Capabilities = {
   scope: 'network',
   fencing: true,
   shared: true,
-  // A majority does not preserve a count: 2 permits can be out on different majorities of 3 nodes, and be 3 in all.
   limit: false,
   queue: false,
   wake: true,
   metadata: true,
   rate: false,
+  reasons: {
+    limit:
+      'majorities do not preserve a count. With 2 permits and 3 nodes, 3 clients can each find a majority that has room',
+    rate: 'majorities do not preserve a count. Each node would see only some of what was taken',
+  },
 }
 
 export interface RedlockOptions {
@@ -265,9 +269,7 @@ export async function openRedlock(url: string): Promise<Driver> {
 
 function unsupported({ limit, ttlMs }: Claim, longestMs: number): Error | undefined {
   if (limit !== undefined) {
-    return new UnsupportedError(
-      'redlock has no limits: majorities of nodes do not preserve a count, so more permits could be out than there are',
-    )
+    return new UnsupportedError(`redlock has no limits: ${capabilities.reasons?.limit}`)
   }
   return ttlMs > longestMs ? tooLong(ttlMs, longestMs) : undefined
 }

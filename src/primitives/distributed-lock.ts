@@ -1,13 +1,12 @@
-import { checkFunction, checkOneOf, ttlMsFrom } from '../core/arguments.ts'
-import { AbortedError } from '../core/errors.ts'
+import { checkOneOf, ttlMsFrom } from '../core/arguments.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
+import { Claims } from './claims.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
-import { claimRequestFrom, type LockOptions } from './lock-options.ts'
-import { type LockResult, leaseOf, refusalOf, throwIfLost } from './lock-result.ts'
-import { Reentry } from './reentry.ts'
+import { EXCLUSIVE, type LockOptions } from './lock-options.ts'
+import type { LockResult } from './lock-result.ts'
 
 export interface DistributedLockOptions extends InstanceOptions {
   /** What asking again for a lock means that this very instance holds: no, as for anybody (the default), or a longer lease. */
@@ -20,8 +19,7 @@ export interface DistributedLockOptions extends InstanceOptions {
  */
 export class DistributedLock implements AsyncDisposable {
   readonly #instance: Instance
-  readonly #extends: boolean
-  readonly #reentry = new Reentry()
+  readonly #claims: Claims
   readonly #leases = new Map<string, HeldLease>()
   /** Only for `reacquire: 'extend'`: when one of the claims under way is granted, the others extend its lease instead of waiting for it. */
   readonly #claiming = new Map<string, Set<AbortController>>()
@@ -29,7 +27,12 @@ export class DistributedLock implements AsyncDisposable {
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: DistributedLockOptions = {}) {
     this.#instance = new Instance('DistributedLock', options)
-    this.#extends = checkOneOf('reacquire', options.reacquire ?? 'refuse', ['refuse', 'extend']) === 'extend'
+    const reacquire = checkOneOf('reacquire', options.reacquire ?? 'refuse', ['refuse', 'extend'])
+    const extending = { send: this.#claimOrExtend }
+    this.#claims = new Claims(
+      this.#instance,
+      reacquire === 'extend' ? extending : { send: this.#claim, taken: this.#taken },
+    )
   }
 
   get holderId(): string {
@@ -44,7 +47,7 @@ export class DistributedLock implements AsyncDisposable {
    * The lease is not renewed unless `heartbeat` says so: it is the caller's to release and to extend.
    */
   acquire(lockName: string, options: LockOptions = {}): Promise<LockResult> {
-    return this.#acquire(lockName, options, false)
+    return this.#claims.acquire(lockName, EXCLUSIVE, options)
   }
 
   /**
@@ -72,22 +75,19 @@ export class DistributedLock implements AsyncDisposable {
    * if `fn` went well but the lease was lost before it ended: its last steps may have run beside another holder's. Inside `fn`, the same name
    * is entered again at once.
    */
-  async withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options: LockOptions = {}): Promise<T> {
-    checkFunction('fn', fn)
-    await using lease = await this.hold(lockName, options)
-    const result = await this.#reentry.run(lease, async () => fn(lease))
-    throwIfLost(lease)
-    return result
+  withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options: LockOptions = {}): Promise<T> {
+    return this.#claims.with(lockName, EXCLUSIVE, fn, options)
   }
 
   /** As `acquire`, with a heartbeat, and throws `NotAcquiredError` instead of answering: `await using lease = await lock.hold('name')`. */
-  async hold(lockName: string, options: LockOptions = {}): Promise<Lease> {
-    return leaseOf(lockName, await this.#acquire(lockName, options, true))
+  hold(lockName: string, options: LockOptions = {}): Promise<Lease> {
+    return this.#claims.hold(lockName, EXCLUSIVE, options)
   }
 
   /** Releases everything that this instance holds. Throws `StoreError` if the store did not answer for one of them. */
   async releaseAll(): Promise<void> {
-    const ends = await Promise.allSettled([...this.#leases.values()].map((lease) => lease.release()))
+    const leases = [...(this.#instance.holder?.leases ?? [])]
+    const ends = await Promise.allSettled(leases.map((lease) => lease.release()))
     for (const end of ends) if (end.status === 'rejected') throw end.reason
   }
 
@@ -109,18 +109,7 @@ export class DistributedLock implements AsyncDisposable {
     return this.#instance.events.on(event, listener)
   }
 
-  async #acquire(lockName: string, options: LockOptions, heartbeatByDefault: boolean): Promise<LockResult> {
-    const request = claimRequestFrom(lockName, options, heartbeatByDefault)
-    this.#instance.assertOpen()
-    if (options.signal?.aborted) throw new AbortedError(`acquiring "${lockName}"`, options.signal.reason)
-    const entered = this.#reentry.enter(lockName)
-    if (entered !== undefined) return { acquired: true, lock: entered }
-    const holder = this.#instance.holder ?? (await this.#instance.open())
-    if (this.#extends) return this.#acquireOrExtend(holder, request)
-    return this.#resultOf(request, await holder.acquire(request, this.#forget))
-  }
-
-  async #acquireOrExtend(holder: Holder, request: ClaimRequest): Promise<LockResult> {
+  readonly #claimOrExtend = async (holder: Holder, request: ClaimRequest): Promise<ClaimResult> => {
     const { lockName, ttlMs, signal } = request
     for (;;) {
       const own = this.#leases.get(lockName)
@@ -128,15 +117,16 @@ export class DistributedLock implements AsyncDisposable {
       const isLonger = own !== undefined && own.remainingSeconds * 1_000 >= ttlMs
       if (own !== undefined && (isLonger || (await own.extend(ttlMs / 1_000)))) {
         if (request.heartbeat) own.keepAlive()
-        return { acquired: true, lock: own }
+        return { granted: true, lease: own }
       }
       const overtaken = new AbortController()
       const claims = this.#claiming.get(lockName) ?? new Set()
       this.#claiming.set(lockName, claims.add(overtaken))
       try {
         const either = signal === undefined ? overtaken.signal : AbortSignal.any([signal, overtaken.signal])
-        const result = this.#resultOf(request, await holder.acquire({ ...request, signal: either }, this.#forget))
-        if (result.acquired || !this.#leases.has(lockName)) return result
+        const result = await this.#claim(holder, { ...request, signal: either })
+        if (result.granted) this.#taken(result.lease)
+        if (result.granted || !this.#leases.has(lockName)) return result
       } catch (error) {
         if (!overtaken.signal.aborted || signal?.aborted) throw error
       } finally {
@@ -146,11 +136,12 @@ export class DistributedLock implements AsyncDisposable {
     }
   }
 
-  #resultOf(request: ClaimRequest, result: ClaimResult): LockResult {
-    if (!result.granted) return refusalOf(request.lockName, result)
-    this.#leases.set(request.lockName, result.lease)
-    if (this.#extends) for (const overtaken of this.#claiming.get(request.lockName) ?? []) overtaken.abort()
-    return { acquired: true, lock: result.lease }
+  readonly #claim = (holder: Holder, request: ClaimRequest): Promise<ClaimResult> =>
+    holder.acquire(request, this.#forget)
+
+  readonly #taken = (lease: HeldLease): void => {
+    this.#leases.set(lease.lockName, lease)
+    for (const overtaken of this.#claiming.get(lease.lockName) ?? []) overtaken.abort()
   }
 
   readonly #forget = (lease: HeldLease): void => {
@@ -158,7 +149,7 @@ export class DistributedLock implements AsyncDisposable {
   }
 
   #leaseOn(lockName: string): Lease | undefined {
-    return this.#reentry.innermost(lockName) ?? this.#leases.get(lockName)
+    return this.#claims.reentry.innermost(lockName) ?? this.#leases.get(lockName)
   }
 }
 

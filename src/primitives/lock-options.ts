@@ -14,7 +14,7 @@ export interface LockOptions {
   metadata?: Record<string, unknown>
   /** Gives up waiting. It does not end a lease that was granted. */
   signal?: AbortSignal
-  /** Renews the lease until it is released. True in `withLock` and `hold`, false in `acquire`, if not said. */
+  /** Renews the lease until it is released. False in `acquire…`, true in `hold…` and `with…`, if not said. */
   heartbeat?: boolean
   /**
    * A release before this time keeps the lock for others until it has passed: an instance whose clock is late does not run a
@@ -25,14 +25,19 @@ export interface LockOptions {
   maxHoldSeconds?: number
 }
 
+/** How much of a lock is asked for: all of it, a reader's share, or permits of a limit. */
+export type Share = Pick<ClaimRequest, 'mode' | 'limit' | 'permits'>
+
+export const EXCLUSIVE: Share = { mode: 'exclusive' }
+
 /** Checks every argument before anything is sent. */
 export function claimRequestFrom(
   lockName: string,
   options: LockOptions,
   heartbeatByDefault: boolean,
-): ClaimRequest & { readonly mode: 'exclusive' } {
+  share: Share = EXCLUSIVE,
+): ClaimRequest {
   checkLockName(lockName)
-  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
   const {
     timeoutSeconds = 30,
     blocking = true,
@@ -42,11 +47,13 @@ export function claimRequestFrom(
     heartbeat = heartbeatByDefault,
     minHoldSeconds = 0,
     maxHoldSeconds,
-  } = options
+  } = checkOptions(options)
   const waitMs = waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds)
   return {
     lockName,
-    mode: 'exclusive',
+    mode: share.mode,
+    limit: share.limit,
+    permits: share.permits,
     ttlMs: ttlMsFrom('timeoutSeconds', timeoutSeconds),
     waitMs: checkBoolean('blocking', blocking) ? waitMs : 0,
     metadata: metadata === undefined ? undefined : checkMetadata(metadata),
@@ -55,4 +62,9 @@ export function claimRequestFrom(
     minHoldMs: waitMsFrom('minHoldSeconds', minHoldSeconds),
     maxHoldMs: maxHoldSeconds === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('maxHoldSeconds', maxHoldSeconds),
   }
+}
+
+export function checkOptions<Options extends object>(options: Options): Options {
+  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  return options
 }

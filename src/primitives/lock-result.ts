@@ -4,8 +4,10 @@ import { type Lease, type LockInfo, lockInfoFrom } from '../core/lease.ts'
 
 export type LockResult = { acquired: true; lock: Lease } | { acquired: false; error: string; holder?: LockInfo }
 
-/** What a refused claim is told: who stands in the way, where the store says so. */
-export function refusalOf(lockName: string, { refusal, waitedMs }: ClaimResult & { granted: false }): LockResult {
+/** A refused claim is told who stands in the way, where the store says so. */
+export function answerOf(lockName: string, result: ClaimResult): LockResult {
+  if (result.granted) return { acquired: true, lock: result.lease }
+  const { refusal, waitedMs } = result
   const waited = waitedMs >= 1 ? ` (waited ${(waitedMs / 1_000).toFixed(1)} s)` : ''
   if (refusal?.holder === undefined)
     return { acquired: false, error: `"${lockName}" is held by another claim${waited}` }

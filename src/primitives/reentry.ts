@@ -1,16 +1,17 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { NotHeldError } from '../core/errors.ts'
+import { DeadlockError, NotHeldError } from '../core/errors.ts'
 import type { Lease, LockInfo } from '../core/lease.ts'
+import type { Share } from './lock-options.ts'
 
 /**
- * Follows `withLock`'s callback, so that the same name inside it is entered again instead of waiting for itself.
+ * Follows the callback of a `with…`, so that the same name inside it is entered again instead of waiting for itself.
  *
  * A frame ends with its callback: a task that was started inside and lives on carries the context with it, but finds the frame ended
  * and has to ask the store like anybody else.
  */
 export class Reentry {
-  async run<T>(lease: Lease, callback: () => Promise<T>): Promise<T> {
-    const frame: Frame = { owner: this, lease, outer: frames.getStore(), inner: [], ended: false }
+  async run<T>(lease: Lease, share: Share, callback: () => Promise<T>): Promise<T> {
+    const frame: Frame = { owner: this, lease, share, outer: frames.getStore(), inner: [], ended: false }
     try {
       return await frames.run(frame, callback)
     } finally {
@@ -18,31 +19,60 @@ export class Reentry {
     }
   }
 
-  /** A lease inside the one that the running callback holds on this name, if it holds one. */
-  enter(lockName: string): Lease | undefined {
-    const frame = this.#frameOf(lockName)
-    if (frame === undefined || !frame.lease.held) return undefined
-    const lease = new InnerLease(frame.lease, (ended) => {
-      frame.inner = frame.inner.filter((each) => each !== ended)
-    })
-    frame.inner.push(lease)
-    return lease
+  /**
+   * A lease inside the one that the running callback holds on this name, if that is enough for what is asked. Throws `DeadlockError` if what it
+   * holds stands in the way of what it asks for: it would wait for itself.
+   */
+  enter(lockName: string, share: Share): Lease | undefined {
+    // Most claims are made outside of any callback.
+    if (frames.getStore() === undefined) return undefined
+    // Permits are counted, so a second claim takes more of them.
+    if (share.limit !== undefined) return this.#assertRoom(lockName, share)
+    let tooLittle: Lease | undefined
+    for (const frame of this.#framesOf(lockName)) {
+      if (!frame.lease.held) continue
+      if (frame.share.mode === 'exclusive' || share.mode === 'shared') return enterFrame(frame)
+      tooLittle = frame.lease
+    }
+    if (tooLittle === undefined) return undefined
+    throw waitsForItself(tooLittle, 'it holds it as a reader, and a writer has to wait until every reader is gone')
+  }
+
+  #assertRoom(lockName: string, { limit = 0, permits = 1 }: Share): undefined {
+    const frames = [...this.#framesOf(lockName)].filter(({ lease }) => lease.held)
+    const held = frames.reduce((sum, { share }) => sum + (share.permits ?? 1), 0)
+    const [frame] = frames
+    if (frame === undefined || held + permits <= limit) return
+    throw waitsForItself(frame.lease, `it holds ${held} of ${limit} permits, and wants ${permits} more`)
   }
 
   /** The innermost lease that the running callback has on this name: what a release by name means there. */
   innermost(lockName: string): Lease | undefined {
-    const frame = this.#frameOf(lockName)
+    const [frame] = this.#framesOf(lockName)
     const lease = frame?.inner.at(-1) ?? frame?.lease
     // The callback's own lease may be over, by release or loss, and the name taken anew in the ordinary way.
     return lease instanceof InnerLease || lease?.held ? lease : undefined
   }
 
-  #frameOf(lockName: string): Frame | undefined {
+  /** From the innermost outwards. */
+  *#framesOf(lockName: string): Iterable<Frame> {
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
-      if (!frame.ended && frame.owner === this && frame.lease.lockName === lockName) return frame
+      if (!frame.ended && frame.owner === this && frame.lease.lockName === lockName) yield frame
     }
-    return undefined
   }
+}
+
+function enterFrame(frame: Frame): Lease {
+  const lease = new InnerLease(frame.lease, (ended) => {
+    frame.inner = frame.inner.filter((each) => each !== ended)
+  })
+  frame.inner.push(lease)
+  return lease
+}
+
+function waitsForItself({ lockName, holderId }: Lease, why: string): DeadlockError {
+  const message = `the function that runs here would wait for itself on "${lockName}": ${why}`
+  return new DeadlockError(message, lockName, [{ holderId, lockName, heldBy: holderId }])
 }
 
 /** One for all instances: Node visits every storage that was ever used for every promise that is made. */
@@ -51,6 +81,7 @@ const frames = new AsyncLocalStorage<Frame>()
 interface Frame {
   readonly owner: Reentry
   readonly lease: Lease
+  readonly share: Share
   readonly outer: Frame | undefined
   inner: InnerLease[]
   ended: boolean

@@ -9,7 +9,7 @@ import { reentry } from './lock/reentry.ts'
 import { mutexExclusion } from './mutex/exclusion.ts'
 import { mutexLoss } from './mutex/loss.ts'
 import { mutexWaiting } from './mutex/waiting.ts'
-import { mutexSubjects } from './mutex-subjects.ts'
+import { mutexForms, mutexSubjects } from './mutex-subjects.ts'
 import { type GroupContext, registerGroup, type TestRunner } from './runner.ts'
 import { inScene } from './scene.ts'
 import { type BreakableStore, registerBrokenStore } from './seam/broken-store.ts'
@@ -23,6 +23,8 @@ import { sharing } from './seam/sharing.ts'
 import { tokens } from './seam/tokens.ts'
 import { values } from './seam/values.ts'
 import { wakeUps } from './seam/wake-ups.ts'
+import { readersAndWriters } from './sharing/readers-and-writers.ts'
+import { semaphores } from './sharing/semaphores.ts'
 
 export interface ConformanceOptions<Breakable extends ConformanceStore = ConformanceStore> {
   readonly runner: TestRunner
@@ -92,6 +94,11 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
       registerGroup(context, `mutex by ${subject.name}: waiting`, mutexWaiting(subject), needs)
       registerGroup(context, `mutex by ${subject.name}: loss`, mutexLoss(subject), needs)
     }
+    for (const form of mutexForms) {
+      registerGroup(context, `mutex by ${form.name}: exclusion`, mutexExclusion(form), form.needs)
+    }
+    registerGroup(context, 'readers and writers', readersAndWriters, ['shared'])
+    registerGroup(context, 'semaphores', semaphores, ['limit'])
     registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
     registerGroup(context, 'DistributedLock: entering again', reentry)

@@ -4,6 +4,9 @@ import type { Lease, LockInfo } from '../../core/lease.ts'
 import { DistributedLock } from '../../primitives/distributed-lock.ts'
 import { LeaderElection } from '../../primitives/leader-election.ts'
 import type { LockOptions } from '../../primitives/lock-options.ts'
+import type { LockResult } from '../../primitives/lock-result.ts'
+import { ReadWriteLock } from '../../primitives/read-write-lock.ts'
+import { Semaphore } from '../../primitives/semaphore.ts'
 import type { Term } from '../../primitives/term.ts'
 import type { Need } from './needs.ts'
 import { deferred } from './timing.ts'
@@ -42,67 +45,58 @@ export interface MutexHandle {
   release(): Promise<boolean>
 }
 
-const acquire: MutexSubject = {
-  name: 'DistributedLock.acquire',
-  needs: [],
-  open(options) {
-    const lock = new DistributedLock(options)
-    return {
-      async take(lockName, lockOptions) {
-        const result = await lock.acquire(lockName, lockOptions)
-        return result.acquired ? { acquired: true, handle: result.lock } : { acquired: false, holder: result.holder }
-      },
-      close: () => lock.close(),
-    }
-  },
-}
+/** The form that answers. */
+const answering =
+  (acquire: (lockName: string, options?: LockOptions) => Promise<LockResult>): MutexInstance['take'] =>
+  async (lockName, options) => {
+    const result = await acquire(lockName, options)
+    return result.acquired ? { acquired: true, handle: result.lock } : { acquired: false, holder: result.holder }
+  }
 
-const hold: MutexSubject = {
-  name: 'DistributedLock.hold',
-  needs: [],
-  open(options) {
-    const lock = new DistributedLock(options)
-    return {
-      take: (lockName, lockOptions) =>
-        lock.hold(lockName, lockOptions).then((lease): Taken => ({ acquired: true, handle: lease }), asTaken),
-      close: () => lock.close(),
-    }
-  },
-}
+/** The form that throws. */
+const holding =
+  (hold: (lockName: string, options?: LockOptions) => Promise<Lease>): MutexInstance['take'] =>
+  (lockName, options) =>
+    hold(lockName, options).then((lease): Taken => ({ acquired: true, handle: lease }), asTaken)
 
-/** Its handle's release ends the callback. */
-const withLock: MutexSubject = {
-  name: 'DistributedLock.withLock',
-  needs: [],
-  open(options) {
-    const lock = new DistributedLock(options)
-    return {
-      take(lockName, lockOptions) {
-        const taken = deferred<Taken>()
-        const released = deferred()
-        const run = lock
-          .withLock(
-            lockName,
-            async (lease) => {
-              const release = async (): Promise<boolean> => {
-                const wasHeld = lease.held
-                released.resolve()
-                await run
-                return wasHeld
-              }
-              taken.resolve({ acquired: true, handle: handleOf(lease, release) })
-              await released.promise
-            },
-            lockOptions,
-          )
-          // After the handle was given out this can only be a loss, which the handle has told of.
-          .catch((error: unknown) => taken.resolve(asTaken(error)))
-          .catch((error: unknown) => taken.reject(error))
-        return taken.promise
+/** The form that runs a function. Its handle's release ends the function. */
+const running =
+  (run: (lockName: string, fn: (lease: Lease) => Promise<void>, options?: LockOptions) => Promise<void>) =>
+  (lockName: string, options?: LockOptions): Promise<Taken> => {
+    const taken = deferred<Taken>()
+    const released = deferred()
+    const job = run(
+      lockName,
+      async (lease) => {
+        const release = async (): Promise<boolean> => {
+          const wasHeld = lease.held
+          released.resolve()
+          await job
+          return wasHeld
+        }
+        taken.resolve({ acquired: true, handle: handleOf(lease, release) })
+        await released.promise
       },
-      close: () => lock.close(),
-    }
-  },
+      options,
+    )
+      // After the handle was given out this can only be a loss, which the handle has told of.
+      .catch((error: unknown) => taken.resolve(asTaken(error)))
+      .catch((error: unknown) => taken.reject(error))
+    return taken.promise
+  }
+
+/** One form of a primitive, as a mutex. */
+function subject<Primitive extends { close(): Promise<void> }>(
+  name: string,
+  make: (options: MutexSubjectOptions) => Primitive,
+  takeBy: (primitive: Primitive) => MutexInstance['take'],
+  needs: readonly Need[] = [],
+): MutexSubject {
+  const open = (options: MutexSubjectOptions): MutexInstance => {
+    const primitive = make(options)
+    return { take: takeBy(primitive), close: () => primitive.close() }
+  }
+  return { name, needs, open }
 }
 
 /** One election for each name. A term that ends by resigning tells its signal too; what the suite watches is the loss. */
@@ -133,7 +127,31 @@ const campaign: MutexSubject = {
   },
 }
 
-export const mutexSubjects: readonly MutexSubject[] = [acquire, hold, withLock, campaign]
+const lock = (options: MutexSubjectOptions) => new DistributedLock(options)
+const readWriteLock = (options: MutexSubjectOptions) => new ReadWriteLock(options)
+const semaphore = (options: MutexSubjectOptions) => new Semaphore({ ...options, limit: 1 })
+
+export const lockSubjects: readonly MutexSubject[] = [
+  subject('DistributedLock.acquire', lock, (of) => answering((...args) => of.acquire(...args))),
+  subject('DistributedLock.hold', lock, (of) => holding((...args) => of.hold(...args))),
+  subject('DistributedLock.withLock', lock, (of) => running((...args) => of.withLock(...args))),
+]
+
+/** They go through the whole group. Of the other primitives it is the form that contains the rest. */
+export const mutexSubjects: readonly MutexSubject[] = [
+  ...lockSubjects,
+  subject('ReadWriteLock.withWrite', readWriteLock, (of) => running((...args) => of.withWrite(...args))),
+  subject('Semaphore.withPermits', semaphore, (of) => running((...args) => of.withPermits(...args)), ['limit']),
+  campaign,
+]
+
+/** They go through the part of the group that takes no time: what they have of their own is how they ask. */
+export const mutexForms: readonly MutexSubject[] = [
+  subject('ReadWriteLock.acquireWrite', readWriteLock, (of) => answering((...args) => of.acquireWrite(...args))),
+  subject('ReadWriteLock.holdWrite', readWriteLock, (of) => holding((...args) => of.holdWrite(...args))),
+  subject('Semaphore.acquire', semaphore, (of) => answering((...args) => of.acquire(...args)), ['limit']),
+  subject('Semaphore.hold', semaphore, (of) => holding((...args) => of.hold(...args)), ['limit']),
+]
 
 function signalOfLoss({ signal }: Term): AbortSignal {
   const lost = new AbortController()

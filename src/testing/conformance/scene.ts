@@ -17,20 +17,30 @@ export interface Scene {
   claim(changes?: Partial<Claim>): Claim
   /** A driver of its own on the one store, as another process would have. */
   driver(): Promise<Driver>
-  /** A `DistributedLock` on a driver of its own, with the wire between them. */
+  /** A primitive on a driver of its own, with the wire between them. */
+  open<Primitive extends Closable>(make: (driver: Driver) => Primitive): Promise<PrimitiveProcess<Primitive>>
+  /** The same for a `DistributedLock`. */
   lock(options?: Omit<DistributedLockOptions, 'driver' | 'url'>): Promise<LockProcess>
   /** The same for whatever is under test as a mutex. */
   mutex(subject: MutexSubject, options?: MutexOptions): Promise<MutexProcess>
   /** Lets a driver's lease end without being released: its time runs out, or its session dies. */
   leaseEnds(driver: Driver, ttlMs: number): Promise<void>
   /** Cuts a process off from the store, so that its leases end there by themselves. */
-  cutOff(process: Pick<LockProcess, 'wire' | 'realDriver'>): Promise<void>
+  cutOff(process: Pick<PrimitiveProcess<unknown>, 'wire' | 'realDriver'>): Promise<void>
 }
 
-export interface LockProcess {
-  readonly lock: DistributedLock
+interface Closable {
+  close(): Promise<void>
+}
+
+export interface PrimitiveProcess<Primitive> {
+  readonly primitive: Primitive
   readonly wire: InterferingDriver
   readonly realDriver: Driver
+}
+
+export interface LockProcess extends PrimitiveProcess<DistributedLock> {
+  readonly lock: DistributedLock
 }
 
 export interface MutexProcess extends MutexInstance {
@@ -53,8 +63,9 @@ export async function inScene(
   const lockName = `conformance:${uniqueId()}`
   const drivers: Driver[] = []
   const wires: InterferingDriver[] = []
-  const instances: { close(): Promise<void> }[] = []
+  const instances: Closable[] = []
   let claims = 0
+  let processes = 0
 
   async function driver(): Promise<Driver> {
     const opened = await store.driver()
@@ -62,11 +73,15 @@ export async function inScene(
     return opened
   }
 
-  async function wired(): Promise<{ realDriver: Driver; wire: InterferingDriver }> {
+  async function open<Primitive extends Closable>(
+    make: (driver: Driver) => Primitive,
+  ): Promise<PrimitiveProcess<Primitive>> {
     const realDriver = await driver()
     const wire = interferingDriver(realDriver)
     wires.push(wire)
-    return { realDriver, wire }
+    const primitive = make(wire.driver)
+    instances.push(primitive)
+    return { primitive, wire, realDriver }
   }
 
   async function endSession(of: Driver): Promise<void> {
@@ -87,18 +102,16 @@ export async function inScene(
       return { lockName, claimId, holderId: `holder of ${claimId}`, ...plain, ...changes }
     },
     driver,
+    open,
     async lock(options = {}) {
-      const { realDriver, wire } = await wired()
-      const lock = new DistributedLock({ ...options, driver: wire.driver })
-      instances.push(lock)
-      return { lock, wire, realDriver }
+      const process = await open((to) => new DistributedLock({ ...options, driver: to }))
+      return { ...process, lock: process.primitive }
     },
     async mutex(subject, options = {}) {
-      const { realDriver, wire } = await wired()
-      const holderId = `holder ${instances.length + 1} of ${lockName}`
-      const instance = subject.open({ ...options, driver: wire.driver, holderId })
-      instances.push(instance)
-      return { ...instance, holderId, wire, realDriver }
+      processes += 1
+      const holderId = `holder ${processes} of ${lockName}`
+      const { primitive, ...process } = await open((to) => subject.open({ ...options, driver: to, holderId }))
+      return { ...primitive, ...process, holderId }
     },
     async leaseEnds(of, ttlMs) {
       if (capabilities.expiry === 'session') await endSession(of)

@@ -1,0 +1,118 @@
+import assert from 'node:assert/strict'
+import { ReadWriteLock } from '../../../primitives/read-write-lock.ts'
+import { leaseOn, waitersOn } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import type { PrimitiveProcess, Scene } from '../scene.ts'
+import { BRIEF_SECONDS, LONG_MS, until, within } from '../timing.ts'
+
+/** What `ReadWriteLock` makes of shared and exclusive claims, over processes. */
+export const readersAndWriters: Group = (test) => {
+  test('never a writer beside anybody, and readers beside each other', async (scene) => {
+    const processes = [await open(scene), await open(scene), await open(scene)]
+    const inside = { readers: 0, writers: 0 }
+    const look = () => new Promise(setImmediate) // gives others the chance to be seen
+    const work = async ({ primitive }: Process, writes: boolean): Promise<void> => {
+      for (let round = 0; round < 4; round += 1) {
+        if (writes) {
+          await primitive.withWrite(
+            scene.lockName,
+            async () => {
+              inside.writers += 1
+              await look()
+              assert.deepEqual([inside.writers, inside.readers], [1, 0])
+              inside.writers -= 1
+            },
+            WAITING,
+          )
+        } else {
+          await primitive.withRead(
+            scene.lockName,
+            async () => {
+              inside.readers += 1
+              await look()
+              assert.equal(inside.writers, 0)
+              inside.readers -= 1
+            },
+            WAITING,
+          )
+        }
+      }
+    }
+    await within(
+      'all to have their turns',
+      Promise.all(processes.flatMap((each) => [work(each, true), work(each, false)])),
+    )
+    // By hand, since the order above is the store's to choose.
+    const [a, b] = processes as [Process, Process]
+    const leases = await Promise.all([a, b].map(({ primitive }) => primitive.holdRead(scene.lockName, WAITING)))
+    assert.ok(leases.every((lease) => lease.held))
+  })
+
+  test('rule 10: a writer that waits is not overtaken by readers that come later', ['queue'], async (scene) => {
+    const [a, b] = [await open(scene), await open(scene)]
+    const order: string[] = []
+    const reader = await a.primitive.holdRead(scene.lockName)
+    const turn = (what: string, taken: Promise<AsyncDisposable>) =>
+      taken.then(async (lease) => {
+        order.push(what)
+        await lease[Symbol.asyncDispose]()
+      })
+    const turns = [turn('writer', b.primitive.holdWrite(scene.lockName, WAITING))]
+    await waitersAre(scene, a, 1)
+    turns.push(turn('late reader', a.primitive.holdRead(scene.lockName, WAITING)))
+    await waitersAre(scene, a, 2)
+    assert.equal((await b.primitive.acquireRead(scene.lockName, { blocking: false })).acquired, false)
+    await reader.release()
+    await within('both to have their turns', Promise.all(turns))
+    assert.deepEqual(order, ['writer', 'late reader'])
+  })
+
+  test('a reader that was cut off keeps no writer out for longer than its lease', async (scene) => {
+    const [a, b] = [await open(scene), await open(scene)]
+    await a.primitive.acquireRead(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+    await scene.cutOff(a)
+    const writer = await within('the writer', b.primitive.holdWrite(scene.lockName, WAITING))
+    assert.equal((await leaseOn(b.realDriver, scene.lockName)).fencingToken, writer.fencingToken)
+  })
+
+  test('a DistributedLock is a writer: it and readers exclude each other', async (scene) => {
+    const [{ lock }, { primitive }] = [await scene.lock(), await open(scene)]
+    const lease = await lock.hold(scene.lockName)
+    assert.equal((await primitive.acquireRead(scene.lockName, { blocking: false })).acquired, false)
+    await lease.release()
+    await primitive.holdRead(scene.lockName)
+    assert.equal((await lock.acquire(scene.lockName, { blocking: false })).acquired, false)
+  })
+
+  test('inside its own callbacks a reader reads again, and a writer reads and writes again', async (scene) => {
+    const { primitive, wire } = await open(scene)
+    const { lockName } = scene
+    await primitive.withRead(lockName, (outer) =>
+      primitive.withRead(lockName, (inner) => assert.equal(inner.fencingToken, outer.fencingToken)),
+    )
+    await primitive.withWrite(lockName, (outer) =>
+      primitive.withRead(lockName, () =>
+        primitive.withWrite(lockName, (inner) => assert.equal(inner.fencingToken, outer.fencingToken)),
+      ),
+    )
+    assert.equal(wire.counts.acquire.requests, 2)
+  })
+
+  test('a reader that wants to write is refused at once instead of waiting for itself', async (scene) => {
+    const { primitive, wire } = await open(scene)
+    await primitive.withRead(scene.lockName, async (reader) => {
+      await assert.rejects(primitive.holdWrite(scene.lockName, WAITING), { code: 'DEADLOCK', lockName: scene.lockName })
+      assert.equal(reader.held, true)
+    })
+    assert.equal(wire.counts.acquire.requests, 1, 'nothing was sent for the writer')
+  })
+}
+
+type Process = PrimitiveProcess<ReadWriteLock>
+
+const open = (scene: Scene): Promise<Process> => scene.open((driver) => new ReadWriteLock({ driver }))
+
+const waitersAre = (scene: Scene, { realDriver }: Process, count: number): Promise<unknown> =>
+  until(`${count} to wait`, async () => (await waitersOn(realDriver, scene.lockName)).length === count)
+
+const WAITING = { blockingTimeoutSeconds: LONG_MS / 1_000 }
