@@ -19,6 +19,7 @@ driverConformance({
 driverConformance({
   runner,
   name: 'postgres-advisory through postgres',
+  lockOnly: true,
   capabilities,
   open: () => openStore(() => postgres(url, { connection: { application_name: nextName() }, onnotice: () => {} })),
 })

@@ -36,6 +36,7 @@ driverConformance({
 driverConformance({
   runner,
   name: 'postgres through postgres',
+  lockOnly: true,
   capabilities,
   open: () => openStore(throughSql(url)),
 })

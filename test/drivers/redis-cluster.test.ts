@@ -15,6 +15,7 @@ driverConformance({
 driverConformance({
   runner: { describe: describe.concurrent, it: it.concurrent, beforeAll, afterAll },
   name: 'redis cluster through node-redis',
+  lockOnly: true,
   capabilities,
   open: async () => storeOn(openThroughNodeRedis),
 })

@@ -29,6 +29,7 @@ driverConformance({
 driverConformance({
   runner: { describe: describe.concurrent, it: it.concurrent, beforeAll, afterAll },
   name: 'redis through node-redis',
+  lockOnly: true,
   capabilities,
   open: () => openStore(openThroughNodeRedis),
 })

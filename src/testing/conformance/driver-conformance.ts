@@ -9,7 +9,7 @@ import { reentry } from './lock/reentry.ts'
 import { mutexExclusion } from './mutex/exclusion.ts'
 import { mutexLoss } from './mutex/loss.ts'
 import { mutexWaiting } from './mutex/waiting.ts'
-import { mutexForms, mutexSubjects } from './mutex-subjects.ts'
+import { lockSubjects, mutexForms, mutexSubjects } from './mutex-subjects.ts'
 import { type GroupContext, registerGroup, type TestRunner } from './runner.ts'
 import { inScene } from './scene.ts'
 import { type BreakableStore, registerBrokenStore } from './seam/broken-store.ts'
@@ -34,6 +34,11 @@ export interface ConformanceOptions<Breakable extends ConformanceStore = Conform
   readonly capabilities: Capabilities
   /** Called once, before the first test. */
   open(): Promise<ConformanceStore>
+  /**
+   * Of the primitives only `DistributedLock`: for a second client of a driver whose first one runs everything. The others ask the driver for
+   * nothing that the seam's own tests do not.
+   */
+  readonly lockOnly?: boolean
   /** Only where a store can be hurt on purpose: see `BreakableStore`. */
   readonly breakable?: BreakableStore<Breakable>
 }
@@ -58,7 +63,7 @@ export interface ConformanceStore {
  * It runs in real time. Tests use names of their own, so a store may be shared and the tests may run at the same time.
  */
 export function driverConformance<Breakable extends ConformanceStore>(options: ConformanceOptions<Breakable>): void {
-  const { runner, name, capabilities, open, breakable } = options
+  const { runner, name, capabilities, open, breakable, lockOnly = false } = options
   runner.describe(`${name}: conformance`, () => {
     let store: ConformanceStore | undefined
     runner.beforeAll(async () => {
@@ -88,17 +93,19 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'seam: rate limits', rate, ['rate'])
     if (breakable !== undefined) registerBrokenStore(context, breakable)
 
-    for (const subject of mutexSubjects) {
+    for (const subject of lockOnly ? lockSubjects : mutexSubjects) {
       const { needs } = subject
       registerGroup(context, `mutex by ${subject.name}: exclusion`, mutexExclusion(subject), needs)
       registerGroup(context, `mutex by ${subject.name}: waiting`, mutexWaiting(subject), needs)
       registerGroup(context, `mutex by ${subject.name}: loss`, mutexLoss(subject), needs)
     }
-    for (const form of mutexForms) {
-      registerGroup(context, `mutex by ${form.name}: exclusion`, mutexExclusion(form), form.needs)
+    if (!lockOnly) {
+      for (const form of mutexForms) {
+        registerGroup(context, `mutex by ${form.name}: exclusion`, mutexExclusion(form), form.needs)
+      }
+      registerGroup(context, 'readers and writers', readersAndWriters, ['shared'])
+      registerGroup(context, 'semaphores', semaphores, ['limit'])
     }
-    registerGroup(context, 'readers and writers', readersAndWriters, ['shared'])
-    registerGroup(context, 'semaphores', semaphores, ['limit'])
     registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
     registerGroup(context, 'DistributedLock: entering again', reentry)

@@ -45,6 +45,8 @@ export const mutexWaiting =
       const turns: Promise<void>[] = []
       for (const [index, process] of [b, c, a, b, c].entries()) {
         const { taken } = await beginToWait(process, scene.lockName)
+        // What was answered may have been an earlier waiter of the same process that asked again.
+        await until('its place', async () => (await waitersOn(a.realDriver, scene.lockName)).length === index + 1)
         turns.push(
           taken.then(async (result) => {
             assert.ok(result.acquired)
