@@ -1,7 +1,11 @@
 import { availableParallelism } from 'node:os'
 import { defineConfig } from 'vitest/config'
 
+/** `ioredis=folder`: another client, or another version, stands in for the installed one (scripts/matrix/redis.mjs). */
+const [replaced, folder] = process.env['HOLDFAST_TEST_CLIENT']?.split('=') ?? []
+
 export default defineConfig({
+  ...(replaced && folder && { resolve: { alias: [{ find: new RegExp(`^${replaced}$`), replacement: folder }] } }),
   test: {
     include: ['test/**/*.test.ts'],
     globalSetup: ['test/harness/global-setup.ts'],

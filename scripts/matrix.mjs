@@ -1,39 +1,42 @@
 // @ts-check
-// Runs the tests of the SQLite driver on every Node and client that it supports, and says how each went:
+// Runs the tests of drivers on every Node, client and server that they support and this machine can get, and says how each went:
 //
-//   node scripts/matrix.mjs                 all of them
-//   node scripts/matrix.mjs 22 better       only those whose row begins or goes on with one of the words
-//   node scripts/matrix.mjs --others        also the tests of the core and the primitives, which need no store
+//   npm run matrix                      all of them
+//   npm run matrix -- sqlite            the SQLite driver: Nodes and clients
+//   npm run matrix -- redis             the Redis and Redlock drivers: servers and clients
+//   npm run matrix -- valkey            only rows of which something begins with one of the words: a driver, a Node, a client, a server
+//   npm run matrix -- sqlite --others   also the tests of the core and the primitives, which need no store
 //
-// Nodes and better-sqlite3 are installed from npm into the user's cache at the first run; better-sqlite3 is compiled there, which takes a
-// minute or two. Not a part of the test command for that reason.
-import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { homedir } from 'node:os'
-import { join } from 'node:path'
+// What is missing is fetched into the user's cache at the first run: Nodes and clients by npm, servers of other Debian releases by apt-get, which unpacks
+// and does not install them. Not a part of the test command for that reason, and because it takes long.
+import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { build } from './build.mjs'
+import { redisRows } from './matrix/redis.mjs'
+import { sqliteRows } from './matrix/sqlite.mjs'
 import { root, run } from './support/command.mjs'
 
-/** @typedef {{ node: string, client: string }} Row */
-
-/** @type {readonly Row[]} */
-const rows = [
-  { node: '20', client: 'libsql' },
-  { node: '20', client: 'better-sqlite3' },
-  { node: '22', client: 'node:sqlite' },
-  { node: '24', client: 'node:sqlite' },
-  { node: '26', client: 'node:sqlite' },
-]
-
-/** The last one whose compiled part works on Node 20. */
-const BETTER_SQLITE3 = 'better-sqlite3@12'
-
-const cache = join(process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), 'holdfast', 'matrix')
+/**
+ * @typedef {object} Row
+ * @property {readonly string[]} words what it can be asked for by
+ * @property {() => Promise<readonly Run[]>} runs fetches what it needs
+ *
+ * @typedef {object} Run
+ * @property {readonly [node: string, client: string, store: string, tests: string]} head
+ * @property {string} node
+ * @property {readonly string[]} filters vitest's
+ * @property {Readonly<Record<string, string>>} env
+ */
 
 const words = process.argv.slice(2).filter((word) => !word.startsWith('--'))
-const others = process.argv.includes('--others')
+const rows = [...sqliteRows({ others: process.argv.includes('--others') }), ...redisRows()]
 const asked = rows.filter(
-  ({ node, client }) => words.length === 0 || words.some((word) => node === word || client.includes(word)),
+  (row) => words.length === 0 || words.some((word) => row.words.some((each) => fits(each, word))),
 )
+
+if (asked.length === 0) {
+  console.error(`no row has any of these: ${words.join(', ')}`)
+  process.exit(1)
+}
 
 const built = await build()
 if (built.code !== 0) {
@@ -42,29 +45,28 @@ if (built.code !== 0) {
 }
 
 /** @type {string[][]} */
-const table = [['Node', 'client', 'SQLite', 'tests', 'passed', 'failed', 'skipped', 'seconds']]
+const table = [['Node', 'client', 'store', 'tests', 'passed', 'failed', 'skipped', 'seconds']]
 for (const row of asked) {
-  const node = await nodeFor(row.node)
-  const folder = row.client === 'better-sqlite3' ? await installed('better-sqlite3', BETTER_SQLITE3) : root
-  const env = { HOLDFAST_SQLITE_CLIENT: row.client, HOLDFAST_SQLITE_CLIENT_FOLDER: folder }
-  const version = await sqliteVersion(node, row.client, folder)
-  const nodeVersion = (await run(node, ['--version'])).stdout.trim()
-  await add([nodeVersion, row.client, version, 'sqlite'], node, ['test/drivers/sqlite'], env)
-  if (others && row.client !== 'better-sqlite3') {
-    await add([nodeVersion, '', '', 'core, primitives'], node, ['test/core', 'test/primitives'], {})
-  }
+  for (const each of await row.runs()) table.push(await result(each))
 }
 print(table)
 
 /**
- * Runs tests and adds what came of it to the table; whatever failed is printed at once.
+ * A number is a whole version, so that 2 is not all of 20, 22 and 24.
  *
- * @param {string[]} head
- * @param {string} node
- * @param {string[]} filters
- * @param {Record<string, string>} env
+ * @param {string} of
+ * @param {string} word
  */
-async function add(head, node, filters, env) {
+function fits(of, word) {
+  return /^\d+$/.test(word) ? of === word : of.startsWith(word)
+}
+
+/**
+ * Runs tests and answers a line of the table; whatever failed is printed at once.
+ *
+ * @param {Run} what
+ */
+async function result({ head, node, filters, env }) {
   const file = `${root}.cache/matrix-${process.pid}.json`
   mkdirSync(`${root}.cache`, { recursive: true })
   process.stderr.write(`${head.filter(Boolean).join(' ')} …\n`)
@@ -82,53 +84,7 @@ async function add(head, node, filters, env) {
   }
   const { numPassedTests = 0, numFailedTests = 1, numPendingTests = 0 } = counts ?? {}
   const failed = numFailedTests || (code === 0 ? 0 : 1)
-  table.push([...head, ...[numPassedTests, failed, numPendingTests, seconds].map(String)])
-}
-
-/**
- * The binary of a Node version: this very one if it fits, else npm's own.
- *
- * @param {string} major
- */
-async function nodeFor(major) {
-  if (process.versions.node.startsWith(`${major}.`)) return process.execPath
-  const name = `node-${process.platform === 'win32' ? 'win' : process.platform}-${process.arch}`
-  const folder = await installed(`node-${major}`, `${name}@${major}`)
-  return join(folder, 'node_modules', name, 'bin', 'node')
-}
-
-/**
- * Installs one package into a folder of its own, once.
- *
- * @param {string} name
- * @param {string} what
- */
-async function installed(name, what) {
-  const folder = join(cache, name)
-  const mark = join(folder, 'installed.txt')
-  if (existsSync(mark) && readFileSync(mark, 'utf8') === what) return folder
-  process.stderr.write(`installing ${what} into ${folder} …\n`)
-  rmSync(folder, { recursive: true, force: true })
-  mkdirSync(folder, { recursive: true })
-  writeFileSync(join(folder, 'package.json'), '{ "private": true }\n')
-  const { code, output } = await run('npm', ['install', '--no-audit', '--no-fund', what], { cwd: folder })
-  if (code !== 0) throw new Error(`npm could not install ${what}:\n${output}`)
-  writeFileSync(mark, what)
-  return folder
-}
-
-/**
- * @param {string} node
- * @param {string} client
- * @param {string} folder
- */
-async function sqliteVersion(node, client, folder) {
-  const source = `
-    const found = require('node:module').createRequire(process.argv[1] + '/package.json')(process.argv[2])
-    const database = new (found.DatabaseSync ?? found)(':memory:')
-    console.log(database.prepare('SELECT sqlite_version() AS version').get().version)
-  `
-  return (await run(node, ['--no-warnings', '--eval', source, folder, client])).stdout.trim()
+  return [...head, ...[numPassedTests, failed, numPendingTests, seconds].map(String)]
 }
 
 /** @param {readonly (readonly string[])[]} lines */

@@ -53,7 +53,7 @@ async function openStore(count: number, clock?: ShiftedClock): Promise<RedlockSt
       for (const client of clients) client.on('error', () => {})
       const nodes = clients.map((client) => redisDriver({ client }))
       // The servers have just been started, and nobody has forgotten anything: they may vote at once.
-      const driver = redlockDriver({ nodes, persistent: true })
+      const driver = redlockDriver({ nodes, persistent: true, nodeTimeoutSeconds: 5 })
       return {
         ...driver,
         async close() {

@@ -1,0 +1,83 @@
+// @ts-check
+import { readFileSync } from 'node:fs'
+import { delimiter, join } from 'node:path'
+import { root, run } from '../support/command.mjs'
+import { installed, unpackedServer } from '../support/fetched.mjs'
+
+/**
+ * Servers of other Debian releases. None of them has Redis 6.2 or 7.2: 6.0 is older than what is promised, Redict 7.3 is the fork of 7.2.4, and what is on both
+ * sides of them stands for them.
+ *
+ * @type {readonly import('../support/fetched.mjs').DebianServer[]}
+ */
+const servers = [
+  { suite: 'bullseye', package: 'redis-server', ownLibc: false },
+  { suite: 'bookworm-backports', below: 'bookworm', package: 'redict-server', ownLibc: false },
+  { suite: 'trixie', package: 'redis-server', ownLibc: true },
+  { suite: 'experimental', below: 'sid', package: 'redis-server', ownLibc: true },
+  { suite: 'bookworm-backports', below: 'bookworm', package: 'valkey-server', ownLibc: false },
+  { suite: 'trixie', package: 'valkey-server', ownLibc: true },
+  { suite: 'forky', package: 'valkey-server', ownLibc: true },
+]
+
+/** What stands in for which package in the tests. */
+const clients = [
+  { name: 'ioredis', is: 'ioredis@5' },
+  { name: 'ioredis', is: 'iovalkey' },
+  { name: 'redis', is: 'redis@5' },
+]
+
+/** The conformance suite on one server, on a Cluster and over Redlock, and everything that hurts a server. */
+const ON_SERVERS = ['test/drivers/redis', 'test/drivers/redlock']
+/** Where every client is opened by the test file itself: other processes would open the installed one. */
+const THROUGH_CLIENTS = ['redis.test', 'redis-clients', 'redis-cluster', 'redis-replication', 'redlock.test'].map(
+  (each) => `test/drivers/${each}`,
+)
+const CLUSTER = { HOLDFAST_TEST_SERVERS: 'cluster' }
+
+/** @returns {import('../matrix.mjs').Row[]} */
+export const redisRows = () => [...servers.map(serverRow), ...clients.map(clientRow)]
+
+/** @param {import('../support/fetched.mjs').DebianServer} server */
+const serverRow = (server) => ({
+  words: ['redis', 'redlock', 'servers', server.package, server.suite],
+  async runs() {
+    const folder = await unpackedServer(server)
+    const path = `${folder}${delimiter}${process.env['PATH']}`
+    const env = { ...CLUSTER, PATH: path }
+    return [runOf('ioredis 6, redis 6', await versionOf(join(folder, 'redis-server')), ON_SERVERS, env)]
+  },
+})
+
+/** @param {{ name: string, is: string }} client */
+const clientRow = ({ name, is }) => ({
+  words: ['redis', 'redlock', 'clients', is],
+  async runs() {
+    const [bare = is] = is.split('@')
+    const folder = join(await installed(is.replace('@', '-'), is), 'node_modules', bare)
+    const { version } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'))
+    const env = { ...CLUSTER, HOLDFAST_TEST_CLIENT: `${name}=${folder}` }
+    return [runOf(`${bare} ${version}`, await versionOf('redis-server'), THROUGH_CLIENTS, env)]
+  },
+})
+
+/**
+ * @param {string} client
+ * @param {string} server
+ * @param {string[]} filters
+ * @param {Record<string, string>} env
+ * @returns {import('../matrix.mjs').Run}
+ */
+const runOf = (client, server, filters, env) => ({
+  head: [process.version, client, server, 'redis, redlock'],
+  node: process.execPath,
+  filters: filters.map((each) => `${root}${each}`),
+  env,
+})
+
+/** @param {string} program */
+async function versionOf(program) {
+  const { stdout } = await run(program, ['--version'])
+  const [, kind = 'redis', version = '?'] = /^(\w+) server v=(\S+)/.exec(stdout) ?? []
+  return `${kind} ${version}`
+}
