@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, it } from 'vitest'
-import { lockKeys, plainOfData, siblingKey, slotCounter, slotOf } from '../../src/drivers/support/redis-keys.ts'
+import {
+  lockKeys,
+  plainOfData,
+  routingKey,
+  siblingKey,
+  slotCounter,
+  slotOf,
+} from '../../src/drivers/support/redis-keys.ts'
 import { type Server, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
 
@@ -20,6 +27,17 @@ describe('redis keys', () => {
         const slot = slotOf(plain)
         assert.equal(plain, prefix + lockName)
         for (const key of [data, order, siblingKey(plain, 'f'), slotCounter(slot)]) assert.equal(slotOf(key), slot, key)
+      }),
+      { numRuns: 2_000 },
+    )
+  })
+
+  it('a client finds the node by a key of the same slot without an empty tag, of which not all clients think alike', () => {
+    fc.assert(
+      fc.property(prefixes, lockNames, (prefix, lockName) => {
+        const route = routingKey(prefix + lockName)
+        assert.equal(slotOf(route), slotOf(prefix + lockName))
+        assert.ok(!route.includes('{}'))
       }),
       { numRuns: 2_000 },
     )

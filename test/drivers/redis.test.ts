@@ -36,7 +36,7 @@ driverConformance({
 
 interface Opened {
   readonly client: Parameters<typeof redisDriver>[0]['client']
-  close(): void
+  close(): unknown
 }
 
 async function openThroughIoredis(url: string): Promise<Opened> {
@@ -49,7 +49,7 @@ async function openThroughNodeRedis(url: string): Promise<Opened> {
   const client = createClient({ url })
   client.on('error', () => {})
   await client.connect()
-  return { client, close: () => client.destroy() }
+  return { client, close: () => client.isOpen && client.destroy() }
 }
 
 interface OpenRedisStore extends ConformanceStore {

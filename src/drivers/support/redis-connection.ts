@@ -54,7 +54,7 @@ const isIoredis = (client: RedisClient): client is IoredisClient | IoredisCluste
   isFunction(client, 'call') && isFunction(client, 'duplicate') && 'isCluster' in client
 
 const isNodeRedis = (client: RedisClient): client is NodeRedisClient | NodeRedisCluster | NodeRedisSentinel =>
-  isFunction(client, 'sendCommand') && isFunction(client, 'duplicate')
+  isFunction(client, 'sendCommand') && (isFunction(client, 'duplicate') || isFunction(client, 'getMasterNode'))
 
 const isFunction = (client: object | undefined, name: string): boolean =>
   typeof (client as Record<string, unknown> | undefined)?.[name] === 'function'

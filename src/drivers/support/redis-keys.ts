@@ -36,6 +36,12 @@ export const rateKey = (prefix: string, name: string): string => `holdfast:rate:
 
 export const slotOf = (key: string): number => slotOfText(hashTag(key) ?? key)
 
+/**
+ * A key of the same slot that every client hashes as the server does. The library that clients have this from takes a tag that stands behind an empty one, `{}a}`,
+ * and node-redis 5 then goes from wrong node to wrong node until it gives up.
+ */
+export const routingKey = (key: string): string => (key.includes('{}') ? slotCounter(slotOf(key)) : key)
+
 /** What Redis Cluster hashes instead of the whole key: between the first `{` and the next `}`, if anything is there. */
 function hashTag(key: string): string | undefined {
   const open = key.indexOf('{')

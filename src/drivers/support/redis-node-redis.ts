@@ -1,4 +1,5 @@
 import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './redis-connection.ts'
+import { routingKey } from './redis-keys.ts'
 
 /** `createClient` of redis (node-redis), as far as it is used here. */
 export interface NodeRedisClient {
@@ -62,7 +63,7 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
     nodeOf(master.address, async () => (await client.nodeClient(master)) as NodeRedisClient)
   return {
     cluster: true,
-    command: (key, args) => client.sendCommand(key, false, [...args]),
+    command: (key, args) => client.sendCommand(routingKey(key), false, [...args]),
     nodes: async () => client.masters.map(nodeOfMaster),
     async nodeOfSlot(slot) {
       const master = client.slots[slot]?.master ?? client.masters[0]

@@ -112,7 +112,11 @@ async function openNodeRedis(
   // It goes on trying in the background.
   if (fast) connected.catch(() => {})
   else await connected
-  return { client, close: async () => client.destroy() }
+  const close = async (): Promise<void> => {
+    // Version 5 throws for a client that is closed.
+    if (client.isOpen) client.destroy()
+  }
+  return { client, close }
 }
 
 /** For the nodes that the Cluster names, of which no URL says anything. */
