@@ -99,7 +99,11 @@ function starter(root, name, ownLibc) {
       : []
   })
   const program = join(root, 'usr/bin', name)
-  if (!ownLibc) return `#!/bin/sh\nLD_LIBRARY_PATH="${folders.join(':')}" exec "${program}" "$@"\n`
+  // Debian's older ones load parts of their Lua from a folder, too.
+  const lua = folders.map((folder) => join(folder, 'lua/5.1/?.so')).join(';')
+  if (!ownLibc) {
+    return `#!/bin/sh\nLUA_CPATH="${lua};;" LD_LIBRARY_PATH="${folders.join(':')}" exec "${program}" "$@"\n`
+  }
   const loaders = ['lib64', 'usr/lib64', 'lib', 'usr/lib'].flatMap((each) => {
     const folder = join(root, each)
     return existsSync(folder)
