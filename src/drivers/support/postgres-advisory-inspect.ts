@@ -34,11 +34,14 @@ export function inspectLocks(
   const page = new Set(names.slice(0, pageSize))
   const next = names.length > pageSize ? names[pageSize - 1] : undefined
   return {
-    leases: leases.filter((lease) => page.has(lease.lockName)).sort((a, b) => a.fencingToken - b.fencingToken),
+    leases: leases.filter((lease) => page.has(lease.lockName)).sort(byNameThenToken),
     waiters: waiters.filter((waiter) => page.has(waiter.lockName)).sort((a, b) => a.waitingSinceMs - b.waitingSinceMs),
     ...(next !== undefined && { next }),
   }
 }
+
+const byNameThenToken = (a: LeaseRecord, b: LeaseRecord): number =>
+  a.lockName === b.lockName ? a.fencingToken - b.fencingToken : a.lockName < b.lockName ? -1 : 1
 
 /** The board says what is held or being asked for; the lock that the row is about says which of it is. */
 function entriesOf(row: Row): readonly BoardEntry[] {
