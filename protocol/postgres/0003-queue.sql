@@ -168,22 +168,25 @@ LANGUAGE sql AS $$
 $$;
 
 -- A bounded number of rows that ended some time ago goes away. The last step of a call: what it locks it waits for nobody to lock, and after it
--- nothing is waited for, so it takes part in no deadlock.
+-- nothing is waited for, so it takes part in no deadlock. It goes through the index in its order and stops: whatever the planner believes of how many have
+-- ended, it reads no more rows than it may take.
 -- Inputs: p_most. Outputs: events
 CREATE OR REPLACE FUNCTION holdfast_sweep(p_most INTEGER) RETURNS JSONB[]
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
 DECLARE
+  v_rows   TID[];
+  v_names  TEXT[];
   v_name   TEXT;
   v_events JSONB[];
   v_before TIMESTAMPTZ := clock_timestamp() - interval '5 seconds';
 BEGIN
-  DELETE FROM distributed_locks WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM distributed_locks WHERE expires_at < v_before AND NOT contended
-    ORDER BY expires_at LIMIT p_most FOR UPDATE SKIP LOCKED));
-  FOR v_name IN
-    SELECT lock_name FROM distributed_locks WHERE expires_at < v_before AND contended
-    ORDER BY expires_at LIMIT 4 FOR UPDATE SKIP LOCKED
-  LOOP
+  SELECT array_agg(ended.ctid) FILTER (WHERE NOT contended), array_agg(lock_name) FILTER (WHERE contended) INTO v_rows, v_names
+  FROM (
+    SELECT ctid, lock_name, contended FROM distributed_locks WHERE expires_at < v_before
+    ORDER BY expires_at LIMIT p_most FOR UPDATE SKIP LOCKED
+  ) AS ended;
+  DELETE FROM distributed_locks WHERE ctid = ANY (v_rows);
+  FOREACH v_name IN ARRAY coalesce(v_names[1 : 16], '{}') LOOP
     v_events := v_events || (SELECT a.events FROM holdfast_admit(v_name, false, NULL, NULL) AS a);
   END LOOP;
   -- Their own names' rows are gone: emptied by somebody.

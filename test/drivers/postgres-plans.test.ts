@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { describe, inject, it } from 'vitest'
+import { buffersOf, nodesOf, plansOf, treeOf } from '../../bench/support/postgres-plans.mjs'
+import { postgresDriver } from '../../src/drivers/postgres.ts'
+import { claimOn } from './postgres/scene.ts'
+
+/** A small form of bench/postgres-explain.mjs: the plans of the statements inside the functions, as they were carried out. */
+describe('postgres: plans', () => {
+  it('acquire, renew, release and sweep go by the indexes alone beside 20,000 expired and 2,000 live rows', async () => {
+    await using table = await openTable()
+    await table.fill({ expired: 20_000, live: 2_000 })
+    await table.client.query(`ANALYZE ${table.schema}.distributed_locks`)
+    await assertByIndex(table)
+  })
+
+  it('and so they do where the planner believes that the table is empty', async () => {
+    await using table = await openTable()
+    await table.client.query(`VACUUM ANALYZE ${table.schema}.distributed_locks`)
+    await table.fill({ expired: 5_000, live: 500 })
+    await assertByIndex(table)
+  })
+})
+
+async function assertByIndex({ client, schema }: Awaited<ReturnType<typeof openTable>>): Promise<void> {
+  const driver = postgresDriver({ client, schema })
+  for (const count of [1, 64]) {
+    const claims = Array.from({ length: count }, (_, index) => claimOn(`mine:${index}`))
+    const acquire = await plansOf(client, () => driver.acquire(claims))
+    const leases = claims.map((claim, index) => {
+      const answer = acquire.result[index]
+      assert.ok(answer && 'granted' in answer && answer.granted)
+      return { ...claim, fencingToken: answer.fencingToken }
+    })
+    const renew = await plansOf(client, () => driver.renew(leases))
+    const release = await plansOf(client, () => driver.release(leases))
+    const sweep = await plansOf(client, () => client.query('SELECT holdfast_sweep(32)'))
+    for (const [step, { plans }] of Object.entries({ acquire, renew, release, sweep })) {
+      assert.ok(plans.length > 0, `${step} has plans`)
+      for (const { plan, text } of plans) {
+        const said = `${step} of ${count}: ${text}\n${treeOf(plan)}`
+        for (const node of nodesOf(plan)) {
+          assert.notEqual(node['Node Type'], 'Seq Scan', said)
+          assert.ok((node['Rows Removed by Join Filter'] ?? 0) === 0, said)
+          assert.ok((node['Rows Removed by Filter'] ?? 0) <= 32, said)
+        }
+      }
+      // Some pages of the two indexes and of the table for each row, whether there are a thousand rows or a million.
+      const pages = plans.reduce((sum, { plan }) => sum + buffersOf(plan), 0)
+      const rows = step === 'sweep' ? 32 : count
+      assert.ok(pages <= 100 + 30 * rows, `${step} of ${count} touches ${pages} pages`)
+    }
+  }
+}
+
+/** One connection, as the plans are told to the one that caused them; the schema goes with it. */
+async function openTable() {
+  const schema = `plans_${randomBytes(6).toString('hex')}`
+  const client = new pg.Client(inject('servers').postgres ?? '')
+  await client.connect()
+  await postgresDriver({ client, schema }).inspect({})
+  // As it is inside the functions that sweep.
+  await client.query(`SET search_path TO ${schema}; SET enable_seqscan = off`)
+  return {
+    client,
+    schema,
+    async fill({ expired, live }: { expired: number; live: number }) {
+      const text = `INSERT INTO distributed_locks (lock_name, holder_id, acquired_at, expires_at, claim_id, fencing_token)
+        SELECT $2 || i, 'h', clock_timestamp(), clock_timestamp() + $3::interval, $2 || i, i FROM generate_series(1, $1) i`
+      await client.query(text, [expired, 'expired:', '-1 hour'])
+      await client.query(text, [live, 'live:', '1 hour'])
+    },
+    async [Symbol.asyncDispose]() {
+      await client.query(`SET client_min_messages = warning; DROP SCHEMA ${schema} CASCADE`)
+      await client.end()
+    },
+  }
+}
