@@ -7,52 +7,65 @@
 -- ARGV[2]     JSON: for each key the number of its policy, from 1, and how often to take the step at most (0: only look);
 --             or nothing, if that is the first policy and once for all of them
 --
--- Returns one list: for each key how often the step was taken, and then for each of its limits how many ms its moment is ahead now, as
--- text, since it has fractions. A step is taken under all limits or under none.
+-- Returns one list: for each key how often the step was taken, and then for each of its limits how many nanoseconds its moment is ahead now.
+-- A step is taken under all limits or under none.
 
 local policies = cjson.decode(ARGV[1])
 local chosen = ARGV[2] ~= '' and cjson.decode(ARGV[2])
 local time = redis.call('TIME')
 local nowMs = time[1] * 1000 + time[2] / 1000
-local floor, ceil, min, max, format = math.floor, math.ceil, math.min, math.max, string.format
+local call, pcall, tonumber = redis.call, redis.pcall, tonumber
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local reply, at = {}, 0
 
--- What is there in place of a rate, of whatever type, counts as nothing.
-local function momentsOf(kept)
-  local moments = {}
-  if type(kept) == 'string' then
-    for moment in string.gmatch(kept, '[^,]+') do table.insert(moments, tonumber(moment) or 0) end
-  end
-  return moments
+-- How far ahead a moment is. Further than full can only be a clock that was set back, or limits that were changed: it counts as full.
+local function ahead(moment, fullMs)
+  local ms = (tonumber(moment) or 0) - nowMs
+  if ms <= 0 then return 0 end
+  return ms < fullMs and ms or fullMs
 end
 
-local reply, at = {}, 0
-for i, key in ipairs(KEYS) do
-  local policy = policies[chosen and chosen[2 * i - 1] or 1]
-  local count = chosen and chosen[2 * i] or 1
-  local limits = #policy / 2
-  local kept = redis.pcall('GET', key)
-  local first = tonumber(kept)
-  local moments = first and limits == 1 and { first } or momentsOf(kept)
-  local used = {}
-  for j = 1, limits do
+-- Most rates have one limit, and this is what one costs.
+local function stepOne(key, count, stepMs, fullMs)
+  local usedMs = ahead(pcall('GET', key), fullMs)
+  local fits = floor((fullMs - usedMs) / stepMs)
+  if fits < count then count = fits end
+  if count > 0 then
+    usedMs = usedMs + count * stepMs
+    call('SET', key, nowMs + usedMs, 'PX', ceil(usedMs))
+  end
+  reply[at + 1], reply[at + 2] = count, ceil(usedMs * 1000000)
+  at = at + 2
+end
+
+local function stepAll(key, count, policy)
+  local kept = pcall('GET', key)
+  local nextMoment = string.gmatch(type(kept) == 'string' and kept or '', '[^,]+')
+  local used, moments, longestMs = {}, {}, 0
+  for j = 1, #policy / 2 do
     local stepMs, fullMs = policy[2 * j - 1], policy[2 * j]
-    -- Further ahead than full can only be a clock that was set back, or limits that were changed: it counts as full.
-    used[j] = min(max((moments[j] or 0) - nowMs, 0), fullMs)
+    used[j] = ahead(nextMoment(), fullMs)
     count = min(count, floor((fullMs - used[j]) / stepMs))
   end
   at = at + 1
   reply[at] = count
-  local longestMs = 0
-  for j = 1, limits do
+  for j = 1, #used do
     used[j] = used[j] + count * policy[2 * j - 1]
-    moments[j] = format('%.17g', nowMs + used[j])
+    moments[j] = string.format('%.17g', nowMs + used[j])
     longestMs = max(longestMs, used[j])
     at = at + 1
-    reply[at] = format('%.17g', used[j])
+    reply[at] = ceil(used[j] * 1000000)
   end
-  if count > 0 then
-    local value = limits == 1 and moments[1] or table.concat(moments, ',', 1, limits)
-    redis.call('SET', key, value, 'PX', format('%.0f', max(1, ceil(longestMs))))
+  if count > 0 then call('SET', key, table.concat(moments, ','), 'PX', ceil(longestMs)) end
+end
+
+for i, key in ipairs(KEYS) do
+  local policy = policies[chosen and chosen[2 * i - 1] or 1]
+  local count = chosen and chosen[2 * i] or 1
+  if #policy == 2 then
+    stepOne(key, count, policy[1], policy[2])
+  else
+    stepAll(key, count, policy)
   end
 end
 return reply

@@ -1,4 +1,5 @@
 import { Agenda } from './agenda.ts'
+import type { Receiver } from './batch.ts'
 import type { Clock } from './clock.ts'
 import type { Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
 import { ClosedError, OverloadError, UnsupportedError } from './errors.ts'
@@ -109,9 +110,14 @@ export class Holder {
     return this.link.inspect(query)
   }
 
-  consume(request: RateRequest): Promise<RateAnswer> {
+  consume(request: RateRequest, receiver: Receiver<RateAnswer>): void {
     this.#assertOpen()
-    return this.link.consume(request)
+    this.link.consume(request, receiver)
+  }
+
+  consumeAtOnce(request: RateRequest): RateAnswer | Promise<RateAnswer> | undefined {
+    this.#assertOpen()
+    return this.link.consumeAtOnce(request)
   }
 
   /** Gives up every claim, releases every lease, and resolves when nothing of it is under way any more. */

@@ -58,7 +58,7 @@ export class Link {
     this.#renewals = new Batch(clock, most, (renewals) => this.#list('renew', renewals, () => driver.renew(renewals)))
     this.#releases = new Batch(clock, most, (leases) => this.#releaseList(leases))
     this.#consumes = new Batch(clock, most, (requests) =>
-      this.#list('consume', requests, () => {
+      this.#list('consume', requests, async () => {
         if (driver.consume === undefined) throw unsupported(driver, 'rate')
         return driver.consume(requests)
       }),
@@ -81,8 +81,19 @@ export class Link {
     this.#releases.add(lease, receiver)
   }
 
-  consume(request: RateRequest): Promise<RateAnswer> {
-    return this.#consumes.ask(request)
+  consume(request: RateRequest, receiver: Receiver<RateAnswer>): void {
+    this.#consumes.add(request, receiver)
+  }
+
+  /**
+   * For a store inside the process, which has no round trip that a list could save: its answer, without a promise if it gave it so. Undefined for
+   * any other store.
+   */
+  consumeAtOnce(request: RateRequest): RateAnswer | Promise<RateAnswer> | undefined {
+    if (this.driver.capabilities.scope !== 'process' || this.driver.consume === undefined) return undefined
+    const answers = this.driver.consume([request])
+    const answer = Array.isArray(answers) && answers.length === 1 ? (answers[0] as RateAnswer | Error) : undefined
+    return answer === undefined || answer instanceof Error ? this.#consumeLate(request, answers) : answer
   }
 
   inspect(query: InspectQuery): Promise<InspectPage> {
@@ -142,6 +153,12 @@ export class Link {
     // Without wake-ups from the store, the process at least tells itself.
     if (!this.driver.capabilities.wake) for (const { lockName } of leases) this.listening.wake(lockName)
     return answers
+  }
+
+  async #consumeLate(request: RateRequest, answers: ReturnType<NonNullable<Driver['consume']>>): Promise<RateAnswer> {
+    const [answer] = await this.#list<RateAnswer>('consume', [request], async () => answers)
+    if (answer instanceof Error) throw answer
+    return answer as RateAnswer
   }
 
   /** A call with a list: whatever is no answer to one of its entries means that it is not known. */

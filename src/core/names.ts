@@ -14,8 +14,8 @@ export function checkHolderId(holderId: unknown): asserts holderId is string {
 }
 
 function checkText(argument: string, value: unknown, maxLength: number): void {
-  const rule = `a string of 1 to ${maxLength} characters, without NUL and without lone surrogates`
   if (typeof value !== 'string' || value.length === 0 || value.length > maxLength || !isStorable(value)) {
+    const rule = `a string of 1 to ${maxLength} characters, without NUL and without lone surrogates`
     throw new InvalidArgumentError(argument, value, rule)
   }
 }

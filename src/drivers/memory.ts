@@ -16,7 +16,7 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError } from '../core/errors.ts'
 import { admitted } from './support/admission.ts'
-import { answerTake, takeStep, takesOf } from './support/consume-step.ts'
+import { createRates } from './support/memory-rates.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -58,7 +58,10 @@ export function memoryDriver({ store = createMemoryStore() }: MemoryDriverOption
     acquire: (claims) => each(claims, store.acquire),
     renew: (renewals) => each(renewals, store.renew),
     release: (leases) => each(leases, store.release),
-    consume: async (requests) => (await each([requests], store.consume))[0] as RateAnswer[],
+    consume(requests) {
+      if (closed) throw new ClosedError('the memory driver is closed')
+      return store.consume(requests)
+    },
     inspect: async (query) => (await each([query], store.inspect))[0] as InspectPage,
     async listen(listener) {
       if (closed) throw new ClosedError('the memory driver is closed')
@@ -96,7 +99,7 @@ export interface MemoryStore {
 
 export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   const locks = new Map<string, Lock>()
-  const rates = new Map<string, readonly number[]>()
+  const rates = createRates(clock)
   const listeners = new Set<DriverListener>()
   /** One for all names: strictly rising, never below the clock in microseconds, and nothing to keep for a name that is idle. */
   let lastToken = 0
@@ -211,19 +214,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       return lease !== undefined
     },
 
-    consume(requests) {
-      const now = nowMs()
-      const answers = new Array<RateAnswer>(requests.length)
-      for (const take of takesOf(requests)) {
-        const taken = takeStep(take, rates.get(take.name) ?? [], now)
-        if (taken.count > 0) {
-          forgetIdleRates(now)
-          rates.set(take.name, taken.arrivalsMs)
-        }
-        answerTake(take, taken, answers)
-      }
-      return answers
-    },
+    consume: rates.consume,
 
     inspect({ lockName, prefix = '', after, pageSize = 100 }) {
       const names = [...locks.keys()]
@@ -244,16 +235,6 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
         ...(next !== undefined && { next }),
       }
     },
-  }
-
-  /** A rate that is used no more leaves nothing behind: a few old ones go with every step. */
-  function forgetIdleRates(now: number): void {
-    let looked = 0
-    for (const [name, arrivals] of rates) {
-      if (looked++ === 4) return
-      rates.delete(name)
-      if (arrivals.some((atMs) => atMs > now)) rates.set(name, arrivals)
-    }
   }
 }
 

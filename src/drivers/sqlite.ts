@@ -277,10 +277,10 @@ function releaseOne(
 
 function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken {
   const [row] = connection.all('rate', take.name) as { arrivals_ms: string }[]
-  const before = row === undefined ? [] : (JSON.parse(row.arrivals_ms) as number[])
-  const taken = takeStep(take, before, nowMs)
+  const arrivalsMs = row === undefined ? [] : (JSON.parse(row.arrivals_ms) as number[])
+  const taken = takeStep(take, arrivalsMs, nowMs)
   if (taken.count > 0) {
-    connection.run('set_rate', take.name, JSON.stringify(taken.arrivalsMs), Math.ceil(Math.max(...taken.arrivalsMs)))
+    connection.run('set_rate', take.name, JSON.stringify(arrivalsMs), Math.ceil(Math.max(...arrivalsMs)))
   }
   return taken
 }

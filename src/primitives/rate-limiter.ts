@@ -1,6 +1,6 @@
 import { checkSignal, checkWhole, waitMsFrom } from '../core/arguments.ts'
-import { type Clock, systemClock } from '../core/clock.ts'
-import type { RateLimit } from '../core/driver.ts'
+import { type Clock, type Instant, systemClock } from '../core/clock.ts'
+import type { RateAnswer, RateLimit, RateRequest } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, RateLimitedError } from '../core/errors.ts'
 import type { Holder } from '../core/holder.ts'
 import { checkLockName } from '../core/names.ts'
@@ -75,9 +75,13 @@ export class RateLimiter implements AsyncDisposable {
    * `StoreError` (not known whether it was taken), `InvalidArgumentError`, also for a cost that no limit could ever allow, `UnsupportedError`,
    * `ClosedError`. What was refused is not charged. A refusal is remembered until its time is up, so being over the limit costs no round trip.
    */
-  async consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
-    const cost = this.#checked(key, options)
-    return this.#take(key, cost)
+  consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
+    // Not an async function: the way of every call goes through here, and one promise is enough.
+    try {
+      return this.#take(key, this.#checked(key, options))
+    } catch (error) {
+      return Promise.reject(error)
+    }
   }
 
   /** As `consume`, and throws `RateLimitedError` instead of answering no. */
@@ -91,7 +95,10 @@ export class RateLimiter implements AsyncDisposable {
   async peek(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     const cost = this.#checked(key, options)
     const holder = this.#instance.holder ?? (await this.#instance.open())
-    return foreseen(await holder.consume({ name: key, cost: 0, limits: this.#limits }), cost, this.#limits)
+    const look = { name: key, cost: 0, limits: this.#limits }
+    const answer = await (holder.consumeAtOnce(look) ??
+      new Promise<RateAnswer>((answered, failed) => holder.consume(look, { answered, failed })))
+    return foreseen(answer, cost, this.#limits)
   }
 
   /**
@@ -128,13 +135,32 @@ export class RateLimiter implements AsyncDisposable {
     return this.#shares === undefined ? this.#ask(key, cost) : this.#shares.consume(key, cost)
   }
 
-  async #ask(key: string, cost: number): Promise<RateLimitResult> {
+  #ask(key: string, cost: number): Promise<RateLimitResult> {
     const refusal = this.#memory.refusal(key, cost)
-    if (refusal !== undefined) return refusal
-    const holder: Holder = this.#instance.holder ?? (await this.#instance.open())
-    const askedAt = this.#clock.now()
-    const result = resultFrom(await holder.consume({ name: key, cost, limits: this.#limits }), this.#limits)
-    if (!result.allowed) this.#memory.note(key, cost, askedAt, result)
+    if (refusal !== undefined) return Promise.resolve(refusal)
+    const { holder } = this.#instance
+    return holder === undefined ? this.#openAndAsk(key, cost) : this.#send(holder, key, cost)
+  }
+
+  async #openAndAsk(key: string, cost: number): Promise<RateLimitResult> {
+    return this.#send(await this.#instance.open(), key, cost)
+  }
+
+  #send(holder: Holder, key: string, cost: number): Promise<RateLimitResult> {
+    const request = { name: key, cost, limits: this.#limits }
+    const atOnce = holder.consumeAtOnce(request)
+    if (atOnce instanceof Promise) return atOnce.then((answer) => this.#received(request, answer))
+    if (atOnce !== undefined) return Promise.resolve(this.#received(request, atOnce))
+    return new Promise((resolve, failed) => {
+      const answered = (answer: RateAnswer, sent: Instant): void => resolve(this.#received(request, answer, sent))
+      holder.consume(request, { answered, failed })
+    })
+  }
+
+  /** `sent`: when the store was asked; now, if it was asked in this process. */
+  #received({ name, cost, limits }: RateRequest, answer: RateAnswer, sent?: Instant): RateLimitResult {
+    const result = resultFrom(answer, limits)
+    if (!result.allowed) this.#memory.note(name, cost, sent ?? this.#clock.now(), result)
     return result
   }
 

@@ -73,12 +73,16 @@ const spacingMs = ({ limit, periodMs }: RateLimit): number => periodMs / limit
 const fullMs = (limit: RateLimit): number => spacingMs(limit) * limit.burst
 
 export function resultFrom(answer: RateAnswer, limits: readonly RateLimit[]): RateLimitResult {
+  const standings: LimitStanding[] = []
+  for (let at = 0; at < limits.length; at += 1) {
+    standings.push(standing(limits[at] as RateLimit, answer.usedMs[at] as number))
+  }
   return {
     allowed: answer.allowed,
     remaining: answer.remaining,
     retryAfterSeconds: answer.retryAfterMs / 1_000,
     resetAfterSeconds: answer.resetAfterMs / 1_000,
-    limits: answer.usedMs.map((usedMs, at) => standing(limits[at] as RateLimit, usedMs)),
+    limits: standings,
   }
 }
 

@@ -25,6 +25,7 @@ function scene() {
   const driver: Driver = memoryDriver({ store })
   const counted: Driver = {
     ...driver,
+    capabilities: { ...driver.capabilities, scope: 'network' },
     consume: async (requests) => {
       lists.push(requests)
       return (await driver.consume?.(requests)) ?? []

@@ -43,21 +43,23 @@ export interface Taken {
 export function takesOf(requests: readonly RateRequest[]): Take[] {
   const takes: Take[] = []
   const lastOf = new Map<string, Take>()
-  let policy: Policy | undefined
   for (let index = 0; index < requests.length; index += 1) {
-    const { name, cost, limits } = requests[index] as RateRequest
-    const last = lastOf.get(name)
-    if (last !== undefined && last.policy.limits === limits && last.policy.cost === cost) {
+    const request = requests[index] as RateRequest
+    const last = lastOf.get(request.name)
+    if (last !== undefined && last.policy.limits === request.limits && last.policy.cost === request.cost) {
       last.indexes.push(index)
       continue
     }
-    // Mostly all of a list come from one limiter, and have the very same object.
-    if (policy === undefined || policy.limits !== limits || policy.cost !== cost) policy = policyOf(cost, limits)
-    const take = { name, policy, indexes: [index] }
-    lastOf.set(name, take)
+    const take = { name: request.name, policy: policyFor(request), indexes: [index] }
+    lastOf.set(request.name, take)
     takes.push(take)
   }
   return takes
+}
+
+function policyFor({ cost, limits }: RateRequest): Policy {
+  if (latest.limits !== limits || latest.cost !== cost) latest = policyOf(cost, limits)
+  return latest
 }
 
 function policyOf(cost: number, limits: readonly RateLimit[]): Policy {
@@ -77,22 +79,38 @@ function policyOf(cost: number, limits: readonly RateLimit[]): Policy {
 /** A moment of today in milliseconds is kept by a double to a quarter of a microsecond, and the errors of a whole burst may add up. */
 const ROUNDING_MS = 1
 
-/** For stores that count in this process. `arrivalsMs` are the moments that are kept, those to keep come back. */
-export function takeStep(
-  take: Take,
-  arrivalsMs: readonly number[],
-  nowMs: number,
-): Taken & { arrivalsMs: readonly number[] } {
-  const { stepsMs, fullsMs } = take.policy
-  let count = countOf(take)
-  // Further ahead than full can only be a clock that was set back, or limits that were changed: it counts as full.
-  const beforeMs = fullsMs.map((fullMs, at) => Math.min(Math.max((arrivalsMs[at] ?? 0) - nowMs, 0), fullMs))
+/** Mostly all requests come from one limiter, and have the very same object for their limits. */
+let latest: Policy = policyOf(1, [])
+
+/** For stores that count in this process. `arrivalsMs` are the moments that are kept; they are moved if anything was taken. */
+export const takeStep = (take: Take, arrivalsMs: number[], nowMs: number): Taken =>
+  step(take.policy, countOf(take), arrivalsMs, nowMs)
+
+/** The same for a single request. */
+export function consumeStep(request: RateRequest, arrivalsMs: number[], nowMs: number): RateAnswer {
+  const policy = policyFor(request)
+  const { count, usedMs } = step(policy, policy.cost === 0 ? 0 : 1, arrivalsMs, nowMs)
+  return answerOf(policy, count === 1 || policy.cost === 0, usedMs, 0)
+}
+
+function step({ stepsMs, fullsMs }: Policy, most: number, arrivalsMs: number[], nowMs: number): Taken {
+  const usedMs: number[] = []
+  let count = most
   for (let at = 0; at < stepsMs.length; at += 1) {
-    const fits = Math.floor(((fullsMs[at] as number) - (beforeMs[at] as number)) / (stepsMs[at] as number))
-    if (fits < count) count = fits
+    const fullMs = fullsMs[at] as number
+    // Further ahead than full can only be a clock that was set back, or limits that were changed: it counts as full.
+    const aheadMs = Math.min(Math.max((arrivalsMs[at] ?? 0) - nowMs, 0), fullMs)
+    usedMs.push(aheadMs)
+    count = Math.min(count, Math.floor((fullMs - aheadMs) / (stepsMs[at] as number)))
   }
-  const usedMs = beforeMs.map((ms, at) => ms + count * (stepsMs[at] as number))
-  return { count, usedMs, arrivalsMs: usedMs.map((ms) => nowMs + ms) }
+  if (count === 0) return { count, usedMs }
+  for (let at = 0; at < stepsMs.length; at += 1) {
+    const aheadMs = (usedMs[at] as number) + count * (stepsMs[at] as number)
+    usedMs[at] = aheadMs
+    arrivalsMs[at] = nowMs + aheadMs
+  }
+  if (arrivalsMs.length > stepsMs.length) arrivalsMs.length = stepsMs.length
+  return { count, usedMs }
 }
 
 /** Writes the answer of each of the take's requests to its place. */
@@ -111,15 +129,15 @@ export function answerTake(
 /** As it was before the last so many steps were taken. */
 function answerOf(policy: Policy, allowed: boolean, afterMs: readonly number[], laterSteps: number): RateAnswer {
   const { stepsMs, fullsMs, spacingsMs } = policy
-  const usedMs = new Array<number>(stepsMs.length)
+  const usedMs =
+    laterSteps === 0 ? afterMs : afterMs.map((ms, at) => Math.max(0, ms - laterSteps * (stepsMs[at] as number)))
   let remaining = Number.POSITIVE_INFINITY
   let retryAfterMs = 0
   let resetAfterMs = 0
   for (let at = 0; at < stepsMs.length; at += 1) {
     const stepMs = stepsMs[at] as number
     const fullMs = fullsMs[at] as number
-    const ms = Math.max(0, (afterMs[at] as number) - laterSteps * stepMs)
-    usedMs[at] = ms
+    const ms = usedMs[at] as number
     remaining = Math.min(remaining, Math.max(0, Math.floor((fullMs - ms) / (spacingsMs[at] as number))))
     if (!allowed) retryAfterMs = Math.max(retryAfterMs, ms + stepMs - fullMs)
     resetAfterMs = Math.max(resetAfterMs, ms)

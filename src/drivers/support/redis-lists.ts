@@ -85,13 +85,17 @@ interface Part {
 }
 
 /** Indexes, by slot where that matters, in bounded parts and in their order. */
-export function chunksOf<Request>(requests: readonly Request[], slotOfRequest: (request: Request) => number): Part[] {
+export function chunksOf<Request>(
+  requests: readonly Request[],
+  slotOfRequest: (request: Request) => number,
+  mostEntries = MOST_ENTRIES,
+): Part[] {
   const open = new Map<number, Part>()
   const parts: Part[] = []
   requests.forEach((request, index) => {
     const slot = slotOfRequest(request)
     const part = open.get(slot)
-    if (part !== undefined && part.indexes.length < MOST_ENTRIES) {
+    if (part !== undefined && part.indexes.length < mostEntries) {
       part.indexes.push(index)
       return
     }

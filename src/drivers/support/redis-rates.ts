@@ -12,7 +12,8 @@ export async function consume(
 ): Promise<(RateAnswer | Error)[]> {
   const answers = new Array<RateAnswer | Error>(requests.length)
   const takes = takesOf(requests)
-  const chunks = chunksOf(takes, ({ name }) => (connection.cluster ? slotOf(rateKey(prefix, name)) : 0))
+  const slotOfTake = ({ name }: Take): number => (connection.cluster ? slotOf(rateKey(prefix, name)) : 0)
+  const chunks = chunksOf(takes, slotOfTake, MOST_ENTRIES)
   await Promise.all(
     chunks.map(async ({ indexes }) => {
       const part = indexes.map((index) => takes[index] as Take)
@@ -26,6 +27,9 @@ export async function consume(
   )
   return answers
 }
+
+/** A part of a list at a time: while the server works on one, the client reads or writes the other. */
+const MOST_ENTRIES = 32
 
 function policyArgs(takes: readonly Take[]): [policies: string, chosen: string] {
   const policies: Policy[] = []
@@ -50,7 +54,7 @@ function answerAll(
   let at = 0
   for (const take of takes) {
     const count = Number(reply[at])
-    const usedMs = take.policy.limits.map((_, index) => Number(reply[at + 1 + index]))
+    const usedMs = take.policy.limits.map((_, index) => Number(reply[at + 1 + index]) / 1_000_000)
     at += 1 + usedMs.length
     answerTake(take, { count, usedMs }, answers)
   }

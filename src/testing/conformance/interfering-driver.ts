@@ -91,7 +91,7 @@ export function interferingDriver(real: Driver): InterferingDriver {
     ...(real.listen && { listen: (listener: DriverListener) => call('listen', 1, () => listen(listener)) }),
     ...(consume && {
       consume: (requests: Parameters<typeof consume>[0]) =>
-        call('consume', requests.length, () => consume.call(real, requests)),
+        call('consume', requests.length, async () => consume.call(real, requests)),
     }),
     close: () => real.close(),
   }
