@@ -7,10 +7,11 @@
 -- ARGV[1]                'acquire' | 'renew' | 'release'
 -- ARGV[2]                where this client is told of grants; a sharded channel if it has a hash tag, which is then of the keys' slot
 -- ARGV[3]                '1' if the client listens there now, so that "no receivers" will mean that it is gone; else '0'
--- ARGV[4 …]              for each entry four (acquire), three (renew) or two (release):
+-- ARGV[4 …]              for each entry one or four (acquire), three (renew) or two (release):
 --   acquire              id, ttlMs, tail, rest     tail: the JSON text `"holder"` or `"holder",{metadata}`
 --                                                  rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, proposed]:
 --                                                  mode 0 exclusive, 1 shared; limit 0 none; proposed: a token chosen by the client (Redlock), 0 none
+--                                                  If all of a list are alike but for the id, the last three stand only in the first entry
 --   renew                id, token, ttlMs
 --   release              id, token                 token '': whatever the claim has
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
@@ -38,6 +39,8 @@ local n = (#KEYS - 1) / 3
 local answers = { 0 }
 local lastToken, tokenMoved, left
 local nowUs, nowMs
+-- Acquire: whether all entries are alike but for the id.
+local alike = #ARGV < 3 + 4 * n
 
 local function readClock()
   local time = call('TIME')
@@ -56,15 +59,17 @@ if operation == 'acquire' then
     left = {}
   else
     local since = ',' .. string.format('%.0f', nowMs) .. ','
+    local ttlMs, tail, rest = ARGV[5], ARGV[6], ARGV[7]
     lastToken = tonumber(pcall('GET', KEYS[1])) or 0
     for i = 1, n do
-      local at = 4 * i
-      local plain, rest = KEYS[1 + i], ARGV[at + 3]
+      local at = alike and i > 1 and i + 6 or 4 * i
+      local plain = KEYS[1 + i]
+      if not alike then ttlMs, tail, rest = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3] end
       -- Whoever comes later in the list for the same name must not overtake one that is left.
       if not (left and left[plain]) and (rest == '' or (string.byte(rest, 2) == 48 and sub(rest, -3) == ',0]')) then
         local token = math.max(lastToken + 1, nowUs)
-        local text = '[' .. ARGV[at] .. ',' .. string.format('%.0f', token) .. since .. ARGV[at + 2] .. ']'
-        if call('SET', plain, text, 'NX', 'PX', ARGV[at + 1]) then
+        local text = '[' .. ARGV[at] .. ',' .. string.format('%.0f', token) .. since .. tail .. ']'
+        if call('SET', plain, text, 'NX', 'PX', ttlMs) then
           lastToken, tokenMoved = token, true
           answers[1 + i] = token
         end
@@ -89,13 +94,19 @@ elseif operation == 'renew' then
 elseif call('EXISTS', unpack(KEYS, n + 2, 2 * n + 1)) > 0 then
   left = true
 else
+  local ours = {}
   for i = 1, n do
-    local at = 2 * i + 2
+    local at, plain = 2 * i + 2, KEYS[1 + i]
     local head = '[' .. ARGV[at] .. ','
     if ARGV[at + 1] ~= '' then head = head .. ARGV[at + 1] .. ',' end
-    local text = pcall('GET', KEYS[1 + i])
-    answers[1 + i] = type(text) == 'string' and sub(text, 1, #head) == head and call('DEL', KEYS[1 + i]) or 0
+    local text = pcall('GET', plain)
+    answers[1 + i] = 0
+    -- The same lease twice in one list ends once.
+    if type(text) == 'string' and sub(text, 1, #head) == head and not ours[plain] then
+      answers[1 + i], ours[plain], ours[#ours + 1] = 1, true, plain
+    end
   end
+  if ours[1] then call('DEL', unpack(ours)) end
 end
 
 if tokenMoved then call('SET', KEYS[1], string.format('%.0f', lastToken)) end
@@ -368,8 +379,10 @@ for i = 1, n do
   if not answers[1 + i] then
     local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
     if operation == 'acquire' then
-      local rest = ARGV[4 * i + 3] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[4 * i + 3])
-      answers[1 + i] = acquire(plain, data, order, ARGV[4 * i], tonumber(ARGV[4 * i + 1]), ARGV[4 * i + 2], rest)
+      local at = alike and 4 or 4 * i
+      local id = alike and i > 1 and ARGV[i + 6] or ARGV[4 * i]
+      local rest = ARGV[at + 3] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[at + 3])
+      answers[1 + i] = acquire(plain, data, order, id, tonumber(ARGV[at + 1]), ARGV[at + 2], rest)
     elseif operation == 'renew' then
       answers[1 + i] = renew(plain, data, order, ARGV[3 * i + 1], ARGV[3 * i + 2], tonumber(ARGV[3 * i + 3]))
     else

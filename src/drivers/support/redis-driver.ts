@@ -14,7 +14,7 @@ import type { RedisConnection } from './redis-connection.ts'
 import { closedError, inTime } from './redis-errors.ts'
 import { acquireArgs, idText, readAcquire, strange, type TokenRefusal } from './redis-format.ts'
 import { inspect, show } from './redis-inspect.ts'
-import { type Chunk, type ListParts, runLeases, sendList } from './redis-lists.ts'
+import { type Chunk, type ListParts, MOST_ENTRIES, runLeases, sendList } from './redis-lists.ts'
 import { consume } from './redis-rates.ts'
 import { ballotRunner, type VoteGuard } from './redis-scripts.ts'
 import { monotonicMs, Waking } from './redis-waking.ts'
@@ -74,9 +74,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     const askedMs = monotonicMs()
     const found = waking.address(slot)
     const address = found instanceof Promise ? await found : found
-    const entries = requests.map((claim) => acquireArgs(claim, 0))
     for (const claim of requests) if (claim.waitMs > 0) waking.asks(claim)
-    const reply = await runLeases(parts, 'acquire', chunk, entries, address).catch((error: unknown) => {
+    const reply = await runLeases(parts, 'acquire', chunk, acquireArgs(requests), address).catch((error: unknown) => {
       for (const claim of requests) waking.asked(claim, 0)
       throw error
     })
@@ -126,6 +125,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
   return {
     name: 'redis',
     capabilities: redisCapabilities,
+    // Lists of this length go out at once and overlap: while the server works on one, the client reads the answers to another.
+    ...(!connection.cluster && { listLength: MOST_ENTRIES }),
     connection,
 
     async acquire(claims) {
@@ -139,8 +140,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       const ballots = claims.map((claim, index) => ({ ...claim, waitMs: 0, token: tokens[index] as number }))
       const byBallot = { ...parts, bySlot: true }
       return sendList<Claim & { token: number }, AcquireAnswer | TokenRefusal>(byBallot, ballots, async (chunk) => {
-        const entries = chunk.requests.map((claim) => acquireArgs(claim, claim.token))
-        const [nowMs, ...replies] = await runLeases(byBallot, 'acquire', chunk, entries, undefined, run)
+        const args = acquireArgs(chunk.requests)
+        const [nowMs, ...replies] = await runLeases(byBallot, 'acquire', chunk, args, undefined, run)
         return chunk.requests.map((claim, index) => readAcquire(claim, nowMs, replies[index]))
       })
     },
@@ -153,12 +154,12 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     async renew(renewals) {
       assertOpen()
       return sendList<Renewal, RenewAnswer>(parts, renewals, async (chunk) => {
-        const entries = chunk.requests.map((each) => [
+        const args = chunk.requests.flatMap((each) => [
           idText(each.claimId),
           `${each.fencingToken}`,
           `${Math.ceil(each.ttlMs)}`,
         ])
-        const [, ...replies] = await runLeases(parts, 'renew', chunk, entries)
+        const [, ...replies] = await runLeases(parts, 'renew', chunk, args)
         return replies.map((reply) => (Number(reply) === 1 ? 'renewed' : 'lost'))
       })
     },
@@ -167,9 +168,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       assertOpen()
       return sendList<LeaseRef, boolean>(parts, leases, async (chunk) => {
         for (const lease of chunk.requests) waking.waitsNoMore(lease)
-        const entries = chunk.requests.map(releaseArgs)
-        const [, ...replies] = await runLeases(parts, 'release', chunk, entries)
-        return replies.map((reply) => Number(reply) === 1)
+        const reply = await runLeases(parts, 'release', chunk, releaseArgs(chunk.requests))
+        return chunk.requests.map((_, index) => Number(reply[1 + index]) === 1)
       })
     },
 
@@ -215,18 +215,21 @@ async function confirmed(
   const seen = Number(await inTime('wait for replicas', timeoutMs + parts.timeoutMs, ask))
   if (seen >= count) return answers
   const granted = chunkWhere(chunk, isGrant)
-  const entries = granted.requests.map(({ lockName, claimId }) => releaseArgs({ lockName, claimId }))
-  await runLeases(parts, 'release', granted, entries)
+  const whatever = granted.requests.map(({ lockName, claimId }) => ({ lockName, claimId }))
+  await runLeases(parts, 'release', granted, releaseArgs(whatever))
   return answers.map((answer, index) => {
     if (!isGrant(chunk.requests[index] as Claim, index)) return answer
     return new StoreError(`${seen} of ${count} replicas confirmed the grant within ${timeoutMs} ms: it was given back`)
   })
 }
 
-const releaseArgs = ({ claimId, fencingToken }: LeaseRef): string[] => [
-  idText(claimId),
-  fencingToken === undefined ? '' : `${fencingToken}`,
-]
+function releaseArgs(leases: readonly LeaseRef[]): string[] {
+  const args: string[] = []
+  for (const { claimId, fencingToken } of leases) {
+    args.push(idText(claimId), fencingToken === undefined ? '' : `${fencingToken}`)
+  }
+  return args
+}
 
 const chunkWhere = (chunk: Chunk<Claim>, keep: (claim: Claim, index: number) => boolean): Chunk<Claim> => ({
   ...chunk,

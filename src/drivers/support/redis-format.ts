@@ -6,16 +6,40 @@ import { StoreError } from '../../core/errors.ts'
 /** A claim's id in the store is its JSON text: nothing in it can end it early. */
 export const idText = (claimId: string): string => JSON.stringify(claimId)
 
-/** What leases.lua is told of a claim. `proposed`: a token of the client's own choice, for Redlock; 0: the server chooses. */
-export function acquireArgs(claim: Claim, proposed: number): [id: string, ttlMs: string, tail: string, rest: string] {
-  const { claimId, mode, limit = 0, permits, ttlMs, waitMs, holderId, metadata } = claim
+/** A claim as leases.lua is told of it. `token`: of the client's own choice, for Redlock; else the server chooses. */
+export type ProposedClaim = Claim & { readonly token?: number }
+
+/** What leases.lua is told of these claims. What they have in common, as claims made alike do, is said once: arguments are what a list costs most. */
+export function acquireArgs(claims: readonly ProposedClaim[]): string[] {
+  const [first] = claims
+  const args: string[] = []
+  const alike = first !== undefined && claims.every((claim) => isLike(claim, first))
+  for (const claim of claims) {
+    args.push(idText(claim.claimId))
+    if (!alike || claim === first) args.push(...termsOf(claim))
+  }
+  return args
+}
+
+const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
+  one.ttlMs === other.ttlMs &&
+  one.holderId === other.holderId &&
+  one.mode === other.mode &&
+  one.waitMs === other.waitMs &&
+  one.limit === other.limit &&
+  one.permits === other.permits &&
+  one.metadata === other.metadata &&
+  one.token === other.token
+
+function termsOf(claim: ProposedClaim): [ttlMs: string, tail: string, rest: string] {
+  const { mode, limit = 0, permits, ttlMs, waitMs, holderId, metadata, token = 0 } = claim
   const holder = JSON.stringify(holderId)
   const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
-  const isPlain = mode === 'exclusive' && waitMs === 0 && proposed === 0
+  const isPlain = mode === 'exclusive' && waitMs === 0 && token === 0
   // Redis counts in whole milliseconds. A lease that lasts a little longer than is known of it is safe; a shorter one is not.
   const wait = Math.ceil(waitMs)
-  const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${proposed}]`
-  return [idText(claimId), `${Math.ceil(ttlMs)}`, tail, rest]
+  const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${token}]`
+  return [`${Math.ceil(ttlMs)}`, tail, rest]
 }
 
 /** A node's "no" to the token that a client proposed. */

@@ -41,7 +41,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
       'a client without keyPrefix; give the driver a `prefix` instead, which other clients of the same lock can be told'
     throw new InvalidArgumentError('client.options.keyPrefix', keyPrefix, rule)
   }
-  const command = (_key: string, [name = '', ...rest]: readonly string[]) => client.call(name, ...rest)
+  const command = (_key: string, args: readonly string[]) => client.call(...(args as CommandArgs))
   if (!isCluster(client)) {
     const node = nodeOf(client)
     return { cluster: false, command, nodes: async () => [node], nodeOfSlot: async () => node }
@@ -61,13 +61,16 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
   }
 }
 
+/** Every command has a name. */
+type CommandArgs = [string, ...string[]]
+
 const isCluster = (client: IoredisClient | IoredisCluster): client is IoredisCluster => client.isCluster
 
 function nodeOf(client: IoredisClient): RedisNode {
   const { host = '127.0.0.1', port = 6379 } = client.options
   return {
     id: `${host}:${port}`,
-    command: ([name = '', ...rest]) => client.call(name, ...rest),
+    command: (args) => client.call(...(args as CommandArgs)),
     subscriber: (events) => openSubscriber(client, events),
   }
 }

@@ -51,7 +51,7 @@ export async function runLeases(
   { connection, prefix, bySlot = connection.cluster }: ListParts,
   operation: 'acquire' | 'renew' | 'release',
   { requests, slot }: Chunk<{ readonly lockName: string }>,
-  entries: readonly (readonly string[])[],
+  entryArgs: readonly string[],
   address: { readonly channel: string; readonly hears: 0 | 1 } = NOWHERE,
   run: typeof runScript = runScript,
 ): Promise<readonly [nowMs: number, ...replies: unknown[]]> {
@@ -66,7 +66,7 @@ export async function runLeases(
   }
   const keyCount = args.length
   args.push(operation, address.channel, address.hears === 1 ? '1' : '0')
-  for (const entry of entries) args.push(...entry)
+  for (const arg of entryArgs) args.push(arg)
   try {
     const reply = (await run(connection, protocolScript('leases.lua'), keyCount, args)) as [number, ...unknown[]]
     // With ioredis' `stringNumbers` numbers come as text, here and in every answer.
@@ -107,4 +107,4 @@ export function chunksOf<Request>(
 }
 
 /** How much one script may do, so that a long list does not hold the server up for long. */
-const MOST_ENTRIES = 128
+export const MOST_ENTRIES = 128
