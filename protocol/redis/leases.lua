@@ -170,7 +170,10 @@ end
 
 -- How many permits are out, after those that ran out are gone.
 local function permitsOut(data, order)
+  local out = tonumber(redis.call('HGET', data, 'n')) or 0
+  if out == 0 then return 0 end
   local over = redis.call('ZRANGEBYSCORE', order, -nowMs, '(0', 'LIMIT', 0, MOST_STEPS)
+  if not over[1] then return out end
   for _, member in ipairs(over) do dropShared(data, order, member) end
   return tonumber(redis.call('HGET', data, 'n')) or 0
 end
@@ -228,13 +231,12 @@ end
 
 -- Gives the lock to those at the front of the queue who fit. A grant that nobody asks for at this moment lasts no longer than the
 -- waiter's place would have: a waiter that is paused delays those behind it by no more than a dead one.
+-- `text` is what plain holds; `freed` says that it is to be taken away, which a lease that takes its place does as well.
 -- Returns the plain text, the permits out, the waiter who is first then, and the token of `ownId` if that was among the granted.
-local function advance(plain, data, order, ownId)
+local function advance(plain, data, order, text, freed, ownId)
   local out = permitsOut(data, order)
-  local text = plainText(plain)
-  if text == SHARED and out == 0 then
-    redis.call('DEL', plain)
-    text = false
+  if freed or (text == SHARED and out == 0) then
+    text, freed = false, true
   end
   local first
   for _ = 1, MOST_STEPS do
@@ -255,11 +257,24 @@ local function advance(plain, data, order, ownId)
     end
     dropWaiter(data, order, member)
     if not gone then
+      if freed and mode == 1 then redis.call('DEL', plain) end
+      freed = false
       local lease = writeLease(plain, data, order, id, mode, limit, permits, waiter[9], ttlMs, token)
       if isOwn then return lease, out, nil, token end
-      if mode == 0 then text = lease else out = out + permits text = text or SHARED end
+      if mode == 0 then
+        text = lease
+        -- Nobody else fits beside it, and whoever gives back need not know who is first now.
+        if not ownId then
+          if redis.call('EXISTS', order) == 0 then redis.call('DEL', data) end
+          return
+        end
+      else
+        out = out + permits
+        text = text or SHARED
+      end
     end
   end
+  if freed then redis.call('DEL', plain) end
   if not first then keepFor(data, order, 0) end
   return text, out, first
 end
@@ -301,12 +316,12 @@ end
 
 local function acquire(plain, data, order, id, ttlMs, tail, rest)
   local mode, limit, permits, waitMs, proposed = unpack(rest)
-  local own = plainText(plain)
-  if own and begins(own, '[' .. id .. ',') then
+  local plainNow = plainText(plain)
+  if plainNow and begins(plainNow, '[' .. id .. ',') then
     redis.call('PEXPIRE', plain, textOf(ttlMs))
-    return { 'y', own }
+    return { 'y', plainNow }
   end
-  own = ownShared(data, order, id)
+  local own = mode == 1 and ownShared(data, order, id)
   if own then
     endShared(plain, data, order, id, ttlMs)
     return { 'y', own }
@@ -328,7 +343,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   local place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, tonumber(ARGV[3]), ARGV[2], tail })
   if before then redis.call('HSET', data, member, place) end
 
-  local text, out, first, granted = advance(plain, data, order, id)
+  local text, out, first, granted = advance(plain, data, order, plainNow, false, id)
   if granted then return granted end
   if not first and fits(mode, limit, permits, text, out) then
     local refused = refusedToken(proposed)
@@ -338,13 +353,16 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     return token
   end
   if waitMs == 0 then return refusal(plain, data, order, text, -1, nil) end
-  if not before then
-    local seq = redis.call('HINCRBY', data, 'seq', 1)
+  local seq
+  if before then
+    seq = redis.call('ZSCORE', order, member)
+  else
+    seq = redis.call('HINCRBY', data, 'seq', 1)
     redis.call('HSET', data, member, place)
     redis.call('ZADD', order, seq, member)
   end
   keepFor(data, order, waitMs)
-  local ahead = redis.call('ZCOUNT', order, '(0', '(' .. redis.call('ZSCORE', order, member))
+  local ahead = first and redis.call('ZCOUNT', order, '(0', '(' .. seq) or 0
   return refusal(plain, data, order, text, ahead, first)
 end
 
@@ -354,16 +372,19 @@ local function renew(plain, data, order, id, token, ttlMs)
     endShared(plain, data, order, id, ttlMs)
     return 1
   end
-  advance(plain, data, order)
+  advance(plain, data, order, plainText(plain), false)
   return 0
 end
 
 local function release(plain, data, order, id, token)
   local head = '[' .. id .. ','
   if token ~= '' then head = head .. token .. ',' end
-  local ended = 0
   local text = plainText(plain)
-  if text and begins(text, head) then ended = redis.call('DEL', plain) end
+  if text and begins(text, head) then
+    advance(plain, data, order, text, true)
+    return 1
+  end
+  local ended = 0
   local own = ownShared(data, order, id)
   if own and begins(own, head) then
     dropShared(data, order, 'l' .. id)
@@ -371,7 +392,7 @@ local function release(plain, data, order, id, token)
     ended = 1
   end
   dropWaiter(data, order, 'w' .. id)
-  advance(plain, data, order)
+  advance(plain, data, order, plainText(plain), false)
   return ended
 end
 
