@@ -40,6 +40,7 @@ const DEBIAN_PACKAGES = {
   'redis-server': 'redis-server',
   postgres: 'postgresql',
   initdb: 'postgresql',
+  pg_basebackup: 'postgresql',
   pgbouncer: 'pgbouncer',
 } as const
 

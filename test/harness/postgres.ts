@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { findBinaries } from './binaries.ts'
 import type { ShiftedClock } from './clock-shim.ts'
-import { makeFolder } from './folders.ts'
+import { type Folder, makeFolder } from './folders.ts'
 import { freePort } from './ports.ts'
 import { launch, type Server } from './server-process.ts'
 import { askPostgres } from './wire.ts'
@@ -16,33 +16,43 @@ export interface PostgresOptions {
 }
 
 /** A PostgreSQL of its own, with one superuser `postgres` who needs no password. */
-export async function startPostgres({ settings, clock }: PostgresOptions = {}): Promise<Server> {
-  const binaries = await findBinaries(['postgres', 'initdb'])
-  const port = await freePort()
+export async function startPostgres(options: PostgresOptions = {}): Promise<Server> {
+  const args = ['-A', 'trust', '-U', 'postgres', '-E', 'UTF8', '--locale=C', '--no-sync', '--no-instructions']
+  return startOn(await makeData('initdb', args), options)
+}
+
+/** A streaming replica that can be read from, and promoted (`SELECT pg_promote()`). It reaches its primary by this port, a proxy's perhaps. */
+export async function startPostgresReplica(primaryPort: number, options: PostgresOptions = {}): Promise<Server> {
+  const primary = ['-h', '127.0.0.1', '-p', String(primaryPort), '-U', 'postgres']
+  const args = [...primary, '-X', 'stream', '--checkpoint=fast', '--no-sync', '--write-recovery-conf']
+  return startOn(await makeData('pg_basebackup', args), options)
+}
+
+interface DataFolder {
+  readonly folder: Folder
+  readonly data: string
+}
+
+async function makeData(command: 'initdb' | 'pg_basebackup', args: readonly string[]): Promise<DataFolder> {
+  const binary = (await findBinaries([command]))[command]
   const folder = makeFolder('postgres')
   const user = unprivilegedUser()
   const data = join(folder.path, 'data')
   if (user) chownSync(folder.path, user.uid, user.gid)
   try {
-    const args = [
-      '-D',
-      data,
-      '-A',
-      'trust',
-      '-U',
-      'postgres',
-      '-E',
-      'UTF8',
-      '--locale=C',
-      '--no-sync',
-      '--no-instructions',
-    ]
-    const env = { ...process.env, ...binaries.initdb.env, LC_ALL: 'C' }
-    await promisify(execFile)(binaries.initdb.path, args, { ...user, env, cwd: folder.path, timeout: 60_000 })
+    const env = { ...process.env, ...binary.env, LC_ALL: 'C' }
+    const options = { ...user, env, cwd: folder.path, timeout: 60_000 }
+    await promisify(execFile)(binary.path, ['-D', data, ...args], options)
   } catch (error) {
     folder.remove()
     throw error
   }
+  return { folder, data }
+}
+
+async function startOn({ folder, data }: DataFolder, { settings, clock }: PostgresOptions): Promise<Server> {
+  const binary = (await findBinaries(['postgres'])).postgres
+  const port = await freePort()
   const all = {
     port: String(port),
     listen_addresses: '127.0.0.1',
@@ -54,13 +64,13 @@ export async function startPostgres({ settings, clock }: PostgresOptions = {}): 
   }
   return launch({
     name: 'postgres',
-    command: binaries.postgres.path,
+    command: binary.path,
     args: ['-D', data, ...Object.entries(all).flatMap(([name, value]) => ['-c', `${name}=${value}`])],
     port,
     url: `postgres://postgres@127.0.0.1:${port}/postgres`,
     folder,
-    user,
-    env: { ...binaries.postgres.env, ...clock?.env },
+    user: unprivilegedUser(),
+    env: { ...binary.env, ...clock?.env },
     // Fast for an orderly end; immediate for the last one, which still gives back its shared memory, as SIGKILL would not.
     signals: { stop: 'SIGINT', reap: 'SIGQUIT' },
     isReady: async () => (await dataFolder(port)) === data,

@@ -1,5 +1,11 @@
 import { type BinaryName, findBinaries } from './binaries.ts'
-import { type PgBouncerOptions, type PostgresOptions, startPgBouncer, startPostgres } from './postgres.ts'
+import {
+  type PgBouncerOptions,
+  type PostgresOptions,
+  startPgBouncer,
+  startPostgres,
+  startPostgresReplica,
+} from './postgres.ts'
 import {
   disposeAll,
   type RedisCluster,
@@ -13,7 +19,7 @@ import {
 import type { Server } from './server-process.ts'
 
 export type { PgBouncerOptions, PostgresOptions, RedisCluster, RedisOptions, RedisSentinel, Server }
-export { startPgBouncer, startPostgres, startRedis, startRedisCluster, startRedisSentinel }
+export { startPgBouncer, startPostgres, startPostgresReplica, startRedis, startRedisCluster, startRedisSentinel }
 
 export interface ServerRequest {
   /** How many single Redis servers. */
