@@ -1,6 +1,6 @@
-// What acquire, renew and release cost on tables of very different sizes, and the plans of the statements inside:
+// What acquire, renew and release cost on tables of very different sizes, in interleaved rounds, and the plans of the statements inside:
 //   node bench/postgres-explain.mjs postgres://postgres@127.0.0.1:5432/postgres [expired] [live]
-// Works in a schema of its own, holdfast_explain, which it drops. The role has to be one that may load auto_explain.
+// Works in schemas of its own, holdfast_explain_…, which it drops. The role has to be one that may load auto_explain.
 import pg from 'pg'
 import { postgresDriver } from '../dist/drivers/postgres.js'
 import { buffersOf, plansOf, treeOf } from './support/postgres-plans.mjs'
@@ -8,79 +8,89 @@ import { buffersOf, plansOf, treeOf } from './support/postgres-plans.mjs'
 const [url, expired = '1000000', live = '100000'] = process.argv.slice(2)
 if (url === undefined) throw new Error('node bench/postgres-explain.mjs postgres://user@host:port/database')
 
-const schema = 'holdfast_explain'
 const rounds = 300
 const client = new pg.Client(url)
 await client.connect()
 let names = 0
 
-const small = await measure({ expired: 0, live: 1_000 })
-const large = await measure({ expired: Number(expired), live: Number(live) })
-
-console.log('\nmedian of a call, ms, and pages touched by its statements\n')
-console.log(`${'step'.padEnd(14)}${small.title.padStart(30)}${large.title.padStart(34)}`)
-for (const [step, { ms, pages }] of small.steps) {
-  const other = large.steps.get(step)
-  const cell = (ms, pages) => `${ms.toFixed(2)} ms, ${String(pages).padStart(4)} pages`
-  console.log(`${step.padEnd(14)}${cell(ms, pages).padStart(30)}${cell(other.ms, other.pages).padStart(34)}`)
-}
-console.log(`\nplans at ${large.title}`)
-for (const [step, { plans }] of large.steps) {
-  console.log(`\n── ${step}`)
-  for (const { plan } of plans) console.log(treeOf(plan).trimEnd())
-}
-await client.query(`DROP SCHEMA ${schema} CASCADE`)
+const tables = [
+  await fill({ schema: 'holdfast_explain_small', expired: 0, live: 1_000 }),
+  await fill({ schema: 'holdfast_explain_large', expired: Number(expired), live: Number(live) }),
+]
+// What filling them has left to do is not what is measured.
+await client.query('CHECKPOINT')
+for (const count of [1, 64]) await measureCalls(count)
+await measureSweeps()
+print()
+for (const { schema } of tables) await client.query(`DROP SCHEMA ${schema} CASCADE`)
 await client.end()
 
-async function measure(size) {
+async function fill({ schema, expired, live }) {
   await client.query(`SET client_min_messages = warning; DROP SCHEMA IF EXISTS ${schema} CASCADE`)
   await client.query('RESET client_min_messages')
   const driver = postgresDriver({ client, schema })
   await driver.inspect({})
-  const fill = `INSERT INTO ${schema}.distributed_locks (lock_name, holder_id, acquired_at, expires_at, claim_id, fencing_token)
+  const text = `INSERT INTO ${schema}.distributed_locks (lock_name, holder_id, acquired_at, expires_at, claim_id, fencing_token)
     SELECT $2 || i, 'h', clock_timestamp() - interval '1 day', clock_timestamp() + $3::interval, $2 || i, i FROM generate_series(1, $1) i`
-  await client.query(fill, [size.expired, 'expired:', '-1 hour'])
-  await client.query(fill, [size.live, 'live:', '1 hour'])
-  // What filling it has left to do is not what is measured.
+  await client.query(text, [expired, 'expired:', '-1 hour'])
+  await client.query(text, [live, 'live:', '1 hour'])
   await client.query(`VACUUM ANALYZE ${schema}.distributed_locks`)
-  await client.query('CHECKPOINT')
-  const steps = new Map()
-  for (const count of [1, 64]) {
-    const times = { acquire: [], renew: [], release: [] }
-    for (let round = 0; round < rounds; round += 1) {
+  return { schema, driver, title: `${expired} expired, ${live} live`, steps: new Map() }
+}
+
+async function measureCalls(count) {
+  const times = tables.map(() => ({ acquire: [], renew: [], release: [] }))
+  for (let round = 0; round < rounds; round += 1) {
+    for (const [index, { driver }] of tables.entries()) {
       const claims = claimsFor(count)
-      const leases = await timed(times.acquire, async () => leasesOf(claims, await driver.acquire(claims)))
-      await timed(times.renew, () => driver.renew(leases))
-      await timed(times.release, () => driver.release(leases))
+      const leases = leasesOf(claims, await timed(times[index].acquire, () => driver.acquire(claims)))
+      await timed(times[index].renew, () => driver.renew(leases))
+      await timed(times[index].release, () => driver.release(leases))
     }
+  }
+  for (const [index, { driver, steps }] of tables.entries()) {
     const claims = claimsFor(count)
-    const acquire = await plansOf(client, async () => leasesOf(claims, await driver.acquire(claims)))
-    const renew = await plansOf(client, () => driver.renew(acquire.result))
-    const release = await plansOf(client, () => driver.release(acquire.result))
+    const acquire = await plansOf(client, () => driver.acquire(claims))
+    const leases = leasesOf(claims, acquire.result)
+    const renew = await plansOf(client, () => driver.renew(leases))
+    const release = await plansOf(client, () => driver.release(leases))
     for (const [step, { plans }] of Object.entries({ acquire, renew, release })) {
-      const pages = plans.reduce((sum, { plan }) => sum + buffersOf(plan), 0)
-      // 64 times the same plan says no more than the first.
-      const different = plans.filter(({ text }, index) => plans.findIndex((each) => each.text === text) === index)
-      steps.set(`${step} × ${count}`, { ms: median(times[step]), pages, plans: different })
+      steps.set(`${step} × ${count}`, { ms: median(times[index][step]), plans })
     }
   }
-  const { plans } = await plansOf(client, () =>
-    client.query(`SET search_path TO ${schema}; SET enable_seqscan = off; SELECT holdfast_sweep(32)`),
-  )
-  await client.query('RESET search_path; RESET enable_seqscan')
-  const pages = plans.reduce((sum, { plan }) => sum + buffersOf(plan), 0)
-  const sweep = []
-  for (let round = 0; round < 20; round += 1) {
-    await timed(sweep, () => client.query(`SET search_path TO ${schema}; SELECT holdfast_sweep(32); RESET search_path`))
+}
+
+async function measureSweeps() {
+  for (const { schema, steps } of tables) {
+    // As it is inside the functions that sweep.
+    await client.query(`SET search_path TO ${schema}; SET enable_seqscan = off`)
+    const times = []
+    for (let round = 0; round < 50; round += 1) await timed(times, () => client.query('SELECT holdfast_sweep(32)'))
+    const { plans } = await plansOf(client, () => client.query('SELECT holdfast_sweep(32)'))
+    await client.query('RESET search_path; RESET enable_seqscan')
+    steps.set('sweep of 32', { ms: median(times), plans })
   }
-  steps.set('sweep of 32', { ms: median(sweep), pages, plans })
-  const left = await client.query(
-    `SELECT count(*) FROM ${schema}.distributed_locks WHERE expires_at < clock_timestamp()`,
-  )
-  const title = `${size.expired} expired, ${size.live} live`
-  console.log(`${title}: ${left.rows[0].count} expired rows left after ${2 * rounds} rounds`)
-  await driver.close()
-  return { title, steps }
+}
+
+function print() {
+  const [small, large] = tables
+  console.log(`median of a call, and pages touched by its statements\n`)
+  console.log(`${''.padEnd(14)}${small.title.padStart(32)}${large.title.padStart(32)}`)
+  for (const step of small.steps.keys()) {
+    const cells = tables.map(({ steps }) => {
+      const { ms, plans } = steps.get(step)
+      const pages = plans.reduce((sum, { plan }) => sum + buffersOf(plan), 0)
+      return `${ms.toFixed(2)} ms, ${String(pages).padStart(4)} pages`.padStart(32)
+    })
+    console.log(step.padEnd(14) + cells.join(''))
+  }
+  console.log(`\nplans at ${large.title}`)
+  for (const [step, { plans }] of large.steps) {
+    console.log(`\n── ${step}`)
+    // 64 times the same plan says no more than the first.
+    const different = plans.filter(({ text }, index) => plans.findIndex((each) => each.text === text) === index)
+    for (const { plan } of different) console.log(treeOf(plan).trimEnd())
+  }
 }
 
 function claimsFor(count) {
