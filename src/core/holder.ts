@@ -1,6 +1,8 @@
 import { Agenda } from './agenda.ts'
 import type { Receiver } from './batch.ts'
+import { Chain } from './chain.ts'
 import type { Clock } from './clock.ts'
+import { DeadlockWatch } from './deadlock-watch.ts'
 import type { Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
 import { ClosedError, OverloadError, UnsupportedError } from './errors.ts'
 import type { Emitter } from './events.ts'
@@ -22,6 +24,8 @@ export interface HolderOptions {
   readonly callTimeoutMs: number
   readonly waiterTtlMs: number
   readonly events: Emitter
+  /** After how long a claim that waits in a chain looks for a deadlock. Absent: never. */
+  readonly deadlockAfterMs?: number | undefined
   /** The heartbeat runs in a worker thread. */
   readonly thread?: ThreadOptions
 }
@@ -55,6 +59,7 @@ export class Holder {
   readonly #pending = new Set<PendingClaim>()
   readonly #leases = new Set<HeldLease>()
   readonly #underWay = new UnderWay()
+  readonly #deadlocks: DeadlockWatch | undefined
   readonly #claimPrefix: string
   readonly #onListenFailed: (error: unknown) => void
   #claims = 0
@@ -76,7 +81,13 @@ export class Holder {
     const parts = { clock, random, link: this.link, agenda: this.#agenda, events }
     this.#heartbeat = thread === undefined ? createHeartbeat(parts) : createThreadHeartbeat(parts, thread)
     const ended = (lease: HeldLease): boolean => this.#leases.delete(lease)
+    const { deadlockAfterMs } = options
+    if (deadlockAfterMs !== undefined) this.#deadlocks = new DeadlockWatch(parts, deadlockAfterMs)
     this.#context = { ...parts, heartbeat: this.#heartbeat, ended, underWay: this.#underWay }
+  }
+
+  get clock(): Clock {
+    return this.#options.clock
   }
 
   get leases(): ReadonlySet<HeldLease> {
@@ -84,7 +95,7 @@ export class Holder {
   }
 
   /**
-   * Rejects with `AbortedError`, `StoreError`, `ClosedError`, `OverloadError` or `UnsupportedError`. Whenever it does not end in a lease,
+   * Rejects with `AbortedError`, `StoreError`, `ClosedError`, `OverloadError`, `DeadlockError` or `UnsupportedError`. Whenever it does not end in a lease,
    * what the store may have kept of the claim is taken back.
    */
   acquire(request: ClaimRequest, onEnd?: (lease: HeldLease) => void): Promise<ClaimResult> {
@@ -96,11 +107,13 @@ export class Holder {
       }
       const pending: PendingClaim = new PendingClaim(this.#context, this.#claim(request), request, (end) => {
         this.#pending.delete(pending)
+        if (request.chain !== undefined) this.#deadlocks?.forget(pending)
         const result = end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd)
         if (result instanceof Error) reject(result)
         else resolve(result)
       })
       this.#pending.add(pending)
+      if (request.chain !== undefined && request.waitMs > 0) this.#deadlocks?.watch(pending)
       pending.start()
     })
   }
@@ -161,11 +174,20 @@ export class Holder {
     return { granted: true, lease }
   }
 
-  #claim({ lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs }: ClaimRequest): TrackedClaim {
+  /** For leases that are taken together. */
+  newChain(): Chain {
+    return new Chain(this.#nextClaimId())
+  }
+
+  #nextClaimId(): string {
     this.#claims += 1
+    return `${this.#claimPrefix}.${this.#claims.toString(36)}`
+  }
+
+  #claim({ lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain }: ClaimRequest): TrackedClaim {
     const claim: { -readonly [Part in keyof TrackedClaim]: TrackedClaim[Part] } = {
       lockName,
-      claimId: `${this.#claimPrefix}.${this.#claims.toString(36)}`,
+      claimId: chain === undefined ? this.#nextClaimId() : chain.nextClaimId(),
       holderId: this.holderId,
       mode,
       permits,

@@ -1,5 +1,6 @@
 import type { Agenda, AgendaEntry } from './agenda.ts'
 import { ttlMsFrom } from './arguments.ts'
+import { Chain } from './chain.ts'
 import { type Clock, dueAtMs, type Instant, isPast } from './clock.ts'
 import type { LeaseRecord, LeaseRef } from './driver.ts'
 import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
@@ -59,6 +60,8 @@ export interface LeaseOptions {
   readonly heartbeat: boolean
   readonly minHoldMs: number
   readonly maxHoldMs: number
+  /** The line of work that it belongs to; one of its own if not said. */
+  readonly chain?: Chain | undefined
 }
 
 /** One lease of an instance, and its place in the instance's agenda. */
@@ -81,6 +84,7 @@ export class HeldLease implements Lease, Kept {
   #abort: AbortController | undefined
   #stopWatching: (() => void) | undefined
   #quiet: Promise<unknown> | undefined
+  #chain: Chain | undefined
 
   /** `onEnd` is told once, when the lease has ended in whichever way. */
   constructor(
@@ -110,6 +114,12 @@ export class HeldLease implements Lease, Kept {
 
   get ref(): LeaseRef & { readonly fencingToken: number } {
     return { lockName: this.lockName, claimId: this.claim.claimId, fencingToken: this.fencingToken }
+  }
+
+  /** Made when first asked for: most leases have nothing taken under them. */
+  get chain(): Chain {
+    this.#chain ??= this.#options.chain ?? new Chain(this.claim.claimId)
+    return this.#chain
   }
 
   get ttlMs(): number {
@@ -189,10 +199,19 @@ export class HeldLease implements Lease, Kept {
   }
 
   release(): Promise<boolean> {
+    return this.#release(this.#options.minHoldMs)
+  }
+
+  /** Gives back what nobody has used: without `minHoldSeconds`, and never throws. */
+  async discard(): Promise<void> {
+    await this.#release(0).catch(ignoreOurs)
+  }
+
+  #release(minHoldMs: number): Promise<boolean> {
     const now = this.#context.clock.now()
     if (!this.#heldAt(now)) return Promise.resolve(false)
     const heldMs = now.monotonicMs - this.#answeredMs
-    const tooEarlyMs = Math.ceil(this.#options.minHoldMs - heldMs)
+    const tooEarlyMs = Math.ceil(minHoldMs - heldMs)
     // From here on nobody may rely on it, whatever becomes of the call.
     this.#end('released')
     if (tooEarlyMs > 0) return this.#context.underWay.track(this.#giveBackIn(tooEarlyMs, heldMs))
@@ -208,9 +227,7 @@ export class HeldLease implements Lease, Kept {
 
   /** For `await using`. Never throws: it would hide the error of the block that it ends. `held` tells of a loss, events of a failed release. */
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.release().catch((error: unknown) => {
-      if (!(error instanceof HoldfastError)) throw error
-    })
+    await this.release().catch(ignoreOurs)
   }
 
   /** What a log or an answer should show of it. */
@@ -300,6 +317,11 @@ export class HeldLease implements Lease, Kept {
     this.#context.ended(this)
     this.#onEnd?.(this)
   }
+}
+
+/** Events have told of it. */
+function ignoreOurs(error: unknown): void {
+  if (!(error instanceof HoldfastError)) throw error
 }
 
 /** A store's record as callers see it. A lease that lasts as long as its session has no end of its own: the last date there is. */

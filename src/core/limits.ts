@@ -24,6 +24,13 @@ export const MAX_PENDING_CLAIMS = 100_000
 export const CALL_TIMEOUT_MS = 5_000
 /** How long a dead waiter can delay those behind it, if not said otherwise. */
 export const WAITER_TTL_MS = 10_000
+/** After how long a claim that waits looks for a deadlock, if not said otherwise. */
+export const DEADLOCK_AFTER_MS = 1_000
+/** How much of the store a look for deadlocks reads: so many pages, of so many lock names each. */
+export const DEADLOCK_PAGES = 50
+export const DEADLOCK_PAGE_SIZE = 200
+/** How many lock names can be taken at once. */
+export const MAX_LOCKS_AT_ONCE = 100
 /** How often a withdrawn or failed release is sent before its lease is left to expire. */
 export const MAX_RELEASE_TRIES = 6
 /** The longest that a clock step or a suspended machine goes unnoticed while leases are held. */

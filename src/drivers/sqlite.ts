@@ -13,7 +13,8 @@ import type {
   Renewal,
 } from '../core/driver.ts'
 import { StoreError } from '../core/errors.ts'
-import { admitted, type Share } from './support/admission.ts'
+import type { Share } from '../core/share.ts'
+import { admitted } from './support/admission.ts'
 import { answerTake, type Take, type Taken, takeStep, takesOf } from './support/consume-step.ts'
 import { openDatabase, type SqliteDatabase } from './support/sqlite-client.ts'
 import { SqliteConnection } from './support/sqlite-connection.ts'

@@ -1,11 +1,12 @@
 import { checkFunction } from '../core/arguments.ts'
-import { AbortedError } from '../core/errors.ts'
+import type { Chain } from '../core/chain.ts'
+import { AbortedError, InvalidArgumentError } from '../core/errors.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import type { Instance } from './instance.ts'
 import { claimRequestFrom, type LockOptions, type Share } from './lock-options.ts'
 import { answerOf, type LockResult, leaseOf, throwIfLost } from './lock-result.ts'
-import { Reentry } from './reentry.ts'
+import { chainOf, Reentry } from './reentry.ts'
 
 /** What locks, read-write locks and semaphores have in common: the three ways to ask, and what is entered again. */
 export class Claims {
@@ -37,24 +38,52 @@ export class Claims {
     return result
   }
 
-  async #acquire(lockName: string, share: Share, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
-    const request = claimRequestFrom(lockName, options, heartbeat, share)
+  /** Checks everything. Throws `InvalidArgumentError`, `ClosedError`, `AbortedError`. */
+  request(lockName: string, share: Share, options: LockOptions, heartbeatByDefault: boolean): ClaimRequest {
+    const request = claimRequestFrom(lockName, options, heartbeatByDefault, share)
     this.#instance.assertOpen()
     if (options.signal?.aborted) throw new AbortedError(`acquiring "${lockName}"`, options.signal.reason)
+    const chain = this.#chain(options.under)
+    return chain === undefined ? request : { ...request, chain }
+  }
+
+  async open(): Promise<Holder> {
+    return this.#instance.holder ?? this.#instance.open()
+  }
+
+  /** Asks the store, whatever this instance holds already. */
+  async claim(holder: Holder, request: ClaimRequest): Promise<ClaimResult> {
+    return this.#noted(await holder.acquire(request, this.#hooks.ended))
+  }
+
+  async #acquire(lockName: string, share: Share, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
+    const request = this.request(lockName, share, options, heartbeat)
     const entered = this.reentry.enter(lockName, share)
     if (entered !== undefined) return { acquired: true, lock: entered }
     const holder = this.#instance.holder ?? (await this.#instance.open())
-    const { send, taken } = this.#hooks
-    const result = await (send === undefined ? holder.acquire(request) : send(holder, request))
-    if (result.granted) taken?.(result.lease)
-    return answerOf(lockName, result)
+    const { instead, ended } = this.#hooks
+    if (instead !== undefined) return answerOf(lockName, await instead(holder, request))
+    return answerOf(lockName, this.#noted(await holder.acquire(request, ended)))
+  }
+
+  #noted(result: ClaimResult): ClaimResult {
+    if (result.granted) this.#hooks.taken?.(result.lease)
+    return result
+  }
+
+  #chain(under: unknown): Chain | undefined {
+    if (under === undefined) return this.reentry.chain
+    const chain = chainOf(under)
+    if (chain === undefined) throw new InvalidArgumentError('under', under, 'a lease')
+    return chain
   }
 }
 
-/** For a primitive that has something to do before the store is asked, or when it has granted. */
+/** For a primitive that keeps leases by name, or does something else instead of asking the store. */
 export interface ClaimHooks {
-  readonly send?: (holder: Holder, request: ClaimRequest) => Promise<ClaimResult>
   readonly taken?: (lease: HeldLease) => void
+  readonly ended?: (lease: HeldLease) => void
+  readonly instead?: (holder: Holder, request: ClaimRequest) => Promise<ClaimResult>
 }
 
 export type LeaseFunction<T> = (lease: Lease) => Promise<T> | T

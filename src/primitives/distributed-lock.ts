@@ -7,6 +7,7 @@ import { Claims } from './claims.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
 import { EXCLUSIVE, type LockOptions } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
+import { withLocks } from './several-locks.ts'
 
 export interface DistributedLockOptions extends InstanceOptions {
   /** What asking again for a lock means that this very instance holds: no, as for anybody (the default), or a longer lease. */
@@ -28,11 +29,8 @@ export class DistributedLock implements AsyncDisposable {
   constructor(options: DistributedLockOptions = {}) {
     this.#instance = new Instance('DistributedLock', options)
     const reacquire = checkOneOf('reacquire', options.reacquire ?? 'refuse', ['refuse', 'extend'])
-    const extending = { send: this.#claimOrExtend }
-    this.#claims = new Claims(
-      this.#instance,
-      reacquire === 'extend' ? extending : { send: this.#claim, taken: this.#taken },
-    )
+    const instead = reacquire === 'extend' && { instead: this.#claimOrExtend }
+    this.#claims = new Claims(this.#instance, { taken: this.#taken, ended: this.#forget, ...instead })
   }
 
   get holderId(): string {
@@ -41,7 +39,7 @@ export class DistributedLock implements AsyncDisposable {
 
   /**
    * Asks for the lock. Contention is an answer: `acquired: false`, with who holds it where the store tells. Everything else throws:
-   * `StoreError` (not known whether it is held), `AbortedError`, `InvalidArgumentError`, `ClosedError`. Whenever the
+   * `StoreError` (not known whether it is held), `AbortedError`, `DeadlockError`, `InvalidArgumentError`, `ClosedError`. Whenever the
    * answer is not a lease, nothing is left behind in the store.
    *
    * The lease is not renewed unless `heartbeat` says so: it is the caller's to release and to extend.
@@ -77,6 +75,23 @@ export class DistributedLock implements AsyncDisposable {
    */
   withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options: LockOptions = {}): Promise<T> {
     return this.#claims.with(lockName, EXCLUSIVE, fn, options)
+  }
+
+  /**
+   * Runs `fn` while holding every one of the names, all or nothing. It is handed their leases in the order of the names; a name that is given twice is taken once.
+   *
+   * All are asked for in one round trip. If one of them is held, nothing is kept, and they are taken one after the other in the order of their UTF-8 bytes,
+   * waiting within the one `blockingTimeoutSeconds`, while what is already held is renewed: two calls never wait for each other, in whatever order they name
+   * their locks. Names that the running function holds already are entered again. `reacquire` is not looked at.
+   *
+   * Throws what `withLock` throws, `LeaseLostError` also if a lease was lost while others were waited for; `fn` has not run then. At most 100 names.
+   */
+  withLocks<T>(
+    lockNames: readonly string[],
+    fn: (leases: Lease[]) => Promise<T> | T,
+    options: LockOptions = {},
+  ): Promise<T> {
+    return withLocks(this.#claims, lockNames, fn, options)
   }
 
   /** As `acquire`, with a heartbeat, and throws `NotAcquiredError` instead of answering: `await using lease = await lock.hold('name')`. */
@@ -124,8 +139,7 @@ export class DistributedLock implements AsyncDisposable {
       this.#claiming.set(lockName, claims.add(overtaken))
       try {
         const either = signal === undefined ? overtaken.signal : AbortSignal.any([signal, overtaken.signal])
-        const result = await this.#claim(holder, { ...request, signal: either })
-        if (result.granted) this.#taken(result.lease)
+        const result = await this.#claims.claim(holder, { ...request, signal: either })
         if (result.granted || !this.#leases.has(lockName)) return result
       } catch (error) {
         if (!overtaken.signal.aborted || signal?.aborted) throw error
@@ -135,9 +149,6 @@ export class DistributedLock implements AsyncDisposable {
       }
     }
   }
-
-  readonly #claim = (holder: Holder, request: ClaimRequest): Promise<ClaimResult> =>
-    holder.acquire(request, this.#forget)
 
   readonly #taken = (lease: HeldLease): void => {
     this.#leases.set(lease.lockName, lease)

@@ -1,12 +1,12 @@
 import { hostname } from 'node:os'
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
-import { ttlMsFrom } from '../core/arguments.ts'
+import { ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Driver } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
 import { Emitter } from '../core/events.ts'
 import { Holder, type HolderOptions } from '../core/holder.ts'
-import { CALL_TIMEOUT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
+import { CALL_TIMEOUT_MS, DEADLOCK_AFTER_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
 import { checkHolderId } from '../core/names.ts'
 import { type Random, systemRandom } from '../core/random.ts'
 
@@ -21,6 +21,11 @@ export interface InstanceOptions {
   callTimeoutSeconds?: number
   /** How long a waiter that died can delay those behind it: 10. */
   waiterTtlSeconds?: number
+  /**
+   * After how long a claim that waits looks whether it waits in a circle: 1. Only claims that are made while others are held look, see `under` in the
+   * options of a claim. False, or 0: never; then a deadlock ends when somebody's waiting time or lease does.
+   */
+  deadlockAfterSeconds?: number | false
   /**
    * Renews from a worker thread with a connection of its own, so that a blocked event loop does not lose a lease. It covers a main
    * thread that shows no life for at most `stalledAfterSeconds` (30): one that hangs for ever loses its locks. For
@@ -129,7 +134,8 @@ function settingsFrom(options: InstanceOptions, events: Emitter): Omit<HolderOpt
   checkHolderId(holderId)
   const callTimeoutMs = ttlMsFrom('callTimeoutSeconds', callTimeoutSeconds)
   const waiterTtlMs = ttlMsFrom('waiterTtlSeconds', waiterTtlSeconds)
-  const settings = { clock, random, holderId, callTimeoutMs, waiterTtlMs, events }
+  const deadlockAfterMs = deadlockAfterMsFrom(options)
+  const settings = { clock, random, holderId, callTimeoutMs, waiterTtlMs, deadlockAfterMs, events }
   if (typeof heartbeatThread !== 'boolean' && (typeof heartbeatThread !== 'object' || heartbeatThread === null)) {
     throw new InvalidArgumentError('heartbeatThread', heartbeatThread, 'true, false or an object')
   }
@@ -137,4 +143,11 @@ function settingsFrom(options: InstanceOptions, events: Emitter): Omit<HolderOpt
   const { stalledAfterSeconds = STALLED_AFTER_MS / 1_000 } = heartbeatThread === true ? {} : heartbeatThread
   const stalledAfterMs = ttlMsFrom('heartbeatThread.stalledAfterSeconds', stalledAfterSeconds)
   return { ...settings, thread: { callTimeoutMs, stalledAfterMs } }
+}
+
+function deadlockAfterMsFrom({
+  deadlockAfterSeconds = DEADLOCK_AFTER_MS / 1_000,
+}: InstanceOptions): number | undefined {
+  const afterMs = deadlockAfterSeconds === false ? 0 : waitMsFrom('deadlockAfterSeconds', deadlockAfterSeconds)
+  return afterMs === 0 ? undefined : afterMs
 }

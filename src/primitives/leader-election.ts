@@ -11,7 +11,7 @@ import { pause } from '../core/pause.ts'
 import { systemRandom } from '../core/random.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
 import { type LeadOptions, leadRepeatedly } from './leading.ts'
-import { answerOf, leaseOf } from './lock-result.ts'
+import { heldLeaseOf } from './lock-result.ts'
 import { type ObserveOptions, observeLeader } from './observing.ts'
 import { type DemotionReason, HeldTerm, type Term } from './term.ts'
 
@@ -187,7 +187,7 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
         if (!term.held) this.#demote(term)
         return term
       }
-      if (!endless) leaseOf(this.name, answerOf(this.name, result))
+      if (!endless) heldLeaseOf(this.name, result)
     }
   }
 

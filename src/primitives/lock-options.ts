@@ -1,6 +1,7 @@
 import { checkBoolean, checkMetadata, checkSignal, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import type { ClaimRequest } from '../core/holder.ts'
+import type { Lease } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
 
 export interface LockOptions {
@@ -23,6 +24,11 @@ export interface LockOptions {
   minHoldSeconds?: number
   /** The heartbeat stops renewing after this time, so that work that hangs does not hold its lock for ever. */
   maxHoldSeconds?: number
+  /**
+   * A lease that the same line of work holds while it waits for this one, so that a deadlock between the two can be noticed. Inside the function of a `with…` this
+   * is known without saying; after a `hold` or an `acquire` it is not.
+   */
+  under?: Lease
 }
 
 /** How much of a lock is asked for: all of it, a reader's share, or permits of a limit. */

@@ -1,6 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
+import type { Chain } from '../core/chain.ts'
 import { DeadlockError, NotHeldError } from '../core/errors.ts'
-import type { Lease, LockInfo } from '../core/lease.ts'
+import { HeldLease, type Lease, type LockInfo } from '../core/lease.ts'
 import type { Share } from './lock-options.ts'
 
 /**
@@ -38,6 +39,15 @@ export class Reentry {
     throw waitsForItself(tooLittle, 'it holds it as a reader, and a writer has to wait until every reader is gone')
   }
 
+  /** What the running callback belongs to: the chain of the outermost lease that is held around it, whichever instance holds it. */
+  get chain(): Chain | undefined {
+    let chain: Chain | undefined
+    for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
+      if (!frame.ended) chain = chainOf(frame.lease) ?? chain
+    }
+    return chain
+  }
+
   #assertRoom(lockName: string, { limit = 0, permits = 1 }: Share): undefined {
     const frames = [...this.#framesOf(lockName)].filter(({ lease }) => lease.held)
     const held = frames.reduce((sum, { share }) => sum + (share.permits ?? 1), 0)
@@ -60,6 +70,11 @@ export class Reentry {
       if (!frame.ended && frame.owner === this && frame.lease.lockName === lockName) yield frame
     }
   }
+}
+
+/** The chain of a lease that was granted by this copy of the package. */
+export function chainOf(lease: unknown): Chain | undefined {
+  return lease instanceof HeldLease || lease instanceof InnerLease ? lease.chain : undefined
 }
 
 function enterFrame(frame: Frame): Lease {
@@ -100,6 +115,10 @@ class InnerLease implements Lease {
   }
 
   declare readonly metadata?: Record<string, unknown>
+
+  get chain(): Chain | undefined {
+    return chainOf(this.#outer)
+  }
 
   get lockName(): string {
     return this.#outer.lockName

@@ -1,9 +1,4 @@
-/** What a lease or a waiter takes of a lock, as far as others are concerned. */
-export interface Share {
-  readonly mode: 'exclusive' | 'shared'
-  readonly limit?: number
-  readonly permits: number
-}
+import { fitsBeside, type Share } from '../../core/share.ts'
 
 /**
  * Those of a queue who may have the lock now: from the front, as many as fit beside the leases that are out and beside each other.
@@ -22,11 +17,4 @@ export function admitted<Waiter>(
     return !fits
   })
   return end === -1 ? [...queue] : queue.slice(0, end)
-}
-
-/** Judged by the claim's own mode and limit alone, never by what other clients have set for theirs. */
-function fitsBeside({ mode, limit, permits }: Share, held: readonly Share[]): boolean {
-  if (mode === 'exclusive') return held.length === 0
-  if (held.some((other) => other.mode === 'exclusive')) return false
-  return limit === undefined || held.reduce((sum, other) => sum + other.permits, permits) <= limit
 }

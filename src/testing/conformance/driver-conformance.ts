@@ -3,9 +3,11 @@ import { acquireFaults } from './faults/acquire.ts'
 import { releaseFaults } from './faults/release.ts'
 import { renewalFaults } from './faults/renewal.ts'
 import { waitingFaults } from './faults/waiting.ts'
+import { deadlocks } from './lock/deadlocks.ts'
 import { holdTimes } from './lock/hold-times.ts'
 import { lockInstance } from './lock/instance.ts'
 import { reentry } from './lock/reentry.ts'
+import { severalLocks } from './lock/several-locks.ts'
 import { mutexExclusion } from './mutex/exclusion.ts'
 import { mutexLoss } from './mutex/loss.ts'
 import { mutexWaiting } from './mutex/waiting.ts'
@@ -105,6 +107,8 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
       }
       registerGroup(context, 'readers and writers', readersAndWriters, ['shared'])
       registerGroup(context, 'semaphores', semaphores, ['limit'])
+      registerGroup(context, 'several locks at once', severalLocks)
+      registerGroup(context, 'deadlocks', deadlocks, ['queue'])
     }
     registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)

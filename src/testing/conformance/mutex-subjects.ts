@@ -30,6 +30,8 @@ export interface MutexSubjectOptions {
 export interface MutexInstance {
   /** Contention is a value; everything else rejects. */
   take(lockName: string, options?: LockOptions): Promise<Taken>
+  /** How often it has asked the store when it begins to wait: once if not said. */
+  readonly asksBeforeWaiting?: number
   close(): Promise<void>
 }
 
@@ -131,6 +133,19 @@ const lock = (options: MutexSubjectOptions) => new DistributedLock(options)
 const readWriteLock = (options: MutexSubjectOptions) => new ReadWriteLock(options)
 const semaphore = (options: MutexSubjectOptions) => new Semaphore({ ...options, limit: 1 })
 
+/** It asks for all at once, and then waits for one after the other. */
+const withLocks: MutexSubject = {
+  name: 'DistributedLock.withLocks',
+  needs: [],
+  open(options) {
+    const of = lock(options)
+    const take = running((lockName, fn, lockOptions) =>
+      of.withLocks([lockName], ([lease]) => fn(lease as Lease), lockOptions),
+    )
+    return { take, asksBeforeWaiting: 2, close: () => of.close() }
+  },
+}
+
 export const lockSubjects: readonly MutexSubject[] = [
   subject('DistributedLock.acquire', lock, (of) => answering((...args) => of.acquire(...args))),
   subject('DistributedLock.hold', lock, (of) => holding((...args) => of.hold(...args))),
@@ -140,6 +155,7 @@ export const lockSubjects: readonly MutexSubject[] = [
 /** They go through the whole group. Of the other primitives it is the form that contains the rest. */
 export const mutexSubjects: readonly MutexSubject[] = [
   ...lockSubjects,
+  withLocks,
   subject('ReadWriteLock.withWrite', readWriteLock, (of) => running((...args) => of.withWrite(...args))),
   subject('Semaphore.withPermits', semaphore, (of) => running((...args) => of.withPermits(...args)), ['limit']),
   campaign,

@@ -43,7 +43,7 @@ export async function beginToWait(
   const taken = process.take(lockName, options)
   // Whoever looks at the outcome does so later; until then a rejection is nobody's fault.
   taken.catch(() => {})
-  await until('the first answer to a claim', () => acquire.answered > before)
+  await until('the first answer to a claim', () => acquire.answered >= before + (process.asksBeforeWaiting ?? 1))
   return { taken }
 }
 

@@ -1,0 +1,26 @@
+/**
+ * One line of work: what a callback, with everything that it calls, holds and waits for. The claims of a chain have ids that begin with the chain's own,
+ * so that everybody who inspects the store can tell which leases stand and fall with which waiters, and nothing more is stored.
+ *
+ * An instance as a whole is no chain: that one of its tasks holds what another waits for says nothing about either.
+ */
+export class Chain {
+  readonly id: string
+  #claims = 0
+
+  /** The id of the claim that began it, or one of the same form that nobody has. */
+  constructor(id: string) {
+    this.id = id
+  }
+
+  nextClaimId(): string {
+    this.#claims += 1
+    return `${this.id}.${this.#claims.toString(36)}`
+  }
+}
+
+/** `prefix.n` is a chain of its own, `prefix.n.m` belongs to that. An id of another form, as other clients may have, stands for itself. */
+export function chainIdOf(claimId: string): string {
+  const parts = claimId.split('.')
+  return parts.length === 3 ? `${parts[0]}.${parts[1]}` : claimId
+}

@@ -1,0 +1,62 @@
+import assert from 'node:assert/strict'
+import { DeadlockError } from '../../../core/errors.ts'
+import { waitersOn } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import type { LockProcess } from '../scene.ts'
+import { deferred, LONG_MS, until, within } from '../timing.ts'
+
+/** Claims that wait for each other in a circle. */
+export const deadlocks: Group = (test) => {
+  test('two that wait for each other: the younger is ended with the circle’s names, the older goes on', async (scene) => {
+    const [a, b] = [await scene.lock({ holderId: 'a' }), await scene.lock({ holderId: 'b' })]
+    const [x, y] = ['x', 'y'].map(scene.name) as [string, string]
+    const bothHold = deferred()
+    const done: string[] = []
+    const older = a.lock.withLock(x, async () => {
+      await bothHold.promise
+      await a.lock.withLock(y, () => done.push('a'), WAITING)
+    })
+    const younger = b.lock.withLock(y, async () => {
+      bothHold.resolve()
+      await waitersAre(a, y, 1)
+      await b.lock.withLock(x, () => done.push('b'), WAITING)
+    })
+    const error = await within(
+      'the deadlock to be noticed',
+      younger.then(
+        () => undefined,
+        (reason: unknown) => reason,
+      ),
+    )
+    assert.ok(error instanceof DeadlockError, `${error}`)
+    assert.equal(error.lockName, x)
+    assert.deepEqual(error.cycle, [
+      { holderId: 'b', lockName: x, heldBy: 'a' },
+      { holderId: 'a', lockName: y, heldBy: 'b' },
+    ])
+    await within('the other to go on', older)
+    assert.deepEqual(done, ['a'])
+  })
+
+  test('tasks of two instances that cross without waiting in a circle are left alone', async (scene) => {
+    // Instance a holds x and waits for y, instance b holds y and waits for x; but those who wait are not those who hold.
+    const [a, b] = [await scene.lock({ deadlockAfterSeconds: 0.2 }), await scene.lock({ deadlockAfterSeconds: 0.2 })]
+    const [x, y, own] = ['x', 'y', 'own'].map(scene.name) as [string, string, string]
+    const holders = [await a.lock.hold(x), await b.lock.hold(y)]
+    const waiting = [
+      a.lock.withLock(`${own}:a`, () => a.lock.withLock(y, () => 'a', WAITING)),
+      b.lock.withLock(`${own}:b`, () => b.lock.withLock(x, () => 'b', WAITING)),
+    ]
+    await waitersAre(a, x, 1)
+    await waitersAre(a, y, 1)
+    const looks = () => [a, b].map(({ wire }) => wire.counts.inspect.answered)
+    await until('both to have looked, twice', () => looks().every((count) => count >= 2))
+    for (const lease of holders) await lease.release()
+    assert.deepEqual(await within('both to go on', Promise.all(waiting)), ['a', 'b'])
+  })
+}
+
+const waitersAre = ({ realDriver }: LockProcess, lockName: string, count: number): Promise<unknown> =>
+  until(`${count} to wait for it`, async () => (await waitersOn(realDriver, lockName)).length === count)
+
+const WAITING = { blockingTimeoutSeconds: LONG_MS / 1_000 }

@@ -1,0 +1,126 @@
+import assert from 'node:assert/strict'
+import { leasesOn } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import { BRIEF_SECONDS, deferred, LONG_MS, until, VAIN_SECONDS, within } from '../timing.ts'
+
+/** `withLocks`: every one of the names, or none of them. */
+export const severalLocks: Group = (test) => {
+  test('all are held while the function runs, and none after it', async (scene) => {
+    const { lock, realDriver } = await scene.lock()
+    const names = ['b', 'ä', 'a', 'b'].map(scene.name)
+    const tokens = await lock.withLocks(names, async (leases) => {
+      assert.deepEqual(
+        leases.map(({ lockName }) => lockName),
+        names,
+      )
+      assert.equal(leases[0], leases[3], 'a name that is given twice is taken once')
+      for (const { lockName, fencingToken } of leases) {
+        assert.deepEqual(await tokensOn(lockName), [fencingToken])
+      }
+      return leases.map(({ fencingToken }) => fencingToken)
+    })
+    assert.equal(tokens.length, 4)
+    for (const name of names) assert.deepEqual(await tokensOn(name), [])
+
+    async function tokensOn(name: string): Promise<number[]> {
+      return (await leasesOn(realDriver, name)).map(({ fencingToken }) => fencingToken)
+    }
+  })
+
+  test('free ones are taken in one call to the driver, and given back in one', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    const before = { ...wire.counts.acquire }
+    await lock.withLocks(['c', 'a', 'b'].map(scene.name), () => {})
+    assert.equal(wire.counts.acquire.calls - before.calls, 1)
+    assert.equal(wire.counts.release.calls, 1)
+  })
+
+  test('if one is held and nobody waits, nothing is kept', async (scene) => {
+    const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
+    const [first, second, third] = ['1', '2', '3'].map(scene.name) as [string, string, string]
+    await a.hold(second)
+    await assert.rejects(
+      b.withLocks([first, second, third], () => assert.fail('it ran'), { blocking: false }),
+      {
+        code: 'NOT_ACQUIRED',
+        lockName: second,
+      },
+    )
+    for (const name of [first, third]) assert.deepEqual(await leasesOn(realDriver, name), [])
+  })
+
+  test('waiting in vain ends with an error that names the lock in the way, and leaves nothing behind', async (scene) => {
+    const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
+    const [first, second] = ['1', '2'].map(scene.name) as [string, string]
+    await a.hold(second)
+    const options = { blockingTimeoutSeconds: VAIN_SECONDS }
+    await assert.rejects(
+      b.withLocks([second, first], () => assert.fail('it ran'), options),
+      { lockName: second },
+    )
+    assert.deepEqual(await leasesOn(realDriver, first), [])
+  })
+
+  test('opposing orders do not deadlock: everybody gets all of them, again and again', async (scene) => {
+    const locks = [await scene.lock(), await scene.lock(), await scene.lock()].map(({ lock }) => lock)
+    const names = ['x', 'y', 'z'].map(scene.name)
+    const inside = new Set<string>()
+    let turns = 0
+    const work = locks.flatMap((lock, index) =>
+      [0, 1].map(async (task) => {
+        for (let round = 0; round < 3; round += 1) {
+          // Two of the three, in every order that there is.
+          const wanted = names.filter((_, each) => each !== (index + round) % 3)
+          const run = async (): Promise<void> => {
+            for (const name of wanted) assert.ok(!inside.has(name), `somebody else holds ${name}`)
+            for (const name of wanted) inside.add(name)
+            await new Promise(setImmediate) // gives others the chance to be seen
+            for (const name of wanted) inside.delete(name)
+            turns += 1
+          }
+          await lock.withLocks(task === 0 ? wanted : wanted.toReversed(), run, WAITING)
+        }
+      }),
+    )
+    await within('all to have their turns', Promise.all(work))
+    assert.equal(turns, 18)
+  })
+
+  test('what is held while the rest is waited for is renewed', async (scene) => {
+    const [{ lock: a, realDriver }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const [first, second] = ['1', '2'].map(scene.name) as [string, string]
+    const inTheWay = await a.hold(second)
+    const entered = deferred()
+    const leave = deferred()
+    const options = { ...WAITING, timeoutSeconds: 3 * BRIEF_SECONDS }
+    const job = b.withLocks(
+      [first, second],
+      async (leases) => {
+        assert.ok(leases.every((lease) => lease.held))
+        entered.resolve()
+        await leave.promise
+      },
+      options,
+    )
+    await until('the first to be held', async () => (await leasesOn(realDriver, first)).length === 1)
+    const startedMs = performance.now()
+    await until('longer than its time to live', () => performance.now() - startedMs > 3_300 * BRIEF_SECONDS)
+    assert.equal((await a.acquire(first, { blocking: false })).acquired, false)
+    await inTheWay.release()
+    await within('the rest', entered.promise)
+    leave.resolve()
+    await job
+  })
+
+  test('names that the running function holds are entered again', async (scene) => {
+    const { lock } = await scene.lock()
+    const [held, other] = ['held', 'other'].map(scene.name) as [string, string]
+    await lock.withLock(held, async (outer) => {
+      await lock.withLocks([other, held], ([, inner]) => assert.equal(inner?.fencingToken, outer.fencingToken))
+      assert.equal(outer.held, true)
+    })
+    await lock.withLocks([held, other], () => lock.withLock(other, ({ held: isHeld }) => assert.equal(isHeld, true)))
+  })
+}
+
+const WAITING = { blockingTimeoutSeconds: LONG_MS / 1_000 }

@@ -1,0 +1,260 @@
+import { describe, expect, it } from 'vitest'
+import { circleToLeave, type Seen } from '../../src/core/deadlock.ts'
+
+/** `who: 'P.1'` is a chain's first claim, `'P.1.1'` one that was made under it. Waiters are in the order of their queues, and younger and younger. */
+interface Entry {
+  who: string
+  on: string
+  mode?: 'exclusive' | 'shared'
+  limit?: number
+  permits?: number
+}
+
+function see(held: Entry[], waiting: Entry[]): Seen {
+  const claim = ({ who, on, mode = 'exclusive', limit, permits = 1 }: Entry) => ({
+    lockName: on,
+    claimId: who,
+    holderId: `holder of ${who}`,
+    mode,
+    ...(limit !== undefined && { limit }),
+    permits,
+  })
+  return {
+    leases: held.map((entry) => ({ ...claim(entry), fencingToken: 1, acquiredAtMs: 0 })),
+    waiters: waiting.map((entry, index) => ({ ...claim(entry), waitingSinceMs: index })),
+  }
+}
+
+/** Which of those who wait would give up, and over which names. */
+function leavers(seen: Seen): Record<string, string[]> {
+  const found: Record<string, string[]> = {}
+  for (const { claimId } of seen.waiters) {
+    const circle = circleToLeave(seen, claimId)
+    if (circle !== undefined) found[claimId] = circle.map(({ waiter }) => waiter.lockName)
+  }
+  return found
+}
+
+const shared = 'shared' as const
+
+describe('a circle is left by one claim, whoever looks', () => {
+  it('two chains, in which the younger waiter gives up', () => {
+    const held = [
+      { who: 'P.1', on: 'x' },
+      { who: 'Q.1', on: 'y' },
+    ]
+    expect(
+      leavers(
+        see(held, [
+          { who: 'P.1.1', on: 'y' },
+          { who: 'Q.1.1', on: 'x' },
+        ]),
+      ),
+    ).toEqual({ 'Q.1.1': ['x', 'y'] })
+    expect(
+      leavers(
+        see(held, [
+          { who: 'Q.1.1', on: 'x' },
+          { who: 'P.1.1', on: 'y' },
+        ]),
+      ),
+    ).toEqual({ 'P.1.1': ['y', 'x'] })
+  })
+
+  it('of the same age, the one with the larger claim id', () => {
+    const { leases, waiters } = see(
+      [
+        { who: 'P.1', on: 'x' },
+        { who: 'Q.1', on: 'y' },
+      ],
+      [
+        { who: 'Q.1.1', on: 'x' },
+        { who: 'P.1.1', on: 'y' },
+      ],
+    )
+    const sameAge = { leases, waiters: waiters.map((waiter) => ({ ...waiter, waitingSinceMs: 7 })) }
+    expect(Object.keys(leavers(sameAge))).toEqual(['Q.1.1'])
+  })
+
+  it('three chains', () => {
+    const held = [
+      { who: 'P.1', on: 'x' },
+      { who: 'Q.1', on: 'y' },
+      { who: 'R.1', on: 'z' },
+    ]
+    const waiting = [
+      { who: 'P.1.1', on: 'y' },
+      { who: 'Q.1.1', on: 'z' },
+      { who: 'R.1.1', on: 'x' },
+    ]
+    expect(leavers(see(held, waiting))).toEqual({ 'R.1.1': ['x', 'y', 'z'] })
+    expect(leavers(see(held, waiting.slice(0, 2)))).toEqual({})
+  })
+
+  it('a chain that waits for itself', () => {
+    expect(leavers(see([{ who: 'P.1', on: 'x' }], [{ who: 'P.1.1', on: 'x' }]))).toEqual({ 'P.1.1': ['x'] })
+  })
+
+  it('who waits behind a circle is not in it, however young', () => {
+    const seen = see(
+      [
+        { who: 'P.1', on: 'x' },
+        { who: 'Q.1', on: 'y' },
+        { who: 'R.1', on: 'z' },
+      ],
+      [
+        { who: 'P.1.1', on: 'y' },
+        { who: 'Q.1.1', on: 'x' },
+        { who: 'R.1.1', on: 'x' },
+        { who: 'S.1', on: 'z' },
+      ],
+    )
+    expect(leavers(seen)).toEqual({ 'Q.1.1': ['x', 'y'] })
+  })
+
+  it('who stands before a member of the circle in its queue is not the one to go', () => {
+    const seen = see(
+      [
+        { who: 'P.1', on: 'x' },
+        { who: 'Q.1', on: 'y' },
+      ],
+      [
+        { who: 'R.1', on: 'x' },
+        { who: 'P.1.1', on: 'y' },
+        { who: 'Q.1.1', on: 'x' },
+      ],
+    )
+    expect(leavers(seen)).toEqual({ 'Q.1.1': ['x', 'y'] })
+  })
+})
+
+describe('no circle', () => {
+  it('tasks of two instances that cross are no chain', () => {
+    const seen = see(
+      [
+        { who: 'P.1', on: 'x' },
+        { who: 'Q.1', on: 'y' },
+      ],
+      [
+        { who: 'P.2', on: 'y' },
+        { who: 'Q.2', on: 'x' },
+      ],
+    )
+    expect(leavers(seen)).toEqual({})
+  })
+
+  it('claims whose ids are of another form, as other clients have them', () => {
+    const seen = see(
+      [
+        { who: 'plain', on: 'x' },
+        { who: 'a.b.c.d', on: 'y' },
+      ],
+      [
+        { who: 'other', on: 'y' },
+        { who: 'a.b.c.e', on: 'x' },
+      ],
+    )
+    expect(leavers(seen)).toEqual({})
+  })
+
+  it('a holder that goes on will free what the others wait for', () => {
+    const seen = see(
+      [
+        { who: 'P.1', on: 'x' },
+        { who: 'Q.1', on: 'y' },
+      ],
+      [{ who: 'P.1.1', on: 'y' }],
+    )
+    expect(leavers(seen)).toEqual({})
+  })
+
+  it('a claim that has been granted, or is over, meanwhile', () => {
+    expect(circleToLeave(see([{ who: 'P.1', on: 'x' }], []), 'P.1.1')).toBeUndefined()
+  })
+})
+
+describe('readers, writers and permits', () => {
+  it('two readers of one lock who both want to write', () => {
+    const held = [
+      { who: 'P.1', on: 'x', mode: shared },
+      { who: 'Q.1', on: 'x', mode: shared },
+    ]
+    // Each of them already waits for itself.
+    expect(
+      leavers(
+        see(held, [
+          { who: 'P.1.1', on: 'x' },
+          { who: 'Q.1.1', on: 'x' },
+        ]),
+      ),
+    ).toHaveProperty('Q.1.1')
+  })
+
+  it('a reader behind a writer that waits for the reader’s own chain', () => {
+    const seen = see(
+      [
+        { who: 'P.1', on: 'x', mode: shared },
+        { who: 'Q.1', on: 'y' },
+      ],
+      [
+        { who: 'Q.1.1', on: 'x' },
+        { who: 'P.1.1', on: 'x', mode: shared },
+      ],
+    )
+    expect(Object.keys(leavers(seen))).toEqual(['P.1.1'])
+  })
+
+  it('a reader beside a reader waits for nobody', () => {
+    const seen = see(
+      [
+        { who: 'P.1', on: 'x', mode: shared },
+        { who: 'Q.1', on: 'y' },
+      ],
+      [
+        { who: 'P.1.1', on: 'y' },
+        { who: 'Q.1.1', on: 'x', mode: shared },
+      ],
+    )
+    expect(leavers(seen)).toEqual({})
+  })
+
+  it('one of two permits in a circle does no harm while the other can come back', () => {
+    const permit = (who: string) => ({ who, on: 's', mode: shared, limit: 2 })
+    const waiting = [{ who: 'P.1.1', on: 'y' }, permit('Q.1.1')]
+    const freed = see([permit('P.1'), permit('R.1'), { who: 'Q.1', on: 'y' }], waiting)
+    expect(leavers(freed)).toEqual({})
+    const stuck = see([permit('P.1'), permit('Q.1'), { who: 'Q.1', on: 'y' }], waiting)
+    expect(Object.keys(leavers(stuck))).toEqual(['Q.1.1'])
+  })
+})
+
+describe('what a look has not seen', () => {
+  it('can hide a circle, and never makes one up', () => {
+    const held = [
+      { who: 'P.1', on: 'x' },
+      { who: 'Q.1', on: 'y' },
+    ]
+    const waiting = [
+      { who: 'P.1.1', on: 'y' },
+      { who: 'Q.1.1', on: 'x' },
+    ]
+    for (const one of [0, 1]) {
+      expect(leavers(see(held.slice(one, one + 1), waiting))).toEqual({})
+      expect(leavers(see(held, waiting.slice(one, one + 1)))).toEqual({})
+    }
+  })
+
+  it('a queue of a thousand is judged in no time', () => {
+    const waiting = Array.from({ length: 1_000 }, (_, index) => ({ who: `W${index}.1`, on: 'x' }))
+    const startedMs = performance.now()
+    const seen = see(
+      [
+        { who: 'P.1', on: 'x' },
+        { who: 'Q.1', on: 'y' },
+      ],
+      [{ who: 'P.1.1', on: 'y' }, ...waiting, { who: 'Q.1.1', on: 'x' }],
+    )
+    expect(circleToLeave(seen, 'Q.1.1')?.map(({ waiter }) => waiter.lockName)).toEqual(['x', 'y'])
+    expect(performance.now() - startedMs).toBeLessThan(1_000)
+  })
+})

@@ -1,0 +1,220 @@
+import { randomUUID } from 'node:crypto'
+import { join } from 'node:path'
+import { afterAll, describe, expect, inject, it } from 'vitest'
+import { memoryDriver } from '../../src/drivers/memory.ts'
+import {
+  connect,
+  DeadlockError,
+  DistributedLock,
+  type InstanceOptions,
+  InvalidArgumentError,
+  type Lease,
+  ReadWriteLock,
+  Semaphore,
+} from '../../src/index.ts'
+import { makeFolder } from '../harness/folders.ts'
+import { gate } from '../support/gate.ts'
+
+const folder = makeFolder('deadlocks')
+afterAll(() => folder.remove())
+
+const stores: [name: string, url: () => string][] = [
+  ['memory', () => `memory:${randomUUID()}`],
+  ['sqlite', () => `sqlite:${join(folder.path, `${randomUUID()}.db`)}`],
+  ['redis', () => inject('servers').redis?.[0] ?? ''],
+  ['postgres', () => inject('servers').postgres ?? ''],
+]
+
+const LONG = { blockingTimeoutSeconds: 60 }
+
+describe('a hand-made deadlock is noticed and named within 2 s of its beginning', () => {
+  it.concurrent.each(stores)(
+    '%s',
+    async (_, urlOf) => {
+      const url = urlOf()
+      await using a = new DistributedLock({ url, holderId: 'a' })
+      await using b = new DistributedLock({ url, holderId: 'b' })
+      const tookMs: number[] = []
+      // A machine that is busy with other tests may be late, but not three times.
+      while (tookMs.length < 3 && !tookMs.some((each) => each < 2_000)) {
+        const [x, y] = [randomUUID(), randomUUID()]
+        const { error, ms } = await deadlock(a, x, b, y)
+        expect(error).toBeInstanceOf(DeadlockError)
+        expect((error as DeadlockError).cycle).toEqual(
+          error.lockName === x
+            ? [
+                { holderId: 'b', lockName: x, heldBy: 'a' },
+                { holderId: 'a', lockName: y, heldBy: 'b' },
+              ]
+            : [
+                { holderId: 'a', lockName: y, heldBy: 'b' },
+                { holderId: 'b', lockName: x, heldBy: 'a' },
+              ],
+        )
+        expect(error.message).toContain(`waiting for "${error.lockName}" would never end`)
+        tookMs.push(ms)
+      }
+      expect(Math.min(...tookMs), `${tookMs} ms`).toBeLessThan(2_000)
+    },
+    60_000,
+  )
+})
+
+/** Each holds one and waits for the other's. Resolves with what the one that gave up was told; the other one has gone on. */
+async function deadlock(a: DistributedLock, x: string, b: DistributedLock, y: string) {
+  const [aHolds, bHolds] = [gate(), gate()]
+  let beganMs = 0
+  const cross = async (
+    lock: DistributedLock,
+    own: string,
+    other: string,
+    holds: ReturnType<typeof gate>,
+    both: Promise<unknown>,
+  ) =>
+    lock.withLock(own, async () => {
+      holds.open()
+      await both
+      beganMs = performance.now()
+      return lock.withLock(other, () => performance.now(), LONG)
+    })
+  const both = Promise.all([aHolds.opened, bHolds.opened])
+  const ends = await Promise.allSettled([cross(a, x, y, aHolds, both), cross(b, y, x, bHolds, both)])
+  const [failed] = ends.filter((end) => end.status === 'rejected')
+  const [went] = ends.filter((end) => end.status === 'fulfilled')
+  if (failed === undefined || went === undefined) throw new Error(`not one of each: ${JSON.stringify(ends)}`)
+  return { error: failed.reason as DeadlockError, ms: went.value - beganMs }
+}
+
+describe('which claims are looked at', () => {
+  async function counted(options: InstanceOptions = {}) {
+    const driver = memoryDriver()
+    let looks = 0
+    const watched = {
+      ...driver,
+      inspect(query: Parameters<typeof driver.inspect>[0]) {
+        looks += 1
+        return driver.inspect(query)
+      },
+    }
+    const settings = { driver: watched, deadlockAfterSeconds: 0.05, ...options }
+    return { lock: new DistributedLock(settings), looks: () => looks }
+  }
+
+  it('a claim that holds nothing never looks', async () => {
+    const { lock, looks } = await counted()
+    await lock.hold('x')
+    await lock.acquire('x', { blockingTimeoutSeconds: 0.4 })
+    expect(looks()).toBe(0)
+    await lock.close()
+  })
+
+  it('one inside a callback does, and one that is made under a lease', async () => {
+    const { lock, looks } = await counted()
+    await lock.hold('x')
+    await lock.withLock('own', () => lock.acquire('x', { blockingTimeoutSeconds: 0.4 }))
+    expect(looks()).toBe(1)
+    const own = await lock.hold('own')
+    await lock.acquire('x', { blockingTimeoutSeconds: 0.4, under: own })
+    expect(looks()).toBe(2)
+    await lock.close()
+  })
+
+  it.each([false, 0] as const)('deadlockAfterSeconds: %s switches it off', async (deadlockAfterSeconds) => {
+    const { lock, looks } = await counted({ deadlockAfterSeconds })
+    await lock.hold('x')
+    await lock.withLock('own', () => lock.acquire('x', { blockingTimeoutSeconds: 0.4 }))
+    expect(looks()).toBe(0)
+    await lock.close()
+  })
+
+  it('a bad setting, and something under which nothing can be, are refused', async () => {
+    expect(() => new DistributedLock({ url: 'memory:', deadlockAfterSeconds: -1 })).toThrow(InvalidArgumentError)
+    const { lock } = await counted()
+    await expect(lock.acquire('x', { under: {} as Lease })).rejects.toThrow(/under must be a lease/)
+    await lock.close()
+  })
+})
+
+describe('circles of other shapes', () => {
+  const soon = { deadlockAfterSeconds: 0.05 }
+
+  it('linear code that says under what it asks', async () => {
+    await using lock = new DistributedLock({ driver: memoryDriver(), ...soon })
+    const [x, y] = [await lock.hold('x'), await lock.hold('y')]
+    const claims = [
+      lock.hold('y', { ...LONG, under: x }).finally(() => x.release()),
+      lock.hold('x', { ...LONG, under: y }).finally(() => y.release()),
+    ]
+    const ends = await Promise.allSettled(claims)
+    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+  })
+
+  it('through instances and primitives of different kinds, and re-entered leases', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver, ...soon })
+    await using pages = new ReadWriteLock({ driver, ...soon })
+    await using workers = new Semaphore({ driver, limit: 2, ...soon })
+    const [readerIn, permitsOut] = [gate(), gate()]
+    const writer = workers.withPermits(
+      'workers',
+      async () => {
+        permitsOut.open()
+        await readerIn.opened
+        return pages.withWrite('page', () => 'written', LONG)
+      },
+      { permits: 2 },
+    )
+    const reader = pages.withRead('page', () =>
+      pages.withRead('page', async () => {
+        readerIn.open()
+        await permitsOut.opened
+        return lock.withLock('more', () => workers.withPermits('workers', () => 'worked', LONG))
+      }),
+    )
+    const ends = await Promise.allSettled([writer, reader])
+    const [error] = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []))
+    if (!(error instanceof DeadlockError)) throw error
+    expect(error.cycle.map(({ lockName }) => lockName).sort()).toEqual(['page', 'workers'])
+    expect(ends.filter((end) => end.status === 'fulfilled')).toHaveLength(1)
+  })
+
+  it('a task that outlives its callback is not in its chain any more', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    const over = gate()
+    let late: Promise<Lease> | undefined
+    await lock.withLock('own', () => {
+      late = over.opened.then(() => lock.hold('x'))
+    })
+    over.open()
+    await late
+    const { leases } = await driver.inspect({ lockName: 'x' })
+    expect(leases[0]?.claimId.split('.')).toHaveLength(2)
+  })
+
+  it('claims at any depth belong to the outermost lease', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    await using other = new DistributedLock({ driver })
+    const claimIds = await lock.withLock('a', () =>
+      other.withLock('b', () =>
+        lock.withLocks(['c', 'd'], async () => {
+          await other.hold('e')
+          return (await driver.inspect({})).leases.map(({ claimId }) => claimId)
+        }),
+      ),
+    )
+    const [root, ...rest] = claimIds
+    expect(rest).toEqual([1, 2, 3, 4].map((count) => `${root}.${count}`))
+  })
+})
+
+it('the store that a claim waits in is not asked for deadlocks while it does not answer, and waiting goes on', async () => {
+  const driver = await connect(`memory:${randomUUID()}`)
+  const broken = { ...driver, inspect: () => Promise.reject(new Error('no inspection today')) }
+  await using lock = new DistributedLock({ driver: broken, deadlockAfterSeconds: 0.05 })
+  const x = await lock.hold('x')
+  const waiting = lock.withLock('own', () => lock.withLock('x', () => 'got it', LONG))
+  setTimeout(() => void x.release(), 400)
+  expect(await waiting).toBe('got it')
+})

@@ -1,0 +1,124 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { describe, expect, it, vi } from 'vitest'
+import { memoryDriver } from '../../src/drivers/memory.ts'
+import {
+  AbortedError,
+  DistributedLock,
+  InvalidArgumentError,
+  LeaseLostError,
+  NotAcquiredError,
+} from '../../src/index.ts'
+
+describe('withLocks: arguments', () => {
+  const driver = memoryDriver()
+  const lock = new DistributedLock({ driver })
+
+  it.each([
+    [[], /lockNames must be a list of 1 to 100 lock names/],
+    [Array.from({ length: 101 }, (_, index) => `${index}`), /a list of 1 to 100/],
+    ['name', /a list of 1 to 100/],
+    [['a', ''], /lockNames\[1\] must be a string of 1 to 255/],
+    [['a', 7], /lockNames\[1\]/],
+  ])('rule 13: %j is refused', async (names, rule) => {
+    const attempt = lock.withLocks(names as string[], () => {})
+    await expect(attempt).rejects.toBeInstanceOf(InvalidArgumentError)
+    await expect(attempt).rejects.toThrow(rule)
+  })
+
+  it('a function is needed', async () => {
+    await expect(lock.withLocks(['a'], undefined as unknown as () => void)).rejects.toThrow(/fn must be a function/)
+  })
+})
+
+describe('withLocks: the order in which it waits', () => {
+  it('is that of the names’ UTF-8 bytes, whatever order they are given in', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    await using other = new DistributedLock({ driver })
+    // By UTF-16 code units the emoji would come before the last of them.
+    const inOrder = ['A', 'a', 'é', '€', '\uffee', '😀']
+    for (const [index, name] of inOrder.entries()) {
+      const inTheWay = await other.hold(name)
+      const job = lock.withLocks(inOrder.toReversed(), () => 'done')
+      while ((await driver.inspect({ lockName: name })).waiters.length === 0) await sleep(1)
+      const held = (await driver.inspect({})).leases.filter(({ holderId }) => holderId === lock.holderId)
+      expect(held.map(({ lockName }) => lockName).sort()).toEqual(inOrder.slice(0, index).sort())
+      await inTheWay.release()
+      expect(await job).toBe('done')
+    }
+  })
+})
+
+describe('withLocks: all or nothing', () => {
+  it('the one waiting time is for all of them together', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    await using other = new DistributedLock({ driver })
+    const [a, b] = [await other.hold('a'), await other.hold('b')]
+    const startedMs = performance.now()
+    const job = lock.withLocks(['a', 'b'], () => {}, { blockingTimeoutSeconds: 1 })
+    await sleep(900) // most of that time
+    await a.release()
+    await expect(job).rejects.toBeInstanceOf(NotAcquiredError)
+    expect(performance.now() - startedMs).toBeGreaterThan(950)
+    expect(performance.now() - startedMs).toBeLessThan(1_850)
+    expect((await other.acquire('a', { blocking: false })).acquired).toBe(true)
+    expect(b.held).toBe(true)
+  })
+
+  it('minHoldSeconds does not keep what was taken in vain', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    await using other = new DistributedLock({ driver })
+    await other.hold('b')
+    const options = { minHoldSeconds: 30, blocking: false }
+    await expect(lock.withLocks(['a', 'b'], () => {}, options)).rejects.toBeInstanceOf(NotAcquiredError)
+    expect((await other.acquire('a', { blocking: false })).acquired).toBe(true)
+  })
+
+  it('an abort while waiting leaves nothing behind', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    await using other = new DistributedLock({ driver })
+    await other.hold('b')
+    const abort = new AbortController()
+    const job = lock.withLocks(['a', 'b'], () => {}, { signal: abort.signal })
+    while ((await driver.inspect({ lockName: 'b' })).waiters.length === 0) await sleep(1)
+    abort.abort()
+    await expect(job).rejects.toBeInstanceOf(AbortedError)
+    const { leases, waiters } = await driver.inspect({})
+    expect([leases.map(({ lockName }) => lockName), waiters]).toEqual([['b'], []])
+  })
+
+  it('a lease that is lost while others are waited for ends the waiting; the function does not run', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    await using other = new DistributedLock({ driver })
+    await other.hold('b')
+    const job = lock.withLocks(['a', 'b'], () => 'ran', {
+      timeoutSeconds: 0.3,
+      heartbeat: false,
+      blockingTimeoutSeconds: 60,
+    })
+    const lost = await job.catch((error: unknown) => error)
+    expect(lost).toBeInstanceOf(LeaseLostError)
+    expect((lost as LeaseLostError).lockName).toBe('a')
+    await vi.waitFor(async () => expect((await driver.inspect({ lockName: 'b' })).waiters).toEqual([]))
+  })
+
+  it('a lease that is lost while the function runs is told of at its end, and the function’s own error comes first', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    const brief = { timeoutSeconds: 0.05, heartbeat: false }
+    await expect(lock.withLocks(['a', 'b'], () => sleep(100), brief)).rejects.toBeInstanceOf(LeaseLostError)
+    const failing = lock.withLocks(
+      ['a', 'b'],
+      async () => {
+        await sleep(100)
+        throw new Error('mine')
+      },
+      brief,
+    )
+    await expect(failing).rejects.toThrow('mine')
+  })
+})
