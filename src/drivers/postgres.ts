@@ -36,6 +36,7 @@ export { StaleTokenError } from '../core/errors.ts'
 export type { PgClient, PgPool, PostgresClient, PostgresSql } from './support/postgres-client.ts'
 export {
   type FenceOptions,
+  type PostgresFence,
   type PostgresTransaction,
   postgresFence,
 } from './support/postgres-fence.ts'

@@ -1,4 +1,5 @@
 import { InvalidArgumentError, StaleTokenError } from '../../core/errors.ts'
+import { checkResource, type FencingGuard, type Token, tokenOf } from '../../core/fencing.ts'
 import { connectionOf, type RedisClient } from './redis-connection.ts'
 import { inTime } from './redis-errors.ts'
 import { siblingKey } from './redis-keys.ts'
@@ -12,7 +13,7 @@ export interface RedisFenceOptions {
 }
 
 /** Writes to Redis that only the newest holder of a lock can make. */
-export interface RedisFence {
+export interface RedisFence extends FencingGuard {
   /**
    * `SET key value …options`, unless a larger token has been seen for this key. Rejects with `StaleTokenError` if one has, and with
    * `StoreError` when it is not known whether the write was made.
@@ -23,6 +24,11 @@ export interface RedisFence {
    * arguments as usual. On Cluster, resource and keys must be in one slot.
    */
   run(script: string, write: GuardedScript): Promise<unknown>
+  /**
+   * Only the check, for a resource outside of Redis. Another holder can come between it and the write that follows: `set` and `run` are one step with
+   * theirs. Rejects as they do.
+   */
+  accept(resource: string, token: Token): Promise<void>
 }
 
 export interface GuardedScript {
@@ -32,8 +38,7 @@ export interface GuardedScript {
   readonly args?: readonly string[]
 }
 
-/** A lease, or its number. */
-export type Token = number | { readonly fencingToken: number }
+export type { Token } from '../../core/fencing.ts'
 
 export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOptions): RedisFence {
   const connection = connectionOf(client)
@@ -51,10 +56,7 @@ export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOpti
 
   async function run(text: string, { token, keys, args = [], resource = keys[0] }: GuardedScript): Promise<unknown> {
     if (resource === undefined) throw new InvalidArgumentError('resource', resource, 'a key, where the script has none')
-    const fencingToken = typeof token === 'number' ? token : token.fencingToken
-    if (!Number.isSafeInteger(fencingToken) || fencingToken < 1) {
-      throw new InvalidArgumentError('token', fencingToken, 'a fencing token: a whole number from 1')
-    }
+    const fencingToken = tokenOf(token)
     const all = [siblingKey(resource, 'f'), ...keys, `${fencingToken}`, ...args]
     const reply = await inTime('write behind a fence', commandTimeoutSeconds * 1_000, () =>
       runScript(connection, guarded(text), 1 + keys.length, all),
@@ -69,6 +71,10 @@ export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOpti
     run,
     set: (key, value, token, options = []) =>
       run(readProtocol('redis/fence-set.lua'), { token, keys: [key], args: [value, ...options] }),
+    async accept(resource, token) {
+      checkResource(resource)
+      await run('return 1', { token, resource, keys: [] })
+    },
   }
 }
 

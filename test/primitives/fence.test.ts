@@ -1,0 +1,128 @@
+import { Redis } from 'ioredis'
+import pg from 'pg'
+import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
+import { postgresDriver, postgresFence } from '../../src/drivers/postgres.ts'
+import { redisFence } from '../../src/drivers/redis.ts'
+import {
+  DistributedLock,
+  Fence,
+  type FencingGuard,
+  InvalidArgumentError,
+  OverloadError,
+  StaleTokenError,
+} from '../../src/index.ts'
+
+let pool: pg.Pool
+let redis: Redis
+
+beforeAll(async () => {
+  const { redis: urls, postgres } = inject('servers')
+  redis = new Redis(urls?.[0] ?? '')
+  pool = new pg.Pool({ connectionString: postgres, max: 2 })
+  await postgresDriver({ client: pool }).inspect({})
+})
+
+afterAll(async () => {
+  redis.disconnect()
+  await pool.end()
+})
+
+/** Every guard, each as a user would call it: in a transaction of its own where there is one. */
+const guards: Record<string, () => FencingGuard> = {
+  Fence: () => new Fence(),
+  redisFence: () => redisFence({ client: redis }),
+  postgresFence: () => ({
+    async accept(resource, token) {
+      const client = await pool.connect()
+      try {
+        await client.query('BEGIN')
+        await postgresFence(client).accept(resource, token)
+        await client.query('COMMIT')
+      } catch (error) {
+        await client.query('ROLLBACK')
+        throw error
+      } finally {
+        client.release()
+      }
+    },
+  }),
+}
+
+describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
+  const resource = `fence test:${name}:${process.pid}:${Date.now()}`
+
+  it('lets the same and a larger token through, and refuses a smaller one', async () => {
+    const guard = open()
+    for (const token of [5, 5, 7, { fencingToken: 7 }, { fencingToken: 9 }]) await guard.accept(resource, token)
+    for (const token of [8, 1, { fencingToken: 5 }]) {
+      const refused = await attempt(guard, resource, token)
+      expect(refused).toBeInstanceOf(StaleTokenError)
+      expect(refused).toMatchObject({ code: 'STALE_TOKEN', resource })
+    }
+    await guard.accept(resource, 9)
+    await guard.accept(`${resource}:another`, 1)
+  })
+
+  it('refuses what is no token before it asks anybody', async () => {
+    const guard = open()
+    for (const token of [0, -1, 1.5, Number.NaN, '7' as never, undefined as never, {} as never]) {
+      expect(await attempt(guard, resource, token)).toMatchObject({ argument: 'token' })
+    }
+    for (const none of ['', undefined as never, 7 as never]) {
+      expect(await attempt(guard, none, 1)).toBeInstanceOf(InvalidArgumentError)
+    }
+  })
+})
+
+describe('Fence', () => {
+  it('takes a lease as it is, and tells the largest token', async () => {
+    await using lock = new DistributedLock({ url: 'memory:fence' })
+    const fence = new Fence()
+    await using first = await lock.hold('account:7')
+    fence.accept('account:7', first)
+    await first.release()
+    await using second = await lock.hold('account:7')
+    fence.accept('account:7', second)
+    expect(() => fence.accept('account:7', first)).toThrow(StaleTokenError)
+    expect(fence.largest('account:7')).toBe(second.fencingToken)
+    expect(fence.largest('account:8')).toBeUndefined()
+  })
+
+  it('refuses one resource more than it may have, and never forgets one to make room', () => {
+    const fence = new Fence({ maxResources: 2 })
+    fence.accept('a', 5)
+    fence.accept('b', 5)
+    expect(() => fence.accept('c', 9)).toThrow(OverloadError)
+    expect(() => fence.accept('a', 4)).toThrow(StaleTokenError)
+    fence.accept('a', 6)
+    expect(fence.forget('b')).toBe(true)
+    expect(fence.forget('b')).toBe(false)
+    fence.accept('c', 9)
+    expect(fence.size).toBe(2)
+    expect(() => new Fence({ maxResources: 0 })).toThrow('maxResources must be')
+  })
+})
+
+describe('postgresFence as a function', () => {
+  it('a resource that is missing by mistake is an error, not a guard that nobody looks at', async () => {
+    const client = await pool.connect()
+    try {
+      await expect(postgresFence(client, undefined as never, 7)).rejects.toMatchObject({ argument: 'resource' })
+      await expect(postgresFence(client, 'name', undefined as never)).rejects.toMatchObject({ argument: 'token' })
+      await expect(postgresFence(client, 'name' as never)).rejects.toMatchObject({ argument: 'token' })
+      expect(postgresFence(client, { schema: 'public' })).toHaveProperty('accept')
+    } finally {
+      client.release()
+    }
+  })
+})
+
+/** Guards answer at once or later: an error either way. */
+async function attempt(guard: FencingGuard, resource: string, token: Parameters<FencingGuard['accept']>[1]) {
+  try {
+    await guard.accept(resource, token)
+    return undefined
+  } catch (error) {
+    return error
+  }
+}
