@@ -35,11 +35,13 @@ export {
   NotHeldError,
   OverloadError,
   RateLimitedError,
+  ResultNotKeptError,
   StaleTokenError,
   StoreError,
   UnsupportedError,
 } from './core/errors.ts'
 export type { LockEvent, LockEvents, LockListener } from './core/events.ts'
+export type { FencingGuard, Token } from './core/fencing.ts'
 export type { Lease, LockInfo } from './core/lease.ts'
 export type { Random } from './core/random.ts'
 export {
@@ -47,6 +49,7 @@ export {
   type DistributedLockOptions,
   getDistributedLock,
 } from './primitives/distributed-lock.ts'
+export { Fence } from './primitives/fence.ts'
 export type { InstanceOptions } from './primitives/instance.ts'
 export {
   type CampaignOptions,
@@ -58,6 +61,7 @@ export type { LeadOptions } from './primitives/leading.ts'
 export type { LockOptions } from './primitives/lock-options.ts'
 export type { LockResult } from './primitives/lock-result.ts'
 export type { ObserveOptions } from './primitives/observing.ts'
+export { OnceOnly, type OnceOptions, type OnceRun, type TickOptions } from './primitives/once-only.ts'
 export {
   type ConsumeOptions,
   RateLimiter,

@@ -47,6 +47,14 @@ const said: Record<string, string[]> = {
     'instance-3 leads, at 10.0.0.3:8080',
     'instance-3 leads no more',
   ],
+  once: [
+    'failed: the mail server is busy',
+    'mail to ada, sent at try 2 by instance-2',
+    'mail to ada, sent at try 2 by instance-2',
+    'mail to ada, sent at try 2 by instance-2',
+    '3 instances, 1 cleaned up',
+  ],
+  fencing: ['refused: true', 'report of instance-2'],
   abort: ['gave up: the user has gone, long before 60 s: true', 'stopped: the lease was lost: true, still held: false'],
 }
 

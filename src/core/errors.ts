@@ -13,6 +13,7 @@ export type HoldfastErrorCode =
   | 'STALE_TOKEN'
   | 'RATE_LIMITED'
   | 'DEADLOCK'
+  | 'RESULT_NOT_KEPT'
 
 /**
  * What every error of this library is. `code` is a literal in each class, so that a `switch` on it is checked by the compiler, and it
@@ -177,6 +178,18 @@ export class RateLimitedError extends HoldfastError {
     )
     this.key = key
     this.retryAfterSeconds = retryAfterSeconds
+  }
+}
+
+/** A once-only job is done, but its result could not be kept: not JSON, or too large. Everybody who asks for it is told so; it is not run again. */
+export class ResultNotKeptError extends HoldfastError {
+  override readonly name = 'ResultNotKeptError'
+  readonly code = 'RESULT_NOT_KEPT'
+  readonly key: string
+
+  constructor(key: string, reason: string, options?: ErrorOptions) {
+    super(`the job "${key}" is done, but its result was not kept: ${reason}`, options)
+    this.key = key
   }
 }
 

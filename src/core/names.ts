@@ -13,7 +13,7 @@ export function checkHolderId(holderId: unknown): asserts holderId is string {
   checkText('holderId', holderId, MAX_HOLDER_ID_LENGTH)
 }
 
-function checkText(argument: string, value: unknown, maxLength: number): void {
+export function checkText(argument: string, value: unknown, maxLength: number): asserts value is string {
   if (typeof value !== 'string' || value.length === 0 || value.length > maxLength || !isStorable(value)) {
     const rule = `a string of 1 to ${maxLength} characters, without NUL and without lone surrogates`
     throw new InvalidArgumentError(argument, value, rule)

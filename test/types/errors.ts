@@ -8,6 +8,7 @@ import {
   type NotHeldError,
   type OverloadError,
   type RateLimitedError,
+  type ResultNotKeptError,
   type StoreError,
   type UnsupportedError,
 } from 'holdfast'
@@ -22,6 +23,7 @@ type AnyError =
   | NotHeldError
   | OverloadError
   | RateLimitedError
+  | ResultNotKeptError
   | StoreError
   | UnsupportedError
 
@@ -35,6 +37,7 @@ export const codesAreLiterals: Equal<
   | 'NOT_HELD'
   | 'OVERLOADED'
   | 'RATE_LIMITED'
+  | 'RESULT_NOT_KEPT'
   | 'STORE_UNAVAILABLE'
   | 'UNSUPPORTED'
 > = true

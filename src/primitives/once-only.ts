@@ -1,0 +1,257 @@
+import { checkFunction, checkJson, checkSignal, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
+import { backoffMs } from '../core/backoff.ts'
+import { systemClock } from '../core/clock.ts'
+import type { AcquireAnswer, LeaseRecord, Metadata } from '../core/driver.ts'
+import { AbortedError, InvalidArgumentError, ResultNotKeptError, StoreError, UnsupportedError } from '../core/errors.ts'
+import type { LockEvent, LockListener } from '../core/events.ts'
+import type { ClaimRequest, Holder } from '../core/holder.ts'
+import type { HeldLease, Lease } from '../core/lease.ts'
+import { MAX_NAME_LENGTH, MAX_WAIT_MS } from '../core/limits.ts'
+import type { Link } from '../core/link.ts'
+import { checkText } from '../core/names.ts'
+import { pause } from '../core/pause.ts'
+import { systemRandom } from '../core/random.ts'
+import { Instance, type InstanceOptions } from './instance.ts'
+import { answerOf, leaseOf, throwIfLost } from './lock-result.ts'
+import { tickOf } from './tick.ts'
+
+export interface OnceOptions {
+  /** For how long a run counts, from its end. From 0.05 to one year; the store keeps its result for so long. */
+  forSeconds: number
+  /** The run's lease: how long after a crash somebody else takes over. 30 if not said; a heartbeat renews it. */
+  timeoutSeconds?: number
+  /** How long to wait for a run that is under way elsewhere. Without end if not said; 0 does not wait. */
+  blockingTimeoutSeconds?: number
+  /** Gives up waiting. It does not end a run that has begun. */
+  signal?: AbortSignal
+}
+
+export interface TickOptions extends Partial<OnceOptions> {
+  /** The schedule's period, for schedulers that do not tell which tick it is. */
+  everySeconds?: number
+}
+
+/** What a run is given: its fencing token, and whether it may still go on. */
+export type OnceRun = Pick<Lease, 'fencingToken' | 'signal' | 'held' | 'remainingSeconds' | 'assertHeld'>
+
+/**
+ * Runs a job at most once for each key in a period, over all instances, and keeps its result for whoever asks later. On every driver whose leases end by time.
+ *
+ * Exactly once takes the effect's own help: a process that dies between the effect and the keeping of the result leaves a job that looks undone, and
+ * it is run again, with a higher fencing token. An effect that is recorded under the key, in one step with its check of the token, is then made once.
+ */
+export class OnceOnly implements AsyncDisposable {
+  readonly #instance: Instance
+  readonly #clock
+  readonly #random
+
+  /** Throws `InvalidArgumentError`. Opens nothing yet. */
+  constructor(options: InstanceOptions = {}) {
+    this.#instance = new Instance('OnceOnly', options)
+    this.#clock = options.clock ?? systemClock
+    this.#random = options.random ?? systemRandom
+  }
+
+  get holderId(): string {
+    return this.#instance.holderId
+  }
+
+  /**
+   * Resolves with the result of the key's one run: `fn`'s, if it is run here, or the one that is kept. A run that is under way elsewhere is waited for.
+   *
+   * - `fn` rejects: so does this, with its own error. Nothing is kept, and the next caller runs it again; one that waits, at once.
+   * - The process dies: after `timeoutSeconds` whoever waits or comes takes over, with a higher fencing token.
+   * - The lease is lost before `fn` has ended: rejects with `LeaseLostError`, keeps nothing; another run may have begun.
+   * - The result is `undefined` or JSON of at most 16,368 bytes. Anything else is not kept: the job counts as done, and this call and all later ones in the period
+   *   reject with `ResultNotKeptError`.
+   *
+   * Rejects with `NotAcquiredError` when `blockingTimeoutSeconds` is over, with `AbortedError`, `ClosedError`, `InvalidArgumentError`; with `StoreError` when the
+   * store does not answer (if it says that the job ran, whether its result is kept is not known); and with `UnsupportedError` where leases do not end by time.
+   */
+  async once<T>(key: string, fn: (run: OnceRun) => Promise<T> | T, options: OnceOptions): Promise<T> {
+    checkFunction('fn', fn)
+    const { names, request, forMs } = requestFrom(key, options)
+    this.#instance.assertOpen()
+    if (options.signal?.aborted) throw new AbortedError(`waiting for "${key}"`, options.signal.reason)
+    const holder = this.#instance.holder ?? (await this.#instance.open())
+    assertKeeping(holder)
+    // Only to save the lease: whether it is done is settled under it.
+    const early = await kept(holder, names.done).catch(unlessDown)
+    if (early !== undefined) return resultOf(key, early)
+    const result = await holder.acquire(request)
+    // Contention is an error here: this throws.
+    if (!result.granted) return leaseOf(names.run, answerOf(names.run, result)) as never
+    await using lease = result.lease
+    const found = await this.#insist(lease, () => kept(holder, names.done))
+    if (found !== undefined) return resultOf(key, found)
+    const own = await fn(lease)
+    throwIfLost(lease)
+    this.#instance.assertOpen()
+    // Awaited here: at the end of this block the lease is given back.
+    return await this.#keep({ holder, lease, key, done: names.done, forMs }, own)
+  }
+
+  /**
+   * Wraps a scheduled job, so that each tick of the schedule runs once over all instances that have the same schedule: hand what this returns to the
+   * scheduler. The key is the name and the tick; the tick is what the scheduler passes (BullMQ, node-cron, croner, or a `Date`), else the present time,
+   * rounded down to `everySeconds`. A tick is remembered for `forSeconds` (600): clocks may be as far apart as that. An instance that comes while it
+   * runs elsewhere waits, and takes over should that one die.
+   */
+  everyTick<T, Context = unknown>(
+    name: string,
+    fn: (run: OnceRun, context: Context | undefined) => Promise<T> | T,
+    options: TickOptions = {},
+  ): (context?: Context) => Promise<T> {
+    checkFunction('fn', fn)
+    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+    const { everySeconds, forSeconds = TICK_SECONDS, ...rest } = options
+    const everyMs = everySeconds === undefined ? undefined : ttlMsFrom('everySeconds', everySeconds)
+    checkText('name', name, MOST_KEY_LENGTH)
+    requestFrom('name', { ...rest, forSeconds })
+    return async (context) => {
+      const tick = tickOf(context, this.#clock.now().wallMs, everyMs)
+      return this.once(`${name}@${tick}`, (run) => fn(run, context), { ...rest, forSeconds })
+    }
+  }
+
+  /** Lets a key run again before its period is over. True if a result was kept. A run that is under way goes on. */
+  async forget(key: string): Promise<boolean> {
+    const { done } = namesOf(key)
+    const holder = this.#instance.holder ?? (await this.#instance.open())
+    const lease = await kept(holder, done)
+    if (lease === undefined) return false
+    return new Promise((answered, failed) => holder.link.release(lease, { answered, failed }))
+  }
+
+  /** Gives up what waits, and closes the store if this instance opened it. A run that is under way loses its lease. Results stay. */
+  close(): Promise<void> {
+    return this.#instance.close()
+  }
+
+  get closed(): boolean {
+    return this.#instance.closed
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+
+  /** Returns what ends the listening. The same events as those of a lock: a run has a lease. */
+  on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
+    return this.#instance.events.on(event, listener)
+  }
+
+  async #keep<T>({ holder, lease, key, done, forMs }: Finished, own: T): Promise<T> {
+    const metadata = metadataOf(own)
+    const claim = {
+      lockName: done,
+      claimId: `${lease.claim.claimId}.done`,
+      holderId: this.holderId,
+      mode: 'exclusive',
+      permits: 1,
+      ttlMs: forMs,
+      metadata,
+      waitMs: 0,
+      over: false,
+    } as const
+    // Not through the holder: this lease is nobody's to renew or to give back, it has to outlive the process.
+    const answer = await this.#insist(lease, () => ask(holder.link, claim)).catch((cause: unknown) => {
+      throw new StoreError(`the job "${key}" ran, but whether its result is kept is not known`, { cause })
+    })
+    // Refused: a run that took over from this one was quicker, and everybody else has its result.
+    const theirs = answer.granted ? undefined : await this.#insist(lease, () => kept(holder, done))
+    if (theirs !== undefined) return resultOf(key, theirs)
+    if (metadata['notKept'] !== undefined) throw new ResultNotKeptError(key, String(metadata['notKept']))
+    return own
+  }
+
+  /** Asks until the store answers, for as long as the run's lease lasts. */
+  async #insist<T>(lease: HeldLease, ask: () => Promise<T>): Promise<T> {
+    for (let tries = 1; ; tries += 1) {
+      try {
+        return await ask()
+      } catch (error) {
+        if (!isDown(error) || !lease.held) throw error
+        await pause(this.#clock, backoffMs(RETRY, tries, this.#random), lease.signal)
+      }
+    }
+  }
+}
+
+interface Finished {
+  readonly holder: Holder
+  readonly lease: HeldLease
+  readonly key: string
+  readonly done: string
+  readonly forMs: number
+}
+
+function requestFrom(key: string, options: OnceOptions) {
+  const names = namesOf(key)
+  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  const { forSeconds, timeoutSeconds = 30, blockingTimeoutSeconds, signal } = options
+  const endless = blockingTimeoutSeconds === undefined
+  const request: ClaimRequest = {
+    lockName: names.run,
+    mode: 'exclusive',
+    ttlMs: ttlMsFrom('timeoutSeconds', timeoutSeconds),
+    waitMs: endless ? MAX_WAIT_MS : waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds),
+    signal: signal === undefined ? undefined : checkSignal('signal', signal),
+    heartbeat: true,
+    minHoldMs: 0,
+    maxHoldMs: Number.POSITIVE_INFINITY,
+  }
+  return { names, request, forMs: ttlMsFrom('forSeconds', forSeconds) }
+}
+
+/** Both have the same beginning and an end of their own, so no key's run is another key's result. */
+function namesOf(key: string): { run: string; done: string } {
+  checkText('key', key, MOST_KEY_LENGTH)
+  return { run: `once:${key}:run`, done: `once:${key}:done` }
+}
+
+const MOST_KEY_LENGTH = MAX_NAME_LENGTH - 'once:'.length - ':done'.length
+
+function assertKeeping({ link: { driver } }: Holder): void {
+  const { expiry, metadata } = driver.capabilities
+  if (expiry === 'session') {
+    throw new UnsupportedError(
+      `the ${driver.name} driver's leases last as long as a connection, so a result could not outlive the process that made it`,
+    )
+  }
+  if (!metadata)
+    throw new UnsupportedError(`the ${driver.name} driver keeps nothing beside a lock, so no results either`)
+}
+
+async function kept(holder: Holder, done: string): Promise<LeaseRecord | undefined> {
+  const [lease] = (await holder.inspect({ lockName: done })).leases
+  return lease
+}
+
+const ask = (link: Link, claim: Parameters<Link['acquire']>[0]): Promise<AcquireAnswer> =>
+  new Promise((answered, failed) => link.acquire(claim, { answered, failed }))
+
+function metadataOf(result: unknown): Metadata {
+  if (result === undefined) return {}
+  try {
+    return { result: checkJson('result', result) }
+  } catch (error) {
+    if (!(error instanceof InvalidArgumentError)) throw error
+    return { notKept: error.message.slice(0, 1_000) }
+  }
+}
+
+/** The type is the caller's word that a key always means the same job. */
+function resultOf<T>(key: string, { metadata }: LeaseRecord): T {
+  if (metadata?.['notKept'] !== undefined) throw new ResultNotKeptError(key, String(metadata['notKept']))
+  return metadata?.['result'] as T
+}
+
+const isDown = (error: unknown): boolean => error instanceof StoreError && error.retryable
+
+function unlessDown(error: unknown): undefined {
+  if (!isDown(error)) throw error
+}
+
+const TICK_SECONDS = 600
+const RETRY = { firstMs: 50, mostMs: 1_000 }

@@ -1,0 +1,366 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Cron } from 'croner'
+import cron, { type TaskContext } from 'node-cron'
+import { afterEach, describe, expect, inject, it } from 'vitest'
+import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
+import { openPostgresAdvisory } from '../../src/drivers/postgres-advisory.ts'
+import {
+  AbortedError,
+  ClosedError,
+  DistributedLock,
+  type InstanceOptions,
+  LeaseLostError,
+  NotAcquiredError,
+  OnceOnly,
+  ResultNotKeptError,
+  UnsupportedError,
+} from '../../src/index.ts'
+import { interferingDriver } from '../../src/testing/conformance/interfering-driver.ts'
+import { VirtualTime } from '../../src/testing/virtual-clock.ts'
+import { gate } from '../support/gate.ts'
+
+const opened: { close(): Promise<void> }[] = []
+const HOUR = { forSeconds: 3_600 }
+
+function jobsOn(options: InstanceOptions = {}): OnceOnly {
+  const jobs = new OnceOnly({ driver: memoryDriver(), ...options })
+  opened.push(jobs)
+  return jobs
+}
+
+/** Instances as of two processes, on one store. */
+function twoInstances(): [OnceOnly, OnceOnly] {
+  const store = createMemoryStore()
+  return [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: memoryDriver({ store }) })]
+}
+
+afterEach(async () => {
+  for (const each of opened.splice(0)) await each.close()
+})
+
+describe('once', () => {
+  it('runs once for each key, and whoever comes later gets the same result', async () => {
+    const [a, b] = twoInstances()
+    let runs = 0
+    const work = async () => ({ invoice: 7, run: ++runs })
+    expect(await a.once('invoice:7', work, HOUR)).toEqual({ invoice: 7, run: 1 })
+    expect(await b.once('invoice:7', work, HOUR)).toEqual({ invoice: 7, run: 1 })
+    expect(await b.once('invoice:8', work, HOUR)).toEqual({ invoice: 7, run: 2 })
+  })
+
+  it('whoever comes meanwhile waits for the run, and gets its result', async () => {
+    const [a, b] = twoInstances()
+    const [begun, go] = [gate(), gate()]
+    const first = a.once(
+      'key',
+      async () => {
+        begun.open()
+        await go.opened
+        return 'from a'
+      },
+      HOUR,
+    )
+    await begun.opened
+    const others = [a, b, b].map((jobs) => jobs.once('key', () => 'not this', HOUR))
+    await expect(b.once('key', () => 'not this', { ...HOUR, blockingTimeoutSeconds: 0 })).rejects.toThrow(
+      NotAcquiredError,
+    )
+    go.open()
+    expect(await Promise.all([first, ...others])).toEqual(Array(4).fill('from a'))
+  })
+
+  it('a run that fails rejects with its own error, keeps nothing, and can be tried again at once', async () => {
+    const [a, b] = twoInstances()
+    const failing = async () => {
+      throw new Error('no paper')
+    }
+    await expect(a.once('key', failing, HOUR)).rejects.toThrow('no paper')
+    expect(await b.once('key', () => 'printed', { ...HOUR, blockingTimeoutSeconds: 0 })).toBe('printed')
+  })
+
+  it('a result is kept for its period, from the end of the run, and beyond the closing of its instance', async () => {
+    const store = createMemoryStore()
+    const first = jobsOn({ driver: memoryDriver({ store }) })
+    expect(await first.once('key', () => 1, { forSeconds: 0.3 })).toBe(1)
+    await first.close()
+    const second = jobsOn({ driver: memoryDriver({ store }) })
+    expect(await second.once('key', () => 2, { forSeconds: 0.3 })).toBe(1)
+    await sleep(350) // the period
+    expect(await second.once('key', () => 2, { forSeconds: 0.3 })).toBe(2)
+  })
+
+  it('nothing is a result, too', async () => {
+    const jobs = jobsOn()
+    let runs = 0
+    const nothing = async (): Promise<void> => {
+      runs += 1
+    }
+    expect(await jobs.once('void', nothing, HOUR)).toBeUndefined()
+    expect(await jobs.once('void', nothing, HOUR)).toBeUndefined()
+    expect(await jobs.once('null', () => null, HOUR)).toBeNull()
+    expect(await jobs.once('null', () => 1, HOUR)).toBeNull()
+    expect(runs).toBe(1)
+  })
+
+  it.each([
+    ['no JSON', new Date(), 'result must be a value that JSON keeps unchanged'],
+    ['too large', 'x'.repeat(20_000), 'at most 16368 bytes as JSON (it has 20002)'],
+  ])('a result that cannot be kept (%s) is told to everybody, and the job is not run again', async (_, result, why) => {
+    const [a, b] = twoInstances()
+    let runs = 0
+    const work = () => {
+      runs += 1
+      return result
+    }
+    for (const jobs of [a, b, a]) {
+      const told = await jobs.once('key', work, HOUR).catch((error: unknown) => error)
+      expect(told).toBeInstanceOf(ResultNotKeptError)
+      expect(String(told)).toContain(why)
+    }
+    expect(runs).toBe(1)
+  })
+
+  it('forget lets it run again', async () => {
+    const [a, b] = twoInstances()
+    expect(await a.forget('key')).toBe(false)
+    await a.once('key', () => 1, HOUR)
+    expect(await b.forget('key')).toBe(true)
+    expect(await a.once('key', () => 2, HOUR)).toBe(2)
+  })
+
+  it('a run whose lease is lost keeps nothing, and the one that takes over has a higher token', async () => {
+    const store = createMemoryStore()
+    const wire = interferingDriver(memoryDriver({ store }))
+    const cutOff = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
+    const other = jobsOn({ driver: memoryDriver({ store }) })
+    const tokens: number[] = []
+    const begun = gate()
+    const stale = cutOff.once(
+      'key',
+      async ({ fencingToken, signal }) => {
+        tokens.push(fencingToken)
+        begun.open()
+        await new Promise((resolve) => signal.addEventListener('abort', resolve))
+        return 'stale'
+      },
+      { ...HOUR, timeoutSeconds: 0.3 },
+    )
+    const staleEnd = expect(stale).rejects.toThrow(LeaseLostError)
+    await begun.opened
+    wire.cut()
+    const taken = await other.once(
+      'key',
+      ({ fencingToken }) => {
+        tokens.push(fencingToken)
+        return 'taken over'
+      },
+      HOUR,
+    )
+    await staleEnd
+    wire.heal()
+    expect(taken).toBe('taken over')
+    expect(await cutOff.once('key', () => 'again', HOUR)).toBe('taken over')
+    expect(tokens[1]).toBeGreaterThan(tokens[0] as number)
+  })
+
+  it('a store that is away for a moment after the run is asked until it keeps the result', async () => {
+    const store = createMemoryStore()
+    const wire = interferingDriver(memoryDriver({ store }))
+    const jobs = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
+    const kept = await jobs.once(
+      'key',
+      () => {
+        wire.cut()
+        setTimeout(() => wire.heal(), 200)
+        return 'kept'
+      },
+      HOUR,
+    )
+    expect(kept).toBe('kept')
+    expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 'again', HOUR)).toBe('kept')
+  })
+
+  it('one that stays away: it is said that the job ran, and that the rest is not known', async () => {
+    const wire = interferingDriver(memoryDriver())
+    const jobs = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
+    const run = jobs.once('key', () => wire.cut(), { ...HOUR, timeoutSeconds: 0.3 })
+    await expect(run).rejects.toThrow('the job "key" ran, but whether its result is kept is not known')
+    wire.heal()
+  })
+
+  it('waiting can be given up, and ends with the instance', async () => {
+    const [a, b] = twoInstances()
+    const [begun, go] = [gate(), gate()]
+    const waits = (): Promise<void> => {
+      begun.open()
+      return go.opened
+    }
+    const first = a.once('key', waits, HOUR)
+    await begun.opened
+    const abort = new AbortController()
+    const given = b.once('key', () => 1, { ...HOUR, signal: abort.signal })
+    abort.abort()
+    await expect(given).rejects.toBeInstanceOf(AbortedError)
+    const closed = b.once('key', () => 1, HOUR)
+    await b.close()
+    await expect(closed).rejects.toBeInstanceOf(ClosedError)
+    go.open()
+    await first
+  })
+
+  it('closing during a run keeps nothing: it has lost its lease', async () => {
+    const store = createMemoryStore()
+    const jobs = jobsOn({ driver: memoryDriver({ store }) })
+    const run = jobs.once('key', () => jobs.close(), HOUR)
+    await expect(run).rejects.toBeInstanceOf(ClosedError)
+    expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 2, HOUR)).toBe(2)
+  })
+
+  it('bad input is refused before anything is sent', async () => {
+    const jobs = jobsOn()
+    const fn = () => 1
+    for (const key of ['', 'x'.repeat(246), 'a\0', 7 as never]) {
+      await expect(jobs.once(key, fn, HOUR)).rejects.toMatchObject({ argument: 'key' })
+    }
+    expect(await jobs.once('x'.repeat(245), fn, HOUR)).toBe(1)
+    await expect(jobs.once('key', fn, {} as never)).rejects.toMatchObject({ argument: 'forSeconds' })
+    await expect(jobs.once('key', fn, { forSeconds: 31_536_001 })).rejects.toMatchObject({ argument: 'forSeconds' })
+    expect(await jobs.once('a year', fn, { forSeconds: 31_536_000 })).toBe(1)
+    await expect(jobs.once('key', 1 as never, HOUR)).rejects.toMatchObject({ argument: 'fn' })
+    expect(() => jobs.everyTick('name', fn, { everySeconds: 0 })).toThrow('everySeconds must be')
+    expect(() => jobs.everyTick('name', fn, { forSeconds: -1 })).toThrow('forSeconds must be')
+    expect(() => jobs.everyTick('', fn)).toThrow('name must be')
+    await expect(jobs.everyTick('name', fn)()).rejects.toMatchObject({ argument: 'everySeconds' })
+  })
+
+  it('where a lease ends with its connection it is refused, with the reason', async () => {
+    const url = inject('servers').postgres?.replace(/^postgres(?:ql)?:/, 'postgres+advisory:') ?? ''
+    const driver = await openPostgresAdvisory(url)
+    await expect(jobsOn({ driver }).once('key', () => 1, HOUR)).rejects.toThrow(UnsupportedError)
+    await expect(jobsOn({ driver }).once('key', () => 1, HOUR)).rejects.toThrow('could not outlive the process')
+    await driver.close()
+  })
+
+  it('a run excludes nobody’s lock of the same name', async () => {
+    const driver = memoryDriver()
+    const lock = new DistributedLock({ driver })
+    opened.push(lock)
+    await lock.acquire('key')
+    expect(await jobsOn({ driver }).once('key', () => 1, HOUR)).toBe(1)
+  })
+})
+
+describe('everyTick', () => {
+  const NOON = new Date('2026-03-01T12:00:00.000Z')
+
+  /** How many of these calls, each on an instance of its own, ran the job. */
+  async function runsOf(calls: readonly (readonly [context: unknown, wallMs: number])[], options = {}) {
+    const driver = memoryDriver()
+    const ran: number[] = []
+    for (const [index, [context, wallMs]] of calls.entries()) {
+      const clock = new VirtualTime().clock({ wallOffsetMs: wallMs })
+      const jobs = new OnceOnly({ driver, clock })
+      opened.push(jobs)
+      await jobs.everyTick('report', () => void ran.push(index), options)(context)
+    }
+    return ran
+  }
+
+  it('BullMQ: a job’s id is the tick, also when it is tried again', async () => {
+    const job = (id: string) => ({ id, name: 'report', data: {}, timestamp: 1_772_366_400_000, opts: { repeat: {} } })
+    const first = job('repeat:daily:1772366400000')
+    expect(
+      await runsOf([
+        [first, 0],
+        [{ ...first, attemptsMade: 2 }, 5_000],
+        [job('repeat:daily:1772452800000'), 0],
+      ]),
+    ).toEqual([0, 2])
+  })
+
+  it('node-cron: the scheduled time is the tick, whenever it was triggered', async () => {
+    const context = (date: Date, lateMs: number) => ({
+      date,
+      dateLocalIso: '',
+      triggeredAt: new Date(date.getTime() + lateMs),
+    })
+    const later = new Date(NOON.getTime() + 60_000)
+    expect(
+      await runsOf([
+        [context(NOON, 2), 0],
+        [context(NOON, 40_000), 0],
+        [context(later, 1), 0],
+      ]),
+    ).toEqual([0, 2])
+  })
+
+  it('croner: the last scheduled time before the run began is the tick', async () => {
+    const job = (currentRun: Date, pattern: string) => {
+      const schedule = new Cron(pattern, { paused: true, timezone: 'UTC' })
+      return { currentRun: () => currentRun, nextRun: (after: Date) => schedule.nextRun(after) }
+    }
+    const at = (ms: number) => new Date(NOON.getTime() + ms)
+    for (const [pattern, periodMs] of [
+      ['*/10 * * * * *', 10_000],
+      ['0 0 * * * *', 3_600_000],
+      ['0 12 1 * *', 31 * 86_400_000],
+    ] as const) {
+      const calls = [0, 3, 1_700, 4_000, periodMs, periodMs + 2].map((ms) => [job(at(ms), pattern), 0] as const)
+      expect(await runsOf(calls), pattern).toEqual([0, 4])
+    }
+  })
+
+  it('a Date is a tick', async () => {
+    expect(
+      await runsOf([
+        [NOON, 0],
+        [new Date(NOON), 9],
+        [new Date(NOON.getTime() + 1), 0],
+      ]),
+    ).toEqual([0, 2])
+  })
+
+  it('without one, the present time is rounded to the period: a clock that is late does not run it again', async () => {
+    const at = (ms: number) => [undefined, NOON.getTime() + ms] as const
+    // Early by a hair, in time, late by a little and by a lot; the next one.
+    const ticks = [at(-2), at(0), at(3), at(20_000), at(59_000), at(60_000)]
+    expect(await runsOf(ticks, { everySeconds: 60 })).toEqual([0, 5])
+    // Minute 30 of every hour is as good as minute 0.
+    const half = [at(1_799_998), at(1_800_000), at(1_810_000), at(5_400_000)]
+    expect(await runsOf(half, { everySeconds: 3_600 })).toEqual([0, 3])
+    expect(await runsOf([at(0), at(60), at(240), at(260)], { everySeconds: 0.25 })).toEqual([0, 2])
+  })
+
+  it('passes the result and the scheduler’s own context on', async () => {
+    const jobs = jobsOn()
+    const tick = jobs.everyTick('name', ({ fencingToken }, date: Date | undefined) => [
+      fencingToken > 0,
+      date?.getTime(),
+    ])
+    expect(await tick(NOON)).toEqual([true, NOON.getTime()])
+    expect(await tick(NOON)).toEqual([true, NOON.getTime()])
+  })
+
+  it('fits the real croner and the real node-cron: two instances, each tick once', async () => {
+    const instances = twoInstances()
+    const ticks: Record<string, string[]> = { croner: [], 'node-cron': [] }
+    const stop: (() => unknown)[] = []
+    for (const jobs of instances) {
+      const croner = jobs.everyTick('croner', (_, job: Cron | undefined) => {
+        ticks['croner']?.push(String(job?.currentRun()?.getUTCSeconds()))
+      })
+      const job = new Cron('* * * * * *', croner)
+      const nodeCron = jobs.everyTick('node-cron', (_, context: TaskContext | undefined) => {
+        ticks['node-cron']?.push(String(context?.date.getUTCSeconds()))
+      })
+      const task = cron.schedule('* * * * * *', nodeCron, { suppressMissedWarning: true })
+      stop.push(
+        () => job.stop(),
+        () => task.destroy(),
+      )
+    }
+    while (Object.values(ticks).some((each) => each.length < 2)) await sleep(50) // until both have struck twice
+    for (const each of stop) await each()
+    for (const [name, each] of Object.entries(ticks)) expect(new Set(each).size, `${name}: ${each}`).toBe(each.length)
+  })
+})
