@@ -36,15 +36,16 @@ describe.concurrent('redis with replicas', () => {
   it('failure 7: with too few replicas, a grant is given back and the claim fails', async () => {
     await using pair = await startPair()
     const { master, replica } = pair
-    const driver = redisDriver({ client: client(master), replicas: { count: 1, timeoutSeconds: 0.2 } })
-    const safe = claim('safe')
-    assert.equal((await only(driver.acquire([safe]))).granted, true)
+    const waitingFor = (timeoutSeconds: number): Driver =>
+      redisDriver({ client: client(master), replicas: { count: 1, timeoutSeconds } })
+    const [patient, hasty] = [waitingFor(20), waitingFor(0.2)]
+    assert.equal((await only(patient.acquire([claim('safe')]))).granted, true)
     await replica.pause()
     const unsafe = claim('unsafe')
-    await assert.rejects(only(driver.acquire([unsafe])), /0 of 1 replicas confirmed .* given back/)
-    assert.deepEqual((await driver.inspect({ lockName: 'unsafe' })).leases, [])
+    await assert.rejects(only(hasty.acquire([unsafe])), /0 of 1 replicas confirmed .* given back/)
+    assert.deepEqual((await hasty.inspect({ lockName: 'unsafe' })).leases, [])
     replica.resume()
-    assert.equal((await only(driver.acquire([unsafe]))).granted, true)
+    assert.equal((await only(patient.acquire([unsafe]))).granted, true)
   })
 
   it('a grant that is heard before the refusal is asked for again, so that WAIT speaks of it', async () => {
@@ -58,8 +59,8 @@ describe.concurrent('redis with replicas', () => {
     const told: string[] = []
     await driver.listen?.({ wake() {}, granted: (claimId) => told.push(claimId), lost() {}, deaf: assert.fail })
     const [holds, waits] = [claim('order'), { ...claim('order'), waitMs: 20_000 }]
-    await only(driver.acquire([claim('another')])) // its scripts are there
     await only(direct.acquire([holds]))
+    await slow.ping() // it is connected
     proxy.hold('toClient')
     const answer = driver.acquire([waits])
     const queued = async (): Promise<boolean> => (await direct.inspect({ lockName: 'order' })).waiters.length === 1
@@ -77,7 +78,7 @@ describe.concurrent('redis with replicas', () => {
 
   it('a waiter that waits for replicas is told, asks, and is granted when they have confirmed', async () => {
     await using pair = await startPair()
-    const replicas = { count: 1, timeoutSeconds: 2 }
+    const replicas = { count: 1, timeoutSeconds: 10 }
     const [a, b] = [0, 1].map(
       () =>
         new DistributedLock({ driver: redisDriver({ client: client(pair.master), replicas }), waiterTtlSeconds: 60 }),
@@ -130,6 +131,7 @@ describe.concurrent('redis with replicas', () => {
       const lockOn = async (): Promise<DistributedLock> =>
         new DistributedLock({ driver: redisDriver({ client: await open(sentinel) }), waiterTtlSeconds: 3 })
       const [a, b] = [await lockOn(), await lockOn()]
+      await (await b.hold('another')).release() // it is connected
       const held = await a.hold('order', { timeoutSeconds: 8, heartbeat: false })
       const waitsShortly = await b.acquire('order', { blockingTimeoutSeconds: 0.3 })
       assert.equal(waitsShortly.acquired, false)
