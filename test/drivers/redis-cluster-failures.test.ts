@@ -67,18 +67,69 @@ describe('redis cluster: failures', () => {
 
   it('failure 21: a waiter is served although its slot moved while it waited', async () => {
     const lockName = 'moves under a waiter'
-    const open = async (): Promise<DistributedLock> =>
-      new DistributedLock({ driver: redisDriver({ client: await openIoredis() }), waiterTtlSeconds: 3 })
-    const [a, b] = [await open(), await open()]
-    const watch = redisDriver({ client: await openIoredis() })
-    const held = await a.hold(lockName, { timeoutSeconds: 60 })
-    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 20 })
-    await until(async () => (await watch.inspect({ lockName })).waiters.length === 1, patience('the waiter'))
+    const [a, b] = [await openLock(3), await openLock(3)]
+    const { held, waiting } = await heldAndWaitedFor(a, b, lockName)
     const slot = slotOf(`lock:${lockName}`)
     const owner = await ownerOf(slot)
     await moveSlot(slot, cluster.nodes.find(({ port }) => port !== owner.port) as Server)
     await again(() => held.release())
     assert.ok((await waiting).held)
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('failure 18: tokens rise although every node lost its data', async () => {
+    const driver = redisDriver({ client: await openIoredis() })
+    const names = Array.from({ length: 20 }, (_, index) => `flushed ${index}`)
+    const tokens = await tokensOf(driver, names)
+    for (const node of cluster.nodes) await askRedis(node, 'FLUSHALL')
+    const later = await tokensOf(driver, names)
+    later.forEach((token, at) => {
+      assert.ok(token > (tokens[at] as number), `${token} after ${tokens[at]}`)
+    })
+  })
+
+  it('failure 20: SCRIPT FLUSH on every node between operations goes unnoticed', async () => {
+    const driver = redisDriver({ client: await openIoredis() })
+    const flush = () => Promise.all(cluster.nodes.map((node) => askRedis(node, 'SCRIPT', 'FLUSH')))
+    const claims = Array.from({ length: 10 }, (_, index) => claimOn(`scripts ${index}`))
+    await flush()
+    const answers = await driver.acquire(claims)
+    const leases = claims.map((claim, at) => {
+      const answer = answers[at]
+      assert.ok(answer && 'granted' in answer && answer.granted, String(answer))
+      return { ...claim, fencingToken: answer.fencingToken }
+    })
+    await flush()
+    assert.deepEqual(new Set(await driver.renew(leases)), new Set(['renewed']))
+    await flush()
+    assert.deepEqual(new Set(await driver.release(leases)), new Set([true]))
+  })
+
+  it('failure 29: a waiter whose subscriptions were killed on every node listens again, and finds what it missed', async () => {
+    const [a, b] = [await openLock(60), await openLock(60)]
+    const { held, waiting } = await heldAndWaitedFor(a, b, 'unheard')
+    for (const node of cluster.nodes) await askRedis(node, 'CLIENT', 'KILL', 'TYPE', 'pubsub')
+    await held.release()
+    const releasedMs = performance.now()
+    await (await waiting).release()
+    assert.ok(performance.now() - releasedMs < 10_000, 'it was found by the slow poll, not by listening again')
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('failure 31: when the first waiter’s connections are gone, the release passes it over at once', async () => {
+    const [a, b] = [await openLock(60), await openLock(60)]
+    const lockName = 'dead waiter'
+    const { held, waiting: next } = await heldAndWaitedFor(a, b, lockName, async () => {
+      // Its process is killed, so nothing is withdrawn: here, its place alone is left.
+      const dead = redisDriver({ client: await openIoredis() })
+      const stop = await dead.listen?.({ wake() {}, granted() {}, lost() {}, deaf() {} })
+      await dead.acquire([{ ...claimOn(lockName), waitMs: 60_000 }])
+      await stop?.()
+    })
+    const releasedMs = performance.now()
+    await held.release()
+    await (await next).release()
+    assert.ok(performance.now() - releasedMs < 10_000, 'the dead waiter was waited for')
     await Promise.all([a.close(), b.close()])
   })
 
@@ -107,6 +158,37 @@ describe('redis cluster: failures', () => {
     await lock.close()
   })
 })
+
+const openLock = async (waiterTtlSeconds: number): Promise<DistributedLock> =>
+  new DistributedLock({ driver: redisDriver({ client: await openIoredis() }), waiterTtlSeconds })
+
+/** One has it; whoever `first` brings, and then the other one, wait for it and listen. */
+async function heldAndWaitedFor(
+  a: DistributedLock,
+  b: DistributedLock,
+  lockName: string,
+  first: () => Promise<void> = async () => {},
+) {
+  const held = await a.hold(lockName, { timeoutSeconds: 60 })
+  await first()
+  const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 20 })
+  const owner = await ownerOf(slotOf(`lock:${lockName}`))
+  const hears = async (): Promise<boolean> => {
+    const texts = (await askRedis(owner, 'HVALS', `holdfast:{lock:${lockName}}:d`)) as string[]
+    const waiters = texts.filter((text) => text.startsWith('['))
+    return waiters.length > 0 && waiters.every((text) => (JSON.parse(text) as unknown[])[6] === 1)
+  }
+  await until(hears, patience('the waiters'))
+  return { held, waiting }
+}
+
+async function tokensOf(driver: Driver, names: readonly string[]): Promise<number[]> {
+  const answers = await driver.acquire(names.map(claimOn))
+  return answers.map((answer) => {
+    assert.ok('granted' in answer && answer.granted, String(answer))
+    return answer.fencingToken
+  })
+}
 
 async function openIoredis(): Promise<RedisClient> {
   const client = new Cluster(

@@ -72,6 +72,27 @@ describe.concurrent('redis: holders', () => {
     assert.ok((await granted(driver, claim({ lockName }))).fencingToken > first.fencingToken)
   })
 
+  it('failure 6: a process whose clock is an hour fast or slow holds its lock for as long as any other, and ends nobody’s', async () => {
+    using clock = await shiftedClock()
+    const direct = driverOn(shared.port)
+    let last = 0
+    for (const aheadMs of [3_600_000, -3_600_000]) {
+      clock.shift(aheadMs)
+      await using worker = await startWorker({ source: HOLDER }, { env: clock.env })
+      const [theirs, ours] = [name(), claim()]
+      last = Math.max(last, (await granted(direct, ours)).fencingToken)
+      assert.equal(await worker.call('take', shared.url, ours.lockName), false, 'it took what is held')
+      const token = Number(await worker.call('hold', shared.url, theirs, 30))
+      assert.ok(token > last, `${token} after ${last}`)
+      const answer = await ask(direct, claim({ lockName: theirs }))
+      assert.ok(!answer.granted)
+      const leftMs = (answer.holder?.expiresAtMs ?? 0) - Date.now()
+      assert.ok(leftMs > 10_000 && leftMs <= 30_000, `it ends in ${leftMs} ms`)
+      assert.deepEqual(await worker.call('write', `data:${theirs}`, 'x'), { held: true, error: 'written' })
+      last = token
+    }
+  })
+
   it('failure 9: a write of the old holder that arrives late is refused', async () => {
     await using proxy = await startProxy(shared.port)
     const [a, b] = [driverOn(shared.port), driverOn(shared.port)]
@@ -335,6 +356,10 @@ const HOLDER = `
       const lock = new DistributedLock({ driver: redisDriver({ client }), waiterTtlSeconds })
       lease = await lock.hold(lockName, { timeoutSeconds, heartbeat: true, blockingTimeoutSeconds: 60 })
       return lease.fencingToken
+    },
+    async take(url, lockName) {
+      const lock = new DistributedLock({ driver: redisDriver({ client: new Redis(url) }) })
+      return (await lock.acquire(lockName, { blocking: false })).acquired
     },
     async write(key, value) {
       const { held } = lease
