@@ -31,13 +31,14 @@
 -- data holds     l<id> → [id,token,acquiredAtMs,limit,permits,tail]    a shared lease
 --                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail]    a waiter
 --                n → permits that are out;  seq → the last place that was given
--- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs].
+-- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs]. The first one is told to ask again, because the lease in its way ends
+-- sooner than it was told, by the message [id].
 
 local call, pcall, sub = redis.call, redis.pcall, string.sub
 local operation = ARGV[1]
 local n = (#KEYS - 1) / 3
 local answers = { 0 }
-local lastToken, tokenMoved, left
+local lastToken, tokenMoved, left, sooner
 local nowUs, nowMs
 -- Acquire: whether all entries are alike but for the id.
 local alike = #ARGV < 3 + 4 * n
@@ -81,11 +82,16 @@ if operation == 'acquire' then
     end
   end
 elseif operation == 'renew' then
+  local waitedFor = call('EXISTS', unpack(KEYS, n + 2, 2 * n + 1)) > 0
   for i = 1, n do
     local at = 3 * i + 1
     local head = '[' .. ARGV[at] .. ',' .. ARGV[at + 1] .. ','
     local text = pcall('GET', KEYS[1 + i])
     if type(text) == 'string' and sub(text, 1, #head) == head then
+      if waitedFor and call('PTTL', KEYS[1 + i]) > tonumber(ARGV[at + 2]) then
+        sooner = sooner or {}
+        sooner[#sooner + 1] = i
+      end
       answers[1 + i] = call('PEXPIRE', KEYS[1 + i], ARGV[at + 2])
     else
       left, answers[1 + i] = true, false
@@ -110,7 +116,7 @@ else
 end
 
 if tokenMoved then call('SET', KEYS[1], string.format('%.0f', lastToken)) end
-if not left then return answers end
+if not left and not sooner then return answers end
 if not nowMs then readClock() end
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -195,6 +201,11 @@ local function firstWaiter(data, order)
   end
 end
 
+-- How many have heard it.
+local function publish(channel, message)
+  return redis.call(begins(channel, 'holdfast:{') and 'SPUBLISH' or 'PUBLISH', channel, message)
+end
+
 -- While shared leases exist the plain key is taken, too, for as long as the longest of them.
 local function markShared(plain, order)
   local longest = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')
@@ -252,8 +263,7 @@ local function advance(plain, data, order, text, freed, ownId)
     if not isOwn then
       ttlMs = math.min(ttlMs, endMs - nowMs)
       local message = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs) .. ']'
-      local publish = begins(waiter[8], 'holdfast:{') and 'SPUBLISH' or 'PUBLISH'
-      gone = redis.call(publish, waiter[8], message) == 0 and waiter[7] == 1
+      gone = publish(waiter[8], message) == 0 and waiter[7] == 1
     end
     dropWaiter(data, order, member)
     if not gone then
@@ -366,10 +376,18 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   return refusal(plain, data, order, text, ahead, first)
 end
 
+-- The first waiter was told when the lease in its way ends, and that is sooner now.
+local function tellSooner(data, order)
+  local member, waiter = firstWaiter(data, order)
+  if member then publish(waiter[8], '[' .. string.sub(member, 2) .. ']') end
+end
+
 local function renew(plain, data, order, id, token, ttlMs)
   local own = ownShared(data, order, id)
   if own and begins(own, '[' .. id .. ',' .. token .. ',') then
+    local endMs = -tonumber(redis.call('ZSCORE', order, 'l' .. id))
     endShared(plain, data, order, id, ttlMs)
+    if nowMs + ttlMs < endMs then tellSooner(data, order) end
     return 1
   end
   advance(plain, data, order, plainText(plain), false)
@@ -411,6 +429,8 @@ for i = 1, n do
     end
   end
 end
+
+for _, i in ipairs(sooner or {}) do tellSooner(KEYS[1 + n + i], KEYS[1 + 2 * n + i]) end
 
 if tokenMoved then redis.call('SET', KEYS[1], textOf(lastToken)) end
 return answers

@@ -1,3 +1,4 @@
+import { type Clock, systemClock } from '../core/clock.ts'
 import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { checkServers, type RedisWarning } from './support/redis-checks.ts'
@@ -34,6 +35,8 @@ export interface RedisDriverOptions {
   readonly commandTimeoutSeconds?: number
   /** Told what is wrong with the server: an eviction policy, a replica, a version. `process.emitWarning` if not said. */
   readonly onWarning?: (warning: RedisWarning) => void
+  /** For tests. */
+  readonly clock?: Clock
 }
 
 /**
@@ -44,7 +47,7 @@ export interface RedisDriverOptions {
  * `replicas` on a Cluster, where `WAIT` cannot be sent to the node in question.
  */
 export function redisDriver(options: RedisDriverOptions): RedisDriver {
-  const { client, prefix = 'lock:', commandTimeoutSeconds = 5, onWarning = emitWarning } = options
+  const { client, prefix = 'lock:', commandTimeoutSeconds = 5, onWarning = emitWarning, clock = systemClock } = options
   if (typeof prefix !== 'string' || prefix.includes('\0')) {
     throw new InvalidArgumentError('prefix', prefix, 'a string without NUL')
   }
@@ -87,7 +90,7 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
     return facts.every(({ major }) => major >= 7)
   }
 
-  const driver = redisDriverOn({ connection, prefix, timeoutMs, sharded, ...(replicas && { replicas }) })
+  const driver = redisDriverOn({ connection, prefix, timeoutMs, sharded, clock, ...(replicas && { replicas }) })
   return {
     ...driver,
     acquire(claims) {

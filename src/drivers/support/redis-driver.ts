@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { type Clock, systemClock } from '../../core/clock.ts'
 import type {
   AcquireAnswer,
   Capabilities,
@@ -17,7 +18,7 @@ import { inspect, show } from './redis-inspect.ts'
 import { type Chunk, type ListParts, MOST_ENTRIES, runLeases, sendList } from './redis-lists.ts'
 import { consume } from './redis-rates.ts'
 import { ballotRunner, type VoteGuard } from './redis-scripts.ts'
-import { monotonicMs, Waking } from './redis-waking.ts'
+import { Waking } from './redis-waking.ts'
 
 export const redisCapabilities: Capabilities = {
   expiry: 'ttl',
@@ -36,6 +37,7 @@ export interface RedisDriverParts extends ListParts {
   /** Cluster only: whether the servers publish by slot. */
   sharded(): Promise<boolean>
   readonly replicas?: ReplicaWait
+  readonly clock?: Clock
   /** Ends what was opened for this driver alone. */
   close?(): Promise<void>
 }
@@ -60,10 +62,10 @@ export interface RedisDriver extends Driver {
 }
 
 export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
-  const { connection, prefix, timeoutMs, sharded, replicas } = parts
+  const { connection, prefix, timeoutMs, sharded, replicas, clock = systemClock } = parts
   const clientId = randomBytes(9).toString('base64url')
   const confirmsGrants = replicas !== undefined
-  const waking = new Waking({ connection, clientId, timeoutMs, sharded, confirmsGrants })
+  const waking = new Waking({ connection, clientId, timeoutMs, sharded, confirmsGrants, clock })
   let closed = false
   const assertOpen = (): void => {
     if (closed) throw closedError()
@@ -71,7 +73,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 
   async function acquireChunk(chunk: Chunk<Claim>): Promise<(AcquireAnswer | Error)[]> {
     const { requests, slot } = chunk
-    const askedMs = monotonicMs()
+    const askedMs = clock.now().monotonicMs
     const found = waking.address(slot)
     const address = found instanceof Promise ? await found : found
     for (const claim of requests) if (claim.waitMs > 0) waking.asks(claim)

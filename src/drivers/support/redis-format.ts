@@ -120,14 +120,14 @@ export function readWaiter(lockName: string, id: string, text: string): WaiterRe
   }
 }
 
-/** What a waiter is told when the store has granted its claim; undefined if the message is not one of ours. */
-export function readGrant(message: string): { claimId: string; grant: Grant } | undefined {
+/** What a waiter is told: its grant, or without one that it should ask again. Undefined if the message is not one of ours. */
+export function readMessage(message: string): { claimId: string; grant: Grant | undefined } | undefined {
   const parts = parseList(message)
   if (parts === undefined) return undefined
   const [claimId, fencingToken, acquiredAtMs, ttlMs] = parts
-  if (typeof claimId !== 'string' || !isNumber(fencingToken) || !isNumber(acquiredAtMs) || !isNumber(ttlMs)) {
-    return undefined
-  }
+  if (typeof claimId !== 'string') return undefined
+  if (parts.length === 1) return { claimId, grant: undefined }
+  if (!isNumber(fencingToken) || !isNumber(acquiredAtMs) || !isNumber(ttlMs)) return undefined
   return { claimId, grant: { granted: true, fencingToken, ttlMs, acquiredAtMs } }
 }
 

@@ -1,8 +1,9 @@
+import type { Clock } from '../../core/clock.ts'
 import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import type { RedisConnection, RedisNode, Subscriber } from './redis-connection.ts'
 import { inTime, storeErrorFrom } from './redis-errors.ts'
-import { readGrant } from './redis-format.ts'
+import { readMessage } from './redis-format.ts'
 import { channelOf } from './redis-keys.ts'
 
 export interface WakingParts {
@@ -11,6 +12,7 @@ export interface WakingParts {
   readonly timeoutMs: number
   /** Cluster only: publishes and subscribes by slot. */
   sharded(): Promise<boolean>
+  readonly clock: Clock
   /** A grant that was handed over has to be asked for again before it counts. */
   readonly confirmsGrants: boolean
 }
@@ -183,13 +185,17 @@ export class Waking {
   }
 
   #told(text: string): void {
-    const told = readGrant(text)
+    const told = readMessage(text)
     if (told === undefined) return
     const { claimId, grant } = told
-    if (this.#asking.has(claimId)) this.#asking.set(claimId, grant)
     const waiting = this.#waiting.get(claimId)
+    if (grant === undefined) {
+      if (waiting !== undefined) for (const listener of [...this.#listeners]) listener.wake(waiting.lockName, claimId)
+      return
+    }
+    if (this.#asking.has(claimId)) this.#asking.set(claimId, grant)
     // A lease is trusted from the moment at which its claim last asked. If that is too long ago, asking again begins it anew.
-    const agoMs = waiting === undefined ? 0 : monotonicMs() - waiting.askedMs
+    const agoMs = waiting === undefined ? 0 : this.#nowMs() - waiting.askedMs
     const asksAgain = waiting !== undefined && (this.#parts.confirmsGrants || agoMs > grant.ttlMs / 2)
     for (const listener of [...this.#listeners]) {
       if (asksAgain) listener.wake(waiting.lockName, claimId)
@@ -197,9 +203,13 @@ export class Waking {
     }
   }
 
+  #nowMs(): number {
+    return this.#parts.clock.now().monotonicMs
+  }
+
   /** Claims that were never withdrawn: their process's own code went wrong, but memory must not grow for it. */
   #forgetTheDead(): void {
-    const nowMs = monotonicMs()
+    const nowMs = this.#nowMs()
     for (const [claimId, { untilMs }] of this.#waiting) if (untilMs < nowMs) this.#waiting.delete(claimId)
   }
 }
@@ -228,7 +238,5 @@ function endSession(session: Session): void {
   session.over = true
   for (const subscriber of session.all) subscriber.end()
 }
-
-export const monotonicMs = (): number => performance.now()
 
 const FORGET_EVERY = 1_000
