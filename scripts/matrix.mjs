@@ -72,12 +72,13 @@ async function result({ head, node, filters, env }) {
   process.stderr.write(`${head.filter(Boolean).join(' ')} …\n`)
   const startedMs = performance.now()
   const args = ['run', '--reporter=agent', '--reporter=json', `--outputFile.json=${file}`, ...filters]
-  const { code, output } = await run(node, [`${root}node_modules/vitest/vitest.mjs`, ...args], {
+  const { code, output, signal } = await run(node, [`${root}node_modules/vitest/vitest.mjs`, ...args], {
     env: { ...process.env, NO_COLOR: '1', HOLDFAST_TEST_SERVERS: 'none', ...env },
   })
   const seconds = ((performance.now() - startedMs) / 1_000).toFixed(0)
   const counts = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined
   rmSync(file, { force: true })
+  if (signal !== undefined) process.exit(1) // The run was interrupted: not one row after the other.
   if (code !== 0) {
     process.stdout.write(`\n── ${head.join(' ')}\n${output}\n`)
     process.exitCode = 1
