@@ -14,6 +14,7 @@ import { type Random, systemRandom } from '../core/random.ts'
 import { Ballots, type Outcome, type Vote } from './support/redis-ballots.ts'
 import { connectionOf } from './support/redis-connection.ts'
 import { type RedisDriver, redisDriverOn } from './support/redis-driver.ts'
+import { storeErrorFrom } from './support/redis-errors.ts'
 import { openClient, readUrl } from './support/redis-open.ts'
 import { poll, quorumError } from './support/redis-quorum.ts'
 import { inspectByQuorum } from './support/redis-quorum-inspect.ts'
@@ -51,9 +52,20 @@ export interface RedlockOptions {
   readonly longestTtlSeconds?: number
   /** Nothing is forgotten in a restart (appendfsync always on every node): nodes vote at once, and a time to live has no bound here. */
   readonly persistent?: boolean
+  /**
+   * Told each time a node fails to do something or takes too long for it, also where the others were enough, and where nobody waits for it: giving back what a
+   * lost vote has got, telling waiters of a release. Leases that are left behind so end with their time to live. Nobody is told if not said.
+   */
+  readonly onNodeError?: (failure: RedlockNodeError) => void
   /** For tests. */
   readonly clock?: Clock
   readonly random?: Random
+}
+
+export interface RedlockNodeError {
+  /** Its place in `nodes`, from 1 on, as errors name it: `node 3`. */
+  readonly node: string
+  readonly error: Error
 }
 
 /**
@@ -82,7 +94,21 @@ export function redlockDriver(options: RedlockOptions): Driver {
   const assertOpen = (): void => {
     if (closed) throw new ClosedError('the redlock driver is closed')
   }
-  const common = { nodes, names, timeoutMs }
+  const { onNodeError } = options
+  // By itself, so that an error which the caller's function throws does not break the vote.
+  const failed = (failure: RedlockNodeError): void => {
+    if (onNodeError !== undefined) queueMicrotask(() => onNodeError(failure))
+  }
+  const common = { nodes, names, timeoutMs, failed }
+  /** What nobody waits for. */
+  const inBackground = (node: RedisDriver, what: string, work: Promise<readonly unknown[]>): void => {
+    const tell = (error: unknown): void =>
+      failed({ node: names[nodes.indexOf(node)] as string, error: storeErrorFrom(what, error) })
+    work.then((answers) => {
+      const error = answers.find((answer) => answer instanceof Error)
+      if (error !== undefined) tell(error)
+    }, tell)
+  }
 
   /**
    * On every node, those that did not answer included. Only what these ballots may have got: the claim may be asked for again at once, and a release that arrives
@@ -90,7 +116,7 @@ export function redlockDriver(options: RedlockOptions): Driver {
    */
   const releaseEverywhere = (claim: Claim, tokens: Iterable<number>): void => {
     const leases = [...new Set(tokens)].map((fencingToken) => ({ ...refOf(claim), fencingToken }))
-    for (const node of nodes) node.release(leases).catch(() => {}) // Expiry stands behind it.
+    for (const node of nodes) inBackground(node, 'give back', node.release(leases))
   }
 
   /** One round: a proposal for each claim, to every node. */
@@ -110,7 +136,7 @@ export function redlockDriver(options: RedlockOptions): Driver {
         const lease = { ...refOf(claims[entry] as Claim), fencingToken: answer.fencingToken }
         const isOfGrant = outcome.kind === 'granted' && outcome.grant.fencingToken === lease.fencingToken
         // Nobody will end it but this, if it is of no grant, or if the release of the grant has passed it on the way.
-        if (!isOfGrant || released.has(lease)) node.release([lease]).catch(() => {})
+        if (!isOfGrant || released.has(lease)) inBackground(node, 'give back', node.release([lease]))
       },
     })
   }
@@ -196,7 +222,7 @@ export function redlockDriver(options: RedlockOptions): Driver {
         call(node) {
           const released = node.release(leases)
           // On the same connection, so it arrives after the release.
-          news.tell(node, leases)
+          inBackground(node, 'tell of a release', news.tell(node, leases))
           return released
         },
         decide({ answers, errors, pending }) {
@@ -211,7 +237,7 @@ export function redlockDriver(options: RedlockOptions): Driver {
 
     async inspect(query) {
       assertOpen()
-      return inspectByQuorum({ nodes, names, quorum, timeoutMs }, query)
+      return inspectByQuorum({ ...common, quorum }, query)
     },
 
     async listen(listener) {

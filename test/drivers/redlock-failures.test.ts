@@ -4,7 +4,7 @@ import { Redis } from 'ioredis'
 import { afterAll, afterEach, beforeAll, describe, it } from 'vitest'
 import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
-import { openRedlock, type RedlockOptions, redlockDriver } from '../../src/drivers/redlock.ts'
+import { openRedlock, type RedlockNodeError, type RedlockOptions, redlockDriver } from '../../src/drivers/redlock.ts'
 import type { RedisDriver } from '../../src/drivers/support/redis-driver.ts'
 import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
@@ -88,6 +88,28 @@ describe('redlock: failures', () => {
       answer.message,
       /node 1: redis failed to acquire: .+; node 3: no answer within 500 ms; node 5: no answer within 500 ms/,
     )
+  })
+
+  it('onNodeError is told which node failed how, although the others are enough', async () => {
+    const failures: RedlockNodeError[] = []
+    const driver = redlock({ nodeTimeoutSeconds: 0.5, onNodeError: (failure) => failures.push(failure) })
+    await cycle(driver)
+    await (all[1] as Server).kill()
+    await (all[3] as Server).pause()
+    const held = claim()
+    const { fencingToken } = await granted(driver, held)
+    const told = (node: string, how: RegExp): boolean =>
+      failures.some((failure) => failure.node === node && how.test(failure.error.message))
+    const both = (): boolean => told('node 2', /redis failed to/) && told('node 4', /no answer within 500 ms/)
+    await until(both, { timeoutMs: 5_000, failure: () => `it was told ${failures.map(({ error }) => error.message)}` })
+    failures.length = 0
+    assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
+    const ofNews = (): boolean => told('node 2', /redis failed to tell of a release/)
+    await until(ofNews, {
+      timeoutMs: 5_000,
+      failure: () => `it was told ${failures.map(({ error }) => error.message)}`,
+    })
+    assert.ok(failures.every(({ node }) => node === 'node 2' || node === 'node 4'))
   })
 
   it('failure 16: a node that restarted empty does not vote until the longest ttl has passed', async () => {

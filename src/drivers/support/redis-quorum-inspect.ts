@@ -9,6 +9,7 @@ export interface QuorumParts {
   readonly names: readonly string[]
   readonly quorum: number
   readonly timeoutMs: number
+  failed(failure: NodeError): void
 }
 
 /**
@@ -28,7 +29,10 @@ export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): 
       ...(walk.after !== undefined && { after: walk.after }),
     })
     // What a node that is down would have shown is on another one, too, unless more are down than may be.
-    .catch((): InspectPage => ({ leases: [], waiters: [] }))
+    .catch((error: Error): InspectPage => {
+      parts.failed({ node: parts.names[walk.at] as string, error })
+      return { leases: [], waiters: [] }
+    })
   const found = [...new Set(page.leases.map((lease) => lease.lockName))]
   const leases = found.length === 0 ? [] : await agreedLeases(parts, found, walk.at)
   const isEnd = page.next === undefined

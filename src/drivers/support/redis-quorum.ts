@@ -23,6 +23,8 @@ export interface Poll<Node, Answer, Outcome> {
   call(node: Node): Promise<readonly (Answer | Error)[]>
   /** Undefined while it is open. Must decide once nothing is pending. */
   decide(votes: Votes<Answer>, entry: number): Outcome | undefined
+  /** Told once of each node that failed or ran out of time, whatever the others say. */
+  failed?(failure: NodeError): void
   /** A node's answer that came after the entry was decided. */
   late?(node: Node, entry: number, answer: Answer, outcome: Outcome): void
 }
@@ -60,6 +62,8 @@ export function poll<Node, Answer, Outcome>(what: Poll<Node, Answer, Outcome>): 
       const name = names[at] as string
       let counted = false
       const countAll = (answers: readonly (Answer | Error)[] | Error): void => {
+        const error = answers instanceof Error ? answers : answers.find((answer) => answer instanceof Error)
+        if (error !== undefined && !counted) what.failed?.({ node: name, error })
         for (let entry = 0; entry < entries; entry += 1) {
           const answer = answers instanceof Error ? answers : (answers[entry] as Answer | Error)
           const outcome = outcomes[entry]

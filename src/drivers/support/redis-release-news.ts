@@ -21,11 +21,12 @@ export class ReleaseNews {
     this.#quorum = quorum
   }
 
-  tell(node: RedisDriver, leases: readonly LeaseRef[]): void {
-    for (const { lockName, claimId } of leases) {
-      const text = JSON.stringify([lockName, claimId])
-      node.connection.command(lockName, ['PUBLISH', CHANNEL, text]).catch(() => {}) // A hint; the slow poll stands behind it.
-    }
+  tell(node: RedisDriver, leases: readonly LeaseRef[]): Promise<readonly unknown[]> {
+    return Promise.all(
+      leases.map(({ lockName, claimId }) =>
+        node.connection.command(lockName, ['PUBLISH', CHANNEL, JSON.stringify([lockName, claimId])]),
+      ),
+    )
   }
 
   async listen(listener: DriverListener, timeoutMs: number): Promise<StopListening> {
@@ -45,7 +46,7 @@ export class ReleaseNews {
     const session = this.#session
     this.#session = undefined
     this.#listeners.clear()
-    session?.then(endAll, () => {})
+    session?.then(endAll, () => {}) // What could not be opened need not be closed; whoever asked for it was told.
   }
 
   async #start(timeoutMs: number): Promise<Session> {
