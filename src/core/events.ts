@@ -1,4 +1,5 @@
 import { channel } from 'node:diagnostics_channel'
+import { checkFunction, checkOneOf } from './arguments.ts'
 
 /** What an instance tells, to its own listeners and on the diagnostics channel `holdfast:<event>`. */
 export interface LockEvents {
@@ -30,8 +31,10 @@ export type LockListener<E extends LockEvent> = (event: LockEvents[E]) => void
 export class Emitter {
   readonly #listeners = new Map<LockEvent, Set<LockListener<never>>>()
 
-  /** Returns what ends the listening. */
+  /** Returns what ends the listening. Throws `InvalidArgumentError` for an event that there is none of. */
   on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
+    checkOneOf('event', event, EVENTS)
+    checkFunction('listener', listener)
     const listeners = this.#listeners.get(event) ?? new Set()
     this.#listeners.set(event, listeners)
     listeners.add(listener)
@@ -59,19 +62,20 @@ export class Emitter {
   }
 }
 
-const channels = Object.fromEntries(
-  (
-    [
-      'waiting',
-      'acquired',
-      'refused',
-      'renewed',
-      'renewalFailed',
-      'lost',
-      'released',
-      'releaseFailed',
-      'heartbeatFailed',
-      'listenFailed',
-    ] as const
-  ).map((event) => [event, channel(`holdfast:${event}`)]),
-) as Record<LockEvent, ReturnType<typeof channel>>
+const EVENTS = [
+  'waiting',
+  'acquired',
+  'refused',
+  'renewed',
+  'renewalFailed',
+  'lost',
+  'released',
+  'releaseFailed',
+  'heartbeatFailed',
+  'listenFailed',
+] as const satisfies readonly LockEvent[]
+
+const channels = Object.fromEntries(EVENTS.map((event) => [event, channel(`holdfast:${event}`)])) as Record<
+  LockEvent,
+  ReturnType<typeof channel>
+>

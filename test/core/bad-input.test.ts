@@ -106,6 +106,12 @@ describe('rule 13: bad input is refused before anything is sent, with argument, 
   it('does not repeat a password', () => {
     expect(() => new DistributedLock({ url: 'mysql://user:secret@host' })).toThrow(/mysql:\/\/…@host/)
   })
+
+  it('an event that there is none of, and a listener that is no function', () => {
+    const none = 'aquired' as 'acquired'
+    expect(() => lock.on(none, () => undefined)).toThrow(/event must be one of 'waiting', .* but is "aquired"/)
+    expect(() => lock.on('acquired', 'log' as never)).toThrow(/listener must be a function, but is "log"/)
+  })
 })
 
 async function failureOf(call: Promise<unknown>): Promise<InvalidArgumentError> {
