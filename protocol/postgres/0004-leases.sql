@@ -11,7 +11,7 @@
 -- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to live in ms, how long it waits
 --          without being heard of in ms (0: not at all), metadata as JSON text (NULL: none); for all: the channel where this process listens
 -- Outputs: granted_claims, granted_tokens, granted_at  one element for each lease, in any order; granted_at in ms
---          refusals  {claim id: {holder, ahead, askAgainMs}}
+--          refusals  {claim id: {holder, ahead, askAgainMs, answeredAtMs}}
 -- A claim id stands for one acquisition: asking again with it gives the same lease, its time started anew.
 CREATE OR REPLACE FUNCTION holdfast_acquire(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
@@ -148,7 +148,8 @@ END
 $$;
 
 -- One claim on a name whose row is locked by this transaction.
--- Outputs: fencing_token and acquired_at of its lease, or refusal {holder, ahead, askAgainMs}; events
+-- Outputs: fencing_token and acquired_at of its lease, or refusal {holder, ahead, askAgainMs, answeredAtMs}; events
+-- answeredAtMs is read under the row's lock, as acquired_at is: a grant that is handed over later than this refusal has a later time, and needs no question.
 CREATE OR REPLACE FUNCTION holdfast_ask(
   p_claim holdfast_waiters, p_wait INTERVAL,
   OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT refusal JSONB, OUT events JSONB[]
@@ -197,7 +198,7 @@ BEGIN
   ELSIF v_row.expires_at > v_now THEN
     refusal := jsonb_build_object('holder', holdfast_lease_json(v_row));
   END IF;
-  refusal := coalesce(refusal, '{}');
+  refusal := coalesce(refusal, '{}') || jsonb_build_object('answeredAtMs', extract(epoch FROM clock_timestamp()) * 1000);
   SELECT place INTO v_place FROM holdfast_waiters WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id;
   IF p_wait > interval '0' AND v_place IS NOT NULL THEN
     SELECT count(*), min(expires_at) INTO v_ahead, v_next FROM holdfast_waiters
