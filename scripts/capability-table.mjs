@@ -30,6 +30,7 @@ const columns = [
   ['wakes waiters', ({ wake }) => yesOrNo(wake)],
   ['metadata', ({ metadata }) => yesOrNo(metadata)],
   ['rate limits', ({ rate }) => yesOrNo(rate)],
+  ['stealing', ({ steal }) => yesOrNo(steal)],
 ]
 
 /**

@@ -107,6 +107,7 @@ const ALL: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
+  steal: true,
 }
 
 const NONE: Capabilities = {
@@ -119,4 +120,5 @@ const NONE: Capabilities = {
   wake: false,
   metadata: false,
   rate: false,
+  steal: false,
 }

@@ -73,8 +73,15 @@ export interface Capabilities {
   readonly metadata: boolean
   /** Has `consume`. */
   readonly rate: boolean
+  /** Takes claims with `steal`. */
+  readonly steal: boolean
   /** Why it cannot do something, as the end of a sentence: what whoever asks for it all the same is told. */
-  readonly reasons?: { readonly shared?: string; readonly limit?: string; readonly rate?: string }
+  readonly reasons?: {
+    readonly shared?: string
+    readonly limit?: string
+    readonly rate?: string
+    readonly steal?: string
+  }
 }
 
 export interface Claim {
@@ -91,6 +98,11 @@ export interface Claim {
   readonly metadata?: Metadata
   /** How long the store keeps a place in its queue without hearing again. 0: answer at once, do not queue. */
   readonly waitMs: number
+  /**
+   * Exclusive only: in one step, every lease on the name is ended and this claim is granted, with a higher token, before all who wait, who keep
+   * their places. Whoever held one is told that it was lost when it renews or releases, and through `listen` where the driver can.
+   */
+  readonly steal?: true
 }
 
 export type Metadata = Readonly<Record<string, unknown>>

@@ -1,5 +1,6 @@
 import { channel } from 'node:diagnostics_channel'
 import { checkFunction, checkOneOf } from './arguments.ts'
+import type { Metadata } from './driver.ts'
 
 /** What an instance tells, to its own listeners and on the diagnostics channel `holdfast:<event>`. */
 export interface LockEvents {
@@ -11,6 +12,8 @@ export interface LockEvents {
   renewed: { lockName: string; holderId: string; claimId: string; fencingToken: number }
   /** One renewal failed. The lease goes on until its own deadline. */
   renewalFailed: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: unknown }
+  /** A claim took the lock from whoever held it. The others' instances emit `lost`. */
+  stolen: { lockName: string; holderId: string; claimId: string; fencingToken: number; metadata?: Metadata }
   lost: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: Error }
   released: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
   /** A release failed; it is sent again, within bounds, and the lease's own expiry stands behind it. */
@@ -68,6 +71,7 @@ const EVENTS = [
   'refused',
   'renewed',
   'renewalFailed',
+  'stolen',
   'lost',
   'released',
   'releaseFailed',

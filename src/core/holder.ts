@@ -14,7 +14,7 @@ import { closeLink, type Link, openLink, type TrackedClaim } from './link.ts'
 import type { Random } from './random.ts'
 import { UnderWay } from './under-way.ts'
 import { unsupported } from './unsupported.ts'
-import { type Outcome, PendingClaim, type WaitParts } from './wait.ts'
+import { type ClaimWatcher, type Outcome, PendingClaim, type WaitParts } from './wait.ts'
 
 export interface HolderOptions {
   readonly driver: Driver
@@ -41,6 +41,9 @@ export interface ClaimRequest extends LeaseOptions {
   /** How long to wait for it. 0: answer at once. */
   readonly waitMs: number
   readonly signal?: AbortSignal | undefined
+  /** Takes the lock from whoever holds it. */
+  readonly steal?: true | undefined
+  readonly watcher?: ClaimWatcher | undefined
 }
 
 export type ClaimResult =
@@ -78,6 +81,7 @@ export class Holder {
     this.link = openLink(driver, { clock, random, callTimeoutMs })
     this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
     this.link.listening.onFailed.add(this.#onListenFailed)
+    this.link.onStolen.add(this.#onStolen)
     const parts = { clock, random, link: this.link, agenda: this.#agenda, events }
     this.#heartbeat = thread === undefined ? createHeartbeat(parts) : createThreadHeartbeat(parts, thread)
     const ended = (lease: HeldLease): boolean => this.#leases.delete(lease)
@@ -146,6 +150,7 @@ export class Holder {
     await this.#underWay.idle()
     await this.#heartbeat.close()
     this.link.listening.onFailed.delete(this.#onListenFailed)
+    this.link.onStolen.delete(this.#onStolen)
     await closeLink(this.link)
   }
 
@@ -171,7 +176,22 @@ export class Holder {
     const lease = new HeldLease(this.#context, claim, outcome, request, onEnd)
     this.#leases.add(lease)
     this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs: pending.waitedMs }))
+    if (claim.steal === true) this.#tellStolen(lease)
     return { granted: true, lease }
+  }
+
+  /** Those of this process learn at once that the lock is no longer theirs; others by the store's word, or with their next renewal. */
+  #tellStolen(lease: HeldLease): void {
+    const { metadata } = lease
+    this.events.emit('stolen', () => ({ ...lease.eventBase, ...(metadata && { metadata }) }))
+    for (const tell of this.link.onStolen) tell(lease)
+  }
+
+  readonly #onStolen = (thief: HeldLease): void => {
+    for (const lease of [...this.#leases]) {
+      const isOlder = lease.lockName === thief.lockName && lease.fencingToken < thief.fencingToken
+      if (isOlder) lease.lose(`it was stolen by ${thief.holderId}`)
+    }
   }
 
   /** For leases that are taken together. */
@@ -184,7 +204,7 @@ export class Holder {
     return `${this.#claimPrefix}.${this.#claims.toString(36)}`
   }
 
-  #claim({ lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain }: ClaimRequest): TrackedClaim {
+  #claim({ lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain, steal }: ClaimRequest): TrackedClaim {
     const claim: { -readonly [Part in keyof TrackedClaim]: TrackedClaim[Part] } = {
       lockName,
       claimId: chain === undefined ? this.#nextClaimId() : chain.nextClaimId(),
@@ -197,6 +217,7 @@ export class Holder {
     }
     if (limit !== undefined) claim.limit = limit
     if (metadata !== undefined) claim.metadata = metadata
+    if (steal) claim.steal = true
     return claim
   }
 
@@ -204,9 +225,10 @@ export class Holder {
     if (this.#closing !== undefined) throw new ClosedError('the instance is closed')
   }
 
-  #assertSupported({ mode, limit }: ClaimRequest): void {
+  #assertSupported({ mode, limit, steal }: ClaimRequest): void {
     const { driver } = this.link
     if (mode === 'shared' && !driver.capabilities.shared) throw unsupported(driver, 'shared')
     if (limit !== undefined && !driver.capabilities.limit) throw unsupported(driver, 'limit')
+    if (steal && !driver.capabilities.steal) throw unsupported(driver, 'steal')
   }
 }

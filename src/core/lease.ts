@@ -62,6 +62,8 @@ export interface LeaseOptions {
   readonly maxHoldMs: number
   /** The line of work that it belongs to; one of its own if not said. */
   readonly chain?: Chain | undefined
+  /** To be told at once, where the driver can, if the store ends the lease by itself. Costs a subscription while it is held. */
+  readonly watchesLoss?: boolean | undefined
 }
 
 /** One lease of an instance, and its place in the instance's agenda. */
@@ -104,7 +106,7 @@ export class HeldLease implements Lease, Kept {
     this.#answeredMs = answered.monotonicMs
     this.#options = options
     this.#onEnd = onEnd
-    if (context.link.driver.capabilities.expiry === 'session') {
+    if (options.watchesLoss || context.link.driver.capabilities.expiry === 'session') {
       this.#stopWatching = context.link.listening.watchLoss(claim.claimId, (cause) => this.lose(cause.message, cause))
     }
     const start = { sent, answered, grantedMs: grant.ttlMs }

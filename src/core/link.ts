@@ -15,6 +15,7 @@ import type {
   Renewal,
 } from './driver.ts'
 import { StoreError } from './errors.ts'
+import type { HeldLease } from './lease.ts'
 import { MAX_LIST, MAX_RELEASE_TRIES } from './limits.ts'
 import { Listening } from './listening.ts'
 import type { Random } from './random.ts'
@@ -38,6 +39,8 @@ export interface TrackedClaim extends Claim {
 export class Link {
   readonly driver: Driver
   readonly listening: Listening
+  /** Called with a lease that was granted by taking the lock from whoever held it. */
+  readonly onStolen = new Set<(thief: HeldLease) => void>()
   readonly #options: LinkOptions
   readonly #calls: Calls
   readonly #acquires: Batch<TrackedClaim, AcquireAnswer>

@@ -11,4 +11,5 @@ const missing = {
   shared: 'shared mode',
   limit: 'limits, so there are no semaphores on it',
   rate: 'rate limits',
+  steal: 'way to take a lock from its holder',
 } satisfies Record<keyof NonNullable<Capabilities['reasons']>, string>

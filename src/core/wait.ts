@@ -33,6 +33,20 @@ export interface Granted {
   readonly unanswered: boolean
 }
 
+export interface PendingOptions {
+  readonly waitMs: number
+  readonly signal?: AbortSignal | undefined
+  readonly watcher?: ClaimWatcher | undefined
+}
+
+/** Who has to know how far a claim has come in the store: for whatever must come after it there. */
+export interface ClaimWatcher {
+  /** The store has answered the claim's first request: it has its lease or its place in the queue by now, if it is to have one. Called once or more. */
+  placed(): void
+  /** It has been given up, and this is what takes back whatever the store has of it. */
+  withdrawing(work: Promise<void>): void
+}
+
 /**
  * One claim from its first request to its end: granted, refused, given up.
  *
@@ -47,6 +61,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   readonly claim: TrackedClaim
   readonly #parts: WaitParts
   readonly #signal: AbortSignal | undefined
+  readonly #watcher: ClaimWatcher | undefined
   readonly #startedMs: number
   readonly #waitUntilMs: number
   readonly #settle: (end: Outcome | HoldfastError) => void
@@ -66,12 +81,13 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   constructor(
     parts: WaitParts,
     claim: TrackedClaim,
-    { waitMs, signal }: { readonly waitMs: number; readonly signal?: AbortSignal | undefined },
+    { waitMs, signal, watcher }: PendingOptions,
     settle: (end: Outcome | HoldfastError) => void,
   ) {
     this.#parts = parts
     this.claim = claim
     this.#signal = signal
+    this.#watcher = watcher
     this.#startedMs = parts.clock.now().monotonicMs
     this.#waitUntilMs = this.#startedMs + waitMs
     this.#settle = settle
@@ -85,6 +101,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     if (this.#signal !== undefined) watchAbort(this.#signal, this)
     if (this.#waits && this.#mustJoin) this.#join()
     if (this.#leads) this.#ask()
+    else this.#watcher?.placed()
   }
 
   get waitedMs(): number {
@@ -181,6 +198,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     else if (answer.granted) this.#take(answer, sent, answered)
     else this.#refused(answer, sent)
     this.#parts.underWay.end()
+    this.#watcher?.placed()
   }
 
   failed(error: HoldfastError, sent: Instant): void {
@@ -190,6 +208,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     if (this.#done) this.#withdraw()
     else this.#retryOrGiveUp(error)
     this.#parts.underWay.end()
+    this.#watcher?.placed()
   }
 
   #take(grant: Grant, sent: Instant, answered: Instant): void {
@@ -278,7 +297,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     const { lockName, holderId, claimId } = this.claim
     const tell = (error: unknown): void =>
       this.#parts.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
-    void this.#parts.underWay.track(this.#parts.link.withdraw(this.claim, tell))
+    const work = this.#parts.underWay.track(this.#parts.link.withdraw(this.claim, tell))
+    this.#watcher?.withdrawing(work)
   }
 
   #finish(): void {

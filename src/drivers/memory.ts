@@ -14,7 +14,7 @@ import type {
   RenewAnswer,
   Renewal,
 } from '../core/driver.ts'
-import { ClosedError } from '../core/errors.ts'
+import { ClosedError, StoreError } from '../core/errors.ts'
 import { admitted } from './support/admission.ts'
 import { createRates } from './support/memory-rates.ts'
 
@@ -28,6 +28,7 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
+  steal: true,
 }
 
 export interface MemoryDriverOptions {
@@ -149,6 +150,11 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     }
   }
 
+  function tellLost({ claimId }: Claim, thief: Claim): void {
+    const cause = new StoreError(`it was stolen by ${thief.holderId}`)
+    for (const listener of [...listeners]) listener.lost(claimId, cause)
+  }
+
   return {
     listeners,
 
@@ -163,12 +169,18 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
         return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
       }
 
+      if (claim.steal === true) {
+        const stolen = lock.leases
+        lock.leases = []
+        for (const { claim: ended } of stolen) tellLost(ended, claim)
+      }
+
       const waiting = lock.waiters.find((waiter) => waiter.claim.claimId === claimId)
       const waiter = waiting ?? { claim, waitingSinceMs: now, expiresAtMs: now + waitMs }
       waiter.expiresAtMs = now + waitMs
       const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
 
-      if (admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
+      if (claim.steal === true || admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
         const lease: StoredLease = { claim, fencingToken: nextToken(), acquiredAtMs: now, expiresAtMs: now + ttlMs }
         forgetIdleLocks()
         lock.leases.push(lease)

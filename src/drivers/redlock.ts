@@ -31,10 +31,12 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: false,
+  steal: false,
   reasons: {
     limit:
       'majorities do not preserve a count. With 2 permits and 3 nodes, 3 clients can each find a majority that has room',
     rate: 'majorities do not preserve a count. Each node would see only some of what was taken',
+    steal: 'a lock is given by a majority, and no node could end the leases of the others in the same step',
   },
 }
 
@@ -293,7 +295,8 @@ export async function openRedlock(url: string): Promise<Driver> {
   }
 }
 
-function unsupported({ limit, ttlMs }: Claim, longestMs: number): Error | undefined {
+function unsupported({ limit, ttlMs, steal }: Claim, longestMs: number): Error | undefined {
+  if (steal) return new UnsupportedError(`redlock cannot steal: ${capabilities.reasons?.steal}`)
   if (limit !== undefined) {
     return new UnsupportedError(`redlock has no limits: ${capabilities.reasons?.limit}`)
   }

@@ -40,6 +40,10 @@ const needs = {
     isMet: ({ rate }: Capabilities) => rate,
     reason: 'it has no rate limits',
   },
+  steal: {
+    isMet: ({ steal }: Capabilities) => steal,
+    reason: 'it cannot take a lock from its holder',
+  },
   ownClock: {
     isMet: ({ scope }: Capabilities) => scope === 'network',
     reason: 'its store lives on the machine of its clients and reads the same clock',
