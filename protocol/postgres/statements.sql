@@ -7,6 +7,11 @@ SELECT granted_claims::text, granted_tokens::text, granted_at::text, refusals::t
 FROM :"schema".holdfast_acquire($1::text::text[], $2::text::text[], $3::text::text[], $4::text::boolean[], $5::text::bigint[],
   $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text, $11::text::boolean)
 
+-- name: steal
+-- Inputs and outputs: as holdfast_steal in 0010-steal.sql
+SELECT fencing_token::text, granted_at::text
+FROM :"schema".holdfast_steal($1::text, $2::text, $3::text, $4::text::float8, $5::text, $6::text::boolean)
+
 -- name: renew
 -- Inputs: lock names, claim ids, tokens, times to live in ms, relaxed. Outputs: answers
 SELECT :"schema".holdfast_renew($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::float8[], $5::text::boolean)::text AS answers

@@ -9,8 +9,9 @@
 -- ARGV[3]                '1' if the client listens there now, so that "no receivers" will mean that it is gone; else '0'
 -- ARGV[4 …]              for each entry one or four (acquire), three (renew) or two (release):
 --   acquire              id, ttlMs, tail, rest     tail: the JSON text `"holder"` or `"holder",{metadata}`
---                                                  rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, proposed]:
---                                                  mode 0 exclusive, 1 shared; limit 0 none; proposed: a token chosen by the client (Redlock), 0 none
+--                                                  rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, proposed] or
+--                                                  [mode, limit, permits, waitMs, proposed, 1]: mode 0 exclusive, 1 shared; limit 0 none; proposed: a token
+--                                                  chosen by the client (Redlock), 0 none; 1: takes the lock from whoever holds it, another client's too
 --                                                  If all of a list are alike but for the id, the last three stand only in the first entry
 --   renew                id, token, ttlMs
 --   release              id, token                 token '': whatever the claim has
@@ -32,7 +33,8 @@
 --                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail]    a waiter
 --                n → permits that are out;  seq → the last place that was given
 -- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs]. The first one is told to ask again, because the lease in its way ends
--- sooner than it was told, by the message [id].
+-- sooner than it was told, by the message [id]. All are told of a theft on holdfast:stolen:
+-- {"lost":[id,…],"by":"holder"}.
 
 local call, pcall, sub = redis.call, redis.pcall, string.sub
 local operation = ARGV[1]
@@ -324,8 +326,26 @@ local function refusal(plain, data, order, text, ahead, first)
   return { 'n', holder, endMs, ahead, askAgainMs }
 end
 
+-- Ends every lease, whoever has it; those who wait keep their places. Tells who has lost one: a client that may not publish can steal all the same.
+local function endAll(plain, data, order, tail)
+  -- An id with quotes in it is not found here, and its holder learns of it with its next renewal.
+  local lost = { string.match(plainText(plain) or '', '^%[("[^"\\]*"),%d+,') }
+  redis.call('DEL', plain)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', order, '-inf', '(0')) do
+    lost[#lost + 1] = string.sub(member, 2)
+    redis.call('HDEL', data, member)
+  end
+  redis.call('ZREMRANGEBYSCORE', order, '-inf', '(0')
+  redis.call('HDEL', data, 'n')
+  keepFor(data, order, 0)
+  if #lost > 0 then
+    local by = cjson.encode(cjson.decode('[' .. tail .. ']')[1])
+    redis.pcall('PUBLISH', 'holdfast:stolen', '{"lost":[' .. table.concat(lost, ',') .. '],"by":' .. by .. '}')
+  end
+end
+
 local function acquire(plain, data, order, id, ttlMs, tail, rest)
-  local mode, limit, permits, waitMs, proposed = unpack(rest)
+  local mode, limit, permits, waitMs, proposed, steals = unpack(rest)
   local plainNow = plainText(plain)
   if plainNow and begins(plainNow, '[' .. id .. ',') then
     redis.call('PEXPIRE', plain, textOf(ttlMs))
@@ -338,6 +358,13 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   end
 
   local member = 'w' .. id
+  if steals then
+    dropWaiter(data, order, member)
+    endAll(plain, data, order, tail)
+    local token = nextToken(0)
+    writeLease(plain, data, order, id, 0, 0, 1, tail, ttlMs, token)
+    return token
+  end
   local before = redis.call('HGET', data, member)
   local sinceMs = nowMs
   if before then

@@ -50,6 +50,10 @@ UPDATE holdfast_counter SET last_token = MAX(last_token + 1, ? * 1000) WHERE id 
 -- name: restore_counter
 INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0)
 
+-- name: end_leases
+-- Inputs: lock_name. For a claim that steals, in the transaction that then inserts its lease.
+DELETE FROM holdfast_leases WHERE lock_name = ?
+
 -- name: insert_lease
 -- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, metadata
 -- Only a row of the same claim that has ended can be in its place.

@@ -52,6 +52,7 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
+  steal: true,
 }
 
 export interface PostgresDriverOptions {
@@ -118,7 +119,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   let closed = false
 
   async function call(
-    statement: 'acquire' | 'renew' | 'release' | 'inspect' | 'consume',
+    statement: 'acquire' | 'steal' | 'renew' | 'release' | 'inspect' | 'consume',
     values: readonly (string | null)[],
   ): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
@@ -134,27 +135,47 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     }
   }
 
+  async function acquire(claims: readonly Claim[]): Promise<readonly AcquireAnswer[]> {
+    if (claims.length === 0) return []
+    const row = await call('acquire', [
+      textArray(claims.map(({ lockName }) => lockName)),
+      textArray(claims.map(({ claimId }) => claimId)),
+      textArray(claims.map(({ holderId }) => holderId)),
+      booleanArray(claims.map(({ mode }) => mode === 'shared')),
+      numberArray(claims.map(({ limit }) => limit)),
+      numberArray(claims.map(({ permits }) => permits)),
+      numberArray(claims.map(({ ttlMs }) => ttlMs)),
+      numberArray(claims.map(({ waitMs }) => waitMs)),
+      textArray(claims.map(({ metadata }) => metadata && JSON.stringify(metadata))),
+      channel,
+      relaxed,
+    ])
+    return acquireAnswers(claims, row)
+  }
+
+  async function steal({ lockName, claimId, holderId, ttlMs, metadata }: Claim): Promise<AcquireAnswer> {
+    const json = metadata === undefined ? null : JSON.stringify(metadata)
+    const row = await call('steal', [lockName, claimId, holderId, String(ttlMs), json, relaxed])
+    return { granted: true, fencingToken: Number(row['fencing_token']), ttlMs, acquiredAtMs: Number(row['granted_at']) }
+  }
+
+  /** Thefts are rare: each is a call of its own, after what stood before it in the list. What fails, fails for its own part of the list. */
+  async function acquireAndSteal(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
+    const at = claims.findIndex((claim) => claim.steal)
+    if (at === -1) return acquire(claims)
+    const [before, thief, after] = [claims.slice(0, at), claims[at] as Claim, claims.slice(at + 1)]
+    const failed = (part: readonly Claim[]) => (error: Error) => part.map(() => error)
+    return [
+      ...(await acquire(before).catch(failed(before))),
+      await steal(thief).catch((error: Error) => error),
+      ...(await acquireAndSteal(after).catch(failed(after))),
+    ]
+  }
+
   return {
     name: 'postgres',
     capabilities,
-
-    async acquire(claims) {
-      if (claims.length === 0) return []
-      const row = await call('acquire', [
-        textArray(claims.map(({ lockName }) => lockName)),
-        textArray(claims.map(({ claimId }) => claimId)),
-        textArray(claims.map(({ holderId }) => holderId)),
-        booleanArray(claims.map(({ mode }) => mode === 'shared')),
-        numberArray(claims.map(({ limit }) => limit)),
-        numberArray(claims.map(({ permits }) => permits)),
-        numberArray(claims.map(({ ttlMs }) => ttlMs)),
-        numberArray(claims.map(({ waitMs }) => waitMs)),
-        textArray(claims.map(({ metadata }) => metadata && JSON.stringify(metadata))),
-        channel,
-        relaxed,
-      ])
-      return acquireAnswers(claims, row)
-    },
+    acquire: acquireAndSteal,
 
     async renew(renewals) {
       if (renewals.length === 0) return []

@@ -35,6 +35,7 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
+  steal: true,
 }
 
 export interface SqliteDriverOptions {
@@ -181,7 +182,8 @@ function acquireOne(connection: SqliteConnection, claim: Claim, nowMs: number): 
     return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
   }
 
-  const { isAdmitted, stands } = placeOf(connection, claim, leases, nowMs)
+  if (claim.steal === true) connection.run('end_leases', lockName)
+  const { isAdmitted, stands } = claim.steal === true ? STOLEN : placeOf(connection, claim, leases, nowMs)
   if (isAdmitted) {
     if (stands) connection.run('delete_waiter', lockName, claimId)
     const fencingToken = nextToken(connection, nowMs)
@@ -218,6 +220,9 @@ function acquireOne(connection: SqliteConnection, claim: Claim, nowMs: number): 
     ahead === 0 ? Math.min(...leases.map(({ expiresAtMs = nowMs }) => expiresAtMs)) : (first_gone_ms ?? nowMs)
   return { granted: false, ...seen, ahead, askAgainMs: nextMs - nowMs }
 }
+
+/** Whoever steals needs no place, and gives up the one that it may have. */
+const STOLEN = { isAdmitted: true, stands: true } as const
 
 /** Reads only as much of the queue as decides it. */
 function placeOf(

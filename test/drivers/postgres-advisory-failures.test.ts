@@ -103,7 +103,7 @@ describe.concurrent('postgres-advisory: failures', () => {
     await direct.end()
     await through.end()
     await app.end()
-  }, 60_000)
+  })
 
   it('failure 22: a connection that PgBouncer in session mode does not reset keeps no lock of a driver that was closed', async () => {
     await using pgbouncer = await startPgBouncer(server, {

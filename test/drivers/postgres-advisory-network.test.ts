@@ -75,7 +75,7 @@ describe.concurrent('postgres-advisory: leases whose session has ended', () => {
   })
 })
 
-describe.concurrent('postgres-advisory: waiters', { timeout: 60_000 }, () => {
+describe.concurrent('postgres-advisory: waiters', () => {
   it('failure 15: a waiter that was paused past its grant believes in nothing that the server has not', async () => {
     await using holder = await opened()
     const name = unique('paused-waiter')

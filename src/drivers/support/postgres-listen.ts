@@ -59,12 +59,15 @@ export class Listening {
   async #open(): Promise<DedicatedConnection> {
     const { connections, channel } = this.#parts
     const connection = await connections.dedicate({
-      onNotification: (heard, payload) => heard === channel && this.#heard(payload),
+      onNotification: (heard, payload) => {
+        if (heard === channel) this.#heard(payload)
+        else if (heard === STOLEN_CHANNEL) this.#heardOfTheft(payload)
+      },
       onEnd: (cause) => this.#deaf(cause),
-      undo: () => `UNLISTEN ${quoteIdentifier(channel)}`,
+      undo: () => `UNLISTEN ${quoteIdentifier(channel)}; UNLISTEN ${STOLEN_CHANNEL}`,
     })
     try {
-      await connection.script(`LISTEN ${quoteIdentifier(channel)}`)
+      await connection.script(`LISTEN ${quoteIdentifier(channel)}; LISTEN ${STOLEN_CHANNEL}`)
       await this.#greet()
     } catch (error) {
       await connection.end()
@@ -117,6 +120,13 @@ export class Listening {
     }
   }
 
+  #heardOfTheft(payload: string): void {
+    const { lost, by } = JSON.parse(payload) as { lost: readonly string[]; by: string }
+    for (const claimId of lost) {
+      for (const listener of [...this.#listeners]) listener.lost(claimId, new StoreError(`it was stolen by ${by}`))
+    }
+  }
+
   #deaf(cause: unknown): void {
     clearInterval(this.#timer)
     if (this.#opening === undefined) return
@@ -150,6 +160,9 @@ function isEvent(event: unknown): event is Event {
   if (event[0] === 'wake') return typeof event[2] === 'string'
   return event[0] === 'granted' && [2, 3, 4].every((place) => Number.isFinite(event[place]))
 }
+
+/** Where `holdfast_steal` tells who has lost a lease. */
+const STOLEN_CHANNEL = 'holdfast_stolen'
 
 const PING_MS = 5_000
 const GREETING_MS = 3_000

@@ -5,6 +5,7 @@ import { namedStatements, readProtocol } from './sql-file.ts'
 
 export type StatementName =
   | 'acquire'
+  | 'steal'
   | 'renew'
   | 'release'
   | 'inspect'
@@ -42,6 +43,7 @@ const FILES = [
   '0007-rates.sql',
   '0008-fences.sql',
   '0009-force.sql',
+  '0010-steal.sql',
 ]
 
 export const migrations = (): readonly Migration[] =>

@@ -1,7 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { DedicatedConnection, DedicatedEvents, PostgresConnections, Row } from './postgres-client.ts'
 import { sqlState } from './postgres-errors.ts'
-import { createLine } from './postgres-line.ts'
 
 /** What we call of a `Pool` of pg. */
 export interface PgPool {
@@ -94,11 +93,15 @@ interface OwnClient extends PgClient {
 /** Everything on the one connection that there is, one statement after the other. */
 export function pgClientConnections(client: PgClient): PostgresConnections {
   hearErrors(client)
-  const inTurn = createLine()
+  let line: Promise<unknown> = Promise.resolve()
   return {
     // Without names: a prepared statement would stay on the caller's connection.
     query: (text, values) => ask(client, text, values),
-    queryReadCommitted: (text, values) => inTurn(() => inReadCommitted(client, text, values)),
+    queryReadCommitted(text, values) {
+      const turn = line.then(() => inReadCommitted(client, text, values))
+      line = turn.catch(() => {})
+      return turn
+    },
     // The connection goes on, so what was done on it has to be undone, and nothing else.
     async dedicate(events) {
       const undo = async (): Promise<void> => {
@@ -136,7 +139,12 @@ function dedicated(
   client.on('end', onClosed)
   client.on('notification', onNotification)
   // One after the other: a client of pg that is asked while it is busy complains.
-  const inTurn = createLine()
+  let line: Promise<unknown> = Promise.resolve()
+  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
+    const turn = line.then(work)
+    line = turn.catch(() => {})
+    return turn
+  }
   return {
     query: (text, values, timeoutMs = QUERY_MS) => inTurn(() => ask(client, text, values, { timeoutMs })),
     async script(text) {

@@ -30,6 +30,7 @@ export const redisCapabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
+  steal: true,
 }
 
 export interface RedisDriverParts extends ListParts {

@@ -29,16 +29,19 @@ const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
   one.limit === other.limit &&
   one.permits === other.permits &&
   one.metadata === other.metadata &&
-  one.token === other.token
+  one.token === other.token &&
+  one.steal === other.steal
 
 function termsOf(claim: ProposedClaim): [ttlMs: string, tail: string, rest: string] {
-  const { mode, limit = 0, permits, ttlMs, waitMs, holderId, metadata, token = 0 } = claim
+  const { mode, limit = 0, permits, ttlMs, waitMs, holderId, metadata, steal, token = 0 } = claim
   const holder = JSON.stringify(holderId)
   const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
-  const isPlain = mode === 'exclusive' && waitMs === 0 && token === 0
+  const isPlain = mode === 'exclusive' && waitMs === 0 && token === 0 && !steal
   // Redis counts in whole milliseconds. A lease that lasts a little longer than is known of it is safe; a shorter one is not.
   const wait = Math.ceil(waitMs)
-  const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${token}]`
+  const rest = isPlain
+    ? ''
+    : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${token}${steal ? ',1' : ''}]`
   return [`${Math.ceil(ttlMs)}`, tail, rest]
 }
 
@@ -129,6 +132,17 @@ export function readMessage(message: string): { claimId: string; grant: Grant | 
   if (parts.length === 1) return { claimId, grant: undefined }
   if (!isNumber(fencingToken) || !isNumber(acquiredAtMs) || !isNumber(ttlMs)) return undefined
   return { claimId, grant: { granted: true, fencingToken, ttlMs, acquiredAtMs } }
+}
+
+/** Who is told that a lock was stolen from them; undefined if the message says something else. */
+export function readTheft(message: string): { lost: readonly string[]; by: string } | undefined {
+  if (!message.startsWith('{')) return undefined
+  try {
+    const { lost, by } = JSON.parse(message) as { lost: unknown; by: unknown }
+    return Array.isArray(lost) && typeof by === 'string' ? { lost: lost as string[], by } : undefined
+  } catch {
+    return undefined
+  }
 }
 
 /** A client may be set to give numbers as text. */

@@ -29,6 +29,9 @@ export const COUNTER = 'holdfast:token'
 export const slotCounter = (slot: number): string => `holdfast:{${slotTag(slot)}}:token`
 
 /** Where a client is told of grants. Sharded publishing takes a channel of the lock's own slot. */
+/** Where thefts are told, to whoever listens. */
+export const STOLEN_CHANNEL = 'holdfast:stolen'
+
 export const channelOf = (clientId: string, slot?: number): string =>
   slot === undefined ? `holdfast:wake:${clientId}` : `holdfast:{${slotTag(slot)}}:wake:${clientId}`
 

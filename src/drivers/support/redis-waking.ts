@@ -3,8 +3,8 @@ import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.t
 import { StoreError } from '../../core/errors.ts'
 import type { RedisConnection, RedisNode, Subscriber } from './redis-connection.ts'
 import { inTime, storeErrorFrom } from './redis-errors.ts'
-import { readMessage } from './redis-format.ts'
-import { channelOf } from './redis-keys.ts'
+import { readMessage, readTheft } from './redis-format.ts'
+import { channelOf, STOLEN_CHANNEL } from './redis-keys.ts'
 
 export interface WakingParts {
   readonly connection: RedisConnection
@@ -138,6 +138,8 @@ export class Waking {
         if (node === undefined) throw new StoreError('redis has no node to subscribe at')
         const subscriber = await this.#subscriberAt(session, node)
         await inTime('subscribe', timeoutMs, () => subscriber.subscribe(channelOf(clientId), false))
+        // Who may not hear of thefts finds out with the next renewal.
+        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(STOLEN_CHANNEL, false)).catch(() => {})
       }
       return session
     } catch (error) {
@@ -186,7 +188,10 @@ export class Waking {
 
   #told(text: string): void {
     const told = readMessage(text)
-    if (told === undefined) return
+    if (told === undefined) {
+      this.#toldOfTheft(text)
+      return
+    }
     const { claimId, grant } = told
     const waiting = this.#waiting.get(claimId)
     if (grant === undefined) {
@@ -200,6 +205,13 @@ export class Waking {
     for (const listener of [...this.#listeners]) {
       if (asksAgain) listener.wake(waiting.lockName, claimId)
       else listener.granted(claimId, grant)
+    }
+  }
+
+  #toldOfTheft(text: string): void {
+    const { lost = [], by } = readTheft(text) ?? {}
+    for (const claimId of lost) {
+      for (const listener of [...this.#listeners]) listener.lost(claimId, new StoreError(`it was stolen by ${by}`))
     }
   }
 

@@ -324,6 +324,7 @@ const statements = {
     | 'renew'
     | 'release'
     | 'withdraw'
+    | 'end_leases'
     | 'rate'
     | 'set_rate'
     | 'names'

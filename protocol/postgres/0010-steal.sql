@@ -1,0 +1,71 @@
+-- Migration 10: a claim that takes the lock from whoever holds it.
+--
+-- holdfast_steal
+-- Inputs:  lock name, claim id, holder id, time to live in ms, metadata as JSON text (NULL: none), relaxed as in holdfast_acquire
+-- Outputs: fencing_token, and granted_at in ms, of its lease
+-- Every lease on the name is ended, a plain client's too, and is on record in holdfast_forced_releases, with the new holder as the one who did it, or
+-- what the metadata say under forcedBy. Those who wait keep their places. Asking again with the same claim id gives the same lease, its time started anew.
+-- Who has lost a lease is told on the channel holdfast_stolen: {"lost": [claim id, …], "by": holder id}, 50 of them in one message at most.
+CREATE OR REPLACE FUNCTION holdfast_steal(
+  p_lock_name TEXT, p_claim_id TEXT, p_holder_id TEXT, p_ttl FLOAT8, p_metadata TEXT, p_relaxed BOOLEAN,
+  OUT fencing_token BIGINT, OUT granted_at FLOAT8
+)
+LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+  v_row  distributed_locks;
+  v_now  TIMESTAMPTZ := clock_timestamp();
+  v_ttl  INTERVAL := p_ttl * interval '1 ms';
+  v_last BIGINT;
+BEGIN
+  IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
+    PERFORM holdfast_set_durability(p_relaxed);
+  END IF;
+  PERFORM holdfast_raise_tokens();
+
+  -- From here on the name has a row, and it is locked.
+  INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at)
+  VALUES (p_lock_name, p_holder_id, v_now, v_now)
+  ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
+  SELECT * INTO STRICT v_row FROM distributed_locks WHERE lock_name = p_lock_name;
+  v_now := clock_timestamp();
+
+  IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim_id AND v_row.expires_at > v_now THEN
+    UPDATE distributed_locks SET expires_at = v_now + v_ttl WHERE lock_name = p_lock_name;
+    fencing_token := v_row.fencing_token;
+    granted_at := extract(epoch FROM v_row.acquired_at) * 1000;
+    RETURN;
+  END IF;
+
+  WITH ended AS (
+    SELECT v_row.holder_id, coalesce(v_row.claim_id, 'plain:' || v_row.holder_id) AS claim_id, v_row.fencing_token,
+      v_row.acquired_at, v_row.expires_at, v_row.metadata
+    WHERE v_row.mode = 'exclusive' AND v_row.expires_at > v_now
+    UNION ALL
+    SELECT holder_id, claim_id, fencing_token, acquired_at, expires_at, metadata
+    FROM holdfast_leases WHERE lock_name = p_lock_name AND v_row.mode = 'shared' AND expires_at > v_now
+  ), recorded AS (
+    INSERT INTO holdfast_forced_releases (released_at, released_by, database_role, lock_name, holder_id, claim_id, fencing_token,
+      acquired_at, expires_at, metadata)
+    SELECT v_now, coalesce(p_metadata::jsonb ->> 'forcedBy', p_holder_id), session_user, p_lock_name, ended.* FROM ended
+    RETURNING id, claim_id
+  ), parts AS (
+    SELECT jsonb_agg(claim_id) AS lost, max(id) AS last FROM (SELECT *, row_number() OVER () AS number FROM recorded) AS r GROUP BY number / 50
+  ), told AS (
+    SELECT pg_notify('holdfast_stolen', jsonb_build_object('lost', lost, 'by', p_holder_id)::text), last FROM parts
+  )
+  SELECT max(last) INTO v_last FROM told;
+  DELETE FROM holdfast_forced_releases WHERE id <= v_last - 1000;
+  DELETE FROM holdfast_leases WHERE lock_name = p_lock_name;
+  DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
+
+  -- Whether somebody waits stays as the row says: if that is no longer so, the next release finds out.
+  UPDATE distributed_locks SET mode = 'exclusive', claim_id = p_claim_id, holder_id = p_holder_id, metadata = p_metadata::jsonb,
+    fencing_token = nextval('holdfast_tokens'), acquired_at = v_now, expires_at = v_now + v_ttl
+  WHERE lock_name = p_lock_name RETURNING fencing_token INTO fencing_token;
+  granted_at := extract(epoch FROM v_now) * 1000;
+END
+$$;
+
+INSERT INTO holdfast_migrations (version) VALUES (10) ON CONFLICT DO NOTHING;
