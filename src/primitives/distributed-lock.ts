@@ -1,9 +1,11 @@
 import { checkOneOf, ttlMsFrom } from '../core/arguments.ts'
+import { InvalidArgumentError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
-import type { HeldLease, Lease } from '../core/lease.ts'
+import type { HeldLease, Lease, LockInfo } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
 import { Claims } from './claims.ts'
+import { forceRelease } from './force-release.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
 import { EXCLUSIVE, type LockOptions } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
@@ -104,6 +106,24 @@ export class DistributedLock implements AsyncDisposable {
     const leases = [...(this.#instance.holder?.leases ?? [])]
     const ends = await Promise.allSettled(leases.map((lease) => lease.release()))
     for (const end of ends) if (end.status === 'rejected') throw end.reason
+  }
+
+  /**
+   * Ends whatever is held on the name, whoever holds it: for a holder that is known to be dead, or a lease that a wrong clock has made absurdly long. Resolves with what was
+   * held when it was looked at just before; empty if nothing was. Whose turn it is then has the lock.
+   *
+   * `by` says who does it. It stands in the metadata (`forcedBy`) of the lease that replaces the others for a moment, and in the event `stolen`; PostgreSQL keeps it on
+   * record. Whoever held it learns of the loss at once in this process, else with its next renewal at the latest. What it writes until then only a
+   * fencing token can refuse.
+   *
+   * Throws `InvalidArgumentError`, `StoreError`, `ClosedError`, and `UnsupportedError` where the driver cannot take a lock from its holder.
+   */
+  async forceRelease(lockName: string, options: { by: string }): Promise<LockInfo[]> {
+    checkLockName(lockName)
+    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+    checkLockName(options.by, 'by')
+    this.#instance.assertOpen()
+    return forceRelease(this.#instance.holder ?? (await this.#instance.open()), lockName, options.by)
   }
 
   /** Gives up what waits, releases what is held, and closes the store if this instance opened it. Later calls throw `ClosedError`. */

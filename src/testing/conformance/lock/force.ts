@@ -1,0 +1,45 @@
+import assert from 'node:assert/strict'
+import { LeaseLostError } from '../../../core/errors.ts'
+import { leasesOn } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import { LONG_MS, until, within } from '../timing.ts'
+
+/** `forceRelease`: the lock of somebody else is ended, and who did it is told. */
+export const forcedReleases: Group = (test) => {
+  test('failure 5: a lease that would last for hours is ended, and the next in the queue has the lock', async (scene) => {
+    const [a, b, c] = [await scene.lock(), await scene.lock(), await scene.lock()]
+    const held = await a.lock.hold(scene.lockName, { timeoutSeconds: 100_000 })
+    const next = b.lock.hold(scene.lockName, { blockingTimeoutSeconds: LONG_MS / 1_000 })
+    await until('the waiter', () => b.wire.counts.acquire.answered > 0)
+    const [ended] = await c.lock.forceRelease(scene.lockName, { by: 'ada: the clock was wrong' })
+    assert.equal(ended?.holderId, a.lock.holderId)
+    assert.equal(ended?.fencingToken, held.fencingToken)
+    const lease = await within('the waiter to have it', next)
+    assert.ok(lease.fencingToken > held.fencingToken)
+    assert.equal(await held.extend(10), false)
+    assert.equal(held.held, false)
+    assert.ok(held.signal.reason instanceof LeaseLostError)
+    assert.equal(await held.release(), false)
+    assert.equal(lease.held, true)
+  })
+
+  test('who did it is told by an event, and nothing is left behind', async (scene) => {
+    const { lock, realDriver } = await scene.lock()
+    const told: unknown[] = []
+    lock.on('stolen', ({ lockName, metadata }) => told.push([lockName, metadata?.['forcedBy']]))
+    const held = await lock.hold(scene.lockName)
+    const lost = new Promise((resolve) => held.signal.addEventListener('abort', resolve))
+    assert.equal((await lock.forceRelease(scene.lockName, { by: 'ada' })).length, 1)
+    await within('this process’s own holder to be told', lost)
+    assert.deepEqual(told, [[scene.lockName, 'ada']])
+    assert.deepEqual(await leasesOn(realDriver, scene.lockName), [])
+  })
+
+  test('where nobody holds it nothing happens, and whoever does it has to say who that is', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    assert.deepEqual(await lock.forceRelease(scene.lockName, { by: 'ada' }), [])
+    const before = wire.counts.inspect.calls
+    await assert.rejects(lock.forceRelease(scene.lockName, { by: '' }), { code: 'INVALID_ARGUMENT', argument: 'by' })
+    assert.equal(wire.counts.inspect.calls, before)
+  })
+}
