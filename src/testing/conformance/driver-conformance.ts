@@ -4,6 +4,7 @@ import { releaseFaults } from './faults/release.ts'
 import { renewalFaults } from './faults/renewal.ts'
 import { waitingFaults } from './faults/waiting.ts'
 import { deadlocks } from './lock/deadlocks.ts'
+import { forcedReleases } from './lock/force.ts'
 import { holdTimes } from './lock/hold-times.ts'
 import { lockInstance } from './lock/instance.ts'
 import { reentry } from './lock/reentry.ts'
@@ -22,6 +23,7 @@ import { lists } from './seam/lists.ts'
 import { queue } from './seam/queue.ts'
 import { rate } from './seam/rate.ts'
 import { sharing } from './seam/sharing.ts'
+import { steal } from './seam/steal.ts'
 import { tokens } from './seam/tokens.ts'
 import { values } from './seam/values.ts'
 import { wakeUps } from './seam/wake-ups.ts'
@@ -90,6 +92,7 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'seam: shared claims and limits', sharing, ['shared'])
     registerGroup(context, 'seam: the queue', queue, ['queue'])
     registerGroup(context, 'seam: wake-ups', wakeUps, ['wake'])
+    registerGroup(context, 'seam: stealing', steal, ['steal'])
     registerGroup(context, 'seam: inspect', inspection)
     registerGroup(context, 'seam: names and values', values)
     registerGroup(context, 'seam: rate limits', rate, ['rate'])
@@ -113,6 +116,7 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
     registerGroup(context, 'DistributedLock: entering again', reentry)
+    registerGroup(context, 'DistributedLock: released by force', forcedReleases, ['steal'])
 
     registerGroup(context, 'faults: acquire', acquireFaults)
     registerGroup(context, 'faults: renewal', renewalFaults)

@@ -10,6 +10,7 @@ import { Semaphore } from '../../primitives/semaphore.ts'
 import type { Term } from '../../primitives/term.ts'
 import type { Need } from './needs.ts'
 import { deferred } from './timing.ts'
+import { webLocksSubject } from './web-locks-subject.ts'
 
 /** A primitive that can act as a mutex. Every one goes through the same group of tests. */
 export interface MutexSubject {
@@ -167,6 +168,7 @@ export const mutexForms: readonly MutexSubject[] = [
   subject('ReadWriteLock.holdWrite', readWriteLock, (of) => holding((...args) => of.holdWrite(...args))),
   subject('Semaphore.acquire', semaphore, (of) => answering((...args) => of.acquire(...args)), ['limit']),
   subject('Semaphore.hold', semaphore, (of) => holding((...args) => of.hold(...args)), ['limit']),
+  webLocksSubject,
 ]
 
 function signalOfLoss({ signal }: Term): AbortSignal {

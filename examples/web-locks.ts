@@ -1,0 +1,40 @@
+// The Web Locks API over a store: a function that was written for navigator.locks, called by two processes (here two managers).
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type LockManager, webLocks } from 'holdfast/web-locks'
+
+await using one = webLocks({ url: 'memory:web-locks', holderId: 'instance-1' })
+await using two = webLocks({ url: 'memory:web-locks', holderId: 'instance-2' })
+
+// As in a page that must not run twice: the first one syncs, the others find out that somebody does.
+async function sync(locks: LockManager): Promise<string> {
+  return locks.request('sync', { ifAvailable: true }, async (lock) => {
+    if (lock === null) return 'somebody else is at it'
+    await sleep(20)
+    return 'synchronised'
+  })
+}
+console.log((await Promise.all([sync(one), sync(two)])).sort().join(', '))
+
+// Readers together, a writer alone.
+const order: string[] = []
+const read = (locks: LockManager) => locks.request('document', { mode: 'shared' }, () => sleep(5))
+const write = (locks: LockManager) =>
+  locks.request('document', () => {
+    order.push('written')
+  })
+await Promise.all([read(one), read(one), write(one).then(() => order.push('done'))])
+console.log(order.join(', '))
+
+// An operator takes the lock from an instance that hangs. It is told, and so is whatever took its lock's signal.
+const begun = new AbortController()
+const hangs = two
+  .request('import', async (lock) => {
+    begun.abort()
+    await sleep(60_000, undefined, lock === null ? {} : { signal: lock.signal })
+  })
+  .catch((error: DOMException) => `the other one: ${error.name}`)
+await sleep(60_000, undefined, { signal: begun.signal }).catch(() => {})
+const { held } = await one.query()
+console.log(held.map(({ name, clientId }) => `${name} is held by ${clientId}`).join())
+console.log(await one.request('import', { steal: true }, () => 'taken over'))
+console.log(await hangs)

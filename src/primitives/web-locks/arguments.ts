@@ -1,0 +1,72 @@
+import { domException } from './dom-exception.ts'
+import type { LockGrantedCallback, LockMode, LockOptions } from './types.ts'
+
+export interface Arguments {
+  readonly name: string
+  readonly options: RequestOptions
+  readonly callback: LockGrantedCallback<unknown>
+}
+
+export interface RequestOptions {
+  readonly ifAvailable: boolean
+  readonly mode: LockMode
+  readonly signal: AbortSignal | undefined
+  readonly steal: boolean
+}
+
+/**
+ * The conversions of WebIDL, in its order: name, then the dictionary's members by their names, then the callback. Throws `TypeError`, or whatever
+ * a value's own conversion throws. `rest` is what stood behind the second argument.
+ */
+export function argumentsFrom(name: unknown, second: unknown, rest: readonly unknown[]): Arguments {
+  const [options, callback] = rest.length === 0 ? [undefined, second] : [second, rest[0]]
+  // `String` would take a Symbol's description for an answer; a template throws, as the conversion has to.
+  const converted = { name: `${name as string}`, options: optionsFrom(options) }
+  if (typeof callback !== 'function') throw new TypeError('the callback given to request() is not a function')
+  return { ...converted, callback: callback as LockGrantedCallback<unknown> }
+}
+
+/** The checks of the request() method's steps, in their order. Throws a `DOMException`, or the reason of a signal that has been aborted. */
+export function checkRequest(name: string, { ifAvailable, mode, signal, steal }: RequestOptions): void {
+  if (name.startsWith('-')) throw notSupported('names that begin with "-" are reserved')
+  if (steal && ifAvailable) throw notSupported('steal and ifAvailable exclude each other')
+  if (steal && mode !== 'exclusive') throw notSupported('only an exclusive lock can be stolen')
+  if (signal !== undefined && (steal || ifAvailable)) {
+    throw notSupported('a signal cannot be given together with steal or ifAvailable')
+  }
+  signal?.throwIfAborted()
+}
+
+function optionsFrom(value: unknown): RequestOptions {
+  if (value !== undefined && value !== null && typeof value !== 'object' && typeof value !== 'function') {
+    throw new TypeError('the options given to request() are not an object')
+  }
+  const options = (value ?? {}) as Readonly<Record<keyof LockOptions, unknown>>
+  const ifAvailable = Boolean(options.ifAvailable)
+  const mode = modeFrom(options.mode)
+  const signal = signalFrom(options.signal)
+  return { ifAvailable, mode, signal, steal: Boolean(options.steal) }
+}
+
+function modeFrom(value: unknown): LockMode {
+  if (value === undefined) return 'exclusive'
+  const mode = `${value as string}`
+  if (mode !== 'exclusive' && mode !== 'shared')
+    throw new TypeError(`"${mode}" is not a lock mode: exclusive or shared`)
+  return mode
+}
+
+function signalFrom(value: unknown): AbortSignal | undefined {
+  if (value === undefined) return undefined
+  try {
+    // The getter itself says whether it is one, whatever its prototype claims.
+    isAborted.call(value)
+  } catch {
+    throw new TypeError('the signal given to request() is not an AbortSignal')
+  }
+  return value as AbortSignal
+}
+
+const isAborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get as (this: unknown) => boolean
+
+const notSupported = (message: string): DOMException => domException('NotSupportedError', message)

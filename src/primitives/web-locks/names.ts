@@ -1,0 +1,52 @@
+import { createHash } from 'node:crypto'
+import type { Metadata } from '../../core/driver.ts'
+import { MAX_NAME_LENGTH } from '../../core/limits.ts'
+
+/**
+ * How a resource name, which may be any JavaScript string, becomes a lock name, which is 1 to 255 code units of well-formed text without NUL:
+ * no two resource names become one lock name.
+ *
+ * - A code unit that cannot be stored (NUL, a lone surrogate), and `%` itself, becomes `%` and its four hexadecimal digits.
+ * - The empty string becomes `%` alone.
+ * - What would be too long becomes `%#` and the SHA-256 of its UTF-16 form. The name itself is then kept in the lease's metadata.
+ */
+export function lockNameOf(prefix: string, name: string): string {
+  const lockName = prefix + escaped(name)
+  return lockName.length <= MAX_NAME_LENGTH ? lockName : prefix + HASHED + hashOf(name)
+}
+
+/** What has to be kept with the lease so that others can show its name; undefined where the lock name tells it. */
+export function nameMetadata(prefix: string, name: string): Metadata | undefined {
+  const text = escaped(name)
+  if (prefix.length + text.length <= MAX_NAME_LENGTH) return undefined
+  return { name: text.length <= MOST_KEPT ? text : `${escaped(name.slice(0, MOST_KEPT / 6))}${CUT_OFF}` }
+}
+
+/** The resource name of what lies in the store; for one that is hashed, and whose metadata is not there, the lock name without its prefix. */
+export function resourceNameOf(prefix: string, lockName: string, metadata: Metadata | undefined): string {
+  const text = lockName.slice(prefix.length)
+  if (!text.startsWith(HASHED)) return unescaped(text)
+  const kept = metadata?.['name']
+  if (typeof kept !== 'string') return text
+  return kept.endsWith(CUT_OFF) ? `${unescaped(kept.slice(0, -CUT_OFF.length))}…` : unescaped(kept)
+}
+
+const escaped = (name: string): string =>
+  name === '' ? '%' : name.replace(UNSTORABLE, (unit) => `%${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+
+const unescaped = (text: string): string =>
+  text === '%'
+    ? ''
+    : text.replace(/%([0-9a-f]{4})/g, (_, digits: string) => String.fromCharCode(Number.parseInt(digits, 16)))
+
+/** Of UTF-16, because a lone surrogate has no UTF-8 form. */
+const hashOf = (name: string): string => createHash('sha256').update(Buffer.from(name, 'utf16le')).digest('hex')
+
+const UNSTORABLE = /[%\0]|[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/g
+
+/** Neither of these two can come out of escaping. */
+const HASHED = '%#'
+const CUT_OFF = '%…'
+
+/** In code units: even if every one takes three bytes, it fits into a lease's metadata. */
+const MOST_KEPT = 4_800

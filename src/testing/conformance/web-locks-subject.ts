@@ -1,0 +1,51 @@
+import { lockInfoFrom } from '../../core/lease.ts'
+import { webLocks } from '../../primitives/web-locks.ts'
+import type { MutexInstance, MutexSubject, Taken } from './mutex-subjects.ts'
+import { deferred } from './timing.ts'
+
+/** An exclusive request as a mutex: the handle's release ends its callback. Its names need no escaping, so without a prefix they are the lock names. */
+export const webLocksSubject: MutexSubject = {
+  name: 'LockManager.request',
+  needs: [],
+  open({ driver, ...options }): MutexInstance {
+    const locks = webLocks({ ...options, driver, prefix: '' })
+    return {
+      async take(lockName, { blocking = true } = {}) {
+        const taken = deferred<Taken>()
+        const ended = deferred()
+        let held = true
+        const request = locks
+          .request(lockName, { ifAvailable: !blocking }, async (lock) => {
+            if (lock === null) {
+              const [lease] = (await driver.inspect({ lockName })).leases
+              taken.resolve({ acquired: false, holder: lease && lockInfoFrom(lease) })
+              return
+            }
+            const { signal, fencingToken } = lock
+            const handle = {
+              get held() {
+                return held && !signal.aborted
+              },
+              signal,
+              fencingToken,
+              async release() {
+                const wasHeld = this.held
+                ended.resolve()
+                await request
+                return wasHeld
+              },
+            }
+            taken.resolve({ acquired: true, handle })
+            await ended.promise
+          })
+          .finally(() => {
+            held = false
+          })
+          // After the handle was given out this can only be a loss, which the handle has told of.
+          .catch((error: unknown) => taken.reject(error))
+        return taken.promise
+      },
+      close: () => locks.close(),
+    }
+  },
+}

@@ -1,0 +1,177 @@
+import assert from 'node:assert/strict'
+import { setImmediate as turn } from 'node:timers/promises'
+import type { LockManager, LockMode } from '../../../src/primitives/web-locks.ts'
+import { type Holding, hold, isFree, pendingOn, type Section } from './scene.ts'
+
+/** Asks in this order, each in a turn of its own, and waits until all have their places. */
+async function holdInTurns(locks: LockManager, name: string, modes: readonly LockMode[]): Promise<Holding[]> {
+  const holdings: Holding[] = []
+  for (const mode of modes) {
+    holdings.push(hold(locks, name, { mode }))
+    await turn()
+  }
+  await locks.query()
+  return holdings
+}
+
+const grantedOf = (holdings: readonly Holding[]): boolean[] => holdings.map(({ isGranted }) => isGranted)
+
+async function endAll(holdings: readonly Holding[]): Promise<void> {
+  for (const holding of holdings) holding.end()
+  await Promise.all(holdings.map(({ done }) => done))
+}
+
+export const exclusive: Section = (test) => {
+  test('exclusive is the default', async ({ locks, other, name }) => {
+    const holding = hold(locks, name)
+    assert.equal((await holding.granted).mode, 'exclusive')
+    assert.equal(await isFree(other, name, { mode: 'shared' }), false)
+    await endAll([holding])
+  })
+
+  test('requests that are made in one turn are granted in their order', async ({ locks, name }) => {
+    const order: number[] = []
+    await Promise.all(Array.from({ length: 40 }, (_, index) => locks.request(name, () => void order.push(index))))
+    assert.deepEqual(order, Array.from(order.keys()))
+  })
+
+  test('requests that are made turn by turn are granted in their order, however the store is reached', async ({
+    locks,
+    name,
+  }) => {
+    const order: number[] = []
+    const requests: Promise<void>[] = []
+    for (let index = 0; index < 30; index += 1) {
+      requests.push(
+        locks.request(name, async () => {
+          order.push(index)
+          await turn()
+        }),
+      )
+      if (index % 3 === 0) await turn()
+    }
+    await Promise.all(requests)
+    assert.deepEqual(order, Array.from(order.keys()))
+  })
+
+  test('one after the other, never two at once, over clients', async ({ locks, other, name }) => {
+    let inside = 0
+    let most = 0
+    const enter = async (): Promise<void> => {
+      inside += 1
+      most = Math.max(most, inside)
+      await turn()
+      inside -= 1
+    }
+    await Promise.all(Array.from({ length: 20 }, (_, index) => (index % 2 ? locks : other).request(name, enter)))
+    assert.equal(most, 1)
+  })
+
+  test('clients are served in the order in which they asked', ['queue'], async ({ locks, other, name }) => {
+    const first = hold(locks, name)
+    await first.granted
+    const order: string[] = []
+    const requests: Promise<unknown>[] = []
+    for (const [index, client] of [other, locks, other, other, locks].entries()) {
+      requests.push(client.request(name, () => order.push(`${index}`)))
+      await client.query()
+    }
+    first.end()
+    await Promise.all(requests)
+    assert.deepEqual(order, ['0', '1', '2', '3', '4'])
+  })
+}
+
+export const shared: Section = (test) => {
+  test('shared locks are held together, over clients', async ({ locks, other, name }) => {
+    const holdings = [locks, locks, other, other].map((client) => hold(client, name, { mode: 'shared' }))
+    for (const { granted } of holdings) assert.equal((await granted).mode, 'shared')
+    await endAll(holdings)
+  })
+
+  test('shared locks of one client are granted in the order in which they were asked for', async ({ locks, name }) => {
+    const order: number[] = []
+    const mode = 'shared'
+    await Promise.all(
+      Array.from({ length: 10 }, (_, index) => locks.request(name, { mode }, () => void order.push(index))),
+    )
+    assert.deepEqual(order, Array.from(order.keys()))
+  })
+
+  test('a shared lock that is given back leaves the others', async ({ locks, other, name }) => {
+    const [first, second] = [hold(locks, name, { mode: 'shared' }), hold(other, name, { mode: 'shared' })]
+    await Promise.all([first.granted, second.granted])
+    await endAll([first])
+    assert.equal(await isFree(locks, name), false)
+    assert.equal(await isFree(locks, name, { mode: 'shared' }), true)
+    await endAll([second])
+    assert.equal(await isFree(locks, name), true)
+  })
+}
+
+export const mixed: Section = (test) => {
+  test('an exclusive request waits for every shared lock', async ({ locks, other, name }) => {
+    const readers = [hold(locks, name, { mode: 'shared' }), hold(other, name, { mode: 'shared' })]
+    await Promise.all(readers.map(({ granted }) => granted))
+    const writer = hold(locks, name)
+    await locks.query()
+    assert.equal(writer.isGranted, false)
+    await endAll(readers.slice(0, 1))
+    await locks.query()
+    assert.equal(writer.isGranted, false)
+    await endAll(readers.slice(1))
+    await writer.granted
+    await endAll([writer])
+  })
+
+  test('shared requests wait for an exclusive lock, and then come in together', async ({ locks, name }) => {
+    const [writer, ...readers] = await holdInTurns(locks, name, ['exclusive', 'shared', 'shared', 'shared'])
+    assert.deepEqual(grantedOf(readers), [false, false, false])
+    await endAll([writer as Holding])
+    await Promise.all(readers.map(({ granted }) => granted))
+    await endAll(readers)
+  })
+
+  test('a shared request does not overtake an exclusive one that waits', async ({ locks, name }) => {
+    const [reader, writer, late] = (await holdInTurns(locks, name, ['shared', 'exclusive', 'shared'])) as [
+      Holding,
+      Holding,
+      Holding,
+    ]
+    assert.deepEqual(grantedOf([reader, writer, late]), [true, false, false])
+    await endAll([reader])
+    await writer.granted
+    assert.equal(late.isGranted, false)
+    await endAll([writer])
+    await late.granted
+    await endAll([late])
+  })
+
+  test('a shared request of another client does not, either', ['queue'], async ({ locks, other, name }) => {
+    const [reader, writer] = (await holdInTurns(locks, name, ['shared', 'exclusive'])) as [Holding, Holding]
+    const late = hold(other, name, { mode: 'shared' })
+    assert.equal((await pendingOn(other, name)).length, 2)
+    assert.equal(late.isGranted, false)
+    await endAll([reader])
+    await writer.granted
+    await endAll([writer, late])
+  })
+
+  test('each run of shared requests between exclusive ones is granted as one', ['queue'], async ({ locks, name }) => {
+    const modes: LockMode[] = ['exclusive', 'shared', 'shared', 'exclusive', 'shared', 'exclusive']
+    const holdings = modes.map((mode) => hold(locks, name, { mode }))
+    const runs = [
+      holdings.slice(0, 1),
+      holdings.slice(1, 3),
+      holdings.slice(3, 4),
+      holdings.slice(4, 5),
+      holdings.slice(5),
+    ]
+    for (const [index, run] of runs.entries()) {
+      await Promise.all(run.map(({ granted }) => granted))
+      await locks.query()
+      assert.equal(grantedOf(holdings).filter(Boolean).length, runs.slice(0, index + 1).flat().length)
+      await endAll(run)
+    }
+  })
+}
