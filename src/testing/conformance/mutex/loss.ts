@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import type { Driver } from '../../../core/driver.ts'
 import { LeaseLostError } from '../../../core/errors.ts'
 import { leaseOn, releaseOne } from '../asking.ts'
 import type { MutexSubject } from '../mutex-subjects.ts'
@@ -67,9 +68,10 @@ export const mutexLoss =
 
     test('fault: a holder whose lease the store has lost is told by the next heartbeat', async (scene) => {
       const process = await scene.mutex(subject)
-      const handle = await mustTake(process, scene.lockName, { timeoutSeconds: 0.6, heartbeat: true })
+      const other = await scene.driver() // Opened first: a lease that runs out meanwhile cannot be taken away.
+      const handle = await mustTake(process, scene.lockName, { timeoutSeconds: 1.2, heartbeat: true })
       const { signal } = handle
-      await takeAway(scene, process)
+      await takeAway(scene, process, other)
       await until('the signal', () => signal.aborted)
       assert.ok(signal.reason instanceof LeaseLostError)
       assert.equal(handle.held, false)
@@ -78,12 +80,11 @@ export const mutexLoss =
   }
 
 /** The store forgets the lease, and says nothing: a forced release, data that was lost, a session that was ended. */
-async function takeAway(scene: Scene, process: MutexProcess): Promise<void> {
+async function takeAway(scene: Scene, process: MutexProcess, other: Driver): Promise<void> {
   if (scene.capabilities.expiry === 'session') {
     await scene.leaseEnds(process.realDriver, 0)
     return
   }
-  const other = await scene.driver()
   const { lockName, claimId } = await leaseOn(other, scene.lockName)
   assert.equal(await releaseOne(other, scene.claim({ lockName, claimId })), true)
 }

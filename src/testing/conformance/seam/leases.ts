@@ -94,7 +94,11 @@ export const leases: Group = (test) => {
     const before = await leaseOn(driver, claim.lockName)
     if (scene.capabilities.fencing) assert.equal(await renewOne(driver, claim, fencingToken + 1, SHORT_MS), 'lost')
     assert.equal(await renewOne(driver, rival, fencingToken, SHORT_MS), 'lost')
-    assert.deepEqual(await leaseOn(driver, claim.lockName), before)
+    const after = await leaseOn(driver, claim.lockName)
+    // A store may tell the end by what is left of it, and that is a millisecond apart from one look to the next.
+    const movedMs = (after.expiresAtMs ?? 0) - (before.expiresAtMs ?? 0)
+    assert.ok(Math.abs(movedMs) <= 2, `its end moved by ${movedMs} ms`)
+    assert.deepEqual({ ...after, expiresAtMs: before.expiresAtMs }, { ...before, expiresAtMs: before.expiresAtMs })
   })
 
   test('a lease that was released is neither released nor renewed again', async (scene) => {
