@@ -9,8 +9,8 @@
 -- - after the sequence itself was lost with the whole schema, because a new one is raised to a later clock than the old one ever was
 --   (as long as fewer than a million tokens are drawn in a second);
 -- - after a crash, because a grant is committed after the token's own log record; and with synchronous_commit = off, where that record may be lost,
---   because the first token after every start of the server is raised as well (not after a crash that the postmaster itself survived: then tokens of
---   the last moment, with synchronous_commit = off, could be given again);
+--   because the first token after every start and every recovery is raised as well (before PostgreSQL 15 not after a crash that the postmaster itself
+--   survived: then tokens of the last moment, with synchronous_commit = off, could be given again);
 -- - after a failover to a replica that was behind, whose counter is, too: the first token after a promotion is raised in the same way, to a later clock than
 --   the old primary ever saw;
 -- - after the clock was set back, because nothing ever lowers the sequence.
@@ -22,9 +22,11 @@ CREATE OR REPLACE FUNCTION holdfast_raise_tokens() RETURNS VOID
 LANGUAGE plpgsql AS $$
 DECLARE
   v_lead  CONSTANT BIGINT := 60000000;
-  -- A minute after what was replayed last, because the counter may have been raised since by a transaction that never got here.
+  -- When the server was last started, promoted, or recovered from a crash, which resets its statistics. A minute after what was replayed last, because the
+  -- counter may have been raised since by a transaction that never got here. Before PostgreSQL 15, statistics cost too much to ask for.
   v_start CONSTANT BIGINT := extract(epoch FROM greatest(
-    pg_postmaster_start_time(), pg_last_xact_replay_timestamp() + interval '1 minute')) * 1000000;
+    pg_postmaster_start_time(), pg_last_xact_replay_timestamp() + interval '1 minute',
+    CASE WHEN current_setting('server_version_num')::integer >= 150000 THEN pg_stat_get_bgwriter_stat_reset_time() END)) * 1000000;
   v_last  BIGINT := coalesce(pg_sequence_last_value('holdfast_tokens'::regclass), 0);
   v_clock BIGINT := extract(epoch FROM clock_timestamp()) * 1000000;
 BEGIN

@@ -45,6 +45,35 @@ describe('postgres: failover', () => {
   )
 })
 
+describe('postgres, relaxed: a crash that the postmaster survives', () => {
+  it(
+    'takes the last moment’s commits along, the counter’s too, and the next token is higher all the same',
+    SLOW,
+    async () => {
+      await using server = await startPostgres()
+      const url = `${server.url}?holdfast_durability=relaxed`
+      const driver = await openPostgres(url)
+      const tokens = await drawFrom(driver, 5)
+      const writer = `SELECT pid AS answer FROM pg_stat_activity WHERE backend_type = 'walwriter'`
+      const pid = Number(await ask(server.url, writer))
+      process.kill(pid, 'SIGSTOP') // Nobody else writes to the disk what did not wait for it.
+      await ask(server.url, 'CREATE TABLE on_the_disk ()') // This does, and all that was before it.
+      tokens.push(...(await drawFrom(driver, 50)))
+      process.kill(pid, 'SIGKILL')
+      const last = 'SELECT last_value::float8 AS answer FROM holdfast_tokens'
+      const counter = await until('recovery', () => ask(server.url, last).catch(() => undefined))
+      assert.ok(Number(counter) < Math.max(...tokens), 'the crash has taken nothing along')
+      const recovered = await openPostgres(url)
+      tokens.push(...(await drawFrom(recovered, 5)))
+      assert.deepEqual(
+        tokens,
+        [...new Set(tokens)].sort((x, y) => x - y),
+      )
+      await Promise.all([driver.close(), recovered.close()])
+    },
+  )
+})
+
 const openBoth = async (url: string) => ({ table: await openPostgres(url), advisory: await openPostgresAdvisory(url) })
 
 const draw = async ({ table, advisory }: Awaited<ReturnType<typeof openBoth>>, count: number) => ({
