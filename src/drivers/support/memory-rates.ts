@@ -3,7 +3,7 @@ import type { RateAnswer, RateRequest } from '../../core/driver.ts'
 import { consumeStep } from './consume-step.ts'
 
 /** The rates of a store in memory. One that is used no more leaves nothing behind: a sweep goes round as long as there are any. */
-export function createRates(clock: Clock): { consume(requests: readonly RateRequest[]): RateAnswer[] } {
+export function createRates(clock: Clock): Rates {
   /** For each limit of a name the moment when it will be as if nothing had been taken. */
   const rates = new Map<string, number[]>()
   // The system's own is asked for one of its two clocks only: that is half of what a step costs.
@@ -44,7 +44,18 @@ export function createRates(clock: Clock): { consume(requests: readonly RateRequ
     if (rates.size > 0) sweepLater(isRound ? SWEEP_EVERY_MS : 1)
   }
 
-  return { consume }
+  return {
+    consume,
+    get size() {
+      return rates.size
+    },
+  }
+}
+
+export interface Rates {
+  consume(requests: readonly RateRequest[]): RateAnswer[]
+  /** How many names are remembered. */
+  readonly size: number
 }
 
 const SWEEP_EVERY_MS = 1_000
