@@ -20,7 +20,7 @@ import { startRedis } from '../harness/servers.ts'
 import { startWorker } from '../harness/worker.ts'
 
 /** `HOLDFAST_RATE_CALLS=100000 HOLDFAST_RATE_KEYS=1000000` for the long version. */
-const CALLS = Number(process.env['HOLDFAST_RATE_CALLS'] ?? 6_000)
+const CALLS = Number(process.env['HOLDFAST_RATE_CALLS'] ?? 4_000)
 const KEYS = Number(process.env['HOLDFAST_RATE_KEYS'] ?? 5_000)
 const PROCESSES = 4
 const SLOW = { timeout: 60_000 + 3 * CALLS + KEYS }

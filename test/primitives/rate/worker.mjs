@@ -13,7 +13,7 @@ export async function open(options) {
 
 /**
  * So many calls, 16 at a time. Answers when each that was allowed was sent and answered: by the machine's monotonic clock, which is the same
- * for all of its processes.
+ * for all of its processes. An answer that did not come, as on a machine that is too busy, is none that was allowed.
  *
  * @param {{ key: string, calls: number }} task
  */
@@ -26,8 +26,8 @@ export async function hammer({ key, calls }) {
       while (left > 0) {
         left -= 1
         const sentMs = monotonicMs()
-        const result = await limiter.consume(key)
-        if (result.allowed) allowed.push([sentMs, monotonicMs()])
+        const result = await limiter.consume(key).catch(unlessUnanswered)
+        if (result?.allowed) allowed.push([sentMs, monotonicMs()])
         // A refusal that is remembered costs nothing: without a pause all calls would be made before the next unit comes.
         else await new Promise((resolve) => setTimeout(resolve, 1))
       }
@@ -39,4 +39,10 @@ export async function hammer({ key, calls }) {
 function monotonicMs() {
   const [seconds, nanoseconds] = process.hrtime()
   return seconds * 1_000 + nanoseconds / 1_000_000
+}
+
+/** @param {Error & { code?: string }} error */
+function unlessUnanswered(error) {
+  if (error.code !== 'STORE_UNAVAILABLE') throw error
+  return undefined
 }
