@@ -61,22 +61,7 @@ const said: Record<string, string[]> = {
     'import is held by instance-2',
     'taken over',
     'the other one: AbortError',
-  'several-locks': [
-    '40 transfers done: ann 60, ben 140',
-    'the first: done',
-    'the second: waits for account:ann, which bank-1 holds; waits for account:ben, which bank-1 holds',
   ],
-  'read-write-lock': [
-    'ann reads "Harbours", 2 inside',
-    'ben reads "Harbours", 2 inside',
-    'written',
-    'cem reads "Harbours and piers", 1 inside',
-    'refused: true',
-  ],
-  semaphore: [
-    '6 exports done, at most 3 permits out at once',
-    'another one meanwhile: false, held: true',
-    'released: true, and again: false',
   'rate-limiter': [
     '3 of 6 sent at once',
     'come again within 0.1 s: true',
