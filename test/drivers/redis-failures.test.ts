@@ -1,30 +1,27 @@
 import assert from 'node:assert/strict'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { Redis } from 'ioredis'
-import { afterAll, beforeAll, describe, it } from 'vitest'
-import type { AcquireAnswer, Claim, Driver, Grant } from '../../src/core/driver.ts'
+import { describe, it } from 'vitest'
 import { type RedisWarning, redisDriver, redisFence } from '../../src/drivers/redis.ts'
-import { DistributedLock } from '../../src/index.ts'
 import { shiftedClock } from '../harness/clock-shim.ts'
 import { until } from '../harness/processes.ts'
 import { startProxy } from '../harness/proxy.ts'
-import { type Server, startRedis } from '../harness/servers.ts'
+import { startRedis } from '../harness/servers.ts'
 import { startWorker } from '../harness/worker.ts'
+import {
+  ask,
+  claim,
+  client,
+  driverOn,
+  granted,
+  HOLDER,
+  lockOn,
+  name,
+  pairOn,
+  patience,
+  shared,
+  untilGranted,
+} from '../support/redis-server.ts'
 
 /** How locks on Redis fail, each provoked on real servers. Rows that need no network or process of their own are in the conformance suite. */
-
-let shared: Server
-let counter = 0
-const clients: Redis[] = []
-
-beforeAll(async () => {
-  shared = await startRedis()
-})
-
-afterAll(async () => {
-  for (const client of clients) client.disconnect()
-  await shared[Symbol.asyncDispose]()
-})
 
 describe.concurrent('redis: holders', () => {
   it('failure 1: a holder that was paused past its ttl knows at once, and its write is refused', async () => {
@@ -146,10 +143,7 @@ describe.concurrent('redis: requests', () => {
 
   it('failure 11: when the reply is lost, asking again says already yours', async () => {
     await using proxy = await startProxy(shared.port)
-    const cut = new Redis(proxy.port, { maxRetriesPerRequest: 0, retryStrategy: () => 10, commandTimeout: 5_000 })
-    cut.on('error', () => {})
-    clients.push(cut)
-    const driver = redisDriver({ client: cut })
+    const driver = redisDriver({ client: client(proxy.port, { maxRetriesPerRequest: 0 }) })
     const held = claim()
     await granted(driver, claim())
     const lost = proxy.cutAfterForwarding(JSON.stringify(held.claimId))
@@ -215,79 +209,6 @@ describe.concurrent('redis: requests', () => {
   })
 })
 
-describe.concurrent('redis: waiters', () => {
-  it('failure 15: a waiter that was paused does not come back to a lease that has ended', async () => {
-    const lockName = name()
-    const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 1 })]
-    const held = await a.hold(lockName, { timeoutSeconds: 60 })
-    await using worker = await startWorker({ source: HOLDER }, { callTimeoutMs: 15_000 })
-    const paused = worker.call('hold', shared.url, lockName, 60, 1)
-    await untilWaiting(lockName, 1)
-    const next = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
-    await untilWaiting(lockName, 2)
-    await worker.pause()
-    await held.release()
-    const lease = await next
-    worker.resume()
-    await sleep(200) // in which the worker, awake again, could believe in what it was handed
-    assert.ok(lease.held)
-    assert.equal((await driverOn(shared.port).inspect({ lockName })).leases[0]?.fencingToken, lease.fencingToken)
-    await lease.release()
-    assert.ok(Number(await paused) > lease.fencingToken)
-    await Promise.all([a.close(), b.close()])
-  })
-
-  it('failure 29: a waiter whose subscription was killed listens again, and finds what it missed', async () => {
-    await using server = await startRedis()
-    const [a, b] = [lockOn(server.port), lockOn(server.port, { waiterTtlSeconds: 60 })]
-    const lockName = name()
-    const held = await a.hold(lockName, { timeoutSeconds: 60 })
-    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
-    const control = client(server.port)
-    await until(async () => (await subscribers(control)) === 1, patience('a subscription'))
-    await control.call('CLIENT', 'KILL', 'TYPE', 'pubsub')
-    await held.release()
-    const startedMs = performance.now()
-    const lease = await waiting
-    assert.ok(performance.now() - startedMs < 8_000, 'it was found by the slow poll, not by listening again')
-    await lease.release()
-    await Promise.all([a.close(), b.close()])
-  })
-
-  it('failure 30: a release before the subscription is there is found by looking again', async () => {
-    await using proxy = await startProxy(shared.port)
-    const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]
-    const lockName = name()
-    const held = await a.hold(lockName, { timeoutSeconds: 60 })
-    await (await b.hold(name())).release()
-    proxy.delay(100, 'toServer')
-    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
-    await untilWaiting(lockName, 1)
-    await held.release()
-    await (await waiting).release()
-    proxy.heal()
-    await Promise.all([a.close(), b.close()])
-  })
-
-  it('failure 31: when the first waiter’s process is killed, the release passes it over at once', async () => {
-    const lockName = name()
-    const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 60 })]
-    const held = await a.hold(lockName, { timeoutSeconds: 60 })
-    const worker = await startWorker({ source: HOLDER }, { callTimeoutMs: 30_000 })
-    worker.call('hold', shared.url, lockName, 60, 60).catch(() => {})
-    await untilListening(lockName)
-    const next = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
-    await untilWaiting(lockName, 2)
-    await worker.kill()
-    const releasedMs = performance.now()
-    await held.release()
-    const lease = await next
-    assert.ok(performance.now() - releasedMs < 5_000, 'the dead waiter was waited for')
-    await lease.release()
-    await Promise.all([a.close(), b.close()])
-  })
-})
-
 describe.concurrent('redis: the server’s data', () => {
   it('failure 18: tokens rise over FLUSHALL, and over a restart that comes up empty', async () => {
     await using server = await startRedis()
@@ -341,106 +262,3 @@ describe.concurrent('redis: the server’s data', () => {
     await assert.rejects(driverOn(server.port).acquire([claim()]), /redis failed to acquire: OOM.*raise maxmemory/)
   })
 })
-
-// ---------------------------------------------------------------------------------------------------------------------
-
-const HOLDER = `
-  import { Redis } from 'ioredis'
-  import { DistributedLock } from 'holdfast'
-  import { redisDriver, redisFence } from 'holdfast/drivers/redis'
-  let lease, client
-  expose({
-    async hold(url, lockName, timeoutSeconds, waiterTtlSeconds = 10) {
-      client = new Redis(url)
-      client.on('error', () => {})
-      const lock = new DistributedLock({ driver: redisDriver({ client }), waiterTtlSeconds })
-      lease = await lock.hold(lockName, { timeoutSeconds, heartbeat: true, blockingTimeoutSeconds: 60 })
-      return lease.fencingToken
-    },
-    async take(url, lockName) {
-      const lock = new DistributedLock({ driver: redisDriver({ client: new Redis(url) }) })
-      return (await lock.acquire(lockName, { blocking: false })).acquired
-    },
-    async write(key, value) {
-      const { held } = lease
-      const error = await redisFence({ client }).set(key, value, lease).then(() => 'written', (error) => error.code)
-      return { held, error }
-    },
-  })
-`
-
-function client(port: number): Redis {
-  const opened = new Redis(port, { commandTimeout: 10_000, retryStrategy: () => 50 })
-  opened.on('error', () => {})
-  clients.push(opened)
-  return opened
-}
-
-const driverOn = (port: number): Driver => redisDriver({ client: client(port) })
-
-const lockOn = (port: number, options = {}): DistributedLock =>
-  new DistributedLock({ ...options, driver: driverOn(port) })
-
-const name = (): string => `failure:${process.pid}:${++counter}`
-
-function claim(changes: Partial<Claim> = {}): Claim {
-  const claimId = `claim ${++counter} of ${process.pid}`
-  const plain = { mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
-  return { lockName: name(), claimId, holderId: `holder of ${claimId}`, ...plain, ...changes }
-}
-
-const pairOn = (lockName: string, changes: Partial<Claim>): [Claim, Claim] => [
-  claim({ lockName, ...changes }),
-  claim({ lockName }),
-]
-
-async function ask(driver: Driver, of: Claim): Promise<AcquireAnswer> {
-  const [answer] = await driver.acquire([of])
-  if (answer === undefined || answer instanceof Error) throw answer
-  return answer
-}
-
-async function granted(driver: Driver, of: Claim): Promise<Grant> {
-  const answer = await ask(driver, of)
-  assert.ok(answer.granted, JSON.stringify(answer))
-  return answer
-}
-
-async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
-  let answer: AcquireAnswer | undefined
-  const look = async (): Promise<boolean> => {
-    answer = await ask(driver, of).catch(() => undefined)
-    return answer?.granted === true
-  }
-  await until(look, patience('a grant'))
-  return answer as Grant
-}
-
-const untilWaiting = (lockName: string, count: number): Promise<void> =>
-  until(
-    async () => (await driverOnShared().inspect({ lockName })).waiters.length >= count,
-    patience(`${count} waiters`),
-  )
-
-let watching: Driver | undefined
-const driverOnShared = (): Driver => {
-  watching ??= driverOn(shared.port)
-  return watching
-}
-
-/** The first waiter has said that it listens: from then on silence means that it is gone. */
-async function untilListening(lockName: string): Promise<void> {
-  const control = client(shared.port)
-  const hears = async (): Promise<boolean> => {
-    const [text] = await control
-      .hvals(`holdfast:{lock:${lockName}}:d`)
-      .then((all) => all.filter((each) => each.startsWith('[')))
-    return text !== undefined && (JSON.parse(text) as unknown[])[6] === 1
-  }
-  await until(hears, patience('the waiter to listen'))
-}
-
-const subscribers = async (control: Redis): Promise<number> =>
-  ((await control.call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as string[]).length
-
-const patience = (what: string) => ({ timeoutMs: 15_000, failure: () => `waited in vain for ${what}` })
