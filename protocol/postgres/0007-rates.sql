@@ -21,13 +21,17 @@ LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   v_state FLOAT8[] := ARRAY[p_count, 0];
   v_full  FLOAT8;
+  v_ahead FLOAT8;
 BEGIN
   FOR j IN 1..array_length(p_fulls, 2) LOOP
     v_full := p_fulls[p_policy][j];
     EXIT WHEN v_full IS NULL;
-    -- Further ahead than full can only be a clock that was set back, or limits that were changed: it counts as full.
-    v_state[j + 2] := least(greatest(p_state[j + 2] - p_now, 0), v_full);
-    v_state[1] := least(v_state[1], floor((v_full - v_state[j + 2]) / p_steps[p_policy][j]));
+    v_ahead := greatest(p_state[j + 2] - p_now, 0);
+    -- A little further ahead than full is somebody who came to the row first although he asked later: a moment must not go back for that. Much
+    -- further can only be a clock that was set back, or limits that were changed: it counts as full.
+    IF v_ahead > v_full + 10000 THEN v_ahead := v_full; END IF;
+    v_state[j + 2] := v_ahead;
+    v_state[1] := greatest(0, least(v_state[1], floor((v_full - v_ahead) / p_steps[p_policy][j])));
   END LOOP;
   FOR j IN 3..array_length(v_state, 1) LOOP
     v_state[j] := p_now + v_state[j] + v_state[1] * p_steps[p_policy][j - 2];

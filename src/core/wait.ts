@@ -1,3 +1,4 @@
+import { unwatchAbort, watchAbort } from './abort.ts'
 import type { Agenda, AgendaEntry, Task } from './agenda.ts'
 import { backoffMs } from './backoff.ts'
 import type { Receiver } from './batch.ts'
@@ -312,32 +313,6 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
 
 const trustedMs = (grant: Grant, sent: Instant, now: Instant): number =>
   dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs
-
-/** One listener for each signal: a service's one shutdown signal may stand behind thousands of claims. */
-function watchAbort(signal: AbortSignal, claim: PendingClaim): void {
-  const known = abortable.get(signal)
-  if (known !== undefined) {
-    known.claims.add(claim)
-    return
-  }
-  const claims = new Set([claim])
-  const tell = (): void => {
-    abortable.delete(signal)
-    for (const each of [...claims]) each.aborted()
-  }
-  abortable.set(signal, { claims, tell })
-  signal.addEventListener('abort', tell, { once: true })
-}
-
-function unwatchAbort(signal: AbortSignal, claim: PendingClaim): void {
-  const known = abortable.get(signal)
-  known?.claims.delete(claim)
-  if (known === undefined || known.claims.size > 0) return
-  abortable.delete(signal)
-  signal.removeEventListener('abort', known.tell)
-}
-
-const abortable = new WeakMap<AbortSignal, { readonly claims: Set<PendingClaim>; readonly tell: () => void }>()
 
 /** Where the store cannot wake anybody. */
 const POLL = { firstMs: 20, mostMs: 1_000 }

@@ -73,7 +73,7 @@ export class RateLimiter implements AsyncDisposable {
   /**
    * Takes units for the key, all or none. Being over the limit is an answer: `allowed: false`, with when to come again. Everything else throws:
    * `StoreError` (not known whether it was taken), `InvalidArgumentError`, also for a cost that no limit could ever allow, `UnsupportedError`,
-   * `ClosedError`. What was refused is not charged. A refusal is remembered until its time is up, so being over the limit costs no round trip.
+   * `ClosedError`. What was refused is not charged. A refusal is remembered until its time is up, for 10 s at most, and costs no round trip meanwhile.
    */
   consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     // Not an async function: the way of every call goes through here, and one promise is enough.

@@ -3,7 +3,8 @@ import type { RateLimitResult } from './rate-limits.ts'
 
 /**
  * What a process knows without asking. A refusal lasts until its time is up, since nobody can give units back: until then the store need not be
- * asked for as much or more. It is counted from the moment of asking, so it never outlasts the store's own.
+ * asked for as much or more. It is counted from the moment of asking, so it never outlasts the store's own. Now and then the store is asked all the
+ * same: somebody may have emptied it.
  */
 export class RateMemory {
   readonly #clock: Clock
@@ -18,7 +19,7 @@ export class RateMemory {
     const found = this.#refusals.size === 0 ? undefined : this.#refusals.get(key)
     if (found === undefined) return undefined
     const now = this.#clock.now()
-    if (isPast(found.until, now)) {
+    if (isPast(found.until, now) || isPast(found.askAgain, now)) {
       this.#refusals.delete(key)
       return undefined
     }
@@ -35,13 +36,14 @@ export class RateMemory {
       const [oldest = key] = this.#refusals.keys()
       this.#refusals.delete(oldest)
     }
-    this.#refusals.set(key, { cost, until, result })
+    this.#refusals.set(key, { cost, until, askAgain: later(askedAt, LONGEST_MEMORY_MS), result })
   }
 }
 
 interface Refusal {
   readonly cost: number
   readonly until: Instant
+  readonly askAgain: Instant
   readonly result: RateLimitResult
 }
 
@@ -64,3 +66,4 @@ function aged({ result }: Refusal, retryAfterMs: number): RateLimitResult {
 
 /** How many keys' refusals are remembered; the oldest is forgotten first, and then the store is asked. */
 const MOST_REFUSALS = 10_000
+const LONGEST_MEMORY_MS = 10_000

@@ -1,3 +1,4 @@
+import { unwatchAbort, watchAbort } from '../core/abort.ts'
 import type { Clock, Timer } from '../core/clock.ts'
 import { AbortedError, OverloadError, RateLimitedError } from '../core/errors.ts'
 import { MAX_PENDING_CLAIMS } from '../core/limits.ts'
@@ -55,7 +56,7 @@ export class RateWaiting {
       state = 'over'
       sleep?.cancel()
       deadline.cancel()
-      signal?.removeEventListener('abort', onAbort)
+      if (signal !== undefined) unwatchAbort(signal, watcher)
       this.#waiting.delete(fail)
       leave?.()
     }
@@ -65,7 +66,7 @@ export class RateWaiting {
       reject(error)
     }
     const refuse = (retryAfterSeconds: number): void => fail(new RateLimitedError(key, retryAfterSeconds))
-    const onAbort = (): void => fail(new AbortedError(`waiting for "${key}"`, signal?.reason))
+    const watcher = { aborted: () => fail(new AbortedError(`waiting for "${key}"`, signal?.reason)) }
 
     const ask = async (): Promise<void> => {
       if (isOver()) return
@@ -99,7 +100,7 @@ export class RateWaiting {
       if (state !== 'asking') refuse(this.#parts.refusal(key, cost)?.retryAfterSeconds ?? 0)
     }
     const deadline = clock.setTimer(onDeadline, waitMs + DEADLINE_GRACE_MS, true)
-    signal?.addEventListener('abort', onAbort)
+    if (signal !== undefined) watchAbort(signal, watcher)
     this.#waiting.add(fail)
     const known = this.#parts.refusal(key, cost)
     if (known !== undefined) refused(known)

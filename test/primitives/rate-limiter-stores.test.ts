@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 import { Redis } from 'ioredis'
 import pg from 'pg'
 import { describe, expect, inject, it } from 'vitest'
-import type { Driver } from '../../src/core/driver.ts'
+import type { Driver, RateRequest } from '../../src/core/driver.ts'
 import { postgresDriver } from '../../src/drivers/postgres.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { openSqlite } from '../../src/drivers/sqlite.ts'
@@ -166,6 +166,37 @@ describe(`${KEYS.toLocaleString('en')} distinct keys leave nothing behind after 
       for (let call = 0; call < 10; call += 1) await traffic(driver)
     }
     expect(await kept()).toBe(0)
+    await driver.close()
+    await pool.query(`DROP SCHEMA ${schema} CASCADE`)
+    await pool.end()
+  })
+})
+
+describe('a list that waits for a row of PostgreSQL', () => {
+  it('does not take back what others took of its other names meanwhile', SLOW, async () => {
+    const pool = new pg.Pool({ connectionString: inject('servers').postgres as string, max: 4 })
+    const schema = `rate_${randomBytes(6).toString('hex')}`
+    const driver = postgresDriver({ client: pool, schema })
+    const limits = [{ limit: 10, periodMs: 1_000, burst: 10 }]
+    const a = { name: 'a', cost: 1, limits }
+    const b = { name: 'b', cost: 1, limits }
+    const consume = async (...requests: RateRequest[]) => [...((await driver.consume?.(requests)) ?? [])]
+    await consume(a)
+    const blocker = await pool.connect()
+    await blocker.query(`BEGIN; SELECT 1 FROM ${schema}.holdfast_rates WHERE name = 'a' FOR UPDATE`)
+    const late = consume(a, b)
+    const waits = `SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%${schema}%'`
+    const patience = { timeoutMs: 10_000, failure: () => 'the list never waited' }
+    await until(async () => (await pool.query(waits)).rows.length > 0, patience)
+    await sleep(1_200) // so late is the list's own time
+
+    const startedMs = performance.now()
+    const answers = await consume(...Array.from({ length: 10 }, () => b))
+    await blocker.query('COMMIT')
+    blocker.release()
+    answers.push(...(await late).slice(1), ...(await consume(...Array.from({ length: 20 }, () => b))))
+    const allowed = answers.filter((answer) => !(answer instanceof Error) && answer.allowed).length
+    expect(allowed).toBeLessThanOrEqual(10 + 10 * ((performance.now() - startedMs) / 1_000) + 1)
     await driver.close()
     await pool.query(`DROP SCHEMA ${schema} CASCADE`)
     await pool.end()

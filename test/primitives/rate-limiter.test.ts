@@ -166,6 +166,16 @@ describe('a refusal', () => {
     expect((await limited.consume('key')).allowed).toBe(true)
   })
 
+  it('is looked at again after ten seconds: somebody may have emptied the store', async () => {
+    const { limiter, lists, time } = scene()
+    const limited = limiter({ limit: 1, periodSeconds: 3_600 })
+    for (let call = 0; call < 3; call += 1) await limited.consume('key')
+    expect(lists.length).toBe(2)
+    await time.run(10_000)
+    expect((await limited.consume('key')).retryAfterSeconds).toBeCloseTo(3_590, 0)
+    expect(lists.length).toBe(3)
+  })
+
   it('says nothing of a smaller cost, or of another key', async () => {
     const { limiter } = scene()
     const limited = limiter({ ...MINUTE, burst: 4 })
@@ -242,6 +252,23 @@ describe('wait', () => {
     await time.run(600)
     expect(await waits[2]).toMatchObject({ allowed: true })
     await expect(limited.wait('key', { signal: AbortSignal.abort() })).rejects.toBeInstanceOf(AbortedError)
+  })
+
+  it('one signal may stand behind many, without a warning of Node’s', async () => {
+    const { limiter } = scene()
+    const limited = limiter({ ...MINUTE, burst: 1 })
+    await limited.consume('key')
+    const warnings: Error[] = []
+    const hear = (warning: Error): unknown => warnings.push(warning)
+    process.on('warning', hear)
+    const shutdown = new AbortController()
+    const waits = Array.from({ length: 20 }, () => limited.wait('key', { timeoutSeconds: 60, signal: shutdown.signal }))
+    const ends = Promise.allSettled(waits)
+    shutdown.abort()
+    expect((await ends).every(({ status }) => status === 'rejected')).toBe(true)
+    await new Promise((resolve) => setImmediate(resolve))
+    process.off('warning', hear)
+    expect(warnings).toEqual([])
   })
 
   it('ends with the limiter', async () => {

@@ -57,6 +57,16 @@ export function takesOf(requests: readonly RateRequest[]): Take[] {
   return takes
 }
 
+/** The policies of a list, each once, and for every take the number of its own. */
+export function policiesOf(takes: readonly Take[]): { policies: readonly Policy[]; numbers: readonly number[] } {
+  const policies: Policy[] = []
+  const numbers = takes.map(({ policy }) => {
+    const known = policies.findIndex(({ limits, cost }) => limits === policy.limits && cost === policy.cost)
+    return known === -1 ? policies.push(policy) - 1 : known
+  })
+  return { policies, numbers }
+}
+
 function policyFor({ cost, limits }: RateRequest): Policy {
   if (latest.limits !== limits || latest.cost !== cost) latest = policyOf(cost, limits)
   return latest

@@ -1,5 +1,5 @@
 import type { RateAnswer, RateRequest } from '../../core/driver.ts'
-import { answerTake, countOf, type Policy, type Take, takesOf } from './consume-step.ts'
+import { answerTake, countOf, type Policy, policiesOf, type Take, takesOf } from './consume-step.ts'
 import { numberArray, parseNumbers, textArray } from './postgres-arrays.ts'
 import type { Row } from './postgres-client.ts'
 
@@ -32,19 +32,19 @@ async function consumeOnce(
   answers: RateAnswer[],
   call: (values: readonly string[]) => Promise<Row>,
 ): Promise<void> {
-  const policies = [...new Set(takes.map(({ policy }) => policy))]
+  const { policies, numbers } = policiesOf(takes)
   const { answers: reply } = await call([
     textArray(takes.map(({ name }) => name)),
     numberArray(takes.map(countOf)),
-    numberArray(takes.map(({ policy }) => policies.indexOf(policy) + 1)),
+    numberArray(numbers.map((number) => number + 1)),
     policyArray(policies, ({ stepsMs }) => stepsMs),
     policyArray(policies, ({ fullsMs }) => fullsMs),
   ])
-  const numbers = parseNumbers(reply as string)
+  const states = parseNumbers(reply as string)
   let at = 0
   for (const take of takes) {
-    const count = numbers[at] as number
-    const usedMs = numbers.slice(at + 1, at + 1 + take.policy.limits.length)
+    const count = states[at] as number
+    const usedMs = states.slice(at + 1, at + 1 + take.policy.limits.length)
     at += 1 + usedMs.length
     answerTake(take, { count, usedMs }, answers)
   }

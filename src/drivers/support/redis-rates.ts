@@ -1,5 +1,5 @@
 import type { RateAnswer, RateRequest } from '../../core/driver.ts'
-import { answerTake, countOf, type Policy, type Take, takesOf } from './consume-step.ts'
+import { answerTake, countOf, policiesOf, type Take, takesOf } from './consume-step.ts'
 import { inTime } from './redis-errors.ts'
 import { rateKey, slotOf } from './redis-keys.ts'
 import { chunksOf, type ListParts } from './redis-lists.ts'
@@ -32,18 +32,11 @@ export async function consume(
 const MOST_ENTRIES = 32
 
 function policyArgs(takes: readonly Take[]): [policies: string, chosen: string] {
-  const policies: Policy[] = []
-  const chosen: number[] = []
-  let isPlain = true
-  for (const take of takes) {
-    const known = policies.indexOf(take.policy)
-    const at = known === -1 ? policies.push(take.policy) - 1 : known
-    const count = countOf(take)
-    chosen.push(at + 1, count)
-    isPlain &&= at === 0 && count === 1
-  }
-  const texts = policies.map(({ stepsMs, fullsMs }) => stepsMs.flatMap((stepMs, at) => [stepMs, fullsMs[at]]))
-  return [JSON.stringify(texts), isPlain ? '' : JSON.stringify(chosen)]
+  const { policies, numbers } = policiesOf(takes)
+  const pairs = policies.map(({ stepsMs, fullsMs }) => stepsMs.flatMap((stepMs, at) => [stepMs, fullsMs[at]]))
+  const isPlain = policies.length === 1 && takes.every((take) => countOf(take) === 1)
+  const chosen = takes.flatMap((take, at) => [(numbers[at] as number) + 1, countOf(take)])
+  return [JSON.stringify(pairs), isPlain ? '' : JSON.stringify(chosen)]
 }
 
 function answerAll(
