@@ -1,147 +1,138 @@
 -- Migration 3: who may have a lock next. Internal: called by the functions of the migrations after it, under the lock of the name's row.
 --
--- holdfast_admit(p_lock_name, p_free, p_claim, p_wait)
--- Inputs:  p_lock_name  its row in distributed_locks is locked by this transaction
+-- holdfast_admit(p_row, p_free, p_claim, p_wait)
+-- Inputs:  p_row        of distributed_locks, as it is; locked by this transaction
 --          p_free       the exclusive lease in that row has just been given back
 --          p_claim      who asks for the lock now, as a waiter without a place; NULL: nobody
 --          p_wait       how long its place lasts without being heard of; zero: it does not wait
 -- Outputs: fencing_token, acquired_at  of the lease that p_claim got; NULL: it was refused
+--          place        of p_claim in the queue; NULL: it has none
 --          events       what others are to be told, see holdfast_tell
 --
 -- From the front of the queue, as many are admitted as fit beside the leases that are out and beside each other, each judged by its own mode and
 -- limit; nobody overtakes the first one who does not fit. Who is admitted has the lease from this moment, and is told; as it may
 -- be dead, its lease lasts no longer than its place would have, until it is heard of.
+-- Only the front of the queue is read, and the dead are removed as they come to it: a hand-over costs the same however many wait.
 
 CREATE OR REPLACE FUNCTION holdfast_admit(
-  p_lock_name TEXT, p_free BOOLEAN, p_claim holdfast_waiters, p_wait INTERVAL,
-  OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT events JSONB[]
+  p_row distributed_locks, p_free BOOLEAN, p_claim holdfast_waiters, p_wait INTERVAL,
+  OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT place BIGINT, OUT events JSONB[]
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_row       distributed_locks;
+  v_name      CONSTANT TEXT := p_row.lock_name;
+  v_now       CONSTANT TIMESTAMPTZ := clock_timestamp();
+  v_asks      CONSTANT BOOLEAN := p_claim.claim_id IS NOT NULL;
+  v_row       distributed_locks := p_row;
   v_waiter    holdfast_waiters;
-  v_now       TIMESTAMPTZ := clock_timestamp();
-  v_held      BOOLEAN;             -- exclusively
+  v_held      BOOLEAN := p_row.mode = 'exclusive' AND p_row.expires_at > v_now AND NOT p_free;  -- exclusively
   v_leases    BIGINT := 0;         -- shared ones, and their permits
   v_permits   BIGINT := 0;
-  v_stopped   BOOLEAN := false;    -- somebody in the queue does not fit
-  v_stands    BOOLEAN := false;    -- p_claim has a place
-  v_asks      BOOLEAN := p_claim.claim_id IS NOT NULL;
+  v_queued    BOOLEAN := false;    -- somebody is known to wait on
   v_changed   BOOLEAN := p_free;
   v_contended BOOLEAN;
 BEGIN
-  SELECT * INTO STRICT v_row FROM distributed_locks WHERE lock_name = p_lock_name;
-  DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND expires_at <= v_now;
-  v_held := v_row.mode = 'exclusive' AND v_row.expires_at > v_now AND NOT p_free;
   IF v_row.mode = 'shared' THEN
-    DELETE FROM holdfast_leases WHERE lock_name = p_lock_name AND expires_at <= v_now;
-    SELECT count(*), coalesce(sum(permits), 0) INTO v_leases, v_permits FROM holdfast_leases WHERE lock_name = p_lock_name;
+    DELETE FROM holdfast_leases WHERE lock_name = v_name AND expires_at <= v_now;
+    SELECT count(*), coalesce(sum(permits), 0) INTO v_leases, v_permits FROM holdfast_leases WHERE lock_name = v_name;
     v_changed := true;
-  ELSIF NOT v_held THEN
-    -- Left behind by somebody who emptied distributed_locks alone.
-    DELETE FROM holdfast_leases WHERE lock_name = p_lock_name;
   END IF;
-  IF v_asks THEN
-    UPDATE holdfast_waiters SET expires_at = v_now + p_wait WHERE lock_name = p_lock_name AND claim_id = p_claim.claim_id;
-    v_stands := FOUND;
+  IF v_asks AND NOT v_held THEN
+    UPDATE holdfast_waiters SET expires_at = v_now + p_wait
+    WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > v_now;
   END IF;
 
-  IF NOT v_held THEN
-    FOR v_waiter IN SELECT * FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LOOP
-      v_stopped := CASE v_waiter.mode
-        WHEN 'exclusive' THEN v_leases > 0
-        ELSE v_permits + v_waiter.permits > v_waiter.max_permits END;
-      EXIT WHEN v_stopped;
-      DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = v_waiter.claim_id;
-      v_changed := true;
-      -- Drawn under the row's lock, so the order of tokens is the order of holding.
-      v_row.fencing_token := nextval('holdfast_tokens');
-      IF v_asks AND v_waiter.claim_id = p_claim.claim_id THEN
-        v_waiter.expires_at := v_now + p_claim.time_to_live;
-        v_waiter.metadata := p_claim.metadata;
-        fencing_token := v_row.fencing_token;
-        acquired_at := v_now;
-      ELSE
-        v_waiter.expires_at := least(v_now + v_waiter.time_to_live, v_waiter.expires_at);
-        events := events || jsonb_build_array(
-          v_waiter.channel, 'granted', v_waiter.claim_id, v_row.fencing_token,
-          extract(epoch FROM v_waiter.expires_at - v_now) * 1000, extract(epoch FROM v_now) * 1000);
-      END IF;
-      IF v_waiter.mode = 'exclusive' THEN
-        v_held := true;
-        v_row.claim_id := v_waiter.claim_id;
-        v_row.holder_id := v_waiter.holder_id;
-        v_row.metadata := v_waiter.metadata;
-        v_row.expires_at := v_waiter.expires_at;
-        EXIT;
+  WHILE NOT v_held LOOP
+    SELECT * INTO v_waiter FROM holdfast_waiters WHERE lock_name = v_name ORDER BY place LIMIT 1;
+    IF v_waiter.place IS NULL THEN
+      -- Whoever has no place comes after all who have one.
+      EXIT WHEN NOT v_asks OR fencing_token IS NOT NULL;
+      v_waiter := p_claim;
+    ELSIF v_waiter.expires_at <= v_now THEN
+      DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place;
+      CONTINUE;
+    END IF;
+    IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
+      v_queued := v_waiter.place IS NOT NULL;
+      EXIT;
+    END IF;
+    IF v_waiter.place IS NOT NULL THEN
+      DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place;
+    END IF;
+    v_changed := true;
+    -- Drawn under the row's lock, so the order of tokens is the order of holding.
+    v_row.fencing_token := nextval('holdfast_tokens');
+    v_row.holder_id := v_waiter.holder_id;
+    IF v_asks AND v_waiter.claim_id = p_claim.claim_id THEN
+      v_waiter.expires_at := v_now + p_claim.time_to_live;
+      v_waiter.metadata := p_claim.metadata;
+      fencing_token := v_row.fencing_token;
+      acquired_at := v_now;
+    ELSE
+      v_waiter.expires_at := least(v_now + v_waiter.time_to_live, v_waiter.expires_at);
+      events := events || jsonb_build_array(
+        v_waiter.channel, 'granted', v_waiter.claim_id, v_row.fencing_token,
+        extract(epoch FROM v_waiter.expires_at - v_now) * 1000, extract(epoch FROM v_now) * 1000);
+    END IF;
+    IF v_waiter.mode = 'exclusive' THEN
+      v_held := true;
+      v_row.claim_id := v_waiter.claim_id;
+      v_row.metadata := v_waiter.metadata;
+      v_row.expires_at := v_waiter.expires_at;
+    ELSE
+      IF v_leases = 0 AND p_row.mode = 'exclusive' THEN
+        -- Left behind by somebody who emptied distributed_locks alone.
+        DELETE FROM holdfast_leases WHERE lock_name = v_name;
       END IF;
       v_leases := v_leases + 1;
       v_permits := v_permits + v_waiter.permits;
       INSERT INTO holdfast_leases VALUES (
-        p_lock_name, v_waiter.claim_id, v_waiter.holder_id, v_waiter.max_permits, v_waiter.permits,
+        v_name, v_waiter.claim_id, v_waiter.holder_id, v_waiter.max_permits, v_waiter.permits,
         v_row.fencing_token, v_now, v_waiter.expires_at, v_waiter.metadata);
-    END LOOP;
-  END IF;
-
-  -- Whoever has no place yet comes after all who have one.
-  IF v_asks AND NOT v_stands THEN
-    IF v_held OR v_stopped OR (p_claim.mode = 'exclusive' AND v_leases > 0)
-      OR (p_claim.mode = 'shared' AND v_permits + p_claim.permits > p_claim.max_permits) IS TRUE
-    THEN
-      IF p_wait > interval '0' THEN
-        INSERT INTO holdfast_waiters VALUES (
-          p_lock_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
-          p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait);
-      END IF;
-    ELSE
-      v_changed := true;
-      v_row.fencing_token := nextval('holdfast_tokens');
-      fencing_token := v_row.fencing_token;
-      acquired_at := v_now;
-      IF p_claim.mode = 'exclusive' THEN
-        v_held := true;
-        v_row.claim_id := p_claim.claim_id;
-        v_row.holder_id := p_claim.holder_id;
-        v_row.metadata := p_claim.metadata;
-        v_row.expires_at := v_now + p_claim.time_to_live;
-      ELSE
-        v_leases := v_leases + 1;
-        INSERT INTO holdfast_leases VALUES (
-          p_lock_name, p_claim.claim_id, p_claim.holder_id, p_claim.max_permits, p_claim.permits,
-          v_row.fencing_token, v_now, v_now + p_claim.time_to_live, p_claim.metadata);
-        v_row.holder_id := p_claim.holder_id;
-      END IF;
     END IF;
+  END LOOP;
+
+  IF v_asks AND fencing_token IS NULL AND p_wait > interval '0' THEN
+    -- Keeps its place; one that it was not heard of for too long is lost, and it comes last again.
+    INSERT INTO holdfast_waiters AS w VALUES (
+      v_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
+      p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait)
+    ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at,
+      place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
+    RETURNING w.place INTO place;
+    v_queued := true;
   END IF;
 
   -- The row tells the outcome, to plain clients as well. It is written whenever leases changed, not only locked: a transaction with an older
   -- snapshot (REPEATABLE READ) then fails instead of deciding by what it cannot see.
   -- Waiters that came after such a snapshot have not written the row if it was contended already: then it stays so.
-  v_contended := v_leases > 0 OR EXISTS (SELECT FROM holdfast_waiters WHERE lock_name = p_lock_name)
-    OR (v_row.contended AND current_setting('transaction_isolation') <> 'read committed');
-  IF NOT v_held AND NOT v_contended THEN
-    DELETE FROM distributed_locks WHERE lock_name = p_lock_name;
+  v_contended := v_leases > 0 OR v_queued OR (p_row.contended AND current_setting('transaction_isolation') <> 'read committed');
+  IF v_held AND v_changed THEN
+    UPDATE distributed_locks SET mode = 'exclusive', claim_id = v_row.claim_id, holder_id = v_row.holder_id,
+      metadata = v_row.metadata, fencing_token = v_row.fencing_token, acquired_at = v_now, expires_at = v_row.expires_at,
+      contended = v_contended OR EXISTS (SELECT FROM holdfast_waiters w WHERE w.lock_name = v_name)
+    WHERE lock_name = v_name;
   ELSIF v_held THEN
-    IF v_changed THEN
-      UPDATE distributed_locks SET mode = 'exclusive', contended = v_contended, claim_id = v_row.claim_id,
-        holder_id = v_row.holder_id, metadata = v_row.metadata, fencing_token = v_row.fencing_token,
-        acquired_at = v_now, expires_at = v_row.expires_at
-      WHERE lock_name = p_lock_name;
-    ELSIF v_row.contended <> v_contended THEN
-      UPDATE distributed_locks SET contended = v_contended WHERE lock_name = p_lock_name;
+    IF NOT v_contended THEN
+      v_contended := EXISTS (SELECT FROM holdfast_waiters WHERE lock_name = v_name);
     END IF;
+    IF p_row.contended <> v_contended THEN
+      UPDATE distributed_locks SET contended = v_contended WHERE lock_name = v_name;
+    END IF;
+  ELSIF NOT v_contended THEN
+    DELETE FROM distributed_locks WHERE lock_name = v_name;
   ELSIF v_leases > 0 THEN
     UPDATE distributed_locks SET mode = 'shared', contended = true, claim_id = NULL, holder_id = v_row.holder_id,
       metadata = NULL, fencing_token = v_row.fencing_token,
-      acquired_at = CASE WHEN v_row.mode = 'shared' THEN v_row.acquired_at ELSE v_now END,
-      expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = p_lock_name)
-    WHERE lock_name = p_lock_name;
-  ELSIF v_changed OR NOT v_row.contended THEN
+      acquired_at = CASE WHEN p_row.mode = 'shared' THEN p_row.acquired_at ELSE v_now END,
+      expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = v_name)
+    WHERE lock_name = v_name;
+  ELSIF v_changed OR NOT p_row.contended THEN
     -- Free, and waited for by somebody who has not come yet.
     UPDATE distributed_locks SET mode = 'exclusive', contended = true, claim_id = NULL, metadata = NULL,
       expires_at = least(expires_at, v_now)
-    WHERE lock_name = p_lock_name;
+    WHERE lock_name = v_name;
   END IF;
 END
 $$;
@@ -157,14 +148,20 @@ $$;
 -- Sends the events of one call, each process those of its own waiters. A payload holds a few, and so stays below 8,000 bytes.
 -- Inputs: events [channel, 'granted', claim_id, fencing_token, time to live in ms, acquired_at in ms] and [channel, 'wake', claim_id, lock_name]
 CREATE OR REPLACE FUNCTION holdfast_tell(p_events JSONB[]) RETURNS VOID
-LANGUAGE sql AS $$
-  SELECT pg_notify(channel, payload) FROM (
-    SELECT channel, jsonb_agg(event)::text AS payload FROM (
-      SELECT each ->> 0 AS channel, each - 0 AS event,
-        (row_number() OVER (PARTITION BY each ->> 0 ORDER BY ord)) / 3 AS part
-      FROM unnest(p_events) WITH ORDINALITY AS events (each, ord)
-    ) AS parts GROUP BY channel, part
-  ) AS messages
+LANGUAGE plpgsql AS $$
+BEGIN
+  IF cardinality(p_events) = 1 THEN
+    PERFORM pg_notify(p_events[1] ->> 0, jsonb_build_array(p_events[1] - 0)::text);
+  ELSE
+    PERFORM pg_notify(channel, payload) FROM (
+      SELECT channel, jsonb_agg(event)::text AS payload FROM (
+        SELECT each ->> 0 AS channel, each - 0 AS event,
+          (row_number() OVER (PARTITION BY each ->> 0 ORDER BY ord)) / 3 AS part
+        FROM unnest(p_events) WITH ORDINALITY AS events (each, ord)
+      ) AS parts GROUP BY channel, part
+    ) AS messages;
+  END IF;
+END
 $$;
 
 -- A bounded number of rows that ended some time ago goes away. The last step of a call: what it locks it waits for nobody to lock, and after it
@@ -175,19 +172,19 @@ CREATE OR REPLACE FUNCTION holdfast_sweep(p_most INTEGER) RETURNS JSONB[]
 LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
 DECLARE
   v_rows   TID[];
-  v_names  TEXT[];
-  v_name   TEXT;
+  v_queues distributed_locks[];
+  v_row    distributed_locks;
   v_events JSONB[];
   v_before TIMESTAMPTZ := clock_timestamp() - interval '5 seconds';
 BEGIN
-  SELECT array_agg(ended.ctid) FILTER (WHERE NOT contended), array_agg(lock_name) FILTER (WHERE contended) INTO v_rows, v_names
+  SELECT array_agg(ended.ctid) FILTER (WHERE NOT contended), array_agg(ended.each) FILTER (WHERE contended) INTO v_rows, v_queues
   FROM (
-    SELECT ctid, lock_name, contended FROM distributed_locks WHERE expires_at < v_before
+    SELECT ctid, contended, d AS each FROM distributed_locks d WHERE expires_at < v_before
     ORDER BY expires_at LIMIT p_most FOR UPDATE SKIP LOCKED
   ) AS ended;
   DELETE FROM distributed_locks WHERE ctid = ANY (v_rows);
-  FOREACH v_name IN ARRAY coalesce(v_names[1 : 16], '{}') LOOP
-    v_events := v_events || (SELECT a.events FROM holdfast_admit(v_name, false, NULL, NULL) AS a);
+  FOREACH v_row IN ARRAY coalesce(v_queues[1 : 16], '{}') LOOP
+    v_events := v_events || (holdfast_admit(v_row, false, NULL, NULL)).events;
   END LOOP;
   -- Their own names' rows are gone: emptied by somebody.
   DELETE FROM holdfast_leases WHERE ctid = ANY (ARRAY(

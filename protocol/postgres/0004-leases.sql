@@ -11,7 +11,7 @@
 -- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to live in ms, how long it waits
 --          without being heard of in ms (0: not at all), metadata as JSON text (NULL: none); for all: the channel where this process listens
 -- Outputs: granted_claims, granted_tokens, granted_at  one element for each lease, in any order; granted_at in ms
---          refusals  {claim id: {holder, ahead, askAgainMs}}
+--          refusals  {claim id: {holder, ahead, askAgainMs, answeredAtMs}}
 -- A claim id stands for one acquisition: asking again with it gives the same lease, its time started anew.
 CREATE OR REPLACE FUNCTION holdfast_acquire(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
@@ -23,6 +23,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 DECLARE
   v_count   CONSTANT INTEGER := cardinality(p_names);
   v_stale   TEXT[];
+  v_rest    INTEGER[];    -- places in the list of the claims that the usual case has not granted
   v_ord     INTEGER;
   v_claim   holdfast_waiters;
   v_got     RECORD;
@@ -63,6 +64,8 @@ BEGIN
       granted_claims := p_claims;
       granted_tokens := ARRAY[v_got.fencing_token];
       granted_at := ARRAY[extract(epoch FROM v_got.acquired_at) * 1000];
+    ELSE
+      v_rest := '{1}';
     END IF;
   ELSE
     WITH first AS (
@@ -103,34 +106,35 @@ BEGIN
     END IF;
   END IF;
 
+  IF v_rest IS NULL AND cardinality(granted_claims) IS DISTINCT FROM v_count THEN
+    SELECT array_agg(ord ORDER BY ord) INTO v_rest FROM unnest(p_claims) WITH ORDINALITY AS c (claim_id, ord)
+    WHERE claim_id NOT IN (SELECT unnest(coalesce(granted_claims, '{}')));
+  END IF;
   -- The rest, in the order of the list.
-  IF cardinality(granted_claims) = v_count THEN
-    NULL;
-  ELSE
-    FOR v_ord IN
-      SELECT ord FROM unnest(p_claims) WITH ORDINALITY AS c (claim_id, ord)
-      WHERE claim_id NOT IN (SELECT unnest(coalesce(granted_claims, '{}'))) ORDER BY ord
-    LOOP
-      v_claim.lock_name := p_names[v_ord];
-      v_claim.claim_id := p_claims[v_ord];
-      v_claim.holder_id := p_holders[v_ord];
-      v_claim.mode := CASE WHEN p_shared[v_ord] THEN 'shared' ELSE 'exclusive' END;
-      v_claim.max_permits := p_limits[v_ord];
-      v_claim.permits := p_permits[v_ord];
-      v_claim.time_to_live := p_ttls[v_ord] * interval '1 ms';
-      v_claim.metadata := p_metadata[v_ord]::jsonb;
-      v_claim.channel := p_channel;
-      SELECT * INTO v_got FROM holdfast_ask(v_claim, p_waits[v_ord] * interval '1 ms');
-      v_events := v_events || v_got.events;
-      IF v_got.fencing_token IS NOT NULL THEN
-        granted_claims := granted_claims || v_claim.claim_id;
-        granted_tokens := granted_tokens || v_got.fencing_token;
-        granted_at := granted_at || (extract(epoch FROM v_got.acquired_at) * 1000)::float8;
-      ELSE
-        v_refused := v_refused || v_claim.claim_id;
-        v_reasons := v_reasons || v_got.refusal;
-      END IF;
-    END LOOP;
+  FOREACH v_ord IN ARRAY coalesce(v_rest, '{}') LOOP
+    v_claim.lock_name := p_names[v_ord];
+    v_claim.claim_id := p_claims[v_ord];
+    v_claim.holder_id := p_holders[v_ord];
+    v_claim.mode := CASE WHEN p_shared[v_ord] THEN 'shared' ELSE 'exclusive' END;
+    v_claim.max_permits := p_limits[v_ord];
+    v_claim.permits := p_permits[v_ord];
+    v_claim.time_to_live := p_ttls[v_ord] * interval '1 ms';
+    v_claim.metadata := p_metadata[v_ord]::jsonb;
+    v_claim.channel := p_channel;
+    v_got := holdfast_ask(v_claim, p_waits[v_ord] * interval '1 ms');
+    v_events := v_events || v_got.events;
+    IF v_got.fencing_token IS NOT NULL THEN
+      granted_claims := granted_claims || v_claim.claim_id;
+      granted_tokens := granted_tokens || v_got.fencing_token;
+      granted_at := granted_at || (extract(epoch FROM v_got.acquired_at) * 1000)::float8;
+    ELSE
+      v_refused := v_refused || v_claim.claim_id;
+      v_reasons := v_reasons || v_got.refusal;
+    END IF;
+  END LOOP;
+  IF cardinality(v_refused) = 1 THEN
+    refusals := jsonb_build_object(v_refused[1], v_reasons[1]);
+  ELSIF v_refused IS NOT NULL THEN
     -- At the end, because an object that grows is copied with every step.
     refusals := (SELECT jsonb_object_agg(claim_id, reason) FROM unnest(v_refused, v_reasons) AS r (claim_id, reason));
   END IF;
@@ -148,7 +152,8 @@ END
 $$;
 
 -- One claim on a name whose row is locked by this transaction.
--- Outputs: fencing_token and acquired_at of its lease, or refusal {holder, ahead, askAgainMs}; events
+-- Outputs: fencing_token and acquired_at of its lease, or refusal {holder, ahead, askAgainMs, answeredAtMs}; events
+-- answeredAtMs is read under the row's lock, as acquired_at is: a grant that is handed over later than this refusal has a later time, and needs no question.
 CREATE OR REPLACE FUNCTION holdfast_ask(
   p_claim holdfast_waiters, p_wait INTERVAL,
   OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT refusal JSONB, OUT events JSONB[]
@@ -156,8 +161,11 @@ CREATE OR REPLACE FUNCTION holdfast_ask(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+  v_now   CONSTANT TIMESTAMPTZ := clock_timestamp();
   v_row   distributed_locks;
-  v_now   TIMESTAMPTZ := clock_timestamp();
+  v_held  BOOLEAN;    -- exclusively, by another
+  v_got   RECORD;
+  v_found JSONB;
   v_place BIGINT;
   v_ahead BIGINT;
   v_next  TIMESTAMPTZ;
@@ -181,27 +189,35 @@ BEGIN
     END IF;
   END IF;
 
-  -- Held by another who will hold it on, and nobody wants to stand in the queue: nothing to decide.
-  IF NOT (v_row.mode = 'exclusive' AND v_row.expires_at > v_now AND p_wait = interval '0') THEN
-    SELECT a.fencing_token, a.acquired_at, a.events INTO fencing_token, acquired_at, events
-    FROM holdfast_admit(p_claim.lock_name, false, p_claim, p_wait) AS a;
+  -- Held by another who will hold it on, and it does not want to stand in the queue: nothing to decide.
+  v_held := v_row.mode = 'exclusive' AND v_row.expires_at > v_now;
+  IF NOT v_held OR p_wait > interval '0' THEN
+    v_got := holdfast_admit(v_row, false, p_claim, p_wait);
+    fencing_token := v_got.fencing_token;
+    acquired_at := v_got.acquired_at;
+    events := v_got.events;
+    v_place := v_got.place;
     IF fencing_token IS NOT NULL THEN
       RETURN;
     END IF;
-    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_claim.lock_name;
+    IF NOT v_held THEN
+      SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_claim.lock_name;
+    END IF;
   END IF;
 
+  refusal := jsonb_build_object('answeredAtMs', extract(epoch FROM clock_timestamp()) * 1000);
   IF v_row.mode = 'shared' THEN
-    SELECT jsonb_build_object('holder', holdfast_lease_json(l)) INTO refusal FROM holdfast_leases l
+    SELECT holdfast_lease_json(l) INTO v_found FROM holdfast_leases l
     WHERE l.lock_name = p_claim.lock_name ORDER BY l.fencing_token LIMIT 1;
   ELSIF v_row.expires_at > v_now THEN
-    refusal := jsonb_build_object('holder', holdfast_lease_json(v_row));
+    v_found := holdfast_lease_json(v_row);
   END IF;
-  refusal := coalesce(refusal, '{}');
-  SELECT place INTO v_place FROM holdfast_waiters WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id;
-  IF p_wait > interval '0' AND v_place IS NOT NULL THEN
+  IF v_found IS NOT NULL THEN
+    refusal := refusal || jsonb_build_object('holder', v_found);
+  END IF;
+  IF v_place IS NOT NULL THEN
     SELECT count(*), min(expires_at) INTO v_ahead, v_next FROM holdfast_waiters
-    WHERE lock_name = p_claim.lock_name AND place < v_place;
+    WHERE lock_name = p_claim.lock_name AND place < v_place AND expires_at > v_now;
     -- The first waits for a lease to run out; the others for somebody before them, who may be dead, to be gone.
     IF v_ahead = 0 AND v_row.mode = 'shared' THEN
       SELECT min(l.expires_at) INTO v_next FROM holdfast_leases l WHERE l.lock_name = p_claim.lock_name;
@@ -227,6 +243,8 @@ DECLARE
   v_count   CONSTANT INTEGER := cardinality(p_names);
   v_answers BOOLEAN[] := array_fill(false, ARRAY[cardinality(p_names)]);
   v_locked  TEXT[] := p_names;
+  v_sooner  BOOLEAN;
+  v_events  JSONB[];
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
     PERFORM holdfast_set_durability(p_relaxed);
@@ -236,11 +254,17 @@ BEGIN
   END IF;
   -- One by one: joined with the list, a table that looks empty to the planner is read as a whole, with the whole list for each row.
   FOR v_ord IN 1 .. v_count LOOP
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
-    WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND fencing_token = p_tokens[v_ord]
-      AND mode = 'exclusive' AND expires_at > clock_timestamp();
+    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
+    FROM distributed_locks AS before
+    WHERE d.lock_name = p_names[v_ord] AND d.claim_id = p_claims[v_ord] AND d.fencing_token = p_tokens[v_ord]
+      AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() AND before.lock_name = d.lock_name
+    RETURNING d.contended AND d.expires_at < before.expires_at INTO v_sooner;
     v_answers[v_ord] := FOUND;
-    CONTINUE WHEN FOUND OR NOT p_names[v_ord] = ANY (v_locked);
+    IF v_sooner THEN
+      -- Who waits for it to run out would come too late.
+      v_events := v_events || holdfast_first(p_names[v_ord]);
+    END IF;
+    CONTINUE WHEN v_answers[v_ord] OR NOT p_names[v_ord] = ANY (v_locked);
     PERFORM FROM distributed_locks WHERE lock_name = p_names[v_ord] FOR UPDATE;
     UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
     WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND fencing_token = p_tokens[v_ord]
@@ -258,6 +282,9 @@ BEGIN
     END IF;
     v_answers[v_ord] := FOUND;
   END LOOP;
+  IF v_events IS NOT NULL THEN
+    PERFORM holdfast_tell(v_events);
+  END IF;
   RETURN v_answers;
 END
 $$;
@@ -289,7 +316,7 @@ BEGIN
       AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp();
     v_answers[v_ord] := FOUND;
     CONTINUE WHEN FOUND OR NOT p_names[v_ord] = ANY (v_locked);
-    SELECT * INTO v_got FROM holdfast_end(p_names[v_ord], p_claims[v_ord], p_tokens[v_ord]);
+    v_got := holdfast_end(p_names[v_ord], p_claims[v_ord], p_tokens[v_ord]);
     v_answers[v_ord] := v_got.ended;
     v_events := v_events || v_got.events;
   END LOOP;
@@ -309,29 +336,31 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_row   distributed_locks;
   v_free  BOOLEAN := false;
-  v_stood BOOLEAN;
+  v_stood BOOLEAN := false;
+  v_got   RECORD;
 BEGIN
   ended := false;
   SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR UPDATE;
-  DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
-  v_stood := FOUND;
-  IF v_row.lock_name IS NULL THEN
-    RETURN;
-  END IF;
   IF v_row.mode = 'exclusive' THEN
     -- A plain client's row goes by the name that inspect shows for it.
     v_free := coalesce(v_row.claim_id, 'plain:' || v_row.holder_id) = p_claim_id
       AND (p_token IS NULL OR v_row.fencing_token = p_token);
     ended := v_free AND v_row.expires_at > clock_timestamp();
-  ELSE
+  ELSIF v_row.mode = 'shared' THEN
     DELETE FROM holdfast_leases
     WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND (p_token IS NULL OR fencing_token = p_token)
     RETURNING expires_at > clock_timestamp() INTO ended;
     v_free := FOUND;
     ended := coalesce(ended, false);
   END IF;
-  IF v_free OR v_stood THEN
-    SELECT a.events INTO events FROM holdfast_admit(p_lock_name, v_free AND v_row.mode = 'exclusive', NULL, NULL) AS a;
+  -- Who holds it has no place in the queue.
+  IF NOT ended THEN
+    DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
+    v_stood := FOUND;
+  END IF;
+  IF v_free OR (v_stood AND v_row.lock_name IS NOT NULL) THEN
+    v_got := holdfast_admit(v_row, v_free AND v_row.mode = 'exclusive', NULL, NULL);
+    events := v_got.events;
     IF v_stood AND events IS NULL THEN
       events := holdfast_first(p_lock_name);
     END IF;
@@ -342,10 +371,12 @@ $$;
 -- Outputs: the names that have a row, which is locked now. A name without one has no lease and no queue, and must not be waited for any more: a row that
 -- somebody makes from now on would be locked out of order.
 CREATE OR REPLACE FUNCTION holdfast_lock_rows(p_names TEXT[]) RETURNS TEXT[]
-LANGUAGE sql AS $$
-  SELECT coalesce(array_agg(lock_name), '{}') FROM (
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (SELECT coalesce(array_agg(lock_name), '{}') FROM (
     SELECT lock_name FROM distributed_locks WHERE lock_name = ANY (p_names) ORDER BY lock_name COLLATE "C" FOR UPDATE
-  ) AS locked
+  ) AS locked);
+END
 $$;
 
 CREATE OR REPLACE FUNCTION holdfast_set_durability(p_relaxed BOOLEAN) RETURNS VOID

@@ -60,7 +60,7 @@ BEGIN
   v_claim.permits := 1;
   v_claim.time_to_live := p_ttl_seconds * interval '1 second';
   v_claim.metadata := p_metadata;
-  SELECT * INTO v_got FROM holdfast_admit(p_lock_name, false, v_claim, interval '0');
+  v_got := holdfast_admit(v_row, false, v_claim, interval '0');
   IF v_got.fencing_token IS NOT NULL THEN
     UPDATE distributed_locks SET claim_id = NULL WHERE lock_name = p_lock_name;
   END IF;
@@ -82,7 +82,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 DECLARE
   v_got RECORD;
 BEGIN
-  SELECT * INTO v_got FROM holdfast_end(p_lock_name, 'plain:' || p_holder_id, NULL);
+  v_got := holdfast_end(p_lock_name, 'plain:' || p_holder_id, NULL);
   IF v_got.events IS NOT NULL THEN
     PERFORM holdfast_tell(v_got.events);
   END IF;

@@ -1,4 +1,6 @@
 -- Every statement of the PostgreSQL advisory driver and of lockInTransaction, each under its name. No table, no function, nothing stored.
+-- Those that begin with PREPARE are prepared once for each connection, under a name that nobody else has: with a board in front of it, hardly a text is sent
+-- twice, and planning would take longer than the locks. For one lock there is a statement of its own, which costs half of one for a list.
 --
 -- The key of a lock name is the first eight bytes of the SHA-256 of its UTF-8 form, as a signed big-endian number: see ../vectors/advisory-keys.json.
 -- In SQL: ('x' || left(encode(sha256(convert_to(name, 'UTF8')), 'hex'), 16))::bit(64)::bigint
@@ -31,44 +33,51 @@ FROM (SELECT json_object_agg(name, before) AS before, count(now) FROM settings) 
 -- Outputs: pid and session of the connection that answers. Run inside a transaction, by somebody else.
 SELECT pg_backend_pid()::text AS pid, current_setting('holdfast.session', true) AS session
 
--- name: try
--- Inputs: keys, shared or not for each, the xid that was published before (0: none)
--- Outputs: got for each; token, acquired_at in ms and xid of those that were got; pid
-WITH tried AS MATERIALIZED (
-  SELECT ord, CASE WHEN shared THEN pg_try_advisory_lock_shared(key) ELSE pg_try_advisory_lock(key) END AS got
-  FROM unnest($1::text::bigint[], $2::text::boolean[]) WITH ORDINALITY AS asked (key, shared, ord)
-), drawn AS MATERIALIZED (
-  SELECT array_agg(got ORDER BY ord)::text AS got, CASE WHEN bool_or(got) THEN pg_current_xact_id()::text::bigint END AS xid FROM tried
-)
-SELECT got, xid::text, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
+-- name: take
+-- Inputs: key; shared or not; whether it waits until the server's own queue has come to it; the xid that was published before (0: none)
+-- Outputs: xid, token and acquired_at in ms, all NULL but the last if it was not got; pid
+PREPARE :"name" (bigint, boolean, boolean, bigint) AS
+SELECT xid::text, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
   ((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
     pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + xid)::text AS token,
-  CASE WHEN xid IS NOT NULL THEN pg_try_advisory_lock_shared((xid >> 32)::integer, ((xid << 32) >> 32)::integer) END AS published,
-  CASE WHEN xid IS NOT NULL AND $3::text::bigint > 0 THEN
-    pg_advisory_unlock_shared(($3::text::bigint >> 32)::integer, (($3::text::bigint << 32) >> 32)::integer) END AS withdrawn
-FROM drawn
+  CASE WHEN xid IS NOT NULL THEN pg_try_advisory_lock_shared((xid >> 32)::integer, ((xid << 32) >> 32)::integer)
+    AND ($4 = 0 OR pg_advisory_unlock_shared(($4 >> 32)::integer, (($4 << 32) >> 32)::integer)) END AS published
+FROM (
+  SELECT CASE WHEN CASE
+    WHEN $3 AND $2 THEN pg_advisory_lock_shared($1)::text IS NOT NULL
+    WHEN $3 THEN pg_advisory_lock($1)::text IS NOT NULL
+    WHEN $2 THEN pg_try_advisory_lock_shared($1)
+    ELSE pg_try_advisory_lock($1) END
+  THEN pg_current_xact_id()::text::bigint END AS xid OFFSET 0
+) AS drawn
 
--- name: wait
--- Inputs: key, shared or not, the xid that was published before (0: none). Answers when the server's own queue has come to it.
--- Outputs: as try
-WITH tried AS MATERIALIZED (
-  SELECT CASE WHEN $2::text::boolean THEN pg_advisory_lock_shared($1::text::bigint) ELSE pg_advisory_lock($1::text::bigint) END AS got
-), drawn AS MATERIALIZED (
-  SELECT pg_current_xact_id()::text::bigint AS xid FROM (SELECT count(*) FROM tried) AS waited
-)
-SELECT '{t}' AS got, xid::text, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
+-- name: take_list
+-- Inputs: keys, shared or not for each, the xid that was published before (0: none). Waits for none of them.
+-- Outputs: got, the places in the list of those that were got, counted from 1; and as take
+PREPARE :"name" (bigint[], boolean[], bigint) AS
+SELECT got::text, xid::text, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
   ((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
     pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + xid)::text AS token,
-  pg_try_advisory_lock_shared((xid >> 32)::integer, ((xid << 32) >> 32)::integer) AS published,
-  CASE WHEN $3::text::bigint > 0 THEN
-    pg_advisory_unlock_shared(($3::text::bigint >> 32)::integer, (($3::text::bigint << 32) >> 32)::integer) END AS withdrawn
-FROM drawn
+  CASE WHEN xid IS NOT NULL THEN pg_try_advisory_lock_shared((xid >> 32)::integer, ((xid << 32) >> 32)::integer)
+    AND ($3 = 0 OR pg_advisory_unlock_shared(($3 >> 32)::integer, (($3 << 32) >> 32)::integer)) END AS published
+FROM (
+  SELECT got, CASE WHEN got IS NOT NULL THEN pg_current_xact_id()::text::bigint END AS xid FROM (
+    SELECT array_agg(ord) FILTER (WHERE CASE WHEN shared THEN pg_try_advisory_lock_shared(key) ELSE pg_try_advisory_lock(key) END) AS got
+    FROM unnest($1, $2) WITH ORDINALITY AS asked (key, shared, ord)
+  ) AS tried OFFSET 0
+) AS drawn
 
 -- name: unlock
--- Inputs: keys, shared or not for each. Outputs: released for each; pid
-SELECT array_agg(CASE WHEN shared THEN pg_advisory_unlock_shared(key) ELSE pg_advisory_unlock(key) END ORDER BY ord)::text AS released,
+-- Inputs: key, shared or not. Outputs: released; pid
+PREPARE :"name" (bigint, boolean) AS
+SELECT CASE WHEN $2 THEN pg_advisory_unlock_shared($1) ELSE pg_advisory_unlock($1) END AS released, pg_backend_pid()::text AS pid
+
+-- name: unlock_list
+-- Inputs: keys, shared or not for each. Outputs: released, the places in the list of those that were held, counted from 1; pid
+PREPARE :"name" (bigint[], boolean[]) AS
+SELECT array_agg(ord) FILTER (WHERE CASE WHEN shared THEN pg_advisory_unlock_shared(key) ELSE pg_advisory_unlock(key) END)::text AS released,
   pg_backend_pid()::text AS pid
-FROM unnest($1::text::bigint[], $2::text::boolean[]) WITH ORDINALITY AS asked (key, shared, ord)
+FROM unnest($1, $2) WITH ORDINALITY AS asked (key, shared, ord)
 
 -- name: unlock_all
 -- Inputs: pid of the session, which has to be the one that is reached. Outputs: a row, or none: it was another one
@@ -80,6 +89,7 @@ SELECT pg_cancel_backend($1::text::integer) AS canceled
 
 -- name: still
 -- Outputs: pid. Proves that the connection, and with it every lock on it, is there.
+PREPARE :"name" AS
 SELECT pg_backend_pid()::text AS pid
 
 -- name: mine
@@ -89,17 +99,26 @@ WHERE locktype = 'advisory' AND objsubid = 1 AND pid = pg_backend_pid() AND gran
 
 -- name: locks
 -- Inputs: keys, or NULL for all. Outputs: each lock that is held or waited for, with the board of its connection
-SELECT l.pid::text, (l.classid::bigint << 32 | l.objid::bigint)::text AS key, l.mode = 'ShareLock' AS shared, l.granted,
-  a.query AS board, (extract(epoch FROM a.query_start) * 1000)::text AS asked_at,
-  coalesce(((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
-    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + (
-      SELECT max(x.classid::bigint << 32 | x.objid::bigint) FROM pg_locks x
-      WHERE x.locktype = 'advisory' AND x.objsubid = 2 AND x.pid = l.pid AND x.mode = 'ShareLock')), 0)::text AS token
-FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.locktype = 'advisory' AND l.objsubid = 1
-  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND ($1::text IS NULL OR (l.classid::bigint << 32 | l.objid::bigint) = ANY ($1::text::bigint[]))
-ORDER BY l.pid
+-- Connections are looked at one by one: the view of all of them costs several times as much as what is looked for here.
+PREPARE :"name" (bigint[]) AS
+WITH locks AS MATERIALIZED (
+  SELECT pid, objsubid, mode, granted, classid::bigint << 32 | objid::bigint AS key FROM pg_locks
+  WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+), asked AS MATERIALIZED (
+  SELECT * FROM locks WHERE objsubid = 1 AND ($1 IS NULL OR key = ANY ($1))
+), boards AS MATERIALIZED (
+  SELECT pid, query, query_start, (
+    SELECT max(key) FROM locks AS published
+    WHERE published.objsubid = 2 AND published.mode = 'ShareLock' AND published.pid = those.pid
+  ) AS xid
+  FROM (SELECT DISTINCT pid FROM asked) AS those, LATERAL pg_stat_get_activity(those.pid) AS activity (datid, activity_pid)
+)
+SELECT asked.pid::text, asked.key::text, asked.mode = 'ShareLock' AS shared, asked.granted,
+  boards.query AS board, (extract(epoch FROM boards.query_start) * 1000)::text AS asked_at,
+  coalesce((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
+    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + boards.xid, 0)::text AS token
+FROM asked JOIN boards USING (pid)
+ORDER BY asked.pid
 
 -- name: lock_in_transaction
 -- Inputs: key, shared or not. Waits for it; the transaction's end gives it back.

@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
   Capabilities,
@@ -12,6 +12,7 @@ import type {
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
 import { holderOf, inspectLocks } from './support/postgres-advisory-inspect.ts'
 import { advisoryKey } from './support/postgres-advisory-key.ts'
+import { MainSession } from './support/postgres-advisory-main.ts'
 import { AdvisoryWaiting } from './support/postgres-advisory-waiting.ts'
 import {
   connectionsOf,
@@ -21,6 +22,7 @@ import {
   type Row,
 } from './support/postgres-client.ts'
 import { storeErrorFrom } from './support/postgres-errors.ts'
+import { createLine } from './support/postgres-line.ts'
 import { type Asking, Session, type SessionLease } from './support/postgres-session.ts'
 import { postgresUrl } from './support/postgres-url.ts'
 
@@ -73,18 +75,21 @@ export async function openPostgresAdvisory(url: string): Promise<Driver> {
 function driverOn(
   connections: PostgresConnections,
   { maxWaitingConnections = 8 }: Omit<PostgresAdvisoryDriverOptions, 'client'>,
+  clock: Clock = systemClock,
 ): Driver {
   if (!Number.isInteger(maxWaitingConnections) || maxWaitingConnections < 0 || maxWaitingConnections > 100) {
     throw new InvalidArgumentError('maxWaitingConnections', maxWaitingConnections, 'a whole number from 0 to 100')
   }
   const listeners = new Set<DriverListener>()
+  const main = new MainSession(openMain)
   const waiting = new AdvisoryWaiting({
+    clock,
     open: openSession,
-    cancel: async (session) => (await mainSession(true)).cancelWait(session),
+    cancel: async (session) => (await main.get()).cancelWait(session),
     most: maxWaitingConnections,
     granted: tellGranted,
   })
-  let main: Promise<Session> | undefined
+  const line = createLine()
   let closed = false
 
   function openSession(): Promise<Session> {
@@ -96,28 +101,12 @@ function driverOn(
     })
   }
 
-  /** With a second one at hand, for whoever is the first to wait. */
+  /** With a second one at hand, for whoever is the first to wait. If that cannot be opened, whoever waits will try again and be told. */
   async function openMain(): Promise<Session> {
     const session = await openSession()
     // Not at the same time: what one finds out about a pooler must not be disturbed by the other.
     await waiting.prepare().catch(() => {})
     return session
-  }
-
-  /** The one connection that carries the locks that were free when asked for. */
-  async function mainSession(isClosing = false): Promise<Session> {
-    if (closed && !isClosing) throw new ClosedError('the postgres-advisory driver is closed')
-    main ??= openMain()
-    const opening = main
-    try {
-      const session = await opening
-      if (session.lost === undefined) return session
-    } catch (error) {
-      if (main === opening) main = undefined
-      throw storeErrorFrom(error)
-    }
-    if (main === opening) main = undefined
-    return mainSession()
   }
 
   function tellGranted(claim: Claim, lease: SessionLease, keptMs: number): void {
@@ -129,143 +118,116 @@ function driverOn(
     }
   }
 
-  async function openSessions(): Promise<Session[]> {
-    const opened = await main?.catch(() => undefined)
-    return [...(opened === undefined ? [] : [opened]), ...waiting.sessions].filter(({ lost }) => lost === undefined)
-  }
-
-  const sessionOf = async ({ claimId, fencingToken }: LeaseRef): Promise<Session | undefined> =>
-    (await openSessions()).find((session) => {
-      const lease = session.leases.get(claimId)
-      return lease !== undefined && (fencingToken === undefined || lease.fencingToken === fencingToken)
-    })
-
-  /** Those that have no lease yet: tried on the main connection, in rounds of distinct keys. */
-  async function tryAll(claims: readonly Claim[]): Promise<(SessionLease | undefined)[]> {
-    const answers: (SessionLease | undefined)[] = claims.map(() => undefined)
-    const left = claims.map((claim, index) => ({ index, asking: askingOf(claim) }))
-    while (left.length > 0) {
-      const session = await mainSession()
-      const round: typeof left = []
-      const later: typeof left = []
-      const held = new Map([...session.leases.values()].map(({ key, shared }) => [key, shared]))
-      for (const each of left.splice(0)) {
-        const { key, shared, claimId } = each.asking
-        const own = session.leases.get(claimId)
-        if (own !== undefined) answers[each.index] = own
-        else if (round.some(({ asking }) => asking.key === key)) later.push(each)
-        // The server lets one session have one lock any number of times. Who excludes whom within it is decided here.
-        else if (!held.has(key) || (held.get(key) && shared)) round.push(each)
-      }
-      if (round.length > 0) {
-        const got = await session.try(round.map(({ asking }) => asking))
-        round.forEach(({ index }, place) => {
-          answers[index] = got[place]
-        })
-      }
-      left.push(...later)
+  function sessionOf({ claimId, fencingToken }: LeaseRef): Session | undefined {
+    for (const session of [...(main.now ? [main.now] : []), ...waiting.sessions]) {
+      const lease = session.lost === undefined ? session.leases.get(claimId) : undefined
+      if (lease !== undefined && (fencingToken === undefined || lease.fencingToken === fencingToken)) return session
     }
-    return answers
-  }
-
-  /** Who holds what was refused. Whoever waits is told so when it stands in the server's queue, where others can see it; within a bound. */
-  async function locksOf(refused: readonly Claim[], pids: readonly string[]): Promise<readonly Row[]> {
-    if (refused.length === 0) return []
-    const session = await mainSession()
-    const keys = refused.map(({ lockName }) => advisoryKey(lockName))
-    const untilMs = performance.now() + SEEN_MS
-    for (;;) {
-      const rows = await session.locks(keys)
-      const seen = new Set(rows.map((row) => row['pid']))
-      if (performance.now() > untilMs || pids.every((pid) => seen.has(pid))) return rows
-      await sleep(2)
-    }
+    return undefined
   }
 
   /** One call after the other: what is decided here about a connection must not change while the connection is asked. */
-  let line: Promise<unknown> = Promise.resolve()
-  function inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const turn = line.then(async () => {
-      if (closed) throw new ClosedError('the postgres-advisory driver is closed')
-      return work()
-    })
-    line = turn.catch(() => {})
-    return turn.catch((error: unknown) => {
+  async function inTurn<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await line(async () => {
+        if (closed) throw new ClosedError('the postgres-advisory driver is closed')
+        return work()
+      })
+    } catch (error) {
       throw storeErrorFrom(error)
+    }
+  }
+
+  /** Takes what is free, and stands in line for the rest of those that wait. */
+  async function takeAll(claims: readonly Claim[]): Promise<Taken[]> {
+    const taken = claims.map((claim): Taken => {
+      const asking = askingOf(claim)
+      const lease = waiting.leaseOf(claim)
+      const known = lease === undefined && claim.waitMs > 0 && waiting.knows(asking) && waiting.start(claim, asking)
+      return { claim, asking, lease, place: known ? 'known' : 'none' }
     })
+    const fresh = taken.filter(({ lease, place }) => lease === undefined && place === 'none')
+    const tried = fresh.length === 0 ? [] : await main.try(fresh)
+    for (const [index, each] of fresh.entries()) {
+      const { claim, asking } = each
+      each.lease = tried[index]
+      // Got here while a connection stood in line for it: that one need not stand there any more.
+      if (each.lease !== undefined) await waiting.stop(claim)
+      // In the server's queue it is told; without a place there it has to look for itself.
+      else if (claim.waitMs > 0 && waiting.start(claim, asking)) each.place = 'new'
+    }
+    return taken
+  }
+
+  /** Who holds what was refused. Whoever waits is told so when it stands in the server's queue, where others can see it; within a bound. */
+  async function locksOf(refused: readonly Taken[]): Promise<readonly Row[]> {
+    const standing = refused.filter(({ place }) => place !== 'none').map(({ claim }) => claim)
+    const untilMs = clock.now().monotonicMs + SEEN_MS
+    await waiting.sent(standing, STANDING_MS)
+    for (;;) {
+      // On its way to the queue, or to a lock that is free.
+      await waiting.served(standing, SEEN_AGAIN_MS)
+      // For a name that is known to change hands nobody is asked yet: mostly its turn comes before that would be of use.
+      const asked = refused.filter(({ claim, place }) => place !== 'known' && waiting.leaseOf(claim) === undefined)
+      const keys = asked.map(({ asking }) => asking.key)
+      if (keys.length === 0) return []
+      const rows = await (await main.get()).locks(keys)
+      const seen = new Set(rows.map((row) => row['pid']))
+      const isSeen = waiting.pidsOf(asked.map(({ claim }) => claim)).every((pid) => seen.has(pid))
+      if (isSeen || clock.now().monotonicMs > untilMs) return rows
+    }
   }
 
   return {
     name: 'postgres-advisory',
     capabilities,
 
-    acquire: (claims) =>
-      inTurn(async () => {
-        if (claims.length === 0) return []
-        const had = claims.map((claim) => waiting.leaseOf(claim))
-        const fresh = claims.filter((_, index) => had[index] === undefined)
-        const tried = await tryAll(fresh)
-        const leases = had.map((lease) => lease ?? tried.shift())
-        const refused = claims.filter((_, index) => leases[index] === undefined)
-        // In the server's queue it is told; without a place there it has to look for itself.
-        const started = refused.filter((claim) => claim.waitMs > 0 && waiting.start(claim, askingOf(claim)))
-        const rows = await locksOf(refused, await waiting.standing(started, STANDING_MS))
-        // Got here while a connection stood in line for it: that one need not stand there any more.
-        await Promise.all(claims.filter((_, index) => leases[index] !== undefined).map((claim) => waiting.stop(claim)))
-        return claims.map((claim, index): AcquireAnswer => {
-          const lease = leases[index] ?? waiting.leaseOf(claim)
-          if (lease !== undefined) {
-            waiting.settled(claim)
-            return grantOf(claim, lease)
-          }
-          const holder = holderOf(claim.lockName, rows)
-          const polls = claim.waitMs > 0 && !started.includes(claim)
-          return { granted: false, ...(holder && { holder }), ...(polls && { askAgainMs: POLL_MS }) }
-        })
-      }),
+    async acquire(claims) {
+      if (claims.length === 0) return []
+      const taken = await inTurn(() => takeAll(claims))
+      const refused = taken.filter(({ lease }) => lease === undefined)
+      const rows = refused.length === 0 ? [] : await locksOf(refused).catch(rethrow)
+      return taken.map(({ claim, lease = waiting.leaseOf(claim), place }): AcquireAnswer => {
+        if (lease !== undefined) {
+          waiting.settled(claim)
+          return grantOf(claim, lease)
+        }
+        const holder = holderOf(claim.lockName, rows)
+        const askAgainMs = claim.waitMs === 0 ? undefined : ASK_AGAIN_MS[place]
+        // What is granted from now on is told from now on, and in order: no grant that is heard of after this answer is older than it.
+        return { granted: false, answeredAtMs: 0, ...(holder && { holder }), ...(askAgainMs && { askAgainMs }) }
+      })
+    },
 
     renew: (renewals) =>
       inTurn(async () => {
-        const sessions = await Promise.all(renewals.map(sessionOf))
+        const sessions = renewals.map(sessionOf)
         for (const renewal of renewals) waiting.settled(renewal)
-        const proofs = new Map<Session, Promise<boolean>>()
+        const proofs = new Map<Session | undefined, Promise<RenewAnswer>>([[undefined, Promise.resolve('lost')]])
         for (const session of sessions) {
-          if (session !== undefined && !proofs.has(session)) {
-            proofs.set(
-              session,
-              session.prove().then(
-                () => true,
-                (error: unknown) => (session.lost === undefined ? Promise.reject(error) : false),
-              ),
-            )
-          }
+          if (session !== undefined && !proofs.has(session)) proofs.set(session, proofOf(session))
         }
-        return Promise.all(
-          sessions.map(
-            async (session): Promise<RenewAnswer> =>
-              session !== undefined && (await proofs.get(session)) === true ? 'held' : 'lost',
-          ),
-        )
+        return Promise.all(sessions.map((session) => proofs.get(session) as Promise<RenewAnswer>))
       }),
 
     release: (leases) =>
       inTurn(async () => {
         const answers = leases.map(() => false)
-        const ends = new Map<Session, { lease: SessionLease; index: number }[]>()
+        /** For each session the leases that end, and the place in the list of who is answered for each. */
+        const ends = new Map<Session, Map<SessionLease, number>>()
         for (const [index, ref] of leases.entries()) {
           if (ref.fencingToken === undefined) await waiting.stop(ref)
-          const session = await sessionOf(ref)
+          const session = sessionOf(ref)
           const lease = session?.leases.get(ref.claimId)
           if (session === undefined || lease === undefined) continue
-          const ending = ends.get(session) ?? []
-          if (!ending.some((each) => each.lease === lease)) ends.set(session, [...ending, { lease, index }])
+          const ending = ends.get(session) ?? new Map<SessionLease, number>()
+          ends.set(session, ending)
+          if (!ending.has(lease)) ending.set(lease, index)
         }
         await Promise.all(
           [...ends].map(async ([session, ending]) => {
-            const released = await session.unlock(ending.map(({ lease }) => lease))
-            ending.forEach(({ index }, place) => {
-              answers[index] = released[place] === true
-            })
+            const released = await session.unlock([...ending.keys()])
+            for (const [place, index] of [...ending.values()].entries()) answers[index] = released[place] === true
           }),
         )
         waiting.tidy()
@@ -275,7 +237,7 @@ function driverOn(
     inspect: (query) =>
       inTurn(async () => {
         const keys = query.lockName === undefined ? undefined : [advisoryKey(query.lockName)]
-        return inspectLocks(query, await (await mainSession()).locks(keys))
+        return inspectLocks(query, await (await main.get()).locks(keys))
       }),
 
     async listen(listener) {
@@ -290,13 +252,35 @@ function driverOn(
       if (closed) return
       closed = true
       listeners.clear()
-      await line
+      await line(async () => {})
       await waiting.close()
-      const session = await main?.catch(() => undefined)
-      await session?.end().catch(() => {})
+      await main.close()
       await connections.close()
     },
   }
+}
+
+/** A claim, and what has become of it so far. */
+interface Taken {
+  readonly claim: Claim
+  readonly asking: Asking
+  lease: SessionLease | undefined
+  /** Whether a connection stands in line for it: one that has done so for this name before, or another one. */
+  place: 'known' | 'new' | 'none'
+}
+
+async function proofOf(session: Session): Promise<RenewAnswer> {
+  try {
+    await session.prove()
+    return 'held'
+  } catch (error) {
+    if (session.lost === undefined) throw error
+    return 'lost'
+  }
+}
+
+function rethrow(error: unknown): never {
+  throw storeErrorFrom(error)
 }
 
 const askingOf = ({ lockName, claimId, holderId, mode }: Claim): Asking => ({
@@ -314,8 +298,9 @@ const grantOf = ({ ttlMs }: Claim, { fencingToken, acquiredAtMs }: SessionLease)
   acquiredAtMs,
 })
 
-/** How often a waiter looks that found all waiting connections in use. */
-const POLL_MS = 100
+/** When a waiter looks again: one that found all waiting connections in use, and one that was not told yet who holds what it waits for. */
+const ASK_AGAIN_MS = { none: 100, known: 50, new: undefined }
 /** How long a refusal waits at the most for a connection to stand in line with, and for others to be able to see that it stands there. */
 const STANDING_MS = 50
 const SEEN_MS = 1_000
+const SEEN_AGAIN_MS = 2

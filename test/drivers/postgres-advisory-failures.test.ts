@@ -19,6 +19,9 @@ import { type Server, startPgBouncer, startPostgres } from '../harness/servers.t
 import { startWorker } from '../harness/worker.ts'
 import { claimOn, grantOn, unique, until } from './postgres/scene.ts'
 
+/** For a machine that is busy with other test files too. */
+const SLOW = { timeout: 60_000 }
+
 let server: Server
 let pool: pg.Pool
 beforeAll(async () => {
@@ -30,7 +33,7 @@ afterAll(async () => {
   await server[Symbol.asyncDispose]()
 })
 
-describe.concurrent('postgres-advisory: failures', () => {
+describe.concurrent('postgres-advisory: failures', SLOW, () => {
   it('failure 1: a paused holder keeps its lock, as its session goes on, and knows at once that it must not rely on it', async () => {
     const name = unique('paused')
     await using worker = await startWorker({
@@ -289,7 +292,7 @@ describe.concurrent('postgres-advisory: failures', () => {
     }
     holder.release()
     await driver.close()
-  }, 60_000)
+  })
 
   it('a Client that is passed in is as it was when the driver is closed: locks, settings, statements', async () => {
     const client = new pg.Client(server.url)

@@ -9,6 +9,9 @@ import { type Server, startPostgres } from '../harness/servers.ts'
 import { startWorker, type Worker } from '../harness/worker.ts'
 import { claimOn, granted, grantOn, unique, until } from './postgres/scene.ts'
 
+/** For a machine that is busy with other test files too. */
+const SLOW = { timeout: 60_000 }
+
 let server: Server
 let pool: pg.Pool
 beforeAll(async () => {
@@ -20,7 +23,7 @@ afterAll(async () => {
   await server[Symbol.asyncDispose]()
 })
 
-describe.concurrent('postgres-advisory: replies that are late or lost', () => {
+describe.concurrent('postgres-advisory: replies that are late or lost', SLOW, () => {
   it('failure 10: an acquire that is granted after its client gave up is given back', async () => {
     await using proxy = await startProxy(server.port)
     await using slow = await opened({ port: proxy.port, callTimeoutSeconds: 0.3 })
@@ -38,7 +41,7 @@ describe.concurrent('postgres-advisory: replies that are late or lost', () => {
     await using instance = await opened({ port: proxy.port })
     const name = unique('lost-reply')
     await instance.driver.inspect({ lockName: name })
-    const cut = proxy.cutAfterForwarding('holdfast_try')
+    const cut = proxy.cutAfterForwarding('EXECUTE holdfast_take')
     const result = await instance.lock.acquire(name, { blockingTimeoutSeconds: 15 })
     await cut
     assert.ok(result.acquired && result.lock.held)
@@ -59,7 +62,7 @@ describe.concurrent('postgres-advisory: replies that are late or lost', () => {
   })
 })
 
-describe.concurrent('postgres-advisory: leases whose session has ended', () => {
+describe.concurrent('postgres-advisory: leases whose session has ended', SLOW, () => {
   it('failure 12: a release answers no, and leaves the rival’s lease alone', async () => {
     await using scene = await overtaken()
     assert.deepEqual(await scene.first.driver.release([scene.late]), [false])
@@ -75,7 +78,7 @@ describe.concurrent('postgres-advisory: leases whose session has ended', () => {
   })
 })
 
-describe.concurrent('postgres-advisory: waiters', () => {
+describe.concurrent('postgres-advisory: waiters', SLOW, () => {
   it('failure 15: a waiter that was paused past its grant believes in nothing that the server has not', async () => {
     await using holder = await opened()
     const name = unique('paused-waiter')

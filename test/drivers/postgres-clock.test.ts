@@ -9,8 +9,10 @@ import { startPostgres } from '../harness/servers.ts'
 import { claimOn, granted, grantOn, leasesOn, until, waitersOn } from './postgres/scene.ts'
 
 const HOUR_MS = 3_600_000
+/** Each starts a server, and the machine may be busy. */
+const SLOW = { timeout: 60_000 }
 
-describe.concurrent('postgres: the server’s clock', () => {
+describe.concurrent('postgres: the server’s clock', SLOW, () => {
   it('failure 4: when it jumps forward, the second holder’s token is higher, and the first one’s write is refused', async () => {
     await using hurt = await openServer()
     const [a, b] = [postgresDriver({ client: hurt.pool }), postgresDriver({ client: hurt.pool })]
@@ -88,7 +90,7 @@ describe.concurrent('postgres: the server’s clock', () => {
   })
 })
 
-describe.concurrent('postgres-advisory: the server’s clock', () => {
+describe.concurrent('postgres-advisory: the server’s clock', SLOW, () => {
   it('failures 4, 5: a clock that jumps forward or steps back ends no lease and makes none longer, and tokens rise', async () => {
     await using hurt = await openServer()
     const [a, b] = [await openPostgresAdvisory(hurt.url), await openPostgresAdvisory(hurt.url)]

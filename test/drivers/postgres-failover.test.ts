@@ -21,7 +21,8 @@ describe('postgres: failover', () => {
       await using proxy = await startProxy(primary.port)
       const old = await openBoth(primary.url)
       const tokens = [await draw(old, 5)]
-      await using replica = await startPostgresReplica(proxy.port)
+      const primary_conninfo = `host=127.0.0.1 port=${proxy.port} user=postgres`
+      await using replica = await startPostgresReplica(primary.port, { settings: { primary_conninfo } })
       // As if the minute were over that the table driver's counter is ahead of the clock: it was raised since the replica came up.
       await ask(primary.url, `SELECT setval('holdfast_tokens', 1)`)
       tokens.push(await draw(old, 5))

@@ -1,8 +1,9 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import type { Clock, Timer } from '../../core/clock.ts'
 import type { Claim, LeaseRef } from '../../core/driver.ts'
 import type { Asking, Session, SessionLease } from './postgres-session.ts'
 
 export interface WaitingParts {
+  readonly clock: Clock
   open(): Promise<Session>
   /** Takes a session out of the server's queue. */
   cancel(session: Session): Promise<void>
@@ -19,7 +20,7 @@ export interface WaitingParts {
 export class AdvisoryWaiting {
   readonly #parts: WaitingParts
   readonly #places = new Map<string, Place>()
-  #idle: Session[] = []
+  #idle: Idle[] = []
   #closed = false
 
   constructor(parts: WaitingParts) {
@@ -34,6 +35,14 @@ export class AdvisoryWaiting {
   leaseOf({ claimId }: LeaseRef): SessionLease | undefined {
     const { session } = this.#places.get(claimId) ?? {}
     return session?.lost === undefined ? session?.leases.get(claimId) : undefined
+  }
+
+  /**
+   * Whether a connection is at hand that has stood in line for this lock before. Then a claim that may wait goes there at once: such a name is seldom found
+   * free, and if it is, its queue grants it at once.
+   */
+  knows({ key }: Asking): boolean {
+    return this.#idle.some((idle) => idle.key === key && idle.session.lost === undefined)
   }
 
   /** Stands in line for a claim, or keeps it there for `waitMs` more. False: there is no connection left to do so. */
@@ -56,11 +65,28 @@ export class AdvisoryWaiting {
     return true
   }
 
-  /** The process ids of the connections that stand in line for these claims; within a bound, those that have to be opened first as well. */
-  async standing(claims: readonly LeaseRef[], withinMs: number): Promise<readonly string[]> {
-    const places = claims.flatMap(({ claimId }) => this.#places.get(claimId) ?? [])
-    if (places.length > 0) await Promise.race([Promise.all(places.map(({ sent }) => sent)), sleep(withinMs)])
-    return places.flatMap(({ session, over }) => (session === undefined || over ? [] : session.pid))
+  /** Resolves when all of these claims' connections have been asked to stand in line, those that have to be opened first as well; within a bound. */
+  async sent(claims: readonly LeaseRef[], withinMs: number): Promise<void> {
+    const opening = this.#placesOf(claims).filter(({ session }) => session === undefined)
+    await this.#within(
+      opening.map(({ sent }) => sent),
+      withinMs,
+    )
+  }
+
+  /** Resolves when none of these claims stands in line any more, granted or not; within a bound. */
+  async served(claims: readonly LeaseRef[], withinMs: number): Promise<void> {
+    await this.#within(
+      this.#placesOf(claims).map(({ done }) => done),
+      withinMs,
+    )
+  }
+
+  /** The process ids of the connections that stand in line for these claims. */
+  pidsOf(claims: readonly LeaseRef[]): readonly string[] {
+    return this.#placesOf(claims).flatMap(({ session, over, granted }) =>
+      session === undefined || over || granted ? [] : session.pid,
+    )
   }
 
   /** Has a connection ready, so that the first who waits need not wait for that. */
@@ -71,7 +97,7 @@ export class AdvisoryWaiting {
 
   /** A claim has its lease and knows it: it dies no more for want of being heard of. */
   settled({ claimId }: LeaseRef): void {
-    clearTimeout(this.#places.get(claimId)?.timer)
+    this.#places.get(claimId)?.timer?.cancel()
   }
 
   /** The claim stands in line no more, and the server knows it. A lease that it has stays. */
@@ -84,36 +110,37 @@ export class AdvisoryWaiting {
   /** Connections whose lock was given back stand by for the next one who waits. */
   tidy(): void {
     for (const place of this.#places.values()) {
-      const { session, claim } = place
+      const { session, claim, asked } = place
       if (place.granted !== true || session === undefined || session.leases.has(claim.claimId)) continue
       this.#forget(place)
-      this.#standBy(session)
+      this.#standBy(session, asked)
     }
   }
 
   async close(): Promise<void> {
     this.#closed = true
-    const sessions = [...this.sessions, ...this.#idle]
+    const sessions = this.sessions
     const places = [...this.#places.values()]
     await Promise.all(places.filter(({ granted }) => granted !== true).map((place) => this.#leave(place)))
     for (const place of places) this.#forget(place)
-    await Promise.all([...sessions, ...this.#idle].map((session) => session.end().catch(() => {})))
+    // Ended they are, whatever the socket says of it.
+    await Promise.allSettled([...sessions, ...this.#idle.map(({ session }) => session)].map((each) => each.end()))
     this.#idle = []
   }
 
   async #stand(place: Place, asking: Asking): Promise<void> {
     let session: Session | undefined
     try {
-      session = this.#idle.pop()
-      if (session === undefined || session.lost !== undefined) session = await this.#parts.open()
+      session = this.#takeIdle(asking) ?? (await this.#parts.open())
       if (place.over) return
       place.session = session
+      place.asked = asking.key
       const turn = session.wait(asking)
       place.onSent()
       const lease = await turn
       place.granted = true
       if (place.over) await session.unlock([lease])
-      else this.#parts.granted(place.claim, lease, Math.max(0, place.endsAtMs - performance.now()))
+      else this.#parts.granted(place.claim, lease, Math.max(0, place.endsAtMs - this.#nowMs))
     } catch {
       // Canceled; or the store is down, which is told to whoever asks next: that one stands in line anew.
     } finally {
@@ -138,27 +165,34 @@ export class AdvisoryWaiting {
       // Again and again, since one that comes before the server has begun to wait is heard by nobody.
       while (!out) {
         await this.#parts.cancel(session).catch(() => session.end())
-        await Promise.race([done, sleep(CANCEL_AGAIN_MS)])
+        await this.#within([done], CANCEL_AGAIN_MS)
       }
     }
     await place.done
   }
 
   #forget(place: Place): void {
-    clearTimeout(place.timer)
+    place.timer?.cancel()
     if (this.#places.get(place.claim.claimId) === place) this.#places.delete(place.claim.claimId)
   }
 
-  #standBy(session: Session): void {
-    if (session.lost === undefined && this.#idle.length < MOST_IDLE && !this.#closed) this.#idle.push(session)
+  #takeIdle({ key }: Asking): Session | undefined {
+    this.#idle = this.#idle.filter(({ session }) => session.lost === undefined)
+    const known = this.#idle.findIndex((idle) => idle.key === key)
+    return this.#idle.splice(known, 1)[0]?.session
+  }
+
+  #standBy(session: Session, key?: string): void {
+    if (session.lost === undefined && this.#idle.length < MOST_IDLE && !this.#closed) this.#idle.push({ session, key })
     else void session.end().catch(() => {})
   }
 
   /** Nobody has asked for so long that the claim is dead; so is whatever it got. */
   #keep(place: Place): void {
-    clearTimeout(place.timer)
-    place.endsAtMs = performance.now() + place.claim.waitMs
-    place.timer = setTimeout(() => {
+    const { clock } = this.#parts
+    place.timer?.cancel()
+    place.endsAtMs = this.#nowMs + place.claim.waitMs
+    place.timer = clock.setTimer(() => {
       const lease = place.session?.leases.get(place.claim.claimId)
       if (lease === undefined) void this.#leave(place)
       else {
@@ -166,23 +200,48 @@ export class AdvisoryWaiting {
         void place.session?.end().catch(() => {})
       }
     }, place.claim.waitMs)
-    place.timer.unref()
+  }
+
+  #placesOf(claims: readonly LeaseRef[]): Place[] {
+    return claims.flatMap(({ claimId }) => this.#places.get(claimId) ?? [])
+  }
+
+  get #nowMs(): number {
+    return this.#parts.clock.now().monotonicMs
+  }
+
+  async #within(work: readonly Promise<void>[], ms: number): Promise<void> {
+    if (work.length === 0) return
+    let timer: Timer | undefined
+    const timeUp = new Promise<void>((resolve) => {
+      timer = this.#parts.clock.setTimer(resolve, ms, true)
+    })
+    await Promise.race([Promise.all(work), timeUp])
+    timer?.cancel()
   }
 }
 
 interface Place {
   readonly claim: Claim
   session: Session | undefined
+  /** The key that the session was asked for. */
+  asked?: string
   /** Nobody wants it any more. */
   over: boolean
   granted?: boolean
-  timer: NodeJS.Timeout | undefined
+  timer: Timer | undefined
   endsAtMs: number
   /** Resolves when its request to stand in line is on its way, or has failed. */
   readonly sent: Promise<void>
   readonly onSent: () => void
   /** Settles when it stands in line no more, in whichever way. */
   done: Promise<void>
+}
+
+interface Idle {
+  readonly session: Session
+  /** What it has stood in line for before. */
+  readonly key: string | undefined
 }
 
 const MOST_IDLE = 2

@@ -1,6 +1,6 @@
 import { checkLockName } from '../../core/names.ts'
 import { advisoryKey } from './postgres-advisory-key.ts'
-import { advisoryStatements } from './postgres-session.ts'
+import { advisoryStatements } from './postgres-advisory-statements.ts'
 import { type PostgresTransaction, queryIn } from './postgres-transaction.ts'
 
 export interface LockInTransactionOptions {

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { DedicatedConnection, DedicatedEvents, PostgresConnections, Row } from './postgres-client.ts'
 import { sqlState } from './postgres-errors.ts'
+import { createLine } from './postgres-line.ts'
 
 /** What we call of a `Pool` of pg. */
 export interface PgPool {
@@ -93,15 +94,11 @@ interface OwnClient extends PgClient {
 /** Everything on the one connection that there is, one statement after the other. */
 export function pgClientConnections(client: PgClient): PostgresConnections {
   hearErrors(client)
-  let line: Promise<unknown> = Promise.resolve()
+  const inTurn = createLine()
   return {
     // Without names: a prepared statement would stay on the caller's connection.
     query: (text, values) => ask(client, text, values),
-    queryReadCommitted(text, values) {
-      const turn = line.then(() => inReadCommitted(client, text, values))
-      line = turn.catch(() => {})
-      return turn
-    },
+    queryReadCommitted: (text, values) => inTurn(() => inReadCommitted(client, text, values)),
     // The connection goes on, so what was done on it has to be undone, and nothing else.
     async dedicate(events) {
       const undo = async (): Promise<void> => {
@@ -139,12 +136,7 @@ function dedicated(
   client.on('end', onClosed)
   client.on('notification', onNotification)
   // One after the other: a client of pg that is asked while it is busy complains.
-  let line: Promise<unknown> = Promise.resolve()
-  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
-    const turn = line.then(work)
-    line = turn.catch(() => {})
-    return turn
-  }
+  const inTurn = createLine()
   return {
     query: (text, values, timeoutMs = QUERY_MS) => inTurn(() => ask(client, text, values, { timeoutMs })),
     async script(text) {

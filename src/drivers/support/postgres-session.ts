@@ -1,29 +1,21 @@
-import assert from 'node:assert/strict'
-import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreError, UnsupportedError } from '../../core/errors.ts'
-import { booleanArray, parseBooleans } from './postgres-arrays.ts'
+import {
+  type Asking,
+  advisoryStatements,
+  execution,
+  type PreparedName,
+  unlocking,
+  unpublishing,
+} from './postgres-advisory-statements.ts'
+import { booleanArray, parseNumbers } from './postgres-arrays.ts'
 import { type BoardEntry, writeBoard } from './postgres-board.ts'
-import type { DedicatedConnection, PostgresConnections, Row } from './postgres-client.ts'
+import type { PostgresConnections, Row } from './postgres-client.ts'
 import { sqlState, storeErrorFrom } from './postgres-errors.ts'
-import { withoutComments } from './postgres-migrate.ts'
-import { namedStatements, readProtocol } from './sql-file.ts'
+import { type OpenedSession, openPinned } from './postgres-session-opening.ts'
+import { POOLER, PROOFS } from './postgres-session-proof.ts'
 
-type StatementName =
-  | 'identity'
-  | 'witness'
-  | 'try'
-  | 'wait'
-  | 'unlock'
-  | 'unlock_all'
-  | 'still'
-  | 'cancel'
-  | 'mine'
-  | 'locks'
-  | 'lock_in_transaction'
-  | 'try_in_transaction'
-
-export const advisoryStatements = namedStatements<StatementName>(withoutComments(readProtocol('postgres/advisory.sql')))
+export type { Asking } from './postgres-advisory-statements.ts'
 
 /** A lease on an advisory lock, as the process that has it keeps it. */
 export interface SessionLease extends BoardEntry {
@@ -32,39 +24,24 @@ export interface SessionLease extends BoardEntry {
   readonly acquiredAtMs: number
 }
 
-/** Somebody who asks, before there is a token. */
-export interface Asking extends BoardEntry {
-  readonly key: string
-}
-
 /** One pinned connection and the locks on it. Its end is the loss of all of them, at once. */
 export class Session {
-  readonly leases = new Map<string, SessionLease>()
-  readonly #connection: DedicatedConnection
-  readonly #pid: string
-  readonly #room: number
-  readonly #word: string
-  readonly #isPooled: boolean
-  readonly #undoOpening: string
+  readonly leases: ReadonlyMap<string, SessionLease>
+  readonly #leases = new Map<string, SessionLease>()
+  /** Of each key that is held here, by how many, and whether in shared mode. */
+  readonly #keys = new Map<string, { count: number; readonly shared: boolean }>()
+  readonly #opened: OpenedSession
   /** Perhaps held, perhaps not: a statement about them failed. */
   readonly #inDoubt: Asking[] = []
   #xid = '0'
   #lost: Error | undefined
   readonly #onLost: (session: Session, cause: Error) => void
 
-  private constructor(
-    connection: DedicatedConnection,
-    { identity, word, isPooled, undoOpening }: Opened,
-    onLost: (session: Session, cause: Error) => void,
-  ) {
-    this.#connection = connection
-    this.#pid = identity['pid'] as string
-    this.#room = Number(identity['room'])
-    this.#word = word
-    this.#isPooled = isPooled
-    this.#undoOpening = undoOpening
+  private constructor(opened: OpenedSession, onLost: (session: Session, cause: Error) => void) {
+    this.leases = this.#leases
+    this.#opened = opened
     this.#onLost = onLost
-    connection.keepAlive(false)
+    opened.connection.keepAlive(false)
   }
 
   /** Rejects with `UnsupportedError` when the connection is not one session of the server. */
@@ -73,89 +50,56 @@ export class Session {
     onLost: (session: Session, cause: Error) => void,
   ): Promise<Session> {
     let session: Session | undefined
-    let ended: Error | undefined
-    let undoOpening = ''
-    const connection = await connections.dedicate({
-      onEnd(cause) {
-        ended = cause
-        session?.lose(cause)
-      },
-      undo: () => session?.undo() ?? undoOpening,
+    const opened = await openPinned(connections, {
+      onEnd: (cause) => session?.lose(cause),
+      undo: () => session?.undo(),
     })
-    try {
-      const word = randomBytes(9).toString('hex')
-      const values = [word, String(!connection.isCallers)]
-      const identity = (await connection.query(advisoryStatements.identity, values))[0] as Row
-      undoOpening = restoring(identity['before'] as string)
-      // The server itself says at the start of a connection who serves it; a pooler makes something up.
-      const isPooled = connection.serverPid !== identity['pid']
-      // The one connection that there is cannot be proved by others.
-      if (isPooled && connection.isCallers) throw new UnsupportedError(POOLER)
-      if (isPooled) await proveSession(connections, connection, identity, word, PROOFS)
-      await connection.script(preparation(word))
-      undoOpening += deallocation(word)
-      if (isPooled) {
-        // Where it was prepared, and nowhere else, will locks be taken.
-        const [still] = await connection.query(execution('still', word, [])).catch(unlessElsewhere)
-        if (still?.['pid'] !== identity['pid']) throw new UnsupportedError(POOLER)
-        await proveSession(connections, connection, identity, word, 1)
-      }
-      if (ended !== undefined) throw ended
-      session = new Session(connection, { identity, word, isPooled, undoOpening }, onLost)
-      return session
-    } catch (error) {
-      await connection.end().catch(() => {})
-      throw error
-    }
+    session = new Session(opened, onLost)
+    return session
   }
 
   get pid(): string {
-    return this.#pid
+    return this.#opened.pid
   }
 
   get lost(): Error | undefined {
     return this.#lost
   }
 
-  /** Asks for locks and does not wait: one answer each, in order. No two may have the same key, nor one that is held here exclusively. */
+  /** Whether the server would let this session have the lock although another lease on it excludes that: it counts, and asks nobody. */
+  excludes({ key, shared }: Asking): boolean {
+    const held = this.#keys.get(key)
+    return held !== undefined && !(held.shared && shared)
+  }
+
+  /** Asks for locks and does not wait: one answer each, in order. No two may have the same key, nor one that this session `excludes`. */
   async try(asking: readonly Asking[]): Promise<readonly (SessionLease | undefined)[]> {
+    const [first, ...others] = asking
+    if (first === undefined) return []
+    if (others.length === 0) return [await this.#take(first, false)]
     const keys = `{${asking.map(({ key }) => key).join(',')}}`
-    const held = new Set([...this.leases.values()].map(({ key }) => key))
-    try {
-      const values = [keys, booleanArray(asking.map(({ shared }) => shared)), this.#xid]
-      return this.#granted(asking, await this.#ask('try', values, asking))
-    } catch (error) {
-      if (this.#lost === undefined) await this.#giveBackExtra(asking, held)
-      throw error
-    }
+    const values = [keys, booleanArray(asking.map(({ shared }) => shared)), this.#xid]
+    const row = await this.#askFor(asking, 'take_list', values)
+    const got = new Set(parseNumbers(row['got'] as string | null))
+    return asking.map((each, index) => (got.has(index + 1) ? this.#granted(each, row) : undefined))
   }
 
   /** Stands in the server's own queue. Answers when its turn has come; `cancelWait` of another session is the only other way out. */
   async wait(asking: Asking): Promise<SessionLease> {
-    const held = new Set([...this.leases.values()].map(({ key }) => key))
-    try {
-      const row = await this.#ask('wait', [asking.key, String(asking.shared), this.#xid], [asking], 0)
-      const [lease] = this.#granted([asking], row)
-      return lease as SessionLease
-    } catch (error) {
-      // A cancel that comes just after the lock was got ends the statement, not the lock.
-      if (this.#lost === undefined) await this.#giveBackExtra([asking], held)
-      throw error
-    }
+    return (await this.#take(asking, true)) as SessionLease
   }
 
   /** Takes another session out of the queue. A connection that is merely closed would stand there until the server looks after it. */
   async cancelWait(of: Session): Promise<void> {
-    await this.#connection.query(advisoryStatements.cancel, [of.#pid])
+    await this.#opened.connection.query(advisoryStatements.cancel, [of.pid])
   }
 
   /** For each whether the server knew of it. If not, the connection is ended: what else it is believed to hold cannot be relied on either. */
   async unlock(leases: readonly SessionLease[]): Promise<boolean[]> {
-    for (const { claimId } of leases) this.leases.delete(claimId)
-    const keys = `{${leases.map(({ key }) => key).join(',')}}`
-    let row: Row
+    for (const lease of leases) this.#forget(lease)
+    let released: boolean[]
     try {
-      row = await this.#ask('unlock', [keys, booleanArray(leases.map(({ shared }) => shared))], [])
+      released = await this.#unlock(leases)
     } catch (error) {
       // The session has ended, and the leases with it. Without an answer in time it may go on at the server's side, which is not known.
       if (this.#lost !== undefined && !isTimeout(error)) return leases.map(() => false)
@@ -164,7 +108,6 @@ export class Session {
       this.#destroy(storeErrorFrom(error))
       throw error
     }
-    const released = parseBooleans(row['released'] as string)
     if (!released.every(Boolean)) {
       this.#destroy(new StoreError('the server did not know of a lock that this connection was granted'))
     }
@@ -173,80 +116,107 @@ export class Session {
 
   /** Resolves if the connection, and with it every lock on it, is still there. */
   async prove(): Promise<void> {
-    await this.#ask('still', [], [])
+    await this.#ask('still', [])
   }
 
   async locks(keys: readonly string[] | undefined): Promise<readonly Row[]> {
-    const text = `${writeBoard(this.#entries([]), this.#room)}${advisoryStatements.locks}`
-    return this.#connection.query(text, [keys === undefined ? null : `{${keys.join(',')}}`])
+    const { connection, word } = this.#opened
+    const text = execution('locks', word, [keys === undefined ? null : `{${keys.join(',')}}`])
+    return connection.query(`${this.#board([])}${text}`)
   }
 
   /** Every lock on it is given back, by the end of the connection. Nobody is told. */
   async end(): Promise<void> {
     this.#lost ??= new StoreError('the connection was closed')
     // A process that waits for this must not end in the middle of it.
-    this.#connection.keepAlive(true)
+    this.#opened.connection.keepAlive(true)
     const ending = this.#close()
-    this.leases.clear()
+    this.#clear()
     await ending
   }
 
   /** On a connection that goes on: exactly what was done by this session. */
   undo(): string {
     const published = this.#xid === '0' ? '' : unpublishing(this.#xid)
-    return `${unlocking([...this.leases.values(), ...this.#inDoubt])}${published}${this.#undoOpening}`
-  }
-
-  /** Behind a pooler the server's side goes on, and need not be reset. */
-  async #close(): Promise<void> {
-    if (this.#isPooled) await Promise.race([this.#unlockAll(), sleep(UNLOCK_ALL_MS, undefined, { ref: false })])
-    await this.#connection.end()
-  }
-
-  async #unlockAll(): Promise<void> {
-    for (let tries = 0; tries < PROOFS; tries += 1) {
-      const rows = await this.#connection.query(advisoryStatements.unlock_all, [this.#pid]).catch(() => undefined)
-      if (rows === undefined || rows.length > 0) return
-    }
+    return `${unlocking([...this.#leases.values(), ...this.#inDoubt])}${published}${this.#opened.undoOpening}`
   }
 
   lose(cause: Error): void {
     if (this.#lost !== undefined) return
     this.#lost = cause
     this.#onLost(this, cause)
-    this.leases.clear()
+    this.#clear()
   }
 
-  #destroy(cause: Error): void {
-    void this.#close().catch(() => {})
-    this.lose(cause)
+  async #take(asking: Asking, waits: boolean): Promise<SessionLease | undefined> {
+    const values = [asking.key, String(asking.shared), String(waits), this.#xid]
+    const row = await this.#askFor([asking], 'take', values, waits ? 0 : undefined)
+    return row['xid'] === null ? undefined : this.#granted(asking, row)
   }
 
-  #granted(asking: readonly Asking[], row: Row): (SessionLease | undefined)[] {
-    const got = parseBooleans(row['got'] as string)
-    if (row['xid'] !== null) this.#xid = row['xid'] as string
-    const fencingToken = Number(row['token'])
-    const acquiredAtMs = Number(row['acquired_at'])
-    return asking.map((claim, index) => {
-      if (!got[index]) return undefined
-      const lease = { ...claim, fencingToken, acquiredAtMs }
-      this.leases.set(claim.claimId, lease)
-      return lease
-    })
+  async #unlock(leases: readonly SessionLease[]): Promise<boolean[]> {
+    const [first, ...others] = leases
+    if (first !== undefined && others.length === 0) {
+      return [(await this.#ask('unlock', [first.key, String(first.shared)]))['released'] === true]
+    }
+    const keys = `{${leases.map(({ key }) => key).join(',')}}`
+    const row = await this.#ask('unlock_list', [keys, booleanArray(leases.map(({ shared }) => shared))])
+    const released = new Set(parseNumbers(row['released'] as string | null))
+    return leases.map((_, index) => released.has(index + 1))
+  }
+
+  #granted(asking: Asking, row: Row): SessionLease {
+    this.#xid = row['xid'] as string
+    const lease = { ...asking, fencingToken: Number(row['token']), acquiredAtMs: Number(row['acquired_at']) }
+    this.#leases.set(lease.claimId, lease)
+    const held = this.#keys.get(lease.key)
+    if (held === undefined) this.#keys.set(lease.key, { count: 1, shared: lease.shared })
+    else held.count += 1
+    return lease
+  }
+
+  #forget({ claimId, key }: SessionLease): void {
+    this.#leases.delete(claimId)
+    const held = this.#keys.get(key)
+    if (held === undefined) return
+    held.count -= 1
+    if (held.count === 0) this.#keys.delete(key)
+  }
+
+  #clear(): void {
+    this.#leases.clear()
+    this.#keys.clear()
+  }
+
+  /** Asks for locks. When that fails, what the statement has got of them is given back, or the session is ended. */
+  async #askFor(
+    asking: readonly Asking[],
+    name: 'take' | 'take_list',
+    values: readonly string[],
+    timeoutMs?: number,
+  ): Promise<Row> {
+    try {
+      return await this.#ask(name, values, asking, timeoutMs)
+    } catch (error) {
+      // A cancel that comes just after a lock was got ends the statement, not the lock.
+      if (this.#lost === undefined) await this.#giveBackExtra(asking)
+      throw error
+    }
   }
 
   /** A statement behind this connection's board. Whatever leaves the connection in doubt ends it. */
   async #ask(
-    name: 'try' | 'wait' | 'unlock' | 'still',
+    name: PreparedName,
     values: readonly string[],
-    asking: readonly Asking[],
+    asking: readonly Asking[] = [],
     timeoutMs?: number,
   ): Promise<Row> {
     if (this.#lost !== undefined) throw storeErrorFrom(this.#lost)
-    const board = writeBoard(this.#entries(asking), this.#room)
+    const { connection, word, pid } = this.#opened
     try {
-      const [row] = await this.#connection.query(`${board}${execution(name, this.#word, values)}`, undefined, timeoutMs)
-      if (row?.['pid'] === this.#pid) return row
+      const text = `${this.#board(asking)}${execution(name, word, values)}`
+      const [row] = await connection.query(text, undefined, timeoutMs)
+      if (row?.['pid'] === pid) return row
       throw new UnsupportedError(POOLER)
     } catch (error) {
       // This session has prepared it: whoever does not know of it is another one.
@@ -261,105 +231,51 @@ export class Session {
     }
   }
 
-  #entries(asking: readonly Asking[]): BoardEntry[] {
-    return [...asking, ...[...this.leases.values()].reverse()]
+  #board(asking: readonly Asking[]): string {
+    const { room } = this.#opened
+    return writeBoard(this.#leases.size === 0 ? asking : [...asking, ...[...this.#leases.values()].reverse()], room)
   }
 
   /** A statement that fails in its middle has got some of its locks: they belong to the session, no rollback gives them back. */
-  async #giveBackExtra(asking: readonly Asking[], held: ReadonlySet<string>): Promise<void> {
+  async #giveBackExtra(asking: readonly Asking[]): Promise<void> {
+    const { connection, word } = this.#opened
+    const isHeld = ({ key }: Asking): boolean => this.#keys.has(key)
     try {
-      const mine = new Set((await this.#connection.query(advisoryStatements.mine)).map((row) => row['key']))
+      const mine = new Set((await connection.query(advisoryStatements.mine)).map((row) => row['key']))
       const extra = asking.filter(({ key }) => mine.has(key))
       // One more of a shared lock that is held anyway cannot be told from none.
-      if (extra.some(({ key }) => held.has(key))) throw new StoreError('it is not known which locks were got')
+      if (extra.some(isHeld)) throw new StoreError('it is not known which locks were got')
       const values = [`{${extra.map(({ key }) => key).join(',')}}`, booleanArray(extra.map(({ shared }) => shared))]
-      if (extra.length > 0) await this.#connection.query(advisoryStatements.unlock, values)
+      if (extra.length > 0) await connection.query(execution('unlock_list', word, values))
     } catch (error) {
-      this.#inDoubt.push(...asking.filter(({ key }) => !held.has(key)))
+      this.#inDoubt.push(...asking.filter((each) => !isHeld(each)))
       this.#destroy(storeErrorFrom(error))
     }
   }
-}
 
-interface Opened {
-  readonly identity: Row
-  readonly word: string
-  /** Something stands in between, which was proved to keep the session for us alone. */
-  readonly isPooled: boolean
-  readonly undoOpening: string
+  #destroy(cause: Error): void {
+    // Its end is what counts, and the socket's own end stands behind it.
+    void this.#close().catch(() => {})
+    this.lose(cause)
+  }
+
+  /** Behind a pooler the server's side goes on, and need not be reset. */
+  async #close(): Promise<void> {
+    const { connection, isPooled } = this.#opened
+    if (isPooled) await Promise.race([this.#unlockAll(), sleep(UNLOCK_ALL_MS, undefined, { ref: false })])
+    await connection.end()
+  }
+
+  async #unlockAll(): Promise<void> {
+    const { connection, pid } = this.#opened
+    for (let tries = 0; tries < PROOFS; tries += 1) {
+      const rows = await connection.query(advisoryStatements.unlock_all, [pid]).catch(() => undefined)
+      if (rows === undefined || rows.length > 0) return
+    }
+  }
 }
 
 const isTimeout = (error: unknown): boolean =>
   error instanceof StoreError || (error instanceof Error && error.message === 'Query read timeout')
 
-/** Prepared once for each session: with a board in front of it, hardly a text is sent twice, and planning would take longer than the locks. */
-const PREPARED = ['try', 'wait', 'unlock', 'still'] as const
-const preparation = (word: string): string =>
-  PREPARED.map((name) => `PREPARE holdfast_${name}_${word} AS ${advisoryStatements[name]};`).join('\n')
-
-const deallocation = (word: string): string => PREPARED.map((name) => `DEALLOCATE holdfast_${name}_${word};`).join('\n')
-
-const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`
-
-/** `before`: what the settings of a session were, as JSON. */
-const restoring = (before: string): string =>
-  `SELECT set_config(key, value, false) FROM json_each_text(${literal(before)});\n`
-
-const unlocking = (locks: readonly Asking[]): string =>
-  locks
-    .map(({ key, shared }) => `SELECT pg_advisory_unlock${shared ? '_shared' : ''}(${literal(key)}::bigint);\n`)
-    .join('')
-
-const unpublishing = (xid: string): string =>
-  `SELECT pg_advisory_unlock_shared((x >> 32)::integer, ((x << 32) >> 32)::integer) FROM (SELECT ${literal(xid)}::bigint) AS last (x);\n`
-
-function unlessElsewhere(error: unknown): never {
-  throw sqlState(error) === '26000' ? new UnsupportedError(POOLER) : error
-}
-
-/** Values are lists of numbers and truth values, so nothing in them can be taken for SQL. */
-function execution(name: (typeof PREPARED)[number], word: string, values: readonly string[]): string {
-  for (const value of values) assert(/^[-0-9a-z,{}]*$/.test(value), `not a list of numbers: ${value}`)
-  return `EXECUTE holdfast_${name}_${word}${values.length === 0 ? '' : `(${values.map((value) => `'${value}'`).join(', ')})`}`
-}
-
-/**
- * A pooler in transaction mode gives the next transaction of anybody the connection that just took our lock: two clients would hold one lock. While our
- * connection is open and idle, nobody else may be able to get hold of the server's side of it, and we must always reach the same one. Other traffic through
- * the pooler may hide that for a moment, so it is looked at several times.
- */
-async function proveSession(
-  connections: PostgresConnections,
-  own: DedicatedConnection,
-  { pid }: Row,
-  word: string,
-  rounds: number,
-): Promise<void> {
-  const witnesses = await Promise.all([1, 2].map(() => connections.dedicate({ onEnd: () => {} })))
-  const see = async (connection: DedicatedConnection) => (await connection.query(advisoryStatements.witness))[0]
-  try {
-    for (let round = 0; round < rounds; round += 1) {
-      const seen = await Promise.all(
-        witnesses.map(async (witness) => {
-          await witness.script('BEGIN')
-          return see(witness)
-        }),
-      )
-      const isShared = seen.some((row) => row?.['pid'] === pid || row?.['session'] === word)
-      const mine = isShared ? undefined : await see(own)
-      if (mine?.['pid'] !== pid || mine?.['session'] !== word) throw new UnsupportedError(POOLER)
-      for (const witness of witnesses) await witness.script('ROLLBACK')
-      await sleep(PAUSE_MS)
-    }
-  } finally {
-    for (const witness of witnesses) await witness.end().catch(() => {})
-  }
-}
-
-const PROOFS = 6
-const PAUSE_MS = 8
 const UNLOCK_ALL_MS = 1_000
-
-const POOLER =
-  'advisory locks need a session of the server, but a pooler in transaction mode stands in between (PgBouncer): each statement may reach another ' +
-  'session, and two clients would hold one lock. Connect to PostgreSQL itself, use a pool in session mode, or the postgres driver'

@@ -1,0 +1,68 @@
+import { randomBytes } from 'node:crypto'
+import { UnsupportedError } from '../../core/errors.ts'
+import { advisoryStatements, deallocation, execution, preparation, restoring } from './postgres-advisory-statements.ts'
+import type { DedicatedConnection, PostgresConnections, Row } from './postgres-client.ts'
+import { sqlState } from './postgres-errors.ts'
+import { POOLER, proveSession } from './postgres-session-proof.ts'
+
+/** A connection that was proved to be one session of the server, with its settings made and its statements prepared. */
+export interface OpenedSession {
+  readonly connection: DedicatedConnection
+  readonly pid: string
+  /** One that no other session has. */
+  readonly word: string
+  /** How much of a statement others can see, in bytes. */
+  readonly room: number
+  /** Something stands in between, which was proved to keep the session for us alone. */
+  readonly isPooled: boolean
+  /** On a connection that goes on: SQL that undoes the opening. */
+  readonly undoOpening: string
+}
+
+export interface OpeningEvents {
+  onEnd(cause: Error): void
+  /** What has to be undone of the session once it is open; the opening itself is known here. */
+  undo(): string | undefined
+}
+
+/** Rejects with `UnsupportedError` when the connection is not one session of the server. */
+export async function openPinned(connections: PostgresConnections, events: OpeningEvents): Promise<OpenedSession> {
+  let ended: Error | undefined
+  let undoOpening = ''
+  const connection = await connections.dedicate({
+    onEnd(cause) {
+      ended = cause
+      events.onEnd(cause)
+    },
+    undo: () => events.undo() ?? undoOpening,
+  })
+  try {
+    const word = randomBytes(9).toString('hex')
+    const row = (await connection.query(advisoryStatements.identity, [word, String(!connection.isCallers)]))[0] as Row
+    const identity = { pid: row['pid'] as string, word }
+    undoOpening = restoring(row['before'] as string)
+    // The server itself says at the start of a connection who serves it; a pooler makes something up.
+    const isPooled = connection.serverPid !== identity.pid
+    // The one connection that there is cannot be proved by others.
+    if (isPooled && connection.isCallers) throw new UnsupportedError(POOLER)
+    if (isPooled) await proveSession(connections, connection, identity)
+    await connection.script(preparation(word))
+    undoOpening += deallocation(word)
+    if (isPooled) {
+      // Where it was prepared, and nowhere else, will locks be taken.
+      const [still] = await connection.query(execution('still', word, [])).catch(unlessElsewhere)
+      if (still?.['pid'] !== identity.pid) throw new UnsupportedError(POOLER)
+      await proveSession(connections, connection, identity, 1)
+    }
+    if (ended !== undefined) throw ended
+    return { connection, ...identity, room: Number(row['room']), isPooled, undoOpening }
+  } catch (error) {
+    // The error that is told is the one that came first.
+    await connection.end().catch(() => {})
+    throw error
+  }
+}
+
+function unlessElsewhere(error: unknown): never {
+  throw sqlState(error) === '26000' ? new UnsupportedError(POOLER) : error
+}

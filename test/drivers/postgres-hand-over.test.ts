@@ -1,0 +1,89 @@
+import assert from 'node:assert/strict'
+import pg from 'pg'
+import { afterAll, describe, inject, it } from 'vitest'
+import type { Driver } from '../../src/core/driver.ts'
+import { postgresDriver } from '../../src/drivers/postgres.ts'
+import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
+import { DistributedLock } from '../../src/primitives/distributed-lock.ts'
+import { claimOn, granted, unique, until, waitersOn } from './postgres/scene.ts'
+
+const url = inject('servers').postgres ?? ''
+const pool = new pg.Pool({ connectionString: url })
+afterAll(() => pool.end())
+
+describe.concurrent('postgres: handing over', () => {
+  it('a turn of two processes’ worth of waiters is one acquire: the grant comes with the release, and is taken without another question', async () => {
+    assert.ok((await acquiresPerTurn(() => postgresDriver({ client: pool }))) < 1.8)
+  })
+
+  it('so it is with advisory locks', async () => {
+    assert.ok((await acquiresPerTurn(() => postgresAdvisoryDriver({ client: pool }))) < 1.8)
+  })
+
+  it('a lease that is cut short wakes the first who waits for it to run out, and nobody else', async () => {
+    const driver = postgresDriver({ client: pool })
+    const [holder, first, second] = [claimOn(unique('short')), claimOn('', 60_000), claimOn('', 60_000)]
+    const { lockName } = holder
+    const { fencingToken } = await granted(driver, holder)
+    const woken: string[] = []
+    const wake = (_: string, claimId?: string): unknown => woken.push(claimId ?? '')
+    const stop = await driver.listen?.({ wake, granted: () => {}, lost: () => {}, deaf: () => {} })
+    await driver.acquire([{ ...first, lockName }])
+    await driver.acquire([{ ...second, lockName }])
+    assert.equal(await waitersOn(driver, lockName), 2)
+    await driver.renew([{ ...holder, fencingToken, ttlMs: 120_000 }])
+    await driver.renew([{ ...holder, fencingToken, ttlMs: 30_000 }])
+    await until('the first waiter to be woken', () => woken.length > 0)
+    assert.deepEqual(woken, [first.claimId])
+    await stop?.()
+    await driver.close()
+  })
+
+  it('a waiter that died is passed over, wherever in the queue it stood, and those behind it keep their order', async () => {
+    const driver = postgresDriver({ client: pool })
+    const lockName = unique('dead')
+    const holder = claimOn(lockName)
+    await granted(driver, holder)
+    const claims = [claimOn(lockName, 60_000), claimOn(lockName, 1), claimOn(lockName, 60_000), claimOn(lockName, 1)]
+    for (const claim of claims) await driver.acquire([claim])
+    const [first, , third] = claims
+    const told: string[] = []
+    const hear = (claimId: string): unknown => told.push(claimId)
+    const stop = await driver.listen?.({ granted: hear, wake: () => {}, lost: () => {}, deaf: () => {} })
+    await driver.release([holder])
+    await until('the first to be granted', () => told.length === 1)
+    await driver.release([first as typeof holder])
+    await until('the third to be granted', () => told.length === 2)
+    assert.deepEqual(told, [first?.claimId, third?.claimId])
+    assert.deepEqual(await driver.release([third as typeof holder]), [true])
+    assert.equal((await driver.inspect({ lockName })).leases.length, 0)
+    await stop?.()
+    await driver.close()
+  })
+})
+
+/** Two instances take turns, each with a driver of its own, and both always want the lock. */
+async function acquiresPerTurn(open: () => Driver): Promise<number> {
+  const turns = 40
+  const lockName = unique('turns')
+  let acquires = 0
+  const drivers = [open(), open()].map(
+    (driver): Driver => ({
+      ...driver,
+      acquire(claims) {
+        acquires += 1
+        return driver.acquire(claims)
+      },
+    }),
+  )
+  const locks = drivers.map((driver) => new DistributedLock({ driver }))
+  await Promise.all(
+    locks.map(async (lock) => {
+      for (let turn = 0; turn < turns; turn += 1)
+        await lock.withLock(lockName, () => {}, { blockingTimeoutSeconds: 30 })
+    }),
+  )
+  for (const lock of locks) await lock.close()
+  for (const driver of drivers) await driver.close()
+  return acquires / (turns * locks.length)
+}
