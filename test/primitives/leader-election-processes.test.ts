@@ -51,11 +51,13 @@ async function provoke(driverName: string, url: string): Promise<void> {
   try {
     const stage: Stage = { names, store, candidates, terms: new Map(), leader: 0 }
     await elect(stage, await beginCampaigns(stage, 0))
+    const complaints: string[] = []
     for (const fault of ['resigned', 'cut off', 'paused', 'killed'] as const) {
       const rounds: Round[] = []
       while (rounds.length < ROUNDS) rounds.push(...(await succession(stage, fault)))
-      judge(`${driverName}, ${fault}`, fault, rounds)
+      complaints.push(...judge(`${driverName}, ${fault}`, fault, rounds))
     }
+    assert.deepEqual(complaints, [])
   } finally {
     await Promise.all(candidates.map((candidate) => candidate.end()))
     await store.close()
@@ -135,19 +137,22 @@ async function roundOf(
   return { successionMs, toldBeforeMs: elected.atMs - (old.demotions[0]?.atMs ?? Number.NaN) }
 }
 
-function judge(title: string, fault: Fault, rounds: readonly Round[]): void {
+/** What was not as it should be. Times are judged in the long run only. */
+function judge(title: string, fault: Fault, rounds: readonly Round[]): string[] {
   const told = rounds.flatMap(({ toldBeforeMs }) => toldBeforeMs ?? [])
-  // The resignation is told before it is sent, in the same step: no load can turn that around.
-  if (fault === 'resigned') assert.ok(Math.min(...told) > 0, `${title}: told ${-Math.min(...told)} ms late`)
-  if (!IS_LONG) return
+  const late = told.filter((beforeMs) => beforeMs <= 0)
+  if (!IS_LONG) {
+    // The resignation is told before it is sent, in the same step: no load can turn that around.
+    return fault === 'resigned' && late.length > 0 ? [`${title}: told ${-Math.min(...late)} ms late`] : []
+  }
   const ms = rounds.map(({ successionMs }) => successionMs).sort((a, b) => a - b)
-  const at = (share: number): string => (ms[Math.ceil(ms.length * share) - 1] ?? Number.NaN).toFixed(1)
-  const order = told.length > 0 ? `, old leader told at least ${Math.min(...told).toFixed(1)} ms before` : ''
-  const load = loadavg()[0]?.toFixed(1)
-  console.log(`${title}: ${ms.length} rounds, p50 ${at(0.5)} p95 ${at(0.95)} most ${at(1)} ms${order}; load ${load}`)
-  if (fault === 'resigned') assert.ok(Number(at(0.95)) < 50, title)
-  else assert.ok(Number(at(1)) < TTL_SECONDS * 1_100, title)
-  if (told.length > 0) assert.ok(Math.min(...told) > 0, `${title}: the old leader was told too late`)
+  const at = (share: number): number => ms[Math.ceil(ms.length * share) - 1] ?? Number.NaN
+  const times = `p50 ${at(0.5).toFixed(1)} p95 ${at(0.95).toFixed(1)} most ${at(1).toFixed(1)} ms`
+  const order = told.length > 0 ? `, old leader told ${Math.min(...told).toFixed(1)} ms before or earlier` : ''
+  const summary = `${title}: ${ms.length} rounds, ${times}${order}, ${late.length} late; load ${loadavg()[0]?.toFixed(1)}`
+  console.log(summary)
+  const tooSlow = fault === 'resigned' ? at(0.95) >= 50 : at(1) >= TTL_SECONDS * 1_100
+  return tooSlow || late.length > 0 ? [summary] : []
 }
 
 interface Elected {
