@@ -5,7 +5,7 @@ import { OnceOnly } from 'holdfast'
 import { redisFence } from 'holdfast/drivers/redis'
 import { Redis } from 'ioredis'
 
-const AT_ONCE = 10
+const AT_ONCE = 2
 
 /** The effect: recorded under its key in one step with the check of the token. Answers which run made it. */
 const RECORD = `
@@ -15,9 +15,9 @@ const RECORD = `
 /**
  * Asks for every key, in an order of its own, several at a time. Answers what each of them came to.
  *
- * @param {{ url: string, redisUrl: string, prefix: string, keys: number }} task
+ * @param {{ url: string, redisUrl: string, prefix: string, keys: number, thinkMs: number }} task
  */
-export async function runAll({ url, redisUrl, prefix, keys }) {
+export async function runAll({ url, redisUrl, prefix, keys, thinkMs }) {
   const client = new Redis(redisUrl)
   const fence = redisFence({ client })
   const jobs = new OnceOnly({ url })
@@ -32,13 +32,13 @@ export async function runAll({ url, redisUrl, prefix, keys }) {
           name,
           async ({ fencingToken }) => {
             await client.incr(`${prefix}:runs`)
-            await sleep(Math.random() * 4) // so that some are killed before the effect,
+            await sleep(Math.random() * thinkMs) // so that some are killed before the effect,
             const madeBy = await fence.run(RECORD, {
               token: fencingToken,
               keys: [`${name}:effect`, `${prefix}:effects`],
               args: [String(key), String(fencingToken)],
             })
-            await sleep(Math.random() * 4) // and some behind it, before the result is kept
+            await sleep(Math.random() * thinkMs) // and some behind it, before the result is kept
             return { madeBy }
           },
           { forSeconds: 3_600, timeoutSeconds: 1 },
