@@ -33,6 +33,17 @@ const columns = [
   ['stealing', ({ steal }) => yesOrNo(steal)],
 ]
 
+/** What of it can be called where. @type {[primitive: string, cell: (capabilities: Capabilities) => string][]} */
+const primitives = [
+  ['`DistributedLock`', () => 'yes'],
+  ['`ReadWriteLock`', ({ shared }) => yesOrNo(shared)],
+  ['`Semaphore`', ({ limit }) => yesOrNo(limit)],
+  ['`LeaderElection`', ({ metadata }) => (metadata ? 'yes' : 'yes, without a published value')],
+  ['`OnceOnly`', ({ expiry, metadata }) => yesOrNo(expiry === 'ttl' && metadata)],
+  ['`RateLimiter`', ({ rate }) => yesOrNo(rate)],
+  ['Web Locks', ({ steal }) => (steal ? 'yes' : 'yes, without `steal`')],
+]
+
 /**
  * The files whose table is not what the drivers say, with the text that they should have.
  *
@@ -66,15 +77,23 @@ async function driverCapabilities() {
  * @param {string} pages
  */
 function table(drivers, pages) {
-  const rows = [
+  const byDriver = [
     ['driver', ...columns.map(([title]) => title)],
-    ['---', ...columns.map(() => '---')],
     ...drivers.map(({ name, capabilities }) => [
       `[\`${name}\`](${pages}${name}.md)`,
       ...columns.map(([, cell]) => cell(capabilities)),
     ]),
   ]
-  return rows.map((row) => `| ${row.join(' | ')} |\n`).join('')
+  const byPrimitive = [
+    ['', ...drivers.map(({ name }) => `\`${name}\``)],
+    ...primitives.map(([title, cell]) => [title, ...drivers.map(({ capabilities }) => cell(capabilities))]),
+  ]
+  return `${rendered(byDriver)}\n${rendered(byPrimitive)}`
+}
+
+/** @param {string[][]} rows the first is the head */
+function rendered([head = [], ...rows]) {
+  return [head, head.map(() => '---'), ...rows].map((row) => `| ${row.join(' | ')} |\n`).join('')
 }
 
 /** @param {boolean} can */
