@@ -2,7 +2,7 @@
 // What a process of test/primitives/leader-election-processes.test.ts can be told to do, on the built package. See test/harness/worker.ts.
 import { connect, LeaderElection } from 'holdfast'
 
-/** @typedef {{ election: LeaderElection, term?: import('holdfast').Term, demotions: { atMs: number, reason: string }[] }} Candidate */
+/** @typedef {{ election: LeaderElection, term?: import('holdfast').Term, demotions: { atMs: number, reason: string, stalledMs: number }[] }} Candidate */
 
 /** @type {Map<string, Candidate>} */
 const candidates = new Map()
@@ -25,7 +25,7 @@ export async function campaign(name) {
   candidate.demotions = []
   candidate.term = await candidate.election.campaign({
     value: process.pid,
-    onDemoted: (_, reason) => candidate.demotions.push({ atMs: nowMs(), reason: reason.code }),
+    onDemoted: (_, reason) => candidate.demotions.push({ atMs: nowMs(), reason: reason.code, stalledMs: stalledMs() }),
   })
   return { term: candidate.term.term, atMs: nowMs() }
 }
@@ -65,6 +65,18 @@ function cuttable(driver) {
     release: (leases) => unlessCut(() => driver.release(leases)),
     inspect: (query) => unlessCut(() => driver.inspect(query)),
   }
+}
+
+/** A pulse tells how long nothing ran in this process: a machine that is busy, or throttled, delays every callback. */
+const pulse = { atMs: nowMs(), beforeMs: nowMs() }
+setInterval(() => {
+  pulse.beforeMs = pulse.atMs
+  pulse.atMs = nowMs()
+}, 3).unref()
+
+/** The stall that has just ended, or is about to: whichever of the timers that are due Node runs first. */
+function stalledMs() {
+  return Math.max(nowMs() - pulse.atMs, pulse.atMs - pulse.beforeMs)
 }
 
 /** The machine's monotonic clock, the same in every process. */
