@@ -1,7 +1,9 @@
 // The PostgreSQL drivers beside the bare statements, through the same client, in interleaved rounds:
 //   node bench/postgres.mjs postgres://postgres@127.0.0.1:5432/postgres [rounds] [seconds]
-// and how often one lock changes hands between eight processes that hold it for a millisecond each.
+// and how often one lock changes hands between eight processes that hold it for a millisecond each, and how evenly.
+// "relaxed" is synchronous_commit = off, on both sides. Other work on the machine shows in every figure: it prints the load before and after.
 import { fork } from 'node:child_process'
+import { loadavg } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { postgresDriver } from '../dist/drivers/postgres.js'
@@ -12,51 +14,62 @@ const [url, rounds = '5', seconds = '1', role, subject] = process.argv.slice(2)
 if (url === undefined) throw new Error('node bench/postgres.mjs postgres://user@host:port/database')
 
 const connections = 4
+const warmUpSeconds = 1
 
 if (role === 'hand-off') await takeTurns()
 else {
+  tellLoad()
   await costs()
   await handOffs()
+  tellLoad()
 }
 
 async function costs() {
   const pool = new pg.Pool({ connectionString: url, max: connections })
+  const relaxedPool = new pg.Pool({ connectionString: url, max: connections, options: '-c synchronous_commit=off' })
   const pinned = await pool.connect()
   await pool.query(`
     CREATE TABLE IF NOT EXISTS holdfast_bench (lock_name VARCHAR(255) PRIMARY KEY, holder_id VARCHAR(255) NOT NULL,
       acquired_at TIMESTAMPTZ NOT NULL, expires_at TIMESTAMPTZ NOT NULL, metadata JSONB);
     CREATE INDEX IF NOT EXISTS holdfast_bench_expires_at ON holdfast_bench (expires_at)`)
-  const table = postgresDriver({ client: pool })
-  const advisory = postgresAdvisoryDriver({ client: pool })
-  const locks = [new DistributedLock({ driver: table }), new DistributedLock({ driver: advisory })]
+  const drivers = [
+    postgresDriver({ client: pool }),
+    postgresDriver({ client: pool, durability: 'relaxed' }),
+    postgresAdvisoryDriver({ client: pool }),
+  ]
+  const locks = drivers.map((driver) => new DistributedLock({ driver }))
   let names = 0
   const cycle = async (lock) => {
     names += 1
     const result = await lock.acquire(`bench:${names}`, { blocking: false })
     await result.lock.release()
   }
+  const insertAndDelete = async (client) => {
+    names += 1
+    const values = [`bench:${names}`, 'bench']
+    await client.query(
+      `INSERT INTO holdfast_bench VALUES ($1, $2, clock_timestamp(), clock_timestamp() + interval '30 s')
+       ON CONFLICT (lock_name) DO UPDATE SET holder_id = excluded.holder_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+       WHERE holdfast_bench.expires_at <= clock_timestamp() RETURNING lock_name`,
+      values,
+    )
+    await client.query('DELETE FROM holdfast_bench WHERE lock_name = $1 AND holder_id = $2', values)
+  }
   const subjects = {
-    async 'bare INSERT + DELETE'() {
-      names += 1
-      const values = [`bench:${names}`, 'bench']
-      await pool.query(
-        `INSERT INTO holdfast_bench VALUES ($1, $2, clock_timestamp(), clock_timestamp() + interval '30 s')
-         ON CONFLICT (lock_name) DO UPDATE SET holder_id = excluded.holder_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
-         WHERE holdfast_bench.expires_at <= clock_timestamp() RETURNING lock_name`,
-        values,
-      )
-      await pool.query('DELETE FROM holdfast_bench WHERE lock_name = $1 AND holder_id = $2', values)
-    },
+    'bare INSERT + DELETE': () => insertAndDelete(pool),
     postgres: () => cycle(locks[0]),
+    'bare INSERT + DELETE, relaxed': () => insertAndDelete(relaxedPool),
+    'postgres, relaxed': () => cycle(locks[1]),
     async 'bare try_advisory + unlock'() {
       names += 1
       await pinned.query('SELECT pg_try_advisory_lock($1)', [names])
       await pinned.query('SELECT pg_advisory_unlock($1)', [names])
     },
-    'postgres-advisory': () => cycle(locks[1]),
+    'postgres-advisory': () => cycle(locks[2]),
   }
   const pairs = [
     ['bare INSERT + DELETE', 'postgres'],
+    ['bare INSERT + DELETE, relaxed', 'postgres, relaxed'],
     ['bare try_advisory + unlock', 'postgres-advisory'],
   ]
   for (const each of Object.values(subjects)) await each()
@@ -77,10 +90,11 @@ async function costs() {
     }
   }
   for (const lock of locks) await lock.close()
-  for (const driver of [table, advisory]) await driver.close()
+  for (const driver of drivers) await driver.close()
   pinned.release()
   await pool.query('DROP TABLE holdfast_bench')
   await pool.end()
+  await relaxedPool.end()
 }
 
 async function rate(run, concurrency) {
@@ -99,16 +113,18 @@ async function rate(run, concurrency) {
 }
 
 async function handOffs() {
-  const kinds = ['bare pg_advisory_lock', 'postgres', 'postgres-advisory']
+  const kinds = ['bare pg_advisory_lock', 'postgres', 'postgres, relaxed', 'postgres-advisory']
   const measured = Object.fromEntries(kinds.map((kind) => [kind, []]))
   for (let round = 0; round < Number(rounds); round += 1) {
     for (const kind of kinds) measured[kind].push(await handOffRate(kind))
   }
   for (const kind of kinds) {
-    const ratios = measured[kind].map((value, index) => value / measured[kinds[0]][index])
-    const spread = measured[kind].map((value) => value.toFixed(0)).join(' ')
+    const ratios = measured[kind].map(({ rate }, index) => rate / measured[kinds[0]][index].rate)
+    const spread = measured[kind].map(({ rate }) => rate.toFixed(0)).join(' ')
+    const unfair = Math.max(...measured[kind].map(({ most, least }) => most / least))
     console.log(
-      `8 processes, 1 name, held 1 ms: ${kind}: ${median(measured[kind]).toFixed(0)}/s (${spread}), ratio ${median(ratios).toFixed(2)}`,
+      `8 processes, 1 name, held 1 ms: ${kind}: ${median(measured[kind].map(({ rate }) => rate)).toFixed(0)}/s (${spread}), ` +
+        `ratio ${median(ratios).toFixed(2)}, most/least of one process ${unfair.toFixed(2)}`,
     )
   }
 }
@@ -125,9 +141,13 @@ async function handOffRate(kind) {
       return new Promise((resolve) => worker.once('message', resolve))
     }),
   )
-  const elapsed = (performance.now() - startedMs) / 1_000
+  const elapsed = (performance.now() - startedMs) / 1_000 - warmUpSeconds
   await Promise.all(exits)
-  return counts.reduce((sum, count) => sum + count, 0) / elapsed
+  return {
+    rate: counts.reduce((sum, count) => sum + count, 0) / elapsed,
+    most: Math.max(...counts),
+    least: Math.min(...counts),
+  }
 }
 
 async function takeTurns() {
@@ -144,9 +164,12 @@ async function takeTurns() {
     }
     end = async () => client.release()
   } else {
-    const driver = subject === 'postgres' ? postgresDriver({ client: pool }) : postgresAdvisoryDriver({ client: pool })
+    const durability = subject.endsWith('relaxed') ? 'relaxed' : 'crash-safe'
+    const driver =
+      subject === 'postgres-advisory'
+        ? postgresAdvisoryDriver({ client: pool })
+        : postgresDriver({ client: pool, durability })
     const lock = new DistributedLock({ driver })
-    // Until the code is compiled: eight processes that start at once are busy with nothing else.
     for (let turns = 0; turns < 200; turns += 1) await lock.withLock(`${name}:warm:${process.pid}`, () => {})
     turn = () => lock.withLock(name, () => sleep(1), { blockingTimeoutSeconds: 60 })
     end = async () => {
@@ -156,7 +179,10 @@ async function takeTurns() {
   }
   process.send('ready')
   await new Promise((resolve) => process.once('message', resolve))
-  const endMs = performance.now() + Number(seconds) * 2_000
+  // Until the code is compiled: eight processes that start at once are busy with nothing else.
+  const countsFromMs = performance.now() + warmUpSeconds * 1_000
+  while (performance.now() < countsFromMs) await turn()
+  const endMs = countsFromMs + Number(seconds) * 2_000
   let count = 0
   while (performance.now() < endMs) {
     await turn()
@@ -166,6 +192,11 @@ async function takeTurns() {
   await end()
   await pool.end()
   process.disconnect()
+}
+
+function tellLoad() {
+  const [lastMinute] = loadavg()
+  console.log(`load of the last minute: ${lastMinute?.toFixed(1)}`)
 }
 
 function median(values) {
