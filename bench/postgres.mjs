@@ -15,6 +15,7 @@ if (url === undefined) throw new Error('node bench/postgres.mjs postgres://user@
 
 const connections = 4
 const warmUpSeconds = 1
+const warmUpTurns = 1_000
 
 if (role === 'hand-off') await takeTurns()
 else {
@@ -151,47 +152,55 @@ async function handOffRate(kind) {
 }
 
 async function takeTurns() {
-  const pool = new pg.Pool({ connectionString: url, max: 2 })
-  const name = `bench:${subject}`
-  let turn
-  let end = async () => {}
-  if (subject.startsWith('bare')) {
-    const client = await pool.connect()
-    turn = async () => {
-      await client.query('SELECT pg_advisory_lock(4711)')
-      await sleep(1)
-      await client.query('SELECT pg_advisory_unlock(4711)')
-    }
-    end = async () => client.release()
-  } else {
-    const durability = subject.endsWith('relaxed') ? 'relaxed' : 'crash-safe'
-    const driver =
-      subject === 'postgres-advisory'
-        ? postgresAdvisoryDriver({ client: pool })
-        : postgresDriver({ client: pool, durability })
-    const lock = new DistributedLock({ driver })
-    for (let turns = 0; turns < 200; turns += 1) await lock.withLock(`${name}:warm:${process.pid}`, () => {})
-    turn = () => lock.withLock(name, () => sleep(1), { blockingTimeoutSeconds: 60 })
-    end = async () => {
-      await lock.close()
-      await driver.close()
-    }
-  }
+  const pool = new pg.Pool({ connectionString: url, max: 4 })
+  const [player, partner] = [await openPlayer(pool), await openPlayer(pool)]
+  // The process competes with itself until its code is compiled, as that of a service is that has run for a while.
+  await Promise.all(
+    [player, partner].map(async ({ turn }) => {
+      for (let turns = 0; turns < warmUpTurns; turns += 1) await turn(process.pid, () => {})
+    }),
+  )
+  await partner.end()
   process.send('ready')
   await new Promise((resolve) => process.once('message', resolve))
-  // Until the code is compiled: eight processes that start at once are busy with nothing else.
+  const hold = () => sleep(1)
   const countsFromMs = performance.now() + warmUpSeconds * 1_000
-  while (performance.now() < countsFromMs) await turn()
+  while (performance.now() < countsFromMs) await player.turn(0, hold)
   const endMs = countsFromMs + Number(seconds) * 2_000
   let count = 0
   while (performance.now() < endMs) {
-    await turn()
+    await player.turn(0, hold)
     count += 1
   }
   process.send(count)
-  await end()
+  await player.end()
   await pool.end()
   process.disconnect()
+}
+
+async function openPlayer(pool) {
+  if (subject.startsWith('bare')) {
+    const client = await pool.connect()
+    return {
+      async turn(number, hold) {
+        await client.query('SELECT pg_advisory_lock(4711, $1)', [number])
+        await hold()
+        await client.query('SELECT pg_advisory_unlock(4711, $1)', [number])
+      },
+      end: async () => client.release(),
+    }
+  }
+  const durability = subject.endsWith('relaxed') ? 'relaxed' : 'crash-safe'
+  const isAdvisory = subject === 'postgres-advisory'
+  const driver = isAdvisory ? postgresAdvisoryDriver({ client: pool }) : postgresDriver({ client: pool, durability })
+  const lock = new DistributedLock({ driver })
+  return {
+    turn: (number, hold) => lock.withLock(`bench:${subject}:${number}`, hold, { blockingTimeoutSeconds: 60 }),
+    async end() {
+      await lock.close()
+      await driver.close()
+    },
+  }
 }
 
 function tellLoad() {
