@@ -121,9 +121,10 @@ export class Listening {
   }
 
   #heardOfTheft(payload: string): void {
-    const { lost, by } = JSON.parse(payload) as { lost: readonly string[]; by: string }
-    for (const claimId of lost) {
-      for (const listener of [...this.#listeners]) listener.lost(claimId, new StoreError(`it was stolen by ${by}`))
+    const theft = theftIn(payload)
+    for (const claimId of theft?.lost ?? []) {
+      for (const listener of [...this.#listeners])
+        listener.lost(claimId, new StoreError(`it was stolen by ${theft?.by}`))
     }
   }
 
@@ -159,6 +160,16 @@ function isEvent(event: unknown): event is Event {
   if (!Array.isArray(event) || typeof event[1] !== 'string') return false
   if (event[0] === 'wake') return typeof event[2] === 'string'
   return event[0] === 'granted' && [2, 3, 4].every((place) => Number.isFinite(event[place]))
+}
+
+/** As above: undefined for what is not of `holdfast_steal`. */
+function theftIn(payload: string): { readonly lost: readonly string[]; readonly by: string } | undefined {
+  try {
+    const { lost, by } = JSON.parse(payload) as { lost?: unknown; by?: unknown }
+    return Array.isArray(lost) ? { lost, by: String(by) } : undefined
+  } catch {
+    return undefined
+  }
 }
 
 /** Where `holdfast_steal` tells who has lost a lease. */
