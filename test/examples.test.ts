@@ -75,6 +75,23 @@ const said: Record<string, string[]> = {
     'ann: 429, r=0, told when to come again',
     'bob: 200, r=2',
   ],
+  'several-locks': [
+    '40 transfers done: ann 60, ben 140',
+    'the first: done',
+    'the second: waits for account:ann, which bank-1 holds; waits for account:ben, which bank-1 holds',
+  ],
+  'read-write-lock': [
+    'ann reads "Harbours", 2 inside',
+    'ben reads "Harbours", 2 inside',
+    'written',
+    'cem reads "Harbours and piers", 1 inside',
+    'refused: true',
+  ],
+  semaphore: [
+    '6 exports done, at most 3 permits out at once',
+    'another one meanwhile: false, held: true',
+    'released: true, and again: false',
+  ],
   abort: ['gave up: the user has gone, long before 60 s: true', 'stopped: the lease was lost: true, still held: false'],
 }
 

@@ -23,6 +23,7 @@ const stores: [name: string, url: () => string][] = [
   ['sqlite', () => `sqlite:${join(folder.path, `${randomUUID()}.db`)}`],
   ['redis', () => inject('servers').redis?.[0] ?? ''],
   ['postgres', () => inject('servers').postgres ?? ''],
+  ['postgres-advisory', () => (inject('servers').postgres ?? '').replace(/^postgres(ql)?:/, 'postgres+advisory:')],
 ]
 
 const LONG = { blockingTimeoutSeconds: 60 }

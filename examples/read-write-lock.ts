@@ -1,0 +1,36 @@
+// A page that many read and few change. Readers are in together; the writer comes in when those who were there before it are gone, and readers that come later stand behind it.
+import { setTimeout as sleep } from 'node:timers/promises'
+import { DeadlockError, ReadWriteLock } from 'holdfast'
+
+await using pages = new ReadWriteLock({ url: 'memory:pages' })
+
+let title = 'Harbours'
+let readers = 0
+
+async function read(who: string): Promise<void> {
+  await pages.withRead('page:7', async () => {
+    readers += 1
+    await sleep(20)
+    console.log(`${who} reads "${title}", ${readers} inside`)
+  })
+}
+
+async function rename(to: string): Promise<void> {
+  await pages.withWrite('page:7', async () => {
+    readers = 0
+    title = to
+    console.log('written')
+  })
+}
+
+const early = [read('ann'), read('ben')]
+await sleep(5) // so that they are inside
+const change = rename('Harbours and piers')
+await sleep(5) // so that it stands in the queue
+await Promise.all([...early, change, read('cem')])
+
+// A reader cannot become a writer: it would wait for itself.
+await pages.withRead('page:7', async () => {
+  const error = await rename('never').catch((reason: unknown) => reason)
+  console.log(`refused: ${error instanceof DeadlockError}`)
+})

@@ -1,0 +1,42 @@
+// Transfers between accounts, each of which needs two locks. Taken together they cannot deadlock, whatever their order. Taken one inside the other they can, and then the younger
+// one is told who waits for whom.
+import { setTimeout as sleep } from 'node:timers/promises'
+import { DeadlockError, DistributedLock } from 'holdfast'
+
+await using lock = new DistributedLock({ url: 'memory:bank', holderId: 'bank-1', deadlockAfterSeconds: 0.1 })
+
+const balances = new Map([
+  ['ann', 100],
+  ['ben', 100],
+])
+
+function book(from: string, to: string, amount: number): void {
+  balances.set(from, (balances.get(from) ?? 0) - amount)
+  balances.set(to, (balances.get(to) ?? 0) + amount)
+}
+
+async function transfer(from: string, to: string, amount: number): Promise<void> {
+  await lock.withLocks([`account:${from}`, `account:${to}`], async () => book(from, to, amount))
+}
+
+const there = Array.from({ length: 20 }, () => transfer('ann', 'ben', 3))
+const back = Array.from({ length: 20 }, () => transfer('ben', 'ann', 1))
+await Promise.all([...there, ...back])
+console.log(`40 transfers done: ann ${balances.get('ann')}, ben ${balances.get('ben')}`)
+
+async function carelessTransfer(from: string, to: string): Promise<string> {
+  try {
+    return await lock.withLock(`account:${from}`, async () => {
+      await sleep(20) // long enough for the other one to begin
+      return lock.withLock(`account:${to}`, async () => 'done')
+    })
+  } catch (error) {
+    if (!(error instanceof DeadlockError)) throw error
+    return error.cycle.map(({ lockName, heldBy }) => `waits for ${lockName}, which ${heldBy} holds`).join('; ')
+  }
+}
+
+const first = carelessTransfer('ann', 'ben')
+await sleep(5) // so that the second is the younger one
+const second = carelessTransfer('ben', 'ann')
+console.log(`the first: ${await first}\nthe second: ${await second}`)

@@ -1,0 +1,100 @@
+/** One turn of one process. Times are of the machine's monotonic clock, in ms. */
+export interface Turn {
+  kind: 'read' | 'write' | 'permits' | 'several'
+  names: string[]
+  permits: number
+  askedMs: number
+  /** Since when it is known to stand in the queue; null if it was granted at once. */
+  queuedMs: number | null
+  beganMs: number
+  endedMs: number
+}
+
+/** Pairs of turns that were inside at the same time although one of them is exclusive. */
+export function overlaps(turns: readonly Turn[]): [Turn, Turn][] {
+  const found: [Turn, Turn][] = []
+  for (const group of byName(turns).values()) {
+    let inside: Turn[] = []
+    for (const turn of group.toSorted((a, b) => a.beganMs - b.beganMs)) {
+      inside = inside.filter((other) => other.endedMs > turn.beganMs)
+      for (const other of inside) if (turn.kind !== 'read' || other.kind !== 'read') found.push([other, turn])
+      inside.push(turn)
+    }
+  }
+  return found
+}
+
+/** Writers that stood in the queue, and who came after that and was inside before them. */
+export function overtaken(turns: readonly Turn[]): [writer: Turn, by: Turn][] {
+  const byAsked = turns.toSorted((a, b) => a.askedMs - b.askedMs)
+  return turns
+    .filter((turn): turn is Turn & { queuedMs: number } => turn.kind === 'write' && turn.queuedMs !== null)
+    .flatMap((writer) => {
+      const found: [Turn, Turn][] = []
+      for (let at = firstAfter(byAsked, writer.queuedMs); at < byAsked.length; at += 1) {
+        const other = byAsked[at] as Turn
+        if (other.askedMs >= writer.beganMs) break
+        if (other.beganMs < writer.beganMs) found.push([writer, other])
+      }
+      return found
+    })
+}
+
+/** The most permits that were out at once. */
+export const mostOut = (turns: readonly Turn[]): number => Math.max(0, ...levels(turns).map(({ out }) => out))
+
+/** How long it took, each time, until permits that were free for whoever waited were taken. */
+export function idleMs(turns: readonly Turn[], limit: number): number[] {
+  const widest = Math.max(...turns.map(({ permits }) => permits))
+  const found: number[] = []
+  let sinceMs: number | undefined
+  for (const { atMs, out, waiting } of levels(turns)) {
+    const isIdle = out + widest <= limit && waiting > 0
+    if (isIdle) sinceMs ??= atMs
+    else if (sinceMs !== undefined) {
+      found.push(atMs - sinceMs)
+      sinceMs = undefined
+    }
+  }
+  return found.sort((a, b) => a - b)
+}
+
+/** What is out, and how many wait, after every change. Who was granted at once has not waited. */
+function levels(turns: readonly Turn[]): { atMs: number; out: number; waiting: number }[] {
+  const changes = turns.flatMap(({ queuedMs, beganMs, endedMs, permits }) => [
+    ...(queuedMs === null ? [] : [{ atMs: queuedMs, permits: 0, waits: 1 }]),
+    { atMs: beganMs, permits, waits: queuedMs === null ? 0 : -1 },
+    { atMs: endedMs, permits: -permits, waits: 0 },
+  ])
+  let [out, waiting] = [0, 0]
+  // At the same moment, what ends comes first.
+  return changes
+    .sort((a, b) => a.atMs - b.atMs || a.permits - b.permits)
+    .map(({ atMs, permits, waits }) => {
+      out += permits
+      waiting += waits
+      return { atMs, out, waiting }
+    })
+}
+
+function byName(turns: readonly Turn[]): Map<string, Turn[]> {
+  const groups = new Map<string, Turn[]>()
+  for (const turn of turns) {
+    for (const name of turn.names) {
+      const group = groups.get(name)
+      if (group === undefined) groups.set(name, [turn])
+      else group.push(turn)
+    }
+  }
+  return groups
+}
+
+function firstAfter(byAsked: readonly Turn[], ms: number): number {
+  let [low, high] = [0, byAsked.length]
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if ((byAsked[middle] as Turn).askedMs > ms) high = middle
+    else low = middle + 1
+  }
+  return low
+}
