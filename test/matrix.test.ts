@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { describe, it } from 'vitest'
 import type { Capabilities } from '../src/core/driver.ts'
+import { DistributedLock, LeaderElection, ReadWriteLock, Semaphore } from '../src/index.ts'
 import { driverConformance, type TestRunner } from '../src/testing/index.ts'
 
 const root = new URL('../', import.meta.url)
@@ -51,6 +52,17 @@ describe('the conformance suite', () => {
   it('still asks something of a driver that can do nothing but exclude', () => {
     const { titles, skips } = registered(NONE)
     assert.ok(titles.length - skips.length > 100)
+  })
+
+  it('takes every primitive that can act as a mutex through the mutex group, in every form', () => {
+    const titles = registered(ALL).titles.join('\n')
+    const forms = [DistributedLock, ReadWriteLock, Semaphore, LeaderElection].flatMap(({ name, prototype }) =>
+      Object.getOwnPropertyNames(prototype)
+        .filter((method) => /^(acquire|hold(?!erId)|with|campaign)/.test(method) && !method.endsWith('Read'))
+        .map((method) => `${name}.${method}`),
+    )
+    assert.ok(forms.length >= 11, `${forms}`)
+    for (const form of forms) assert.match(titles, new RegExp(`mutex by ${form}: exclusion`))
   })
 
   it('names every safety rule that a driver or the core can break', () => {

@@ -1,7 +1,7 @@
 import type { Agenda, AgendaEntry, Task } from './agenda.ts'
 import { backoffMs } from './backoff.ts'
 import type { Clock } from './clock.ts'
-import { circleKey, circleToLeave, deadlockError, type Seen } from './deadlock.ts'
+import { type Blocked, blockedClaims, circleKey, circleToLeave, deadlockError } from './deadlock.ts'
 import { HoldfastError } from './errors.ts'
 import { DEADLOCK_PAGE_SIZE, DEADLOCK_PAGES } from './limits.ts'
 import type { Link } from './link.ts'
@@ -18,14 +18,14 @@ export interface DeadlockWatchParts {
 /**
  * Looks whether the claims of an instance that have waited for some time wait in a circle, and ends the one whose turn it is to give up.
  *
- * A look reads the store's leases and waiters, a bounded number of pages of them. All claims of the instance that are due share it, there is one at a time, and each
- * claim comes back later and later: a claim that waits long costs next to nothing.
+ * A look reads the store's leases and waiters, a bounded number of pages of them. There is one at a time, all claims of the instance share it, and each claim comes
+ * back later and later: a claim that waits long costs next to nothing, and a thousand cost no more than two looks a second.
  */
 export class DeadlockWatch {
   readonly #parts: DeadlockWatchParts
   readonly #afterMs: number
   readonly #watched = new Map<PendingClaim, WatchedClaim>()
-  #looking: Promise<Seen> | undefined
+  #last: Look | undefined
 
   constructor(parts: DeadlockWatchParts, afterMs: number) {
     this.#parts = parts
@@ -33,7 +33,7 @@ export class DeadlockWatch {
   }
 
   watch(pending: PendingClaim): void {
-    const watched = new WatchedClaim(this.#parts, pending, () => this.#look())
+    const watched = new WatchedClaim(this.#parts, pending, (afterMs) => this.#look(afterMs))
     this.#watched.set(pending, watched)
     watched.lookIn(this.#afterMs)
   }
@@ -42,15 +42,31 @@ export class DeadlockWatch {
     const watched = this.#watched.get(pending)
     if (watched === undefined) return
     this.#watched.delete(pending)
+    if (this.#watched.size === 0) this.#last = undefined
     watched.end()
   }
 
-  #look(): Promise<Seen> {
-    this.#looking ??= readStore(this.#parts.link).finally(() => {
-      this.#looking = undefined
-    })
-    return this.#looking
+  /** One that began after this moment, or, if nothing is said, lately enough to show all that a claim that is due can be in. */
+  #look(afterMs?: number): Promise<readonly Blocked[]> {
+    const nowMs = this.#parts.clock.now().monotonicMs
+    // The youngest of a circle has waited for `afterMs`, so half of that ago all of them did.
+    const leastMs = afterMs ?? nowMs - Math.min(this.#afterMs / 2, FRESH_MS)
+    const last = this.#last
+    if (last !== undefined && (last.underWay || last.beganMs > leastMs)) return last.blocked
+    const look: Look = { beganMs: nowMs, underWay: true, blocked: readStore(this.#parts.link) }
+    const over = (): void => {
+      look.underWay = false
+    }
+    look.blocked.then(over, over)
+    this.#last = look
+    return look.blocked
   }
+}
+
+interface Look {
+  readonly beganMs: number
+  underWay: boolean
+  readonly blocked: Promise<readonly Blocked[]>
 }
 
 class WatchedClaim implements Task {
@@ -58,14 +74,18 @@ class WatchedClaim implements Task {
   onAgenda: AgendaEntry | undefined
   readonly #parts: DeadlockWatchParts
   readonly #pending: PendingClaim
-  readonly #look: () => Promise<Seen>
+  readonly #look: (afterMs?: number) => Promise<readonly Blocked[]>
   #dueMs = Number.POSITIVE_INFINITY
   #tries = 0
-  /** What the look before has found. */
-  #found: string | undefined
+  /** What the look before has found, and when that was over. */
+  #found: { readonly circle: string; readonly atMs: number } | undefined
   #ended = false
 
-  constructor(parts: DeadlockWatchParts, pending: PendingClaim, look: () => Promise<Seen>) {
+  constructor(
+    parts: DeadlockWatchParts,
+    pending: PendingClaim,
+    look: (afterMs?: number) => Promise<readonly Blocked[]>,
+  ) {
     this.#parts = parts
     this.#pending = pending
     this.#look = look
@@ -86,8 +106,8 @@ class WatchedClaim implements Task {
       return
     }
     this.#dueMs = Number.POSITIVE_INFINITY
-    this.#look().then(
-      (seen) => this.#judge(seen),
+    this.#look(this.#found?.atMs).then(
+      (blocked) => this.#judge(blocked),
       (error: unknown) => {
         // A store that does not answer is the claim's own to tell of.
         if (!(error instanceof HoldfastError)) throw error
@@ -101,21 +121,21 @@ class WatchedClaim implements Task {
     this.#parts.agenda.clear(this)
   }
 
-  #judge(seen: Seen): void {
+  #judge(blocked: readonly Blocked[]): void {
     if (this.#ended) return
-    const circle = circleToLeave(seen, this.#pending.claim.claimId)
+    const circle = circleToLeave(blocked, this.#pending.claim.claimId)
     if (circle === undefined) {
       this.#found = undefined
       this.#lookLater()
       return
     }
     // Pages are read one after the other, so a circle may be put together from different moments. What is seen twice was there in between, all of it at once.
-    const found = circleKey(circle)
-    if (found === this.#found) {
+    const key = circleKey(circle)
+    if (key === this.#found?.circle) {
       this.#pending.giveUp(deadlockError(circle))
       return
     }
-    this.#found = found
+    this.#found = { circle: key, atMs: this.#parts.clock.now().monotonicMs }
     this.lookIn(CONFIRM_MS)
   }
 
@@ -125,7 +145,8 @@ class WatchedClaim implements Task {
   }
 }
 
-async function readStore(link: Link): Promise<Seen> {
+/** What it has found is worked out once, for all who look. */
+async function readStore(link: Link): Promise<readonly Blocked[]> {
   const leases = []
   const waiters = []
   let after: string | undefined
@@ -136,9 +157,11 @@ async function readStore(link: Link): Promise<Seen> {
     after = page.next
     if (after === undefined) break
   }
-  return { leases, waiters }
+  return blockedClaims({ leases, waiters })
 }
 
+/** Looks that are not older than this are shared. */
+const FRESH_MS = 500
 const GRID_MS = 100
 const CONFIRM_MS = 100
 const AGAIN = { firstMs: 1_000, mostMs: 30_000 }

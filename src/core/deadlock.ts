@@ -18,10 +18,8 @@ export interface Blocked {
  * Of all the claims that wait for each other it is the youngest: everybody who looks comes to the same one, and what is lost is the work of whoever came
  * last. A claim that merely waits behind a circle is not in it.
  */
-export function circleToLeave(seen: Seen, claimId: string): readonly Blocked[] | undefined {
-  const own = seen.waiters.find((waiter) => waiter.claimId === claimId)
-  if (own === undefined) return undefined
-  const blocked = blockedClaims(seen)
+export function circleToLeave(blocked: readonly Blocked[], claimId: string): readonly Blocked[] | undefined {
+  if (!blocked.some(({ waiter }) => waiter.claimId === claimId)) return undefined
   const ownChain = chainIdOf(claimId)
   const after = reached(blocked, ownChain, ({ waiter, by }) => [chainIdOf(waiter.claimId), chainIdOf(by.claimId)])
   const before = reached(blocked, ownChain, ({ waiter, by }) => [chainIdOf(by.claimId), chainIdOf(waiter.claimId)])
@@ -55,7 +53,7 @@ export function deadlockError(circle: readonly Blocked[]): DeadlockError {
  * A chain that waits for nothing goes on, and will give back what it holds. So does one whose claims can all be granted once such leases are gone; and so
  * on, until nothing changes. What is left waits for what is left: that one of several permits is held in a circle does no harm if another comes free.
  */
-function blockedClaims({ leases, waiters }: Seen): Blocked[] {
+export function blockedClaims({ leases, waiters }: Seen): readonly Blocked[] {
   const leasesOn = groupBy(leases, ({ lockName }) => lockName)
   const queues = groupBy(waiters, ({ lockName }) => lockName)
   const waitsOf = groupBy(waiters, ({ claimId }) => chainIdOf(claimId))
