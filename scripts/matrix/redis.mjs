@@ -34,7 +34,7 @@ const CONFORMANCE = ['redis.test', 'redis-cluster.test', 'redlock.test'].map((ea
 const THROUGH_CLIENTS = ['redis.test', 'redis-clients', 'redis-cluster', 'redis-replication', 'redlock.test'].map(
   (each) => `test/drivers/${each}`,
 )
-const CLUSTER = { HOLDFAST_TEST_SERVERS: 'cluster' }
+const SERVERS = { HOLDFAST_TEST_SERVERS: 'redis,cluster' }
 
 /** @returns {import('../matrix.mjs').Row[]} */
 export const redisRows = () => [...servers.map(serverRow), ...clients.map(clientRow)]
@@ -45,7 +45,7 @@ const serverRow = (server) => ({
   async runs() {
     const folder = await unpackedServer(server)
     const path = `${folder}${delimiter}${process.env['PATH']}`
-    const env = { ...CLUSTER, PATH: path }
+    const env = { ...SERVERS, PATH: path }
     const version = await versionOf(join(folder, 'redis-server'))
     return [runOf('ioredis 6, redis 6', version, version.startsWith('Redis 6.0') ? CONFORMANCE : ON_SERVERS, env)]
   },
@@ -58,7 +58,7 @@ const clientRow = ({ name, is }) => ({
     const [bare = is] = is.split('@')
     const folder = join(await installed(is.replace('@', '-'), is), 'node_modules', bare)
     const { version } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'))
-    const env = { ...CLUSTER, HOLDFAST_TEST_CLIENT: `${name}=${folder}` }
+    const env = { ...SERVERS, HOLDFAST_TEST_CLIENT: `${name}=${folder}` }
     return [runOf(`${bare} ${version}`, await versionOf('redis-server'), THROUGH_CLIENTS, env)]
   },
 })
