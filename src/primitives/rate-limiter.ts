@@ -1,11 +1,18 @@
 import { checkSignal, checkWhole, waitMsFrom } from '../core/arguments.ts'
 import { type Clock, type Instant, systemClock } from '../core/clock.ts'
-import type { RateAnswer, RateLimit, RateRequest } from '../core/driver.ts'
+import type { RateAnswer, RateRequest } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, RateLimitedError } from '../core/errors.ts'
 import type { Holder } from '../core/holder.ts'
 import { checkLockName } from '../core/names.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
-import { foreseen, limitsFrom, type RateLimitOptions, type RateLimitResult, resultFrom } from './rate-limits.ts'
+import {
+  foreseen,
+  type Limit,
+  limitsFrom,
+  type RateLimitOptions,
+  type RateLimitResult,
+  resultFrom,
+} from './rate-limits.ts'
 import { RateMemory } from './rate-memory.ts'
 import { checkShare, type LocalShareOptions, LocalShares } from './rate-share.ts'
 import { RateWaiting } from './rate-waiting.ts'
@@ -41,7 +48,7 @@ export interface RateWaitOptions extends ConsumeOptions {
 export class RateLimiter implements AsyncDisposable {
   readonly #instance: Instance
   readonly #clock: Clock
-  readonly #limits: readonly RateLimit[]
+  readonly #limits: readonly Limit[]
   readonly #mostCost: number
   readonly #memory: RateMemory
   readonly #shares: LocalShares | undefined
@@ -158,8 +165,8 @@ export class RateLimiter implements AsyncDisposable {
   }
 
   /** `sent`: when the store was asked; now, if it was asked in this process. */
-  #received({ name, cost, limits }: RateRequest, answer: RateAnswer, sent?: Instant): RateLimitResult {
-    const result = resultFrom(answer, limits)
+  #received({ name, cost }: RateRequest, answer: RateAnswer, sent?: Instant): RateLimitResult {
+    const result = resultFrom(answer, this.#limits)
     if (!result.allowed) this.#memory.note(name, cost, sent ?? this.#clock.now(), result)
     return result
   }

@@ -38,8 +38,16 @@ export interface RateLimitResult {
   readonly limits: readonly LimitStanding[]
 }
 
+/** A limit as drivers take it, and what is asked of it with every call. */
+export interface Limit extends RateLimit {
+  /** How long one unit takes to come back. */
+  readonly spacingMs: number
+  /** How long all of them do. */
+  readonly fullMs: number
+}
+
 /** Checks them, and puts them as drivers take them. */
-export function limitsFrom(options: unknown): readonly RateLimit[] {
+export function limitsFrom(options: unknown): readonly Limit[] {
   const list: readonly unknown[] = Array.isArray(options) ? options : [options]
   if (list.length === 0 || list.length > MAX_RATE_LIMITS) {
     throw new InvalidArgumentError('limits', options, `one limit, or a list of 1 to ${MAX_RATE_LIMITS}`)
@@ -47,7 +55,7 @@ export function limitsFrom(options: unknown): readonly RateLimit[] {
   return list.map((each, index) => limitFrom(Array.isArray(options) ? `limits[${index}]` : 'limits', each))
 }
 
-function limitFrom(argument: string, options: unknown): RateLimit {
+function limitFrom(argument: string, options: unknown): Limit {
   if (typeof options !== 'object' || options === null) {
     throw new InvalidArgumentError(argument, options, 'an object with limit and periodSeconds')
   }
@@ -59,23 +67,21 @@ function limitFrom(argument: string, options: unknown): RateLimit {
     const rule = `a number of seconds from 0.001 to ${MAX_TTL_MS / 1_000}`
     throw new InvalidArgumentError(`${argument}.periodSeconds`, periodSeconds, rule)
   }
-  const rate = { limit: limit as number, periodMs, burst: burst as number }
+  const spacingMs = periodMs / (limit as number)
+  const fullMs = spacingMs * (burst as number)
   // So long the store remembers it.
-  if (fullMs(rate) > MAX_TTL_MS) {
+  if (fullMs > MAX_TTL_MS) {
     throw new InvalidArgumentError(`${argument}.burst`, burst, 'one that comes back within a year at this limit')
   }
-  return rate
+  return { limit: limit as number, periodMs, burst: burst as number, spacingMs, fullMs }
 }
 
 const MOST_UNITS = 1_000_000_000
 
-const spacingMs = ({ limit, periodMs }: RateLimit): number => periodMs / limit
-const fullMs = (limit: RateLimit): number => spacingMs(limit) * limit.burst
-
-export function resultFrom(answer: RateAnswer, limits: readonly RateLimit[]): RateLimitResult {
-  const standings: LimitStanding[] = []
+export function resultFrom(answer: RateAnswer, limits: readonly Limit[]): RateLimitResult {
+  const standings = new Array<LimitStanding>(limits.length)
   for (let at = 0; at < limits.length; at += 1) {
-    standings.push(standing(limits[at] as RateLimit, answer.usedMs[at] as number))
+    standings[at] = standing(limits[at] as Limit, answer.usedMs[at] as number)
   }
   return {
     allowed: answer.allowed,
@@ -86,19 +92,18 @@ export function resultFrom(answer: RateAnswer, limits: readonly RateLimit[]): Ra
   }
 }
 
-function standing(limit: RateLimit, usedMs: number): LimitStanding {
-  const [spacing, full] = [spacingMs(limit), fullMs(limit)]
+function standing({ burst, spacingMs, fullMs }: Limit, usedMs: number): LimitStanding {
   // A thousandth of a unit: fractions do not come out even.
-  const remaining = Math.max(0, Math.floor((full - usedMs) / spacing + 0.001))
-  const nextMs = remaining >= limit.burst ? 0 : Math.max(0, usedMs + spacing * (remaining + 1) - full)
+  const remaining = Math.max(0, Math.floor((fullMs - usedMs) / spacingMs + 0.001))
+  const nextMs = remaining >= burst ? 0 : Math.max(0, usedMs + spacingMs * (remaining + 1) - fullMs)
   return { remaining, nextAfterSeconds: nextMs / 1_000, resetAfterSeconds: usedMs / 1_000 }
 }
 
 /** What `consume` would say, from a look at what has been taken. */
-export function foreseen(answer: RateAnswer, cost: number, limits: readonly RateLimit[]): RateLimitResult {
+export function foreseen(answer: RateAnswer, cost: number, limits: readonly Limit[]): RateLimitResult {
   const retryAfterMs = Math.max(
     0,
-    ...limits.map((limit, at) => (answer.usedMs[at] ?? 0) + spacingMs(limit) * cost - fullMs(limit)),
+    ...limits.map(({ spacingMs, fullMs }, at) => (answer.usedMs[at] ?? 0) + spacingMs * cost - fullMs),
   )
   const allowed = answer.remaining >= cost
   return { ...resultFrom(answer, limits), allowed, retryAfterSeconds: allowed ? 0 : retryAfterMs / 1_000 }

@@ -104,13 +104,14 @@ export function consumeStep(request: RateRequest, arrivalsMs: number[], nowMs: n
 }
 
 function step({ stepsMs, fullsMs }: Policy, most: number, arrivalsMs: number[], nowMs: number): Taken {
-  const usedMs: number[] = []
+  // Of its length from the beginning: a list that grows takes room for many, and this is made with every call.
+  const usedMs = new Array<number>(stepsMs.length)
   let count = most
   for (let at = 0; at < stepsMs.length; at += 1) {
     const fullMs = fullsMs[at] as number
     // Further ahead than full can only be a clock that was set back, or limits that were changed: it counts as full.
     const aheadMs = Math.min(Math.max((arrivalsMs[at] ?? 0) - nowMs, 0), fullMs)
-    usedMs.push(aheadMs)
+    usedMs[at] = aheadMs
     count = Math.min(count, Math.floor((fullMs - aheadMs) / (stepsMs[at] as number)))
   }
   if (count === 0) return { count, usedMs }

@@ -13,15 +13,21 @@ export function createRates(clock: Clock): Rates {
 
   function consume(requests: readonly RateRequest[]): RateAnswer[] {
     const now = nowMs()
-    return requests.map((request) => {
+    const answers = new Array<RateAnswer>(requests.length)
+    for (let at = 0; at < requests.length; at += 1) {
+      const request = requests[at] as RateRequest
       const known = rates.get(request.name)
-      if (known !== undefined) return consumeStep(request, known, now)
-      const arrivalsMs: number[] = []
-      const answer = consumeStep(request, arrivalsMs, now)
-      if (arrivalsMs.length > 0) rates.set(request.name, arrivalsMs)
-      if (sweeping === undefined) sweepLater(SWEEP_EVERY_MS)
-      return answer
-    })
+      answers[at] = known === undefined ? consumeFresh(request, now) : consumeStep(request, known, now)
+    }
+    return answers
+  }
+
+  function consumeFresh(request: RateRequest, now: number): RateAnswer {
+    const arrivalsMs: number[] = []
+    const answer = consumeStep(request, arrivalsMs, now)
+    if (arrivalsMs.length > 0) rates.set(request.name, arrivalsMs)
+    if (sweeping === undefined) sweepLater(SWEEP_EVERY_MS)
+    return answer
   }
 
   function sweepLater(ms: number): void {
