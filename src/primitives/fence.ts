@@ -15,7 +15,7 @@ export class Fence implements FencingGuard {
   readonly #largest = new Map<string, number>()
   readonly #maxResources: number
 
-  /** `maxResources`: 100,000 if not said, about 15 MB. Throws `InvalidArgumentError`. */
+  /** `maxResources`: 100,000 if not said, about 11 MB with short names. Throws `InvalidArgumentError`. */
   constructor({ maxResources = 100_000 }: { maxResources?: number } = {}) {
     this.#maxResources = checkWhole('maxResources', maxResources, 1, 10_000_000)
   }

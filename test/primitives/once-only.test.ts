@@ -81,12 +81,12 @@ describe('once', () => {
   it('a result is kept for its period, from the end of the run, and beyond the closing of its instance', async () => {
     const store = createMemoryStore()
     const first = jobsOn({ driver: memoryDriver({ store }) })
-    expect(await first.once('key', () => 1, { forSeconds: 0.3 })).toBe(1)
+    expect(await first.once('key', () => 1, { forSeconds: 1.5 })).toBe(1)
     await first.close()
     const second = jobsOn({ driver: memoryDriver({ store }) })
-    expect(await second.once('key', () => 2, { forSeconds: 0.3 })).toBe(1)
-    await sleep(350) // the period
-    expect(await second.once('key', () => 2, { forSeconds: 0.3 })).toBe(2)
+    expect(await second.once('key', () => 2, { forSeconds: 1.5 })).toBe(1)
+    await sleep(1_550) // the period
+    expect(await second.once('key', () => 2, { forSeconds: 1.5 })).toBe(2)
   })
 
   it('nothing is a result, too', async () => {
