@@ -21,7 +21,7 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Serv
   return startOn(await makeData('initdb', args), options)
 }
 
-/** A streaming replica that can be read from, and promoted (`SELECT pg_promote()`). It reaches its primary by this port, a proxy's perhaps. */
+/** A streaming replica that can be read from, and promoted (`SELECT pg_promote()`). With the setting `primary_conninfo` it reaches its primary another way. */
 export async function startPostgresReplica(primaryPort: number, options: PostgresOptions = {}): Promise<Server> {
   const primary = ['-h', '127.0.0.1', '-p', String(primaryPort), '-U', 'postgres']
   const args = [...primary, '-X', 'stream', '--checkpoint=fast', '--no-sync', '--write-recovery-conf']
