@@ -48,5 +48,5 @@ const UNSTORABLE = /[%\0]|[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF]
 const HASHED = '%#'
 const CUT_OFF = '%…'
 
-/** In code units: even if every one takes three bytes, it fits into a lease's metadata. */
-const MOST_KEPT = 4_800
+/** In code units: even if JSON takes six bytes for every one of them, it fits into a lease's metadata. */
+const MOST_KEPT = 2_400
