@@ -1,3 +1,4 @@
+import { InvalidArgumentError } from '../../core/errors.ts'
 import { checkLockName } from '../../core/names.ts'
 import { advisoryKey } from './postgres-advisory-key.ts'
 import { advisoryStatements } from './postgres-advisory-statements.ts'
@@ -12,16 +13,22 @@ export interface LockInTransactionOptions {
 
 /**
  * Takes a lock in the caller's own open transaction. Its commit or rollback gives it back, and nothing else does. True: it is held. False: it is held by
- * another, and `wait` was false. Everything else that fails is the client's own error.
+ * another, and `wait` was false. Rejects with `InvalidArgumentError` if there is no transaction open, as with a pool or before `BEGIN`: the lock would be
+ * free again at once. Everything else that fails is the client's own error.
  *
  * It excludes, and is excluded by, the postgres-advisory driver's leases on the same name. It works behind a pooler in transaction mode.
  */
 export async function lockInTransaction(
   transaction: PostgresTransaction,
   lockName: string,
-  { shared = false, wait = true }: LockInTransactionOptions = {},
+  options: LockInTransactionOptions = {},
 ): Promise<boolean> {
   checkLockName(lockName)
+  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  const { shared = false, wait = true } = options
+  for (const [name, value] of Object.entries({ shared, wait })) {
+    if (typeof value !== 'boolean') throw new InvalidArgumentError(name, value, 'true or false')
+  }
   const statement = wait ? advisoryStatements.lock_in_transaction : advisoryStatements.try_in_transaction
   const [row] = await queryIn(transaction, statement, [advisoryKey(lockName), String(shared)])
   return row?.['got'] === true

@@ -12,8 +12,40 @@ export type PostgresTransaction =
   | { raw(text: string, bindings: never): PromiseLike<unknown> }
   | { readonly _: { readonly session: { prepareQuery(query: never, ...options: never[]): object } } }
 
-/** One statement in the caller's transaction. Values are text; the statement says what they are. */
+/**
+ * One statement in the caller's transaction. Values are text; the statement says what they are. Rejects when there is no transaction open: what the statement
+ * locks would be free again by the time that the caller is told that it has it.
+ */
 export async function queryIn(
+  transaction: PostgresTransaction,
+  text: string,
+  values: readonly string[],
+): Promise<readonly Readonly<Record<string, unknown>>[]> {
+  if (isOutside(transaction)) throw new InvalidArgumentError('transaction', transaction, RULE)
+  const rows = await rowsIn(transaction, text, values)
+  // A client of pg knows of no transaction but the one that its last answer told of.
+  const { getTransactionStatus } = transaction as { getTransactionStatus?(): string | null }
+  if (typeof getTransactionStatus === 'function' && getTransactionStatus.call(transaction) === 'I') {
+    throw new InvalidArgumentError('transaction', transaction, `${RULE}: after BEGIN, and before COMMIT`)
+  }
+  return rows
+}
+
+const RULE = 'an open transaction of pg, postgres, Knex, Kysely, Drizzle or Prisma'
+
+/** What transactions are opened from, by what it has and they have not, or the other way round. */
+function isOutside(transaction: unknown): boolean {
+  if (transaction === null || (typeof transaction !== 'object' && typeof transaction !== 'function')) return true
+  const tx = transaction as Record<string, unknown>
+  const has = (name: string): boolean => typeof tx[name] === 'function'
+  if (has('$queryRawUnsafe')) return has('$connect')
+  if (has('executeQuery') || has('raw')) return tx['isTransaction'] !== true
+  if (has('unsafe')) return has('begin')
+  if (has('query')) return 'totalCount' in tx
+  return !has('rollback')
+}
+
+async function rowsIn(
   transaction: PostgresTransaction,
   text: string,
   values: readonly string[],
@@ -34,11 +66,7 @@ export async function queryIn(
     const query = drizzle.session.prepareQuery({ sql: text, params: [...values] }, undefined, undefined, false)
     return rowsOf(await query.execute())
   }
-  throw new InvalidArgumentError(
-    'transaction',
-    transaction,
-    'an open transaction of pg, postgres, Knex, Kysely, Drizzle or Prisma',
-  )
+  throw new InvalidArgumentError('transaction', transaction, RULE)
 }
 
 /** What Drizzle's own `execute` calls, whichever client is beneath it. */
