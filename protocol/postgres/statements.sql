@@ -43,8 +43,8 @@ FROM :"schema".holdfast_migrations
 SELECT pg_notify($1::text, $2::text)
 
 -- name: begin_migration
--- Many instances that start at once come one after the other.
-BEGIN;
+-- Many instances that start at once come one after the other. Whatever the default is, each has to see what those before it have made.
+BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT pg_advisory_xact_lock(7813544519228563562);
 
 -- name: use_schema

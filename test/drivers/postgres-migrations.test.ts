@@ -34,6 +34,16 @@ describe.concurrent('postgres: migrations', () => {
     assert.equal(grants.length, 1)
   })
 
+  it('50 that start at once come one after the other where transactions are SERIALIZABLE by default, too', async () => {
+    const options = '-c default_transaction_isolation=serializable'
+    const strict = new pg.Pool({ connectionString: server.url, max: 10, options })
+    const schema = unique()
+    const drivers = Array.from({ length: 50 }, () => postgresDriver({ client: strict, schema }))
+    const grants = (await Promise.all(drivers.map((driver) => grantOn(driver, 'one')))).filter(Boolean)
+    assert.equal(grants.length, 1)
+    await strict.end()
+  })
+
   it('every file may be run again', async () => {
     const schema = unique()
     await pool.query(migrationScript(schema))

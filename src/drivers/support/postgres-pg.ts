@@ -67,6 +67,8 @@ export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): 
         return dedicated(client, events, async () => client.release(true))
       }
       const client = new Client(options)
+      // Without the pool's own deadline for a query: each of ours has one, and one that stands in the server's queue must have none.
+      if (client.connectionParameters) client.connectionParameters.query_timeout = false
       hearErrors(client)
       await client.connect()
       return dedicated(client, events, () => client.end())
@@ -87,23 +89,24 @@ function hearErrors(emitter: Pick<PgPool, 'on'>): void {
 const heard = new WeakSet<object>()
 
 interface OwnClient extends PgClient {
+  readonly connectionParameters?: { query_timeout?: unknown }
   connect(): Promise<void>
   end(): Promise<void>
 }
 
-/** Everything on the one connection that there is, one statement after the other. */
+/** Everything on the one connection that there is, one statement after the other: between a BEGIN and its COMMIT comes nothing else of ours. */
 export function pgClientConnections(client: PgClient): PostgresConnections {
   hearErrors(client)
-  const inTurn = createLine()
+  const inTurn = lineOf(client)
   return {
     // Without names: a prepared statement would stay on the caller's connection.
-    query: (text, values) => ask(client, text, values),
+    query: (text, values) => inTurn(() => ask(client, text, values)),
     queryReadCommitted: (text, values) => inTurn(() => inReadCommitted(client, text, values)),
     // The connection goes on, so what was done on it has to be undone, and nothing else.
     async dedicate(events) {
       const undo = async (): Promise<void> => {
         const text = events.undo?.() ?? ''
-        if (text !== '') await client.query({ text, query_timeout: QUERY_MS })
+        if (text !== '') await inTurn(() => client.query({ text, query_timeout: QUERY_MS }))
       }
       return dedicated(client, events, undo, true)
     },
@@ -135,8 +138,7 @@ function dedicated(
   client.on('error', onError)
   client.on('end', onClosed)
   client.on('notification', onNotification)
-  // One after the other: a client of pg that is asked while it is busy complains.
-  const inTurn = createLine()
+  const inTurn = lineOf(client)
   return {
     query: (text, values, timeoutMs = QUERY_MS) => inTurn(() => ask(client, text, values, { timeoutMs })),
     async script(text) {
@@ -162,6 +164,15 @@ function dedicated(
 }
 
 const SCRIPT_MS = 120_000
+
+/** A client of pg that is asked while it is busy complains, and will refuse. So there is one line for each, however many drivers use it. */
+function lineOf(client: PgClient): ReturnType<typeof createLine> {
+  const line = lines.get(client) ?? createLine()
+  lines.set(client, line)
+  return line
+}
+
+const lines = new WeakMap<PgClient, ReturnType<typeof createLine>>()
 
 async function ask(
   client: Pick<PgClient, 'query'>,
