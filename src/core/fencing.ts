@@ -1,4 +1,5 @@
 import { InvalidArgumentError } from './errors.ts'
+import { isStorable } from './names.ts'
 
 /** A lease, a term, a run: whatever has a fencing token. Or the number itself. */
 export type Token = number | { readonly fencingToken: number }
@@ -19,5 +20,7 @@ export function tokenOf(token: Token): number {
 }
 
 export function checkResource(resource: unknown): asserts resource is string {
-  if (typeof resource !== 'string' || resource === '') throw new InvalidArgumentError('resource', resource, 'a text')
+  if (typeof resource !== 'string' || resource === '' || !isStorable(resource)) {
+    throw new InvalidArgumentError('resource', resource, 'a text without NUL and without lone surrogates')
+  }
 }

@@ -61,14 +61,23 @@ export interface PostgresAdvisoryDriverOptions {
 }
 
 /** Session-level advisory locks: no table, and a lease lasts exactly as long as its connection. Nothing is sent before the first call. */
-export function postgresAdvisoryDriver({ client, ...options }: PostgresAdvisoryDriverOptions): Driver {
-  const isOneConnection = typeof client === 'object' && 'connectionParameters' in client
-  return driverOn(connectionsOf(client), isOneConnection ? { ...options, maxWaitingConnections: 0 } : options)
+export function postgresAdvisoryDriver({ client, ...options } = {} as PostgresAdvisoryDriverOptions): Driver {
+  const connections = connectionsOf(client)
+  const isOneConnection = 'connectionParameters' in client
+  return driverOn(connections, isOneConnection ? { ...options, maxWaitingConnections: 0 } : options)
 }
 
 /** `postgres+advisory://…`, with all parameters that the client knows. */
 export async function openPostgresAdvisory(url: string): Promise<Driver> {
-  const { clientUrl } = postgresUrl(url)
+  const { clientUrl, options } = postgresUrl(url)
+  const [unused] = Object.keys(options)
+  if (unused !== undefined) {
+    throw new InvalidArgumentError(
+      'url',
+      `holdfast_${unused}`,
+      'without parameters that are for tables: there are none',
+    )
+  }
   return driverOn(await openConnections(clientUrl), {})
 }
 

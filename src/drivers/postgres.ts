@@ -71,7 +71,7 @@ export interface PostgresDriverOptions {
 }
 
 /** Leases in a table, through a client that the caller already has. Nothing is sent before the first call. */
-export function postgresDriver({ client, ...options }: PostgresDriverOptions): Driver {
+export function postgresDriver({ client, ...options } = {} as PostgresDriverOptions): Driver {
   return driverOn(connectionsOf(client), options)
 }
 
@@ -106,7 +106,7 @@ export async function migratePostgresUrl(url: string, schema?: string): Promise<
 
 function driverOn(connections: PostgresConnections, options: Omit<PostgresDriverOptions, 'client'>): Driver {
   const { schema = 'public', durability = 'crash-safe', migrate: migrates = true } = options
-  checkOptions(schema, durability)
+  checkOptions(durability, migrates)
   const statements = statementsFor(schema)
   const relaxed = String(durability === 'relaxed')
   const channel = `holdfast_${randomBytes(12).toString('hex')}`
@@ -248,11 +248,9 @@ const refArrays = (leases: readonly (LeaseRef | Renewal)[]): string[] => [
   numberArray(leases.map(({ fencingToken }) => fencingToken)),
 ]
 
-function checkOptions(schema: unknown, durability: unknown): void {
-  if (typeof schema !== 'string' || schema === '' || schema.includes('\0')) {
-    throw new InvalidArgumentError('schema', schema, 'the name of a schema')
-  }
+function checkOptions(durability: unknown, migrates: unknown): void {
   if (durability !== 'crash-safe' && durability !== 'relaxed') {
     throw new InvalidArgumentError('durability', durability, 'crash-safe or relaxed')
   }
+  if (typeof migrates !== 'boolean') throw new InvalidArgumentError('migrate', migrates, 'true or false')
 }

@@ -1,4 +1,5 @@
-import { StoreError } from '../../core/errors.ts'
+import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
+import { isStorable } from '../../core/names.ts'
 import type { PostgresConnections } from './postgres-client.ts'
 import { sqlState, storeErrorFrom } from './postgres-errors.ts'
 import { namedStatements, readProtocol } from './sql-file.ts'
@@ -18,9 +19,30 @@ export type StatementName =
 
 /** The statements for one schema. Quoting its name is all that is ever put into them. */
 export function statementsFor(schema: string): Readonly<Record<StatementName, string>> {
+  const known = statements.get(schema)
+  if (known !== undefined) return known
+  checkSchema(schema)
   const sql = readProtocol('postgres/statements.sql').replaceAll(':"schema"', () => quoteIdentifier(schema))
-  return namedStatements<StatementName>(withoutComments(sql))
+  const made = namedStatements<StatementName>(withoutComments(sql))
+  if (statements.size >= MOST_SCHEMAS) statements.clear()
+  statements.set(schema, made)
+  return made
 }
+
+/** A guard asks for them with every write. */
+const statements = new Map<string, Readonly<Record<StatementName, string>>>()
+const MOST_SCHEMAS = 100
+
+/** PostgreSQL would cut a longer name off, and then find the schema under the name that was asked for to be missing. */
+function checkSchema(schema: unknown): asserts schema is string {
+  const isName = typeof schema === 'string' && schema !== '' && isStorable(schema)
+  if (!isName || Buffer.byteLength(schema) > MOST_NAME_BYTES) {
+    const rule = `the name of a schema: 1 to ${MOST_NAME_BYTES} bytes, without NUL and without lone surrogates`
+    throw new InvalidArgumentError('schema', schema, rule)
+  }
+}
+
+const MOST_NAME_BYTES = 63
 
 /** What is sent with every call need not explain itself every time. */
 export const withoutComments = (sql: string): string => sql.replaceAll(/^--(?! name: ).*\n/gm, '')

@@ -14,6 +14,7 @@ export interface SqlQuery extends PromiseLike<readonly unknown[]> {
 }
 
 const QUERY_MS = 10_000
+const SCRIPT_MS = 120_000
 
 /** `reopen` makes another pool like it, where the pool is ours: one whose connections are half-open never answers again. */
 export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): PostgresConnections {
@@ -92,7 +93,7 @@ async function dedicate(
   return {
     query,
     async script(text) {
-      await sql.unsafe(text).simple()
+      await within(sql.unsafe(text).simple(), SCRIPT_MS)
     },
     serverPid,
     isCallers: false,
