@@ -1,6 +1,17 @@
+import { addAbortListener } from 'node:events'
+
 /** Who gives up when a signal is aborted. */
 export interface Abortable {
   aborted(): void
+}
+
+/**
+ * Calls back once when the signal is aborted, in that very step. Returns what ends the listening. Not by `addEventListener` alone: whoever listened before could stop the
+ * event, and a claim would wait on although its signal is aborted.
+ */
+export function onAbort(signal: AbortSignal, aborted: () => void): () => void {
+  const listening = addAbortListener(signal, aborted)
+  return () => listening[Symbol.dispose]()
 }
 
 /** One listener for each signal: a service's one shutdown signal may stand behind thousands of claims. */
@@ -15,8 +26,7 @@ export function watchAbort(signal: AbortSignal, watcher: Abortable): void {
     watched.delete(signal)
     for (const each of [...watchers]) each.aborted()
   }
-  watched.set(signal, { watchers, tell })
-  signal.addEventListener('abort', tell, { once: true })
+  watched.set(signal, { watchers, stop: onAbort(signal, tell) })
 }
 
 export function unwatchAbort(signal: AbortSignal, watcher: Abortable): void {
@@ -24,7 +34,7 @@ export function unwatchAbort(signal: AbortSignal, watcher: Abortable): void {
   known?.watchers.delete(watcher)
   if (known === undefined || known.watchers.size > 0) return
   watched.delete(signal)
-  signal.removeEventListener('abort', known.tell)
+  known.stop()
 }
 
-const watched = new WeakMap<AbortSignal, { readonly watchers: Set<Abortable>; readonly tell: () => void }>()
+const watched = new WeakMap<AbortSignal, { readonly watchers: Set<Abortable>; readonly stop: () => void }>()

@@ -1,3 +1,4 @@
+import { onAbort } from '../core/abort.ts'
 import { checkFunction, checkSignal, waitMsFrom } from '../core/arguments.ts'
 import { backoffMs } from '../core/backoff.ts'
 import type { Clock } from '../core/clock.ts'
@@ -55,7 +56,7 @@ export async function leadRepeatedly<Value>(
 
 async function leadOnce<Value>(term: HeldTerm<Value>, lead: Lead<Value>, signal: AbortSignal | undefined) {
   const stop = (): void => term.stop(new AbortedError(`leading "${term.name}"`, signal?.reason))
-  signal?.addEventListener('abort', stop)
+  const stopListening = signal && onAbort(signal, stop)
   let failed = false
   let error: unknown
   try {
@@ -65,7 +66,7 @@ async function leadOnce<Value>(term: HeldTerm<Value>, lead: Lead<Value>, signal:
     error = thrown
     failed = !isHowItStops(term, thrown)
   }
-  signal?.removeEventListener('abort', stop)
+  stopListening?.()
   const lost = !term.held && term.signal.reason instanceof LeaseLostError
   await term[Symbol.asyncDispose]()
   return { failed, error, lost }

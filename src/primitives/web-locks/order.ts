@@ -1,3 +1,4 @@
+import { onAbort } from '../../core/abort.ts'
 import { AbortedError } from '../../core/errors.ts'
 
 /**
@@ -23,9 +24,9 @@ export class RequestOrder {
           placed = done
         }),
       )
-      const aborted = (): void => reject(signal?.reason)
+      let stopListening: (() => void) | undefined
       const start = (): void => {
-        signal?.removeEventListener('abort', aborted)
+        stopListening?.()
         lane.busy += 1
         let told = false
         const once = (): void => {
@@ -54,7 +55,7 @@ export class RequestOrder {
         return
       }
       lane.waiting.push(start)
-      signal?.addEventListener('abort', aborted, { once: true })
+      stopListening = signal && onAbort(signal, () => reject(signal.reason))
     })
   }
 

@@ -10,6 +10,7 @@ import {
 } from '../../core/errors.ts'
 import type { ClaimRequest, Holder } from '../../core/holder.ts'
 import type { HeldLease } from '../../core/lease.ts'
+import { pause } from '../../core/pause.ts'
 import type { Random } from '../../core/random.ts'
 import type { Instance } from '../instance.ts'
 import type { Arguments, RequestOptions } from './arguments.ts'
@@ -34,15 +35,31 @@ export class Requests {
   /** Those that wait, in the order in which they were made: all that is known of them where the store has no queue. */
   readonly #pending = new Set<Omit<LockInfo, 'clientId'>>()
 
+  readonly #long = new Set<{ readonly lockName: string; readonly name: string }>()
+
   constructor(parts: RequestsParts) {
     this.#parts = parts
+  }
+
+  /** By lock name, those that are too long to be told by it, of whatever is under way or held. */
+  get longNames(): ReadonlyMap<string, string> {
+    return new Map([...this.#long].map(({ lockName, name }) => [lockName, name]))
   }
 
   get pending(): Iterable<Omit<LockInfo, 'clientId'>> {
     return this.#pending
   }
 
-  async run({ name, options, callback }: Arguments): Promise<unknown> {
+  run(request: Arguments): Promise<unknown> {
+    const { prefix } = this.#parts
+    const { name } = request
+    if (nameMetadata(prefix, name) === undefined) return this.#run(request)
+    const long = { lockName: lockNameOf(prefix, name), name }
+    this.#long.add(long)
+    return this.#run(request).finally(() => this.#long.delete(long))
+  }
+
+  async #run({ name, options, callback }: Arguments): Promise<unknown> {
     const { prefix } = this.#parts
     const { mode, ifAvailable, signal } = options
     const lockName = lockNameOf(prefix, name)
@@ -105,10 +122,7 @@ export class Requests {
       } catch (error) {
         if (waitMs === 0 || !(error instanceof StoreError) || !error.retryable) throw error
         watcher?.placed()
-        await new Promise<void>((resolve) => {
-          clock.setTimer(resolve, backoffMs(REOPEN, tries, random), true)
-          signal?.addEventListener('abort', () => resolve(), { once: true })
-        })
+        await pause(clock, backoffMs(REOPEN, tries, random), signal)
         signal?.throwIfAborted()
       }
     }

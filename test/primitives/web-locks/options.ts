@@ -234,6 +234,21 @@ export const signal: Section = (test) => {
     assert.deepEqual(order, ['first', 'third'])
   })
 
+  test('whoever heard of the abort before cannot keep it from the request', async ({ locks, name }) => {
+    const holding = hold(locks, name)
+    await holding.granted
+    const controller = new AbortController()
+    controller.signal.addEventListener('abort', (event) => event.stopImmediatePropagation())
+    const waiting = hold(locks, name, { signal: controller.signal })
+    await locks.query()
+    const behind = hold(locks, name, { signal: controller.signal }) // not in the store yet
+    controller.abort()
+    await rejectsWithName(waiting.done, 'AbortError')
+    await rejectsWithName(behind.done, 'AbortError')
+    holding.end()
+    await holding.done
+  })
+
   test('one signal can stand for many requests', async ({ locks, other, name }) => {
     const holding = hold(locks, name)
     await holding.granted
