@@ -19,6 +19,15 @@ export class Chain {
   }
 }
 
+/** Whether the first of two claims was made before the second, as far as their ids tell: undefined for claims of two instances, or of a chain. */
+export function madeBefore(claimId: string, other: string): boolean | undefined {
+  const [prefix, count, inChain] = claimId.split('.')
+  const [otherPrefix, otherCount, otherInChain] = other.split('.')
+  if (prefix !== otherPrefix || count === undefined || otherCount === undefined) return undefined
+  if (inChain !== undefined || otherInChain !== undefined) return undefined
+  return Number.parseInt(count, 36) < Number.parseInt(otherCount, 36)
+}
+
 /** `prefix.n` is a chain of its own, `prefix.n.m` belongs to that. An id of another form, as other clients may have, stands for itself. */
 export function chainIdOf(claimId: string): string {
   const parts = claimId.split('.')

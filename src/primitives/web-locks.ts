@@ -88,10 +88,12 @@ export class LockManager implements AsyncDisposable {
    * everything that this manager asked for before. Rejects with `StoreError` if the store did not answer.
    */
   async query(): Promise<LockManagerSnapshot> {
-    const { order, pending } = this.#requests
+    const requests = this.#requests
     this.#assertOpen()
-    await order.settled()
-    return snapshot({ holder: await this.#instance.open(), prefix: this.#prefix, pending })
+    await requests.order.settled()
+    const holder = await this.#instance.open()
+    const { pending, longNames } = requests
+    return snapshot({ holder, prefix: this.#prefix, pending, longNames })
   }
 
   /** What `query` shows as the client of this manager's locks. It is the `holderId`. */

@@ -1,5 +1,7 @@
+import { madeBefore } from '../../core/chain.ts'
 import type { LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
 import type { Holder } from '../../core/holder.ts'
+import { fitsBeside } from '../../core/share.ts'
 import { resourceNameOf } from './names.ts'
 import type { LockInfo, LockManagerSnapshot } from './types.ts'
 
@@ -8,10 +10,12 @@ export interface SnapshotParts {
   readonly prefix: string
   /** What this manager waits for, where the store has no queue to show. */
   readonly pending: Iterable<Omit<LockInfo, 'clientId'>>
+  /** Resource names of this manager's own that their lock names do not tell. */
+  readonly longNames: ReadonlyMap<string, string>
 }
 
 /** What lies under the prefix, of every client: page by page, so what changes meanwhile may be seen or not. */
-export async function snapshot({ holder, prefix, pending }: SnapshotParts): Promise<LockManagerSnapshot> {
+export async function snapshot({ holder, prefix, pending, longNames }: SnapshotParts): Promise<LockManagerSnapshot> {
   const leases: LeaseRecord[] = []
   const waiters: WaiterRecord[] = []
   let after: string | undefined
@@ -26,16 +30,77 @@ export async function snapshot({ holder, prefix, pending }: SnapshotParts): Prom
   const kept = new Map<string, Metadata>()
   for (const { lockName, metadata } of leases) if (metadata !== undefined) kept.set(lockName, metadata)
   const infoOf = ({ lockName, mode, holderId }: LeaseRecord | WaiterRecord): LockInfo => ({
-    name: resourceNameOf(prefix, lockName, kept.get(lockName)),
+    name: longNames.get(lockName) ?? resourceNameOf(prefix, lockName, kept.get(lockName)),
     mode,
     clientId: holderId,
   })
+  const held: (LeaseRecord | WaiterRecord)[] = leases.toSorted((a, b) => a.fencingToken - b.fencingToken)
   const { queue } = holder.link.driver.capabilities
-  const clientId = holder.holderId
-  return {
-    held: leases.toSorted((a, b) => a.fencingToken - b.fencingToken).map(infoOf),
-    pending: queue ? waiters.map(infoOf) : Array.from(pending, ({ name, mode }) => ({ name, mode, clientId })),
+  if (!queue) {
+    const clientId = holder.holderId
+    return { held: held.map(infoOf), pending: Array.from(pending, ({ name, mode }) => ({ name, mode, clientId })) }
   }
+  const queues: WaiterRecord[][] = []
+  const leasesOn = byName(leases)
+  for (const [lockName, waiting] of byName(waiters)) {
+    const granted = grantable(waiting, leasesOn.get(lockName) ?? [])
+    held.push(...waiting.slice(0, granted))
+    queues.push(waiting.slice(granted))
+  }
+  return { held: held.map(infoOf), pending: inOrder(queues).map(infoOf) }
+}
+
+/**
+ * How many at the front of a queue have their turn. Some stores grant only when they are asked again, and whose turn it is has just been told to; nobody can come before them,
+ * and in the specification a lock is held from the step in which its turn has come.
+ */
+function grantable(waiting: readonly WaiterRecord[], leases: readonly LeaseRecord[]): number {
+  const held: (LeaseRecord | WaiterRecord)[] = [...leases]
+  for (const waiter of waiting) {
+    if (!fitsBeside(waiter, held)) break
+    held.push(waiter)
+  }
+  return held.length - leases.length
+}
+
+/** All queues in one, in the order in which the requests were made as far as that can be told. Each of them stays in its own order in any case. */
+function inOrder(queues: readonly WaiterRecord[][]): WaiterRecord[] {
+  let rest = [...queues]
+  while (rest.length > 1) {
+    const merging = rest
+    rest = merging.flatMap((queue, index) => (index % 2 ? [] : [merged(queue, merging[index + 1] ?? [])]))
+  }
+  return rest[0] ?? []
+}
+
+function merged(a: readonly WaiterRecord[], b: readonly WaiterRecord[]): WaiterRecord[] {
+  const all: WaiterRecord[] = []
+  let [fromA, fromB] = [0, 0]
+  while (fromA < a.length && fromB < b.length) {
+    const [x, y] = [a[fromA] as WaiterRecord, b[fromB] as WaiterRecord]
+    if (isEarlier(y, x)) {
+      all.push(y)
+      fromB += 1
+    } else {
+      all.push(x)
+      fromA += 1
+    }
+  }
+  return [...all, ...a.slice(fromA), ...b.slice(fromB)]
+}
+
+/** Those of one client are numbered; a store may put what comes in one list down at one moment, or in an order of its own. */
+const isEarlier = (a: WaiterRecord, b: WaiterRecord): boolean =>
+  madeBefore(a.claimId, b.claimId) ?? a.waitingSinceMs < b.waitingSinceMs
+
+function byName<Each extends { readonly lockName: string }>(records: readonly Each[]): Map<string, Each[]> {
+  const groups = new Map<string, Each[]>()
+  for (const record of records) {
+    const group = groups.get(record.lockName)
+    if (group === undefined) groups.set(record.lockName, [record])
+    else group.push(record)
+  }
+  return groups
 }
 
 const PAGE_SIZE = 500

@@ -26,8 +26,8 @@ export interface LockInfo {
 }
 
 export interface LockManagerSnapshot {
-  /** In the order in which they were granted. */
+  /** In the order in which they were granted. On Redis Cluster and Redlock, where servers grant beside each other, as their clocks have it. */
   held: LockInfo[]
-  /** For each name in the order in which they will be served. */
+  /** In the order in which they were made: exactly so for each name and for each client, by the store's clock otherwise. */
   pending: LockInfo[]
 }

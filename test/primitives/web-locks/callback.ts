@@ -62,6 +62,19 @@ export const callbacks: Section = (test) => {
     assert.equal(await isFree(other, name), true)
   })
 
+  test('what it throws is not asked whether it is thenable', async ({ locks, name }) => {
+    const asked: unknown[] = []
+    // biome-ignore lint/suspicious/noThenProperty: a thenable is what is tested.
+    const thrown = { then: (resolve: unknown) => void asked.push(resolve) }
+    for (const callback of [() => Promise.reject(thrown), () => throws(thrown)]) {
+      await locks.request(name, callback).then(
+        () => assert.fail('it resolved'),
+        (error: unknown) => assert.equal(error, thrown),
+      )
+    }
+    assert.deepEqual(asked, [])
+  })
+
   test('what its promise rejects with is what the promise rejects with, and the lock is free again', async ({
     locks,
     other,
@@ -91,6 +104,10 @@ export const callbacks: Section = (test) => {
     const second = await locks.request(name, async (lock) => lock)
     assert.notEqual(first, second)
   })
+}
+
+function throws(thrown: unknown): never {
+  throw thrown
 }
 
 /** How long a lock is held. */
@@ -123,6 +140,20 @@ export const held: Section = (test) => {
     await locks.request(name, () => 'at once')
     assert.equal(await isFree(locks, name), true)
     assert.equal(await isFree(other, name), true)
+  })
+
+  test('the promise settles after the callback’s own', async ({ locks, name }) => {
+    const order: string[] = []
+    let end = (): void => {}
+    const inner = new Promise<void>((resolve) => {
+      end = resolve
+    })
+    const outer = locks.request(name, () => inner)
+    outer.then(() => order.push('request'))
+    inner.then(() => order.push('callback'))
+    end()
+    await Promise.all([outer, inner])
+    assert.deepEqual(order, ['callback', 'request'])
   })
 
   test('the promise is still pending while the callback’s is', async ({ locks, name }) => {

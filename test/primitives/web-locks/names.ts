@@ -87,8 +87,12 @@ export const names: Section = (test) => {
       const [first] = await shown(scene, other, 2)
       assert.ok(first?.name.endsWith('…') && name.startsWith(first.name.slice(0, -1)))
       assert.deepEqual(await heldOn(other, name), [])
-      for (const each of [holding, neighbour]) each.end()
-      await Promise.all([holding.done, neighbour.done])
+      const waiting = hold(locks, name)
+      const { held, pending } = await locks.query()
+      assert.deepEqual(new Set(held.map((info) => info.name)), new Set([name, `${name}!`]), 'its own it knows')
+      assert.equal(pending[0]?.name, name)
+      for (const each of [holding, neighbour, waiting]) each.end()
+      await Promise.all([holding.done, neighbour.done, waiting.done])
     },
   )
 }

@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
-import { heldOn, hold, pendingOn, type Section, shown } from './scene.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { LockInfo } from '../../../src/primitives/web-locks.ts'
+import { type Holding, heldOn, hold, pendingOn, type Section, shown } from './scene.ts'
 
 export const query: Section = (test) => {
   test('nothing is held and nothing waits at first', async ({ locks }) => {
@@ -68,6 +70,92 @@ export const query: Section = (test) => {
     )
     for (const holding of holdings) holding.end()
     await Promise.all(holdings.map(({ done }) => done))
+  })
+
+  test('pending requests of several names are shown in the order in which they were made', async ({ locks, name }) => {
+    const names = ['1', '2', '3'].map((each) => `${name} ${each}`)
+    const holdings = names.map((each) => hold(locks, each))
+    await Promise.all(holdings.map(({ granted }) => granted))
+    const made = [2, 1, 0, 1, 2].map((index) => names[index] as string)
+    const waiting = made.map((each) => hold(locks, each, { mode: 'shared' }))
+    assert.deepEqual(
+      (await locks.query()).pending.map((info) => info.name),
+      made,
+    )
+    for (const each of [...holdings, ...waiting]) each.end()
+    await Promise.all([...holdings, ...waiting].map(({ done }) => done))
+  })
+
+  test('so are those of several clients', ['queue'], async ({ locks, other, name }) => {
+    const names = ['1', '2', '3'].map((each) => `${name} ${each}`)
+    const holdings = names.map((each) => hold(locks, each))
+    await Promise.all(holdings.map(({ granted }) => granted))
+    const waiting: Holding[] = []
+    for (const [index, client] of [other, locks, other].entries()) {
+      waiting.push(hold(client, names[2 - index] as string))
+      await client.query()
+      await sleep(2) // stores count in milliseconds
+    }
+    assert.deepEqual(
+      (await locks.query()).pending.map((info) => info.name),
+      names.toReversed(),
+    )
+    for (const each of [...holdings, ...waiting]) each.end()
+    await Promise.all([...holdings, ...waiting].map(({ done }) => done))
+  })
+
+  test('locks are shown in the order in which they were granted, also those that were stolen', async (scene) => {
+    const { capabilities, locks, name } = scene
+    const names = ['1', '2', '3'].map((each) => `${name} ${each}`) as [string, string, string]
+    const holdings: Holding[] = []
+    const take = async (each: string, options = {}): Promise<void> => {
+      const holding = hold(locks, each, options)
+      holdings.push(holding)
+      await holding.granted
+    }
+    for (const each of [names[1], names[2], names[0]]) await take(each)
+    const order = async () => (await shown(scene, locks, 3)).map((info) => info.name)
+    assert.deepEqual(await order(), [names[1], names[2], names[0]])
+    if (capabilities.steal) {
+      for (const each of [names[2], names[1]]) await take(each, { steal: true })
+      assert.deepEqual(await order(), [names[0], names[2], names[1]])
+    }
+    for (const each of holdings) each.end()
+    await Promise.allSettled(holdings.map(({ done }) => done))
+  })
+
+  test('when a lock has been given back, those whose turn it is hold it', ['queue'], async ({ locks, name }) => {
+    const modes = ['exclusive', 'shared', 'shared', 'exclusive', 'shared'] as const
+    const holdings = modes.map((mode) => hold(locks, name, { mode }))
+    const look = async () => {
+      const { held, pending } = await locks.query()
+      return [held, pending].map((list) => list.map(({ mode }) => mode))
+    }
+    for (const [from, to] of [
+      [0, 1],
+      [1, 3],
+      [3, 4],
+      [4, 5],
+    ] as const) {
+      assert.deepEqual(await look(), [modes.slice(from, to), modes.slice(to)])
+      for (const holding of holdings.slice(from, to)) holding.end()
+      await Promise.all(holdings.slice(from, to).map(({ done }) => done))
+    }
+    assert.deepEqual(await look(), [[], []])
+  })
+
+  test('clients that wait for each other are shown as such', ['queue'], async ({ locks, other, name }) => {
+    const [one, two] = [`${name} 1`, `${name} 2`]
+    const holdings = [hold(locks, one), hold(other, two)]
+    await Promise.all(holdings.map(({ granted }) => granted))
+    const waiting = [hold(locks, two), hold(other, one)]
+    await Promise.all([locks.query(), other.query()])
+    const { held, pending } = await locks.query()
+    const clientsOf = (list: LockInfo[]) => [one, two].map((each) => list.find((info) => info.name === each)?.clientId)
+    assert.deepEqual(clientsOf(held), [locks.clientId, other.clientId])
+    assert.deepEqual(clientsOf(pending), [other.clientId, locks.clientId])
+    for (const each of [...holdings, ...waiting]) each.end()
+    await Promise.all([...holdings, ...waiting].map(({ done }) => done))
   })
 
   test('what was asked for before it is in it, whether or not it was granted yet', async ({ locks, name }) => {
