@@ -13,6 +13,7 @@ const { redisDriver } = await import(`${DIST}drivers/redis.js`)
 
 const DELETE_IF_MINE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 const SHA = createHash('sha1').update(DELETE_IF_MINE).digest('hex')
+const WARM_UP_TURNS = 1_000
 const AT_ONCE = { blocking: false, timeoutSeconds: 30 }
 
 if (process.argv[2] === 'hand-off') await handOffProcess()
@@ -132,12 +133,12 @@ async function handOffs(url, seconds) {
   const rates = { bare: [], ours: [] }
   for (let round = 0; round < 3; round += 1) {
     for (const kind of ['bare', 'ours']) {
-      await control.del('bench:token')
+      await control.del('bench:hand-off')
       const children = Array.from({ length: 8 }, () =>
         fork(new URL(import.meta.url), ['hand-off', url, kind, `${seconds}`]),
       )
       await Promise.all(children.map((child) => once(child, 'message')))
-      if (kind === 'bare') await control.rpush('bench:token', 'x')
+      if (kind === 'bare') await control.rpush('bench:hand-off', 'x')
       for (const child of children) child.send('go')
       const counts = await Promise.all(children.map(async (child) => (await once(child, 'message'))[0]))
       const total = counts.reduce((sum, count) => sum + count, 0)
@@ -156,30 +157,53 @@ async function handOffs(url, seconds) {
 
 async function handOffProcess() {
   const [, , , url, kind, seconds] = process.argv
-  const client = new Redis(url)
-  const lock = new DistributedLock({ driver: redisDriver({ client, onWarning() {} }) })
-  await client.ping()
+  const clients = [new Redis(url), new Redis(url)]
+  const players = clients.map((client) => (kind === 'bare' ? barePlayer(client) : ourPlayer(client)))
+  // The process competes with itself until its code is compiled, as that of a service is that has run for a while.
+  const own = `warm-up:${process.pid}`
+  if (kind === 'bare') await clients[0].rpush(own, 'x')
+  await Promise.all(
+    players.map(async ({ turn }) => {
+      for (let turns = 0; turns < WARM_UP_TURNS; turns += 1) await turn(own, () => {})
+    }),
+  )
+  await clients[0].del(own)
   process.send('ready')
   await once(process, 'message')
+  const [{ turn }] = players
   const end = performance.now() + Number(seconds) * 1_000
   let count = 0
   while (performance.now() < end) {
-    if (kind === 'bare') {
-      const popped = await client.blpop('bench:token', 1)
-      if (popped === null) continue
-      await sleep(1)
-      await client.rpush('bench:token', 'x')
-    } else {
-      const held = await lock.hold('hand-off', { timeoutSeconds: 30 })
-      await sleep(1)
-      await held.release()
-    }
-    count += 1
+    if (await turn('bench:hand-off', () => sleep(1))) count += 1
   }
   process.send(count)
-  await lock.close()
-  client.disconnect()
+  for (const player of players) await player.close()
+  for (const client of clients) client.disconnect()
   process.disconnect()
+}
+
+function barePlayer(client) {
+  return {
+    async turn(name, hold) {
+      if ((await client.blpop(name, 1)) === null) return false
+      await hold()
+      await client.rpush(name, 'x')
+      return true
+    },
+    async close() {},
+  }
+}
+
+function ourPlayer(client) {
+  const lock = new DistributedLock({ driver: redisDriver({ client, onWarning() {} }) })
+  return {
+    async turn(name, hold) {
+      const held = await lock.hold(name, { timeoutSeconds: 30 })
+      await hold()
+      return held.release()
+    },
+    close: () => lock.close(),
+  }
 }
 
 async function startServer() {

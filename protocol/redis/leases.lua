@@ -7,17 +7,18 @@
 -- ARGV[1]                'acquire' | 'renew' | 'release'
 -- ARGV[2]                where this client is told of grants; a sharded channel if it has a hash tag, which is then of the keys' slot
 -- ARGV[3]                '1' if the client listens there now, so that "no receivers" will mean that it is gone; else '0'
--- ARGV[4 …]              for each entry one or four (acquire), three (renew) or two (release):
---   acquire              id, ttlMs, tail, rest     tail: the JSON text `"holder"` or `"holder",{metadata}`
+-- ARGV[4]                a line for each entry: `id` (acquire), `id,token` (renew, release), `id` (release of whatever the claim has)
+-- ARGV[5 …]              the terms of each entry, or of the first one only if they are all alike. What is said in few arguments costs least:
+--   acquire              ttlMs, tail, rest         tail: the JSON text `"holder"` or `"holder",{metadata}`
 --                                                  rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, proposed] or
 --                                                  [mode, limit, permits, waitMs, proposed, 1]: mode 0 exclusive, 1 shared; limit 0 none; proposed: a token
 --                                                  chosen by the client (Redlock), 0 none; 1: takes the lock from whoever holds it, another client's too
---                                                  If all of a list are alike but for the id, the last three stand only in the first entry
---   renew                id, token, ttlMs
---   release              id, token                 token '': whatever the claim has
+--   renew                ttlMs
+--   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
 --
--- Returns [nowMs or 0, answer …]; the time is told with acquire
+-- Returns [nowMs or 0, answer …]; the time is told with acquire. For more than one entry [nowMs or 0, 'g', first] is short for "yes to all",
+-- on acquire with the tokens from `first` on
 --   acquire  token                                        granted, for ttlMs, at nowMs
 --            ['y', lease text]                            already yours, for ttlMs from now
 --            ['n', holder text, end, ahead, askAgain]     refused; end in ms, -1 unknown; ahead -1: not queued; askAgain -1: no hint
@@ -42,8 +43,15 @@ local n = (#KEYS - 1) / 3
 local answers = { 0 }
 local lastToken, tokenMoved, left, sooner
 local nowUs, nowMs
--- Acquire: whether all entries are alike but for the id.
-local alike = #ARGV < 3 + 4 * n
+
+local entries = { ARGV[4] }
+if n > 1 then
+  entries = {}
+  for entry in string.gmatch(ARGV[4], '[^\n]+') do entries[#entries + 1] = entry end
+end
+-- How far apart the terms of two entries stand: nowhere, where all are alike.
+local step = operation == 'acquire' and 3 or 1
+if #ARGV == 4 + step then step = 0 end
 
 local function readClock()
   local time = call('TIME')
@@ -55,6 +63,7 @@ end
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What is neither shared nor waited for: one or two commands for each entry. Whatever is left has no answer yet.
 
+local yes = 0
 if operation == 'acquire' then
   readClock()
   -- Nothing but plain keys exists for any of these locks: nobody waits, nothing is shared.
@@ -62,18 +71,16 @@ if operation == 'acquire' then
     left = {}
   else
     local since = ',' .. string.format('%.0f', nowMs) .. ','
-    local ttlMs, tail, rest = ARGV[5], ARGV[6], ARGV[7]
     lastToken = tonumber(pcall('GET', KEYS[1])) or 0
     for i = 1, n do
-      local at = alike and i > 1 and i + 6 or 4 * i
-      local plain = KEYS[1 + i]
-      if not alike then ttlMs, tail, rest = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3] end
+      local at, plain = 5 + (i - 1) * step, KEYS[1 + i]
+      local rest = ARGV[at + 2]
       -- Whoever comes later in the list for the same name must not overtake one that is left.
       if not (left and left[plain]) and (rest == '' or (string.byte(rest, 2) == 48 and sub(rest, -3) == ',0]')) then
         local token = math.max(lastToken + 1, nowUs)
-        local text = '[' .. ARGV[at] .. ',' .. string.format('%.0f', token) .. since .. tail .. ']'
-        if call('SET', plain, text, 'NX', 'PX', ttlMs) then
-          lastToken, tokenMoved = token, true
+        local text = '[' .. entries[i] .. ',' .. string.format('%.0f', token) .. since .. ARGV[at + 1] .. ']'
+        if call('SET', plain, text, 'NX', 'PX', ARGV[at]) then
+          lastToken, tokenMoved, yes = token, true, yes + 1
           answers[1 + i] = token
         end
       end
@@ -86,15 +93,15 @@ if operation == 'acquire' then
 elseif operation == 'renew' then
   local waitedFor = call('EXISTS', unpack(KEYS, n + 2, 2 * n + 1)) > 0
   for i = 1, n do
-    local at = 3 * i + 1
-    local head = '[' .. ARGV[at] .. ',' .. ARGV[at + 1] .. ','
+    local head, ttlMs = '[' .. entries[i] .. ',', ARGV[5 + (i - 1) * step]
     local text = pcall('GET', KEYS[1 + i])
     if type(text) == 'string' and sub(text, 1, #head) == head then
-      if waitedFor and call('PTTL', KEYS[1 + i]) > tonumber(ARGV[at + 2]) then
+      if waitedFor and call('PTTL', KEYS[1 + i]) > tonumber(ttlMs) then
         sooner = sooner or {}
         sooner[#sooner + 1] = i
       end
-      answers[1 + i] = call('PEXPIRE', KEYS[1 + i], ARGV[at + 2])
+      answers[1 + i] = call('PEXPIRE', KEYS[1 + i], ttlMs)
+      yes = yes + answers[1 + i]
     else
       left, answers[1 + i] = true, false
     end
@@ -104,9 +111,7 @@ elseif call('EXISTS', unpack(KEYS, n + 2, 2 * n + 1)) > 0 then
 else
   local ours = {}
   for i = 1, n do
-    local at, plain = 2 * i + 2, KEYS[1 + i]
-    local head = '[' .. ARGV[at] .. ','
-    if ARGV[at + 1] ~= '' then head = head .. ARGV[at + 1] .. ',' end
+    local head, plain = '[' .. entries[i] .. ',', KEYS[1 + i]
     local text = pcall('GET', plain)
     answers[1 + i] = 0
     -- The same lease twice in one list ends once.
@@ -114,10 +119,12 @@ else
       answers[1 + i], ours[plain], ours[#ours + 1] = 1, true, plain
     end
   end
-  if ours[1] then call('DEL', unpack(ours)) end
+  yes = #ours
+  if yes > 0 then call('DEL', unpack(ours)) end
 end
 
 if tokenMoved then call('SET', KEYS[1], string.format('%.0f', lastToken)) end
+if yes == n and n > 1 and not sooner then return { answers[1], 'g', answers[2] } end
 if not left and not sooner then return answers end
 if not nowMs then readClock() end
 
@@ -134,6 +141,8 @@ local MOST_AHEAD_US = 3600000000
 
 local function textOf(number) return string.format('%.0f', number) end
 local function begins(text, head) return string.sub(text, 1, #head) == head end
+-- `id` or `id,token`. An id ends with a quote, whatever stands in it.
+local function idOf(entry) return string.match(entry, '^(.*"),%d+$') or entry end
 
 local function mark()
   if not lastToken then lastToken = tonumber(redis.pcall('GET', KEYS[1])) or 0 end
@@ -141,6 +150,13 @@ local function mark()
 end
 tokenMoved = false
 local function nextToken(proposed)
+  if proposed == 0 and not lastToken then
+    -- In most cases the last one is in the past, and one command both reads it and writes the next.
+    local before = tonumber(redis.pcall('SET', KEYS[1], textOf(nowUs), 'GET'))
+    lastToken, tokenMoved = nowUs, not before or before >= nowUs
+    if before and tokenMoved then lastToken = before + 1 end
+    return lastToken
+  end
   lastToken = proposed > 0 and proposed or math.max(mark() + 1, nowUs)
   tokenMoved = true
   return lastToken
@@ -247,7 +263,8 @@ end
 -- `text` is what plain holds; `freed` says that it is to be taken away, which a lease that takes its place does as well.
 -- Returns the plain text, the permits out, the waiter who is first then, and the token of `ownId` if that was among the granted.
 local function advance(plain, data, order, text, freed, ownId)
-  local out = permitsOut(data, order)
+  -- Beside an exclusive lease there are none, and beside another client's lock they do not matter.
+  local out = text and text ~= SHARED and 0 or permitsOut(data, order)
   if freed or (text == SHARED and out == 0) then
     text, freed = false, true
   end
@@ -267,17 +284,24 @@ local function advance(plain, data, order, text, freed, ownId)
       local message = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs) .. ']'
       gone = publish(waiter[8], message) == 0 and waiter[7] == 1
     end
-    dropWaiter(data, order, member)
-    if not gone then
+    redis.call('ZREM', order, member)
+    if gone then
+      redis.call('HDEL', data, member)
+    else
       if freed and mode == 1 then redis.call('DEL', plain) end
       freed = false
       local lease = writeLease(plain, data, order, id, mode, limit, permits, waiter[9], ttlMs, token)
+      if mode == 1 or ownId then redis.call('HDEL', data, member) end
       if isOwn then return lease, out, nil, token end
       if mode == 0 then
         text = lease
         -- Nobody else fits beside it, and whoever gives back need not know who is first now.
         if not ownId then
-          if redis.call('EXISTS', order) == 0 then redis.call('DEL', data) end
+          if redis.call('EXISTS', order) == 0 then
+            redis.call('DEL', data)
+          else
+            redis.call('HDEL', data, member)
+          end
           return
         end
       else
@@ -409,9 +433,10 @@ local function tellSooner(data, order)
   if member then publish(waiter[8], '[' .. string.sub(member, 2) .. ']') end
 end
 
-local function renew(plain, data, order, id, token, ttlMs)
+local function renew(plain, data, order, entry, ttlMs)
+  local id = idOf(entry)
   local own = ownShared(data, order, id)
-  if own and begins(own, '[' .. id .. ',' .. token .. ',') then
+  if own and begins(own, '[' .. entry .. ',') then
     local endMs = -tonumber(redis.call('ZSCORE', order, 'l' .. id))
     endShared(plain, data, order, id, ttlMs)
     if nowMs + ttlMs < endMs then tellSooner(data, order) end
@@ -421,9 +446,8 @@ local function renew(plain, data, order, id, token, ttlMs)
   return 0
 end
 
-local function release(plain, data, order, id, token)
-  local head = '[' .. id .. ','
-  if token ~= '' then head = head .. token .. ',' end
+local function release(plain, data, order, entry)
+  local id, head = idOf(entry), '[' .. entry .. ','
   local text = plainText(plain)
   if text and begins(text, head) then
     advance(plain, data, order, text, true)
@@ -444,15 +468,14 @@ end
 for i = 1, n do
   if not answers[1 + i] then
     local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
+    local entry, at = entries[i], 5 + (i - 1) * step
     if operation == 'acquire' then
-      local at = alike and 4 or 4 * i
-      local id = alike and i > 1 and ARGV[i + 6] or ARGV[4 * i]
-      local rest = ARGV[at + 3] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[at + 3])
-      answers[1 + i] = acquire(plain, data, order, id, tonumber(ARGV[at + 1]), ARGV[at + 2], rest)
+      local rest = ARGV[at + 2] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[at + 2])
+      answers[1 + i] = acquire(plain, data, order, entry, tonumber(ARGV[at]), ARGV[at + 1], rest)
     elseif operation == 'renew' then
-      answers[1 + i] = renew(plain, data, order, ARGV[3 * i + 1], ARGV[3 * i + 2], tonumber(ARGV[3 * i + 3]))
+      answers[1 + i] = renew(plain, data, order, entry, tonumber(ARGV[at]))
     else
-      answers[1 + i] = release(plain, data, order, ARGV[2 * i + 2], ARGV[2 * i + 3])
+      answers[1 + i] = release(plain, data, order, entry)
     end
   end
 end

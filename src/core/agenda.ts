@@ -85,6 +85,12 @@ export class Agenda {
     this.#arm()
   }
 
+  /** Nothing is on it any more, and nothing will be. */
+  close(): void {
+    this.#timer?.cancel()
+    this.#timer = undefined
+  }
+
   #tick(): void {
     this.#timer = undefined
     this.#timerAtMs = Number.POSITIVE_INFINITY
@@ -116,17 +122,11 @@ export class Agenda {
    * is moved at every claim would never fire while claims come faster than a timer's shortest delay.
    */
   #arm(): void {
-    const first = this.#heap[0]
-    if (first === undefined) {
-      this.#timer?.cancel()
-      this.#timer = undefined
-      this.#timerAtMs = Number.POSITIVE_INFINITY
-      return
-    }
     const keepsAlive = this.#keepAlives > 0
     if (this.#timerKeepsAlive !== keepsAlive) this.#timer?.keepAlive?.(keepsAlive)
     this.#timerKeepsAlive = keepsAlive
-    if (first.atMs >= this.#timerAtMs) return
+    const first = this.#heap[0]
+    if (first === undefined || first.atMs >= this.#timerAtMs) return
     const nowMs = this.#clock.now().monotonicMs
     const atMs = Math.min(first.atMs, nowMs + LONGEST_NAP_MS)
     if (atMs >= this.#timerAtMs) return

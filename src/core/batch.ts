@@ -8,6 +8,13 @@ export interface Receiver<Answer> {
   failed(error: unknown, sent: Instant): void
 }
 
+export interface ListBounds {
+  /** How long a list may be. */
+  readonly most: number
+  /** From how many requests on it is sent in two parts at least, which overlap. Never, if not said. */
+  readonly split?: number | undefined
+}
+
 /**
  * Gathers what is asked for in one turn of the event loop and sends it as one list.
  *
@@ -16,18 +23,18 @@ export interface Receiver<Answer> {
  */
 export class Batch<Request, Answer> {
   readonly #send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>
-  readonly #maxList: number
+  readonly #bounds: ListBounds
   readonly #clock: Clock
   #requests: Request[] = []
   #receivers: Receiver<Answer>[] = []
 
   constructor(
     clock: Clock,
-    maxList: number,
+    bounds: ListBounds,
     send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>,
   ) {
     this.#clock = clock
-    this.#maxList = maxList
+    this.#bounds = bounds
     this.#send = send
   }
 
@@ -47,34 +54,36 @@ export class Batch<Request, Answer> {
     const [requests, receivers] = [this.#requests, this.#receivers]
     this.#requests = []
     this.#receivers = []
-    if (requests.length <= this.#maxList) {
-      void this.#sendList(requests, receivers)
+    const { most, split = Number.POSITIVE_INFINITY } = this.#bounds
+    const parts = Math.max(Math.ceil(requests.length / most), requests.length >= split ? 2 : 1)
+    if (parts === 1) {
+      this.#sendList(requests, receivers)
       return
     }
-    for (let start = 0; start < requests.length; start += this.#maxList) {
-      const end = start + this.#maxList
-      void this.#sendList(requests.slice(start, end), receivers.slice(start, end))
+    const size = Math.ceil(requests.length / parts)
+    for (let start = 0; start < requests.length; start += size) {
+      const end = start + size
+      this.#sendList(requests.slice(start, end), receivers.slice(start, end))
     }
   }
 
-  async #sendList(requests: readonly Request[], receivers: readonly Receiver<Answer>[]): Promise<void> {
+  #sendList(requests: readonly Request[], receivers: readonly Receiver<Answer>[]): void {
     const sent = this.#clock.now()
-    let answers: readonly (Answer | Error)[]
-    try {
-      answers = await this.#send(requests)
-      if (answers.length !== requests.length) {
-        throw new Error(`a driver answered ${answers.length} of ${requests.length} requests`)
-      }
-    } catch (error) {
+    const failAll = (error: unknown): void => {
       for (const receiver of receivers) receiver.failed(error, sent)
-      return
     }
-    const answered = this.#clock.now()
-    for (let index = 0; index < answers.length; index += 1) {
-      const receiver = receivers[index] as Receiver<Answer>
-      const answer = answers[index] as Answer | Error
-      if (answer instanceof Error) receiver.failed(answer, sent)
-      else receiver.answered(answer, sent, answered)
-    }
+    this.#send(requests).then((answers) => {
+      if (answers.length !== requests.length) {
+        failAll(new Error(`a driver answered ${answers.length} of ${requests.length} requests`))
+        return
+      }
+      const answered = this.#clock.now()
+      for (let index = 0; index < receivers.length; index += 1) {
+        const receiver = receivers[index] as Receiver<Answer>
+        const answer = answers[index] as Answer | Error
+        if (answer instanceof Error) receiver.failed(answer, sent)
+        else receiver.answered(answer, sent, answered)
+      }
+    }, failAll)
   }
 }

@@ -32,11 +32,10 @@ export class Calls {
       this.#arm()
       const ended = (): boolean => {
         const inTime = this.#underWay.delete(underWay)
-        if (this.#underWay.size === 0) this.#disarm()
+        if (this.#underWay.size === 0) this.#timer?.keepAlive?.(false)
         return inTime
       }
-      // In a promise's own function, so that a driver that throws instead of rejecting is caught, too.
-      new Promise<Answer>((go) => go(call())).then(
+      answerOf(call).then(
         (answer) => {
           if (ended()) resolve(answer)
           else late?.(answer)
@@ -49,6 +48,12 @@ export class Calls {
     })
   }
 
+  /** Nothing is under way any more, and nothing will be. */
+  close(): void {
+    this.#timer?.cancel()
+    this.#timer = undefined
+  }
+
   /** Drivers wrap their clients' errors themselves; this stands behind a driver that forgot to. */
   asStoreError(what: string, error: unknown): HoldfastError {
     if (error instanceof HoldfastError) return error
@@ -56,16 +61,16 @@ export class Calls {
     return new StoreError(`the ${this.#driver.name} store failed to ${what}: ${message}`, { cause: error })
   }
 
+  /** The timer stays when the last call has ended, and fires for nothing once: setting one for each call costs more than the call's own way through here. */
   #arm(): void {
+    if (this.#timer !== undefined) {
+      if (this.#underWay.size === 1) this.#timer.keepAlive?.(true)
+      return
+    }
     const [first] = this.#underWay
-    if (this.#timer !== undefined || first === undefined) return
+    if (first === undefined) return
     const delayMs = Math.max(0, first.dueMs - this.#clock.now().monotonicMs)
     this.#timer = this.#clock.setTimer(() => this.#tick(), delayMs, true)
-  }
-
-  #disarm(): void {
-    this.#timer?.cancel()
-    this.#timer = undefined
   }
 
   #tick(): void {
@@ -79,6 +84,15 @@ export class Calls {
       )
     }
     this.#arm()
+  }
+}
+
+/** A driver that throws instead of rejecting is caught, too. */
+function answerOf<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+  try {
+    return Promise.resolve(call())
+  } catch (error) {
+    return Promise.reject(error)
   }
 }
 

@@ -16,6 +16,8 @@ export interface Driver {
   readonly capabilities: Capabilities
   /** How many requests a list may have at most where fewer are better than the core's own bound: lists under way at once overlap. */
   readonly listLength?: number
+  /** Lists of this many requests or more go in two parts at least: while the store works on one, the process reads the answers to another. */
+  readonly listSplit?: number
   /** How a worker thread opens a driver of its own on the same store. Absent where that is not possible. */
   readonly reopen?: Reopen
 

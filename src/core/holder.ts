@@ -4,7 +4,7 @@ import { Chain } from './chain.ts'
 import type { Clock } from './clock.ts'
 import { DeadlockWatch } from './deadlock-watch.ts'
 import type { Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
-import { ClosedError, OverloadError, UnsupportedError } from './errors.ts'
+import { ClosedError, type HoldfastError, OverloadError, UnsupportedError } from './errors.ts'
 import type { Emitter } from './events.ts'
 import { createHeartbeat, type Heartbeat } from './heartbeat.ts'
 import { createThreadHeartbeat, type ThreadOptions } from './heartbeat-thread.ts'
@@ -104,22 +104,32 @@ export class Holder {
    */
   acquire(request: ClaimRequest, onEnd?: (lease: HeldLease) => void): Promise<ClaimResult> {
     return new Promise((resolve, reject) => {
-      this.#assertOpen()
-      this.#assertSupported(request)
-      if (Math.max(this.#pending.size, this.#underWay.count) >= MAX_PENDING_CLAIMS) {
-        throw new OverloadError(`${MAX_PENDING_CLAIMS} claims are already under way in this instance`)
-      }
-      const pending: PendingClaim = new PendingClaim(this.#context, this.#claim(request), request, (end) => {
-        this.#pending.delete(pending)
-        if (request.chain !== undefined) this.#deadlocks?.forget(pending)
-        const result = end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd)
+      this.claim(request, onEnd, (result) => {
         if (result instanceof Error) reject(result)
         else resolve(result)
       })
-      this.#pending.add(pending)
-      if (request.chain !== undefined && request.waitMs > 0) this.#deadlocks?.watch(pending)
-      pending.start()
     })
+  }
+
+  /** The same for a caller who makes the promise: `done` is called once, with what `acquire` would resolve or reject with. Throws what is known at once. */
+  claim(
+    request: ClaimRequest,
+    onEnd: ((lease: HeldLease) => void) | undefined,
+    done: (result: ClaimResult | HoldfastError) => void,
+  ): void {
+    this.#assertOpen()
+    this.#assertSupported(request)
+    if (Math.max(this.#pending.size, this.#underWay.count) >= MAX_PENDING_CLAIMS) {
+      throw new OverloadError(`${MAX_PENDING_CLAIMS} claims are already under way in this instance`)
+    }
+    const pending: PendingClaim = new PendingClaim(this.#context, this.#claim(request), request, (end) => {
+      this.#pending.delete(pending)
+      if (request.chain !== undefined) this.#deadlocks?.forget(pending)
+      done(end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd))
+    })
+    this.#pending.add(pending)
+    if (request.chain !== undefined && request.waitMs > 0) this.#deadlocks?.watch(pending)
+    pending.start()
   }
 
   inspect(query: InspectQuery): Promise<InspectPage> {
@@ -151,6 +161,7 @@ export class Holder {
     await this.#heartbeat.close()
     this.link.listening.onFailed.delete(this.#onListenFailed)
     this.link.onStolen.delete(this.#onStolen)
+    this.#agenda.close()
     await closeLink(this.link)
   }
 

@@ -56,11 +56,11 @@ export class Link {
     this.#options = options
     this.#calls = new Calls(driver, clock, callTimeoutMs)
     this.listening = new Listening({ driver, clock, random, calls: this.#calls })
-    const most = Math.min(driver.listLength ?? MAX_LIST, MAX_LIST)
-    this.#acquires = new Batch(clock, most, (claims) => this.#acquireList(claims))
-    this.#renewals = new Batch(clock, most, (renewals) => this.#list('renew', renewals, () => driver.renew(renewals)))
-    this.#releases = new Batch(clock, most, (leases) => this.#releaseList(leases))
-    this.#consumes = new Batch(clock, most, (requests) =>
+    const bounds = { most: Math.min(driver.listLength ?? MAX_LIST, MAX_LIST), split: driver.listSplit }
+    this.#acquires = new Batch(clock, bounds, (claims) => this.#acquireList(claims))
+    this.#renewals = new Batch(clock, bounds, (renewals) => this.#list('renew', renewals, () => driver.renew(renewals)))
+    this.#releases = new Batch(clock, bounds, (leases) => this.#releaseList(leases))
+    this.#consumes = new Batch(clock, bounds, (requests) =>
       this.#list('consume', requests, async () => {
         if (driver.consume === undefined) throw unsupported(driver, 'rate')
         return driver.consume(requests)
@@ -136,6 +136,7 @@ export class Link {
     for (const release of [...this.#postponed]) release()
     await this.settled()
     await this.listening.close()
+    this.#calls.close()
   }
 
   #acquireList(claims: readonly TrackedClaim[]): Promise<readonly (AcquireAnswer | Error)[]> {
@@ -151,11 +152,14 @@ export class Link {
     return this.#list('acquire', claims, () => this.driver.acquire(claims), late)
   }
 
-  async #releaseList(leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]> {
-    const answers = await this.#list('release', leases, () => this.driver.release(leases))
+  #releaseList(leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]> {
+    const answers = this.#list<boolean>('release', leases, () => this.driver.release(leases))
+    if (this.driver.capabilities.wake) return answers
     // Without wake-ups from the store, the process at least tells itself.
-    if (!this.driver.capabilities.wake) for (const { lockName } of leases) this.listening.wake(lockName)
-    return answers
+    return answers.then((answered) => {
+      for (const { lockName } of leases) this.listening.wake(lockName)
+      return answered
+    })
   }
 
   async #consumeLate(request: RateRequest, answers: ReturnType<NonNullable<Driver['consume']>>): Promise<RateAnswer> {
@@ -165,17 +169,16 @@ export class Link {
   }
 
   /** A call with a list: whatever is no answer to one of its entries means that it is not known. */
-  async #list<Answer>(
+  #list<Answer>(
     what: string,
     requests: readonly unknown[],
     call: () => Promise<readonly (Answer | Error)[]>,
     late?: (answers: readonly (Answer | Error)[]) => void,
   ): Promise<readonly (Answer | Error)[]> {
-    const answers = await this.#calls.run(what, call, (answered) => {
-      if (Array.isArray(answered) && answered.length === requests.length)
-        late?.(this.#checked(what, requests, answered))
-    })
-    return this.#checked(what, requests, answers)
+    const lateList = (answers: readonly (Answer | Error)[]): void => {
+      if (Array.isArray(answers) && answers.length === requests.length) late?.(this.#checked(what, requests, answers))
+    }
+    return this.#calls.run(what, call, lateList).then((answers) => this.#checked(what, requests, answers))
   }
 
   #checked<Answer>(what: string, requests: readonly unknown[], answers: unknown): readonly (Answer | Error)[] {

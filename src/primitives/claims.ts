@@ -56,14 +56,28 @@ export class Claims {
     return this.#noted(await holder.acquire(request, this.#hooks.ended))
   }
 
-  async #acquire(lockName: string, share: Share, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
-    const request = this.request(lockName, share, options, heartbeat)
-    const entered = this.reentry.enter(lockName, share)
-    if (entered !== undefined) return { acquired: true, lock: entered }
-    const holder = this.#instance.holder ?? (await this.#instance.open())
-    const { instead, ended } = this.#hooks
-    if (instead !== undefined) return answerOf(lockName, await instead(holder, request))
-    return answerOf(lockName, this.#noted(await holder.acquire(request, ended)))
+  /** One promise from the caller to the store's answer: this is the way that every claim goes. */
+  #acquire(lockName: string, share: Share, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
+    return new Promise((resolve, reject) => {
+      const request = this.request(lockName, share, options, heartbeat)
+      const entered = this.reentry.enter(lockName, share)
+      const { holder } = this.#instance
+      if (entered !== undefined) resolve({ acquired: true, lock: entered })
+      else if (holder === undefined || this.#hooks.instead !== undefined) resolve(this.#acquireInSteps(request))
+      else {
+        holder.claim(request, this.#hooks.ended, (result) => {
+          if (result instanceof Error) reject(result)
+          else resolve(answerOf(lockName, this.#noted(result)))
+        })
+      }
+    })
+  }
+
+  /** Where the store is not open yet, or something else is done instead of asking it. */
+  async #acquireInSteps(request: ClaimRequest): Promise<LockResult> {
+    const holder = await this.open()
+    const result = await (this.#hooks.instead?.(holder, request) ?? this.claim(holder, request))
+    return answerOf(request.lockName, result)
   }
 
   #noted(result: ClaimResult): ClaimResult {

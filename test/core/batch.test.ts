@@ -4,7 +4,7 @@ import { systemClock } from '../../src/core/clock.ts'
 
 function recording(answer: (request: number) => number | Error = (request) => request * 10) {
   const lists: number[][] = []
-  const batch = new Batch<number, number>(systemClock, 3, async (requests) => {
+  const batch = new Batch<number, number>(systemClock, { most: 3 }, async (requests) => {
     lists.push([...requests])
     return requests.map(answer)
   })
@@ -26,7 +26,20 @@ describe('a batch', () => {
   it('rule 13: a list has a stated bound; what is over goes in a second call at the same moment', async () => {
     const { lists, batch } = recording()
     await Promise.all([1, 2, 3, 4].map((each) => batch.ask(each)))
-    expect(lists).toEqual([[1, 2, 3], [4]])
+    expect(lists).toEqual([
+      [1, 2],
+      [3, 4],
+    ])
+  })
+
+  it('splits a list that is long enough into parts that overlap', async () => {
+    const lists: number[] = []
+    const batch = new Batch<number, number>(systemClock, { most: 8, split: 4 }, async (requests) => {
+      lists.push(requests.length)
+      return [...requests]
+    })
+    for (const count of [3, 4, 9, 17]) await Promise.all(Array.from({ length: count }, (_, each) => batch.ask(each)))
+    expect(lists).toEqual([3, 2, 2, 5, 4, 6, 6, 5])
   })
 
   it('an error that stands for one entry fails that entry alone', async () => {
@@ -36,9 +49,9 @@ describe('a batch', () => {
   })
 
   it('a call that fails, or answers too few, fails all of its list', async () => {
-    const failing = new Batch<number, number>(systemClock, 10, () => Promise.reject(new Error('down')))
+    const failing = new Batch<number, number>(systemClock, { most: 10 }, () => Promise.reject(new Error('down')))
     await expect(Promise.all([failing.ask(1), failing.ask(2)])).rejects.toThrow('down')
-    const short = new Batch<number, number>(systemClock, 10, async () => [1])
+    const short = new Batch<number, number>(systemClock, { most: 10 }, async () => [1])
     await expect(Promise.all([short.ask(1), short.ask(2)])).rejects.toThrow('answered 1 of 2')
   })
 })

@@ -13,7 +13,7 @@ import type {
 import { StoreError } from '../../core/errors.ts'
 import type { RedisConnection } from './redis-connection.ts'
 import { closedError, inTime } from './redis-errors.ts'
-import { acquireArgs, idText, readAcquire, strange, type TokenRefusal } from './redis-format.ts'
+import { acquireArgs, readAcquire, releaseArgs, renewArgs, strange, type TokenRefusal } from './redis-format.ts'
 import { inspect, show } from './redis-inspect.ts'
 import { type Chunk, type ListParts, MOST_ENTRIES, runLeases, sendList } from './redis-lists.ts'
 import { consume } from './redis-rates.ts'
@@ -129,7 +129,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     name: 'redis',
     capabilities: redisCapabilities,
     // Lists of this length go out at once and overlap: while the server works on one, the client reads the answers to another.
-    ...(!connection.cluster && { listLength: MOST_ENTRIES }),
+    ...(!connection.cluster && { listLength: MOST_ENTRIES, listSplit: MOST_ENTRIES / 2 }),
     connection,
 
     async acquire(claims) {
@@ -157,12 +157,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     async renew(renewals) {
       assertOpen()
       return sendList<Renewal, RenewAnswer>(parts, renewals, async (chunk) => {
-        const args = chunk.requests.flatMap((each) => [
-          idText(each.claimId),
-          `${each.fencingToken}`,
-          `${Math.ceil(each.ttlMs)}`,
-        ])
-        const [, ...replies] = await runLeases(parts, 'renew', chunk, args)
+        const [, ...replies] = await runLeases(parts, 'renew', chunk, renewArgs(chunk.requests))
         return replies.map((reply) => (Number(reply) === 1 ? 'renewed' : 'lost'))
       })
     },
@@ -224,14 +219,6 @@ async function confirmed(
     if (!isGrant(chunk.requests[index] as Claim, index)) return answer
     return new StoreError(`${seen} of ${count} replicas confirmed the grant within ${timeoutMs} ms: it was given back`)
   })
-}
-
-function releaseArgs(leases: readonly LeaseRef[]): string[] {
-  const args: string[] = []
-  for (const { claimId, fencingToken } of leases) {
-    args.push(idText(claimId), fencingToken === undefined ? '' : `${fencingToken}`)
-  }
-  return args
 }
 
 const chunkWhere = (chunk: Chunk<Claim>, keep: (claim: Claim, index: number) => boolean): Chunk<Claim> => ({

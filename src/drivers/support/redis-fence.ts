@@ -3,7 +3,7 @@ import { checkResource, type FencingGuard, type Token, tokenOf } from '../../cor
 import { connectionOf, type RedisClient } from './redis-connection.ts'
 import { inTime } from './redis-errors.ts'
 import { siblingKey } from './redis-keys.ts'
-import { runScript, type Script, scriptOf } from './redis-scripts.ts'
+import { runScript, type Script, scriptCall, scriptOf } from './redis-scripts.ts'
 import { readProtocol } from './sql-file.ts'
 
 export interface RedisFenceOptions {
@@ -57,9 +57,9 @@ export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOpti
   async function run(text: string, { token, keys, args = [], resource = keys[0] }: GuardedScript): Promise<unknown> {
     if (resource === undefined) throw new InvalidArgumentError('resource', resource, 'a key, where the script has none')
     const fencingToken = tokenOf(token)
-    const all = [siblingKey(resource, 'f'), ...keys, `${fencingToken}`, ...args]
+    const call = scriptCall([siblingKey(resource, 'f'), ...keys], [`${fencingToken}`, ...args])
     const reply = await inTime('write behind a fence', commandTimeoutSeconds * 1_000, () =>
-      runScript(connection, guarded(text), 1 + keys.length, all),
+      runScript(connection, guarded(text), call),
     )
     if (Array.isArray(reply) && reply[0] === 'holdfast:stale') {
       throw new StaleTokenError(resource, fencingToken, Number(reply[1]))

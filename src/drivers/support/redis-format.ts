@@ -1,4 +1,14 @@
-import type { AcquireAnswer, Claim, Grant, LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
+import type {
+  AcquireAnswer,
+  Claim,
+  Grant,
+  LeaseRecord,
+  LeaseRef,
+  Metadata,
+  Refusal,
+  Renewal,
+  WaiterRecord,
+} from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 
 /** How claims, leases and waiters are written in Redis, and read back. `protocol/redis/leases.lua` says what stands where. */
@@ -9,16 +19,32 @@ export const idText = (claimId: string): string => JSON.stringify(claimId)
 /** A claim as leases.lua is told of it. `token`: of the client's own choice, for Redlock; else the server chooses. */
 export type ProposedClaim = Claim & { readonly token?: number }
 
-/** What leases.lua is told of these claims. What they have in common, as claims made alike do, is said once: arguments are what a list costs most. */
+/** What leases.lua is told of these claims: their ids, and their terms. */
 export function acquireArgs(claims: readonly ProposedClaim[]): string[] {
-  const [first] = claims
-  const args: string[] = []
-  const alike = first !== undefined && claims.every((claim) => isLike(claim, first))
-  for (const claim of claims) {
-    args.push(idText(claim.claimId))
-    if (!alike || claim === first) args.push(...termsOf(claim))
+  const first = claims[0] as ProposedClaim
+  let ids = idText(first.claimId)
+  for (let index = 1; index < claims.length; index += 1) ids += `\n${idText((claims[index] as Claim).claimId)}`
+  // Claims that were made alike, as most are, say so once.
+  const alike = claims.every((claim) => isLike(claim, first))
+  return [ids, ...(alike ? termsOf(first) : claims.flatMap(termsOf))]
+}
+
+export function renewArgs(renewals: readonly Renewal[]): string[] {
+  const ttls = renewals.map(({ ttlMs }) => `${Math.ceil(ttlMs)}`)
+  const alike = ttls.every((ttl) => ttl === ttls[0])
+  return [entriesOf(renewals), ...(alike ? ttls.slice(0, 1) : ttls)]
+}
+
+export const releaseArgs = (leases: readonly LeaseRef[]): string[] => [entriesOf(leases)]
+
+/** A line for each. Without a token: whatever the claim has. */
+function entriesOf(leases: readonly LeaseRef[]): string {
+  let entries = ''
+  for (const { claimId, fencingToken } of leases) {
+    if (entries !== '') entries += '\n'
+    entries += fencingToken === undefined ? idText(claimId) : `${idText(claimId)},${fencingToken}`
   }
-  return args
+  return entries
 }
 
 const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
@@ -69,23 +95,28 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
     case 'f':
       return { tokenRefused: true, nowMs: Number(first) }
     case 'n': {
-      // A shared lease has seven parts at most and a number in fourth place; an exclusive one has the holder there.
-      const holder = first === '' && endMs === -1 ? undefined : readLease(lockName, first, endMs)
-      return {
+      const refusal: Writable<Refusal> = {
         granted: false,
         // On the same clock as a grant's beginning, so that a message which crosses this answer can be told from one that is older.
         answeredAtMs: nowMs,
-        ...(holder && { holder }),
-        ...(ahead >= 0 && { ahead }),
-        ...(askAgainMs >= 0 && { askAgainMs }),
       }
+      if (ahead >= 0) refusal.ahead = ahead
+      if (askAgainMs >= 0) refusal.askAgainMs = askAgainMs
+      if (first === '' && endMs === -1) return refusal
+      // Read when somebody looks: most who are refused wait, and never do.
+      return Object.defineProperty(refusal, 'holder', {
+        get: () => readLease(lockName, first, endMs),
+        enumerable: true,
+      })
     }
     default:
       return strange('acquire', reply)
   }
 }
 
-/** A lease of either mode. What is not ours is somebody else's lock, of whom nothing is known but the key's value. */
+type Writable<T> = { -readonly [Part in keyof T]: T[Part] }
+
+/** A lease of either mode: a shared one has seven parts at most and a number in fourth place; an exclusive one has the holder there. What is not ours is somebody else's lock, of whom nothing is known but the key's value. */
 export function readLease(lockName: string, text: string, endMs: number): LeaseRecord {
   const expires = endMs >= 0 && { expiresAtMs: endMs }
   const parts = parseList(text)

@@ -3,7 +3,7 @@ import { InvalidArgumentError } from '../../core/errors.ts'
 import type { RedisConnection, RedisNode } from './redis-connection.ts'
 import { isOurs, readLease, readWaiter } from './redis-format.ts'
 import { lockKeys, plainOfData, slotOf } from './redis-keys.ts'
-import { protocolScript, runScript } from './redis-scripts.ts'
+import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
 
 /** Leases and waiters in pages. It walks the key space with SCAN, node after node, so it never holds a server up. */
 export async function inspect(connection: RedisConnection, prefix: string, query: InspectQuery): Promise<InspectPage> {
@@ -81,10 +81,8 @@ export async function show(
         ...keys.map(({ data }) => data),
         ...keys.map(({ order }) => order),
       ]
-      const shown = await runScript(connection, protocolScript('inspect.lua'), all.length, [
-        ...all,
-        `${entries.length}`,
-      ])
+      const call = scriptCall(all, [`${entries.length}`])
+      const shown = await runScript(connection, protocolScript('inspect.lua'), call)
       ;(shown as Shown[]).forEach((each, at) => {
         const [index, name] = entries[at] as [number, string]
         leases[index] = leasesIn(name, each, prefix)

@@ -28,10 +28,10 @@ export const COUNTER = 'holdfast:token'
 /** On Cluster every slot has a counter of its own: a script can only touch the keys of one slot. */
 export const slotCounter = (slot: number): string => `holdfast:{${slotTag(slot)}}:token`
 
-/** Where a client is told of grants. Sharded publishing takes a channel of the lock's own slot. */
 /** Where thefts are told, to whoever listens. */
 export const STOLEN_CHANNEL = 'holdfast:stolen'
 
+/** Where a client is told of grants. Sharded publishing takes a channel of the lock's own slot. */
 export const channelOf = (clientId: string, slot?: number): string =>
   slot === undefined ? `holdfast:wake:${clientId}` : `holdfast:{${slotTag(slot)}}:wake:${clientId}`
 

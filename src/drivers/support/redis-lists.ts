@@ -1,7 +1,7 @@
 import type { RedisConnection } from './redis-connection.ts'
 import { storeErrorFrom } from './redis-errors.ts'
 import { COUNTER, lockKeys, slotCounter, slotOf } from './redis-keys.ts'
-import { protocolScript, runScript } from './redis-scripts.ts'
+import { protocolScript, runScript, type ScriptCall } from './redis-scripts.ts'
 
 export interface ListParts {
   readonly connection: RedisConnection
@@ -22,17 +22,26 @@ export interface Chunk<Request> {
  * Sends a list in as few calls as there may be, all in flight together, and gives the answers in the list's order. What fails, fails for its
  * own part of the list.
  */
-export async function sendList<Request extends { readonly lockName: string }, Answer>(
+export function sendList<Request extends { readonly lockName: string }, Answer>(
   { connection, prefix, bySlot = connection.cluster }: ListParts,
   requests: readonly Request[],
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
 ): Promise<readonly (Answer | Error)[]> {
-  if (requests.length === 0) return []
+  if (requests.length === 0) return Promise.resolve([])
   // The most frequent case by far, and the one in which every microsecond counts.
   if (!bySlot && requests.length <= MOST_ENTRIES) return send({ requests, slot: 0 })
+  const slotOfRequest = (request: Request): number => (bySlot ? slotOf(prefix + request.lockName) : 0)
+  return sendParts(requests, chunksOf(requests, slotOfRequest), send)
+}
+
+async function sendParts<Request, Answer>(
+  requests: readonly Request[],
+  parts: readonly Part[],
+  send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+): Promise<readonly (Answer | Error)[]> {
   const answers = new Array<Answer | Error>(requests.length)
   await Promise.all(
-    chunksOf(requests, (request) => (bySlot ? slotOf(prefix + request.lockName) : 0)).map(async ({ indexes, slot }) => {
+    parts.map(async ({ indexes, slot }) => {
       try {
         const part = await send({ requests: indexes.map((index) => requests[index] as Request), slot })
         indexes.forEach((index, at) => {
@@ -46,35 +55,50 @@ export async function sendList<Request extends { readonly lockName: string }, An
   return answers
 }
 
-/** Runs leases.lua. Answers the server's time and then, for each entry, what the script says. */
-export async function runLeases(
+/** Runs leases.lua. Answers the server's time and then, for each entry, what the script says. `args` are its arguments from the fourth on. */
+export function runLeases(
   { connection, prefix, bySlot = connection.cluster }: ListParts,
   operation: 'acquire' | 'renew' | 'release',
   { requests, slot }: Chunk<{ readonly lockName: string }>,
-  entryArgs: readonly string[],
+  args: readonly string[],
   address: { readonly channel: string; readonly hears: 0 | 1 } = NOWHERE,
   run: typeof runScript = runScript,
-): Promise<readonly [nowMs: number, ...replies: unknown[]]> {
+): Promise<LeasesReply> {
   const count = requests.length
-  const args = new Array<string>(1 + 3 * count)
-  args[0] = bySlot ? slotCounter(slot) : COUNTER
+  // Filled place by place: this is the longest array that a claim goes through.
+  const call = new Array<string>(7 + 3 * count + args.length)
+  call[0] = call[1] = ''
+  call[2] = `${1 + 3 * count}`
+  call[3] = bySlot ? slotCounter(slot) : COUNTER
   for (let index = 0; index < count; index += 1) {
     const { plain, data, order } = lockKeys(prefix, (requests[index] as { lockName: string }).lockName)
-    args[1 + index] = plain
-    args[1 + count + index] = data
-    args[1 + 2 * count + index] = order
+    call[4 + index] = plain
+    call[4 + count + index] = data
+    call[4 + 2 * count + index] = order
   }
-  const keyCount = args.length
-  args.push(operation, address.channel, address.hears === 1 ? '1' : '0')
-  for (const arg of entryArgs) args.push(arg)
-  try {
-    const reply = (await run(connection, protocolScript('leases.lua'), keyCount, args)) as [number, ...unknown[]]
-    // With ioredis' `stringNumbers` numbers come as text, here and in every answer.
-    reply[0] = Number(reply[0])
-    return reply
-  } catch (error) {
-    throw storeErrorFrom(operation, error)
-  }
+  const at = 4 + 3 * count
+  call[at] = operation
+  call[at + 1] = address.channel
+  call[at + 2] = address.hears === 1 ? '1' : '0'
+  for (let index = 0; index < args.length; index += 1) call[at + 3 + index] = args[index] as string
+  return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
+    (reply) => readReply(operation, count, reply as LeasesReply),
+    (error: unknown) => {
+      throw storeErrorFrom(operation, error)
+    },
+  )
+}
+
+export type LeasesReply = [nowMs: number, ...answers: unknown[]]
+
+/** "Yes to all" in full. With ioredis' `stringNumbers` numbers come as text, here and in every answer. */
+function readReply(operation: string, count: number, reply: LeasesReply): LeasesReply {
+  reply[0] = Number(reply[0])
+  if (count === 1 || reply[1] !== 'g') return reply
+  const first = operation === 'acquire' ? Number(reply[2]) : 1
+  const step = operation === 'acquire' ? 1 : 0
+  for (let index = 0; index < count; index += 1) reply[1 + index] = first + index * step
+  return reply
 }
 
 const NOWHERE = { channel: '', hears: 0 } as const

@@ -3,7 +3,7 @@ import { answerTake, countOf, policiesOf, type Take, takesOf } from './consume-s
 import { inTime } from './redis-errors.ts'
 import { rateKey, slotOf } from './redis-keys.ts'
 import { chunksOf, type ListParts } from './redis-lists.ts'
-import { protocolScript, runScript } from './redis-scripts.ts'
+import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
 
 /** Rate-limiting steps: those that are alike and on one name are one key of the script, whose answer is then told to each of them. */
 export async function consume(
@@ -17,9 +17,9 @@ export async function consume(
   await Promise.all(
     chunks.map(async ({ indexes }) => {
       const part = indexes.map((index) => takes[index] as Take)
-      const args = part.map(({ name }) => rateKey(prefix, name))
-      args.push(...policyArgs(part))
-      const run = (): Promise<unknown> => runScript(connection, protocolScript('consume.lua'), part.length, args)
+      const keys = part.map(({ name }) => rateKey(prefix, name))
+      const call = scriptCall(keys, policyArgs(part))
+      const run = (): Promise<unknown> => runScript(connection, protocolScript('consume.lua'), call)
       const reply = await inTime('consume', timeoutMs, run).catch((error: Error) => error)
       if (!(reply instanceof Error)) return answerAll(part, reply as readonly (string | number)[], answers)
       for (const { indexes } of part) for (const index of indexes) answers[index] = reply

@@ -20,23 +20,25 @@ export function protocolScript(file: string): Script {
 
 const loaded = new Map<string, Script>()
 
+/** A command that calls a script. Whoever runs it fills the first two places, according to whether the server has the script. */
+export type ScriptCall = ['', '', keyCount: string, firstKey: string, ...keysAndArgs: string[]]
+
+export const scriptCall = (keys: readonly string[], args: readonly string[]): ScriptCall =>
+  ['', '', `${keys.length}`, ...keys, ...args] as ScriptCall
+
 /**
  * Runs a script by its hash, and sends the text where the server does not have it: after its start, a failover, SCRIPT FLUSH. What a
  * script does, it does once, because a server that does not know it has done nothing.
  */
-export async function runScript(
+export function runScript(
   connection: Pick<RedisConnection, 'command'>,
   { text, sha }: Script,
-  keyCount: number,
-  keysAndArgs: readonly string[],
+  call: ScriptCall,
 ): Promise<unknown> {
-  const key = keysAndArgs[0] as string
-  try {
-    return await connection.command(key, ['EVALSHA', sha, `${keyCount}`, ...keysAndArgs])
-  } catch (error) {
+  return send(connection, call, 'EVALSHA', sha).catch((error: unknown) => {
     if (!isNoScript(error)) throw error
-    return connection.command(key, ['EVAL', text, `${keyCount}`, ...keysAndArgs])
-  }
+    return send(connection, call, 'EVAL', text)
+  })
 }
 
 /**
@@ -46,17 +48,28 @@ export async function runScript(
  */
 export const ballotRunner =
   ({ graceMs, mayVote }: VoteGuard): typeof runScript =>
-  async (connection, script, keyCount, keysAndArgs) => {
+  async (connection, script, call) => {
     const { text, sha } = ballotScript(script, graceMs)
-    const key = keysAndArgs[0] as string
     try {
-      return await connection.command(key, ['EVALSHA', sha, `${keyCount}`, ...keysAndArgs])
+      return await send(connection, call, 'EVALSHA', sha)
     } catch (error) {
       if (!isNoScript(error)) throw error
       await mayVote()
-      return connection.command(key, ['EVAL', text, `${keyCount}`, ...keysAndArgs])
+      return send(connection, call, 'EVAL', text)
     }
   }
+
+function send(
+  connection: Pick<RedisConnection, 'command'>,
+  call: ScriptCall,
+  command: string,
+  script: string,
+): Promise<unknown> {
+  const filled: string[] = call
+  filled[0] = command
+  filled[1] = script
+  return connection.command(call[3], filled)
+}
 
 export interface VoteGuard {
   /** How long after its start a node does not vote. */
