@@ -21,6 +21,7 @@ CREATE OR REPLACE FUNCTION holdfast_acquire(
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
+  v_late    CONSTANT INTERVAL := '10 ms';
   v_count   CONSTANT INTEGER := cardinality(p_names);
   v_stale   TEXT[];
   v_rest    INTEGER[];    -- places in the list of the claims that the usual case has not granted
@@ -40,7 +41,8 @@ BEGIN
   -- is inserted or locked by this transaction, granted or not. A name that begins with a shared claim gets a row that is free.
   --
   -- A token drawn for a row that is inserted may be older than that of somebody who took and gave back the name between the draw and the insertion.
-  -- If nobody has drawn since, that cannot be. If anybody has, for whichever name, it is drawn once more, now that the row is ours.
+  -- If nobody has drawn since, that cannot be. If anybody has, for whichever name, it is drawn once more, now that the row is ours. What had to wait for
+  -- somebody's row is late, and counts from now: its time was read before. Else the time stays, because an update that changes it touches the indexes.
   IF v_count = 1 THEN
     INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended)
     SELECT p_names[1], p_holders[1], t, CASE WHEN p_shared[1] THEN t ELSE t + p_ttls[1] * interval '1 ms' END, p_metadata[1]::jsonb,
@@ -51,11 +53,15 @@ BEGIN
       claim_id = excluded.claim_id, mode = 'exclusive', fencing_token = nextval('holdfast_tokens')
     WHERE excluded.claim_id IS NOT NULL AND d.expires_at <= clock_timestamp() AND NOT d.contended
     RETURNING d.fencing_token, d.acquired_at, d.claim_id,
-      d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass) AS stale INTO v_got;
+      d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass)
+        OR d.acquired_at < clock_timestamp() - v_late AS stale INTO v_got;
     IF v_got.claim_id IS NOT NULL THEN
       IF v_got.stale THEN
-        UPDATE distributed_locks SET fencing_token = nextval('holdfast_tokens') WHERE lock_name = p_names[1]
-        RETURNING fencing_token INTO v_got.fencing_token;
+        UPDATE distributed_locks SET fencing_token = nextval('holdfast_tokens'),
+          acquired_at = CASE WHEN acquired_at < t - v_late THEN t ELSE acquired_at END,
+          expires_at = CASE WHEN acquired_at < t - v_late THEN t + (expires_at - acquired_at) ELSE expires_at END
+        FROM clock_timestamp() AS t WHERE lock_name = p_names[1]
+        RETURNING fencing_token, acquired_at INTO v_got.fencing_token, v_got.acquired_at;
       END IF;
       -- Its place is left if somebody emptied distributed_locks alone.
       IF p_waits[1] > 0 THEN
@@ -75,16 +81,17 @@ BEGIN
       ORDER BY lock_name COLLATE "C", ord
     ), granted AS (
       INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended)
-      SELECT lock_name, holder_id, t, CASE WHEN shared THEN t ELSE t + ttl * interval '1 ms' END, metadata::jsonb,
-        CASE WHEN NOT shared THEN claim_id END, nextval('holdfast_tokens'), shared
-      FROM first, clock_timestamp() AS t
+      -- Each row has the time and the token of its own turn: a list may have to wait for any of them.
+      SELECT lock_name, holder_id, clock_timestamp(), clock_timestamp() + CASE WHEN shared THEN 0 ELSE ttl END * interval '1 ms',
+        metadata::jsonb, CASE WHEN NOT shared THEN claim_id END, nextval('holdfast_tokens'), shared
+      FROM first
       ORDER BY lock_name COLLATE "C"
       ON CONFLICT (lock_name) DO UPDATE SET holder_id = excluded.holder_id, acquired_at = clock_timestamp(),
         expires_at = clock_timestamp() + (excluded.expires_at - excluded.acquired_at), metadata = excluded.metadata,
         claim_id = excluded.claim_id, mode = 'exclusive', fencing_token = nextval('holdfast_tokens')
       WHERE excluded.claim_id IS NOT NULL AND d.expires_at <= clock_timestamp() AND NOT d.contended
       RETURNING d.lock_name, d.claim_id, d.fencing_token, d.acquired_at,
-        d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass) AS stale
+        d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass) OR d.acquired_at < clock_timestamp() - v_late AS stale
     )
     SELECT array_agg(claim_id) FILTER (WHERE NOT stale), array_agg(fencing_token) FILTER (WHERE NOT stale),
       array_agg(extract(epoch FROM acquired_at) * 1000) FILTER (WHERE NOT stale),
@@ -93,7 +100,10 @@ BEGIN
     FROM granted WHERE claim_id IS NOT NULL;
     IF v_stale IS NOT NULL THEN
       WITH drawn AS (
-        UPDATE distributed_locks SET fencing_token = nextval('holdfast_tokens') WHERE lock_name = ANY (v_stale)
+        UPDATE distributed_locks SET fencing_token = nextval('holdfast_tokens'),
+          acquired_at = CASE WHEN acquired_at < t - v_late THEN t ELSE acquired_at END,
+          expires_at = CASE WHEN acquired_at < t - v_late THEN t + (expires_at - acquired_at) ELSE expires_at END
+        FROM clock_timestamp() AS t WHERE lock_name = ANY (v_stale)
         RETURNING claim_id, fencing_token, acquired_at
       )
       SELECT granted_claims || array_agg(claim_id), granted_tokens || array_agg(fencing_token),
@@ -101,8 +111,11 @@ BEGIN
       INTO granted_claims, granted_tokens, granted_at FROM drawn;
     END IF;
     IF granted_claims IS NOT NULL AND 0 < ANY (p_waits) THEN
-      DELETE FROM holdfast_waiters AS w USING unnest(p_names, p_claims) AS c (lock_name, claim_id)
-      WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id AND c.claim_id = ANY (granted_claims);
+      -- Looked for one by one: the planner would rather read every waiter, and the whole list for each.
+      DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
+        SELECT place.ctid FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait), LATERAL (
+          SELECT w.ctid FROM holdfast_waiters w WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id OFFSET 0
+        ) AS place WHERE c.wait > 0 AND c.claim_id IN (SELECT unnest(granted_claims))));
     END IF;
   END IF;
 

@@ -481,6 +481,37 @@ describe.concurrent('postgres: beside others', SLOW, () => {
     assert.deepEqual(await leasesOn(other), [])
   })
 
+  it('a lease that had to wait for an open transaction counts from when it was granted, alone and in a list', async () => {
+    for (const others of [0, 2]) {
+      const name = unique('late')
+      const open = await pool.connect()
+      await open.query('BEGIN')
+      await open.query(`SELECT acquire_lock($1, 'open')`, [name])
+      const { pid } = (await open.query('SELECT pg_backend_pid() AS pid')).rows[0]
+      const driver = postgresDriver({ client: pool })
+      const claims = [claimOn(name), ...Array.from({ length: others }, (_, index) => claimOn(`${name}:${index}`))]
+      const acquiring = driver.acquire(claims)
+      const blocked = 'SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))'
+      await until('it to wait', async () => ((await pool.query(blocked, [pid])).rowCount ?? 0) > 0)
+      await sleep(50) // so that early and late can be told apart
+      const clock = 'SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now'
+      const { now } = (await open.query(clock)).rows[0]
+      await open.query('ROLLBACK')
+      open.release()
+      for (const answer of await acquiring) {
+        assert.ok(
+          'granted' in answer && answer.granted && answer.acquiredAtMs >= now,
+          `${JSON.stringify(answer)} ${now}`,
+        )
+      }
+      for (const { lockName } of claims) {
+        const [lease] = await leasesOn(lockName)
+        assert.ok(Number(lease?.expiresAtMs) >= now + 60_000)
+      }
+      await driver.release(claims)
+    }
+  })
+
   it('lists of 512 in opposing orders, from 8 processes’ worth of drivers, never deadlock', async () => {
     const names = Array.from({ length: 512 }, (_, index) => unique(`list-${index}`))
     const drivers = Array.from({ length: 8 }, () => postgresDriver({ client: pool }))

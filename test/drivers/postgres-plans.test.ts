@@ -8,17 +8,17 @@ import { claimOn } from './postgres/scene.ts'
 
 /** A small form of bench/postgres-explain.mjs: the plans of the statements inside the functions, as they were carried out. */
 describe('postgres: plans', () => {
-  it('acquire, renew, release and sweep go by the indexes alone beside 20,000 expired and 2,000 live rows', async () => {
+  it('acquire, renew, release and sweep go by the indexes alone beside 20,000 expired and 2,000 live rows, and 3,000 waiters', async () => {
     await using table = await openTable()
-    await table.fill({ expired: 20_000, live: 2_000 })
-    await table.client.query(`ANALYZE ${table.schema}.distributed_locks`)
+    await table.fill({ expired: 20_000, live: 2_000, waiters: 3_000 })
+    await table.client.query(`ANALYZE ${table.schema}.distributed_locks, ${table.schema}.holdfast_waiters`)
     await assertByIndex(table)
   })
 
-  it('and so they do where the planner believes that the table is empty', async () => {
+  it('and so they do where the planner believes that the tables are empty', async () => {
     await using table = await openTable()
-    await table.client.query(`VACUUM ANALYZE ${table.schema}.distributed_locks`)
-    await table.fill({ expired: 5_000, live: 500 })
+    await table.client.query(`VACUUM ANALYZE ${table.schema}.distributed_locks, ${table.schema}.holdfast_waiters`)
+    await table.fill({ expired: 5_000, live: 500, waiters: 3_000 })
     await assertByIndex(table)
   })
 })
@@ -26,7 +26,8 @@ describe('postgres: plans', () => {
 async function assertByIndex({ client, schema }: Awaited<ReturnType<typeof openTable>>): Promise<void> {
   const driver = postgresDriver({ client, schema })
   for (const count of [1, 64]) {
-    const claims = Array.from({ length: count }, (_, index) => claimOn(`mine:${index}`))
+    // They may wait, so what others wait for is looked at, too.
+    const claims = Array.from({ length: count }, (_, index) => claimOn(`mine:${index}`, 1_000))
     const acquire = await plansOf(client, () => driver.acquire(claims))
     const leases = claims.map((claim, index) => {
       const answer = acquire.result[index]
@@ -65,11 +66,16 @@ async function openTable() {
   return {
     client,
     schema,
-    async fill({ expired, live }: { expired: number; live: number }) {
+    async fill({ expired, live, waiters }: { expired: number; live: number; waiters: number }) {
       const text = `INSERT INTO distributed_locks (lock_name, holder_id, acquired_at, expires_at, claim_id, fencing_token)
         SELECT $2 || i, 'h', clock_timestamp(), clock_timestamp() + $3::interval, $2 || i, i FROM generate_series(1, $1) i`
       await client.query(text, [expired, 'expired:', '-1 hour'])
       await client.query(text, [live, 'live:', '1 hour'])
+      await client.query(
+        `INSERT INTO holdfast_waiters SELECT 'live:' || i % 10, i, 'waiter:' || i, 'h', 'exclusive', NULL, 1, interval '1 hour', NULL, 'none',
+          clock_timestamp(), clock_timestamp() + interval '1 hour' FROM generate_series(1, $1) i`,
+        [waiters],
+      )
     },
     async [Symbol.asyncDispose]() {
       await client.query(`SET client_min_messages = warning; DROP SCHEMA ${schema} CASCADE`)
