@@ -17,12 +17,17 @@ export interface ListeningParts {
   hello(payload: string): Promise<unknown>
 }
 
+/** One time of listening: a connection that is opened, and what keeps it. The one before it may still be ending, and has no say in it. */
+interface Subscription {
+  opened: Promise<DedicatedConnection>
+  timer?: NodeJS.Timeout
+}
+
 /** The one connection of a driver that hears, open while anybody listens. */
 export class Listening {
   readonly #parts: ListeningParts
   readonly #listeners = new Set<DriverListener>()
-  #opening: Promise<DedicatedConnection> | undefined
-  #timer: NodeJS.Timeout | undefined
+  #current: Subscription | undefined
   #greeted: ((payload: string) => void) | undefined
   #hellos = 0
   #closed = false
@@ -33,15 +38,14 @@ export class Listening {
 
   async listen(listener: DriverListener): Promise<StopListening> {
     if (this.#closed) throw new ClosedError('the postgres driver is closed')
-    this.#opening ??= this.#open()
-    const opening = this.#opening
+    const current = this.#current ?? this.#subscribe()
     // Added before, so that nothing is missed; a failure takes it out again.
     this.#listeners.add(listener)
     try {
-      await opening
+      await current.opened
     } catch (error) {
       this.#listeners.delete(listener)
-      if (this.#opening === opening) this.#opening = undefined
+      if (this.#current === current) this.#current = undefined
       throw storeErrorFrom(error)
     }
     return async () => {
@@ -56,32 +60,47 @@ export class Listening {
     await this.#stop()
   }
 
-  async #open(): Promise<DedicatedConnection> {
+  #subscribe(): Subscription {
+    let deaf = (_: unknown): void => {}
+    const subscription: Subscription = { opened: this.#open((cause) => deaf(cause)) }
+    deaf = (cause) => this.#deaf(subscription, cause)
+    this.#current = subscription
+    const keep = (connection: DedicatedConnection): void => this.#keep(subscription, connection)
+    // Whoever waits for it is told of a failure.
+    subscription.opened.then(keep, () => {})
+    return subscription
+  }
+
+  async #open(onEnd: (cause: unknown) => void): Promise<DedicatedConnection> {
     const { connections, channel } = this.#parts
     const connection = await connections.dedicate({
       onNotification: (heard, payload) => {
         if (heard === channel) this.#heard(payload)
         else if (heard === STOLEN_CHANNEL) this.#heardOfTheft(payload)
       },
-      onEnd: (cause) => this.#deaf(cause),
+      onEnd,
       undo: () => `UNLISTEN ${quoteIdentifier(channel)}; UNLISTEN ${STOLEN_CHANNEL}`,
     })
     try {
       await connection.script(`LISTEN ${quoteIdentifier(channel)}; LISTEN ${STOLEN_CHANNEL}`)
       await this.#greet()
     } catch (error) {
-      await connection.end()
+      await endQuietly(connection)
       throw error
     }
-    // A connection that is idle for ever looks the same as one that is half-open, and is what idle timeouts end.
-    this.#timer = setInterval(() => {
+    return connection
+  }
+
+  /** A connection that is idle for ever looks the same as one that is half-open, and is what idle timeouts end. */
+  #keep(subscription: Subscription, connection: DedicatedConnection): void {
+    if (this.#current !== subscription) return
+    subscription.timer = setInterval(() => {
       connection.query('SELECT 1').catch((error: unknown) => {
-        void connection.end()
-        this.#deaf(error)
+        void endQuietly(connection)
+        this.#deaf(subscription, error)
       })
     }, PING_MS)
-    this.#timer.unref()
-    return connection
+    subscription.timer.unref()
   }
 
   /** A pooler that gives every transaction another connection accepts LISTEN, and nothing ever arrives. */
@@ -128,22 +147,28 @@ export class Listening {
     }
   }
 
-  #deaf(cause: unknown): void {
-    clearInterval(this.#timer)
-    if (this.#opening === undefined) return
-    this.#opening = undefined
+  #deaf(subscription: Subscription, cause: unknown): void {
+    clearInterval(subscription.timer)
+    if (this.#current !== subscription) return
+    this.#current = undefined
     const listeners = [...this.#listeners]
     this.#listeners.clear()
     for (const listener of listeners) listener.deaf(storeErrorFrom(cause))
   }
 
   async #stop(): Promise<void> {
-    clearInterval(this.#timer)
-    const opening = this.#opening
-    this.#opening = undefined
-    const connection = await opening?.catch(() => undefined)
-    await connection?.end().catch(() => {})
+    const current = this.#current
+    this.#current = undefined
+    clearInterval(current?.timer)
+    // One that could not be opened need not be closed.
+    const connection = await current?.opened.catch(() => undefined)
+    if (connection !== undefined) await endQuietly(connection)
   }
+}
+
+/** What is ended is used no more: an end that fails, as that of a connection that is broken, changes nothing, and hides nothing that was told before it. */
+async function endQuietly(connection: DedicatedConnection): Promise<void> {
+  await connection.end().catch(() => {})
 }
 
 /** Anybody may send to a channel: what is not of `holdfast_tell` is nothing. */

@@ -38,12 +38,12 @@ export const leasesOn = async (driver: Driver, lockName: string) => (await drive
 export const waitersOn = async (driver: Driver, lockName: string) => (await driver.inspect({ lockName })).waiters.length
 
 /** Looks until something is there, and answers it. */
-export async function until<T>(what: string, look: () => T | Promise<T>): Promise<NonNullable<T>> {
+export async function until<T>(what: string, look: () => T | Promise<T>, withinMs = 15_000): Promise<NonNullable<T>> {
   const startedMs = performance.now()
   for (;;) {
     const seen = await look()
     if (seen) return seen
-    if (performance.now() - startedMs > 15_000) throw new Error(`waited in vain for ${what}`)
+    if (performance.now() - startedMs > withinMs) throw new Error(`waited in vain for ${what}`)
     await sleep(10)
   }
 }
