@@ -6,6 +6,7 @@
 -- Plans go by the indexes alone: to the planner a table of locks looks empty, and reading all of it looks cheap, while what was there a second ago still lies about.
 -- A call that changed leases commits to the disk, whatever the role's setting, unless p_relaxed says otherwise (synchronous_commit = off, for this
 -- transaction only). A claim that was only refused, or took a place in the queue, does not wait for the disk: if a crash undoes that, the waiter asks again.
+-- In a transaction that has written something before, which is somebody else's, that is left as it is.
 
 -- holdfast_acquire
 -- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to live in ms, how long it waits
@@ -22,6 +23,7 @@ LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_late    CONSTANT INTERVAL := '10 ms';
+  v_alone   CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
   v_count   CONSTANT INTEGER := cardinality(p_names);
   v_stale   TEXT[];
   v_rest    INTEGER[];    -- places in the list of the claims that the usual case has not granted
@@ -158,7 +160,7 @@ BEGIN
   END IF;
   IF v_events IS NOT NULL THEN
     PERFORM holdfast_tell(v_events);
-  ELSIF granted_claims IS NULL THEN
+  ELSIF granted_claims IS NULL AND v_alone THEN
     PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
 END

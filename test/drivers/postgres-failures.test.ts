@@ -12,6 +12,7 @@ import { startWorker, type Worker } from '../harness/worker.ts'
 import {
   claimOn,
   granted,
+  grantOn,
   leasesOn as leasesOnDriver,
   unique,
   until,
@@ -586,6 +587,25 @@ describe.concurrent('postgres: beside others', SLOW, () => {
       await client.end()
     }
     assert.deepEqual(seen, ['off', 'on', 'on', 'off'])
+  })
+
+  it('a claim that is refused in a transaction which has written something leaves its durability alone', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    const held = claimOn(unique('durable'))
+    await granted(postgresDriver({ client: pool }), held)
+    const driver = postgresDriver({ client })
+    const setting = async () => (await client.query('SHOW synchronous_commit')).rows[0].synchronous_commit
+    const seen: string[] = []
+    for (const write of ['SELECT 1', 'CREATE TEMP TABLE written ()']) {
+      await client.query('BEGIN')
+      await client.query(write)
+      assert.equal(await grantOn(driver, held.lockName), undefined)
+      seen.push(await setting())
+      await client.query('COMMIT')
+    }
+    assert.deepEqual(seen, ['off', 'on'])
+    await client.end()
   })
 
   it('the fencing guard refuses a smaller token, lets the same one write again, and waits for the writer before', async () => {
