@@ -147,7 +147,8 @@ export class AdvisoryWaiting {
       place.onSent()
       if (place.over || place.granted !== true) {
         this.#forget(place)
-        if (session !== undefined) this.#standBy(session)
+        // One that is being taken out of the queue may be canceled once more, and must not wait for anybody else then.
+        if (session !== undefined && !(place.over && place.session === session)) this.#standBy(session)
       }
     }
   }
@@ -164,9 +165,10 @@ export class AdvisoryWaiting {
       })
       // Again and again, since one that comes before the server has begun to wait is heard by nobody.
       while (!out) {
-        await this.#parts.cancel(session).catch(() => session.end())
+        await this.#parts.cancel(session).catch(() => endQuietly(session))
         await this.#within([done], CANCEL_AGAIN_MS)
       }
+      this.#standBy(session)
     }
     await place.done
   }
@@ -184,7 +186,7 @@ export class AdvisoryWaiting {
 
   #standBy(session: Session, key?: string): void {
     if (session.lost === undefined && this.#idle.length < MOST_IDLE && !this.#closed) this.#idle.push({ session, key })
-    else void session.end().catch(() => {})
+    else void endQuietly(session)
   }
 
   /** Nobody has asked for so long that the claim is dead; so is whatever it got. */
@@ -197,7 +199,7 @@ export class AdvisoryWaiting {
       if (lease === undefined) void this.#leave(place)
       else {
         this.#forget(place)
-        void place.session?.end().catch(() => {})
+        if (place.session !== undefined) void endQuietly(place.session)
       }
     }, place.claim.waitMs)
   }
@@ -219,6 +221,11 @@ export class AdvisoryWaiting {
     await Promise.race([Promise.all(work), timeUp])
     timer?.cancel()
   }
+}
+
+/** Ended it is, whatever the socket says of it. */
+async function endQuietly(session: Session): Promise<void> {
+  await session.end().catch(() => {})
 }
 
 interface Place {
