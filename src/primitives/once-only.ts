@@ -12,7 +12,9 @@ import { checkText } from '../core/names.ts'
 import { pause } from '../core/pause.ts'
 import { systemRandom } from '../core/random.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
+import { EXCLUSIVE } from './lock-options.ts'
 import { answerOf, leaseOf, throwIfLost } from './lock-result.ts'
+import { Reentry } from './reentry.ts'
 import { tickOf } from './tick.ts'
 
 export interface OnceOptions {
@@ -44,6 +46,7 @@ export class OnceOnly implements AsyncDisposable {
   readonly #instance: Instance
   readonly #clock
   readonly #random
+  readonly #reentry = new Reentry()
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: InstanceOptions = {}) {
@@ -65,26 +68,28 @@ export class OnceOnly implements AsyncDisposable {
    * - The result is `undefined` or JSON of at most 16,368 bytes. Anything else is not kept: the job counts as done, and this call and all later ones in the period
    *   reject with `ResultNotKeptError`.
    *
-   * Rejects with `NotAcquiredError` when `blockingTimeoutSeconds` is over, with `AbortedError`, `ClosedError`, `InvalidArgumentError`; with `StoreError` when the
-   * store does not answer (if it says that the job ran, whether its result is kept is not known); and with `UnsupportedError` where leases do not end by time.
+   * Rejects with `NotAcquiredError` when `blockingTimeoutSeconds` is over, with `AbortedError`, `ClosedError`, `InvalidArgumentError`; with `DeadlockError` when the run
+   * that is waited for waits for this very caller, at once if it is the one that asks; with `StoreError` when the store does not answer (if it says that the job
+   * ran, whether its result is kept is not known); and with `UnsupportedError` where leases do not end by time.
    */
   async once<T>(key: string, fn: (run: OnceRun) => Promise<T> | T, options: OnceOptions): Promise<T> {
     checkFunction('fn', fn)
     const { names, request, forMs } = requestFrom(key, options)
     this.#instance.assertOpen()
+    this.#reentry.assertOutside(names.run, 'a run has no result before it has ended')
     if (options.signal?.aborted) throw new AbortedError(`waiting for "${key}"`, options.signal.reason)
     const holder = this.#instance.holder ?? (await this.#instance.open())
     assertKeeping(holder)
     // Only to save the lease: whether it is done is settled under it.
     const early = await kept(holder, names.done).catch(unlessDown)
     if (early !== undefined) return resultOf(key, early)
-    const result = await holder.acquire(request)
+    const result = await holder.acquire({ ...request, chain: this.#reentry.chain })
     // Contention is an error here: this throws.
     if (!result.granted) return leaseOf(names.run, answerOf(names.run, result)) as never
     await using lease = result.lease
     const found = await this.#insist(lease, () => kept(holder, names.done))
     if (found !== undefined) return resultOf(key, found)
-    const own = await fn(lease)
+    const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
     throwIfLost(lease)
     this.#instance.assertOpen()
     // Awaited here: at the end of this block the lease is given back.

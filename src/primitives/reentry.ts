@@ -39,6 +39,11 @@ export class Reentry {
     throw waitsForItself(tooLittle, 'it holds it as a reader, and a writer has to wait until every reader is gone')
   }
 
+  /** For what cannot be entered again: throws `DeadlockError` if the running callback holds this name, because it would wait for itself. */
+  assertOutside(lockName: string, why: string): void {
+    for (const { lease } of this.#framesOf(lockName)) if (lease.held) throw waitsForItself(lease, why)
+  }
+
   /** What the running callback belongs to: the chain of the outermost lease that is held around it, whichever instance holds it. */
   get chain(): Chain | undefined {
     let chain: Chain | undefined

@@ -7,6 +7,7 @@ import { openPostgresAdvisory } from '../../src/drivers/postgres-advisory.ts'
 import {
   AbortedError,
   ClosedError,
+  DeadlockError,
   DistributedLock,
   type InstanceOptions,
   LeaseLostError,
@@ -206,6 +207,43 @@ describe('once', () => {
     await expect(closed).rejects.toBeInstanceOf(ClosedError)
     go.open()
     await first
+  })
+
+  it('a run that asks for its own result is told at once; the same key is free again afterwards', async () => {
+    const [a] = twoInstances()
+    const nested = a.once('key', () => a.once('key', () => 'never', HOUR), HOUR)
+    await expect(nested).rejects.toBeInstanceOf(DeadlockError)
+    await expect(nested).rejects.toThrow(/wait for itself on "once:key:run": a run has no result before it has ended/)
+    expect(await a.once('key', () => a.once('another', () => 'inside', HOUR), HOUR)).toBe('inside')
+    expect(await a.once('key', () => a.once('key', () => 'never', HOUR), HOUR)).toBe('inside')
+  })
+
+  it('a run and a lock that wait for each other are noticed, also through instances', async () => {
+    const driver = memoryDriver()
+    const soon = { driver, deadlockAfterSeconds: 0.05 }
+    const [jobs, others, lock] = [jobsOn(soon), jobsOn(soon), new DistributedLock(soon)]
+    opened.push(lock)
+    const [running, locked] = [gate(), gate()]
+    const ends = await Promise.allSettled([
+      jobs.once(
+        'key',
+        async () => {
+          running.open()
+          await locked.opened
+          return lock.withLock('a', () => 'locked', { blockingTimeoutSeconds: 60 })
+        },
+        HOUR,
+      ),
+      lock.withLock('a', async () => {
+        locked.open()
+        await running.opened
+        return jobs.once('key', () => 'ran', HOUR)
+      }),
+    ])
+    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+    expect(ends.find((end) => end.status === 'rejected')?.reason).toBeInstanceOf(DeadlockError)
+    const nested = jobs.once('two', () => others.once('two', () => 'never', HOUR), HOUR)
+    await expect(nested).rejects.toBeInstanceOf(DeadlockError)
   })
 
   it('closing during a run keeps nothing: it has lost its lease', async () => {
