@@ -24,6 +24,7 @@ export interface NodeRequest {
 }
 export interface NodeResponse {
   statusCode: number
+  readonly headersSent?: boolean | undefined
   getHeader(name: string): number | string | readonly string[] | undefined
   setHeader(name: string, value: string): unknown
   end(body: string): unknown
@@ -50,7 +51,8 @@ export function rateLimitFetch<Request, Rest extends unknown[]>(
   return async (request, ...rest) => {
     const verdict = await judge(request)
     const response = verdict?.refusal ? new Response(verdict.refusal, { status: 429 }) : await handler(request, ...rest)
-    if (verdict === undefined) return response
+    // One that no handler can make anew, such as that of an upgrade to a WebSocket, goes out as it is.
+    if (verdict === undefined || response.status < 200) return response
     // A response that came from elsewhere, such as a redirect, has headers that cannot be changed.
     const own = new Response(response.body, response)
     for (const [name, value] of verdict.fields) {
@@ -68,6 +70,8 @@ export function rateLimitExpress<Request = NodeRequest>(
   const judge = judgeFrom(options)
   return (request, response, next) => {
     judge(request).then((verdict) => {
+      // Somebody else, such as a time limit, may have answered while the store was being asked.
+      if (response.headersSent) return verdict?.refusal === undefined ? next() : undefined
       for (const [name, value] of verdict?.fields ?? []) {
         response.setHeader(name, LISTS.has(name) ? joined(response.getHeader(name), value) : value)
       }

@@ -4,6 +4,7 @@ import type { AddressInfo } from 'node:net'
 import express, { type Request as ExpressRequest } from 'express'
 import fastify, { type FastifyRequest } from 'fastify'
 import { afterEach, describe, expect, it } from 'vitest'
+import type { Driver } from '../../src/core/driver.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
 import { InvalidArgumentError, RateLimiter, type RateLimiterOptions } from '../../src/index.ts'
 import {
@@ -12,6 +13,7 @@ import {
   rateLimitFastify,
   rateLimitFetch,
 } from '../../src/primitives/rate-limit-http.ts'
+import { gate } from '../support/gate.ts'
 
 const ending: (() => unknown)[] = []
 afterEach(async () => {
@@ -186,6 +188,42 @@ describe('the header fields', () => {
     expect(response.status).toBe(307)
     expect(response.headers.get('location')).toBe('http://localhost/elsewhere')
     expect(response.headers.get('ratelimit')).toBe('"default";r=1;t=30')
+  })
+
+  it('are not added to a response that cannot be made anew', async () => {
+    const limited = rateLimitFetch(() => Response.error(), { limiter: limiterOf(TWICE), key: () => 'key' })
+    expect((await limited(new Request('http://localhost/'))).type).toBe('error')
+  })
+
+  it('leave a response alone that somebody else has sent meanwhile, and nothing is unhandled', async () => {
+    const unhandled: unknown[] = []
+    const hear = (error: unknown): unknown => unhandled.push(error)
+    process.on('unhandledRejection', hear)
+    const inner = memoryDriver()
+    const slow: Driver = {
+      ...inner,
+      consume: async (requests) => {
+        await asked.opened
+        return (await inner.consume?.(requests)) ?? []
+      },
+    }
+    const [asked, served] = [gate(), gate()]
+    const limiter = limiterOf({ limit: 1, periodSeconds: 60 }, slow)
+    const limited = rateLimitExpress({ limiter, key: () => 'key' })
+    const reached: string[] = []
+    const url = await listening((request, response) => {
+      limited(request, response, () => reached.push(request.url ?? ''))
+      response.writeHead(503).end('too late')
+      if (request.url === '/second') served.open()
+    })
+    expect([(await fetch(`${url}/first`)).status, (await fetch(`${url}/second`)).status]).toEqual([503, 503])
+    await served.opened
+    asked.open()
+    while ((await limiter.peek('key')).remaining > 0) await new Promise(setImmediate)
+    await new Promise(setImmediate) // an unhandled rejection is told of by then
+    process.off('unhandledRejection', hear)
+    expect(unhandled).toEqual([])
+    expect(reached).toEqual(['/first'])
   })
 
   it.each([
