@@ -151,7 +151,8 @@ function driverOn(
   async function takeAll(claims: readonly Claim[]): Promise<Taken[]> {
     const taken = claims.map((claim): Taken => {
       const asking = askingOf(claim)
-      const lease = waiting.leaseOf(claim)
+      // Whatever it has already: one that stood in line once more would wait for its own lock, or get a second lease that nobody releases.
+      const lease = waiting.leaseOf(claim) ?? main.now?.leases.get(claim.claimId)
       const known = lease === undefined && claim.waitMs > 0 && waiting.knows(asking) && waiting.start(claim, asking)
       return { claim, asking, lease, place: known ? 'known' : 'none' }
     })
@@ -161,7 +162,7 @@ function driverOn(
       const { claim, asking } = each
       each.lease = tried[index]
       // Got here while a connection stood in line for it: that one need not stand there any more.
-      if (each.lease !== undefined) await waiting.stop(claim)
+      if (each.lease !== undefined) await waiting.drop(claim)
       // In the server's queue it is told; without a place there it has to look for itself.
       else if (claim.waitMs > 0 && waiting.start(claim, asking)) each.place = 'new'
     }

@@ -107,6 +107,22 @@ export class AdvisoryWaiting {
     await this.#leave(place)
   }
 
+  /**
+   * The claim has its lease elsewhere: it stands in line no more, and what it got there is given back. Readers exclude nobody, so both can have been granted at the same moment,
+   * and nobody would ever release the second.
+   */
+  async drop(ref: LeaseRef): Promise<void> {
+    const place = this.#places.get(ref.claimId)
+    const lease = this.leaseOf(ref)
+    if (place?.granted !== true || place.session === undefined || lease === undefined) {
+      if (place !== undefined) await this.#leave(place)
+      return
+    }
+    this.#forget(place)
+    await place.session.unlock([lease])
+    this.#standBy(place.session, place.asked)
+  }
+
   /** Connections whose lock was given back stand by for the next one who waits. */
   tidy(): void {
     for (const place of this.#places.values()) {

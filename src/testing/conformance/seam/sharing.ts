@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
-import { leaseOn, leasesOn, mustGrant, mustRefuse, releaseOne } from '../asking.ts'
+import { acquireOne, leaseOn, leasesOn, mustGrant, mustRefuse, releaseOne, untilGranted } from '../asking.ts'
 import type { Group } from '../runner.ts'
-import { outlast, SHORT_MS } from '../timing.ts'
+import { LONG_MS, outlast, SHORT_MS, until } from '../timing.ts'
 
 /** Readers, writers and semaphores are one claim: exclusive or shared, with or without a limit. */
 export const sharing: Group = (test) => {
@@ -41,6 +41,22 @@ export const sharing: Group = (test) => {
     assert.equal(await releaseOne(driver, second, grant.fencingToken), false, 'another lease’s token')
     assert.equal(await releaseOne(driver, first, grant.fencingToken), true)
     assert.equal((await leaseOn(driver, scene.lockName)).claimId, second.claimId)
+  })
+
+  test('rule 5: a shared claim that asks again in the moment of its turn has one lease, and its release frees the lock', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    for (let round = 0; round < 20; round += 1) {
+      const writer = scene.claim()
+      const reader = scene.claim({ mode: 'shared', waitMs: LONG_MS })
+      const { fencingToken } = await untilGranted(a, writer)
+      const before = await acquireOne(b, reader)
+      assert.ok(!before.granted)
+      // Both at once: which comes first is the store's to decide.
+      await Promise.all([releaseOne(a, writer, fencingToken), acquireOne(b, reader)])
+      const grant = await untilGranted(b, reader)
+      assert.equal(await releaseOne(b, reader, grant.fencingToken), true)
+      await until('nobody to hold it', async () => (await leasesOn(a, scene.lockName)).length === 0)
+    }
   })
 
   test('a shared lease ends by time on its own, the others go on', ['ttl'], async (scene) => {
