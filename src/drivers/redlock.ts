@@ -171,7 +171,11 @@ export function redlockDriver(options: RedlockOptions): Driver {
   }
 
   function answerTo(claim: Claim, outcome: Outcome, proposed: number): AcquireAnswer | Error {
-    if (outcome.kind === 'granted') return outcome.grant
+    if (outcome.kind === 'granted') {
+      // A node that had missed the first ballot has granted another one. The lease's own release names its token, and would leave that there.
+      if (outcome.given.length > 0) releaseEverywhere(claim, outcome.given)
+      return outcome.grant
+    }
     releaseEverywhere(claim, [proposed, ...outcome.given])
     if (outcome.kind === 'failed') return quorumError('acquire', quorum, nodes.length, outcome.errors)
     // Whoever split the vote with somebody asks again at a moment of its own, so that not all of them split it again.

@@ -7,6 +7,7 @@ import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
 import type { FaultProxy } from '../harness/proxy.ts'
 import type { Server } from '../harness/servers.ts'
+import { gate } from '../support/gate.ts'
 import {
   all,
   claim,
@@ -74,6 +75,29 @@ describe('redlock: votes', () => {
     assert.equal(renewed, 'renewed')
     const ends = await Promise.all(all.map(({ port }) => client(port).pttl(`lock:${long.lockName}`)))
     assert.ok(Math.max(...ends) <= 30_000, `renewed for ${ends} ms all the same`)
+  })
+
+  it('asking again for what is held leaves no second lease on a node that had missed the first, even if that one answers first', async () => {
+    const nodes = nodesOn(all)
+    const [held, missed] = [claim(), nodes[4] as RedisDriver]
+    const { fencingToken } = await granted(redlock({ nodes }), held)
+    await until(async () => (await missed.release([{ ...held, fencingToken }]))[0] === true, {
+      timeoutMs: 10_000,
+      failure: () => 'it never came to the last node',
+    })
+    const answered = gate()
+    const propose =
+      (node: RedisDriver): RedisDriver['propose'] =>
+      async (...args) => {
+        if (node !== missed) await answered.opened
+        const votes = await node.propose(...args)
+        answered.open()
+        return votes
+      }
+    const again = redlock({ nodes: nodes.map((node) => ({ ...node, propose: propose(node) })) })
+    assert.equal((await granted(again, held)).fencingToken, fencingToken)
+    await again.release([{ ...held, fencingToken }])
+    await untilFree(held.lockName)
   })
 
   it('a client that trusts every node does not let it vote for one that does not', async () => {

@@ -6,7 +6,8 @@ import type { NodeError, Votes } from './redis-quorum.ts'
 export type Vote = AcquireAnswer | TokenRefusal
 
 export type Outcome =
-  | { readonly kind: 'granted'; readonly grant: Grant }
+  /** `given`: other tokens that a minority has granted to the same claim, when it was asked for twice. */
+  | { readonly kind: 'granted'; readonly given: readonly number[]; readonly grant: Grant }
   /** Enough nodes would have granted it, had its token been higher. */
   | { readonly kind: 'outbid'; readonly given: readonly number[] }
   | {
@@ -44,17 +45,18 @@ export class Ballots {
     const { answers, errors, pending } = votes
     for (const answer of answers) this.#learn(answer)
     const grants = answers.filter((answer) => 'granted' in answer && answer.granted) as Grant[]
-    const [token, agreed] = mostFrequent(grants.map(({ fencingToken }) => fencingToken))
+    const given = grants.map(({ fencingToken }) => fencingToken)
+    const [token, agreed] = mostFrequent(given)
     if (agreed >= quorum) {
       // Whether enough of it is left is checked where it is trusted: in core, from before the first ballot was sent.
       const fencingToken = token as number
       const { ttlMs } = claim
-      return { kind: 'granted', grant: { granted: true, fencingToken, ttlMs, acquiredAtMs: acquiredAt(fencingToken) } }
+      const grant = { granted: true, fencingToken, ttlMs, acquiredAtMs: acquiredAt(fencingToken) } as const
+      return { kind: 'granted', given: given.filter((other) => other !== fencingToken), grant }
     }
     if (agreed + pending >= quorum) return undefined
     const refusals = answers.filter((answer) => 'granted' in answer && !answer.granted)
     const nodes = answers.length + errors.length + pending
-    const given = grants.map(({ fencingToken }) => fencingToken)
     if (errors.length > nodes - quorum) return { kind: 'failed', given, errors }
     if (refusals.length + errors.length + pending <= nodes - quorum) return { kind: 'outbid', given }
     // What is still to come may yet decide between "somebody has it" and "nobody could be asked".
