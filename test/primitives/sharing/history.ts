@@ -43,13 +43,12 @@ export function overtaken(turns: readonly Turn[]): [writer: Turn, by: Turn][] {
 /** The most permits that were out at once. */
 export const mostOut = (turns: readonly Turn[]): number => Math.max(0, ...levels(turns).map(({ out }) => out))
 
-/** How long it took, each time, until permits that were free for whoever waited were taken. */
+/** How long it took, each time, until permits were taken that were enough for whichever of those who waited is the first. */
 export function idleMs(turns: readonly Turn[], limit: number): number[] {
-  const widest = Math.max(...turns.map(({ permits }) => permits))
   const found: number[] = []
   let sinceMs: number | undefined
-  for (const { atMs, out, waiting } of levels(turns)) {
-    const isIdle = out + widest <= limit && waiting > 0
+  for (const { atMs, out, wanted } of levels(turns)) {
+    const isIdle = wanted > 0 && out + wanted <= limit
     if (isIdle) sinceMs ??= atMs
     else if (sinceMs !== undefined) {
       found.push(atMs - sinceMs)
@@ -59,21 +58,30 @@ export function idleMs(turns: readonly Turn[], limit: number): number[] {
   return found.sort((a, b) => a - b)
 }
 
-/** What is out, and how many wait, after every change. Who was granted at once has not waited. */
-function levels(turns: readonly Turn[]): { atMs: number; out: number; waiting: number }[] {
+/** What is out, and the most that one of those who wait wants, after every change. Who was granted at once has not waited. */
+function levels(turns: readonly Turn[]): { atMs: number; out: number; wanted: number }[] {
   const changes = turns.flatMap(({ queuedMs, beganMs, endedMs, permits }) => [
-    ...(queuedMs === null ? [] : [{ atMs: queuedMs, permits: 0, waits: 1 }]),
-    { atMs: beganMs, permits, waits: queuedMs === null ? 0 : -1 },
-    { atMs: endedMs, permits: -permits, waits: 0 },
+    ...(queuedMs === null ? [] : [{ atMs: queuedMs, takes: 0, permits, waits: 1 }]),
+    { atMs: beganMs, takes: permits, permits, waits: queuedMs === null ? 0 : -1 },
+    { atMs: endedMs, takes: -permits, permits, waits: 0 },
   ])
-  let [out, waiting] = [0, 0]
+  let out = 0
+  /** How many wait for so many permits. */
+  const waiting: number[] = []
   // At the same moment, what ends comes first.
   return changes
-    .sort((a, b) => a.atMs - b.atMs || a.permits - b.permits)
-    .map(({ atMs, permits, waits }) => {
-      out += permits
-      waiting += waits
-      return { atMs, out, waiting }
+    .sort((a, b) => a.atMs - b.atMs || a.takes - b.takes)
+    .map(({ atMs, takes, permits, waits }) => {
+      out += takes
+      waiting[permits] = (waiting[permits] ?? 0) + waits
+      return {
+        atMs,
+        out,
+        wanted: Math.max(
+          0,
+          waiting.findLastIndex((count) => count > 0),
+        ),
+      }
     })
 }
 

@@ -13,12 +13,12 @@ const random = (below) => Math.floor(Math.random() * below)
  * Reads and writes, takes permits, and takes several locks at once, all at the same time, for so long. Every turn is told with its moments: when it was asked for, since
  * when it is known that it stands in the queue, when it began and when it ended. What is told as its time lies within the time of its lease.
  *
- * @param {{ url: string, scope: string, seconds: number, limit: number }} task
+ * @param {{ url: string, scope: string, seconds: number, limit: number | null }} task  No limit: the driver has none.
  */
 export async function share({ url, scope, seconds, limit }) {
   const options = { url, waiterTtlSeconds: 30 }
   const locks = new ReadWriteLock(options)
-  const permits = new Semaphore({ ...options, limit })
+  const permits = new Semaphore({ ...options, limit: limit ?? 1 })
   const several = new DistributedLock(options)
   const endMs = nowMs() + seconds * 1_000
   /** @type {import('./history.ts').Turn[]} */
@@ -61,7 +61,7 @@ export async function share({ url, scope, seconds, limit }) {
       }
     })(),
     (async () => {
-      while (nowMs() < endMs) {
+      while (limit !== null && nowMs() < endMs) {
         const count = 1 + random(2)
         const run = turn.bind(undefined, { kind: 'permits', names: [pool], permits: count })
         await run((inside) => permits.withPermits(pool, inside, { ...long, permits: count }), permits)
