@@ -48,6 +48,7 @@ export class LockManager implements AsyncDisposable {
       Object.defineProperty(LockManager.prototype, operation, { enumerable: true })
     }
     Object.defineProperty(LockManager.prototype, Symbol.toStringTag, { value: 'LockManager', configurable: true })
+    Object.defineProperty(LockManager, 'length', { value: 0, configurable: true })
   }
 
   readonly #instance: Instance

@@ -13,6 +13,7 @@ import {
   Semaphore,
 } from '../../src/index.ts'
 import { makeFolder } from '../harness/folders.ts'
+import { startWorker } from '../harness/worker.ts'
 import { gate } from '../support/gate.ts'
 
 const folder = makeFolder('deadlocks')
@@ -59,6 +60,42 @@ describe('a hand-made deadlock is noticed and named within 2 s of its beginning'
     },
     60_000,
   )
+})
+
+describe('a deadlock of two processes', () => {
+  const source = `
+    import { DistributedLock } from 'holdfast'
+    const lock = new DistributedLock({ url: process.env.STORE, holderId: process.env.HOLDER })
+    let goOn, ended
+    expose({
+      hold: (own) => new Promise((held) => {
+        ended = lock.withLock(own, async () => {
+          const other = await new Promise((resolve) => { goOn = resolve; held() })
+          return lock.withLock(other, () => 'both', { blockingTimeoutSeconds: 60 })
+        })
+        ended.catch(() => {})
+      }),
+      cross: (other) => {
+        goOn(other)
+        return ended.catch(({ code, lockName, cycle }) => ({ code, lockName, cycle }))
+      },
+    })`
+
+  it('ends for one of them with its name, and the other goes on', { timeout: 60_000 }, async () => {
+    const STORE = `sqlite:${join(folder.path, 'processes.db')}`
+    await using a = await startWorker({ source }, { env: { STORE, HOLDER: 'a' } })
+    await using b = await startWorker({ source }, { env: { STORE, HOLDER: 'b' } })
+    await Promise.all([a.call('hold', 'x'), b.call('hold', 'y')])
+    const ends = await Promise.all([a.call('cross', 'y'), b.call('cross', 'x')])
+    expect(ends).toContain('both')
+    const steps = [
+      { holderId: 'a', lockName: 'y', heldBy: 'b' },
+      { holderId: 'b', lockName: 'x', heldBy: 'a' },
+    ]
+    const [error] = ends.filter((end) => end !== 'both') as { lockName: string }[]
+    const cycle = error?.lockName === 'y' ? steps : steps.toReversed()
+    expect(error).toEqual({ code: 'DEADLOCK', lockName: cycle[0]?.lockName, cycle })
+  })
 })
 
 /** Each holds one and waits for the other's. Resolves with what the one that gave up was told; the other one has gone on. */

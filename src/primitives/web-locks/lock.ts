@@ -17,6 +17,8 @@ export class Lock {
       Object.defineProperty(Lock.prototype, attribute, { enumerable: true })
     }
     Object.defineProperty(Lock.prototype, Symbol.toStringTag, { value: 'Lock', configurable: true })
+    // As that of every interface that cannot be constructed.
+    Object.defineProperty(Lock, 'length', { value: 0, configurable: true })
   }
 
   readonly #name: string

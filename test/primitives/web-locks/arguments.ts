@@ -152,6 +152,7 @@ export const conversions: Section = (test) => {
     assert.deepEqual(enumerable(Lock.prototype).sort(), ['mode', 'name'])
     for (const Interface of [Lock, LockManager] as unknown as (new () => unknown)[]) {
       assert.throws(() => new Interface(), TypeError)
+      assert.equal(Interface.length, 0)
     }
   })
 }
