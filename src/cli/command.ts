@@ -14,10 +14,18 @@ export async function superviseCommand(
   lease: Lease,
   ttlMs: number,
 ): Promise<number> {
-  // Both before the command is there: as soon as it is, it may do something that makes somebody signal or kill us.
+  // All of it before the command is there: as soon as it is, it may do something that makes somebody signal or kill us.
   const guard = startGuard()
   let group: number | undefined
+  let watch: LeaseWatch | undefined
   const passOn = (signal: NodeJS.Signals): void => signalGroup(group, signal)
+  const suspension = new Suspension({
+    suspend: () => signalGroup(group, 'SIGSTOP'),
+    resume: () => {
+      watch?.look()
+      signalGroup(group, 'SIGCONT')
+    },
+  })
   for (const signal of PASSED_ON) process.on(signal, passOn)
   const child = spawn(program, args, {
     stdio: 'inherit',
@@ -32,17 +40,7 @@ export async function superviseCommand(
   group = child.pid
   guard.stdin?.write(`${group ?? ''}\n`)
   const exited = exitOf(child)
-  const watch = new LeaseWatch(lease, ttlMs, group)
-  // Suspended from the terminal (Ctrl-Z): the command must not go on while nobody renews. It comes back after a look at the lease.
-  const suspend = (): void => {
-    signalGroup(group, 'SIGSTOP')
-    process.kill(process.pid, 'SIGSTOP')
-  }
-  const resume = (): void => {
-    watch.look()
-    signalGroup(group, 'SIGCONT')
-  }
-  process.on('SIGTSTP', suspend).on('SIGCONT', resume)
+  watch = new LeaseWatch(lease, ttlMs, group)
   try {
     const code = await exited
     // Asked off the clocks: after a stall of this process, the command's end can be heard of before any timer has run.
@@ -56,7 +54,7 @@ export async function superviseCommand(
     watch.stop()
     guard.stdin?.end('done\n')
     for (const signal of PASSED_ON) process.off(signal, passOn)
-    process.off('SIGTSTP', suspend).off('SIGCONT', resume)
+    suspension.end()
   }
 }
 
@@ -69,6 +67,33 @@ const PASSED_ON: readonly NodeJS.Signals[] = [
   'SIGUSR2',
   'SIGWINCH',
 ]
+
+/** Suspended from the terminal (Ctrl-Z): the command must not go on while nobody renews. It comes back after a look at the lease. */
+class Suspension {
+  readonly #suspend: () => void
+  readonly #resume: () => void
+  /** Whoever presses the key twice wants to suspend once: the second one would otherwise be heard of only after the resumption. */
+  #justResumed = false
+
+  constructor({ suspend, resume }: { suspend: () => void; resume: () => void }) {
+    this.#resume = resume
+    this.#suspend = () => {
+      if (this.#justResumed) return
+      suspend()
+      process.kill(process.pid, 'SIGSTOP')
+      // Here it goes on after SIGCONT.
+      this.#justResumed = true
+      setImmediate(() => {
+        this.#justResumed = false
+      })
+    }
+    process.on('SIGTSTP', this.#suspend).on('SIGCONT', this.#resume)
+  }
+
+  end(): void {
+    process.off('SIGTSTP', this.#suspend).off('SIGCONT', this.#resume)
+  }
+}
 
 class LeaseWatch {
   readonly #lease: Lease
