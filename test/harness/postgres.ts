@@ -13,6 +13,8 @@ export interface PostgresOptions {
   /** Server settings, such as `{ idle_session_timeout: '1s' }`. `fsync` is off unless asked for. */
   settings?: Record<string, string>
   clock?: ShiftedClock
+  /** Offers TLS with this certificate, and its key, as PEM. */
+  tls?: { cert: string; key: string }
 }
 
 /** A PostgreSQL of its own, with one superuser `postgres` who needs no password. */
@@ -50,8 +52,9 @@ async function makeData(command: 'initdb' | 'pg_basebackup', args: readonly stri
   return { folder, data }
 }
 
-async function startOn({ folder, data }: DataFolder, { settings, clock }: PostgresOptions): Promise<Server> {
+async function startOn({ folder, data }: DataFolder, { settings, clock, tls }: PostgresOptions): Promise<Server> {
   const binary = (await findBinaries(['postgres'])).postgres
+  if (tls) writeTls(data, tls)
   const port = await freePort()
   const all = {
     port: String(port),
@@ -60,6 +63,7 @@ async function startOn({ folder, data }: DataFolder, { settings, clock }: Postgr
     max_connections: '200',
     dynamic_shared_memory_type: 'mmap', // In the data folder, so that it goes with it, also after a SIGKILL.
     fsync: 'off', // A test's data need not outlive the machine; they do outlive a SIGKILL of the server.
+    ...(tls && { ssl: 'on' }),
     ...settings,
   }
   return launch({
@@ -76,6 +80,16 @@ async function startOn({ folder, data }: DataFolder, { settings, clock }: Postgr
     isReady: async () => (await dataFolder(port)) === data,
     cleanUp: () => removeSharedMemory(data),
   })
+}
+
+/** Where PostgreSQL looks for them if not told otherwise; it takes no key that others may read. */
+function writeTls(data: string, { cert, key }: { cert: string; key: string }): void {
+  const user = unprivilegedUser()
+  for (const [name, pem] of Object.entries({ 'server.crt': cert, 'server.key': key })) {
+    const file = join(data, name)
+    writeFileSync(file, pem, { mode: 0o600 })
+    if (user) chownSync(file, user.uid, user.gid)
+  }
 }
 
 export interface PgBouncerOptions {
