@@ -1,7 +1,7 @@
 import type { Agenda, AgendaEntry, Task } from './agenda.ts'
 import { backoffMs } from './backoff.ts'
 import type { Clock } from './clock.ts'
-import { type Blocked, blockedClaims, circleKey, circleToLeave, deadlockError } from './deadlock.ts'
+import { type Blocked, blockedClaims, circleKey, circlesToLeave, deadlockError } from './deadlock.ts'
 import { HoldfastError } from './errors.ts'
 import { DEADLOCK_PAGE_SIZE, DEADLOCK_PAGES } from './limits.ts'
 import type { Link } from './link.ts'
@@ -47,26 +47,29 @@ export class DeadlockWatch {
   }
 
   /** One that began after this moment, or, if nothing is said, lately enough to show all that a claim that is due can be in. */
-  #look(afterMs?: number): Promise<readonly Blocked[]> {
+  #look(afterMs?: number): Promise<Circles> {
     const nowMs = this.#parts.clock.now().monotonicMs
     // The youngest of a circle has waited for `afterMs`, so half of that ago all of them did.
     const leastMs = afterMs ?? nowMs - Math.min(this.#afterMs / 2, FRESH_MS)
     const last = this.#last
-    if (last !== undefined && (last.underWay || last.beganMs > leastMs)) return last.blocked
-    const look: Look = { beganMs: nowMs, underWay: true, blocked: readStore(this.#parts.link) }
+    if (last !== undefined && (last.underWay || last.beganMs > leastMs)) return last.circles
+    const look: Look = { beganMs: nowMs, underWay: true, circles: readStore(this.#parts.link) }
     const over = (): void => {
       look.underWay = false
     }
-    look.blocked.then(over, over)
+    look.circles.then(over, over)
     this.#last = look
-    return look.blocked
+    return look.circles
   }
 }
+
+/** By the claim that has to leave it. */
+type Circles = ReadonlyMap<string, readonly Blocked[]>
 
 interface Look {
   readonly beganMs: number
   underWay: boolean
-  readonly blocked: Promise<readonly Blocked[]>
+  readonly circles: Promise<Circles>
 }
 
 class WatchedClaim implements Task {
@@ -74,18 +77,14 @@ class WatchedClaim implements Task {
   onAgenda: AgendaEntry | undefined
   readonly #parts: DeadlockWatchParts
   readonly #pending: PendingClaim
-  readonly #look: (afterMs?: number) => Promise<readonly Blocked[]>
+  readonly #look: (afterMs?: number) => Promise<Circles>
   #dueMs = Number.POSITIVE_INFINITY
   #tries = 0
   /** What the look before has found, and when that was over. */
   #found: { readonly circle: string; readonly atMs: number } | undefined
   #ended = false
 
-  constructor(
-    parts: DeadlockWatchParts,
-    pending: PendingClaim,
-    look: (afterMs?: number) => Promise<readonly Blocked[]>,
-  ) {
+  constructor(parts: DeadlockWatchParts, pending: PendingClaim, look: (afterMs?: number) => Promise<Circles>) {
     this.#parts = parts
     this.#pending = pending
     this.#look = look
@@ -107,7 +106,7 @@ class WatchedClaim implements Task {
     }
     this.#dueMs = Number.POSITIVE_INFINITY
     this.#look(this.#found?.atMs).then(
-      (blocked) => this.#judge(blocked),
+      (circles) => this.#judge(circles),
       (error: unknown) => {
         // A store that does not answer is the claim's own to tell of.
         if (!(error instanceof HoldfastError)) throw error
@@ -121,9 +120,9 @@ class WatchedClaim implements Task {
     this.#parts.agenda.clear(this)
   }
 
-  #judge(blocked: readonly Blocked[]): void {
+  #judge(circles: Circles): void {
     if (this.#ended) return
-    const circle = circleToLeave(blocked, this.#pending.claim.claimId)
+    const circle = circles.get(this.#pending.claim.claimId)
     if (circle === undefined) {
       this.#found = undefined
       this.#lookLater()
@@ -146,7 +145,7 @@ class WatchedClaim implements Task {
 }
 
 /** What it has found is worked out once, for all who look. */
-async function readStore(link: Link): Promise<readonly Blocked[]> {
+async function readStore(link: Link): Promise<Circles> {
   const leases = []
   const waiters = []
   let after: string | undefined
@@ -157,7 +156,7 @@ async function readStore(link: Link): Promise<readonly Blocked[]> {
     after = page.next
     if (after === undefined) break
   }
-  return blockedClaims({ leases, waiters })
+  return circlesToLeave(blockedClaims({ leases, waiters }))
 }
 
 /** Looks that are not older than this are shared. */

@@ -1,4 +1,6 @@
 import { chainIdOf } from './chain.ts'
+import { circleNumbers, groupBy } from './circles.ts'
+import { linesOf } from './deadlock-lines.ts'
 import type { InspectPage, LeaseRecord, WaiterRecord } from './driver.ts'
 import { DeadlockError } from './errors.ts'
 import { fitsBeside } from './share.ts'
@@ -13,21 +15,31 @@ export interface Blocked {
 }
 
 /**
- * The circle that a claim has to leave, beginning with itself; undefined if it is in none, or if another one has to.
+ * The circles there are, each by the id of the claim that has to leave it, and beginning with that one.
  *
  * Of all the claims that wait for each other it is the youngest: everybody who looks comes to the same one, and what is lost is the work of whoever came
  * last. A claim that merely waits behind a circle is not in it.
  */
-export function circleToLeave(blocked: readonly Blocked[], claimId: string): readonly Blocked[] | undefined {
-  if (!blocked.some(({ waiter }) => waiter.claimId === claimId)) return undefined
-  const ownChain = chainIdOf(claimId)
-  const after = reached(blocked, ownChain, ({ waiter, by }) => [chainIdOf(waiter.claimId), chainIdOf(by.claimId)])
-  const before = reached(blocked, ownChain, ({ waiter, by }) => [chainIdOf(by.claimId), chainIdOf(waiter.claimId)])
-  const isInCircle = (record: { readonly claimId: string }): boolean =>
-    after.has(chainIdOf(record.claimId)) && before.has(chainIdOf(record.claimId))
-  const circle = blocked.filter(({ waiter, by }) => isInCircle(waiter) && isInCircle(by))
-  const [youngest] = circle.map(({ waiter }) => waiter).toSorted(youngestFirst)
-  return youngest?.claimId === claimId ? shortestCircle(circle, claimId) : undefined
+export function circlesToLeave(blocked: readonly Blocked[]): ReadonlyMap<string, readonly Blocked[]> {
+  const chains = new Map<string, string>()
+  const chainOf = ({ claimId }: LeaseRecord | WaiterRecord): string => {
+    const known = chains.get(claimId)
+    if (known !== undefined) return known
+    const chain = chainIdOf(claimId)
+    chains.set(claimId, chain)
+    return chain
+  }
+  const steps = blocked.map((each) => ({ each, from: chainOf(each.waiter), to: chainOf(each.by) }))
+  const numbers = circleNumbers(steps)
+  const inCircles = steps.filter(({ from, to }) => numbers.get(from) === numbers.get(to))
+  const found = new Map<string, readonly Blocked[]>()
+  for (const group of groupBy(inCircles, ({ from }) => numbers.get(from)).values()) {
+    const circle = group.map(({ each }) => each)
+    const [youngest] = circle.map(({ waiter }) => waiter).toSorted(youngestFirst)
+    const { claimId } = youngest as WaiterRecord
+    found.set(claimId, shortestCircle(circle, claimId))
+  }
+  return found
 }
 
 /** Two looks that saw the same: every one of these waited, and held, all the time between them. */
@@ -40,8 +52,9 @@ export function deadlockError(circle: readonly Blocked[]): DeadlockError {
     const how = 'fencingToken' in by ? `which ${by.holderId} holds` : `behind ${by.holderId}`
     return `${waiter.holderId} waits for "${waiter.lockName}", ${how}`
   })
+  const more = steps.length > MOST_TOLD ? `; and ${steps.length - MOST_TOLD} more` : ''
   return new DeadlockError(
-    `waiting for "${lockName}" would never end: ${steps.join('; ')}`,
+    `waiting for "${lockName}" would never end: ${steps.slice(0, MOST_TOLD).join('; ')}${more}`,
     lockName,
     circle.map(({ waiter, by }) => ({ holderId: waiter.holderId, lockName: waiter.lockName, heldBy: by.holderId })),
   )
@@ -54,79 +67,53 @@ export function deadlockError(circle: readonly Blocked[]): DeadlockError {
  * on, until nothing changes. What is left waits for what is left: that one of several permits is held in a circle does no harm if another comes free.
  */
 export function blockedClaims({ leases, waiters }: Seen): readonly Blocked[] {
-  const leasesOn = groupBy(leases, ({ lockName }) => lockName)
-  const queues = groupBy(waiters, ({ lockName }) => lockName)
-  const waitsOf = groupBy(waiters, ({ claimId }) => chainIdOf(claimId))
-  const granted = new Set<WaiterRecord>()
-  const goesOn = ({ claimId }: { readonly claimId: string }): boolean =>
-    (waitsOf.get(chainIdOf(claimId)) ?? []).every((waiter) => granted.has(waiter))
-  const keptOn = (lockName: string): (LeaseRecord | WaiterRecord)[] =>
-    (leasesOn.get(lockName) ?? []).filter((lease) => !goesOn(lease))
-
-  for (let before = -1; before !== granted.size; ) {
-    before = granted.size
-    for (const [lockName, queue] of queues) {
-      const kept = keptOn(lockName)
-      for (const waiter of queue) {
-        if (!granted.has(waiter) && !fitsBeside(waiter, kept)) break
-        granted.add(waiter)
-        if (!goesOn(waiter)) kept.push(waiter)
-      }
-    }
-  }
-  return [...queues].flatMap(([lockName, queue]) => {
-    const kept = [...keptOn(lockName), ...queue.filter((waiter) => granted.has(waiter) && !goesOn(waiter))]
-    const stuck = queue.filter((waiter) => !granted.has(waiter))
+  const lines = linesOf(leases, waiters)
+  return [...lines.values()].flatMap(({ kept, queue, next }) => {
+    const inTheWay = [...kept]
+    const stuck = queue.slice(next)
     return stuck.flatMap((waiter, index) => {
       const ahead = stuck[index - 1]
-      const inTheWay = kept.filter((lease) => waiter.limit !== undefined || !fitsBeside(waiter, [lease]))
-      return [...inTheWay, ...(ahead === undefined ? [] : [ahead])].map((by) => ({ waiter, by }))
+      // Whoever is not the first gets to all of them through those ahead.
+      const looked = ahead === undefined ? inTheWay : inTheWay.slice(0, MOST_NAMED)
+      const by = looked.filter((lease) => waiter.limit !== undefined || !fitsBeside(waiter, [lease]))
+      return [...by, ...(ahead === undefined ? [] : [ahead])].map((each) => ({ waiter, by: each }))
     })
   })
-}
-
-/** The chains that one comes to from a chain in one step or more. */
-function reached(blocked: readonly Blocked[], from: string, step: (each: Blocked) => [string, string]): Set<string> {
-  const next = groupBy(blocked.map(step), ([start]) => start)
-  const found = new Set<string>()
-  const open = [from]
-  for (let chain = open.pop(); chain !== undefined; chain = open.pop()) {
-    for (const [, end] of next.get(chain) ?? []) {
-      if (found.has(end)) continue
-      found.add(end)
-      open.push(end)
-    }
-  }
-  return found
 }
 
 /** From a claim back to its own chain. */
 function shortestCircle(circle: readonly Blocked[], claimId: string): readonly Blocked[] {
   const stepsOf = groupBy(circle, ({ waiter }) => chainIdOf(waiter.claimId))
-  const paths = circle.filter(({ waiter }) => waiter.claimId === claimId).map((step) => [step])
+  const own = chainIdOf(claimId)
+  const ways: Way[] = circle.flatMap((step) => (step.waiter.claimId === claimId ? [{ step, before: undefined }] : []))
   const seen = new Set<string>()
-  for (const path of paths) {
-    const chain = chainIdOf((path.at(-1) as Blocked).by.claimId)
-    if (chain === chainIdOf(claimId)) return path
+  // A list that grows while it is walked: the shortest come first.
+  for (const way of ways) {
+    const chain = chainIdOf(way.step.by.claimId)
+    if (chain === own) return stepsTo(way)
     if (seen.has(chain)) continue
     seen.add(chain)
-    // A list that grows while it is walked: the shortest come first.
-    for (const step of stepsOf.get(chain) ?? []) paths.push([...path, step])
+    for (const step of stepsOf.get(chain) ?? []) ways.push({ step, before: way })
   }
   return circle
+}
+
+interface Way {
+  readonly step: Blocked
+  readonly before: Way | undefined
+}
+
+function stepsTo(end: Way): readonly Blocked[] {
+  const steps: Blocked[] = []
+  for (let way: Way | undefined = end; way !== undefined; way = way.before) steps.push(way.step)
+  return steps.reverse()
 }
 
 function youngestFirst(a: WaiterRecord, b: WaiterRecord): number {
   return b.waitingSinceMs - a.waitingSinceMs || (a.claimId < b.claimId ? 1 : -1)
 }
 
-/** `Map.groupBy`, which Node 20 does not have. */
-function groupBy<Each, Key>(list: readonly Each[], keyOf: (each: Each) => Key): Map<Key, Each[]> {
-  const groups = new Map<Key, Each[]>()
-  for (const each of list) {
-    const group = groups.get(keyOf(each))
-    if (group === undefined) groups.set(keyOf(each), [each])
-    else group.push(each)
-  }
-  return groups
-}
+/** How many steps of a circle an error's message tells; its `cycle` has them all. */
+const MOST_TOLD = 20
+/** How many leases a waiter that has others ahead names as being in its way. */
+const MOST_NAMED = 16

@@ -1,5 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { blockedClaims, circleToLeave, type Seen } from '../../src/core/deadlock.ts'
+import { chainIdOf } from '../../src/core/chain.ts'
+import { blockedClaims, circlesToLeave, deadlockError, type Seen } from '../../src/core/deadlock.ts'
+import { fitsBeside } from '../../src/core/share.ts'
+import { seededRandom } from '../../src/testing/virtual-clock.ts'
 
 /** `who: 'P.1'` is a chain's first claim, `'P.1.1'` one that was made under it. Waiters are in the order of their queues, and younger and younger. */
 interface Entry {
@@ -28,10 +31,8 @@ function see(held: Entry[], waiting: Entry[]): Seen {
 /** Which of those who wait would give up, and over which names. */
 function leavers(seen: Seen): Record<string, string[]> {
   const found: Record<string, string[]> = {}
-  const blocked = blockedClaims(seen)
-  for (const { claimId } of seen.waiters) {
-    const circle = circleToLeave(blocked, claimId)
-    if (circle !== undefined) found[claimId] = circle.map(({ waiter }) => waiter.lockName)
+  for (const [claimId, circle] of circlesToLeave(blockedClaims(seen))) {
+    found[claimId] = circle.map(({ waiter }) => waiter.lockName)
   }
   return found
 }
@@ -170,7 +171,7 @@ describe('no circle', () => {
   })
 
   it('a claim that has been granted, or is over, meanwhile', () => {
-    expect(circleToLeave(blockedClaims(see([{ who: 'P.1', on: 'x' }], [])), 'P.1.1')).toBeUndefined()
+    expect(leavers(see([{ who: 'P.1', on: 'x' }], []))).toEqual({})
   })
 })
 
@@ -245,6 +246,32 @@ describe('what a look has not seen', () => {
     }
   })
 
+  it('ten thousand in a row, in the worst of orders, are judged in no time, as a circle too', () => {
+    const names = Array.from({ length: 10_000 }, (_, index) => `l${index}`)
+    const held = names.map((on, index) => ({ who: `P${index}.1`, on }))
+    // Each waits for the next one's; the last goes on.
+    const waiting = names.slice(1).map((on, index) => ({ who: `P${index}.1.1`, on }))
+    const started = process.cpuUsage()
+    expect(leavers(see(held, waiting))).toEqual({})
+    const circle = see(held, [...waiting, { who: 'P9999.1.1', on: 'l0' }])
+    expect(leavers(circle)['P9999.1.1']).toHaveLength(10_000)
+    expect(process.cpuUsage(started).user / 1_000, 'ms of computing').toBeLessThan(3_000)
+    const error = deadlockError(circlesToLeave(blockedClaims(circle)).get('P9999.1.1') ?? [])
+    expect(error.cycle).toHaveLength(10_000)
+    expect(error.message).toMatch(/holder of P9999\.1\.1 waits for "l0", .*; and 9980 more$/)
+  })
+
+  it('a thousand permits and ten thousand who wait for them, too', () => {
+    const permit = (who: string) => ({ who, on: 's', mode: shared, limit: 1_000 })
+    const held = Array.from({ length: 1_000 }, (_, index) => permit(`P${index}.1`))
+    const waiting = Array.from({ length: 10_000 }, (_, index) => permit(`W${index}.1`))
+    const started = process.cpuUsage()
+    const ends = { who: 'Q.1', on: 'y' }
+    const crossing = held.map(({ who }) => ({ who: `${who}.1`, on: 'y' }))
+    expect(Object.keys(leavers(see([...held, ends], [...crossing, ...waiting, permit('Q.1.1')])))).toEqual(['Q.1.1'])
+    expect(process.cpuUsage(started).user / 1_000, 'ms of computing').toBeLessThan(3_000)
+  })
+
   it('a queue of a thousand is judged in no time', () => {
     const waiting = Array.from({ length: 1_000 }, (_, index) => ({ who: `W${index}.1`, on: 'x' }))
     const startedMs = performance.now()
@@ -255,7 +282,53 @@ describe('what a look has not seen', () => {
       ],
       [{ who: 'P.1.1', on: 'y' }, ...waiting, { who: 'Q.1.1', on: 'x' }],
     )
-    expect(circleToLeave(blockedClaims(seen), 'Q.1.1')?.map(({ waiter }) => waiter.lockName)).toEqual(['x', 'y'])
+    expect(leavers(seen)).toEqual({ 'Q.1.1': ['x', 'y'] })
     expect(performance.now() - startedMs).toBeLessThan(1_000)
   })
 })
+
+describe('what can go on', () => {
+  it.each([1, 2, 3, 4, 5, 6, 7, 8])(
+    'is the same as by trying again and again until nothing changes (seed %i)',
+    (seed) => {
+      const random = seededRandom(seed)
+      const below = (count: number): number => Math.floor(random.fraction() * count)
+      for (let round = 0; round < 250; round += 1) {
+        const [chains, names] = [1 + below(8), 1 + below(5)]
+        const entry = (suffix: string): Entry => {
+          const kind = below(3)
+          const share = kind === 0 ? {} : kind === 1 ? { mode: shared } : { mode: shared, limit: 1 + below(3) }
+          return { who: `P${below(chains)}.1${suffix}`, on: `n${below(names)}`, ...share }
+        }
+        const held = Array.from({ length: below(10) }, (_, index) => entry(`.h${index}`))
+        const seen = see(
+          held,
+          Array.from({ length: below(12) }, (_, index) => entry(`.w${index}`)),
+        )
+        const stuck = new Set(blockedClaims(seen).map(({ waiter }) => waiter.claimId))
+        expect([...stuck].sort(), JSON.stringify(seen)).toEqual(stuckByTrying(seen).sort())
+      }
+    },
+  )
+})
+
+/** The rule, word for word, without a thought for the time it takes. */
+function stuckByTrying({ leases, waiters }: Seen): string[] {
+  const granted = new Set<(typeof waiters)[number]>()
+  const goesOn = ({ claimId }: { claimId: string }): boolean =>
+    waiters.every((waiter) => chainIdOf(waiter.claimId) !== chainIdOf(claimId) || granted.has(waiter))
+  for (let before = -1; before !== granted.size; ) {
+    before = granted.size
+    for (const name of new Set(waiters.map(({ lockName }) => lockName))) {
+      const kept: { mode: 'exclusive' | 'shared'; permits: number }[] = leases.filter(
+        (lease) => lease.lockName === name && !goesOn(lease),
+      )
+      for (const waiter of waiters.filter(({ lockName }) => lockName === name)) {
+        if (!granted.has(waiter) && !fitsBeside(waiter, kept)) break
+        granted.add(waiter)
+        if (!goesOn(waiter)) kept.push(waiter)
+      }
+    }
+  }
+  return waiters.flatMap((waiter) => (granted.has(waiter) ? [] : [waiter.claimId]))
+}
