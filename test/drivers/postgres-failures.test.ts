@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
+import postgres from 'postgres'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { openPostgres, postgresDriver, postgresFence, StaleTokenError } from '../../src/drivers/postgres.ts'
@@ -568,6 +569,27 @@ describe.concurrent('postgres: beside others', SLOW, () => {
     assert.equal((await next)?.held, true)
     for (const each of [a, b]) await each?.lock.close()
     for (const driver of drivers) await driver.close()
+  })
+
+  it('failure 22: behind PgBouncer in transaction mode pg needs nothing, and postgres needs prepare: false', async () => {
+    await using pgbouncer = await startPgBouncer(server)
+    const pooled = new pg.Pool({ connectionString: pgbouncer.url, max: 4 })
+    const sql = postgres(pgbouncer.url, { max: 4, prepare: false, onnotice: () => {} })
+    for (const client of [pooled, sql]) {
+      const driver = postgresDriver({ client })
+      await Promise.all(
+        Array.from({ length: 8 }, async () => {
+          for (let round = 0; round < 10; round += 1) {
+            const claim = claimOn(unique('pooled'))
+            const { fencingToken } = await granted(driver, claim)
+            assert.deepEqual(await driver.renew([{ ...claim, fencingToken }]), ['renewed'])
+            assert.deepEqual(await driver.release([{ ...claim, fencingToken }]), [true])
+          }
+        }),
+      )
+      await driver.close()
+    }
+    await Promise.all([pooled.end(), sql.end()])
   })
 
   it('relaxed durability is for our own statements only, and crash-safe is crash-safe whatever the role’s default', async () => {
