@@ -42,6 +42,12 @@ BEGIN
   IF p_ttl_seconds IS NULL OR p_ttl_seconds <= 0 THEN
     RAISE EXCEPTION 'p_ttl_seconds must be positive, but is %', p_ttl_seconds USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  IF p_lock_name IS NULL OR char_length(p_lock_name) NOT BETWEEN 1 AND 255 THEN
+    RAISE EXCEPTION 'p_lock_name must be 1 to 255 characters, but is %', p_lock_name USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF p_holder_id IS NULL OR char_length(p_holder_id) NOT BETWEEN 1 AND 255 THEN
+    RAISE EXCEPTION 'p_holder_id must be 1 to 255 characters, but is %', p_holder_id USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   PERFORM holdfast_raise_tokens();
   -- Free, so that a row that was not there is decided on below like any other, under its lock.
   INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)

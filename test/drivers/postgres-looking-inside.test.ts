@@ -50,6 +50,19 @@ describe('postgres: looking inside with SQL', () => {
     assert.ok(tokens.slice(0, 4).every(Number.isSafeInteger) && tokens[4] === null)
   })
 
+  it('acquire_lock refuses what it cannot keep, and says which argument it is', async () => {
+    const acquire = (...values: unknown[]) => pool.query('SELECT acquire_lock($1, $2, $3)', values)
+    for (const wrong of [null, '', 'x'.repeat(256)]) {
+      await assert.rejects(acquire(wrong, 'h', 1), { code: '22023', message: /^p_lock_name must be 1 to 255/ })
+      await assert.rejects(acquire('a', wrong, 1), { code: '22023', message: /^p_holder_id must be 1 to 255/ })
+    }
+    for (const wrong of [null, 0, -1]) {
+      await assert.rejects(acquire('a', 'h', wrong), { code: '22023', message: /^p_ttl_seconds must be positive/ })
+    }
+    const longest = 'ü'.repeat(255)
+    assert.equal((await acquire(longest, longest, 1)).rowCount, 1)
+  })
+
   it('every SELECT of the docs runs as it stands there', async () => {
     const advisory = postgresAdvisoryDriver({ client: pool })
     const name = unique('board')
