@@ -48,8 +48,9 @@ export class Calls {
     })
   }
 
-  /** Nothing is under way any more, and nothing will be. */
+  /** Nothing more will be asked. What is under way, such as a look at the store, which closing does not wait for, still has its deadline. */
   close(): void {
+    if (this.#underWay.size > 0) return
     this.#timer?.cancel()
     this.#timer = undefined
   }

@@ -40,6 +40,16 @@ describe('close', () => {
     await busy.close()
   })
 
+  it('a call that is under way still has its deadline when the instance has been closed', async () => {
+    const driver: Driver = { ...memoryDriver(), inspect: () => new Promise(() => undefined) }
+    const lock = new DistributedLock({ driver, callTimeoutSeconds: 0.1 })
+    await lock.acquire('name')
+    const forced = lock.forceRelease('name', { by: 'somebody' })
+    const end = expect(forced).rejects.toThrow('did not answer inspect within 100 ms')
+    await lock.close()
+    await end
+  })
+
   it('two instances on one driver each keep their own settings', async () => {
     const driver: Driver = { ...memoryDriver(), acquire: () => new Promise(() => undefined) }
     const patient = new DistributedLock({ driver })

@@ -1,0 +1,58 @@
+import { execFile } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { describe, expect, it } from 'vitest'
+
+/** A program of its own, with the built package. One that ends while something is awaited has Node's exit code 13, which rejects. */
+async function run(program: string): Promise<string> {
+  const source = `
+    import { DistributedLock } from 'holdfast'
+    import { memoryDriver } from 'holdfast/drivers/memory'
+    const inner = memoryDriver()
+    ${program}`
+  const options = { cwd: REPOSITORY, env: { ...process.env, NODE_OPTIONS: '' }, timeout: 30_000 }
+  const { stdout } = await promisify(execFile)(process.execPath, ['--input-type=module', '--eval', source], options)
+  return stdout.trim()
+}
+
+const REPOSITORY = fileURLToPath(new URL('../..', import.meta.url))
+
+describe.concurrent('the end of a process', () => {
+  it('comes by itself when everything has been answered, though nothing was closed: timers that stay do not hold it up', async () => {
+    // Every timer that might stay is longer than the time that the program is given.
+    const program = `
+      const lock = new DistributedLock({ driver: inner, callTimeoutSeconds: 300, waiterTtlSeconds: 900 })
+      const first = await lock.hold('name', { timeoutSeconds: 900 })
+      const second = lock.hold('name', { timeoutSeconds: 900, blockingTimeoutSeconds: 600 })
+      await first.release()
+      await (await second).release()
+      await lock.hold('kept', { timeoutSeconds: 900 })
+      console.log('done')`
+    expect(await run(program)).toBe('done')
+  }, 40_000)
+
+  it('waits for the answer to a call, the first one and those after it', async () => {
+    const program = `
+      // Nothing but the call itself keeps the process alive: the way to the store does not.
+      const slowly = (call) => async (list) => {
+        await new Promise((resolve) => setTimeout(resolve, 200).unref())
+        return call(list)
+      }
+      const driver = { ...inner, acquire: slowly(inner.acquire), release: slowly(inner.release) }
+      const lock = new DistributedLock({ driver, callTimeoutSeconds: 20 })
+      for (let turn = 0; turn < 2; turn += 1) await (await lock.hold('name')).release()
+      console.log('answered')`
+    expect(await run(program)).toBe('answered')
+  }, 40_000)
+
+  it('waits for a claim that waits, also for one that comes after others have ended', async () => {
+    const program = `
+      const lock = new DistributedLock({ driver: inner })
+      await lock.hold('name', { timeoutSeconds: 0.2, heartbeat: false })
+      await (await lock.hold('name')).release()
+      await lock.hold('name', { timeoutSeconds: 0.2, heartbeat: false })
+      await lock.hold('name')
+      console.log('granted')`
+    expect(await run(program)).toBe('granted')
+  }, 40_000)
+})
