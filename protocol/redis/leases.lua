@@ -152,10 +152,17 @@ tokenMoved = false
 local function nextToken(proposed)
   if proposed == 0 and not lastToken then
     -- In most cases the last one is in the past, and one command both reads it and writes the next.
-    local before = tonumber(redis.pcall('SET', KEYS[1], textOf(nowUs), 'GET'))
-    lastToken, tokenMoved = nowUs, not before or before >= nowUs
-    if before and tokenMoved then lastToken = before + 1 end
-    return lastToken
+    local before = redis.pcall('SET', KEYS[1], textOf(nowUs), 'GET')
+    if type(before) ~= 'table' then
+      lastToken, before = nowUs, tonumber(before)
+      if before and before >= nowUs then
+        lastToken = before + 1
+        -- At once: whatever breaks this script off must not leave the counter behind what it was.
+        redis.call('SET', KEYS[1], textOf(lastToken))
+      end
+      return lastToken
+    end
+    -- It was not written: it is of another type, or the server has no memory for it now and will have when something has been deleted.
   end
   lastToken = proposed > 0 and proposed or math.max(mark() + 1, nowUs)
   tokenMoved = true
@@ -189,7 +196,9 @@ local function dropShared(data, order, member)
   local text = redis.call('HGET', data, member)
   redis.call('ZREM', order, member)
   redis.call('HDEL', data, member)
-  if text then redis.call('HINCRBY', data, 'n', -cjson.decode(text)[5]) end
+  -- Not decoded: cjson refuses half of a surrogate pair, which a holder's name or metadata may have, and the lease could never be ended then.
+  local permits = text and string.match(text, '^,%d+,%d+,%d+,(%d+),', #member + 1)
+  if permits then redis.call('HINCRBY', data, 'n', -permits) end
 end
 
 -- How many permits are out, after those that ran out are gone.
@@ -207,16 +216,20 @@ local function dropWaiter(data, order, member)
   redis.call('HDEL', data, member)
 end
 
--- The first waiter whose place has not run out.
+local function anybodyWaits(order) return redis.call('ZCOUNT', order, '(0', '+inf') > 0 end
+
+-- The first waiter whose place has not run out. Without the member where that is not known, because too many before it have: the waiter is one of them then.
 local function firstWaiter(data, order)
+  local waiter
   for _ = 1, MOST_STEPS do
     local member = redis.call('ZRANGEBYSCORE', order, '(0', '+inf', 'LIMIT', 0, 1)[1]
     if not member then return nil end
     local text = redis.call('HGET', data, member)
-    local waiter = text and cjson.decode(text)
+    waiter = text and cjson.decode(text)
     if waiter and waiter[1] > nowMs then return member, waiter end
     dropWaiter(data, order, member)
   end
+  return nil, anybodyWaits(order) and waiter
 end
 
 -- How many have heard it.
@@ -269,7 +282,7 @@ local function advance(plain, data, order, text, freed, ownId)
     text, freed = false, true
   end
   local first
-  for _ = 1, MOST_STEPS do
+  for step = 1, MOST_STEPS do
     local member, waiter = firstWaiter(data, order)
     first = waiter
     if not member then break end
@@ -309,6 +322,7 @@ local function advance(plain, data, order, text, freed, ownId)
         text = text or SHARED
       end
     end
+    if step == MOST_STEPS and not anybodyWaits(order) then first = nil end
   end
   if freed then redis.call('DEL', plain) end
   if not first then keepFor(data, order, 0) end
@@ -346,7 +360,7 @@ local function refusal(plain, data, order, text, ahead, first)
     end
   end
   -- The first waits for a lease to run out; the others for somebody before them, who may be dead, to be gone.
-  if ahead > 0 and first then askAgainMs = first[1] - nowMs end
+  if ahead > 0 and first then askAgainMs = math.max(first[1] - nowMs, 0) end
   return { 'n', holder, endMs, ahead, askAgainMs }
 end
 
@@ -363,7 +377,8 @@ local function endAll(plain, data, order, tail)
   redis.call('HDEL', data, 'n')
   keepFor(data, order, 0)
   if #lost > 0 then
-    local by = cjson.encode(cjson.decode('[' .. tail .. ']')[1])
+    -- The holder's name, up to the quote that is not escaped.
+    local by = string.sub(tail, 1, string.find((string.gsub(tail, '\\.', '..')), '"', 2, true))
     redis.pcall('PUBLISH', 'holdfast:stolen', '{"lost":[' .. table.concat(lost, ',') .. '],"by":' .. by .. '}')
   end
 end

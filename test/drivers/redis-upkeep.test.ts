@@ -1,0 +1,115 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { describe, it } from 'vitest'
+import { redisDriver } from '../../src/drivers/redis.ts'
+import { COUNTER } from '../../src/drivers/support/redis-keys.ts'
+import { until } from '../harness/processes.ts'
+import { startRedis } from '../harness/servers.ts'
+import { ask, claim, client, driverOn, granted, name, patience, shared } from '../support/redis-server.ts'
+
+/** What a call does beside its own entries: the token counter, and those who wait no more. */
+describe('redis: upkeep', () => {
+  it('rule 8: while the counter is ahead of the clock, a release that breaks off does not set it back', async () => {
+    await using server = await startRedis()
+    const admin = client(server.port)
+    const driver = driverOn(server.port)
+    const holder = claim()
+    const waiter = claim({ lockName: holder.lockName, waitMs: 60_000 })
+    await setAhead(server.port)
+    const { fencingToken } = await granted(driver, holder)
+    assert.equal((await ask(driver, waiter)).granted, false)
+    // It may not tell the waiter.
+    await admin.call('ACL', 'SETUSER', 'mute', 'on', 'nopass', '~*', '+@all', 'resetchannels')
+    const mute = client(server.port)
+    await mute.call('AUTH', 'mute', 'any')
+    const [failed] = await redisDriver({ client: mute })
+      .release([{ ...holder }])
+      .catch((error: Error) => [error])
+    assert.match(String(failed), /the channels holdfast:\*/)
+    assert.deepEqual(await driver.release([holder]), [true])
+    const handed = await granted(driver, waiter)
+    assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
+  })
+
+  it('rule 8: while the counter is ahead of the clock, tokens rise also where the server is out of memory', async () => {
+    await using server = await startRedis()
+    const driver = driverOn(server.port)
+    const holder = claim()
+    const waiter = claim({ lockName: holder.lockName, waitMs: 60_000 })
+    await setAhead(server.port)
+    const { fencingToken } = await granted(driver, holder)
+    assert.equal((await ask(driver, waiter)).granted, false)
+    await client(server.port).config('SET', 'maxmemory', '1')
+    assert.deepEqual(await driver.release([holder]), [true])
+    await client(server.port).config('SET', 'maxmemory', '0')
+    const handed = await granted(driver, waiter)
+    assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
+  })
+
+  it('the same lease twice in one list is granted, renewed and released once', async () => {
+    const driver = driverOn(shared.port)
+    const [one, other] = [claim(), claim()]
+    const [first, second, again] = await driver.acquire([one, other, one])
+    assert.deepEqual(again, first)
+    assert.notDeepEqual(second, first)
+    assert.deepEqual(await driver.release([one, other, one]), [true, true, false])
+    assert.deepEqual(await driver.release([one, other]), [false, false])
+  })
+
+  it('a newcomer does not overtake who waits behind more dead waiters than one call clears away', async () => {
+    const driver = driverOn(shared.port)
+    const lockName = name()
+    const holder = claim({ lockName })
+    await granted(driver, holder)
+    const dead = Array.from({ length: 700 }, () => claim({ lockName, waitMs: 50 }))
+    await driver.acquire(dead)
+    const patient = claim({ lockName, waitMs: 60_000 })
+    assert.equal((await ask(driver, patient)).granted, false)
+    await sleep(60) // until their places have run out
+    assert.deepEqual(await driver.release([holder]), [true])
+    for (let asked = 0; asked < 5; asked += 1) {
+      assert.equal((await ask(driver, claim({ lockName }))).granted, false, `newcomer ${asked}`)
+    }
+    const { leases } = await driver.inspect({ lockName })
+    assert.deepEqual(
+      leases.map(({ claimId }) => claimId),
+      [patient.claimId],
+    )
+  })
+
+  it('a lock whose waiters have all died is free, although they are as many as one call clears away', async () => {
+    const driver = driverOn(shared.port)
+    const lockName = name()
+    const holder = claim({ lockName })
+    await granted(driver, holder)
+    await driver.acquire(Array.from({ length: 256 }, () => claim({ lockName, waitMs: 50 })))
+    await sleep(60) // until their places have run out
+    assert.deepEqual(await driver.release([holder]), [true])
+    assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
+  })
+
+  it('a lock whose waiters’ process is gone is free, although they are as many as one call passes over', async () => {
+    const driver = driverOn(shared.port)
+    const lockName = name()
+    const holder = claim({ lockName })
+    await granted(driver, holder)
+    const gone = driverOn(shared.port)
+    const stop = await gone.listen?.({ wake() {}, granted() {}, lost() {}, deaf() {} })
+    const [channel] = (await client(shared.port).call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as [string]
+    await gone.acquire(Array.from({ length: 256 }, () => claim({ lockName, waitMs: 60_000 })))
+    await stop?.()
+    const hears = async (): Promise<boolean> => {
+      const [, count] = (await client(shared.port).call('PUBSUB', 'NUMSUB', channel)) as [string, number]
+      return count === 0
+    }
+    await until(hears, patience('the server to see that the connection is closed'))
+    assert.deepEqual(await driver.release([holder]), [true])
+    assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
+  })
+})
+
+/** As after a clock that was set back by an hour. */
+async function setAhead(port: number): Promise<void> {
+  const [seconds] = (await client(port).time()) as unknown as [string, string]
+  await client(port).set(COUNTER, `${(Number(seconds) + 3_600) * 1_000_000}`)
+}
