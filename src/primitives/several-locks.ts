@@ -1,6 +1,6 @@
 import { checkFunction } from '../core/arguments.ts'
 import type { Chain } from '../core/chain.ts'
-import { AbortedError, InvalidArgumentError } from '../core/errors.ts'
+import { AbortedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { MAX_LOCKS_AT_ONCE } from '../core/limits.ts'
@@ -104,7 +104,7 @@ async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Prom
   }
 }
 
-/** Undefined: one of them is held, and who may wait does. */
+/** Undefined: one of them is held, or the store did not answer in time, and who may wait does. */
 async function takeAtOnce(
   taking: Taking,
   wanted: readonly ClaimRequest[],
@@ -116,11 +116,15 @@ async function takeAtOnce(
   await discard(taken)
   for (const [index, { lockName }] of wanted.entries()) {
     const end = ends[index] as PromiseSettledResult<ClaimResult>
-    if (end.status === 'rejected') throw end.reason
-    if (!mayWait) heldLeaseOf(lockName, end.value)
+    if (end.status === 'fulfilled') {
+      if (!mayWait) heldLeaseOf(lockName, end.value)
+    } else if (!mayWait || !isPassing(end.reason)) throw end.reason
   }
   return undefined
 }
+
+/** What a claim that waits asks again after: an outage of a moment ends no wait, here as with a single lock. */
+const isPassing = (error: unknown): boolean => error instanceof StoreError && error.retryable
 
 const claim = ({ claims, holder, chain }: Taking, request: ClaimRequest): Promise<ClaimResult> =>
   claims.claim(holder, { ...request, chain })

@@ -7,6 +7,7 @@ import {
   InvalidArgumentError,
   LeaseLostError,
   NotAcquiredError,
+  StoreError,
 } from '../../src/index.ts'
 
 describe('withLocks: arguments', () => {
@@ -88,6 +89,22 @@ describe('withLocks: all or nothing', () => {
     await expect(job).rejects.toBeInstanceOf(AbortedError)
     const { leases, waiters } = await driver.inspect({})
     expect([leases.map(({ lockName }) => lockName), waiters]).toEqual([['b'], []])
+  })
+
+  it('an outage of a moment ends no wait; who does not wait is told of it', async () => {
+    const inner = memoryDriver()
+    let failures = 0
+    const acquire: typeof inner.acquire = (claims) => {
+      failures -= 1
+      if (failures >= 0) throw new StoreError('down for a moment')
+      return inner.acquire(claims)
+    }
+    await using lock = new DistributedLock({ driver: { ...inner, acquire } })
+    failures = 2
+    expect(await lock.withLocks(['a', 'b'], () => 'ran')).toBe('ran')
+    failures = 2
+    await expect(lock.withLocks(['a', 'b'], () => 'ran', { blocking: false })).rejects.toBeInstanceOf(StoreError)
+    expect((await inner.inspect({})).leases).toEqual([])
   })
 
   it('a lease that is lost while others are waited for ends the waiting; the function does not run', async () => {
