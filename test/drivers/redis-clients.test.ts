@@ -12,6 +12,7 @@ import { askRedis } from '../harness/wire.ts'
 let server: Server
 let counter = 0
 const clients: Redis[] = []
+const nodeClients: { destroy(): void }[] = []
 
 beforeAll(async () => {
   server = await startRedis()
@@ -20,6 +21,7 @@ beforeAll(async () => {
 
 afterAll(async () => {
   for (const client of clients) client.disconnect()
+  for (const client of nodeClients) client.destroy()
   await server[Symbol.asyncDispose]()
 })
 
@@ -70,6 +72,48 @@ describe('redis: clients', () => {
     const [rate] = (await driver.consume?.([{ name: held.lockName, cost: 1, limits }])) ?? []
     assert.ok(rate && !(rate instanceof Error) && rate.allowed)
     assert.equal(rate.remaining, 1)
+  })
+
+  it.each([
+    ['ioredis, RESP2', () => client({ protocol: 2 })],
+    ['ioredis, RESP3', () => client({ protocol: 3 })],
+    ['ioredis, numbers as text', () => client({ stringNumbers: true })],
+    ['redis, RESP2', () => nodeClient(2)],
+    ['redis, RESP3', () => nodeClient(3)],
+  ])('lists are answered entry by entry, all alike or not: %s', async (_, open) => {
+    const driver = redisDriver({ client: await open(), onWarning() {} })
+    const held = Array.from({ length: 5 }, () => claim())
+    const answers = await driver.acquire(held)
+    const leases = held.map(({ lockName, claimId }, at) => {
+      const answer = answers[at]
+      assert.ok(answer && 'granted' in answer && answer.granted, String(answer))
+      return { lockName, claimId, fencingToken: answer.fencingToken, ttlMs: 60_000 }
+    })
+    const shown = await Promise.all(held.map(({ lockName }) => driver.inspect({ lockName })))
+    const tokens = shown.map(({ leases: [lease] }) => lease?.fencingToken)
+    assert.deepEqual(
+      tokens,
+      leases.map(({ fencingToken }) => fencingToken),
+    ) // what it was told is what is kept
+    const [first, ...others] = leases as [(typeof leases)[0], ...typeof leases]
+    const reader = { ...claim(), mode: 'shared' as const }
+    const mixed = [held[1], claim(first.lockName), reader, { ...claim(first.lockName), waitMs: 60_000 }, claim()]
+    const granted = (await driver.acquire(mixed as Claim[])).map((each) => !(each instanceof Error) && each.granted)
+    assert.deepEqual(granted, [true, false, true, false, true])
+    assert.deepEqual(
+      await driver.renew(leases),
+      leases.map(() => 'renewed'),
+    )
+    assert.deepEqual(await driver.renew([{ ...first, fencingToken: 1 }, ...others]), [
+      'lost',
+      ...others.map(() => 'renewed'),
+    ])
+    assert.deepEqual(await driver.release([{ ...first, fencingToken: 1 }, ...others]), [
+      false,
+      ...others.map(() => true),
+    ])
+    assert.deepEqual(await driver.release(leases), [true, ...others.map(() => false)])
+    await driver.close()
   })
 
   it('the database that the caller’s client has selected is used, and not changed', async () => {
@@ -175,11 +219,19 @@ describe('redis: clients', () => {
   })
 })
 
-function client(options: { db?: number; keyPrefix?: string; stringNumbers?: boolean } = {}): Redis {
+function client(options: { db?: number; keyPrefix?: string; stringNumbers?: boolean; protocol?: 2 | 3 } = {}): Redis {
   const opened = new Redis({ port: server.port, commandTimeout: 5_000, ...options })
   opened.on('error', () => {})
   clients.push(opened)
   return opened
+}
+
+async function nodeClient(protocol: 2 | 3): Promise<RedisClient> {
+  const opened = createClient({ url: server.url, RESP: protocol })
+  opened.on('error', () => {})
+  await opened.connect()
+  nodeClients.push(opened)
+  return opened as unknown as RedisClient
 }
 
 function claim(lockName = `clients:${++counter}`): Claim {
