@@ -132,7 +132,7 @@ if not nowMs then readClock() end
 -- Locks that are shared, waited for or held
 
 local SHARED = 'holdfast:shared'
--- What one call may do at most beyond its own entries: leases that ran out, waiters that are granted or gone.
+-- What one entry may clear up at most: so many leases that ran out, and so many waiters that are granted, gone or dead.
 local MOST_STEPS = 256
 -- A lock of another client is given back without a word: whoever waits for it looks this often.
 local FOREIGN_POLL_MS = 100
@@ -216,20 +216,21 @@ local function dropWaiter(data, order, member)
   redis.call('HDEL', data, member)
 end
 
-local function anybodyWaits(order) return redis.call('ZCOUNT', order, '(0', '+inf') > 0 end
+-- Waiters that were looked at for the entry in hand.
+local steps = 0
 
--- The first waiter whose place has not run out. Without the member where that is not known, because too many before it have: the waiter is one of them then.
+-- The first waiter whose place has not run out. Without the member where that is not known yet, because enough was done for one call.
 local function firstWaiter(data, order)
-  local waiter
-  for _ = 1, MOST_STEPS do
+  while steps < MOST_STEPS do
+    steps = steps + 1
     local member = redis.call('ZRANGEBYSCORE', order, '(0', '+inf', 'LIMIT', 0, 1)[1]
     if not member then return nil end
     local text = redis.call('HGET', data, member)
-    waiter = text and cjson.decode(text)
+    local waiter = text and cjson.decode(text)
     if waiter and waiter[1] > nowMs then return member, waiter end
     dropWaiter(data, order, member)
   end
-  return nil, anybodyWaits(order) and waiter
+  return nil, redis.call('ZCOUNT', order, '(0', '+inf') > 0 and { nowMs }
 end
 
 -- How many have heard it.
@@ -282,7 +283,7 @@ local function advance(plain, data, order, text, freed, ownId)
     text, freed = false, true
   end
   local first
-  for step = 1, MOST_STEPS do
+  while true do
     local member, waiter = firstWaiter(data, order)
     first = waiter
     if not member then break end
@@ -322,7 +323,6 @@ local function advance(plain, data, order, text, freed, ownId)
         text = text or SHARED
       end
     end
-    if step == MOST_STEPS and not anybodyWaits(order) then first = nil end
   end
   if freed then redis.call('DEL', plain) end
   if not first then keepFor(data, order, 0) end
@@ -482,6 +482,7 @@ end
 
 for i = 1, n do
   if not answers[1 + i] then
+    steps = 0
     local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
     local entry, at = entries[i], 5 + (i - 1) * step
     if operation == 'acquire' then
@@ -495,7 +496,10 @@ for i = 1, n do
   end
 end
 
-for _, i in ipairs(sooner or {}) do tellSooner(KEYS[1 + n + i], KEYS[1 + 2 * n + i]) end
+for _, i in ipairs(sooner or {}) do
+  steps = 0
+  tellSooner(KEYS[1 + n + i], KEYS[1 + 2 * n + i])
+end
 
 if tokenMoved then redis.call('SET', KEYS[1], textOf(lastToken)) end
 return answers

@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, it } from 'vitest'
 import { redisDriver } from '../../src/drivers/redis.ts'
-import { COUNTER } from '../../src/drivers/support/redis-keys.ts'
+import { COUNTER, lockKeys } from '../../src/drivers/support/redis-keys.ts'
 import { until } from '../harness/processes.ts'
 import { startRedis } from '../harness/servers.ts'
-import { ask, claim, client, driverOn, granted, name, patience, shared } from '../support/redis-server.ts'
+import { ask, claim, client, driverOn, granted, name, patience, shared, untilGranted } from '../support/redis-server.ts'
 
 /** What a call does beside its own entries: the token counter, and those who wait no more. */
 describe('redis: upkeep', () => {
@@ -61,11 +61,11 @@ describe('redis: upkeep', () => {
     const lockName = name()
     const holder = claim({ lockName })
     await granted(driver, holder)
-    const dead = Array.from({ length: 700 }, () => claim({ lockName, waitMs: 50 }))
+    const dead = Array.from({ length: 700 }, () => claim({ lockName, waitMs: 500 }))
     await driver.acquire(dead)
     const patient = claim({ lockName, waitMs: 60_000 })
     assert.equal((await ask(driver, patient)).granted, false)
-    await sleep(60) // until their places have run out
+    await sleep(510) // until their places have run out
     assert.deepEqual(await driver.release([holder]), [true])
     for (let asked = 0; asked < 5; asked += 1) {
       assert.equal((await ask(driver, claim({ lockName }))).granted, false, `newcomer ${asked}`)
@@ -89,24 +89,40 @@ describe('redis: upkeep', () => {
   })
 
   it('a lock whose waiters’ process is gone is free, although they are as many as one call passes over', async () => {
-    const driver = driverOn(shared.port)
-    const lockName = name()
-    const holder = claim({ lockName })
-    await granted(driver, holder)
-    const gone = driverOn(shared.port)
-    const stop = await gone.listen?.({ wake() {}, granted() {}, lost() {}, deaf() {} })
-    const [channel] = (await client(shared.port).call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as [string]
-    await gone.acquire(Array.from({ length: 256 }, () => claim({ lockName, waitMs: 60_000 })))
-    await stop?.()
-    const hears = async (): Promise<boolean> => {
-      const [, count] = (await client(shared.port).call('PUBSUB', 'NUMSUB', channel)) as [string, number]
-      return count === 0
-    }
-    await until(hears, patience('the server to see that the connection is closed'))
+    const { driver, holder, lockName } = await behindTheGone(256, () => 60_000)
     assert.deepEqual(await driver.release([holder]), [true])
     assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
   })
+
+  it('rule 13: one call clears away no more waiters than stated, dead and gone ones together', async () => {
+    const { driver, holder, lockName } = await behindTheGone(400, (at) => (at % 4 === 0 ? 60_000 : 2_000))
+    await sleep(2_010) // until the places of most have run out
+    assert.deepEqual(await driver.release([holder]), [true])
+    const { order } = lockKeys('lock:', lockName)
+    assert.equal(await client(shared.port).zcard(order), 400 - 256)
+    // Those who ask now get on with it.
+    await untilGranted(driver, claim({ lockName }))
+  })
 })
+
+/** A lock that is held, and waiters who listened and do no more. */
+async function behindTheGone(count: number, waitMs: (at: number) => number) {
+  const driver = driverOn(shared.port)
+  const lockName = name()
+  const holder = claim({ lockName })
+  await granted(driver, holder)
+  const gone = driverOn(shared.port)
+  const stop = await gone.listen?.({ wake() {}, granted() {}, lost() {}, deaf() {} })
+  const [channel] = (await client(shared.port).call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as [string]
+  await gone.acquire(Array.from({ length: count }, (_, at) => claim({ lockName, waitMs: waitMs(at) })))
+  await stop?.()
+  const isSeen = async (): Promise<boolean> => {
+    const [, hearing] = (await client(shared.port).call('PUBSUB', 'NUMSUB', channel)) as [string, number]
+    return hearing === 0
+  }
+  await until(isSeen, patience('the server to see that the connection is closed'))
+  return { driver, holder, lockName }
+}
 
 /** As after a clock that was set back by an hour. */
 async function setAhead(port: number): Promise<void> {
