@@ -10,8 +10,8 @@ export default defineConfig({
     include: ['test/**/*.test.ts'],
     globalSetup: ['test/harness/global-setup.ts'],
     reporters: ['dot'],
-    // The tests wait far more than they compute. On two cores vitest's own choice is one file after the other.
-    maxWorkers: Math.max(2, availableParallelism() - 1),
+    // The tests wait far more than they compute: on two cores two files at a time leave more than a third of them idle.
+    maxWorkers: Math.max(3, availableParallelism()),
     testTimeout: 20_000,
     hookTimeout: 120_000,
   },

@@ -377,7 +377,7 @@ describe.concurrent('worker processes', () => {
   })
 })
 
-describe.concurrent('a test run that is interrupted', SLOW, () => {
+describe.concurrent('a test run that is interrupted', { timeout: 120_000 }, () => {
   test.each(['SIGKILL', 'SIGTERM', 'SIGINT'] as const)(
     'by %s leaves no server, worker or folder behind',
     async (signal) => {
@@ -401,7 +401,7 @@ describe.concurrent('a test run that is interrupted', SLOW, () => {
           output += text
         })
       try {
-        await until(() => existsSync(up), { timeoutMs: 30_000, failure: () => `the run did not get up:\n${output}` })
+        await until(() => existsSync(up), { timeoutMs: 80_000, failure: () => `the run did not get up:\n${output}` })
         const names = processesOf(folder).map(({ name }) => name)
         expect(names.filter((name) => name === 'redis-server')).toHaveLength(6)
         expect(names).toEqual(expect.arrayContaining(['node', 'postgres', 'pgbouncer']))

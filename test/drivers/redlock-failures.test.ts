@@ -169,7 +169,8 @@ describe('redlock: failures', () => {
     const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
     await untilListening(5)
     for (const { port } of all) await client(port).call('CLIENT', 'KILL', 'TYPE', 'pubsub')
-    await untilListening(5)
+    // It may listen anew while the last ones are still being killed, and a quorum is enough for it.
+    await untilListening(3)
     const releasedMs = performance.now()
     await held.release()
     await (await waiting).release()
