@@ -4,6 +4,7 @@ import { createClient } from 'redis'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Claim, Driver } from '../../src/core/driver.ts'
 import { openRedis, type RedisClient, redisDriver, redisFence } from '../../src/drivers/redis.ts'
+import { serverFacts, warningsOf } from '../../src/drivers/support/redis-checks.ts'
 import { nodeRedisDefaults, readUrl } from '../../src/drivers/support/redis-open.ts'
 import { until } from '../harness/processes.ts'
 import { type Server, startRedis } from '../harness/servers.ts'
@@ -114,6 +115,30 @@ describe('redis: clients', () => {
     ])
     assert.deepEqual(await driver.release(leases), [true, ...others.map(() => false)])
     await driver.close()
+  })
+
+  it('a server before 6.2 is warned of, and no later one', async () => {
+    const own = client()
+    const facts = await serverFacts((args) => own.call(...(args as [string])))
+    assert.ok(
+      facts.major >= 6 && facts.role === 'master' && facts.evictionPolicy === 'noeviction',
+      JSON.stringify(facts),
+    )
+    const codesOf = (major: number, minor: number) => warningsOf({ ...facts, major, minor }).map(({ code }) => code)
+    for (const [major, minor] of [
+      [6, 2],
+      [7, 0],
+      [8, 0],
+      [10, 1],
+    ] as const)
+      assert.deepEqual(codesOf(major, minor), [])
+    for (const [major, minor] of [
+      [5, 0],
+      [6, 0],
+      [4, 9],
+    ] as const)
+      assert.deepEqual(codesOf(major, minor), ['TOO_OLD'])
+    assert.match(warningsOf({ ...facts, major: 6, minor: 0 })[0]?.message ?? '', /is 6\.0: locks need 6\.2 or later/)
   })
 
   it('the database that the caller’s client has selected is used, and not changed', async () => {
