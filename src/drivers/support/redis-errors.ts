@@ -24,7 +24,7 @@ const hints: readonly (readonly [RegExp, string])[] = [
   [/CLUSTERDOWN/i, 'the Cluster does not serve this slot at the moment'],
   [/NOAUTH|WRONGPASS/i, 'the user name or the password is wrong'],
   [
-    /NOPERM|user executing the script can't/i,
+    /NOPERM|ACL failure in script|user executing the script can't/i,
     'the user may not do this: it needs the keys lock:* and holdfast:*, the channels holdfast:*, and scripting',
   ],
   [/unknown command.*(EVAL|SSUBSCRIBE)/i, 'the server is too old, or forbids scripts'],
