@@ -67,6 +67,14 @@ export async function leaseOn(driver: Driver, lockName: string): Promise<LeaseRe
   return leases[0] as LeaseRecord
 }
 
+/** Nobody has done anything to the lease. A store may tell an end by what is left of it, so that two looks differ by a millisecond. */
+export async function assertUntouched(driver: Driver, before: LeaseRecord): Promise<void> {
+  const after = await leaseOn(driver, before.lockName)
+  const movedMs = (after.expiresAtMs ?? 0) - (before.expiresAtMs ?? 0)
+  assert.ok(Math.abs(movedMs) <= 2, `its end was moved by ${movedMs} ms`)
+  assert.deepEqual({ ...after, expiresAtMs: 0 }, { ...before, expiresAtMs: 0 })
+}
+
 /** Without a token it refers to whatever the claim has. */
 export function refOf(claim: Claim, fencingToken: number): LeaseRef & { readonly fencingToken: number }
 export function refOf(claim: Claim, fencingToken?: number): LeaseRef
