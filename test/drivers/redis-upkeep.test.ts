@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, it } from 'vitest'
+import type { Driver } from '../../src/core/driver.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { COUNTER, lockKeys } from '../../src/drivers/support/redis-keys.ts'
 import { until } from '../harness/processes.ts'
@@ -13,11 +14,7 @@ describe('redis: upkeep', () => {
     await using server = await startRedis()
     const admin = client(server.port)
     const driver = driverOn(server.port)
-    const holder = claim()
-    const waiter = claim({ lockName: holder.lockName, waitMs: 60_000 })
-    await setAhead(server.port)
-    const { fencingToken } = await granted(driver, holder)
-    assert.equal((await ask(driver, waiter)).granted, false)
+    const { holder, waiter, fencingToken } = await heldAndWaitedFor(driver, server.port)
     // It may not tell the waiter.
     await admin.call('ACL', 'SETUSER', 'mute', 'on', 'nopass', '~*', '+@all', 'resetchannels')
     const mute = client(server.port)
@@ -34,11 +31,7 @@ describe('redis: upkeep', () => {
   it('rule 8: while the counter is ahead of the clock, tokens rise also where the server is out of memory', async () => {
     await using server = await startRedis()
     const driver = driverOn(server.port)
-    const holder = claim()
-    const waiter = claim({ lockName: holder.lockName, waitMs: 60_000 })
-    await setAhead(server.port)
-    const { fencingToken } = await granted(driver, holder)
-    assert.equal((await ask(driver, waiter)).granted, false)
+    const { holder, waiter, fencingToken } = await heldAndWaitedFor(driver, server.port)
     await client(server.port).config('SET', 'maxmemory', '1')
     assert.deepEqual(await driver.release([holder]), [true])
     await client(server.port).config('SET', 'maxmemory', '0')
@@ -122,6 +115,16 @@ async function behindTheGone(count: number, waitMs: (at: number) => number) {
   }
   await until(isSeen, patience('the server to see that the connection is closed'))
   return { driver, holder, lockName }
+}
+
+/** A lock that is held and waited for, on a server whose counter is ahead of its clock. */
+async function heldAndWaitedFor(driver: Driver, port: number) {
+  const holder = claim()
+  const waiter = claim({ lockName: holder.lockName, waitMs: 60_000 })
+  await setAhead(port)
+  const { fencingToken } = await granted(driver, holder)
+  assert.equal((await ask(driver, waiter)).granted, false)
+  return { holder, waiter, fencingToken }
 }
 
 /** As after a clock that was set back by an hour. */

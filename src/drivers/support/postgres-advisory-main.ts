@@ -67,6 +67,6 @@ export class MainSession {
     this.#closed = true
     // One that could not be opened need not be closed.
     const session = this.#session ?? (await this.#opening?.catch(() => undefined))
-    await session?.end().catch(() => {})
+    await session?.end().catch(() => {}) // Ended it is, whatever the socket says of it.
   }
 }

@@ -111,6 +111,7 @@ export async function migrate(connections: PostgresConnections, schema: string):
     await connection.script('COMMIT')
     return due.map(({ version }) => version)
   } catch (error) {
+    // The error that is told is the one that came first.
     await connection.script('ROLLBACK').catch(() => {})
     if (sqlState(error) !== '42501') throw storeErrorFrom(error)
     throw new StoreError(

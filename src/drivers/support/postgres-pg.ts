@@ -225,6 +225,7 @@ async function inReadCommitted(
     await ask(client, 'COMMIT', [])
     return rows
   } catch (error) {
+    // The error that is told is the one that came first.
     await ask(client, 'ROLLBACK', []).catch(() => {})
     throw error
   }

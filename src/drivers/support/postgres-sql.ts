@@ -28,7 +28,7 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
         reject(new StoreError(`PostgreSQL did not answer within ${QUERY_MS} ms`))
         if (reopen === undefined || sql !== asked) return
         sql = reopen()
-        asked.end({ timeout: 0 }).catch(() => {})
+        asked.end({ timeout: 0 }).catch(() => {}) // Nobody uses it any more.
       }, QUERY_MS)
       timer.unref()
       ask(asked)
