@@ -89,6 +89,7 @@ export class Agenda {
   close(): void {
     this.#timer?.cancel()
     this.#timer = undefined
+    this.#timerAtMs = Number.POSITIVE_INFINITY
   }
 
   #tick(): void {
