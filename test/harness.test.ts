@@ -218,6 +218,18 @@ describe('proxy', () => {
       expect(await ask('PING')).toBe('PONG')
     }))
 
+  test('a redirected proxy leads new connections to another server, and leaves open ones where they are', () =>
+    withProxy(async () => {
+      await using other = await startRedis()
+      proxy.hold('toServer')
+      const before = ask('INFO', 'server')
+      await until(() => proxy.connections === 1, { timeoutMs: 1_000, failure: () => 'not connected' })
+      proxy.redirect(other.port)
+      proxy.release('toServer')
+      expect(await before).toContain(`tcp_port:${redis.port}`)
+      expect(await ask('INFO', 'server')).toContain(`tcp_port:${other.port}`)
+    }))
+
   test('a black hole towards the client swallows the reply and not the request', () =>
     withProxy(async () => {
       proxy.blackHole('toClient')

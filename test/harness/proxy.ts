@@ -15,6 +15,8 @@ export interface FaultProxy extends AsyncDisposable {
   delay(ms: number, direction?: Direction): void
   /** Resets every open connection on both sides; a new one goes through. */
   cut(): void
+  /** New connections go to another server, as after a failover behind one address. Open ones stay where they are. */
+  redirect(targetPort: number): void
   /**
    * Swallows everything, the end of a connection too: to both sides the other looks silent, not gone. New connections are
    * accepted, since refusing them would be an answer.
@@ -40,8 +42,10 @@ export async function startProxy(targetPort: number, targetHost = '127.0.0.1'): 
   const open = new Set<Connection>()
   const ambushes = new Set<Ambush>()
 
+  let currentPort = targetPort
+
   const listener = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
-    const server = connect({ port: targetPort, host: targetHost, allowHalfOpen: true, noDelay: true })
+    const server = connect({ port: currentPort, host: targetHost, allowHalfOpen: true, noDelay: true })
     const connection = joinSockets({ client, server, faults, ambushes })
     open.add(connection)
     connection.onClosed(() => open.delete(connection))
@@ -66,6 +70,9 @@ export async function startProxy(targetPort: number, targetHost = '127.0.0.1'): 
     delay: (delayMs, direction) => change(direction, { delayMs }),
     cut() {
       for (const connection of open) connection.reset()
+    },
+    redirect(port) {
+      currentPort = port
     },
     blackHole: (direction) => change(direction, { isBlackHole: true }),
     hold: (direction) => change(direction, { isHeld: true }),
