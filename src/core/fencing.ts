@@ -21,6 +21,10 @@ export function tokenOf(token: Token): number {
 
 export function checkResource(resource: unknown): asserts resource is string {
   if (typeof resource !== 'string' || resource === '' || !isStorable(resource)) {
-    throw new InvalidArgumentError('resource', resource, 'a text without NUL and without lone surrogates')
+    throw new InvalidArgumentError(
+      'resource',
+      resource,
+      'a text of at least one character, without NUL and without lone surrogates',
+    )
   }
 }

@@ -103,6 +103,29 @@ describe('Fence', () => {
   })
 })
 
+describe('redisFence', () => {
+  it.each(['', 'nul\0', 'lone \ud800', 7 as never])(
+    'a write to the resource %j is refused before anything is sent',
+    async (none) => {
+      const sent: unknown[] = []
+      const client = Object.create(redis, { call: { value: async (...args: unknown[]) => sent.push(args) } }) as Redis
+      const fence = redisFence({ client })
+      const script = "return redis.call('SET', KEYS[1], ARGV[1])"
+      const other = `fence test:${process.pid}`
+      for (const write of [
+        () => fence.set(none, 'x', 1),
+        () => fence.run(script, { token: 1, keys: [none], args: ['x'] }),
+        () => fence.run(script, { token: 1, keys: [other], args: ['x'], resource: none }),
+        () => fence.run(script, { token: 1, keys: [], resource: none }),
+        () => fence.accept(none, 1),
+      ]) {
+        await expect(write()).rejects.toMatchObject({ code: 'INVALID_ARGUMENT', argument: 'resource' })
+      }
+      expect(sent).toEqual([])
+    },
+  )
+})
+
 describe('postgresFence as a function', () => {
   it('a resource that is missing by mistake is an error, not a guard that nobody looks at', async () => {
     const client = await pool.connect()

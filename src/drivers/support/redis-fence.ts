@@ -1,4 +1,4 @@
-import { InvalidArgumentError, StaleTokenError } from '../../core/errors.ts'
+import { StaleTokenError } from '../../core/errors.ts'
 import { checkResource, type FencingGuard, type Token, tokenOf } from '../../core/fencing.ts'
 import { connectionOf, type RedisClient } from './redis-connection.ts'
 import { inTime } from './redis-errors.ts'
@@ -55,7 +55,8 @@ export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOpti
   }
 
   async function run(text: string, { token, keys, args = [], resource = keys[0] }: GuardedScript): Promise<unknown> {
-    if (resource === undefined) throw new InvalidArgumentError('resource', resource, 'a key, where the script has none')
+    // Without this, every write to a resource that was left empty by mistake would be judged by one and the same mark.
+    checkResource(resource)
     const fencingToken = tokenOf(token)
     const call = scriptCall([siblingKey(resource, 'f'), ...keys], [`${fencingToken}`, ...args])
     const reply = await inTime('write behind a fence', commandTimeoutSeconds * 1_000, () =>
@@ -72,7 +73,6 @@ export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOpti
     set: (key, value, token, options = []) =>
       run(readProtocol('redis/fence-set.lua'), { token, keys: [key], args: [value, ...options] }),
     async accept(resource, token) {
-      checkResource(resource)
       await run('return 1', { token, resource, keys: [] })
     },
   }
