@@ -1,10 +1,9 @@
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
-import { checkServers, type RedisWarning } from './support/redis-checks.ts'
+import { type RedisWarning, ServerLook } from './support/redis-checks.ts'
 import { connectionOf, type RedisClient } from './support/redis-connection.ts'
 import { type RedisDriver, type ReplicaWait, redisCapabilities, redisDriverOn } from './support/redis-driver.ts'
-import { inTime } from './support/redis-errors.ts'
 import { openClient } from './support/redis-open.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
@@ -61,33 +60,24 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
   }
   const replicas = options.replicas && replicaWait(options.replicas)
 
-  let checking: ReturnType<typeof checkServers> | undefined
-  /** Once, in the background, with the first call: what it finds are warnings, so nothing waits for it. */
-  const check = (): ReturnType<typeof checkServers> => {
-    checking ??= inTime('look at the server', timeoutMs, () => checkServers(connection))
-    return checking
-  }
-  let looked = false
+  const servers = new ServerLook({ connection, timeoutMs, clock })
+  const told = new Set<string>()
+  /** In the background, with the first call: what it finds are warnings, so nothing waits for it. */
   const look = (): void => {
-    if (looked) return
-    looked = true
-    check().then(
-      ({ warnings }) => {
-        for (const warning of warnings) onWarning(warning)
-      },
-      () => {
-        // The call that comes with it fails for the same reason, and says so. The next one looks again.
-        looked = false
-        checking = undefined
-      },
-    )
-  }
-  const sharded = async (): Promise<boolean> => {
-    const { facts } = await check().catch((error: unknown) => {
-      checking = undefined
-      throw error
+    if (servers.isComplete) return
+    void servers.report().then(({ warnings }) => {
+      for (const warning of warnings) {
+        if (told.has(warning.message)) continue
+        told.add(warning.message)
+        onWarning(warning)
+      }
     })
-    return facts.every(({ major }) => major >= 7)
+  }
+  /** Servers of which nothing is known are taken for older ones: messages that every node passes on are heard on any version. */
+  const sharded = async (): Promise<boolean> => {
+    const { facts, failure } = await servers.report()
+    if (facts.length === 0 && failure !== undefined) throw failure
+    return facts.length > 0 && facts.every(({ major }) => major >= 7)
   }
 
   const driver = redisDriverOn({ connection, prefix, timeoutMs, sharded, clock, ...(replicas && { replicas }) })

@@ -133,6 +133,28 @@ describe('redis cluster: failures', () => {
     await Promise.all([a.close(), b.close()])
   })
 
+  it('a user that may not run INFO takes locks, and its waiters are woken', async () => {
+    for (const node of cluster.nodes) {
+      await askRedis(node, 'ACL', 'SETUSER', 'me', 'on', '>pw', '~*', '&*', '+@all', '-info')
+    }
+    const login = { username: 'me', password: 'pw', enableReadyCheck: false }
+    const open = async (): Promise<DistributedLock> =>
+      new DistributedLock({ driver: redisDriver({ client: await openIoredis(login) }), waiterTtlSeconds: 60 })
+    const [a, b] = [await open(), await open()]
+    const held = await a.hold('without INFO', { timeoutSeconds: 60 })
+    const waiting = b.hold('without INFO', { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    const isSubscribed = async (): Promise<boolean> => {
+      const replies = await Promise.all(
+        cluster.nodes.map((node) => askRedis(node, 'PUBSUB', 'CHANNELS', 'holdfast:wake:*')),
+      )
+      return replies.flat().length > 0
+    }
+    await until(isSubscribed, patience('the waiter to listen'))
+    await held.release()
+    await (await waiting).release()
+    await Promise.all([a.close(), b.close()])
+  })
+
   it('when one node fails, only the locks of its slots do, and each says so', async () => {
     const client = await openIoredis()
     const driver = redisDriver({ client, commandTimeoutSeconds: 2 })
@@ -190,10 +212,12 @@ async function tokensOf(driver: Driver, names: readonly string[]): Promise<numbe
   })
 }
 
-async function openIoredis(): Promise<RedisClient> {
+async function openIoredis(
+  redisOptions: { username?: string; password?: string; enableReadyCheck?: boolean } = {},
+): Promise<RedisClient> {
   const client = new Cluster(
     cluster.nodes.map(({ port }) => ({ host: '127.0.0.1', port })),
-    { redisOptions: { commandTimeout: 5_000 }, retryDelayOnTryAgain: 10, retryDelayOnMoved: 5 },
+    { redisOptions: { commandTimeout: 5_000, ...redisOptions }, retryDelayOnTryAgain: 10, retryDelayOnMoved: 5 },
   )
   client.on('error', () => {})
   closers.push(() => client.disconnect())

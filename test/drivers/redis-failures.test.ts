@@ -263,3 +263,20 @@ describe.concurrent('redis: the server’s data', () => {
     await assert.rejects(driverOn(server.port).acquire([claim()]), /redis failed to acquire: OOM.*raise maxmemory/)
   })
 })
+
+describe.concurrent('redis: missing rights', () => {
+  it('a user that may not run INFO takes locks, and INFO is tried once, not with every acquire', async () => {
+    await using server = await startRedis()
+    await client(server.port).call('ACL', 'SETUSER', 'me', 'on', '>pw', '~*', '&*', '+@all', '-info')
+    const own = client(server.port, { username: 'me', password: 'pw', enableReadyCheck: false })
+    const driver = redisDriver({ client: own })
+    const refusals = async (): Promise<number> => {
+      const stats = await client(server.port).info('commandstats')
+      return Number(/^cmdstat_info:.*rejected_calls=(\d+)/m.exec(stats)?.[1])
+    }
+    await granted(driver, claim())
+    await until(async () => (await refusals()) === 1, patience('the first look'))
+    for (let round = 0; round < 5; round += 1) await granted(driver, claim())
+    assert.equal(await refusals(), 1)
+  })
+})

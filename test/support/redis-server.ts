@@ -48,7 +48,14 @@ export const HOLDER = `
   })
 `
 
-export function client(port: number, options: { maxRetriesPerRequest?: number } = {}): Redis {
+interface ClientOptions {
+  readonly maxRetriesPerRequest?: number
+  readonly username?: string
+  readonly password?: string
+  readonly enableReadyCheck?: boolean
+}
+
+export function client(port: number, options: ClientOptions = {}): Redis {
   const opened = new Redis(port, { commandTimeout: 10_000, retryStrategy: () => 50, ...options })
   opened.on('error', () => {})
   clients.push(opened)

@@ -1,4 +1,6 @@
-import type { RedisConnection } from './redis-connection.ts'
+import type { Clock } from '../../core/clock.ts'
+import type { RedisConnection, RedisNode } from './redis-connection.ts'
+import { inTime } from './redis-errors.ts'
 
 /** What is wrong with a server, as far as locks are concerned, in sentences for an operator. */
 export interface RedisWarning {
@@ -51,12 +53,76 @@ export function warningsOf(facts: ServerFacts): RedisWarning[] {
   return warnings
 }
 
-export async function checkServers(
-  connection: RedisConnection,
-): Promise<{ warnings: RedisWarning[]; facts: ServerFacts[] }> {
-  const nodes = await connection.nodes()
-  const facts = await Promise.all(nodes.map((node) => serverFacts((args) => node.command(args))))
-  const warnings = facts.flatMap(warningsOf)
-  const firsts = warnings.filter(({ message }, at) => warnings.findIndex((each) => each.message === message) === at)
-  return { warnings: firsts, facts }
+/** What is known of the servers. */
+export interface ServerReport {
+  readonly warnings: readonly RedisWarning[]
+  /** Of the servers that answered. Empty if the user may not run INFO: then nothing is known, and nothing will be. */
+  readonly facts: readonly ServerFacts[]
+  /** Why a server did not answer. It is asked again later. */
+  readonly failure?: Error
 }
+
+/**
+ * Looks at the servers once. A user without the right to INFO is not asked to try again: an acquire would bring a refused command with it each time. A server
+ * that did not answer is asked again, but only after `LOOK_AGAIN_MS`.
+ */
+export class ServerLook {
+  readonly #connection: RedisConnection
+  readonly #timeoutMs: number
+  readonly #clock: Clock
+  #report: Promise<ServerReport> | undefined
+  #againAtMs = Number.POSITIVE_INFINITY
+  #complete = false
+
+  constructor({ connection, timeoutMs, clock }: { connection: RedisConnection; timeoutMs: number; clock: Clock }) {
+    this.#connection = connection
+    this.#timeoutMs = timeoutMs
+    this.#clock = clock
+  }
+
+  /** Whether all is known that ever will be. */
+  get isComplete(): boolean {
+    return this.#complete
+  }
+
+  report(): Promise<ServerReport> {
+    if (this.#report === undefined || this.#clock.now().monotonicMs >= this.#againAtMs) {
+      this.#againAtMs = Number.POSITIVE_INFINITY
+      this.#report = this.#look()
+    }
+    return this.#report
+  }
+
+  async #look(): Promise<ServerReport> {
+    const report = await this.#askAll().catch((failure: Error) => ({ warnings: [], facts: [], failure }))
+    if (report.failure === undefined) this.#complete = true
+    else this.#againAtMs = this.#clock.now().monotonicMs + LOOK_AGAIN_MS
+    return report
+  }
+
+  async #askAll(): Promise<ServerReport> {
+    const nodes = await inTime('find the servers', this.#timeoutMs, () => this.#connection.nodes())
+    const answers = await Promise.all(nodes.map((node) => this.#ask(node).catch((error: Error) => error)))
+    const facts = answers.flatMap((answer) => (answer === undefined || answer instanceof Error ? [] : [answer]))
+    const failure = answers.find((answer) => answer instanceof Error)
+    const warnings = facts.flatMap(warningsOf)
+    const firsts = warnings.filter(({ message }, at) => warnings.findIndex((each) => each.message === message) === at)
+    return { warnings: firsts, facts, ...(failure && { failure }) }
+  }
+
+  /** Undefined: it may not be asked. */
+  async #ask(node: RedisNode): Promise<ServerFacts | undefined> {
+    try {
+      return await inTime('look at the server', this.#timeoutMs, () => serverFacts((args) => node.command(args)))
+    } catch (error) {
+      if (isForbidden(error)) return undefined
+      throw error
+    }
+  }
+}
+
+/** By the access control list, or because the command was renamed. */
+const isForbidden = (error: unknown): boolean =>
+  error instanceof Error && /\bNOPERM\b|unknown command/i.test(error.message)
+
+const LOOK_AGAIN_MS = 1_000
