@@ -1,6 +1,6 @@
 import { Agenda } from './agenda.ts'
 import type { Receiver } from './batch.ts'
-import { Chain } from './chain.ts'
+import { Chain, claimPart } from './chain.ts'
 import type { Clock } from './clock.ts'
 import { DeadlockWatch } from './deadlock-watch.ts'
 import type { Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
@@ -76,7 +76,7 @@ export class Holder {
     this.#options = options
     this.holderId = options.holderId
     this.events = events
-    this.#claimPrefix = random.id()
+    this.#claimPrefix = random.id().slice(0, PREFIX_LENGTH)
     this.#agenda = new Agenda(clock, random)
     this.link = openLink(driver, { clock, random, callTimeoutMs })
     this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
@@ -207,12 +207,12 @@ export class Holder {
 
   /** For leases that are taken together. */
   newChain(): Chain {
-    return new Chain(this.#nextClaimId())
+    return new Chain(this.#nextClaimId(), this.#options.random)
   }
 
   #nextClaimId(): string {
     this.#claims += 1
-    return `${this.#claimPrefix}.${this.#claims.toString(36)}`
+    return `${this.#claimPrefix}.${claimPart(this.#claims, this.#options.random)}`
   }
 
   #claim({ lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain, steal }: ClaimRequest): TrackedClaim {
@@ -243,3 +243,6 @@ export class Holder {
     if (steal && !driver.capabilities.steal) throw unsupported(driver, 'steal')
   }
 }
+
+/** It tells the claims of one instance from those of others when they are put in order. What makes a claim's id unique is the claim's own part. */
+const PREFIX_LENGTH = 6

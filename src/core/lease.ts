@@ -7,6 +7,7 @@ import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
 import type { Emitter } from './events.ts'
 import { type Heartbeat, type Keeping, type Kept, TIMER_GRAIN_MS } from './heartbeat.ts'
 import type { Link, TrackedClaim } from './link.ts'
+import type { Random } from './random.ts'
 import type { UnderWay } from './under-way.ts'
 import type { Granted } from './wait.ts'
 
@@ -48,6 +49,7 @@ export interface Lease extends LockInfo, AsyncDisposable {
 /** What a lease needs of the instance that holds it. */
 export interface LeaseContext {
   readonly clock: Clock
+  readonly random: Random
   readonly link: Link
   readonly agenda: Agenda
   readonly events: Emitter
@@ -120,7 +122,7 @@ export class HeldLease implements Lease, Kept {
 
   /** Made when first asked for: most leases have nothing taken under them. */
   get chain(): Chain {
-    this.#chain ??= this.#options.chain ?? new Chain(this.claim.claimId)
+    this.#chain ??= this.#options.chain ?? new Chain(this.claim.claimId, this.#context.random)
     return this.#chain
   }
 
