@@ -1,3 +1,5 @@
+import { outsideLocks } from './reentry-context.ts'
+
 /**
  * Time, handed in, so that the whole core runs in virtual time under test.
  *
@@ -31,7 +33,8 @@ export const systemClock: Clock = {
     return { monotonicMs: seconds * 1_000 + nanoseconds / 1_000_000, wallMs: Date.now() }
   },
   setTimer(run, delayMs, keepsAlive = false) {
-    const timer = setTimeout(run, Math.min(Math.max(delayMs, 0), LONGEST_TIMER_MS))
+    const ms = Math.min(Math.max(delayMs, 0), LONGEST_TIMER_MS)
+    const timer = outsideLocks(() => setTimeout(run, ms))
     if (!keepsAlive) timer.unref()
     return {
       cancel: () => clearTimeout(timer),

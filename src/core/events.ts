@@ -1,6 +1,7 @@
 import { channel } from 'node:diagnostics_channel'
 import { checkFunction, checkOneOf } from './arguments.ts'
 import type { Metadata } from './driver.ts'
+import { outsideLocks } from './reentry-context.ts'
 
 /** What an instance tells, to its own listeners and on the diagnostics channel `holdfast:<event>`. */
 export interface LockEvents {
@@ -32,7 +33,8 @@ export type LockListener<E extends LockEvent> = (event: LockEvents[E]) => void
  * a fault in somebody's logging must not stop a heartbeat.
  */
 export class Emitter {
-  readonly #listeners = new Map<LockEvent, Set<LockListener<never>>>()
+  /** A registration each: a listener that was registered twice is called twice. */
+  readonly #listeners = new Map<LockEvent, Set<{ readonly listener: LockListener<never> }>>()
 
   /** Returns what ends the listening. Throws `InvalidArgumentError` for an event that there is none of. */
   on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
@@ -40,9 +42,10 @@ export class Emitter {
     checkFunction('listener', listener)
     const listeners = this.#listeners.get(event) ?? new Set()
     this.#listeners.set(event, listeners)
-    listeners.add(listener)
+    const registration = { listener }
+    listeners.add(registration)
     return () => {
-      listeners.delete(listener)
+      listeners.delete(registration)
     }
   }
 
@@ -51,17 +54,25 @@ export class Emitter {
     const traced = channels[event]
     if (!traced.hasSubscribers && (listeners === undefined || listeners.size === 0)) return
     const made = make()
-    // A diagnostics channel already reports a subscriber's error without passing it on.
-    traced.publish(made)
-    for (const listener of listeners ?? []) {
-      try {
-        ;(listener as LockListener<E>)(made)
-      } catch (error) {
-        process.nextTick(() => {
-          throw error
-        })
+    outsideLocks(() => {
+      // A diagnostics channel already reports a subscriber's error without passing it on.
+      traced.publish(made)
+      // A copy: a listener that registers itself again must not be called again for this event.
+      for (const registration of [...(listeners ?? [])]) {
+        if (listeners?.has(registration)) callSafely(registration.listener as LockListener<E>, made)
       }
-    }
+    })
+  }
+}
+
+/** A fault in a listener is the listener's own: it must not stop a heartbeat. */
+function callSafely<E extends LockEvent>(listener: LockListener<E>, event: LockEvents[E]): void {
+  try {
+    listener(event)
+  } catch (error) {
+    process.nextTick(() => {
+      throw error
+    })
   }
 }
 

@@ -8,6 +8,7 @@ import type { Emitter } from './events.ts'
 import { type Heartbeat, type Keeping, type Kept, TIMER_GRAIN_MS } from './heartbeat.ts'
 import type { Link, TrackedClaim } from './link.ts'
 import type { Random } from './random.ts'
+import { outsideLocks } from './reentry-context.ts'
 import type { UnderWay } from './under-way.ts'
 import type { Granted } from './wait.ts'
 
@@ -257,7 +258,7 @@ export class HeldLease implements Lease, Kept {
       link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure)),
     )
     events.emit('lost', () => ({ ...this.eventBase, error }))
-    this.#abort?.abort(error)
+    outsideLocks(() => this.#abort?.abort(error))
   }
 
   get eventBase() {

@@ -1,7 +1,8 @@
-import { AsyncLocalStorage } from 'node:async_hooks'
+import type { AsyncLocalStorage } from 'node:async_hooks'
 import type { Chain } from '../core/chain.ts'
 import { DeadlockError, NotHeldError } from '../core/errors.ts'
 import { HeldLease, type Lease, type LockInfo } from '../core/lease.ts'
+import { reentryContext } from '../core/reentry-context.ts'
 import type { Share } from './lock-options.ts'
 
 /**
@@ -95,8 +96,8 @@ function waitsForItself({ lockName, holderId }: Lease, why: string): DeadlockErr
   return new DeadlockError(message, lockName, [{ holderId, lockName, heldBy: holderId }])
 }
 
-/** One for all instances: Node visits every storage that was ever used for every promise that is made. */
-const frames = new AsyncLocalStorage<Frame>()
+/** Core keeps the storage without knowing what a frame is; nothing else is ever put into it. */
+const frames = reentryContext as AsyncLocalStorage<Frame>
 
 interface Frame {
   readonly owner: Reentry

@@ -1,5 +1,6 @@
 import { type LeaseLostError, NotHeldError } from '../core/errors.ts'
 import type { HeldLease } from '../core/lease.ts'
+import { outsideLocks } from '../core/reentry-context.ts'
 
 /** One candidate's time as the leader: from its election to its resignation or the loss of its lease. It never comes back. */
 export interface Term<Value = unknown> extends AsyncDisposable {
@@ -106,7 +107,7 @@ export class HeldTerm<Value> implements Term<Value> {
 
   /** Asks whoever leads to come to an end, while the term goes on. */
   stop(reason: Error): void {
-    this.#abort.abort(reason)
+    outsideLocks(() => this.#abort.abort(reason))
   }
 
   /** The lease has ended, in whichever way. Runs in the lease's own step: before a release is sent, and before anybody else can be elected. */
@@ -114,14 +115,16 @@ export class HeldTerm<Value> implements Term<Value> {
     if (this.#demoted) return
     this.#demoted = true
     const reason = this.#lease.lossError ?? new NotHeldError(this.name)
-    this.#abort.abort(reason)
-    try {
-      this.#onDemoted?.(this, reason)
-    } catch (error) {
-      // On its own, as from an event listener: a fault in it must not keep the lease from being given back.
-      process.nextTick(() => {
-        throw error
-      })
-    }
+    outsideLocks(() => {
+      this.#abort.abort(reason)
+      try {
+        this.#onDemoted?.(this, reason)
+      } catch (error) {
+        // On its own, as from an event listener: a fault in it must not keep the lease from being given back.
+        process.nextTick(() => {
+          throw error
+        })
+      }
+    })
   }
 }

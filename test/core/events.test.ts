@@ -67,3 +67,45 @@ describe('events', () => {
     await lock.close()
   })
 })
+
+describe('a listener', () => {
+  it('that removes itself and subscribes again is called once for one event', () => {
+    const emitter = new Emitter()
+    let calls = 0
+    let stop: () => void
+    const again = (): void => {
+      calls += 1
+      stop()
+      if (calls < 100) stop = emitter.on('listenFailed', again)
+    }
+    stop = emitter.on('listenFailed', again)
+    emitter.emit('listenFailed', () => ({ error: undefined }))
+    expect(calls).toBe(1)
+  })
+
+  it('that is registered twice is called twice, and each registration ends by itself', () => {
+    const emitter = new Emitter()
+    let calls = 0
+    const listener = (): void => {
+      calls += 1
+    }
+    const stop = emitter.on('listenFailed', listener)
+    emitter.on('listenFailed', listener)
+    emitter.emit('listenFailed', () => ({ error: undefined }))
+    expect(calls).toBe(2)
+    stop()
+    stop()
+    emitter.emit('listenFailed', () => ({ error: undefined }))
+    expect(calls).toBe(3)
+  })
+
+  it('that another listener removed meanwhile is not called any more', () => {
+    const emitter = new Emitter()
+    let stop = (): void => undefined
+    emitter.on('listenFailed', () => stop())
+    stop = emitter.on('listenFailed', () => {
+      throw new Error('called')
+    })
+    emitter.emit('listenFailed', () => ({ error: undefined }))
+  })
+})
