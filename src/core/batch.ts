@@ -1,4 +1,5 @@
 import type { Clock, Instant } from './clock.ts'
+import { type Turns, turnsOf } from './turns.ts'
 
 /** Who asked. Called back instead of being given a promise: the way of every claim goes through here, and a promise costs more than an answer. */
 export interface Receiver<Answer> {
@@ -19,12 +20,14 @@ export interface ListBounds {
  * Gathers what is asked for in one turn of the event loop and sends it as one list.
  *
  * A list leaves when the turn has nothing more to run: a tick that is scheduled from inside a microtask runs after every
- * other microtask of that turn. That costs no wait for timers or input, as `setImmediate` would.
+ * other microtask of that turn. That costs no wait for timers or input, as `setImmediate` would. Only now and then a list
+ * waits for the next turn, so that timers and input are served at all.
  */
 export class Batch<Request, Answer> {
   readonly #send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>
   readonly #bounds: ListBounds
   readonly #clock: Clock
+  readonly #turns: Turns
   #requests: Request[] = []
   #receivers: Receiver<Answer>[] = []
 
@@ -34,6 +37,7 @@ export class Batch<Request, Answer> {
     send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>,
   ) {
     this.#clock = clock
+    this.#turns = turnsOf(clock)
     this.#bounds = bounds
     this.#send = send
   }
@@ -51,24 +55,29 @@ export class Batch<Request, Answer> {
   readonly #afterMicrotasks = (): void => process.nextTick(this.#flush)
 
   readonly #flush = (): void => {
+    const now = this.#clock.now()
+    if (this.#turns.owed(now.monotonicMs)) this.#turns.next(() => this.#sendAll(this.#clock.now()))
+    else this.#sendAll(now)
+  }
+
+  #sendAll(sent: Instant): void {
     const [requests, receivers] = [this.#requests, this.#receivers]
     this.#requests = []
     this.#receivers = []
     const { most, split = Number.POSITIVE_INFINITY } = this.#bounds
     const parts = Math.max(Math.ceil(requests.length / most), requests.length >= split ? 2 : 1)
     if (parts === 1) {
-      this.#sendList(requests, receivers)
+      this.#sendList(requests, receivers, sent)
       return
     }
     const size = Math.ceil(requests.length / parts)
     for (let start = 0; start < requests.length; start += size) {
       const end = start + size
-      this.#sendList(requests.slice(start, end), receivers.slice(start, end))
+      this.#sendList(requests.slice(start, end), receivers.slice(start, end), sent)
     }
   }
 
-  #sendList(requests: readonly Request[], receivers: readonly Receiver<Answer>[]): void {
-    const sent = this.#clock.now()
+  #sendList(requests: readonly Request[], receivers: readonly Receiver<Answer>[], sent: Instant): void {
     const failAll = (error: unknown): void => {
       for (const receiver of receivers) receiver.failed(error, sent)
     }

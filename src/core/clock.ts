@@ -10,6 +10,8 @@ export interface Clock {
   now(): Instant
   /** A timer that does not keep the process alive unless told to. */
   setTimer(run: () => void, delayMs: number, keepsAlive?: boolean): Timer
+  /** Runs when timers and sockets have had their turn. Absent where time passes only when told to. */
+  nextTurn?(run: () => void): void
 }
 
 export interface Instant {
@@ -41,6 +43,7 @@ export const systemClock: Clock = {
       keepAlive: (on) => void (on ? timer.ref() : timer.unref()),
     }
   },
+  nextTurn: (run) => void setImmediate(run),
 }
 
 export const later = (instant: Instant, ms: number): Instant => ({

@@ -4,6 +4,7 @@ import type { RateAnswer, RateRequest } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, RateLimitedError } from '../core/errors.ts'
 import type { Holder } from '../core/holder.ts'
 import { checkLockName } from '../core/names.ts'
+import { type Turns, turnsOf } from '../core/turns.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
 import {
   foreseen,
@@ -48,6 +49,7 @@ export interface RateWaitOptions extends ConsumeOptions {
 export class RateLimiter implements AsyncDisposable {
   readonly #instance: Instance
   readonly #clock: Clock
+  readonly #turns: Turns
   readonly #limits: readonly Limit[]
   readonly #mostCost: number
   readonly #memory: RateMemory
@@ -60,6 +62,7 @@ export class RateLimiter implements AsyncDisposable {
     this.#limits = limitsFrom(options.limits)
     this.#mostCost = Math.min(...this.#limits.map(({ burst }) => burst))
     this.#clock = options.clock ?? systemClock
+    this.#turns = turnsOf(this.#clock)
     this.#memory = new RateMemory(this.#clock)
     this.#waiting = new RateWaiting({
       clock: this.#clock,
@@ -85,7 +88,7 @@ export class RateLimiter implements AsyncDisposable {
   consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     // Not an async function: the way of every call goes through here, and one promise is enough.
     try {
-      return this.#take(key, this.#checked(key, options))
+      return this.#turns.settle(this.#take(key, this.#checked(key, options)))
     } catch (error) {
       return Promise.reject(error)
     }
@@ -105,7 +108,7 @@ export class RateLimiter implements AsyncDisposable {
     const look = { name: key, cost: 0, limits: this.#limits }
     const answer = await (holder.consumeAtOnce(look) ??
       new Promise<RateAnswer>((answered, failed) => holder.consume(look, { answered, failed })))
-    return foreseen(answer, cost, this.#limits)
+    return this.#turns.settle(Promise.resolve(foreseen(answer, cost, this.#limits)))
   }
 
   /**
