@@ -16,6 +16,7 @@ import { exitCodes, UsageError, usageErrorFrom } from './exit-codes.ts'
 export async function main(args: readonly string[]): Promise<number> {
   const { url, request, command, conflictCode } = parse(args)
   const driver = await connect(url)
+  const events = new Emitter()
   const holder = new Holder({
     driver,
     holderId: `${hostname()}:${process.pid}`,
@@ -23,7 +24,7 @@ export async function main(args: readonly string[]): Promise<number> {
     random: systemRandom,
     callTimeoutMs: CALL_TIMEOUT_MS,
     waiterTtlMs: WAITER_TTL_MS,
-    events: new Emitter(),
+    events,
     // A thread of its own where the driver can be opened there, so that nothing stalls the renewals.
     ...(driver.reopen !== undefined && {
       thread: { callTimeoutMs: CALL_TIMEOUT_MS, stalledAfterMs: STALLED_AFTER_MS },
@@ -33,6 +34,8 @@ export async function main(args: readonly string[]): Promise<number> {
   const interrupt = (signal: NodeJS.Signals): void => interrupted.abort(signal)
   for (const signal of INTERRUPTS) process.on(signal, interrupt)
   let leftMs = 0
+  let code = 0
+  let isLostLate = false
   try {
     const result = await holder.acquire({ ...request, signal: interrupted.signal })
     if (!result.granted) {
@@ -45,9 +48,12 @@ export async function main(args: readonly string[]): Promise<number> {
     // Only now that signals go to the command: without anybody listening, the next one would end us and leave it behind.
     // From here on to the end they do nothing to us: when the command is over, the lock is still to be given back.
     for (const signal of INTERRUPTS) process.on(signal, () => {}).off(signal, interrupt)
-    const code = await running
+    code = await running
     leftMs = result.lease.remainingSeconds * 1_000
-    return code
+    // The release may find that the store had ended the lease before: between two heartbeats, by force or with its data.
+    events.on('lost', () => {
+      isLostLate = true
+    })
   } catch (error) {
     if (!interrupted.signal.aborted) throw error
     return exitCodes.signal + constants.signals[interrupted.signal.reason as NodeJS.Signals]
@@ -57,6 +63,9 @@ export async function main(args: readonly string[]): Promise<number> {
       await driver.close()
     })
   }
+  if (!isLostLate || code === exitCodes.lost) return code
+  process.stderr.write(`holdfast: the lease on "${request.lockName}" had ended before the command did\n`)
+  return exitCodes.lost
 }
 
 /**

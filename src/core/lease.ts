@@ -244,20 +244,31 @@ export class HeldLease implements Lease, Kept {
   /** The lease has ended without being given back. */
   lose(reason: string, cause?: unknown): void {
     if (this.#ended !== undefined) return
-    const error = new LeaseLostError(
-      this.claim.lockName,
-      this.fencingToken,
-      reason,
-      cause === undefined ? undefined : { cause },
-    )
+    const error = this.#lossError(reason, cause)
     this.#end(error)
-    const { link, events } = this.#context
+    const { link } = this.#context
     this.claim.over = true
     // The store may still have it, for the margin's length or for ever (a session): nobody here relies on it any more.
     void this.#context.underWay.track(
       link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure)),
     )
-    events.emit('lost', () => ({ ...this.eventBase, error }))
+    this.#tellLost(error)
+  }
+
+  /** The release has found that the store had ended the lease before: whoever worked under it worked beside another. */
+  #wasLost(): void {
+    const error = this.#lossError('the store no longer had it when it was released')
+    this.#ended = error
+    this.#tellLost(error)
+  }
+
+  #lossError(reason: string, cause?: unknown): LeaseLostError {
+    const options = cause === undefined ? undefined : { cause }
+    return new LeaseLostError(this.claim.lockName, this.fencingToken, reason, options)
+  }
+
+  #tellLost(error: LeaseLostError): void {
+    this.#context.events.emit('lost', () => ({ ...this.eventBase, error }))
     outsideLocks(() => this.#abort?.abort(error))
   }
 
@@ -273,6 +284,7 @@ export class HeldLease implements Lease, Kept {
       link.release(this.ref, {
         answered: (wasHeld) => {
           if (wasHeld) this.#tellReleased(heldMs)
+          else this.#wasLost()
           resolve(wasHeld)
           underWay.end()
         },
@@ -293,7 +305,10 @@ export class HeldLease implements Lease, Kept {
     await this.#quiet
     try {
       const answer = await link.renew({ ...this.ref, ttlMs: delayMs })
-      if (answer === 'lost') return false
+      if (answer === 'lost') {
+        this.#wasLost()
+        return false
+      }
       if (answer === 'held') link.releaseLater(this.ref, delayMs, (error) => this.#tellReleaseFailed(error))
       this.#tellReleased(heldMs)
       return true

@@ -5,7 +5,7 @@ import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import type { Instance } from './instance.ts'
 import { claimRequestFrom, type LockOptions, type Share } from './lock-options.ts'
-import { answerOf, type LockResult, leaseOf, throwIfLost } from './lock-result.ts'
+import { answerOf, type LockResult, leaseOf, underLeases } from './lock-result.ts'
 import { chainOf, Reentry } from './reentry.ts'
 
 /** What locks, read-write locks and semaphores have in common: the three ways to ask, and what is entered again. */
@@ -29,13 +29,11 @@ export class Claims {
     return leaseOf(lockName, await this.#acquire(lockName, share, options, true))
   }
 
-  /** As `hold`, for as long as a function runs. Throws `LeaseLostError` if it went well and the lease did not. */
+  /** As `hold`, for as long as a function runs. Throws `LeaseLostError` if it succeeded but the lease was lost. */
   async with<T>(lockName: string, share: Share, fn: LeaseFunction<T>, options: LockOptions): Promise<T> {
     checkFunction('fn', fn)
-    await using lease = await this.hold(lockName, share, options)
-    const result = await this.reentry.run(lease, share, async () => fn(lease))
-    throwIfLost(lease)
-    return result
+    const lease = await this.hold(lockName, share, options)
+    return underLeases([lease], () => this.reentry.run(lease, share, async () => fn(lease)))
   }
 
   /** Checks everything. Throws `InvalidArgumentError`, `ClosedError`, `AbortedError`. */

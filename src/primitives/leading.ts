@@ -67,9 +67,8 @@ async function leadOnce<Value>(term: HeldTerm<Value>, lead: Lead<Value>, signal:
     failed = !isHowItStops(term, thrown)
   }
   stopListening?.()
-  const lost = !term.held && term.signal.reason instanceof LeaseLostError
   await term[Symbol.asyncDispose]()
-  return { failed, error, lost }
+  return { failed, error, lost: term.lost }
 }
 
 /** The signal is asked for first: that is what notices a loss which no timer has told of yet. */

@@ -36,7 +36,23 @@ function refusalOf(lockName: string, { refusal, waitedMs }: Refused): LockResult
   }
 }
 
-/** Throws the `LeaseLostError` of a lease that was lost: the last steps under it may have run beside another holder's. */
+/**
+ * Runs a function under leases and gives them back, in one list. Its own error comes first. If it succeeded but a lease was
+ * lost before it was given back, as the release itself may find out, its last steps may have run beside another
+ * holder's: then it throws the `LeaseLostError`.
+ */
+export async function underLeases<T>(leases: readonly Lease[], run: () => Promise<T>): Promise<T> {
+  let result: T
+  try {
+    result = await run()
+  } finally {
+    await Promise.all(leases.map((lease) => lease[Symbol.asyncDispose]()))
+  }
+  for (const lease of leases) throwIfLost(lease)
+  return result
+}
+
+/** Throws the `LeaseLostError` of a lease that was lost. */
 export function throwIfLost({ signal }: Lease): void {
   if (signal.reason instanceof LeaseLostError) throw signal.reason
 }

@@ -7,7 +7,7 @@ import { MAX_LOCKS_AT_ONCE } from '../core/limits.ts'
 import { checkLockName } from '../core/names.ts'
 import type { Claims } from './claims.ts'
 import { EXCLUSIVE, type LockOptions } from './lock-options.ts'
-import { heldLeaseOf, throwIfLost } from './lock-result.ts'
+import { heldLeaseOf, underLeases } from './lock-result.ts'
 
 /** Runs a function while holding every one of the names. `DistributedLock.withLocks` tells the whole of it. */
 export async function withLocks<T>(
@@ -19,18 +19,11 @@ export async function withLocks<T>(
   checkNames(lockNames)
   checkFunction('fn', fn)
   const leases = await takeAll(claims, inOrder(lockNames), options)
-  try {
-    const run = [...leases.values()].reduceRight(
-      (inner: () => Promise<T>, lease) => () => claims.reentry.run(lease, EXCLUSIVE, inner),
-      async () => fn(lockNames.map((lockName) => leases.get(lockName) as Lease)),
-    )
-    const result = await run()
-    for (const lease of leases.values()) throwIfLost(lease)
-    return result
-  } finally {
-    // In one turn, so in one list.
-    await Promise.all([...leases.values()].map((lease) => lease[Symbol.asyncDispose]()))
-  }
+  const run = [...leases.values()].reduceRight(
+    (inner: () => Promise<T>, lease) => () => claims.reentry.run(lease, EXCLUSIVE, inner),
+    async () => fn(lockNames.map((lockName) => leases.get(lockName) as Lease)),
+  )
+  return underLeases([...leases.values()], run)
 }
 
 function checkNames(lockNames: unknown): asserts lockNames is readonly string[] {

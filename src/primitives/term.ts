@@ -83,6 +83,11 @@ export class HeldTerm<Value> implements Term<Value> {
     return this.#lease.held
   }
 
+  /** Whether the lease ended before it was given back, which also the release may have found out. */
+  get lost(): boolean {
+    return this.#lease.lossError !== undefined
+  }
+
   get remainingSeconds(): number {
     return this.#lease.remainingSeconds
   }

@@ -52,6 +52,18 @@ describe.concurrent('the lease of a running command is lost', SLOW, () => {
     expect(await run.exited).toBe(76)
   })
 
+  test('when it was ended in the store between two heartbeats, as the release finds out after the command', async () => {
+    await using store = createStore()
+    const run = store.start(['run', 'job', '--ttl', '600', '--', ...UNTIL_CLOSED])
+    await run.says(/up/)
+    const driver = await store.driver()
+    const { lockName, claimId, fencingToken } = await store.lease('job')
+    expect(await driver.release([{ lockName, claimId, fencingToken }])).toEqual([true])
+    expect(await run.end()).toBe(76)
+    expect(run.stdout).toContain('over')
+    expect(run.stderr).toBe('holdfast: the lease on "job" had ended before the command did\n')
+  })
+
   test('when it runs for longer than --max-hold', async () => {
     await using store = createStore()
     const run = store.start(['run', 'job', '--ttl', '1', '--max-hold', '0.5', '--', ...UNTIL_CLOSED])

@@ -289,9 +289,9 @@ describe('an instance', () => {
     const driver = memoryDriver()
     const lock = openLock({ driver })
     await lock.acquire('name')
-    const waiting = lock.acquire('name')
+    const waiting = expect(lock.acquire('name')).rejects.toBeInstanceOf(ClosedError)
     await lock.close()
-    await expect(waiting).rejects.toBeInstanceOf(ClosedError)
+    await waiting
     await expect(lock.acquire('name')).rejects.toBeInstanceOf(ClosedError)
     await expect(lock.release('name')).rejects.toBeInstanceOf(ClosedError)
     expect(await driver.inspect({})).toEqual({ leases: [], waiters: [] })

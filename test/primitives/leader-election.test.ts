@@ -117,9 +117,9 @@ describe('campaigning', () => {
   it('closing ends campaigns and terms', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     const term = await a.campaign()
-    const waiting = b.campaign()
+    const waiting = expect(b.campaign()).rejects.toBeInstanceOf(ClosedError)
     await b.close()
-    await expect(waiting).rejects.toBeInstanceOf(ClosedError)
+    await waiting
     await a.close()
     expect(term.held).toBe(false)
     expect(term.signal.aborted).toBe(true)

@@ -202,9 +202,9 @@ describe('once', () => {
     const given = b.once('key', () => 1, { ...HOUR, signal: abort.signal })
     abort.abort()
     await expect(given).rejects.toBeInstanceOf(AbortedError)
-    const closed = b.once('key', () => 1, HOUR)
+    const closed = expect(b.once('key', () => 1, HOUR)).rejects.toBeInstanceOf(ClosedError)
     await b.close()
-    await expect(closed).rejects.toBeInstanceOf(ClosedError)
+    await closed
     go.open()
     await first
   })

@@ -74,17 +74,24 @@ const running =
         const release = async (): Promise<boolean> => {
           const wasHeld = lease.held
           released.resolve()
-          await job
-          return wasHeld
+          return (await job) && wasHeld
         }
         taken.resolve({ acquired: true, handle: handleOf(lease, release) })
         await released.promise
       },
       options,
     )
-      // After the handle was given out this can only be a loss, which the handle has told of.
-      .catch((error: unknown) => taken.resolve(asTaken(error)))
-      .catch((error: unknown) => taken.reject(error))
+      .then(() => true)
+      // Before the handle was given out: why it was not. After it, only a loss is expected, and told by the release.
+      .catch((error: unknown) => {
+        if (error instanceof LeaseLostError) taken.reject(error)
+        else taken.resolve(asTaken(error))
+        return false
+      })
+      .catch((error: unknown) => {
+        taken.reject(error)
+        return false
+      })
     return taken.promise
   }
 

@@ -5,7 +5,7 @@ import { leaseOn, releaseOne } from '../asking.ts'
 import type { MutexSubject } from '../mutex-subjects.ts'
 import type { Group } from '../runner.ts'
 import type { MutexProcess, Scene } from '../scene.ts'
-import { BRIEF_SECONDS, KEPT_SECONDS, monotonicMs, timersRun, until, within } from '../timing.ts'
+import { BRIEF_SECONDS, KEPT_SECONDS, LONG_MS, monotonicMs, timersRun, until, within } from '../timing.ts'
 import { AT_ONCE, beginToWait, mustTake, mustWait } from './taking.ts'
 
 /** A lease that ends before its holder gives it back. */
@@ -76,6 +76,14 @@ export const mutexLoss =
       assert.ok(signal.reason instanceof LeaseLostError)
       assert.equal(handle.held, false)
       assert.equal(await handle.release(), false)
+    })
+
+    test('fault: a lease that the store ended between two heartbeats is a loss when it is released', async (scene) => {
+      const process = await scene.mutex(subject)
+      const other = await scene.driver()
+      const handle = await mustTake(process, scene.lockName, { timeoutSeconds: LONG_MS / 1_000, heartbeat: true })
+      await takeAway(scene, process, other)
+      assert.equal(await handle.release(), false, 'the release says that it was still held')
     })
   }
 
