@@ -198,7 +198,7 @@ export class HeldLease implements Lease, Kept {
   }
 
   async extend(seconds: number): Promise<boolean> {
-    const ttlMs = ttlMsFrom('additionalSeconds', seconds)
+    const ttlMs = ttlMsFrom('seconds', seconds)
     if (!this.held) return false
     return (await this.#context.underWay.track(this.#keeping.renew(ttlMs))) && this.held
   }
@@ -340,7 +340,7 @@ export class HeldLease implements Lease, Kept {
 }
 
 /** Events have told of it. */
-function ignoreOurs(error: unknown): void {
+export function ignoreOurs(error: unknown): void {
   if (!(error instanceof HoldfastError)) throw error
 }
 

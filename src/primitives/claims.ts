@@ -3,10 +3,11 @@ import type { Chain } from '../core/chain.ts'
 import { AbortedError, InvalidArgumentError } from '../core/errors.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
+import { chainOf } from './inner-lease.ts'
 import type { Instance } from './instance.ts'
 import { claimRequestFrom, type LockOptions, type Share } from './lock-options.ts'
 import { answerOf, type LockResult, leaseOf, underLeases } from './lock-result.ts'
-import { chainOf, Reentry } from './reentry.ts'
+import { Reentry } from './reentry.ts'
 
 /** What locks, read-write locks and semaphores have in common: the three ways to ask, and what is entered again. */
 export class Claims {
@@ -74,8 +75,7 @@ export class Claims {
   /** Where the store is not open yet, or something else is done instead of asking it. */
   async #acquireInSteps(request: ClaimRequest): Promise<LockResult> {
     const holder = await this.open()
-    const result = await (this.#hooks.instead?.(holder, request) ?? this.claim(holder, request))
-    return answerOf(request.lockName, result)
+    return this.#hooks.instead?.(holder, request) ?? answerOf(request.lockName, await this.claim(holder, request))
   }
 
   #noted(result: ClaimResult): ClaimResult {
@@ -95,7 +95,7 @@ export class Claims {
 export interface ClaimHooks {
   readonly taken?: (lease: HeldLease) => void
   readonly ended?: (lease: HeldLease) => void
-  readonly instead?: (holder: Holder, request: ClaimRequest) => Promise<ClaimResult>
+  readonly instead?: ((holder: Holder, request: ClaimRequest) => Promise<LockResult> | undefined) | undefined
 }
 
 export type LeaseFunction<T> = (lease: Lease) => Promise<T> | T

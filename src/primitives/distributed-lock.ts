@@ -1,7 +1,6 @@
 import { checkOneOf, ttlMsFrom } from '../core/arguments.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
-import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease, LockInfo } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
 import { Claims } from './claims.ts'
@@ -9,6 +8,7 @@ import { forceRelease } from './force-release.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
 import { EXCLUSIVE, type LockOptions } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
+import { Reacquire } from './reacquire.ts'
 import { withLocks } from './several-locks.ts'
 
 export interface DistributedLockOptions extends InstanceOptions {
@@ -24,15 +24,23 @@ export class DistributedLock implements AsyncDisposable {
   readonly #instance: Instance
   readonly #claims: Claims
   readonly #leases = new Map<string, HeldLease>()
-  /** Only for `reacquire: 'extend'`: when one of the claims under way is granted, the others extend its lease instead of waiting for it. */
-  readonly #claiming = new Map<string, Set<AbortController>>()
+  readonly #reacquire: Reacquire | undefined
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: DistributedLockOptions = {}) {
     this.#instance = new Instance('DistributedLock', options)
     const reacquire = checkOneOf('reacquire', options.reacquire ?? 'refuse', ['refuse', 'extend'])
-    const instead = reacquire === 'extend' && { instead: this.#claimOrExtend }
-    this.#claims = new Claims(this.#instance, { taken: this.#taken, ended: this.#forget, ...instead })
+    if (reacquire === 'extend') {
+      this.#reacquire = new Reacquire({
+        own: (lockName) => this.#leases.get(lockName),
+        claim: (holder, request) => this.#claims.claim(holder, request),
+      })
+    }
+    this.#claims = new Claims(this.#instance, {
+      taken: this.#taken,
+      ended: this.#forget,
+      instead: this.#reacquire && ((holder, request) => this.#reacquire?.acquire(holder, request)),
+    })
   }
 
   get holderId(): string {
@@ -144,35 +152,9 @@ export class DistributedLock implements AsyncDisposable {
     return this.#instance.events.on(event, listener)
   }
 
-  readonly #claimOrExtend = async (holder: Holder, request: ClaimRequest): Promise<ClaimResult> => {
-    const { lockName, ttlMs, signal } = request
-    for (;;) {
-      const own = this.#leases.get(lockName)
-      // It only ever becomes longer: another task of this instance relies on what it was given.
-      const isLonger = own !== undefined && own.remainingSeconds * 1_000 >= ttlMs
-      if (own !== undefined && (isLonger || (await own.extend(ttlMs / 1_000)))) {
-        if (request.heartbeat) own.keepAlive()
-        return { granted: true, lease: own }
-      }
-      const overtaken = new AbortController()
-      const claims = this.#claiming.get(lockName) ?? new Set()
-      this.#claiming.set(lockName, claims.add(overtaken))
-      try {
-        const either = signal === undefined ? overtaken.signal : AbortSignal.any([signal, overtaken.signal])
-        const result = await this.#claims.claim(holder, { ...request, signal: either })
-        if (result.granted || !this.#leases.has(lockName)) return result
-      } catch (error) {
-        if (!overtaken.signal.aborted || signal?.aborted) throw error
-      } finally {
-        claims.delete(overtaken)
-        if (claims.size === 0) this.#claiming.delete(lockName)
-      }
-    }
-  }
-
   readonly #taken = (lease: HeldLease): void => {
     this.#leases.set(lease.lockName, lease)
-    for (const overtaken of this.#claiming.get(lease.lockName) ?? []) overtaken.abort()
+    this.#reacquire?.taken(lease)
   }
 
   readonly #forget = (lease: HeldLease): void => {

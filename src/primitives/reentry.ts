@@ -1,8 +1,9 @@
 import type { AsyncLocalStorage } from 'node:async_hooks'
 import type { Chain } from '../core/chain.ts'
-import { DeadlockError, NotHeldError } from '../core/errors.ts'
-import { HeldLease, type Lease, type LockInfo } from '../core/lease.ts'
+import { DeadlockError } from '../core/errors.ts'
+import type { Lease } from '../core/lease.ts'
 import { reentryContext } from '../core/reentry-context.ts'
+import { chainOf, InnerLease } from './inner-lease.ts'
 import type { Share } from './lock-options.ts'
 
 /**
@@ -13,12 +14,14 @@ import type { Share } from './lock-options.ts'
  */
 export class Reentry {
   async run<T>(lease: Lease, share: Share, callback: () => Promise<T>): Promise<T> {
-    const frame: Frame = { owner: this, lease, share, outer: frames.getStore(), inner: [], ended: false }
-    try {
-      return await frames.run(frame, callback)
-    } finally {
-      frame.ended = true
-    }
+    const outer = frames.getStore()
+    const frame: Frame = { owner: this, lease, share, outer, inner: [], runs: new Set(), ended: false }
+    const work = runFrame(frame, callback)
+    const entered = entries.get(lease)
+    if (entered === undefined) return work
+    // Known to the frame whose lease it entered, which must not give the lock back while this runs.
+    entered.runs.add(work)
+    return work.finally(() => entered.runs.delete(work))
   }
 
   /**
@@ -78,15 +81,22 @@ export class Reentry {
   }
 }
 
-/** The chain of a lease that was granted by this copy of the package. */
-export function chainOf(lease: unknown): Chain | undefined {
-  return lease instanceof HeldLease || lease instanceof InnerLease ? lease.chain : undefined
+/** Runs the callback, and then waits for the entries that it began and did not wait for: they rely on the same lease. */
+async function runFrame<T>(frame: Frame, callback: () => Promise<T>): Promise<T> {
+  try {
+    return await frames.run(frame, callback)
+  } finally {
+    while (frame.runs.size > 0) await Promise.allSettled(frame.runs)
+    frame.ended = true
+  }
 }
 
 function enterFrame(frame: Frame): Lease {
   const lease = new InnerLease(frame.lease, (ended) => {
     frame.inner = frame.inner.filter((each) => each !== ended)
+    return undefined
   })
+  entries.set(lease, frame)
   frame.inner.push(lease)
   return lease
 }
@@ -105,81 +115,10 @@ interface Frame {
   readonly share: Share
   readonly outer: Frame | undefined
   inner: InnerLease[]
+  /** Callbacks that run under this frame's lease by entering it again. */
+  readonly runs: Set<Promise<unknown>>
   ended: boolean
 }
 
-/** The same lease, entered again. Its release ends only itself. */
-class InnerLease implements Lease {
-  readonly #outer: Lease
-  readonly #onEnd: (lease: InnerLease) => void
-  #ended = false
-
-  constructor(outer: Lease, onEnd: (lease: InnerLease) => void) {
-    this.#outer = outer
-    this.#onEnd = onEnd
-    if (outer.metadata !== undefined) this.metadata = outer.metadata
-  }
-
-  declare readonly metadata?: Record<string, unknown>
-
-  get chain(): Chain | undefined {
-    return chainOf(this.#outer)
-  }
-
-  get lockName(): string {
-    return this.#outer.lockName
-  }
-
-  get holderId(): string {
-    return this.#outer.holderId
-  }
-
-  get acquiredAt(): Date {
-    return this.#outer.acquiredAt
-  }
-
-  get expiresAt(): Date {
-    return this.#outer.expiresAt
-  }
-
-  get fencingToken(): number {
-    return this.#outer.fencingToken
-  }
-
-  get signal(): AbortSignal {
-    return this.#outer.signal
-  }
-
-  get held(): boolean {
-    return !this.#ended && this.#outer.held
-  }
-
-  get remainingSeconds(): number {
-    return this.#ended ? 0 : this.#outer.remainingSeconds
-  }
-
-  assertHeld(): void {
-    this.#outer.assertHeld()
-    if (this.#ended) throw new NotHeldError(this.lockName)
-  }
-
-  extend(seconds: number): Promise<boolean> {
-    return this.#ended ? Promise.resolve(false) : this.#outer.extend(seconds)
-  }
-
-  async release(): Promise<boolean> {
-    const { held } = this
-    this.#ended = true
-    this.#onEnd(this)
-    return held
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.release()
-  }
-
-  toJSON(): LockInfo {
-    const { lockName, holderId, acquiredAt, expiresAt, metadata, fencingToken } = this
-    return { lockName, holderId, acquiredAt, expiresAt, ...(metadata && { metadata }), fencingToken }
-  }
-}
+/** Which frame a lease entered. */
+const entries = new WeakMap<Lease, Frame>()

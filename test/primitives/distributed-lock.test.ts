@@ -1,6 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, describe, expect, it } from 'vitest'
+import type { Driver } from '../../src/core/driver.ts'
 import type { Lease } from '../../src/core/lease.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
 import {
@@ -157,13 +158,17 @@ async function isFree(lock: DistributedLock, lockName: string): Promise<boolean>
   return result.acquired
 }
 
+/** Who holds the name, as the store shows it. */
+const isHeldBy = async (driver: Driver, lockName: string): Promise<string[]> =>
+  (await driver.inspect({ lockName })).leases.map(({ holderId }) => holderId)
+
 describe("reacquire: 'extend'", () => {
   it('asking again extends the lease of the same instance and is told acquired', async () => {
     const lock = openLock({ reacquire: 'extend' })
     const first = await lock.acquire('name', { timeoutSeconds: 5 })
     const again = await lock.acquire('name', { timeoutSeconds: 60, blocking: false })
     if (!first.acquired || !again.acquired) throw new Error('not acquired')
-    expect(again.lock).toBe(first.lock)
+    expect(again.lock.fencingToken).toBe(first.lock.fencingToken)
     expect(again.lock.expiresAt.getTime() - again.lock.acquiredAt.getTime()).toBeGreaterThan(59_000)
   })
 
@@ -182,6 +187,45 @@ describe("reacquire: 'extend'", () => {
     expect(again.acquired && again.lock.remainingSeconds).toBeGreaterThan(90)
     await lock.acquire('short', { timeoutSeconds: 0.3 })
     expect(await lock.withLock('short', () => sleep(600, 'done'), { timeoutSeconds: 0.3 })).toBe('done')
+  })
+
+  it('the first withLock to end does not free the lock under the second', async () => {
+    const driver = memoryDriver()
+    const lock = openLock({ driver, reacquire: 'extend' })
+    const [inFirst, inSecond, leaveFirst, leaveSecond] = [gate(), gate(), gate(), gate()]
+    const first = lock.withLock('name', async () => {
+      inFirst.open()
+      await leaveFirst.opened
+    })
+    await inFirst.opened
+    const second = lock.withLock('name', async (lease) => {
+      inSecond.open()
+      await leaveSecond.opened
+      return lease.held
+    })
+    await inSecond.opened
+    leaveFirst.open()
+    await first
+    expect((await isHeldBy(driver, 'name')).length).toBe(1)
+    leaveSecond.open()
+    expect(await second).toBe(true)
+    expect(await isHeldBy(driver, 'name')).toEqual([])
+  })
+
+  it('a handle ends its own use, the last one frees the lock, and a release by name frees it at once', async () => {
+    const driver = memoryDriver()
+    const lock = openLock({ driver, reacquire: 'extend' })
+    const [first, second] = [await lock.hold('name'), await lock.hold('name')]
+    expect(await first.release()).toBe(true)
+    expect(await first.release()).toBe(false)
+    expect([first.held, second.held]).toEqual([false, true])
+    expect((await isHeldBy(driver, 'name')).length).toBe(1)
+    expect(await second.release()).toBe(true)
+    expect(await isHeldBy(driver, 'name')).toEqual([])
+    const [third, fourth] = [await lock.hold('name'), await lock.hold('name')]
+    expect(await lock.release('name')).toBe(true)
+    expect([third.held, fourth.held]).toEqual([false, false])
+    expect(await isHeldBy(driver, 'name')).toEqual([])
   })
 
   it('does not open the lock of another instance', async () => {

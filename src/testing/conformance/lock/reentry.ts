@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { leaseOn } from '../asking.ts'
 import type { Group } from '../runner.ts'
-import { deferred, within } from '../timing.ts'
+import { deferred, LONG_MS, timersRun, within } from '../timing.ts'
 
 /** Inside `withLock`'s own callback the same name is entered again instead of waiting for itself. */
 export const reentry: Group = (test) => {
@@ -40,6 +40,43 @@ export const reentry: Group = (test) => {
     assert.equal((await lock.acquire(scene.lockName, { blocking: false })).acquired, false)
     leave.resolve()
     await job
+  })
+
+  test('an inner entry that nobody awaits keeps the lock until it has ended', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const [entered, leave] = [deferred(), deferred()]
+    let inner: Promise<boolean> | undefined
+    const outer = a.withLock(scene.lockName, async () => {
+      inner = a.withLock(scene.lockName, async (lease) => {
+        entered.resolve()
+        await leave.promise
+        return lease.held
+      })
+      await entered.promise
+    })
+    await entered.promise
+    await timersRun()
+    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false, 'two were inside')
+    leave.resolve()
+    assert.equal(await inner, true)
+    await outer
+    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+  })
+
+  test('an inner entry never shortens the outer lease', async (scene) => {
+    const { lock } = await scene.lock()
+    await lock.withLock(
+      scene.lockName,
+      async (outer) => {
+        const inner = await lock.hold(scene.lockName)
+        assert.equal(await inner.extend(0.1), true)
+        assert.equal(await lock.extend(scene.lockName, 0.1), true)
+        assert.ok(outer.remainingSeconds > 1, `only ${outer.remainingSeconds} s are left`)
+        await inner.release()
+        assert.equal(await inner.extend(60), false)
+      },
+      { timeoutSeconds: LONG_MS / 1_000 },
+    )
   })
 
   test('a task that was started inside and outlives the callback does not enter', async (scene) => {
