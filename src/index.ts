@@ -1,4 +1,5 @@
 export { connect } from './connect.ts'
+export { type CheckedInspectQuery, checkInspectQuery } from './core/arguments.ts'
 export type { Clock, Instant, Timer } from './core/clock.ts'
 export type {
   AcquireAnswer,

@@ -1,7 +1,15 @@
-import type { Metadata } from './driver.ts'
+import type { InspectQuery, Metadata } from './driver.ts'
 import { InvalidArgumentError } from './errors.ts'
-import { MAX_METADATA_BYTES, MAX_METADATA_DEPTH, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS } from './limits.ts'
-import { isStorable } from './names.ts'
+import {
+  MAX_METADATA_BYTES,
+  MAX_METADATA_DEPTH,
+  MAX_NAME_LENGTH,
+  MAX_PAGE_SIZE,
+  MAX_TTL_MS,
+  MAX_WAIT_MS,
+  MIN_TTL_MS,
+} from './limits.ts'
+import { checkLockName, isStorable } from './names.ts'
 
 /** Checks at the public edge. Each names the argument, the value and the rule, before anything is sent. */
 
@@ -41,6 +49,33 @@ export function checkWhole(argument: string, value: unknown, least: number, most
   }
   return value
 }
+
+/**
+ * What a driver's `inspect` was asked for, with its defaults. Every driver checks a query with this before it asks its store. Without it a negative page
+ * size meant everything on one store and an error on another, and half of a surrogate pair could match a name that it is not part of.
+ *
+ * @throws `InvalidArgumentError`
+ */
+export function checkInspectQuery(query: InspectQuery): CheckedInspectQuery {
+  if (typeof query !== 'object' || query === null) throw new InvalidArgumentError('query', query, 'an object')
+  const { lockName, prefix = '', after, pageSize = 100 } = query
+  if (lockName !== undefined) checkLockName(lockName)
+  if (typeof prefix !== 'string' || prefix.length > MAX_NAME_LENGTH || !isStorable(prefix)) {
+    const rule = `a string of at most ${MAX_NAME_LENGTH} characters, without NUL and without lone surrogates`
+    throw new InvalidArgumentError('prefix', prefix, rule)
+  }
+  if (after !== undefined && (typeof after !== 'string' || after === '' || !isStorable(after))) {
+    throw new InvalidArgumentError('after', after, '`next` of the page before')
+  }
+  return {
+    prefix,
+    pageSize: checkWhole('pageSize', pageSize, 1, MAX_PAGE_SIZE),
+    ...(lockName !== undefined && { lockName }),
+    ...(after !== undefined && { after }),
+  }
+}
+
+export type CheckedInspectQuery = InspectQuery & Required<Pick<InspectQuery, 'prefix' | 'pageSize'>>
 
 /**
  * Metadata comes back from every store exactly as it went in, so only what JSON keeps unchanged is taken: a `Date`, a

@@ -37,7 +37,7 @@ export interface Driver {
    */
   release(leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]>
 
-  /** Leases and waiters that have not ended, in pages of whole lock names. */
+  /** Leases and waiters that have not ended, in pages of whole lock names. Rejects a query that `checkInspectQuery` refuses. */
   inspect(query: InspectQuery): Promise<InspectPage>
 
   /**
@@ -180,7 +180,10 @@ export interface InspectQuery {
   readonly prefix?: string
   /** `next` of the page before. */
   readonly after?: string
-  /** How many lock names a page may hold: 100 if not said. */
+  /**
+   * How many lock names a page may hold, from 1 to 10,000.
+   * @default 100
+   */
   readonly pageSize?: number
 }
 

@@ -12,6 +12,9 @@ export const MIN_TTL_MS = 50
 export const MAX_TTL_MS = 365 * 24 * 3_600_000
 export const MAX_WAIT_MS = MAX_TTL_MS
 
+/** How many lock names a page of `inspect` may hold. */
+export const MAX_PAGE_SIZE = 10_000
+
 /** How many permits a semaphore can have: far more than there are holders, and small enough to be added up in any store. */
 export const MAX_PERMITS = 1_000_000
 /** How many requests one call to a driver may carry; what is over goes in a second call at the same moment. */

@@ -1,3 +1,4 @@
+import { checkInspectQuery } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
@@ -228,7 +229,8 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
     consume: rates.consume,
 
-    inspect({ lockName, prefix = '', after, pageSize = 100 }) {
+    inspect(query) {
+      const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
       const names = [...locks.keys()]
         .filter((name) => (lockName === undefined || name === lockName) && name.startsWith(prefix))
         .filter((name) => after === undefined || name > after)

@@ -1,3 +1,4 @@
+import { checkInspectQuery } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
@@ -244,11 +245,11 @@ function driverOn(
         return answers
       }),
 
-    inspect: (query) =>
-      inTurn(async () => {
-        const keys = query.lockName === undefined ? undefined : [advisoryKey(query.lockName)]
-        return inspectLocks(query, await (await main.get()).locks(keys))
-      }),
+    async inspect(query) {
+      const checked = checkInspectQuery(query)
+      const keys = checked.lockName === undefined ? undefined : [advisoryKey(checked.lockName)]
+      return inTurn(async () => inspectLocks(checked, await (await main.get()).locks(keys)))
+    },
 
     async listen(listener) {
       if (closed) throw new ClosedError('the postgres-advisory driver is closed')

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { checkInspectQuery } from '../core/arguments.ts'
 import type {
   AcquireAnswer,
   Capabilities,
@@ -193,7 +194,8 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       return parseBooleans(answers as string)
     },
 
-    async inspect({ lockName, prefix = '', after, pageSize = 100 }) {
+    async inspect(query) {
+      const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
       const { page } = await call('inspect', [lockName ?? null, prefix, after ?? null, String(pageSize)])
       return JSON.parse(page as string) as InspectPage
     },

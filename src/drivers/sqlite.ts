@@ -1,4 +1,5 @@
 import { resolve } from 'node:path'
+import { type CheckedInspectQuery, checkInspectQuery } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
@@ -6,7 +7,6 @@ import type {
   Claim,
   Driver,
   InspectPage,
-  InspectQuery,
   LeaseRef,
   RateAnswer,
   RenewAnswer,
@@ -158,7 +158,10 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
       return answers
     },
 
-    inspect: (query) => connection.read(() => inspect(connection, query)),
+    async inspect(query) {
+      const checked = checkInspectQuery(query)
+      return connection.read(() => inspect(connection, checked))
+    },
 
     async listen(listener) {
       await connection.read(() => waking.listen(listener))
@@ -291,8 +294,8 @@ function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken
   return taken
 }
 
-function inspect(connection: SqliteConnection, query: InspectQuery): InspectPage {
-  const { lockName = null, prefix = '', after = '', pageSize = 100 } = query
+function inspect(connection: SqliteConnection, query: CheckedInspectQuery): InspectPage {
+  const { lockName = null, prefix, after = '', pageSize } = query
   const nowMs = readNow(connection)
   const rows = connection.all('names', nowMs, nowMs, after, lockName, lockName, prefix, prefix, pageSize + 1)
   const names = (rows as { lock_name: string }[]).map((row) => row.lock_name)

@@ -1,4 +1,5 @@
-import type { InspectPage, InspectQuery, LeaseRecord, WaiterRecord } from '../../core/driver.ts'
+import type { CheckedInspectQuery } from '../../core/arguments.ts'
+import type { InspectPage, LeaseRecord, WaiterRecord } from '../../core/driver.ts'
 import { advisoryKey } from './postgres-advisory-key.ts'
 import { type BoardEntry, readBoard } from './postgres-board.ts'
 import type { Row } from './postgres-client.ts'
@@ -16,7 +17,7 @@ export function holderOf(lockName: string, rows: readonly Row[]): LeaseRecord | 
 }
 
 export function inspectLocks(
-  { lockName, prefix = '', after, pageSize = 100 }: InspectQuery,
+  { lockName, prefix, after, pageSize }: CheckedInspectQuery,
   rows: readonly Row[],
 ): InspectPage {
   const isAsked = (name: string): boolean =>

@@ -1,3 +1,4 @@
+import { checkInspectQuery } from '../../core/arguments.ts'
 import type { InspectPage, InspectQuery, LeaseRecord, WaiterRecord } from '../../core/driver.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import type { RedisConnection, RedisNode } from './redis-connection.ts'
@@ -7,16 +8,16 @@ import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
 
 /** Leases and waiters in pages. It walks the key space with SCAN, node after node, so it never holds a server up. */
 export async function inspect(connection: RedisConnection, prefix: string, query: InspectQuery): Promise<InspectPage> {
-  const { lockName, pageSize = 100 } = query
+  const { lockName, prefix: wanted, after, pageSize } = checkInspectQuery(query)
   if (lockName !== undefined) {
-    if (!lockName.startsWith(query.prefix ?? '')) return { leases: [], waiters: [] }
+    if (!lockName.startsWith(wanted)) return { leases: [], waiters: [] }
     return show(connection, prefix, [lockName])
   }
-  const walk = query.after === undefined ? { ...START } : readCursor(query.after)
+  const walk = after === undefined ? { ...START } : readCursor(after)
   const nodes = (await connection.nodes()).toSorted((x, y) => (x.id < y.id ? -1 : 1))
   let names = walk.rest
   for (let steps = 0; names.length < pageSize && !walk.over && steps < MOST_STEPS; steps += 1) {
-    names = [...new Set([...names, ...(await step(nodes, walk, prefix, query.prefix ?? ''))])]
+    names = [...new Set([...names, ...(await step(nodes, walk, prefix, wanted))])]
   }
   const page = await show(connection, prefix, names.slice(0, pageSize))
   const rest = names.slice(pageSize)

@@ -1,3 +1,4 @@
+import { checkInspectQuery } from '../../core/arguments.ts'
 import type { InspectPage, InspectQuery, LeaseRecord } from '../../core/driver.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { agreedRecord } from './redis-ballots.ts'
@@ -17,17 +18,13 @@ export interface QuorumParts {
  * rest need not be walked.
  */
 export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): Promise<InspectPage> {
-  const { lockName, prefix, after, pageSize } = query
+  const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
   if (lockName !== undefined) return { leases: await agreedLeases(parts, [lockName], 0), waiters: [] }
   const walk = after === undefined ? { at: 0, after: undefined } : readCursor(after)
   const lastNode = parts.nodes.length - parts.quorum
   const node = parts.nodes[walk.at] as RedisDriver
   const page = await node
-    .inspect({
-      ...(prefix !== undefined && { prefix }),
-      ...(pageSize !== undefined && { pageSize }),
-      ...(walk.after !== undefined && { after: walk.after }),
-    })
+    .inspect({ prefix, pageSize, ...(walk.after !== undefined && { after: walk.after }) })
     // What a node that is down would have shown is on another one, too, unless more are down than may be.
     .catch((error: Error): InspectPage => {
       parts.failed({ node: parts.names[walk.at] as string, error })

@@ -83,6 +83,30 @@ export const inspection: Group = (test) => {
     assert.deepEqual(pages.flatMap((page) => page.leases.map(({ lockName }) => lockName)).sort(), names)
   })
 
+  test('a page size that is no whole number from 1 to 10000 is refused, by every store alike', async (scene) => {
+    const driver = await scene.driver()
+    await mustGrant(driver, scene.claim())
+    for (const pageSize of [0, -1, 1.5, 10_001, Number.NaN, Number.POSITIVE_INFINITY, '10', null]) {
+      const query = { prefix: scene.lockName, pageSize: pageSize as number }
+      await assert.rejects(driver.inspect(query), { code: 'INVALID_ARGUMENT', argument: 'pageSize' }, String(pageSize))
+    }
+    assert.deepEqual(await namesIn(driver, { prefix: scene.lockName, pageSize: 10_000 }), [scene.lockName])
+    assert.deepEqual(await namesIn(driver, { prefix: scene.lockName, pageSize: 1 }), [scene.lockName])
+  })
+
+  for (const argument of ['lockName', 'prefix', 'after'] as const) {
+    test(`a query whose ${argument} has a lone surrogate or NUL is refused, by every store alike`, async (scene) => {
+      const driver = await scene.driver()
+      await mustGrant(driver, scene.claim())
+      const tooLong = argument === 'after' ? [] : ['x'.repeat(256)]
+      const empty = argument === 'prefix' ? [] : ['']
+      for (const text of ['\ud800', `${scene.lockName}\udc00`, 'nul\0', 7, null, ...tooLong, ...empty]) {
+        const query = { [argument]: text } as InspectQuery
+        await assert.rejects(driver.inspect(query), { code: 'INVALID_ARGUMENT', argument }, JSON.stringify(text))
+      }
+    })
+  }
+
   test('leases and waiters of one name stand on one page', ['queue'], async (scene) => {
     const driver = await scene.driver()
     const names = ['a', 'b', 'c'].map((suffix) => scene.name(suffix))
