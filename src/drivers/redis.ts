@@ -4,6 +4,7 @@ import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { type RedisWarning, ServerLook } from './support/redis-checks.ts'
 import { connectionOf, type RedisClient } from './support/redis-connection.ts'
 import { type RedisDriver, type ReplicaWait, redisCapabilities, redisDriverOn } from './support/redis-driver.ts'
+import { checkPrefix } from './support/redis-keys.ts'
 import { openClient } from './support/redis-open.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
@@ -47,9 +48,7 @@ export interface RedisDriverOptions {
  */
 export function redisDriver(options: RedisDriverOptions): RedisDriver {
   const { client, prefix = 'lock:', commandTimeoutSeconds = 5, onWarning = emitWarning, clock = systemClock } = options
-  if (typeof prefix !== 'string' || prefix.includes('\0')) {
-    throw new InvalidArgumentError('prefix', prefix, 'a string without NUL')
-  }
+  checkPrefix(prefix)
   const timeoutMs = checkedMs('commandTimeoutSeconds', commandTimeoutSeconds)
   const connection = connectionOf(client)
   if (options.replicas !== undefined && connection.cluster) {

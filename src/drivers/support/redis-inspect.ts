@@ -3,14 +3,14 @@ import type { InspectPage, InspectQuery, LeaseRecord, WaiterRecord } from '../..
 import { InvalidArgumentError } from '../../core/errors.ts'
 import type { RedisConnection, RedisNode } from './redis-connection.ts'
 import { isOurs, readLease, readWaiter } from './redis-format.ts'
-import { lockKeys, plainOfData, slotOf } from './redis-keys.ts'
+import { isOwnKey, lockKeys, plainOfData, slotOf } from './redis-keys.ts'
 import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
 
 /** Leases and waiters in pages. It walks the key space with SCAN, node after node, so it never holds a server up. */
 export async function inspect(connection: RedisConnection, prefix: string, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix: wanted, after, pageSize } = checkInspectQuery(query)
   if (lockName !== undefined) {
-    if (!lockName.startsWith(wanted)) return { leases: [], waiters: [] }
+    if (!lockName.startsWith(wanted) || isOwnKey(prefix + lockName)) return { leases: [], waiters: [] }
     return show(connection, prefix, [lockName])
   }
   const walk = after === undefined ? { ...START } : readCursor(after)
@@ -52,7 +52,9 @@ async function step(nodes: readonly RedisNode[], walk: Walk, prefix: string, wan
   // The smallest text that comes after this node's.
   if (walk.cursor === '0') walk.node = `${node.id}\0`
   const plains = walk.phase === 'plain' ? keys : await withoutPlain(node, keys)
-  return plains.filter((plain) => plain.startsWith(prefix + wanted)).map((plain) => plain.slice(prefix.length))
+  return plains
+    .filter((plain) => plain.startsWith(prefix + wanted) && !isOwnKey(plain))
+    .map((plain) => plain.slice(prefix.length))
 }
 
 /** A lock whose plain key exists has been shown already. */

@@ -1,3 +1,6 @@
+import { InvalidArgumentError } from '../../core/errors.ts'
+import { isStorable } from '../../core/names.ts'
+
 /** Which keys a lock has, and in which Cluster slot they lie. The rules stand in `protocol/redis/README.md`. */
 export interface LockKeys {
   /** The lock's own key, which other clients use too. */
@@ -9,6 +12,30 @@ export interface LockKeys {
 export function lockKeys(prefix: string, lockName: string): LockKeys {
   const plain = prefix + lockName
   return { plain, data: siblingKey(plain, 'd'), order: siblingKey(plain, 'o') }
+}
+
+/** Every key of our own begins with this, so no plain key may: a lock named `holdfast:token` would be the token counter. */
+const OWN_KEYS = 'holdfast:'
+
+export const isOwnKey = (key: string): boolean => key.startsWith(OWN_KEYS)
+
+/** Whether a lock name can reach our own keys under this prefix. With `lock:`, for one, none can, and none has to be looked at. */
+export const reachesOwnKeys = (prefix: string): boolean => OWN_KEYS.startsWith(prefix) || isOwnKey(prefix)
+
+/** Undefined for a name that may be a lock under this prefix. */
+export const ownKeyError = (prefix: string, lockName: string): InvalidArgumentError | undefined =>
+  isOwnKey(prefix + lockName)
+    ? new InvalidArgumentError(
+        'lockName',
+        lockName,
+        `a name whose key does not begin with "${OWN_KEYS}", as our own keys do`,
+      )
+    : undefined
+
+export function checkPrefix(prefix: unknown): asserts prefix is string {
+  if (typeof prefix === 'string' && isStorable(prefix) && !isOwnKey(prefix)) return
+  const rule = `a string without NUL and lone surrogates that does not begin with "${OWN_KEYS}", as our own keys do`
+  throw new InvalidArgumentError('prefix', prefix, rule)
 }
 
 /** Another key of the same slot. No two keys have the same sibling. */

@@ -1,6 +1,6 @@
 import type { RedisConnection } from './redis-connection.ts'
 import { storeErrorFrom } from './redis-errors.ts'
-import { COUNTER, lockKeys, slotCounter, slotOf } from './redis-keys.ts'
+import { COUNTER, isOwnKey, lockKeys, ownKeyError, reachesOwnKeys, slotCounter, slotOf } from './redis-keys.ts'
 import { protocolScript, runScript, type ScriptCall } from './redis-scripts.ts'
 
 export interface ListParts {
@@ -23,15 +23,31 @@ export interface Chunk<Request> {
  * own part of the list.
  */
 export function sendList<Request extends { readonly lockName: string }, Answer>(
-  { connection, prefix, bySlot = connection.cluster }: ListParts,
+  parts: ListParts,
   requests: readonly Request[],
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
 ): Promise<readonly (Answer | Error)[]> {
   if (requests.length === 0) return Promise.resolve([])
+  const { connection, prefix, bySlot = connection.cluster } = parts
+  if (reachesOwnKeys(prefix) && requests.some(({ lockName }) => isOwnKey(prefix + lockName))) {
+    return sendAllowed(parts, requests, send)
+  }
   // The most frequent case by far, and the one in which every microsecond counts.
   if (!bySlot && requests.length <= MOST_ENTRIES) return send({ requests, slot: 0 })
   const slotOfRequest = (request: Request): number => (bySlot ? slotOf(prefix + request.lockName) : 0)
   return sendParts(requests, chunksOf(requests, slotOfRequest), send)
+}
+
+/** Without the names that would be keys of our own. */
+async function sendAllowed<Request extends { readonly lockName: string }, Answer>(
+  parts: ListParts,
+  requests: readonly Request[],
+  send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+): Promise<readonly (Answer | Error)[]> {
+  const refusals = requests.map(({ lockName }) => ownKeyError(parts.prefix, lockName))
+  const allowed = requests.filter((_, index) => refusals[index] === undefined)
+  const answers = [...(await sendList(parts, allowed, send))]
+  return refusals.map((refusal) => refusal ?? (answers.shift() as Answer | Error))
 }
 
 async function sendParts<Request, Answer>(
