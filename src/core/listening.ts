@@ -1,7 +1,8 @@
 import { backoffMs } from './backoff.ts'
 import type { Calls } from './calls.ts'
 import type { Clock, Timer } from './clock.ts'
-import type { Claim, Driver, DriverListener, Grant, StopListening } from './driver.ts'
+import type { Claim, Driver, DriverListener, Grant, Refusal, StopListening } from './driver.ts'
+import type { HoldfastError } from './errors.ts'
 import type { Random } from './random.ts'
 
 /** A claim that waits, as the listening sees it. */
@@ -13,6 +14,8 @@ export interface Waiter {
   granted(grant: Grant): void
   /** It has come to the front of the process's own line and may ask. */
   lead(): void
+  /** What the store last said to it: no, or nothing, which is an error. Undefined before the first answer. */
+  readonly outlook: Refusal | HoldfastError | undefined
 }
 
 export interface ListeningParts {
@@ -31,6 +34,8 @@ export class Listening {
   readonly #waitersByClaim = new Map<string, Waiter>()
   readonly #leasesByClaim = new Map<string, (cause: Error) => void>()
   #begun: Promise<number | undefined> | undefined
+  /** Since when wake-ups arrive, on the monotonic clock. */
+  #sinceMs: number | undefined
   #stopListening: StopListening | undefined
   /** Which listening is meant: one that ended while it was still beginning is stopped as soon as it has begun. */
   #generation = 0
@@ -73,6 +78,17 @@ export class Listening {
       next?.lead()
     }
     if (this.#waiters.size === 0) this.#stopWhenIdle()
+  }
+
+  /** The one that asks for all of this process's waiters on a name, where the store has no queue. */
+  first(lockName: string): Waiter | undefined {
+    const [first] = this.#waiters.get(lockName) ?? []
+    return first
+  }
+
+  /** Since when wake-ups arrive. Undefined while they do not, so that whoever waits has to poll. */
+  get sinceMs(): number | undefined {
+    return this.#sinceMs
   }
 
   /** To be told at once when the store itself ends a lease. Listens as long as somebody watches. Returns what ends the watching. */
@@ -138,7 +154,8 @@ export class Listening {
       }
       this.#stopListening = stop
       this.#tries = 0
-      return clock.now().monotonicMs
+      this.#sinceMs = clock.now().monotonicMs
+      return this.#sinceMs
     } catch (error) {
       this.#goneDeaf(error)
       return undefined
@@ -148,6 +165,7 @@ export class Listening {
   /** Wake-ups may have been missed: listens again after a pause, and then everybody looks again. */
   #goneDeaf(cause: unknown): void {
     this.#stopListening = undefined
+    this.#sinceMs = undefined
     if (this.#closed) return
     this.#tellFailed(cause)
     // Until then, whoever asks gets "not listening" and polls.
@@ -182,6 +200,7 @@ export class Listening {
     const stop = this.#stopListening
     this.#stopListening = undefined
     this.#begun = undefined
+    this.#sinceMs = undefined
     this.#generation += 1
     await stop?.().catch((error: unknown) => this.#tellFailed(error))
   }

@@ -238,12 +238,18 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
       this.#ask()
       return
     }
-    void this.#parts.link.listening.begin().then((listeningSinceMs) => {
-      if (this.#done || this.#asking) return
-      // Whatever was released between the question and the subscription was not heard of.
-      if (listeningSinceMs !== undefined && listeningSinceMs >= sent.monotonicMs) this.#ask()
-      else this.#askIn(this.#pollMs(refusal, listeningSinceMs !== undefined))
-    })
+    const { listening } = this.#parts.link
+    this.#askIn(this.#pollMs(refusal, listening.sinceMs !== undefined))
+    // A subscription that hangs or fails is polled behind, as above.
+    if (listening.sinceMs === undefined) void listening.begin().then((sinceMs) => this.#listens(refusal, sinceMs))
+    // Whatever was released between the question and the subscription was not heard of.
+    else if (listening.sinceMs >= sent.monotonicMs) this.#ask()
+  }
+
+  /** Wake-ups arrive from now on, and something may have been released before. */
+  #listens(refusal: Refusal, sinceMs: number | undefined): void {
+    if (sinceMs === undefined || this.#done || this.#asking || this.#refusal !== refusal) return
+    this.#ask()
   }
 
   #retryOrGiveUp(error: HoldfastError): void {
@@ -279,17 +285,21 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     if (!this.#done && this.#waits) this.#parts.agenda.set(this, Math.min(this.#waitUntilMs, this.#nextAskMs))
   }
 
+  get outlook(): Refusal | HoldfastError | undefined {
+    return this.#failure ?? this.#refusal
+  }
+
   #timeUp(): void {
-    const unanswered = this.#leads && this.#refusal === undefined
-    if (this.#failure !== undefined || unanswered) {
-      this.giveUp(
-        this.#failure ?? new StoreError(`the store did not answer a claim of "${this.claim.lockName}" in time`),
-      )
+    const { lockName } = this.claim
+    // One that stands behind another of its process has not asked, and knows what that one knows.
+    const outlook = this.#leads ? this.outlook : this.#parts.link.listening.first(lockName)?.outlook
+    if (outlook === undefined || outlook instanceof Error) {
+      this.giveUp(outlook ?? new StoreError(`the store did not answer a claim of "${lockName}" in time`))
       return
     }
     this.#finish()
     this.#withdraw()
-    this.#settle({ granted: false, refusal: this.#refusal })
+    this.#settle({ granted: false, refusal: outlook })
   }
 
   /** What the store may have kept of this claim: a place in its queue, or a grant whose answer is still on its way. */

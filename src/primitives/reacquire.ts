@@ -28,9 +28,12 @@ export class Reacquire {
     const { lockName } = request
     for (;;) {
       const own = this.#parts.own(lockName)
-      if (own !== undefined && (await this.#extend(own, request))) return { acquired: true, lock: this.#use(own) }
+      // A lease of `withLocks` is one that its own caller gives back.
+      if (own !== undefined && (await this.#extend(own, request))) {
+        return { acquired: true, lock: this.#use(own, this.#uses.get(own) ?? 1) }
+      }
       const result = await this.#claim(holder, request)
-      if (result?.granted) return { acquired: true, lock: this.#use(result.lease) }
+      if (result?.granted) return { acquired: true, lock: this.#use(result.lease, 0) }
       if (result !== undefined) return answerOf(lockName, result)
     }
   }
@@ -42,16 +45,11 @@ export class Reacquire {
 
   /** It only ever becomes longer: another task of this instance relies on what it was given. */
   async #extend(own: HeldLease, { ttlMs, heartbeat }: ClaimRequest): Promise<boolean> {
-    // Counted while it is extended: the last of the others must not give it back meanwhile.
-    this.#count(own, 1)
-    try {
-      const isLonger = own.remainingSeconds * 1_000 >= ttlMs
-      if (!isLonger && !(await own.extend(ttlMs / 1_000))) return false
-      if (heartbeat) own.keepAlive()
-      return own.held
-    } finally {
-      this.#count(own, -1)
-    }
+    const isLonger = own.remainingSeconds * 1_000 >= ttlMs
+    if (!isLonger && !(await own.extend(ttlMs / 1_000))) return false
+    if (heartbeat) own.keepAlive()
+    // The last of the others may have given it back meanwhile.
+    return own.held
   }
 
   /** Undefined: another claim of this instance was granted meanwhile. */
@@ -73,14 +71,12 @@ export class Reacquire {
     }
   }
 
-  #use(lease: HeldLease): InnerLease {
-    this.#count(lease, 1)
-    return new InnerLease(lease, () => (this.#count(lease, -1) === 0 ? lease.release() : undefined))
-  }
-
-  #count(lease: HeldLease, change: 1 | -1): number {
-    const uses = (this.#uses.get(lease) ?? 0) + change
-    this.#uses.set(lease, uses)
-    return uses
+  #use(lease: HeldLease, others: number): InnerLease {
+    this.#uses.set(lease, others + 1)
+    return new InnerLease(lease, () => {
+      const left = (this.#uses.get(lease) ?? 1) - 1
+      this.#uses.set(lease, left)
+      return left === 0 ? lease.release() : undefined
+    })
   }
 }

@@ -44,6 +44,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
       endedByStore: false,
       releases: 0,
       releaseAnswered: false,
+      releaseRefused: 'no',
       releasedMs: 0,
       keptForNobodyMs: undefined,
       // It may have been given up between its decision to ask and the end of that turn.
@@ -177,12 +178,17 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
       renewed(renewal, answer, sent) {
         const record = history.claims.get(renewal.claimId)
         history.note(() => `${process.name}: is told of ${renewal.claimId}'s renewal: ${answer}`)
-        if (record !== undefined) leases.renewed(record, renewal, answer, sent)
+        if (record === undefined) return
+        if (answer === 'lost' && record.releaseRefused === 'no') record.releaseRefused = 'perhaps'
+        leases.renewed(record, renewal, answer, sent)
       },
 
       released(lease, answer) {
         const record = history.claims.get(lease.claimId)
-        if (record !== undefined && !(answer instanceof Error)) record.releaseAnswered = true
+        if (record === undefined || answer instanceof Error) return
+        record.releaseAnswered = true
+        if (!answer && record.releaseRefused !== 'yes')
+          record.releaseRefused = record.releases === 1 ? 'yes' : 'perhaps'
       },
 
       releasing(lease) {
@@ -196,7 +202,9 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         if (record.asking.some((sent) => nowMs - sent.monotonicMs < plan.callTimeoutMs - 1)) {
           history.violate('a release does not overtake its own request', describe(record))
         }
-        if (record.over === undefined && record.lease !== undefined) {
+        // The last use of a lease ends with the turn.
+        const unused = process.reacquires && record.lease?.uses.size === 0
+        if (record.over === undefined && record.lease !== undefined && !unused) {
           history.violate('a lease is not released behind its holder', describe(record))
         }
       },

@@ -31,6 +31,11 @@ export interface ClaimRecord {
   /** How many releases were sent, and whether one was answered. */
   releases: number
   releaseAnswered: boolean
+  /**
+   * The store said to its first release that the lease had ended before: that is a loss, and has to be told. `perhaps`: it
+   * said so to a later one, or to a renewal that may stand for a release (`minHoldSeconds`).
+   */
+  releaseRefused: 'no' | 'perhaps' | 'yes'
   /** When a release was last sent, or done by the store. */
   releasedMs: number
   /** When the store last gave it something, a lease or a place in the queue, of which its process was told after it was over. */
@@ -43,7 +48,10 @@ export interface ClaimRecord {
 
 /** One lease as its holder has it, beside what it should be by the rules. */
 export interface LeaseTrack {
-  readonly lease: Lease
+  /** One of those who use it. */
+  lease: Lease
+  /** All of them: where asking again means more of it, one claim has several. */
+  readonly uses: Set<Lease>
   /** Kept: asking for it anew would abort it. */
   readonly signal: AbortSignal
   readonly claim: ClaimRecord

@@ -3,7 +3,7 @@ import type { Lease } from '../../core/lease.ts'
 import type { DistributedLock } from '../../primitives/distributed-lock.ts'
 import type { LockOptions } from '../../primitives/lock-options.ts'
 import type { ClaimRules } from './claim-rules.ts'
-import type { History, LeaseTrack, SimulatedProcess } from './history.ts'
+import type { ClaimRecord, History, LeaseTrack, SimulatedProcess } from './history.ts'
 import type { LeaseRules } from './lease-rules.ts'
 import { type Act, excludes, type Job } from './plan.ts'
 import type { Resource } from './resource.ts'
@@ -68,7 +68,7 @@ async function aroundLease(job: Job, options: LockOptions, host: Host, settled: 
   if (lease === undefined) return
   const track = await use(lease, job, host)
   if (job.end === 'abandon') return
-  await giveBack(track, job, host)
+  await giveBack(lease, track, job, host)
 }
 
 async function acquired(job: Job, options: LockOptions, host: Host, settled: Settled): Promise<Lease | undefined> {
@@ -88,20 +88,21 @@ async function acquired(job: Job, options: LockOptions, host: Host, settled: Set
   }
 }
 
-async function giveBack(track: LeaseTrack, job: Job, { lock, claims, leases, history, process }: Host): Promise<void> {
-  const { lease, claim } = track
+async function giveBack(lease: Lease, { claim }: LeaseTrack, job: Job, host: Host): Promise<void> {
+  const { lock, claims, leases, history, process } = host
   const wasHeld = lease.held
-  if (wasHeld) leases.released(claim)
+  // After the store forgot, a process may believe to hold two leases on one name; which one the name means is then open.
+  const byName = job.end === 'release by name' && wasHeld && excludes(history.plan)
+  const ends = wasHeld && leases.released(claim, lease, byName)
   // What is kept for minHoldSeconds waits for the heartbeat's last renewal first.
   const calls = job.minHoldMs > 0 || process.reacquires ? 2 : 1
   const answered = claims.within(process, calls * history.plan.callTimeoutMs + 3, `the release of "${job.lockName}"`)
   try {
     if (job.end === 'dispose') await lease[Symbol.asyncDispose]()
     else {
-      // After the store forgot, a process may believe to hold two leases on one name; which one the name means is then open.
-      const byName = job.end === 'release by name' && wasHeld && excludes(history.plan)
       const released = byName ? await lock.release(job.lockName) : await lease.release()
-      if (released && !(wasHeld && (claim.job.minHoldMs > 0 || claim.endedByStore))) {
+      const isOne = ends ? claim.job.minHoldMs > 0 || claim.endedByStore : wasHeld
+      if (released && !isOne) {
         history.violate('a release says true only of a lease that it ended', claim.claimId)
       }
     }
@@ -114,27 +115,29 @@ async function giveBack(track: LeaseTrack, job: Job, { lock, claims, leases, his
 async function insideLock(job: Job, options: LockOptions, host: Host, settled: Settled): Promise<void> {
   const { lock, leases, history } = host
   const own = new Error('the job failed by itself')
-  let ended: { readonly lost: boolean } | undefined
+  let ended: { readonly claim: ClaimRecord; readonly lost: boolean; readonly last: boolean } | undefined
   const run = lock.withLock(
     job.lockName,
     async (lease) => {
       settled('granted')
       const { claim } = await use(lease, job, host)
-      if (lease.held) leases.released(claim)
-      ended = { lost: claim.over === 'lost' }
+      const last = lease.held && leases.released(claim, lease)
+      ended = { claim, lost: claim.over === 'lost', last }
       if (job.end === 'throw') throw own
     },
     options,
   )
   try {
     await run
-    if (ended?.lost !== false) history.violate('withLock tells of a loss', `on "${job.lockName}"`)
+    if (ended?.lost !== false || (ended.last && ended.claim.releaseRefused === 'yes'))
+      history.violate('withLock tells of a loss', `on "${job.lockName}"`)
     if (job.end === 'throw') history.violate('withLock does not hide an error', `on "${job.lockName}"`)
   } catch (error) {
     if (ended === undefined) settled(error instanceof NotAcquiredError ? 'refused' : 'failed')
     else if (job.end === 'throw' && error !== own)
       history.violate("withLock rejects with the job's own error", `${error}`)
-    else if (error instanceof LeaseLostError && !ended.lost) history.violate('withLock invents no loss', `${error}`)
+    else if (error instanceof LeaseLostError && !ended.lost && ended.claim.releaseRefused === 'no')
+      history.violate('withLock invents no loss', `${error}`)
     if (error !== own) throw error
   }
 }
@@ -146,7 +149,8 @@ async function use(lease: Lease, job: Job, host: Host): Promise<LeaseTrack> {
   const track = leases.begin(lease, claim)
   const { signal } = track
   signal.addEventListener('abort', () => {
-    if (claim.over !== 'lost') history.violate('a signal aborts only for a loss', claim.claimId)
+    if (claim.over !== 'lost' && claim.releaseRefused === 'no')
+      history.violate('a signal aborts only for a loss', claim.claimId)
   })
   for (const act of job.acts) {
     // Who is careless does not look at the signal either.

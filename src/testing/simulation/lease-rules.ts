@@ -14,7 +14,8 @@ export interface LeaseRules {
   resumed(claims: Iterable<ClaimRecord>): void
   renewing(claim: ClaimRecord, renewal: Renewal, sent: Instant): void
   renewed(claim: ClaimRecord, renewal: Renewal, answer: RenewAnswer | Error, sent: Instant): void
-  released(claim: ClaimRecord): void
+  /** A job ends its use. Answers whether that is known to give the lease back: another job may be about to use it, too. */
+  released(claim: ClaimRecord, lease: Lease, byName?: boolean): boolean
   lost(claim: ClaimRecord): void
 }
 
@@ -90,11 +91,15 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
 
   return {
     begin(lease, claim) {
-      if (claim.lease !== undefined) return claim.lease
+      if (claim.lease !== undefined) {
+        claim.lease.uses.add(lease)
+        return claim.lease
+      }
       const { ttlMs } = claim.job
       const earliest = claim.lastAnsweredAsk ?? claim.firstAsk
       const track: LeaseTrack = {
         lease,
+        uses: new Set([lease]),
         signal: lease.signal,
         claim,
         confirmed: [{ sent: claim.lastAsk, earliest, ttlMs, answeredMs: time.nowMs }],
@@ -177,7 +182,21 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
       }
     },
 
-    released: (claim) => end(claim, 'released'),
+    released(claim, lease, byName = false) {
+      const track = claim.lease
+      if (track === undefined || byName || !claim.process.reacquires) {
+        end(claim, 'released')
+        return true
+      }
+      track.uses.delete(lease)
+      // At the end of this turn: a job that was given a use of it in this very turn has not begun with it yet.
+      time.in(0, () => {
+        const [left] = track.uses
+        if (left === undefined) end(claim, 'released')
+        else track.lease = left
+      })
+      return false
+    },
 
     lost(claim) {
       const track = claim.lease
@@ -196,6 +215,9 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
         if (steady && !track.refuted && !isPast(lostFrom(track), claim.process.clock.now())) {
           history.violate('a lease is not called lost without a reason', describe(claim))
         }
+      }
+      if (claim.over === 'released' && claim.releaseRefused === 'no') {
+        history.violate('a lease is not called lost without a reason', `${describe(claim)} after its release`)
       }
       if (track !== undefined && claim.over === undefined) triedHard(track)
       end(claim, 'lost')

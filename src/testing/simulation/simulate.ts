@@ -119,7 +119,10 @@ async function run(history: History, openStore: OpenStore): Promise<void> {
   // What was abandoned goes on while things go wrong.
   if (plan.kind !== 'calm') await runOn(history, plan.faultsEndMs + 1_000 - time.nowMs)
 
-  for (const claim of history.claims.values()) if (claim.lease?.lease.held) ofLeases.released(claim)
+  for (const claim of history.claims.values()) {
+    const used = [...(claim.lease?.uses ?? [])].find((lease) => lease.held)
+    if (used !== undefined) ofLeases.released(claim, used, true)
+  }
   await settle(history, Promise.all(hosts.map(({ lock }) => lock.close())), 'every instance closes')
   if (plan.kind === 'calm') await nothingLeft(history, store.driver, 'after closing')
   await runOn(history, LONGEST_LEASE_MS + storeSteps(plan) + plan.faults.lateMs[1])
@@ -184,5 +187,5 @@ const LONGEST_MS = 60_000
 const MOST_EVENTS = 20_000
 /** No lease is asked for that lasts longer, nor does a place in the queue. */
 const LONGEST_LEASE_MS = 4_000
-const CALLS = 100
+const CALLS = 400
 const CALLS_PER_JOB = 60

@@ -57,6 +57,39 @@ export const waitingFaults: Group = (test) => {
     await within('the poll', next)
   })
 
+  test('while the subscription hangs, the store is polled', async (scene) => {
+    // The call's own time to be answered is longer than the test: only a poll can find the lock free.
+    const [a, b] = [await scene.lock(), await scene.lock({ callTimeoutSeconds: 60 })]
+    const lease = await a.lock.hold(scene.lockName, PATIENT)
+    b.wire.always('listen', b.wire.hangs)
+    const next = b.lock.hold(scene.lockName, PATIENT)
+    await untilAsked(b, 1)
+    await lease.release()
+    await within('the poll', next)
+  })
+
+  test('an outage is never reported as contention, also not to those who wait behind another of their process', async (scene) => {
+    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 60 })
+    wire.always('acquire', wire.hangs)
+    const longer = lock.acquire(scene.lockName, PATIENT)
+    longer.catch(() => {})
+    const shorter = lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.1 })
+    await assert.rejects(shorter, { code: 'STORE_UNAVAILABLE' })
+    wire.heal()
+  })
+
+  test('who waits behind another of its process is told what that one was told: who holds the lock', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const lease = await a.lock.hold(scene.lockName, PATIENT)
+    const longer = b.lock.acquire(scene.lockName, PATIENT)
+    await untilAsked(b, 1)
+    const shorter = await b.lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.1 })
+    assert.equal(shorter.acquired, false)
+    assert.equal(shorter.holder?.holderId, lease.holderId)
+    await lease.release()
+    assert.equal((await longer).acquired, true)
+  })
+
   test('a waiter outlives an outage of the store', async (scene) => {
     const [a, b] = [await scene.lock(), await scene.lock({ waiterTtlSeconds: 0.6 })]
     const lease = await a.lock.hold(scene.lockName, PATIENT)
