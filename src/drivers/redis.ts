@@ -3,9 +3,10 @@ import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { type RedisWarning, ServerLook } from './support/redis-checks.ts'
 import { connectionOf, type RedisClient } from './support/redis-connection.ts'
-import { type RedisDriver, type ReplicaWait, redisCapabilities, redisDriverOn } from './support/redis-driver.ts'
+import { type RedisDriver, redisCapabilities, redisDriverOn } from './support/redis-driver.ts'
 import { checkPrefix } from './support/redis-keys.ts'
 import { openClient } from './support/redis-open.ts'
+import type { ReplicaWait } from './support/redis-replicas.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
 export type { RedisWarning } from './support/redis-checks.ts'
@@ -26,7 +27,10 @@ export interface RedisDriverOptions {
   readonly client: RedisClient
   /** Stands before every lock name: `lock:` if not said. It may be empty. Clients of the same lock must agree on it. */
   readonly prefix?: string
-  /** A grant counts only when so many replicas have confirmed it (`WAIT`); else it is given back and the claim fails. */
+  /**
+   * A grant or a renewal counts only when so many replicas have confirmed it (`WAIT`). With too few, the claim fails and is withdrawn, and a renewal
+   * moves no deadline.
+   */
   readonly replicas?: { readonly count: number; readonly timeoutSeconds?: number }
   /**
    * How long subscribing, `inspect`, `consume` and looking at the server may take before the answer counts as lost: 5 s if not said. Acquire, renew and release

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { Redis } from 'ioredis'
-import { createSentinel } from 'redis'
+import { createClient, createSentinel } from 'redis'
 import { afterAll, describe, it } from 'vitest'
-import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
+import type { AcquireAnswer, Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { type RedisClient, type RedisWarning, redisDriver, redisFence } from '../../src/drivers/redis.ts'
 import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
@@ -33,22 +33,25 @@ describe.concurrent('redis with replicas', () => {
     assert.ok((await grantOn(replica, 'order')).fencingToken > first.fencingToken, 'the replicated one')
   })
 
-  it('failure 7: with too few replicas, a grant is given back and the claim fails', async () => {
+  it('failure 7: with too few replicas, the claim fails and is withdrawn', async () => {
     await using pair = await startPair()
     const { master, replica } = pair
-    const waitingFor = (timeoutSeconds: number): Driver =>
-      redisDriver({ client: client(master), replicas: { count: 1, timeoutSeconds } })
+    const waitingFor = (timeoutSeconds: number): DistributedLock =>
+      new DistributedLock({ driver: redisDriver({ client: client(master), replicas: { count: 1, timeoutSeconds } }) })
     const [patient, hasty] = [waitingFor(20), waitingFor(0.2)]
-    assert.equal((await only(patient.acquire([claim('safe')]))).granted, true)
+    await (await patient.hold('safe')).release()
     await replica.pause()
-    const unsafe = claim('unsafe')
-    await assert.rejects(only(hasty.acquire([unsafe])), /0 of 1 replicas confirmed .* given back/)
-    assert.deepEqual((await hasty.inspect({ lockName: 'unsafe' })).leases, [])
+    const message = /0 of 1 replicas confirmed the lease within 200 ms: it does not count/
+    await assert.rejects(hasty.acquire('unsafe', { blocking: false }), { code: 'STORE_UNAVAILABLE', message })
+    const watch = redisDriver({ client: client(master) })
+    const isFree = async (): Promise<boolean> => (await watch.inspect({ lockName: 'unsafe' })).leases.length === 0
+    await until(isFree, patience('the lease to be given back'))
     replica.resume()
-    assert.equal((await only(patient.acquire([unsafe]))).granted, true)
+    await (await patient.hold('unsafe')).release()
+    await Promise.all([patient.close(), hasty.close()])
   })
 
-  it('a grant that is heard before the refusal is asked for again, so that WAIT speaks of it', async () => {
+  it('a grant that is heard before the refusal is written again, so that WAIT speaks of it', async () => {
     await using pair = await startPair()
     await using proxy = await startProxy(pair.master.port)
     // Answers are kept back, messages are not: its subscription takes another way.
@@ -71,9 +74,63 @@ describe.concurrent('redis with replicas', () => {
     await direct.release([holds])
     await until(() => told.length > 0, patience('the message'))
     proxy.release('toClient')
-    await assert.rejects(only(answer), /0 of 1 replicas confirmed .* given back/)
-    assert.deepEqual((await direct.inspect({ lockName: 'order' })).leases, [])
+    await assert.rejects(only(answer), /0 of 1 replicas confirmed the lease/)
     await driver.close()
+  })
+
+  for (const [through, open] of [
+    ['ioredis', openAt],
+    ['node-redis', openNodeRedisAt],
+  ] as const) {
+    it(`failure 53: WAIT that outlives its master confirms nothing of what the promoted replica never had, through ${through}`, async () => {
+      await using scene = await startFailover()
+      const { front, master, promoted } = scene
+      const driver = redisDriver({ client: await open(front), replicas: { count: 1, timeoutSeconds: 10 } })
+      const held = claim('order')
+      await only(driver.acquire([claim('before')]))
+      scene.cutOff()
+      const answer = driver.acquire([held]).then(([one]) => one, asError)
+      const waits = async (): Promise<boolean> => String(await client(master).client('LIST')).includes(' cmd=wait ')
+      await until(waits, patience('WAIT to be under way'))
+      await scene.failOver()
+      await assertNotHeldTwice(promoted, held, await answer)
+    })
+
+    it(`failure 53: WAIT that is sent after the master has gone confirms nothing of what it granted, through ${through}`, async () => {
+      await using scene = await startFailover()
+      const { front, master, promoted } = scene
+      const driver = redisDriver({ client: await open(front), replicas: { count: 1, timeoutSeconds: 10 } })
+      const held = claim('order')
+      await only(driver.acquire([claim('before')]))
+      scene.cutOff()
+      front.hold('toClient')
+      const answer = driver.acquire([held]).then(([one]) => one, asError)
+      const granted = async (): Promise<boolean> => (await client(master).exists('lock:order')) === 1
+      await until(granted, patience('the grant'))
+      await scene.failOver()
+      // The grant and the end of its connection arrive together.
+      front.release('toClient')
+      await assertNotHeldTwice(promoted, held, await answer)
+    })
+  }
+
+  it('failure 53: a renewal that too few replicas confirmed is not known, and moves no deadline', async () => {
+    await using pair = await startPair()
+    const replicas = { count: 1, timeoutSeconds: 0.2 }
+    const driver = redisDriver({ client: client(pair.master), replicas })
+    const lock = new DistributedLock({ driver })
+    const lease = await lock.hold('order', { timeoutSeconds: 20, heartbeat: false })
+    await pair.replica.pause()
+    await assert.rejects(lease.extend(600), { code: 'STORE_UNAVAILABLE', message: /0 of 1 replicas confirmed/ })
+    assert.ok(lease.remainingSeconds <= 20, `it relies on ${lease.remainingSeconds} s`)
+    assert.ok(lease.held, 'one renewal that is not known is no loss')
+    pair.replica.resume()
+    const patient = redisDriver({ client: client(pair.master), replicas: { count: 1, timeoutSeconds: 20 } })
+    const [shown] = (await patient.inspect({ lockName: 'order' })).leases
+    const { claimId = '', fencingToken = 0 } = shown ?? {}
+    const renewal = { lockName: 'order', claimId, fencingToken, ttlMs: 60_000 }
+    assert.deepEqual(await patient.renew([renewal, { ...renewal, claimId: 'another' }]), ['renewed', 'lost'])
+    await lock.close()
   })
 
   it('a waiter that waits for replicas is told, asks, and is granted when they have confirmed', async () => {
@@ -145,6 +202,63 @@ describe.concurrent('redis with replicas', () => {
   }
 })
 
+/** One address, behind which the master is replaced: by its replica, which has a replica of its own. */
+interface Failover extends AsyncDisposable {
+  readonly front: FaultProxy
+  readonly master: Server
+  readonly promoted: Server
+  /** What the master writes from now on never arrives. */
+  cutOff(): void
+  failOver(): Promise<void>
+}
+
+async function startFailover(): Promise<Failover> {
+  const pair = await startPair()
+  const { master, replica: promoted, link } = pair
+  const second = await startRedis({ settings: { ...SETTINGS, replicaof: `127.0.0.1 ${promoted.port}` } })
+  await until(() => isLinked(second), patience('the second replica'))
+  const front = await startProxy(master.port)
+  return {
+    front,
+    master,
+    promoted,
+    cutOff: () => link.blackHole(),
+    async failOver() {
+      front.redirect(promoted.port)
+      await client(promoted).call('REPLICAOF', 'NO', 'ONE')
+      await master.kill()
+    },
+    async [Symbol.asyncDispose]() {
+      await Promise.all([front.close(), second[Symbol.asyncDispose](), pair[Symbol.asyncDispose]()])
+    },
+  }
+}
+
+/** A grant counts only if the server that is the master now has it. */
+async function assertNotHeldTwice(
+  master: Server,
+  held: Claim,
+  answer: AcquireAnswer | Error | undefined,
+): Promise<void> {
+  const rival = await only(redisDriver({ client: client(master) }).acquire([claim(held.lockName)]))
+  const isHeld = answer !== undefined && 'granted' in answer && answer.granted
+  assert.ok(!(isHeld && rival.granted), `two holders: ${JSON.stringify(answer)} and ${JSON.stringify(rival)}`)
+}
+
+const asError = (error: Error): Error => error
+
+async function openAt({ port }: { port: number }): Promise<RedisClient> {
+  return client({ port })
+}
+
+async function openNodeRedisAt({ port }: { port: number }): Promise<RedisClient> {
+  const opened = createClient({ url: `redis://127.0.0.1:${port}` })
+  opened.on('error', () => {})
+  await opened.connect()
+  clients.push({ disconnect: () => opened.destroy() })
+  return opened
+}
+
 async function openIoredis(sentinel: RedisSentinel): Promise<RedisClient> {
   const opened = new Redis({
     sentinels: sentinel.sentinels.map(({ port }) => ({ host: '127.0.0.1', port })),
@@ -178,14 +292,14 @@ interface Pair extends AsyncDisposable {
   readonly replica: Server
 }
 
+// The master would otherwise let seconds pass before it sends its data.
+const SETTINGS = { 'repl-diskless-sync-delay': '0' }
+
 async function startPair(): Promise<Pair> {
-  const settings = { 'repl-diskless-sync-delay': '0' }
-  const master = await startRedis({ settings })
+  const master = await startRedis({ settings: SETTINGS })
   const link = await startProxy(master.port)
-  const replica = await startRedis({ settings: { ...settings, replicaof: `127.0.0.1 ${link.port}` } })
-  const inStep = async (): Promise<boolean> =>
-    (await client(replica).info('replication')).includes('master_link_status:up')
-  await until(inStep, patience('the replica'))
+  const replica = await startRedis({ settings: { ...SETTINGS, replicaof: `127.0.0.1 ${link.port}` } })
+  await until(() => isLinked(replica), patience('the replica'))
   return {
     link,
     master,
@@ -194,6 +308,10 @@ async function startPair(): Promise<Pair> {
       await Promise.all([link.close(), master[Symbol.asyncDispose](), replica[Symbol.asyncDispose]()])
     },
   }
+}
+
+async function isLinked(replica: Server): Promise<boolean> {
+  return (await client(replica).info('replication')).includes('master_link_status:up')
 }
 
 /** Its replica has confirmed all that was written. */

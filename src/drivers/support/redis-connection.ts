@@ -12,6 +12,11 @@ export interface RedisConnection {
   readonly cluster: boolean
   /** Sends a command to wherever `key` lives. Rejects with the client's own error. */
   command(key: string, args: readonly string[]): Promise<unknown>
+  /**
+   * Sends commands in one go, one after the other over one and the same connection. Rejects if one of them fails, or if the connection ended after some
+   * of them: the rest is never sent over another one by itself. Absent on a Cluster.
+   */
+  together?(commands: readonly (readonly string[])[]): Promise<readonly unknown[]>
   /** The masters: one, or one for each shard of a Cluster. */
   nodes(): Promise<readonly RedisNode[]>
   /** The master that has this slot, as far as the client knows now. */

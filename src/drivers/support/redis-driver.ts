@@ -5,6 +5,7 @@ import type {
   Capabilities,
   Claim,
   Driver,
+  Grant,
   InspectPage,
   LeaseRef,
   RenewAnswer,
@@ -17,6 +18,7 @@ import { acquireArgs, readAcquire, releaseArgs, renewArgs, strange, type TokenRe
 import { inspect, show } from './redis-inspect.ts'
 import { type Chunk, type ListParts, MOST_ENTRIES, runLeases, sendList } from './redis-lists.ts'
 import { consume } from './redis-rates.ts'
+import { type ReplicaWait, renewOnReplicas } from './redis-replicas.ts'
 import { ballotRunner, type VoteGuard } from './redis-scripts.ts'
 import { Waking } from './redis-waking.ts'
 
@@ -41,12 +43,6 @@ export interface RedisDriverParts extends ListParts {
   readonly clock?: Clock
   /** Ends what was opened for this driver alone. */
   close?(): Promise<void>
-}
-
-export interface ReplicaWait {
-  /** How many replicas must have confirmed a grant. */
-  readonly count: number
-  readonly timeoutMs: number
 }
 
 /** A driver on one server or one Cluster, and what Redlock needs of a node beyond that. */
@@ -83,7 +79,6 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       throw error
     })
     const nowMs = reply[0]
-    const heard = new Set<number>()
     const answers = requests.map((claim, index) => {
       const answer = readAcquire(claim, nowMs, reply[1 + index])
       if ('tokenRefused' in answer) return strange('acquire', reply[1 + index])
@@ -92,21 +87,9 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       const waits = 'granted' in answer && !answer.granted && told === undefined
       if (waits) waking.waits(claim, slot, askedMs)
       else waking.waitsNoMore(claim)
-      if (waits || told === undefined) return answer
-      if (replicas === undefined) return told
-      heard.add(index)
-      return answer
+      return told === undefined || waits ? answer : told
     })
-    if (replicas === undefined) return answers
-    const known = await confirmed(parts, replicas, chunk, answers)
-    if (heard.size === 0) return known
-    // WAIT speaks of this connection's own writes, and the grant was somebody else's: asking again writes it once more.
-    const isHeard = (_: Claim, index: number): boolean => heard.has(index)
-    const again = await acquireChunk(chunkWhere(chunk, isHeard)).catch((error: Error) => error)
-    return known.map((answer, index) => {
-      if (!heard.has(index)) return answer
-      return again instanceof Error ? again : (again.shift() ?? answer)
-    })
+    return replicas === undefined ? answers : confirmed(parts, replicas, chunk, answers)
   }
 
   /** On Cluster, who listens but does not hear this slot yet: hears it from now on, and looks again. */
@@ -157,6 +140,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     async renew(renewals) {
       assertOpen()
       return sendList<Renewal, RenewAnswer>(parts, renewals, async (chunk) => {
+        if (replicas !== undefined) return renewOnReplicas(parts, replicas, chunk)
         const [, ...replies] = await runLeases(parts, 'renew', chunk, renewArgs(chunk.requests))
         return replies.map((reply) => (Number(reply) === 1 ? 'renewed' : 'lost'))
       })
@@ -196,30 +180,39 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
   }
 }
 
-/** Grants that too few replicas have confirmed are given back: a failover now would forget them. */
+/**
+ * A grant counts when enough replicas have confirmed it: else a failover now would forget it. It is written once more for that, over the connection that WAIT
+ * then asks about, by a renewal, which never makes a lease anew that was lost meanwhile.
+ *
+ * What is not confirmed stays in the store, and its claim fails: whoever made the claim asks again or withdraws it. A release from here could arrive after the
+ * same claim has asked again, and end what it has got by then.
+ */
 async function confirmed(
   parts: ListParts,
-  { count, timeoutMs }: ReplicaWait,
-  chunk: Chunk<Claim>,
-  answers: (AcquireAnswer | Error)[],
+  replicas: ReplicaWait,
+  { requests, slot }: Chunk<Claim>,
+  answers: readonly (AcquireAnswer | Error)[],
 ): Promise<(AcquireAnswer | Error)[]> {
-  const isGrant = (_: Claim, index: number): boolean => {
+  const renewals: Renewal[] = []
+  requests.forEach(({ lockName, claimId, ttlMs }, index) => {
     const answer = answers[index]
-    return answer !== undefined && 'granted' in answer && answer.granted
-  }
-  if (!chunk.requests.some(isGrant)) return answers
-  const key = parts.prefix + (chunk.requests[0]?.lockName as string)
-  const ask = (): Promise<unknown> => parts.connection.command(key, ['WAIT', `${count}`, `${timeoutMs}`])
-  const seen = Number(await inTime('wait for replicas', timeoutMs + parts.timeoutMs, ask))
-  if (seen >= count) return answers
-  const granted = chunkWhere(chunk, isGrant)
-  const whatever = granted.requests.map(({ lockName, claimId }) => ({ lockName, claimId }))
-  await runLeases(parts, 'release', granted, releaseArgs(whatever))
+    if (!isGrant(answer)) return
+    renewals.push({ lockName, claimId, ttlMs, fencingToken: answer.fencingToken })
+  })
+  if (renewals.length === 0) return [...answers]
+  const asError = (error: Error): Error[] => renewals.map(() => error)
+  const results = await renewOnReplicas(parts, replicas, { requests: renewals, slot }).catch(asError)
+  let at = 0
   return answers.map((answer, index) => {
-    if (!isGrant(chunk.requests[index] as Claim, index)) return answer
-    return new StoreError(`${seen} of ${count} replicas confirmed the grant within ${timeoutMs} ms: it was given back`)
+    if (!isGrant(answer)) return answer
+    const result = results[at++]
+    if (result === 'renewed') return { ...answer, ttlMs: (requests[index] as Claim).ttlMs }
+    return result instanceof Error ? result : new StoreError('the lease was lost before replicas had confirmed it')
   })
 }
+
+const isGrant = (answer: AcquireAnswer | Error | undefined): answer is Grant =>
+  answer !== undefined && 'granted' in answer && answer.granted
 
 const chunkWhere = (chunk: Chunk<Claim>, keep: (claim: Claim, index: number) => boolean): Chunk<Claim> => ({
   ...chunk,

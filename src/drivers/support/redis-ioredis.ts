@@ -10,6 +10,7 @@ export interface IoredisClient {
     readonly keyPrefix?: string | undefined
   }
   call(command: string, ...args: string[]): Promise<unknown>
+  pipeline(commands: unknown[][]): { exec(): Promise<[error: Error | null, reply: unknown][] | null> }
   // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its options, and differs between versions
   duplicate(...override: any[]): unknown
 }
@@ -44,7 +45,13 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
   const command = (_key: string, args: readonly string[]) => client.call(...(args as CommandArgs))
   if (!isCluster(client)) {
     const node = nodeOf(client)
-    return { cluster: false, command, nodes: async () => [node], nodeOfSlot: async () => node }
+    return {
+      cluster: false,
+      command,
+      together: (commands) => pipelined(client, commands),
+      nodes: async () => [node],
+      nodeOfSlot: async () => node,
+    }
   }
   const nodes = async () => client.nodes('master').map(nodeOf)
   return {
@@ -59,6 +66,15 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
       return node
     },
   }
+}
+
+/** When a connection ends, ioredis sends a pipeline again as a whole or, if a part of it was answered, fails the rest. */
+async function pipelined(client: IoredisClient, commands: readonly (readonly string[])[]): Promise<unknown[]> {
+  const results = await client.pipeline(commands.map((command) => ['call', ...command])).exec()
+  return (results ?? []).map(([error, reply]) => {
+    if (error !== null) throw error
+    return reply
+  })
 }
 
 /** Every command has a name. */

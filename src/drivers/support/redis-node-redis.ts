@@ -5,6 +5,7 @@ import { routingKey } from './redis-keys.ts'
 export interface NodeRedisClient {
   readonly isOpen: boolean
   sendCommand(args: string[]): Promise<unknown>
+  multi(): unknown
   // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its modules, and differs between versions
   duplicate(...override: any[]): unknown
 }
@@ -25,6 +26,7 @@ export interface NodeRedisCluster {
 export interface NodeRedisSentinel {
   readonly isOpen: boolean
   sendCommand(isReadonly: boolean | undefined, args: string[]): Promise<unknown>
+  multi(): unknown
   getMasterNode(): unknown
   // biome-ignore lint/suspicious/noExplicitAny: as above
   subscribe(channel: string, listener: (text: any, channel: any) => void): Promise<unknown>
@@ -38,6 +40,13 @@ export interface NodeRedisSentinel {
 
 interface NodeRedisMaster {
   readonly address: string
+}
+
+/** What `multi` is used for: commands that go over one connection, without a transaction. */
+interface Pipeline {
+  /** `Sentinel`'s own wants to know first whether a replica would do. */
+  addCommand(...args: [string[]] | [isReadonly: boolean, args: string[]]): unknown
+  execAsPipeline(): Promise<unknown[]>
 }
 
 interface Duplicate {
@@ -55,6 +64,11 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
     return {
       cluster: false,
       command: (_key, args) => client.sendCommand([...args]),
+      together(commands) {
+        const pipeline = client.multi() as Pipeline
+        for (const command of commands) pipeline.addCommand([...command])
+        return pipeline.execAsPipeline()
+      },
       nodes: async () => [node],
       nodeOfSlot: async () => node,
     }
@@ -110,6 +124,11 @@ function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
   return {
     cluster: false,
     command: (_key, args) => send(args),
+    together(commands) {
+      const pipeline = client.multi() as Pipeline
+      for (const command of commands) pipeline.addCommand(false, [...command])
+      return pipeline.execAsPipeline()
+    },
     nodes: async () => [node],
     nodeOfSlot: async () => node,
   }

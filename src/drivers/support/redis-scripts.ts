@@ -31,7 +31,7 @@ export const scriptCall = (keys: readonly string[], args: readonly string[]): Sc
  * script does, it does once, because a server that does not know it has done nothing.
  */
 export function runScript(
-  connection: Pick<RedisConnection, 'command'>,
+  connection: Pick<RedisConnection, 'command' | 'together'>,
   { text, sha }: Script,
   call: ScriptCall,
 ): Promise<unknown> {

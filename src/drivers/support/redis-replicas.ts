@@ -1,0 +1,47 @@
+import type { RenewAnswer, Renewal } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
+import { inTime, isNoScript } from './redis-errors.ts'
+import { renewArgs } from './redis-format.ts'
+import { type Chunk, type ListParts, runLeases } from './redis-lists.ts'
+import type { runScript } from './redis-scripts.ts'
+
+export interface ReplicaWait {
+  /** How many replicas must have confirmed a grant or a renewal. */
+  readonly count: number
+  readonly timeoutMs: number
+}
+
+/**
+ * Renews, and waits until enough replicas have it. `renewed` is answered only for what they have confirmed; with too few it is not known how long the
+ * lease lasts, because a failover may set it back to where it was.
+ *
+ * WAIT speaks of what its own connection has written. Over another one, to a replica that was promoted meanwhile, it is answered at once and says nothing of
+ * this lease. So both go over one connection, and if that ends in between, none of it counts.
+ */
+export async function renewOnReplicas(
+  parts: ListParts,
+  { count, timeoutMs }: ReplicaWait,
+  chunk: Chunk<Renewal>,
+): Promise<(RenewAnswer | Error)[]> {
+  let seen = 0
+  const run: typeof runScript = async (connection, { text, sha }, [, , ...keysAndArgs]) => {
+    const send = async (command: string, script: string): Promise<unknown> => {
+      const wait = ['WAIT', `${count}`, `${timeoutMs}`]
+      const [reply, confirmed] = (await connection.together?.([[command, script, ...keysAndArgs], wait])) ?? []
+      seen = Number(confirmed)
+      return reply
+    }
+    return send('EVALSHA', sha).catch((error: unknown) => {
+      if (!isNoScript(error)) throw error
+      return send('EVAL', text)
+    })
+  }
+  const [, ...replies] = await inTime('wait for replicas', timeoutMs + parts.timeoutMs, () =>
+    runLeases(parts, 'renew', chunk, renewArgs(chunk.requests), undefined, run),
+  )
+  return replies.map((reply) => {
+    if (Number(reply) !== 1) return 'lost'
+    if (seen >= count) return 'renewed'
+    return new StoreError(`${seen} of ${count} replicas confirmed the lease within ${timeoutMs} ms: it does not count`)
+  })
+}
