@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { afterAll, afterEach, describe, it } from 'vitest'
 import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
-import { ClosedError, InvalidArgumentError, LeaseLostError, StoreError } from '../../src/index.ts'
+import { AbortedError, ClosedError, InvalidArgumentError, LeaseLostError, StoreError } from '../../src/index.ts'
 import { type LockManager, type WebLocksOptions, webLocks } from '../../src/primitives/web-locks.ts'
 import { type InterferingDriver, interferingDriver } from '../../src/testing/conformance/interfering-driver.ts'
 import { makeFolder } from '../harness/folders.ts'
@@ -102,6 +102,19 @@ describe('a manager that is closed', () => {
 })
 
 describe('a store that is out of reach', () => {
+  it('a request that is aborted while the store is being opened, for whatever reason, does not block its name', async () => {
+    // The first use opens the store, and that takes a turn of the event loop at least.
+    const locks = webLocks({ url: 'memory:aborted-while-opening' })
+    opened.push(locks)
+    const controller = new AbortController()
+    const first = locks.request('name', { signal: controller.signal }, () => assert.fail('granted'))
+    const reason = new AbortedError('something else', undefined)
+    controller.abort(reason)
+    await assert.rejects(first, (error) => error === reason)
+    assert.equal(await locks.request('name', () => 'granted'), 'granted')
+    assert.deepEqual(await locks.query(), { held: [], pending: [] })
+  })
+
   const fails = async (): Promise<never> => {
     throw new StoreError('the store is down')
   }

@@ -12,10 +12,11 @@ export class RequestOrder {
   readonly #unplaced = new Set<Promise<void>>()
 
   /**
-   * Begins at once, or after what was asked for this name in earlier turns. `begin` is given what to call when the store has answered first; if it rejects with
-   * an `AbortedError` the answer is still to come. An abort before it has begun rejects with the signal's reason.
+   * Begins at once, or after what was asked for this name in earlier turns. `begin` tells how far it has come: if it rejects
+   * with an `AbortedError` after it has asked the store, the answer is still to come. An abort before it has begun rejects
+   * with the signal's reason.
    */
-  run<T>(lockName: string, signal: AbortSignal | undefined, begin: (placed: () => void) => Promise<T>): Promise<T> {
+  run<T>(lockName: string, signal: AbortSignal | undefined, begin: (progress: Progress) => Promise<T>): Promise<T> {
     const lane = this.#lanes.get(lockName) ?? this.#openLane(lockName)
     return new Promise((resolve, reject) => {
       let placed = (): void => {}
@@ -39,14 +40,17 @@ export class RequestOrder {
           once()
           return
         }
-        begin(once).then(
+        // The reason of an abort is the caller's, of whichever class: it does not tell whether the store was asked.
+        let asked = false
+        const progress = { asked: () => void (asked = true), placed: once }
+        begin(progress).then(
           (result) => {
             resolve(result)
             once()
           },
           (error: unknown) => {
             reject(error)
-            if (!(error instanceof AbortedError)) once()
+            if (!asked || !(error instanceof AbortedError)) once()
           },
         )
       }
@@ -121,6 +125,13 @@ export class RequestOrder {
       }),
     )
   }
+}
+
+export interface Progress {
+  /** The store is asked now, and its answer will be told by `placed`. */
+  asked(): void
+  /** The store has answered first. */
+  placed(): void
 }
 
 interface Lane {

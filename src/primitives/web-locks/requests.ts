@@ -68,10 +68,10 @@ export class Requests {
     const isBehind = ifAvailable && [...this.#pending].some((each) => each.name === name)
     this.#pending.add(request)
     const lease = await this.order
-      .run(lockName, signal, async (placed) => {
+      .run(lockName, signal, async ({ asked, placed }) => {
         const withdrawing = (work: Promise<void>): void => void this.order.after(lockName, work)
         const claim = { ...this.#claim(name, lockName, options), watcher: { placed, withdrawing } }
-        return this.#acquire(claim, ending, isBehind)
+        return this.#acquire(claim, ending, { isBehind, asked })
       })
       .catch((error: unknown) => {
         throw asRejection(error, signal)
@@ -97,7 +97,11 @@ export class Requests {
   }
 
   /** Undefined: it is not available. `isBehind`: another request of this manager waits for the name. */
-  async #acquire(claim: ClaimRequest, ending: Ending, isBehind: boolean): Promise<HeldLease | undefined> {
+  async #acquire(
+    claim: ClaimRequest,
+    ending: Ending,
+    { isBehind, asked }: { isBehind: boolean; asked: () => void },
+  ): Promise<HeldLease | undefined> {
     const { signal } = claim
     const ifAvailable = claim.waitMs === 0
     const holder = this.#parts.instance.holder ?? (await this.#open(claim))
@@ -105,6 +109,7 @@ export class Requests {
     // Without a queue the store does not know of those who wait here.
     if (ifAvailable && isBehind && !queue) return undefined
     signal?.throwIfAborted()
+    asked()
     for (;;) {
       const result = await holder.acquire({ ...claim, watchesLoss: steal }, ending.ended)
       if (result.granted) return result.lease
