@@ -69,16 +69,24 @@ export function rateLimitExpress<Request = NodeRequest>(
 ): (request: Request, response: NodeResponse, next: (error?: unknown) => void) => void {
   const judge = judgeFrom(options)
   return (request, response, next) => {
-    judge(request).then((verdict) => {
+    const pass = (verdict: Verdict | undefined): void => {
       // Somebody else, such as a time limit, may have answered while the store was being asked.
-      if (response.headersSent) return verdict?.refusal === undefined ? next() : undefined
+      if (response.headersSent) {
+        if (verdict?.refusal === undefined) next()
+        return
+      }
       for (const [name, value] of verdict?.fields ?? []) {
         response.setHeader(name, LISTS.has(name) ? joined(response.getHeader(name), value) : value)
       }
-      if (verdict?.refusal === undefined) return next()
+      if (verdict?.refusal === undefined) {
+        next()
+        return
+      }
       response.statusCode = 429
       response.end(verdict.refusal)
-    }, next)
+    }
+    // Also what `next` itself throws, as it does where a handler behind it fails before its first await.
+    judge(request).then(pass).catch(next)
   }
 }
 

@@ -63,7 +63,7 @@ export class RateLimiter implements AsyncDisposable {
     this.#mostCost = Math.min(...this.#limits.map(({ burst }) => burst))
     this.#clock = options.clock ?? systemClock
     this.#turns = turnsOf(this.#clock)
-    this.#memory = new RateMemory(this.#clock)
+    this.#memory = new RateMemory(this.#clock, this.#limits)
     this.#waiting = new RateWaiting({
       clock: this.#clock,
       consume: (key, cost) => this.#take(key, cost),

@@ -1,5 +1,5 @@
 import { type Clock, dueAtMs, type Instant, isPast, later } from '../core/clock.ts'
-import type { RateLimitResult } from './rate-limits.ts'
+import type { Limit, RateLimitResult } from './rate-limits.ts'
 
 /**
  * What a process knows without asking. A refusal lasts until its time is up, since nobody can give units back: until then the store need not be
@@ -8,10 +8,12 @@ import type { RateLimitResult } from './rate-limits.ts'
  */
 export class RateMemory {
   readonly #clock: Clock
+  readonly #limits: readonly Limit[]
   readonly #refusals = new Map<string, Refusal>()
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, limits: readonly Limit[]) {
     this.#clock = clock
+    this.#limits = limits
   }
 
   /** The answer, if it must be no. */
@@ -24,7 +26,7 @@ export class RateMemory {
       return undefined
     }
     if (cost < found.cost) return undefined
-    return aged(found, dueAtMs(found.until, now) - now.monotonicMs)
+    return this.#aged(found, cost, dueAtMs(found.until, now) - now.monotonicMs)
   }
 
   note(key: string, cost: number, askedAt: Instant, result: RateLimitResult): void {
@@ -38,6 +40,27 @@ export class RateMemory {
     }
     this.#refusals.set(key, { cost, until, askAgain: later(askedAt, LONGEST_MEMORY_MS), result })
   }
+
+  /** A refusal as it is some time later: the waits are shorter, and nothing more is promised than before. A larger cost waits longer. */
+  #aged({ result, cost: refused }: Refusal, cost: number, leftMs: number): RateLimitResult {
+    const leftSeconds = Math.max(0, leftMs) / 1_000
+    const agedSeconds = Math.max(0, result.retryAfterSeconds - leftSeconds)
+    const younger = (seconds: number): number => Math.max(0, seconds - agedSeconds)
+    const limits = result.limits.map(({ remaining, nextAfterSeconds, resetAfterSeconds }) => ({
+      remaining,
+      nextAfterSeconds: younger(nextAfterSeconds),
+      resetAfterSeconds: younger(resetAfterSeconds),
+    }))
+    const retryAfterSeconds =
+      cost === refused ? leftSeconds : Math.max(leftSeconds, ...limits.map((each, at) => this.#until(each, cost, at)))
+    return { ...result, retryAfterSeconds, resetAfterSeconds: younger(result.resetAfterSeconds), limits }
+  }
+
+  /** When a limit can give so much: what has been taken of it is what has to come back until it is full. */
+  #until({ resetAfterSeconds }: { readonly resetAfterSeconds: number }, cost: number, at: number): number {
+    const { spacingMs, fullMs } = this.#limits[at] as Limit
+    return resetAfterSeconds + (spacingMs * cost - fullMs) / 1_000
+  }
 }
 
 interface Refusal {
@@ -45,23 +68,6 @@ interface Refusal {
   readonly until: Instant
   readonly askAgain: Instant
   readonly result: RateLimitResult
-}
-
-/** A refusal as it is some time later: the waits are shorter, and nothing more is promised than before. */
-function aged({ result }: Refusal, retryAfterMs: number): RateLimitResult {
-  const retryAfterSeconds = Math.max(0, retryAfterMs) / 1_000
-  const agedSeconds = Math.max(0, result.retryAfterSeconds - retryAfterSeconds)
-  const younger = (seconds: number): number => Math.max(0, seconds - agedSeconds)
-  return {
-    ...result,
-    retryAfterSeconds,
-    resetAfterSeconds: younger(result.resetAfterSeconds),
-    limits: result.limits.map((limit) => ({
-      remaining: limit.remaining,
-      nextAfterSeconds: younger(limit.nextAfterSeconds),
-      resetAfterSeconds: younger(limit.resetAfterSeconds),
-    })),
-  }
 }
 
 /** How many keys' refusals are remembered; the oldest is forgotten first, and then the store is asked. */

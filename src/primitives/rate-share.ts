@@ -25,8 +25,9 @@ export function checkShare(value: unknown, mostUnits: number): LocalShareOptions
 }
 
 /**
- * Hands out units of blocks that were paid for in advance, so that a key in constant use costs one round trip for each block. Whoever comes
- * while a block is being fetched waits for that. Where the store has no whole block left, every call asks for itself.
+ * Hands out units of blocks that were paid for in advance, so that a key in constant use costs one round trip for each block.
+ * A call that comes while a block is being fetched waits for that one block. If it gets nothing of it, or if the store has
+ * no whole block left, it asks for itself: two round trips are the most that a call can cost.
  */
 export class LocalShares {
   readonly #options: LocalShareOptions
@@ -42,24 +43,21 @@ export class LocalShares {
 
   async consume(key: string, cost: number): Promise<RateLimitResult> {
     if (cost > this.#options.units) return this.#ask(key, cost)
-    for (;;) {
-      const share = this.#shares.get(key)
-      const taken = share && this.#take(share, cost)
-      if (taken !== undefined) return taken
-      if (share?.fetching === undefined && share !== undefined && !isPast(share.emptyUntil, this.#clock.now())) {
-        return this.#ask(key, cost)
-      }
-      await (share?.fetching ?? this.#fetch(key))
-    }
+    const known = this.#shares.get(key)
+    const now = this.#clock.now()
+    if (known !== undefined && isPast(known.until, now)) known.left = 0
+    const taken = known && this.#take(known, cost)
+    if (taken !== undefined) return taken
+    const isEmpty = known !== undefined && known.fetching === undefined && !isPast(known.emptyUntil, now)
+    if (isEmpty) return this.#ask(key, cost)
+    // Those who waited for a block have their units of it even if its time was over before it came: they are paid for.
+    const fetched = await (known?.fetching ?? this.#fetch(key))
+    return this.#take(fetched, cost) ?? this.#ask(key, cost)
   }
 
   #take(share: Share, cost: number): RateLimitResult | undefined {
     if (share.left < cost || share.block === undefined) return undefined
     const now = this.#clock.now()
-    if (isPast(share.until, now)) {
-      share.left = 0
-      return undefined
-    }
     share.left -= cost
     const agedSeconds = Math.max(0, now.monotonicMs - share.takenAt.monotonicMs) / 1_000
     const { block, left } = share
@@ -75,7 +73,7 @@ export class LocalShares {
     }
   }
 
-  #fetch(key: string): Promise<void> {
+  #fetch(key: string): Promise<Share> {
     const takenAt = this.#clock.now()
     const share: Share = {
       left: 0,
@@ -97,7 +95,7 @@ export class LocalShares {
     return share.fetching
   }
 
-  async #fill(share: Share, key: string): Promise<void> {
+  async #fill(share: Share, key: string): Promise<Share> {
     const { units, forSeconds } = this.#options
     try {
       const result = await this.#ask(key, units)
@@ -106,6 +104,7 @@ export class LocalShares {
       } else {
         share.emptyUntil = later(share.takenAt, result.retryAfterSeconds * 1_000)
       }
+      return share
     } catch (error) {
       this.#shares.delete(key)
       throw error
@@ -120,7 +119,7 @@ interface Share {
   until: Instant
   /** The store had no whole block, and will not have one before. */
   emptyUntil: Instant
-  fetching: Promise<void> | undefined
+  fetching: Promise<Share> | undefined
 }
 
 /** How many keys have a share at once; what is left of the oldest is lost when there are more. */

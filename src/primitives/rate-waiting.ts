@@ -1,6 +1,6 @@
 import { unwatchAbort, watchAbort } from '../core/abort.ts'
 import type { Clock, Timer } from '../core/clock.ts'
-import { AbortedError, OverloadError, RateLimitedError } from '../core/errors.ts'
+import { AbortedError, OverloadError, RateLimitedError, StoreError } from '../core/errors.ts'
 import { MAX_PENDING_CLAIMS } from '../core/limits.ts'
 import type { RateLimitResult } from './rate-limits.ts'
 
@@ -95,11 +95,13 @@ export class RateWaiting {
       }
     }
 
-    // For those who are still behind others by then; who is asking gets its answer.
+    // For those who are still behind others by then. One that is asking gets its answer, unless the store is silent.
     const onDeadline = (): void => {
       if (state !== 'asking') refuse(this.#parts.refusal(key, cost)?.retryAfterSeconds ?? 0)
+      else deadline = clock.setTimer(onSilence, ANSWER_GRACE_MS, true)
     }
-    const deadline = clock.setTimer(onDeadline, waitMs + DEADLINE_GRACE_MS, true)
+    const onSilence = (): void => fail(new StoreError(`the store did not answer a wait for "${key}" in time`))
+    let deadline = clock.setTimer(onDeadline, waitMs + DEADLINE_GRACE_MS, true)
     if (signal !== undefined) watchAbort(signal, watcher)
     this.#waiting.add(fail)
     const known = this.#parts.refusal(key, cost)
@@ -128,3 +130,5 @@ export class RateWaiting {
 
 /** A timer and the one that it is measured against may fall into the same moment: then there is still time to ask. */
 const DEADLINE_GRACE_MS = 5
+/** How long an answer may still take that was asked for in time. */
+const ANSWER_GRACE_MS = 100

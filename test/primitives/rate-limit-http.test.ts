@@ -241,3 +241,19 @@ describe('the header fields', () => {
     }
   })
 })
+
+describe('an error that `next` throws', () => {
+  it('is passed on to `next`, as one of the middleware itself', async () => {
+    await using limiter = new RateLimiter({ driver: memoryDriver(), limits: { limit: 10, periodSeconds: 1 } })
+    const middleware = rateLimitExpress({ limiter, key: () => 'key' })
+    const thrown = new Error('a handler failed')
+    const response = { statusCode: 200, getHeader: () => undefined, setHeader: () => {}, end: () => {} }
+    const passedOn = await new Promise((resolve) => {
+      middleware({ headers: {} }, response, (error) => {
+        if (error === undefined) throw thrown
+        resolve(error)
+      })
+    })
+    expect(passedOn).toBe(thrown)
+  })
+})

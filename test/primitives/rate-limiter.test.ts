@@ -22,12 +22,15 @@ function scene() {
   const clock = time.clock()
   const store = createMemoryStore(clock)
   const lists: (readonly RateRequest[])[] = []
+  /** How long a round trip takes. */
+  const slow = { ms: 0 }
   const driver: Driver = memoryDriver({ store })
   const counted: Driver = {
     ...driver,
     capabilities: { ...driver.capabilities, scope: 'network' },
     consume: async (requests) => {
       lists.push(requests)
+      if (slow.ms > 0) await clock.sleep(slow.ms)
       return (await driver.consume?.(requests)) ?? []
     },
   }
@@ -36,7 +39,7 @@ function scene() {
     open.push(made)
     return made
   }
-  return { time, limiter, lists }
+  return { time, limiter, lists, slow }
 }
 
 const MINUTE = { limit: 60, periodSeconds: 60 }
@@ -52,6 +55,17 @@ describe('consume', () => {
     expect(refused.retryAfterSeconds).toBeCloseTo(1, 2)
     await time.run(refused.retryAfterSeconds * 1_000)
     expect((await limited.consume('key')).allowed).toBe(true)
+  })
+
+  it('a remembered refusal tells when the cost that is asked for can be had, not a smaller one', async () => {
+    const { limiter, lists } = scene()
+    const limited = limiter({ ...MINUTE, burst: 10 })
+    await limited.consume('key', { cost: 10 })
+    const one = await limited.consume('key')
+    const ten = await limited.consume('key', { cost: 10 })
+    expect(lists.length).toBe(2)
+    expect(one.retryAfterSeconds).toBeCloseTo(1, 2)
+    expect(ten.retryAfterSeconds).toBeCloseTo(10, 2)
   })
 
   it('counts the burst as `limit` where none is said, and up to twice that in the first period', async () => {
@@ -188,6 +202,21 @@ describe('a refusal', () => {
 })
 
 describe('wait', () => {
+  it('ends when its time is over, also while the store is silent', async () => {
+    const { limiter, time, slow } = scene()
+    slow.ms = 60_000
+    const limited = limiter(MINUTE, { callTimeoutSeconds: 30 })
+    const waiting = limited.wait('key', { timeoutSeconds: 1 })
+    const failed = expect(waiting).rejects.toBeInstanceOf(StoreError)
+    let settled = false
+    waiting.catch(() => {
+      settled = true
+    })
+    await time.run(1_200)
+    expect(settled).toBe(true)
+    await failed
+  })
+
   it('resolves when there are units, in the order of waiting, whatever the cost', async () => {
     const { limiter, time } = scene()
     const limited = limiter({ ...MINUTE, burst: 3 })
@@ -324,6 +353,26 @@ describe('a local share', () => {
     await time.run(5_000)
     await shared.consume('hot')
     expect((await limiter(HUNDRED).peek('hot')).remaining).toBe(100 - 60 + 5)
+  })
+
+  it('a round trip that takes longer than a share lasts costs one block, and the call is answered from it', async () => {
+    const { limiter, time, lists, slow } = scene()
+    slow.ms = 6_000
+    const shared = limiter(HUNDRED, { localShare: { units: 30, forSeconds: 5 }, callTimeoutSeconds: 60 })
+    const results = Promise.all([shared.consume('hot'), shared.consume('hot')])
+    await time.run(60_000)
+    expect((await results).map(({ allowed }) => allowed)).toEqual([true, true])
+    expect(lists.length).toBe(1)
+  })
+
+  it('each call is answered after two round trips at most, however many others want the units', async () => {
+    const { limiter, time, lists, slow } = scene()
+    slow.ms = 10
+    const shared = limiter(HUNDRED, { localShare: { units: 5, forSeconds: 60 } })
+    const results = Promise.all(Array.from({ length: 200 }, () => shared.consume('hot')))
+    await time.run(25)
+    expect((await results).filter(({ allowed }) => allowed).length).toBe(100)
+    expect(lists.length).toBeLessThanOrEqual(2)
   })
 
   it('a failing store fails those who wait for the block, and the next one asks again', async () => {
