@@ -26,7 +26,7 @@ export interface Timer {
 }
 
 /** Node fires a timer of more than 2^31 − 1 ms at once. */
-const LONGEST_TIMER_MS = 2_147_483_647
+const MAX_TIMER_MS = 2_147_483_647
 
 export const systemClock: Clock = {
   now() {
@@ -35,12 +35,23 @@ export const systemClock: Clock = {
     return { monotonicMs: seconds * 1_000 + nanoseconds / 1_000_000, wallMs: Date.now() }
   },
   setTimer(run, delayMs, keepsAlive = false) {
-    const ms = Math.min(Math.max(delayMs, 0), LONGEST_TIMER_MS)
-    const timer = outsideLocks(() => setTimeout(run, ms))
-    if (!keepsAlive) timer.unref()
+    let isAlive = keepsAlive
+    let timer = startTimer(run, delayMs)
+    // A longer delay goes in steps: Node's longest is 24.8 days.
+    function startTimer(then: () => void, ms: number): NodeJS.Timeout {
+      const isLong = ms > MAX_TIMER_MS
+      const step = isLong ? () => void (timer = startTimer(then, ms - MAX_TIMER_MS)) : then
+      const started = outsideLocks(() => setTimeout(step, Math.max(0, isLong ? MAX_TIMER_MS : ms)))
+      if (!isAlive) started.unref()
+      return started
+    }
     return {
       cancel: () => clearTimeout(timer),
-      keepAlive: (on) => void (on ? timer.ref() : timer.unref()),
+      keepAlive(on) {
+        isAlive = on
+        if (on) timer.ref()
+        else timer.unref()
+      },
     }
   },
   nextTurn: (run) => void setImmediate(run),

@@ -14,7 +14,12 @@ export interface LeadOptions<Value = unknown>
   signal?: AbortSignal
   /** Hears what the callback threw, and lets `run` go on. What it throws itself, `run` rejects with. */
   onError?: (error: unknown, term: Term<Value>) => void
-  /** How long to rest after resigning before campaigning again. 1 if not said; doubled with each failure in a row, up to 30. */
+  /**
+   * How long to rest after resigning before campaigning again; doubled with each failure in a row, up to 30. After a
+   * failure the rest is at least 0.05.
+   *
+   * @default 1
+   */
   restSeconds?: number
 }
 
@@ -49,8 +54,9 @@ export async function leadRepeatedly<Value>(
     if (failed) onError?.(error, term)
     failures = failed ? failures + 1 : 0
     if (lost || isOver()) continue
+    const firstMs = failed ? Math.max(restMs, MIN_REST_MS) : restMs
     const mostMs = Math.max(restMs, LONGEST_REST_MS)
-    await pause(clock, backoffMs({ firstMs: restMs, mostMs }, Math.max(failures, 1), random), signal, ended)
+    await pause(clock, backoffMs({ firstMs, mostMs }, Math.max(failures, 1), random), signal, ended)
   }
 }
 
@@ -87,3 +93,5 @@ const ifOver =
   }
 
 const LONGEST_REST_MS = 30_000
+/** After a failure, also with `restSeconds: 0`: a callback that always fails must not campaign in a hot loop. */
+const MIN_REST_MS = 100

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, describe, expect, inject, it } from 'vitest'
-import { memoryDriver } from '../../src/drivers/memory.ts'
+import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
 import { openPostgresAdvisory } from '../../src/drivers/postgres-advisory.ts'
 import {
   AbortedError,
@@ -18,6 +18,7 @@ import {
   UnsupportedError,
 } from '../../src/index.ts'
 import { interferingDriver } from '../../src/testing/conformance/interfering-driver.ts'
+import { VirtualTime } from '../../src/testing/virtual-clock.ts'
 import { gate } from '../support/gate.ts'
 
 const opened: LeaderElection[] = []
@@ -333,6 +334,27 @@ describe('run', () => {
     const restsMs = atMs.slice(1).map((each, index) => each - (atMs[index] as number))
     // At least half of 40, 80, 160, 320 ms.
     for (const [index, restMs] of restsMs.entries()) expect(restMs).toBeGreaterThanOrEqual(20 * 2 ** index - 2)
+  })
+
+  it('a callback that always fails does not campaign in a hot loop, also without a rest', async () => {
+    const time = new VirtualTime()
+    const clock = time.clock()
+    const election = candidate({ driver: memoryDriver({ store: createMemoryStore(clock) }), clock })
+    const stop = new AbortController()
+    let terms = 0
+    const run = election.run(
+      () => {
+        terms += 1
+        throw new Error('always')
+      },
+      { restSeconds: 0, signal: stop.signal, onError: () => {} },
+    )
+    await time.run(500)
+    expect(terms).toBeGreaterThan(1)
+    expect(terms).toBeLessThanOrEqual(5)
+    stop.abort()
+    await time.run(100)
+    await run
   })
 
   it('keeps the term until the callback has stopped, when the caller’s signal aborts', async () => {
