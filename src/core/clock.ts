@@ -40,8 +40,10 @@ export const systemClock: Clock = {
     // A longer delay goes in steps: Node's longest is 24.8 days.
     function startTimer(then: () => void, ms: number): NodeJS.Timeout {
       const isLong = ms > MAX_TIMER_MS
-      const step = isLong ? () => void (timer = startTimer(then, ms - MAX_TIMER_MS)) : then
-      const started = outsideLocks(() => setTimeout(step, Math.max(0, isLong ? MAX_TIMER_MS : ms)))
+      const goOn = (): void => {
+        timer = startTimer(then, ms - MAX_TIMER_MS)
+      }
+      const started = outsideLocks(() => (isLong ? setTimeout(goOn, MAX_TIMER_MS) : setTimeout(then, Math.max(0, ms))))
       if (!isAlive) started.unref()
       return started
     }

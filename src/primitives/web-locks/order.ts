@@ -42,7 +42,12 @@ export class RequestOrder {
         }
         // The reason of an abort is the caller's, of whichever class: it does not tell whether the store was asked.
         let asked = false
-        const progress = { asked: () => void (asked = true), placed: once }
+        const progress = {
+          asked() {
+            asked = true
+          },
+          placed: once,
+        }
         begin(progress).then(
           (result) => {
             resolve(result)
