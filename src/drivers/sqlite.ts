@@ -70,7 +70,7 @@ export async function openSqlite(url: string, clock: Clock = systemClock): Promi
     }
   }
   const reopen = { module: import.meta.url, name: 'openSqlite', args: [`sqlite:${path}`] }
-  return { ...driverOn(await SqliteConnection.open({ open }, clock), clock), reopen }
+  return { ...driverOn(await SqliteConnection.open({ path, open }, clock), clock), reopen }
 }
 
 function driverOn(connection: SqliteConnection, clock: Clock): Driver {

@@ -15,7 +15,8 @@ import { describe, it, vi } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { StoreError } from '../../src/core/errors.ts'
 import { openSqlite } from '../../src/drivers/sqlite.ts'
-import { defaultPath, networkFileSystemOf } from '../../src/drivers/support/sqlite-file.ts'
+import { defaultPath } from '../../src/drivers/support/sqlite-file.ts'
+import { networkFileSystemOf } from '../../src/drivers/support/sqlite-mounts.ts'
 import { DistributedLock } from '../../src/primitives/distributed-lock.ts'
 import { until } from '../harness/processes.ts'
 import { startWorker } from '../harness/worker.ts'
@@ -129,6 +130,12 @@ describe.concurrent('sqlite alone: the file is this user’s', () => {
     assert.equal(defaultPath({ LOCALAPPDATA: '/local' }, 'win32'), '/local/holdfast/locks.db')
   })
 
+  it('a relative XDG_STATE_HOME is ignored: every working directory would have locks of its own', () => {
+    for (const state of ['state', './state', '../state', '']) {
+      assert.equal(defaultPath({ XDG_STATE_HOME: state }, 'linux'), `${homedir()}/.local/state/holdfast/locks.db`)
+    }
+  })
+
   it('folder and file are made for this user alone, and so are the files beside it', async () => {
     await using scene = createScene()
     const worker = await startWorker({ source: withDefault }, { env: { HOME: scene.folder, XDG_STATE_HOME: '' } })
@@ -172,12 +179,12 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
     [
       'replaced by another lock file',
       async ({ path, folder, database }) => {
-        const other = `${folder}/other.db`
+        const [other, copy] = [`${folder}/other.db`, `${folder}/copy.db`]
         await (await openSqlite(`sqlite:${other}`)).close()
-        // All of it has to be in the one file that is moved.
-        ;(await database(other)).exec('PRAGMA wal_checkpoint(TRUNCATE)')
+        // All of it in one file, which nobody has open.
+        ;(await database(other)).exec(`VACUUM INTO '${copy}'`)
         for (const suffix of ['-shm', '-wal']) rmSync(`${path}${suffix}`, { force: true })
-        renameSync(other, path)
+        renameSync(copy, path)
       },
     ],
   ]
@@ -229,6 +236,30 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
   })
 })
 
+describe('sqlite alone: the write-ahead log', () => {
+  it('is cut to 4 MB again after another program had kept it from being emptied', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const megabytes = (): number => statSync(`${scene.path}-wal`).size / 1_024 ** 2
+    // Every transaction writes whole pages, however little it changes.
+    const work = async (): Promise<void> => {
+      const claim = claimOn('name')
+      await driver.acquire([claim])
+      await driver.release([claim])
+    }
+    const reader = await scene.database()
+    reader.exec('BEGIN')
+    reader.prepare('SELECT * FROM holdfast_format').all()
+    for (let rounds = 0; megabytes() < 6; rounds += 1) {
+      assert.ok(rounds < 2_000, `${megabytes()} MB`)
+      await work()
+    }
+    reader.exec('COMMIT')
+    for (let round = 0; round < 3; round += 1) await work()
+    assert.ok(megabytes() < 5, `${megabytes()} MB`)
+  })
+})
+
 describe('sqlite alone: a network share is refused, from Linux’s table of mounts', () => {
   const table = [
     '23 28 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:14 - proc proc rw',
@@ -239,6 +270,14 @@ describe('sqlite alone: a network share is refused, from Linux’s table of moun
     '100 28 0:47 / /mnt/over rw - nfs server:/old rw',
     '101 100 0:48 / /mnt/over rw - tmpfs tmpfs rw,size=64k',
     '102 28 0:49 / /mnt/back\\134slash rw - fuse.sshfs me@host: rw,user_id=0',
+    '103 28 0:50 / /mnt/c rw - 9p C:\\134 rw,aname=drvfs',
+    '104 28 0:51 / /mnt/host rw - virtiofs host rw',
+    '105 28 0:52 / /media/sf rw - vboxsf sf rw',
+    '106 28 0:53 / /mnt/bucket rw - fuse.some-cloud bucket rw',
+    '107 28 0:54 / /mnt/plain rw - fuse program rw',
+    '108 28 0:55 / /mnt/container rw - fuse.fuse-overlayfs fuse-overlayfs rw',
+    '109 28 8:17 / /mnt/stick rw - fuseblk /dev/sdb1 rw',
+    '110 28 0:56 /locks /mnt/file.db rw - nfs4 server:/export rw',
     '',
   ].join('\n')
   it.each<[string, string | undefined, string]>([
@@ -250,6 +289,14 @@ describe('sqlite alone: a network share is refused, from Linux’s table of moun
     ['/mnt/team share/locks', 'cifs', 'a space in the path, which the table writes as \\040'],
     ['/mnt/over/locks', undefined, 'a later mount hides an earlier one on the same place'],
     ['/mnt/back\\slash', 'fuse.sshfs', 'a backslash in the path'],
+    ['/mnt/c/Users/ann', '9p', 'the disk of a virtual machine’s host, as in WSL'],
+    ['/mnt/host/locks', 'virtiofs', 'the same in another way'],
+    ['/media/sf/locks', 'vboxsf', 'and in VirtualBox'],
+    ['/mnt/bucket/locks', 'fuse.some-cloud', 'a program of which nothing is known'],
+    ['/mnt/plain/locks', 'fuse', 'one that does not say its name'],
+    ['/mnt/container/locks', undefined, 'a program that works on this machine’s own disk'],
+    ['/mnt/stick/locks', undefined, 'a program that works on a disk of its own'],
+    ['/mnt/file.db', 'nfs4', 'a file of a share that is mounted alone'],
   ])('%s: %s (%s)', (folder, type) => {
     assert.equal(networkFileSystemOf(folder, table), type)
   })

@@ -114,7 +114,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     rmSync(scene.path)
     await assert.rejects(driver.acquire([claimOn('name')]), {
       name: 'StoreError',
-      message: /was removed or replaced while it was open; close it and open it again/,
+      message: /was removed or replaced while it was open; close the database and open it again/,
     })
   })
 

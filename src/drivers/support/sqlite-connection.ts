@@ -1,10 +1,10 @@
-import { statSync } from 'node:fs'
 import type { Clock } from '../../core/clock.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
 import { namedStatements, readProtocol } from './sql-file.ts'
 import type { SqliteDatabase, SqliteStatement } from './sqlite-client.ts'
 import { isBusy, storeErrorFrom } from './sqlite-errors.ts'
-import { refuseNetworkShare } from './sqlite-file.ts'
+import { refusePlace } from './sqlite-file.ts'
+import { MovedError, OpenFiles } from './sqlite-open-files.ts'
 
 /** `HOLD`, in the file's header: how we know a file of ours from somebody else's. */
 const APPLICATION_ID = 0x484f4c44
@@ -12,16 +12,24 @@ const FORMAT = 1
 /** How long to try for the write lock before the store counts as unavailable. A transaction of ours takes well under a millisecond. */
 export const BUSY_BOUND_MS = 2_000
 
-/** Where a connection comes from: a file that we open, and open again when it was replaced, or a database that the caller has open. */
-export type DatabaseSource = { open(): Promise<SqliteDatabase> } | { passedIn: SqliteDatabase }
+/** Where a connection comes from: a path that we open, and open again when it leads to another file, or a database that the caller has open. */
+export type DatabaseSource = OpenedByPath | { readonly passedIn: SqliteDatabase }
+
+interface OpenedByPath {
+  /** As it was asked for, with its links. */
+  readonly path: string
+  open(): Promise<SqliteDatabase>
+}
 
 /** One connection: its statements, its transactions, and what goes wrong with them. */
 export class SqliteConnection {
-  /** Told after the file was found to be another one than the one that was opened, and the new one was opened. */
+  /** Told when the path led to another file than the one that was opened, and that one has been opened. */
   onReopened: (() => void) | undefined
   readonly #source: DatabaseSource
   readonly #clock: Clock
-  #opened: Opened
+  #path: string
+  /** Undefined when it was closed because it had moved, and could not be opened again yet. */
+  #opened: Opened | undefined
   #reopening: Promise<void> | undefined
   #closed = false
 
@@ -32,20 +40,22 @@ export class SqliteConnection {
   private constructor(source: DatabaseSource, clock: Clock, opened: Opened) {
     this.#source = source
     this.#clock = clock
+    this.#path = opened.path
     this.#opened = opened
   }
 
+  /** Of the file itself, without links. */
   get path(): string {
-    return this.#opened.path
+    return this.#path
   }
 
   all(name: StatementName, ...values: (string | number | null)[]): unknown[] {
-    return this.#opened.statement(name).all(...values)
+    return this.#current.statement(name).all(...values)
   }
 
   /** How many rows it changed. */
   run(name: StatementName, ...values: (string | number | null)[]): number {
-    return Number(this.#opened.statement(name).run(...values).changes)
+    return Number(this.#current.statement(name).run(...values).changes)
   }
 
   /**
@@ -63,30 +73,32 @@ export class SqliteConnection {
 
   /** Changes with every commit of another connection, and costs a few microseconds to ask. */
   dataVersion(): number {
-    this.#assertOpen()
     const [row] = this.all('data_version') as { data_version: number }[]
     return row?.data_version ?? 0
   }
 
-  /** Whether the path leads to another file by now, or to none: others no longer see what is written here. */
-  isMoved(): boolean {
-    return this.#opened.isMoved()
+  /** Throws if others no longer see what is written here. */
+  assertCurrent(): void {
+    this.#current.assertCurrent()
   }
 
   close(): void {
     if (this.#closed) return
     this.#closed = true
-    this.#opened.forgetStatements()
-    if ('open' in this.#source) this.#opened.close()
+    this.#opened?.forgetStatements()
+    if ('open' in this.#source) this.#opened?.close()
+  }
+
+  get #current(): Opened {
+    if (this.#closed) throw new ClosedError('the sqlite driver is closed')
+    if (this.#opened === undefined) throw new MovedError(this.#path)
+    return this.#opened
   }
 
   async #inTransaction<T>(begin: string, work: () => T): Promise<T> {
     for (let tries = 1; ; tries += 1) {
       try {
-        return await untilFree(this.#clock, this.path, () => {
-          this.#assertOpen()
-          return this.#opened.transaction(begin, work)
-        })
+        return await untilFree(this.#clock, this.path, () => this.#current.transaction(begin, work))
       } catch (error) {
         if (!(error instanceof MovedError) || 'passedIn' in this.#source || tries === MOST_REOPENINGS) throw error
         await this.#reopen(this.#source)
@@ -94,47 +106,46 @@ export class SqliteConnection {
     }
   }
 
-  #reopen(source: DatabaseSource): Promise<void> {
+  #reopen(source: OpenedByPath): Promise<void> {
     this.#reopening ??= this.#openAnew(source).finally(() => {
       this.#reopening = undefined
     })
     return this.#reopening
   }
 
-  async #openAnew(source: DatabaseSource): Promise<void> {
-    if (!this.isMoved()) return
+  async #openAnew(source: OpenedByPath): Promise<void> {
+    if (this.#opened?.isCurrent()) return
+    // Before the new one is opened: connections of one process share the index that is open, even if it was removed.
+    this.#opened?.close()
+    this.#opened = undefined
     const opened = await openAndPrepare(source, this.#clock)
     if (this.#closed) {
       opened.close()
       return
     }
-    const before = this.#opened
+    this.#path = opened.path
     this.#opened = opened
-    before.close()
     this.onReopened?.()
-  }
-
-  #assertOpen(): void {
-    if (this.#closed) throw new ClosedError('the sqlite driver is closed')
   }
 }
 
 /** An open database and its prepared statements. */
 class Opened {
+  /** Of the file itself, without links. */
   readonly path: string
   readonly passedIn: boolean
   readonly #database: SqliteDatabase
+  readonly #asked: string
   readonly #statements = new Map<string, SqliteStatement>()
-  /** Our open handle keeps the file's number from being given to another file. */
-  readonly #identity: string | undefined
+  #files: OpenFiles | undefined
 
-  constructor(database: SqliteDatabase, passedIn: boolean) {
+  constructor(database: SqliteDatabase, source: DatabaseSource) {
     this.#database = database
-    this.passedIn = passedIn
+    this.passedIn = 'passedIn' in source
     const [main] = this.rows('PRAGMA database_list')
     this.path = (main?.['file'] ?? '') as string
     if (this.path === '') throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that')
-    this.#identity = identityOf(this.path)
+    this.#asked = 'passedIn' in source ? this.path : source.path
   }
 
   exec(sql: string): void {
@@ -161,8 +172,8 @@ class Opened {
     this.withoutBlocking(() => this.exec(begin))
     try {
       const result = work()
-      // At the end: what is granted here is granted in the file that everybody else looks at.
-      if (this.isMoved()) throw new MovedError(this.path)
+      // At the end: what is granted here is granted in the files that everybody else reads.
+      this.assertCurrent()
       this.exec('COMMIT')
       return result
     } catch (error) {
@@ -189,8 +200,25 @@ class Opened {
     }
   }
 
-  isMoved(): boolean {
-    return identityOf(this.path) !== this.#identity
+  /** From now on, what is written has to be seen by everybody else. */
+  watchFiles(): void {
+    const [row] = this.rows('PRAGMA locking_mode')
+    const hasIndex = row?.['locking_mode'] !== 'exclusive'
+    this.#files = new OpenFiles(this.path, { asked: this.#asked, hasIndex })
+  }
+
+  assertCurrent(): void {
+    this.#files?.assertCurrent()
+  }
+
+  isCurrent(): boolean {
+    try {
+      this.assertCurrent()
+      return true
+    } catch {
+      // It may be a reason that passes, such as a second link; opening it again says so.
+      return false
+    }
   }
 
   close(): void {
@@ -203,18 +231,12 @@ class Opened {
   }
 }
 
-class MovedError extends StoreError {
-  constructor(path: string) {
-    super(`the database ${path} was removed or replaced while it was open; close it and open it again`)
-  }
-}
-
 async function openAndPrepare(source: DatabaseSource, clock: Clock): Promise<Opened> {
   const passedIn = 'passedIn' in source
   const database = passedIn ? source.passedIn : await source.open()
   try {
-    const opened = new Opened(database, passedIn)
-    refuseNetworkShare(opened.path)
+    const opened = new Opened(database, source)
+    refusePlace(opened.path)
     await prepare(opened, clock)
     return opened
   } catch (error) {
@@ -222,6 +244,12 @@ async function openAndPrepare(source: DatabaseSource, clock: Clock): Promise<Ope
     throw error
   }
 }
+
+/**
+ * No flush for every commit: a machine that crashes takes all holders of its locks with it. And a write-ahead log that a long transaction of another
+ * program has made grow is cut to its usual size again.
+ */
+const SETTINGS = `PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = ${4 * 1_024 * 1_024}`
 
 /** Makes a file ours, or finds that it is. A database that was passed in has tables and settings of its own, which stay as they are. */
 async function prepare(opened: Opened, clock: Clock): Promise<void> {
@@ -235,8 +263,10 @@ async function prepare(opened: Opened, clock: Clock): Promise<void> {
         `the database ${opened.path} cannot be put into WAL mode: it stays in mode ${mode?.['journal_mode']}, as in the middle of a transaction`,
       )
     }
-    // No flush for every commit: a machine that crashes takes all holders of its locks with it.
-    if (!opened.passedIn) opened.exec('PRAGMA synchronous = NORMAL')
+    if (!opened.passedIn) opened.exec(SETTINGS)
+    // The first read in this mode opens the files beside the database.
+    opened.rows(statements.format_table)
+    opened.watchFiles()
     return ready
   })
   if (isReady) return
@@ -287,12 +317,6 @@ function pause(clock: Clock, tries: number): Promise<void> {
   return new Promise((resolve) => {
     clock.setTimer(resolve, 1 + (tries % 3), true)
   })
-}
-
-/** Which file a path leads to; undefined if it leads to none. */
-function identityOf(path: string): string | undefined {
-  const stats = statSync(path, { throwIfNoEntry: false })
-  return stats && `${stats.dev}:${stats.ino}`
 }
 
 const timeoutOf = (row: unknown): unknown => (row as { timeout?: number }).timeout

@@ -79,7 +79,7 @@ export class Waking {
   #lookIfChanged(): number {
     if (this.#waiting.size === 0) return 0
     try {
-      if (this.#connection.isMoved()) throw new StoreError(`the lock file ${this.#connection.path} is gone`)
+      this.#connection.assertCurrent()
       const version = this.#connection.dataVersion()
       if (version === this.#version && !this.#newsIsDue) return 0
       this.#version = version

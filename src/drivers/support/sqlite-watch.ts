@@ -1,4 +1,16 @@
-import { chmodSync, closeSync, type FSWatcher, openSync, statSync, watch, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  constants,
+  type FSWatcher,
+  fchmodSync,
+  fchownSync,
+  fstatSync,
+  openSync,
+  type Stats,
+  statSync,
+  watch,
+  writeSync,
+} from 'node:fs'
 import type { Clock, Timer } from '../../core/clock.ts'
 
 /** Both answer how many lock names had to be looked at. */
@@ -63,25 +75,59 @@ export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatch
   }
 }
 
-/** After the commit, so that whoever hears it sees what was committed. */
+/** After the commit, so that a process that hears it sees what was committed. */
 export function ringBell(path: string): void {
   try {
-    writeFileSync(bellOf(path), '.', { flag: 'r+' })
+    withBell(bellOf(path), constants.O_WRONLY, (bell) => writeSync(bell, '.', 0))
   } catch {
-    // Nobody has hung one up, or it cannot be written: those who wait poll, and it is not worth failing what is already done.
+    // No process waits, or the bell cannot be written: processes that wait poll, and what is committed must not fail for it.
   }
 }
 
-/** Whoever may write the database may ring. */
+/** A process that may write the database may ring. */
 function hangBell(path: string): void {
-  const { mode } = statSync(path)
+  const database = statSync(path)
   try {
-    closeSync(openSync(bellOf(path), 'wx', 0o600))
+    withBell(bellOf(path), constants.O_RDWR | constants.O_CREAT | constants.O_EXCL, (bell) => share(bell, database))
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return
-    throw error
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+    // It may be root's, made before the database had another owner.
+    withBell(bellOf(path), constants.O_RDONLY, (bell) => {
+      if (process.geteuid?.() === 0) share(bell, database)
+    })
   }
-  chmodSync(bellOf(path), mode & 0o666)
+}
+
+/**
+ * Never through a link, and only a file that has no other name: in a folder that others may write, they could make a ring write into another file.
+ * O_NONBLOCK, because a pipe in its place would block the process.
+ */
+function withBell(path: string, flags: number, work: (bell: number) => void): void {
+  const bell = openSync(path, flags | constants.O_NOFOLLOW | constants.O_NONBLOCK, 0o600)
+  try {
+    const stats = fstatSync(bell)
+    if (!stats.isFile() || stats.nlink !== 1) throw new Error(`${path} is not a file of its own`)
+    work(bell)
+  } finally {
+    closeSync(bell)
+  }
+}
+
+/** As SQLite does with the files that it makes: made by root, or by another member of a group, the bell is the database owner's all the same. */
+function share(bell: number, { uid, gid, mode }: Stats): void {
+  const made = fstatSync(bell)
+  if (made.uid !== uid && process.geteuid?.() === 0) fchownSync(bell, uid, gid)
+  else if (made.gid !== gid) attempt(() => fchownSync(bell, made.uid, gid))
+  fchmodSync(bell, mode & 0o666)
+}
+
+/** For a process that is not in the database's group: whoever the mode leaves out has to poll. */
+function attempt(step: () => void): void {
+  try {
+    step()
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EPERM') throw error
+  }
 }
 
 const bellOf = (path: string): string => `${path}-bell`

@@ -1,4 +1,4 @@
-import { createRequire } from 'node:module'
+import { createRequire, isBuiltin } from 'node:module'
 import { join } from 'node:path'
 import type * as original from '../../../src/drivers/support/sqlite-client.ts'
 
@@ -21,4 +21,11 @@ export async function chosenClient(load: () => Promise<Client>): Promise<Client>
   const found = createRequire(join(folder, 'package.json'))(name) as { DatabaseSync?: unknown }
   const Database = (found.DatabaseSync ?? found) as new (path: string) => original.SqliteDatabase
   return { ...client, openDatabase: async (path) => new Database(path) }
+}
+
+/** The library that the tests of this run open their files with. */
+export function clientName(): string {
+  const name = process.env['HOLDFAST_SQLITE_CLIENT'] ?? ''
+  if (name !== '') return name
+  return isBuiltin('node:sqlite') ? 'node:sqlite' : 'libsql'
 }
