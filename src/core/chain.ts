@@ -24,8 +24,9 @@ export class Chain {
 }
 
 /**
- * A claim's own part of its id: a count, so that the claims of an instance can be put in order, and 72 random bits. A client that has seen other ids of the instance,
- * in messages for example, must not be able to name a claim that waits: it could then forge messages to that claim.
+ * A claim's own part of its id: a count, so that the claims of an instance can be put in order, and 72 random bits.
+ * A client that has seen other ids of the instance, in messages for example, must not be able to name a claim that
+ * waits: it could forge messages to that claim.
  */
 export const claimPart = (count: number, random: Random): string =>
   `${count.toString(36)}-${random.id().slice(0, SECRET_LENGTH)}`

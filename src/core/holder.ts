@@ -244,5 +244,5 @@ export class Holder {
   }
 }
 
-/** It tells the claims of one instance from those of others when they are put in order. What makes a claim's id unique is the claim's own part. */
+/** The prefix groups the claims of one instance, so that they can be put in order. The claim's own part is unique. */
 const PREFIX_LENGTH = 6
