@@ -6,7 +6,7 @@
 -- KEYS[2n+2 … 3n+1]      order: sorted set; shared leases by -(end in ms), waiters by their place (1, 2, …)
 -- ARGV[1]                'acquire' | 'renew' | 'release'
 -- ARGV[2]                where this client is told of grants; a sharded channel if it has a hash tag, which is then of the keys' slot
--- ARGV[3]                '1' if the client listens there now, so that "no receivers" will mean that it is gone; else '0'
+-- ARGV[3]                '1' if the client listens there now; else '0'
 -- ARGV[4]                a line for each entry: `id` (acquire), `id,token` (renew, release), `id` (release of whatever the claim has)
 -- ARGV[5 …]              the terms of each entry, or of the first one only if they are all alike. What is said in few arguments costs least:
 --   acquire              ttlMs, tail, rest         tail: the JSON text `"holder"` or `"holder",{metadata}`
@@ -36,6 +36,10 @@
 -- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs]. The first one is told to ask again, because the lease in its way ends
 -- sooner than it was told, by the message [id]. All are told of a theft on holdfast:stolen:
 -- {"lost":[id,…],"by":"holder"}.
+--
+-- Messages are published when all else is done. A waiter believes in a grant that it hears of, so the grant must have
+-- been written, and any write can fail: the server has become a replica, lacks replicas, or its disk is full. If the
+-- client may not publish, everything else is done, and waiters find out when they ask again.
 
 local call, pcall, sub = redis.call, redis.pcall, string.sub
 local operation = ARGV[1]
@@ -148,21 +152,28 @@ local function mark()
   if not lastToken then lastToken = tonumber(redis.pcall('GET', KEYS[1])) or 0 end
   return lastToken
 end
+-- Sets the counter to the clock and returns what it was. nil: it was not set, but can be set later in this script. The
+-- key has another type, which SET without GET overwrites; the server is older than 6.2; or it has no memory to spare,
+-- and does not check that again once something has been deleted.
+local function swapCounter()
+  local before = redis.pcall('SET', KEYS[1], textOf(nowUs), 'GET')
+  if type(before) ~= 'table' then return tonumber(before) or 0 end
+  for _, passes in ipairs({ '^WRONGTYPE', '^%-?OOM', 'syntax error' }) do
+    if string.find(before.err, passes) then return nil end
+  end
+  -- Nothing may be written. The same command again ends the script with that error.
+  return tonumber(redis.call('SET', KEYS[1], textOf(nowUs), 'GET')) or 0
+end
+
 tokenMoved = false
 local function nextToken(proposed)
-  if proposed == 0 and not lastToken then
-    -- In most cases the last one is in the past, and one command both reads it and writes the next.
-    local before = redis.pcall('SET', KEYS[1], textOf(nowUs), 'GET')
-    if type(before) ~= 'table' then
-      lastToken, before = nowUs, tonumber(before)
-      if before and before >= nowUs then
-        lastToken = before + 1
-        -- At once: whatever breaks this script off must not leave the counter behind what it was.
-        redis.call('SET', KEYS[1], textOf(lastToken))
-      end
-      return lastToken
-    end
-    -- It was not written: it is of another type, or the server has no memory for it now and will have when something has been deleted.
+  -- In most cases the last one is in the past, and one command both reads it and writes the next.
+  local before = proposed == 0 and not lastToken and swapCounter()
+  if before then
+    lastToken = math.max(before + 1, nowUs)
+    -- At once: whatever breaks this script off must not leave the counter behind what it was.
+    if lastToken > nowUs then redis.call('SET', KEYS[1], textOf(lastToken)) end
+    return lastToken
   end
   lastToken = proposed > 0 and proposed or math.max(mark() + 1, nowUs)
   tokenMoved = true
@@ -233,9 +244,19 @@ local function firstWaiter(data, order)
   return nil, redis.call('ZCOUNT', order, '(0', '+inf') > 0 and { nowMs }
 end
 
--- How many have heard it.
-local function publish(channel, message)
-  return redis.call(begins(channel, 'holdfast:{') and 'SPUBLISH' or 'PUBLISH', channel, message)
+-- What is published in the end.
+local news = {}
+local function tell(channel, message) news[#news + 1] = { channel, message } end
+local function isSharded(channel) return begins(channel, 'holdfast:{') end
+
+-- By channel: how many of this server's clients listen there; false where that cannot be asked.
+local listeners = {}
+local function listenersOf(channel)
+  if listeners[channel] == nil then
+    local reply = redis.pcall('PUBSUB', isSharded(channel) and 'SHARDNUMSUB' or 'NUMSUB', channel)
+    listeners[channel] = tonumber(reply[2]) or false
+  end
+  return listeners[channel]
 end
 
 -- While shared leases exist the plain key is taken, too, for as long as the longest of them.
@@ -291,17 +312,18 @@ local function advance(plain, data, order, text, freed, ownId)
     if not fits(mode, limit, permits, text, out) then break end
     local id = string.sub(member, 2)
     local isOwn = id == ownId
-    local token = nextToken(0)
-    local gone = false
-    if not isOwn then
-      ttlMs = math.min(ttlMs, endMs - nowMs)
-      local message = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs) .. ']'
-      gone = publish(waiter[8], message) == 0 and waiter[7] == 1
-    end
-    redis.call('ZREM', order, member)
-    if gone then
-      redis.call('HDEL', data, member)
+    -- It listened at this server, and does not any more: it is gone. This is decided before it is granted anything,
+    -- and not by what PUBLISH returns: messages also reach those who listen at a replica, and PUBLISH does not count
+    -- them. A waiter that was told and then passed over would believe in a lease that another one has.
+    if not isOwn and waiter[7] == 1 and listenersOf(waiter[8]) == 0 then
+      dropWaiter(data, order, member)
     else
+      local token = nextToken(0)
+      redis.call('ZREM', order, member)
+      if not isOwn then
+        ttlMs = math.min(ttlMs, endMs - nowMs)
+        tell(waiter[8], '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs) .. ']')
+      end
       if freed and mode == 1 then redis.call('DEL', plain) end
       freed = false
       local lease = writeLease(plain, data, order, id, mode, limit, permits, waiter[9], ttlMs, token)
@@ -364,7 +386,7 @@ local function refusal(plain, data, order, text, ahead, first)
   return { 'n', holder, endMs, ahead, askAgainMs }
 end
 
--- Ends every lease, whoever has it; those who wait keep their places. Tells who has lost one: a client that may not publish can steal all the same.
+-- Ends every lease, whoever has it; those who wait keep their places. Tells who has lost one.
 local function endAll(plain, data, order, tail)
   -- An id with quotes in it is not found here, and its holder learns of it with its next renewal.
   local lost = { string.match(plainText(plain) or '', '^%[("[^"\\]*"),%d+,') }
@@ -379,7 +401,7 @@ local function endAll(plain, data, order, tail)
   if #lost > 0 then
     -- The holder's name, up to the quote that is not escaped.
     local by = string.sub(tail, 1, string.find((string.gsub(tail, '\\.', '..')), '"', 2, true))
-    redis.pcall('PUBLISH', 'holdfast:stolen', '{"lost":[' .. table.concat(lost, ',') .. '],"by":' .. by .. '}')
+    tell('holdfast:stolen', '{"lost":[' .. table.concat(lost, ',') .. '],"by":' .. by .. '}')
   end
 end
 
@@ -416,8 +438,13 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
       sinceMs = waiter[2]
     end
   end
-  local place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, tonumber(ARGV[3]), ARGV[2], tail })
-  if before then redis.call('HSET', data, member, place) end
+  local place
+  if waitMs > 0 then
+    -- By this server's own count: a client that listens at a replica would count as gone here.
+    local hears = ARGV[3] == '1' and (listenersOf(ARGV[2]) or 0) > 0
+    place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, hears and 1 or 0, ARGV[2], tail })
+    if before then redis.call('HSET', data, member, place) end
+  end
 
   local text, out, first, granted = advance(plain, data, order, plainNow, false, id)
   if granted then return granted end
@@ -445,7 +472,7 @@ end
 -- The first waiter was told when the lease in its way ends, and that is sooner now.
 local function tellSooner(data, order)
   local member, waiter = firstWaiter(data, order)
-  if member then publish(waiter[8], '[' .. string.sub(member, 2) .. ']') end
+  if member then tell(waiter[8], '[' .. string.sub(member, 2) .. ']') end
 end
 
 local function renew(plain, data, order, entry, ttlMs)
@@ -502,4 +529,5 @@ for _, i in ipairs(sooner or {}) do
 end
 
 if tokenMoved then redis.call('SET', KEYS[1], textOf(lastToken)) end
+for _, each in ipairs(news) do redis.pcall(isSharded(each[1]) and 'SPUBLISH' or 'PUBLISH', each[1], each[2]) end
 return answers
