@@ -71,9 +71,7 @@ BEGIN
       acquired_at := v_now;
     ELSE
       v_waiter.expires_at := least(v_now + v_waiter.time_to_live, v_waiter.expires_at);
-      events := events || jsonb_build_array(
-        v_waiter.channel, 'granted', v_waiter.claim_id, v_row.fencing_token,
-        extract(epoch FROM v_waiter.expires_at - v_now) * 1000, extract(epoch FROM v_now) * 1000);
+      events := events || jsonb_build_array(v_waiter.channel, 'granted', v_waiter.claim_id, v_name);
     END IF;
     IF v_waiter.mode = 'exclusive' THEN
       v_held := true;
@@ -146,7 +144,9 @@ LANGUAGE sql AS $$
 $$;
 
 -- Sends the events of one call, each process those of its own waiters. A payload holds a few, and so stays below 8,000 bytes.
--- Inputs: events [channel, 'granted', claim_id, fencing_token, time to live in ms, acquired_at in ms] and [channel, 'wake', claim_id, lock_name]
+-- Inputs: events [channel, 'granted' or 'wake', claim_id, lock_name]
+-- An event says what to ask about and proves nothing, because every role that can connect can send it: a client that hears of a grant
+-- asks holdfast_granted for it.
 CREATE OR REPLACE FUNCTION holdfast_tell(p_events JSONB[]) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN

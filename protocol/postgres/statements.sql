@@ -20,6 +20,11 @@ SELECT :"schema".holdfast_renew($1::text::text[], $2::text::text[], $3::text::bi
 -- Inputs: lock names, claim ids, tokens, relaxed. Outputs: answers
 SELECT :"schema".holdfast_release($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::boolean)::text AS answers
 
+-- name: granted
+-- Inputs and outputs: as holdfast_granted in 0005-inspect.sql
+SELECT granted_claims::text, granted_tokens::text, granted_ms::text, granted_at::text
+FROM :"schema".holdfast_granted($1::text::text[], $2::text::text[])
+
 -- name: inspect
 -- Inputs: lock name, prefix, after, page size. Outputs: page
 SELECT :"schema".holdfast_inspect($1::text, $2::text, $3::text, $4::text::integer)::text AS page

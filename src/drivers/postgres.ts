@@ -115,6 +115,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     connections,
     channel,
     hello: (payload) => connections.query(statements.hello, [channel, payload]),
+    granted: statements.granted,
   })
   let ready: Promise<Ready> | undefined
   let closed = false

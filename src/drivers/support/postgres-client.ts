@@ -33,6 +33,8 @@ export interface DedicatedEvents {
 export interface DedicatedConnection {
   /** `timeoutMs` 0: as long as it takes. */
   query(text: string, values?: readonly (string | null)[], timeoutMs?: number): Promise<readonly Row[]>
+  /** A statement that is sent often: prepared where the connection is ours. */
+  queryOften(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
   /** Several statements at once, without values. */
   script(text: string): Promise<void>
   /** Whom the connection was told at its start that it talks to. Behind a pooler that is nobody of the server's. */

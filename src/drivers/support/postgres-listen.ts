@@ -1,13 +1,14 @@
-import type { DriverListener, StopListening } from '../../core/driver.ts'
+import { randomBytes } from 'node:crypto'
+import type { DriverListener, Grant, StopListening } from '../../core/driver.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
+import { parseNumbers, parseTexts, textArray } from './postgres-arrays.ts'
 import type { DedicatedConnection, PostgresConnections } from './postgres-client.ts'
 import { storeErrorFrom } from './postgres-errors.ts'
+import { type Hint, Hints } from './postgres-hints.ts'
 import { quoteIdentifier } from './postgres-migrate.ts'
 
 /** What `holdfast_tell` sends. */
-type Event =
-  | readonly ['granted', claimId: string, fencingToken: number, ttlMs: number, acquiredAtMs: number]
-  | readonly ['wake', claimId: string, lockName: string]
+type Event = readonly [hint: Hint, claimId: string, lockName: string]
 
 export interface ListeningParts {
   readonly connections: PostgresConnections
@@ -15,6 +16,8 @@ export interface ListeningParts {
   readonly channel: string
   /** Sends a payload to the channel over another connection. */
   hello(payload: string): Promise<unknown>
+  /** The statement that tells which claims hold their lock. */
+  readonly granted: string
 }
 
 /** One time of listening: a connection that is opened, and what keeps it. The one before it may still be ending, and has no say in it. */
@@ -28,8 +31,8 @@ export class Listening {
   readonly #parts: ListeningParts
   readonly #listeners = new Set<DriverListener>()
   #current: Subscription | undefined
+  readonly #hints = new Hints({ listeners: this.#listeners, confirm: (claims) => this.#confirm(claims) })
   #greeted: ((payload: string) => void) | undefined
-  #hellos = 0
   #closed = false
 
   constructor(parts: ListeningParts) {
@@ -105,8 +108,8 @@ export class Listening {
 
   /** A pooler that gives every transaction another connection accepts LISTEN, and nothing ever arrives. */
   async #greet(): Promise<void> {
-    this.#hellos += 1
-    const payload = `hello ${this.#hellos}`
+    // Not to be guessed, or a stranger could hide that nothing arrives.
+    const payload = `hello ${randomBytes(12).toString('hex')}`
     let timer: NodeJS.Timeout | undefined
     const arrived = new Promise<void>((resolve, reject) => {
       this.#greeted = (heard) => heard === payload && resolve()
@@ -128,15 +131,25 @@ export class Listening {
       this.#greeted?.(payload)
       return
     }
-    for (const event of eventsIn(payload)) {
-      for (const listener of [...this.#listeners]) {
-        if (event[0] === 'wake') listener.wake(event[2], event[1])
-        else {
-          const [, claimId, fencingToken, ttlMs, acquiredAtMs] = event
-          listener.granted(claimId, { granted: true, fencingToken, ttlMs, acquiredAtMs })
-        }
-      }
-    }
+    for (const [hint, claimId, lockName] of eventsIn(payload)) this.#hints.add(hint, claimId, lockName)
+  }
+
+  /** On the connection that has heard of them: no other one of the pool has to be free for it. */
+  async #confirm(claims: ReadonlyMap<string, string>): Promise<ReadonlyMap<string, Grant>> {
+    const connection = await this.#current?.opened
+    if (connection === undefined) return new Map()
+    const values = [textArray([...claims.values()]), textArray([...claims.keys()])]
+    const [row] = await connection.queryOften(this.#parts.granted, values)
+    const column = (name: string): string | null => row?.[name] as string | null
+    const [tokens, times, moments] = ['granted_tokens', 'granted_ms', 'granted_at'].map((name) =>
+      parseNumbers(column(name)),
+    )
+    return new Map(
+      parseTexts(column('granted_claims')).map((claimId, index) => {
+        const [fencingToken, ttlMs, acquiredAtMs] = [tokens, times, moments].map((list) => list?.[index] as number)
+        return [claimId, { granted: true, fencingToken, ttlMs, acquiredAtMs } as Grant]
+      }),
+    )
   }
 
   #heardOfTheft(payload: string): void {
@@ -151,6 +164,7 @@ export class Listening {
     clearInterval(subscription.timer)
     if (this.#current !== subscription) return
     this.#current = undefined
+    this.#hints.clear()
     const listeners = [...this.#listeners]
     this.#listeners.clear()
     for (const listener of listeners) listener.deaf(storeErrorFrom(cause))
@@ -159,6 +173,7 @@ export class Listening {
   async #stop(): Promise<void> {
     const current = this.#current
     this.#current = undefined
+    this.#hints.clear()
     clearInterval(current?.timer)
     // One that could not be opened need not be closed.
     const connection = await current?.opened.catch(() => undefined)
@@ -171,7 +186,7 @@ async function endQuietly(connection: DedicatedConnection): Promise<void> {
   await connection.end().catch(() => {})
 }
 
-/** Anybody may send to a channel: what is not of `holdfast_tell` is nothing. */
+/** Anybody may send to a channel: what does not look like something of `holdfast_tell` is ignored. */
 function eventsIn(payload: string): Event[] {
   try {
     const found: unknown = JSON.parse(payload)
@@ -182,9 +197,9 @@ function eventsIn(payload: string): Event[] {
 }
 
 function isEvent(event: unknown): event is Event {
-  if (!Array.isArray(event) || typeof event[1] !== 'string') return false
-  if (event[0] === 'wake') return typeof event[2] === 'string'
-  return event[0] === 'granted' && [2, 3, 4].every((place) => Number.isFinite(event[place]))
+  if (!Array.isArray(event) || event.length !== 3) return false
+  const [hint, claimId, lockName] = event
+  return (hint === 'granted' || hint === 'wake') && typeof claimId === 'string' && typeof lockName === 'string'
 }
 
 /** As above: undefined for what is not of `holdfast_steal`. */

@@ -9,6 +9,7 @@ export type StatementName =
   | 'steal'
   | 'renew'
   | 'release'
+  | 'granted'
   | 'inspect'
   | 'consume'
   | 'fence'

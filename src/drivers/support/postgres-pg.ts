@@ -141,6 +141,7 @@ function dedicated(
   const inTurn = lineOf(client)
   return {
     query: (text, values, timeoutMs = QUERY_MS) => inTurn(() => ask(client, text, values, { timeoutMs })),
+    queryOften: (text, values) => inTurn(() => ask(client, text, values, isCallers ? {} : { name: nameOf(text) })),
     async script(text) {
       await inTurn(() => client.query({ text, query_timeout: SCRIPT_MS }))
     },

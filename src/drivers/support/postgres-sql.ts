@@ -92,6 +92,7 @@ async function dedicate(
   connected = true
   return {
     query,
+    queryOften: (text, values) => within(ask(sql, text, values), QUERY_MS),
     async script(text) {
       await within(sql.unsafe(text).simple(), SCRIPT_MS)
     },
