@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { Worker } from 'node:worker_threads'
+import { backoffMs } from './backoff.ts'
 import { dueAtMs, type Instant, later, type Timer } from './clock.ts'
 import type { LeaseRef, Reopen } from './driver.ts'
 import { StoreError } from './errors.ts'
@@ -10,11 +11,10 @@ import {
   type Keeping,
   type KeepingStart,
   type Kept,
-  TIMER_GRAIN_MS,
 } from './heartbeat.ts'
 import type { LeaseOptions } from './lease.ts'
 import { deadlineIn, type Slot, SlotBook } from './shared-deadlines.ts'
-import { marginMs } from './trust.ts'
+import { marginMs, trustedUntil } from './trust.ts'
 
 export interface ThreadOptions {
   readonly callTimeoutMs: number
@@ -27,14 +27,15 @@ export interface ThreadOptions {
  *
  * The worker renews and writes each deadline into shared memory, where the main thread reads it without running the event loop. The
  * main thread writes there that it lives; when it has not for `stalledAfterMs`, the worker lets the leases run out, so that
- * a thread that hangs for ever does not hold its locks for ever. If the worker dies, its leases are renewed here.
+ * a thread that hangs for ever does not hold its locks for ever. If the worker dies, its leases are renewed here, and so is
+ * each lease whose deadline it has not moved in time: its own connection may hang, or it may not have started yet.
  */
 export const createThreadHeartbeat = (parts: HeartbeatParts, options: ThreadOptions): Heartbeat =>
   new ThreadHeartbeat(parts, options)
 
 class ThreadHeartbeat implements Heartbeat {
   readonly #parts: HeartbeatParts
-  readonly #local: Heartbeat
+  readonly local: Heartbeat
   readonly #stalledAfterMs: number
   readonly #life = new BigInt64Array(new SharedArrayBuffer(8))
   readonly #slots = new SlotBook()
@@ -47,22 +48,30 @@ class ThreadHeartbeat implements Heartbeat {
   #worker: Worker | undefined
   #lifeTimer: Timer | undefined
   #lastCall = 0
-  #dead = false
+  #failures = 0
+  /** After a worker has died, leases are kept here until then. */
+  #retryAtMs = Number.NEGATIVE_INFINITY
+  #closed = false
 
   constructor(parts: HeartbeatParts, { callTimeoutMs, stalledAfterMs }: ThreadOptions) {
     const { reopen } = parts.link.driver
     assert(reopen !== undefined)
     this.#parts = parts
-    this.#local = createHeartbeat(parts)
+    this.local = createHeartbeat(parts)
     this.#stalledAfterMs = stalledAfterMs
     this.#start = { reopen, callTimeoutMs, stalledAfterMs, life: this.#life }
   }
 
   keep(lease: Kept, start: KeepingStart, options: LeaseOptions): Keeping {
-    if (this.#dead || !options.heartbeat) return this.#local.keep(lease, start, options)
-    const { sent, grantedMs } = start
+    const { sent, grantedMs, answered } = start
+    const isRested = answered.monotonicMs >= this.#retryAtMs
+    const deadline = trustedUntil(sent, grantedMs)
+    // Also where the grant came so late that the worker could not renew in time.
+    if (this.#closed || !isRested || !options.heartbeat || !this.schedule(lease, deadline)) {
+      return this.local.keep(lease, start, options)
+    }
     const id = lease.ref.claimId
-    const slot = this.#slots.take(later(sent, grantedMs - marginMs(grantedMs)))
+    const slot = this.#slots.take(deadline)
     const keeping = new ThreadKeeping(this, lease, slot, {
       ...options,
       stopsAtMs: sent.monotonicMs + options.maxHoldMs,
@@ -71,25 +80,35 @@ class ThreadHeartbeat implements Heartbeat {
     this.#showLife()
     const { maxHoldMs } = options
     this.#post({ type: 'keep', slot, ref: lease.ref, ttlMs: lease.ttlMs, start, maxHoldMs })
-    this.schedule(lease, keeping)
     return keeping
   }
 
-  schedule(lease: Kept, keeping: Keeping): void {
-    const { agenda, clock } = this.#parts
-    agenda.set(lease, dueAtMs(keeping.deadline, clock.now()) - TIMER_GRAIN_MS)
+  /** Looks again when the worker should have moved the deadline long ago. False: that moment has come. */
+  schedule(lease: Kept, deadline: Instant): boolean {
+    const now = this.now()
+    const lookAtMs = dueAtMs(deadline, now) - lease.ttlMs * UNMOVED_PART
+    if (lookAtMs <= now.monotonicMs) return false
+    this.#parts.agenda.set(lease, lookAtMs)
+    return true
   }
 
-  end(lease: Kept, slot: Slot): Promise<void> {
-    const id = lease.ref.claimId
-    this.#parts.agenda.clear(lease)
-    if (!this.#keepings.delete(id) || this.#dead) return Promise.resolve()
+  /** The worker forgets the lease. Resolves when it has no renewal of it under way any more. */
+  forget({ ref: { claimId } }: Kept, slot: Slot): Promise<void> {
+    if (!this.#keepings.delete(claimId)) return Promise.resolve()
     if (this.#keepings.size === 0) this.#lifeTimer?.cancel()
-    this.#post({ type: 'end', id })
+    this.#post({ type: 'end', id: claimId })
     return new Promise((ended) => {
-      this.#ending.set(id, { slot, ended })
+      this.#ending.set(claimId, { slot, ended })
       this.#keepAlive()
     })
+  }
+
+  now(): Instant {
+    return this.#parts.clock.now()
+  }
+
+  clear(lease: Kept): void {
+    this.#parts.agenda.clear(lease)
   }
 
   /** All renewals of a kept lease are the worker's, so that it knows of every one that may still be under way. */
@@ -109,10 +128,14 @@ class ThreadHeartbeat implements Heartbeat {
   }
 
   async close(): Promise<void> {
-    this.#dead = true
+    this.#closed = true
     this.#lifeTimer?.cancel()
     this.#answerAll(new Error('the instance was closed'))
-    await this.#worker?.terminate()
+    const worker = this.#worker
+    this.#worker = undefined
+    // Whoever waits for this waits for the thread's end: the process must not end before it.
+    worker?.ref()
+    await worker?.terminate()
   }
 
   #post(message: ToWorker): void {
@@ -130,8 +153,8 @@ class ThreadHeartbeat implements Heartbeat {
     const file = new URL('./heartbeat-worker.js', import.meta.url)
     const worker = new Worker(file, { workerData: this.#start, name: 'holdfast-heartbeat' })
     worker.on('message', (message: FromWorker) => this.#hear(message))
-    worker.on('error', (error) => this.#takeOver(error))
-    worker.on('exit', (code) => this.#takeOver(new Error(`the heartbeat's thread ended with code ${code}`)))
+    worker.on('error', (error) => this.#takeOver(worker, error))
+    worker.on('exit', (code) => this.#takeOver(worker, new Error(`the heartbeat's thread ended with code ${code}`)))
     // After the listeners, because the first of them keeps the process alive again.
     worker.unref()
     return worker
@@ -151,8 +174,12 @@ class ThreadHeartbeat implements Heartbeat {
       return
     }
     const lease = this.#keepings.get(message.id)?.lease
-    if (message.type === 'lost') lease?.lose(message.reason)
-    else if (lease !== undefined) {
+    if (lease === undefined) return
+    if (message.type === 'lost') lease.lose(message.reason)
+    else if (message.type === 'kept') {
+      this.#failures = 0
+      this.#parts.events.emit('renewed', () => lease.eventBase)
+    } else {
       this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error: new StoreError(message.error) }))
     }
   }
@@ -161,7 +188,10 @@ class ThreadHeartbeat implements Heartbeat {
   #answerAll(cause: Error): void {
     for (const answer of [...this.#calls.values()])
       answer({ type: 'renewed', call: 0, renewed: false, error: cause.message })
-    for (const { ended } of this.#ending.values()) ended()
+    for (const { slot, ended } of this.#ending.values()) {
+      this.#slots.giveBack(slot)
+      ended()
+    }
     this.#ending.clear()
   }
 
@@ -171,14 +201,20 @@ class ThreadHeartbeat implements Heartbeat {
     this.#lifeTimer = this.#parts.clock.setTimer(() => this.#showLife(), Math.min(1_000, this.#stalledAfterMs / 4))
   }
 
-  #takeOver(cause: Error): void {
-    if (this.#dead) return
-    this.#dead = true
+  /** A worker has died: its leases are kept here, and the next lease after a pause starts another one. */
+  #takeOver(worker: Worker, cause: Error): void {
+    if (this.#worker !== worker) return
+    const { clock, random, events } = this.#parts
+    const now = clock.now()
+    this.#worker = undefined
+    this.#failures += 1
+    this.#retryAtMs = now.monotonicMs + backoffMs(RESTART, this.#failures, random)
     this.#lifeTimer?.cancel()
-    this.#parts.events.emit('heartbeatFailed', () => ({ error: cause }))
+    events.emit('heartbeatFailed', () => ({ error: cause }))
     this.#answerAll(cause)
-    const now = this.#parts.clock.now()
-    for (const keeping of this.#keepings.values()) keeping.continueWith(this.#local, now)
+    const keepings = [...this.#keepings.values()]
+    this.#keepings.clear()
+    for (const keeping of keepings) this.#slots.giveBack(keeping.continueWith(this.local, now))
   }
 }
 
@@ -190,6 +226,10 @@ class ThreadKeeping implements Keeping {
   /** What it was when the lease ended: the slot is another's after that. */
   #lastDeadline: Instant | undefined
   #local: Keeping | undefined
+  /** The worker has been told to forget the lease; resolves when it has. */
+  #forgotten: Promise<void> | undefined
+  /** What the caller has asked the worker to extend to, without an answer yet: it may still arrive at the store. */
+  readonly #asked = new Set<{ readonly ttlMs: number }>()
 
   constructor(
     heartbeat: ThreadHeartbeat,
@@ -211,17 +251,27 @@ class ThreadKeeping implements Keeping {
     return this.#local?.endsAtMs ?? this.deadline.monotonicMs + marginMs(this.lease.ttlMs)
   }
 
-  /** The worker renews; here it is only looked up when the lease ends as things stand. */
+  /** The worker renews; here it is only looked whether it does. */
   due(): void {
-    if (this.#local === undefined) this.#heartbeat.schedule(this.lease, this)
-    else this.#local.due()
+    const local = this.#local ?? this.#unmoved()
+    local?.due()
+  }
+
+  /** The worker has not renewed in time: that is done here from now on. Undefined if it has. */
+  #unmoved(): Keeping | undefined {
+    if (this.#heartbeat.schedule(this.lease, this.deadline)) return undefined
+    this.continueWith(this.#heartbeat.local, this.#heartbeat.now())
+    this.#forgotten = this.#heartbeat.forget(this.lease, this.#slot)
+    return this.#local
   }
 
   async renew(ttlMs: number): Promise<boolean> {
     if (this.#local !== undefined) return this.#local.renew(ttlMs)
-    const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs)
+    const asked = { ttlMs }
+    this.#asked.add(asked)
+    const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs).finally(() => this.#asked.delete(asked))
     // The deadline may have come nearer.
-    if (this.lease.held) this.#heartbeat.schedule(this.lease, this)
+    if (this.lease.held && this.#local === undefined) this.due()
     return renewed
   }
 
@@ -230,21 +280,27 @@ class ThreadKeeping implements Keeping {
 
   async end(): Promise<void> {
     this.#lastDeadline = this.deadline
-    await Promise.all([this.#local?.end(), this.#heartbeat.end(this.lease, this.#slot)])
+    this.#heartbeat.clear(this.lease)
+    this.#forgotten ??= this.#heartbeat.forget(this.lease, this.#slot)
+    await Promise.all([this.#local?.end(), this.#forgotten])
   }
 
-  continueWith(local: Heartbeat, now: Instant): void {
+  /** Renews from here on, as if the lease had been granted just when its present deadline began to count. Returns its slot. */
+  continueWith(local: Heartbeat, now: Instant): Slot {
     const { ttlMs } = this.lease
-    // As if it had been granted just when its present deadline began to count.
     const sent = later(this.deadline, marginMs(ttlMs) - ttlMs)
     const maxHoldMs = this.#options.stopsAtMs - sent.monotonicMs
-    this.#local = local.keep(
-      this.lease,
-      { sent, answered: now, grantedMs: ttlMs, unansweredMs: ttlMs },
-      { ...this.#options, maxHoldMs },
-    )
+    // What the worker has sent, a renewal or an extension by the caller, may still arrive.
+    const unansweredMs = Math.min(ttlMs, ...[...this.#asked].map((asked) => asked.ttlMs))
+    const start = { sent, answered: now, grantedMs: ttlMs, unansweredMs }
+    this.#local = local.keep(this.lease, start, { ...this.#options, maxHoldMs })
+    return this.#slot
   }
 }
+
+/** The worker begins to renew when two thirds of a lease are left, and has tried four times when this part of it is left. */
+const UNMOVED_PART = 1 / 3
+const RESTART = { firstMs: 2_000, mostMs: 60_000 }
 
 export interface WorkerStart {
   readonly reopen: Reopen
@@ -270,6 +326,7 @@ export type ToWorker =
 export type FromWorker =
   | RenewedMessage
   | { readonly type: 'ended'; readonly id: string }
+  | { readonly type: 'kept'; readonly id: string }
   | { readonly type: 'lost'; readonly id: string; readonly reason: string }
   | { readonly type: 'failed'; readonly id: string; readonly error: string }
 

@@ -76,6 +76,8 @@ class WorkerLease implements Kept {
 
   lose(reason: string): void {
     if (this.#ended) return
+    // Where the main thread looks: `held` is false there at once, before any message arrives.
+    publishDeadline(this.slot, LONG_AGO)
     void this.end()
     post({ type: 'lost', id: this.ref.claimId, reason })
   }
@@ -88,6 +90,7 @@ class WorkerLease implements Kept {
 }
 
 const LOOK_AGAIN_MS = 100
+const LONG_AGO = { monotonicMs: 0, wallMs: 0 }
 
 const post = (message: FromWorker): void => parentPort?.postMessage(message)
 
@@ -108,6 +111,8 @@ async function renew({ id, call, ttlMs }: ToWorker & { type: 'renew' }): Promise
     post({ type: 'renewed', call, renewed: false, error: error instanceof Error ? error.message : String(error) })
   }
 }
+
+events.on('renewed', ({ claimId }) => post({ type: 'kept', id: claimId }))
 
 events.on('renewalFailed', ({ claimId, error }) => {
   post({ type: 'failed', id: claimId, error: error instanceof Error ? error.message : String(error) })

@@ -120,6 +120,79 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     expect({ status: child.status, said: String(child.stdout) }).toEqual({ status: 0, said: 'held' })
   })
 
+  it('closing ends the thread and then settles, although nothing else keeps the process alive', async () => {
+    const source = `
+      import { DistributedLock } from 'holdfast'
+      const lock = new DistributedLock({ url: 'sqlite:' + process.argv[1], heartbeatThread: true })
+      await lock.hold('name')
+      await lock.close()
+      process.stdout.write('closed')`
+    const folder = mkdtempSync(join(tmpdir(), 'holdfast-thread-'))
+    const args = ['--input-type=module', '-e', source, join(folder, 'locks.db')]
+    const child = spawnSync(process.execPath, args, { timeout: 15_000 })
+    rmSync(folder, { recursive: true })
+    expect({ status: child.status, said: String(child.stdout) }).toEqual({ status: 0, said: 'closed' })
+  })
+
+  it('held is false at once when the thread has learnt of a loss, before its message arrives', async () => {
+    const driver = await open()
+    const lock = new DistributedLock({ driver, heartbeatThread: true })
+    const lease = await lock.hold('taken away at once', { timeoutSeconds: 3 })
+    await renewedOnce(lease)
+    const [record] = (await driver.inspect({ lockName: 'taken away at once' })).leases
+    if (record === undefined) throw new Error('there is no lease')
+    await driver.release([record])
+    // Longer than it takes the thread to renew again, and shorter than what is left of the lease by its own clock.
+    blockEventLoop(1_600)
+    expect(lease.held).toBe(false)
+    await lock.close()
+  })
+
+  it('a thread that does not reach the store does not cost the lease while the main thread does', async () => {
+    const driver = await open()
+    const hangs = new URL('../support/hanging-driver.mjs', import.meta.url).href
+    const lock = new DistributedLock({
+      driver: { ...driver, reopen: { module: hangs, name: 'openHanging', args: [] } },
+      heartbeatThread: true,
+    })
+    const renewed = new Promise((resolve) => lock.on('renewed', resolve))
+    const lease = await lock.hold('cut off', { timeoutSeconds: 1 })
+    await renewed
+    expect(lease.held).toBe(true)
+    expect(await lease.release()).toBe(true)
+    await lock.close()
+  })
+
+  it('a lease of the shortest time to live is kept although the thread takes longer than that to start', async () => {
+    const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
+    const renewed = new Promise((resolve) => lock.on('renewed', resolve))
+    const lost = new Promise((_, reject) => lock.on('lost', ({ error }) => reject(error)))
+    const lease = await lock.hold('shortest', { timeoutSeconds: 0.15 })
+    await Promise.race([renewed, lost])
+    await lease.release()
+    await lock.close()
+  })
+
+  it('after a thread has died, another one is started for later leases', async () => {
+    const driver = await open()
+    // The first one that is opened fails; the module counts in a file, because each thread has its own memory.
+    const folder = mkdtempSync(join(tmpdir(), 'holdfast-thread-'))
+    const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
+    const reopen = { module, name: 'openAfterFailing', args: [join(folder, 'failed'), server.port] }
+    const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
+    const failed = new Promise((resolve) => lock.on('heartbeatFailed', resolve))
+    const first = await lock.hold('first', { timeoutSeconds: 5 })
+    await failed
+    await sleep(2_100) // the pause before the next start
+    const second = await lock.hold('second', { timeoutSeconds: 2 })
+    await renewedOnce(second)
+    blockEventLoop(2_500)
+    expect(second.held).toBe(true)
+    expect(await first.release()).toBe(true)
+    await lock.close()
+    rmSync(folder, { recursive: true })
+  })
+
   it('an extension that the thread has not answered settles when the instance is closed', async () => {
     const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
     const lease = await lock.hold('closing', { timeoutSeconds: 5 })
