@@ -1,14 +1,21 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Redis } from 'ioredis'
-import { describe, it } from 'vitest'
+import { createClient } from 'redis'
+import { afterAll, describe, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
+import { type RedisClient, redisDriver } from '../../src/drivers/redis.ts'
 import type { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
 import { startProxy } from '../harness/proxy.ts'
 import { startRedis } from '../harness/servers.ts'
 import { startWorker } from '../harness/worker.ts'
-import { client, driverOn, HOLDER, lockOn, name, patience, shared } from '../support/redis-server.ts'
+import { claim, client, driverOn, HOLDER, lockOn, name, patience, shared } from '../support/redis-server.ts'
+
+const nodeClients: { destroy(): void }[] = []
+afterAll(() => {
+  for (const opened of nodeClients) opened.destroy()
+})
 
 describe.concurrent('redis: waiters', () => {
   it('failure 15: a waiter that was paused does not come back to a lease that has ended', async () => {
@@ -46,6 +53,43 @@ describe.concurrent('redis: waiters', () => {
     const lease = await waiting
     assert.ok(performance.now() - startedMs < 8_000, 'it was found by the slow poll, not by listening again')
     await lease.release()
+    await Promise.all([a.close(), b.close()])
+  })
+
+  for (const [through, open] of [
+    ['ioredis', (port: number) => client(port)],
+    ['node-redis', openNodeRedis],
+  ] as const) {
+    it(`failure 29: a connection that is lost between its two SUBSCRIBEs never counts as listening, through ${through}`, async () => {
+      await using proxy = await startProxy(shared.port)
+      const driver = redisDriver({ client: await open(proxy.port) })
+      const listener = { wake() {}, granted() {}, lost() {}, deaf: assert.fail }
+      const cut = proxy.cutAfterForwarding('holdfast:stolen')
+      await assert.rejects(async () => driver.listen?.(listener), { code: 'STORE_UNAVAILABLE' })
+      await cut
+      const grants: string[] = []
+      await driver.listen?.({ ...listener, granted: (claimId) => grants.push(claimId) })
+      const held = claim()
+      const waits = claim({ lockName: held.lockName, waitMs: 60_000 })
+      await driver.acquire([held, waits])
+      assert.deepEqual(await driver.release([held]), [true])
+      await until(() => grants.includes(waits.claimId), patience('the grant'))
+      await driver.close()
+    })
+  }
+
+  it('failure 29: a waiter whose subscription broke while it was made listens again, and is told of its turn', async () => {
+    await using proxy = await startProxy(shared.port)
+    const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]
+    const lockName = name()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    const cut = proxy.cutAfterForwarding('holdfast:stolen')
+    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await cut
+    // The slow poll comes after 20 s.
+    await untilListening(lockName)
+    await held.release()
+    assert.ok((await waiting).held)
     await Promise.all([a.close(), b.close()])
   })
 
@@ -128,6 +172,14 @@ describe.concurrent('redis: waiters', () => {
     await Promise.all([a.close(), b.close()])
   })
 })
+
+async function openNodeRedis(port: number): Promise<RedisClient> {
+  const opened = createClient({ url: `redis://127.0.0.1:${port}` })
+  opened.on('error', () => {})
+  await opened.connect()
+  nodeClients.push(opened)
+  return opened as unknown as RedisClient
+}
 
 /** The slow poll comes after half a minute, so whoever is served sooner was woken. */
 const patientLock = (): DistributedLock => lockOn(shared.port, { waiterTtlSeconds: 60 })

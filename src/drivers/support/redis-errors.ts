@@ -12,6 +12,9 @@ export function storeErrorFrom(what: string, error: unknown): HoldfastError {
 
 export const closedError = (): ClosedError => new ClosedError('the redis driver is closed')
 
+/** The server's access control lists do not allow it. */
+export const isForbidden = (error: unknown): boolean => error instanceof Error && error.message.includes('NOPERM')
+
 export const isNoScript = (error: unknown): boolean => error instanceof Error && error.message.includes('NOSCRIPT')
 
 const hints: readonly (readonly [RegExp, string])[] = [

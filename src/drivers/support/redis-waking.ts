@@ -1,8 +1,8 @@
 import type { Clock } from '../../core/clock.ts'
 import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.ts'
-import { StoreError } from '../../core/errors.ts'
+import { type HoldfastError, StoreError } from '../../core/errors.ts'
 import type { RedisConnection, RedisNode, Subscriber } from './redis-connection.ts'
-import { inTime, storeErrorFrom } from './redis-errors.ts'
+import { inTime, isForbidden, storeErrorFrom } from './redis-errors.ts'
 import { readMessage, readTheft } from './redis-format.ts'
 import { channelOf, STOLEN_CHANNEL } from './redis-keys.ts'
 
@@ -30,16 +30,17 @@ export class Waking {
   readonly #waiting = new Map<string, Waiting>()
   /** Claims that are being asked for at this moment, and what was told of them meanwhile. */
   readonly #asking = new Map<string, Grant | undefined>()
-  #session: Promise<Session> | undefined
-  #open: Session | undefined
+  /** Being opened, or open. One that has ended is never taken up again. */
+  #session: Session | undefined
   #channel: string | undefined
 
   constructor(parts: WakingParts) {
     this.#parts = parts
   }
 
-  get listening(): boolean {
-    return this.#open !== undefined
+  /** The subscription through which messages come now. */
+  get #hearing(): Session | undefined {
+    return this.#session?.isOpen ? this.#session : undefined
   }
 
   /** Where grants in this slot are told, and whether somebody hears them there: only then does "no receivers" mean that he is gone. */
@@ -47,14 +48,14 @@ export class Waking {
     const { connection, clientId } = this.#parts
     if (connection.cluster) return this.#addressOnCluster(slot)
     this.#channel ??= channelOf(clientId)
-    return { channel: this.#channel, hears: this.#open === undefined ? 0 : 1 }
+    return { channel: this.#channel, hears: this.#hearing === undefined ? 0 : 1 }
   }
 
   async #addressOnCluster(slot: number): Promise<Address> {
     const { clientId, sharded } = this.#parts
     // An unsharded message reaches every node of a Cluster, but is counted only where it was sent.
     if (!(await sharded())) return { channel: channelOf(clientId), hears: 0 }
-    return { channel: channelOf(clientId, slot), hears: this.#open?.slots.has(slot) ? 1 : 0 }
+    return { channel: channelOf(clientId, slot), hears: this.#hearing?.slots.has(slot) ? 1 : 0 }
   }
 
   asks({ claimId, waitMs }: Claim): void {
@@ -84,19 +85,20 @@ export class Waking {
 
   /** Whether a wait in this slot would go unheard although somebody listens. */
   misses(slot: number): boolean {
-    return this.#open?.sharded === true && !this.#open.slots.has(slot)
+    return this.#hearing?.sharded === true && !this.#hearing.slots.has(slot)
   }
 
   async hear(slots: Iterable<number>): Promise<void> {
-    const session = this.#open
+    const session = this.#hearing
     if (session === undefined) return
     await Promise.all([...new Set(slots)].map((slot) => this.#hearSlot(session, slot)))
   }
 
   async listen(listener: DriverListener): Promise<void> {
-    const session = await (this.#session ?? this.#begin())
+    const session = this.#session ?? this.#begin()
+    await session.opened
     // It may have ended while this one waited for it.
-    if (session !== this.#open) throw new StoreError('the subscription ended while it was being made')
+    if (session.ended !== undefined) throw session.ended
     this.#listeners.add(listener)
     await this.hear(session.sharded ? [...this.#waiting.values()].map(({ slot }) => slot) : [])
   }
@@ -107,30 +109,27 @@ export class Waking {
   }
 
   end(): void {
-    const session = this.#session
-    this.#session = undefined
-    this.#open = undefined
     this.#listeners.clear()
-    session?.then(endSession, () => {}) // What could not be opened need not be closed.
+    if (this.#session !== undefined) this.#lost(this.#session, new StoreError('the driver stopped listening'))
   }
 
-  #begin(): Promise<Session> {
-    const session = this.#start()
+  #begin(): Session {
+    const session: Session = {
+      opened: Promise.resolve(),
+      isOpen: false,
+      ended: undefined,
+      sharded: false,
+      slots: new Set(),
+      subscribers: new Map(),
+      all: new Set(),
+    }
     this.#session = session
-    session.then(
-      (open) => {
-        if (this.#session === session) this.#open = open
-      },
-      () => {
-        if (this.#session === session) this.#session = undefined
-      },
-    )
+    session.opened = this.#open(session)
     return session
   }
 
-  async #start(): Promise<Session> {
+  async #open(session: Session): Promise<void> {
     const { connection, clientId, timeoutMs, sharded } = this.#parts
-    const session: Session = { sharded: false, over: false, slots: new Set(), subscribers: new Map(), all: new Set() }
     try {
       session.sharded = connection.cluster && (await sharded())
       if (!session.sharded) {
@@ -138,13 +137,15 @@ export class Waking {
         if (node === undefined) throw new StoreError('redis has no node to subscribe at')
         const subscriber = await this.#subscriberAt(session, node)
         await inTime('subscribe', timeoutMs, () => subscriber.subscribe(channelOf(clientId), false))
-        // Who may not hear of thefts finds out with the next renewal.
-        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(STOLEN_CHANNEL, false)).catch(() => {})
+        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(STOLEN_CHANNEL, false)).catch(unlessForbidden)
       }
-      return session
+      // The connection may have been lost after it was subscribed.
+      if (session.ended !== undefined) throw session.ended
+      session.isOpen = true
     } catch (error) {
-      endSession(session)
-      throw storeErrorFrom('subscribe', error)
+      const cause = storeErrorFrom('subscribe', error)
+      this.#lost(session, cause)
+      throw cause
     }
   }
 
@@ -171,18 +172,24 @@ export class Waking {
         closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause)),
       })
       session.all.add(subscriber)
-      // Nobody waits for it any more.
-      if (session.over) subscriber.end()
+      // The session ended while this connection was being made.
+      if (session.ended !== undefined) subscriber.end()
       return subscriber
     })
     session.subscribers.set(node.id, opening)
     return opening
   }
 
-  #lost(session: Session, cause: Error): void {
-    if (session !== this.#open) return
+  /** Ends a session for good, also one that is still being opened. Those who listened are told. */
+  #lost(session: Session, cause: HoldfastError): void {
+    if (session.ended !== undefined) return
+    session.ended = cause
+    session.isOpen = false
+    for (const subscriber of session.all) subscriber.end()
+    if (this.#session !== session) return
+    this.#session = undefined
     const listeners = [...this.#listeners]
-    this.end()
+    this.#listeners.clear()
     for (const listener of listeners) listener.deaf(cause)
   }
 
@@ -239,16 +246,20 @@ interface Waiting {
 }
 
 interface Session {
+  /** Rejects if it could not be opened. */
+  opened: Promise<void>
+  isOpen: boolean
+  /** Why it has ended. */
+  ended: HoldfastError | undefined
   sharded: boolean
-  over: boolean
   readonly slots: Set<number>
   readonly subscribers: Map<string, Promise<Subscriber>>
   readonly all: Set<Subscriber>
 }
 
-function endSession(session: Session): void {
-  session.over = true
-  for (const subscriber of session.all) subscriber.end()
+/** A user that may not hear of thefts learns of one with the next renewal. Whatever else fails is a broken connection. */
+function unlessForbidden(error: unknown): void {
+  if (!isForbidden(error)) throw error
 }
 
 const FORGET_EVERY = 1_000
