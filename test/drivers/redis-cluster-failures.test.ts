@@ -65,6 +65,30 @@ describe('redis cluster: failures', () => {
     })
   }
 
+  for (const [through, open] of [
+    ['ioredis', openIoredis],
+    ['node-redis', openNodeRedis],
+  ] as const) {
+    it(`failure 53: a waiter whose slot moved listens at the new owner, and is woken by the release, through ${through}`, async () => {
+      const lockName = `listens again ${through}`
+      const slot = slotOf(`lock:${lockName}`)
+      const lockOn = async (): Promise<DistributedLock> =>
+        new DistributedLock({ driver: redisDriver({ client: await open() }), waiterTtlSeconds: 60 })
+      const [a, b] = [await lockOn(), await lockOn()]
+      // The slow poll comes after 20 s: whoever waits for less is woken, or is not served.
+      const { held, waiting } = await heldAndWaitedFor(a, b, lockName, { blockingTimeoutSeconds: 15 })
+      const from = await ownerOf(slot)
+      const to = cluster.nodes.find(({ port }) => port !== from.port) as Server
+      await moveSlot(slot, to)
+      const isHeard = async (): Promise<boolean> =>
+        ((await askRedis(to, 'PUBSUB', 'SHARDCHANNELS')) as string[]).length > 0
+      await until(isHeard, patience('the subscription at the new owner', 10_000))
+      await again(() => held.release())
+      await (await waiting).release()
+      await Promise.all([a.close(), b.close()])
+    })
+  }
+
   it('failure 21: a waiter is served although its slot moved while it waited', async () => {
     const lockName = 'moves under a waiter'
     const [a, b] = [await openLock(3), await openLock(3)]
@@ -119,12 +143,14 @@ describe('redis cluster: failures', () => {
   it('failure 31: when the first waiter’s connections are gone, the release passes it over at once', async () => {
     const [a, b] = [await openLock(60), await openLock(60)]
     const lockName = 'dead waiter'
-    const { held, waiting: next } = await heldAndWaitedFor(a, b, lockName, async () => {
-      // Its process is killed, so nothing is withdrawn: here, its place alone is left.
-      const dead = redisDriver({ client: await openIoredis() })
-      const stop = await dead.listen?.({ wake() {}, granted() {}, lost() {}, deaf() {} })
-      await dead.acquire([{ ...claimOn(lockName), waitMs: 60_000 }])
-      await stop?.()
+    const { held, waiting: next } = await heldAndWaitedFor(a, b, lockName, {
+      async first() {
+        // Its process is killed, so nothing is withdrawn: here, its place alone is left.
+        const dead = redisDriver({ client: await openIoredis() })
+        const stop = await dead.listen?.({ wake() {}, granted() {}, lost() {}, deaf() {} })
+        await dead.acquire([{ ...claimOn(lockName), waitMs: 60_000 }])
+        await stop?.()
+      },
     })
     const releasedMs = performance.now()
     await held.release()
@@ -189,11 +215,14 @@ async function heldAndWaitedFor(
   a: DistributedLock,
   b: DistributedLock,
   lockName: string,
-  first: () => Promise<void> = async () => {},
+  {
+    blockingTimeoutSeconds = 20,
+    first = async () => {},
+  }: { blockingTimeoutSeconds?: number; first?: () => Promise<void> } = {},
 ) {
   const held = await a.hold(lockName, { timeoutSeconds: 60 })
   await first()
-  const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 20 })
+  const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds })
   const owner = await ownerOf(slotOf(`lock:${lockName}`))
   const hears = async (): Promise<boolean> => {
     const texts = (await askRedis(owner, 'HVALS', `holdfast:{lock:${lockName}}:d`)) as string[]
@@ -295,4 +324,4 @@ async function moveSlot(slot: number, to: Server): Promise<void> {
     await askRedis(node, 'CLUSTER', 'SETSLOT', slot, 'NODE', toId as string)
 }
 
-const patience = (what: string) => ({ timeoutMs: 20_000, failure: () => `waited in vain for ${what}` })
+const patience = (what: string, timeoutMs = 20_000) => ({ timeoutMs, failure: () => `waited in vain for ${what}` })

@@ -19,7 +19,7 @@ export interface RedisConnection {
   together?(commands: readonly (readonly string[])[]): Promise<readonly unknown[]>
   /** The masters: one, or one for each shard of a Cluster. */
   nodes(): Promise<readonly RedisNode[]>
-  /** The master that has this slot, as far as the client knows now. */
+  /** The master that has this slot now. A key of the slot is asked for first, because a client learns where a slot went only when it is told that it has moved. */
   nodeOfSlot(slot: number): Promise<RedisNode>
 }
 

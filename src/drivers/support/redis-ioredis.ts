@@ -1,5 +1,6 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './redis-connection.ts'
+import { slotCounter } from './redis-keys.ts'
 
 /** `Redis` of ioredis or iovalkey, as far as it is used here. */
 export interface IoredisClient {
@@ -59,6 +60,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
     command,
     nodes,
     async nodeOfSlot(slot) {
+      await client.call('GET', slotCounter(slot))
       const all = await nodes()
       const address = client.slots[slot]?.[0]
       const node = all.find(({ id }) => id === address) ?? all[0]
@@ -110,16 +112,19 @@ async function openSubscriber(client: IoredisClient, events: SubscriberEvents): 
     end()
     events.closed(cause)
   }
+  const moved = (): void => closed(new Error('the slot moved to another node'))
   let lastError: Error | undefined
   duplicate.on('error', (error: Error) => {
     lastError = error
+    // What versions before 6, and iovalkey, make of the server's word that a slot has moved: an answer that nobody asked for.
+    if (error.message.startsWith('Command queue state error')) moved()
   })
   const gone = (): void => closed(lastError ?? new Error('the subscription’s connection was closed'))
   duplicate.on('close', gone)
   duplicate.on('end', gone)
   duplicate.on('message', (channel: string, text: string) => events.message(channel, text))
   duplicate.on('smessage', (channel: string, text: string) => events.message(channel, text))
-  duplicate.on('sunsubscribe', () => closed(new Error('the slot moved to another node')))
+  duplicate.on('moved', moved)
   await duplicate.connect()
   return {
     async subscribe(channel, sharded) {

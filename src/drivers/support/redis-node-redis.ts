@@ -1,5 +1,5 @@
 import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './redis-connection.ts'
-import { routingKey } from './redis-keys.ts'
+import { routingKey, slotCounter } from './redis-keys.ts'
 
 /** `createClient` of redis (node-redis), as far as it is used here. */
 export interface NodeRedisClient {
@@ -75,11 +75,13 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
   }
   const nodeOfMaster = (master: NodeRedisMaster): RedisNode =>
     nodeOf(master.address, async () => (await client.nodeClient(master)) as NodeRedisClient)
+  const command = (key: string, args: readonly string[]) => client.sendCommand(routingKey(key), false, [...args])
   return {
     cluster: true,
-    command: (key, args) => client.sendCommand(routingKey(key), false, [...args]),
+    command,
     nodes: async () => client.masters.map(nodeOfMaster),
     async nodeOfSlot(slot) {
+      await command(slotCounter(slot), ['GET', slotCounter(slot)])
       const master = client.slots[slot]?.master ?? client.masters[0]
       if (master === undefined) throw new Error('the Cluster client knows of no master')
       return nodeOfMaster(master)
