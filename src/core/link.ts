@@ -170,7 +170,7 @@ export class Link {
 
   /** A call with a list: whatever is no answer to one of its entries means that it is not known. */
   #list<Answer>(
-    what: string,
+    what: keyof typeof isAnswerTo,
     requests: readonly unknown[],
     call: () => Promise<readonly (Answer | Error)[]>,
     late?: (answers: readonly (Answer | Error)[]) => void,
@@ -181,16 +181,22 @@ export class Link {
     return this.#calls.run(what, call, lateList).then((answers) => this.#checked(what, requests, answers))
   }
 
-  #checked<Answer>(what: string, requests: readonly unknown[], answers: unknown): readonly (Answer | Error)[] {
+  #checked<Answer>(
+    what: keyof typeof isAnswerTo,
+    requests: readonly unknown[],
+    answers: unknown,
+  ): readonly (Answer | Error)[] {
     if (!Array.isArray(answers) || answers.length !== requests.length) {
       const told = Array.isArray(answers) ? `${answers.length} answers` : 'no list'
       throw new StoreError(`the ${this.driver.name} driver gave ${told} to ${requests.length} requests to ${what}`)
     }
-    const isAnswer = (answer: unknown): boolean => answer !== undefined && answer !== null && !(answer instanceof Error)
+    const isAnswer = isAnswerTo[what]
     if (answers.every(isAnswer)) return answers
-    return answers.map((answer: Answer | Error | undefined | null) => {
+    return answers.map((answer: Answer | Error) => {
       if (answer instanceof Error) return this.#calls.asStoreError(what, answer)
-      return answer ?? new StoreError(`the ${this.driver.name} driver gave no answer to a request to ${what}`)
+      if (isAnswer(answer)) return answer
+      const text = JSON.stringify(answer)?.slice(0, 200)
+      return new StoreError(`the ${this.driver.name} driver answered a request to ${what} with ${text}`)
     })
   }
 
@@ -212,6 +218,14 @@ export class Link {
       this.#options.clock.setTimer(resolve, ms, true)
     })
   }
+}
+
+/** What a driver may answer. Anything else means that nothing is known: a word that is not understood must not be taken for a yes or a no. */
+const isAnswerTo = {
+  acquire: (answer: unknown): boolean => typeof (answer as AcquireAnswer | undefined)?.granted === 'boolean',
+  renew: (answer: unknown): boolean => answer === 'renewed' || answer === 'held' || answer === 'lost',
+  release: (answer: unknown): boolean => typeof answer === 'boolean',
+  consume: (answer: unknown): boolean => typeof (answer as RateAnswer | undefined)?.allowed === 'boolean',
 }
 
 /** One link for each driver, however many instances use it with the same settings: what they ask for in one turn goes in one list. */

@@ -20,6 +20,8 @@ const oddAnswers: [string, unknown][] = [
   ['too few', []],
   ['no list', undefined],
   ['an empty entry', [undefined]],
+  ['a word that is none of its answers', ['yes']],
+  ['an object that is none of its answers', [{}]],
 ]
 
 describe.each(oddAnswers)('a driver that answers once with %s', (_, answer) => {

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { InvalidArgumentError } from '../../../core/errors.ts'
 import {
   acquireOne,
   assertUntouched,
@@ -14,6 +15,14 @@ import {
 import { withClientClockAhead } from '../client-clock.ts'
 import type { Group } from '../runner.ts'
 import { atLeast, LONG_MS, monotonicMs, outlast, SHORT_MS, sleep } from '../timing.ts'
+
+/** Above a minute, and above what a timer of 2^31 ms or a 32-bit number of milliseconds can hold. */
+const LONG_TTLS = [
+  ['an hour', 3_600_000],
+  ['40 days', 40 * 86_400_000],
+] as const
+/** How long a test may stand still between two of its steps. */
+const STALLED_MS = 60_000
 
 /** The store ends a lease when its time to live is over by the store's own clock. */
 export const expiry: Group = (test) => {
@@ -41,6 +50,28 @@ export const expiry: Group = (test) => {
     assert.ok(expiresAtMs !== undefined)
     assert.ok(Math.abs(expiresAtMs - acquiredAtMs - LONG_MS) <= 5, `${expiresAtMs - acquiredAtMs} ms`)
   })
+
+  for (const [what, ttlMs] of LONG_TTLS) {
+    test(`a lease of ${what} is kept for ${what}, granted or renewed, or refused by the driver's own bound`, async (scene) => {
+      const [a, b] = [await scene.driver(), await scene.driver()]
+      const claim = scene.claim({ ttlMs })
+      const [answer] = await a.acquire([claim])
+      if (answer instanceof InvalidArgumentError) return
+      const { fencingToken } = await mustGrant(a, claim)
+      await mustRefuse(b, scene.claim())
+      const endsIn = async (): Promise<number> => {
+        const { acquiredAtMs, expiresAtMs = 0 } = await leaseOn(b, scene.lockName)
+        return expiresAtMs - acquiredAtMs
+      }
+      const granted = await endsIn()
+      assert.ok(granted >= ttlMs - 5 && granted < ttlMs + STALLED_MS, `${granted} ms`)
+      assert.equal(await renewOne(a, claim, fencingToken, LONG_MS), 'renewed')
+      assert.equal(await renewOne(a, claim, fencingToken, ttlMs), 'renewed')
+      await mustRefuse(b, scene.claim())
+      const renewed = await endsIn()
+      assert.ok(renewed >= ttlMs - 5 && renewed < ttlMs + STALLED_MS, `${renewed} ms`)
+    })
+  }
 
   test('rule 1, failure 6: a client whose clock is 11 s ahead ends nobody’s lease', ['ownClock'], async (scene) => {
     const [a, b] = [await scene.driver(), await scene.driver()]

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import type { Driver, InspectPage, InspectQuery } from '../../../core/driver.ts'
-import { leaseOn, mustGrant, mustRefuse, waitersOn } from '../asking.ts'
+import { leaseOn, mustGrant, mustRefuse, unwrap, waitersOn } from '../asking.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS } from '../timing.ts'
 
@@ -42,6 +42,18 @@ export const inspection: Group = (test) => {
     assert.deepEqual(
       since,
       since.toSorted((x, y) => x - y),
+    )
+  })
+
+  test('every one of 150 waiters is shown, in order', ['queue'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    await mustGrant(a, scene.claim())
+    const claims = Array.from({ length: 150 }, () => scene.claim({ waitMs: LONG_MS }))
+    for (const answer of await a.acquire(claims)) assert.equal(unwrap(answer).granted, false)
+    const shown = (await pagesOf(b, { lockName: scene.lockName })).flatMap(({ waiters }) => waiters)
+    assert.deepEqual(
+      shown.map(({ claimId }) => claimId),
+      claims.map(({ claimId }) => claimId),
     )
   })
 

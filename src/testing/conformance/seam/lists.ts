@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import type { AcquireAnswer, Claim } from '../../../core/driver.ts'
+import { MAX_LIST } from '../../../core/limits.ts'
 import { leasesOn, mustGrant, refOf, unwrap } from '../asking.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS } from '../timing.ts'
@@ -73,9 +74,9 @@ export const lists: Group = (test) => {
     assert.deepEqual(answers, ['lost', renewed, renewed])
   })
 
-  test('a list of 200 names is granted, renewed and released as one', async (scene) => {
+  test('a list of 1,000 names, the most that the core sends, is granted, renewed and released', async (scene) => {
     const driver = await scene.driver()
-    const claims = Array.from({ length: 200 }, (_, index) => scene.claim({ lockName: scene.name(`${index}`) }))
+    const claims = Array.from({ length: MAX_LIST }, (_, index) => scene.claim({ lockName: scene.name(`${index}`) }))
     const grants = await grantAll(driver.acquire(claims))
     const refs = claims.map((claim, index) => refOf(claim, grants[index] as number))
     const answers = await driver.renew(refs.map((ref) => ({ ...ref, ttlMs: LONG_MS })))

@@ -209,6 +209,19 @@ export const rate: Group = (test) => {
     assert.ok(isJustBelow(second, HOURLY.periodMs), `${second}`)
   })
 
+  for (const burst of [150, 999]) {
+    test(`a burst of ${burst} is so many units, not one more or less, by ones and at once`, async (scene) => {
+      const driver = await scene.driver()
+      assert.ok(driver.consume)
+      const limit = { ...HOURLY, burst }
+      const ones = await driver.consume(Array.from({ length: burst + 1 }, () => requestOn(scene.lockName, limit)))
+      assert.equal(ones.filter((answer) => unwrap(answer).allowed).length, burst)
+      const atOnce = scene.name('at once')
+      assert.equal((await consumeOne(driver, requestOn(atOnce, limit, burst))).allowed, true)
+      assert.equal((await consumeOne(driver, requestOn(atOnce, limit))).allowed, false)
+    })
+  }
+
   test('processes that consume at once get no more than there is, and no less', async (scene) => {
     const drivers = await Promise.all([scene.driver(), scene.driver(), scene.driver()])
     const request = requestOn(scene.lockName, { ...HOURLY, burst: 10 })

@@ -33,6 +33,20 @@ export const sharing: Group = (test) => {
     await mustGrant(a, scene.claim())
   })
 
+  for (const permits of [256, 65_536]) {
+    test(`${permits} permits are counted as so many`, ['limit'], async (scene) => {
+      const [a, b] = [await scene.driver(), await scene.driver()]
+      const limit = 3 * permits - 1
+      const first = scene.claim({ mode: 'shared', limit, permits })
+      const { fencingToken } = await mustGrant(a, first)
+      await mustGrant(b, scene.claim({ mode: 'shared', limit, permits }))
+      await mustRefuse(a, scene.claim({ mode: 'shared', limit, permits }))
+      await mustRefuse(a, scene.claim({ mode: 'shared', limit: 2 * permits }))
+      await releaseOne(a, first, fencingToken)
+      await mustGrant(a, scene.claim({ mode: 'shared', limit, permits }))
+    })
+  }
+
   test('rule 7: releasing one shared lease leaves the others', async (scene) => {
     const driver = await scene.driver()
     const [first, second] = [scene.claim({ mode: 'shared' }), scene.claim({ mode: 'shared' })]

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import type { Driver } from '../../../core/driver.ts'
 import { leaseOn, mustGrant, releaseOne, renewOne, untilGranted } from '../asking.ts'
 import type { Group } from '../runner.ts'
-import { LONG_MS, SHORT_MS } from '../timing.ts'
+import { LONG_MS, outlast, SHORT_MS } from '../timing.ts'
 
 /** Rule 8: tokens rise strictly for a lock name, atomically with the grant. */
 export const tokens: Group = (test) => {
@@ -41,6 +41,15 @@ export const tokens: Group = (test) => {
     await releaseOne(a, claim)
     const next = await mustGrant(b, scene.claim())
     assert.ok(next.fencingToken > unseen.fencingToken)
+  })
+
+  test('rule 8: a token is higher after a name was idle for a second', async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const claim = scene.claim()
+    const { fencingToken } = await mustGrant(a, claim)
+    await releaseOne(a, claim, fencingToken)
+    await outlast(1_100) // so that whatever is kept of an idle name is gone
+    assert.ok((await mustGrant(b, scene.claim())).fencingToken > fencingToken)
   })
 
   test('a renewal leaves the token as it is', async (scene) => {

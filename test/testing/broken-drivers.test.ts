@@ -1,0 +1,138 @@
+import { describe, expect, it } from 'vitest'
+import type { Claim, Driver, RateRequest, Renewal } from '../../src/core/driver.ts'
+import { capabilities, createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
+import { type ConformanceStore, driverConformance, type TestRunner } from '../../src/testing/index.ts'
+
+/** Each of these passed the whole suite once. The case that is named beside it catches it now. */
+const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (driver: Driver) => Driver])[] = [
+  [
+    'keeps a lease of an hour for a minute',
+    'a lease of an hour is kept for an hour',
+    (driver) => withTtl(driver, (ttlMs) => Math.min(ttlMs, 60_000)),
+  ],
+  [
+    'ends a lease at once whose time to live is above 2^31 ms',
+    'a lease of 40 days is kept for 40 days',
+    (driver) => withTtl(driver, (ttlMs) => (ttlMs > 2 ** 31 ? 1 : ttlMs)),
+  ],
+  [
+    'fails for lists of more than 250 entries',
+    'a list of 1,000 names',
+    (driver) => ({
+      ...driver,
+      async acquire(claims) {
+        if (claims.length > 250) throw new Error('too many')
+        return driver.acquire(claims)
+      },
+    }),
+  ],
+  [
+    'counts permits in a byte',
+    '256 permits are counted as so many',
+    (driver) => ({
+      ...driver,
+      acquire: (claims) => driver.acquire(claims.map((claim) => ({ ...claim, permits: claim.permits % 256 }))),
+    }),
+  ],
+  ['begins its tokens anew after a second of idleness', 'after a name was idle for a second', withForgetfulTokens],
+  [
+    'lists the first 50 waiters only',
+    'every one of 150 waiters is shown',
+    (driver) => ({
+      ...driver,
+      async inspect(query) {
+        const page = await driver.inspect(query)
+        return { ...page, waiters: page.waiters.slice(0, 50) }
+      },
+    }),
+  ],
+  [
+    'allows one unit too many in bursts above 100',
+    'a burst of 150 is so many units',
+    (driver) => ({
+      ...driver,
+      consume: async (requests) =>
+        (await driver.consume?.(requests.map((request) => (isLarge(request) ? oneMore(request) : request)))) ?? [],
+    }),
+  ],
+]
+
+describe('the conformance suite', () => {
+  it.each(brokenDrivers)('catches a driver that %s', async (_, caughtBy, make) => {
+    const cases = casesOf(make).filter(({ title }) => title.includes(caughtBy))
+    expect(cases.length).toBeGreaterThan(0)
+    const results = await Promise.allSettled(cases.map(({ run }) => run()))
+    expect(results.map(({ status }) => status)).toContain('rejected')
+  })
+
+  it.each(brokenDrivers)('finds nothing wrong where a driver does not: %s', async (_, caughtBy) => {
+    for (const { title, run } of casesOf((driver) => driver)) if (title.includes(caughtBy)) await run()
+  })
+})
+
+interface Case {
+  readonly title: string
+  run(): Promise<void>
+}
+
+/** The suite's cases, registered but not run. */
+function casesOf(make: (driver: Driver) => Driver): Case[] {
+  const cases: Case[] = []
+  let opening = Promise.resolve()
+  const register = (title: string, body: () => Promise<void>): void => {
+    cases.push({ title, run: () => opening.then(body) })
+  }
+  const runner: TestRunner = {
+    describe: (_, body) => body(),
+    it: Object.assign(register, { skip: () => undefined }),
+    beforeAll(body) {
+      opening = body()
+    },
+    afterAll: () => undefined,
+  }
+  const open = async (): Promise<ConformanceStore> => {
+    const store = createMemoryStore()
+    return { driver: async () => make(memoryDriver({ store })), close: async () => {} }
+  }
+  driverConformance({ runner, name: 'broken', capabilities, open })
+  return cases
+}
+
+function withTtl(driver: Driver, change: (ttlMs: number) => number): Driver {
+  const changed = <Request extends Claim | Renewal>(requests: readonly Request[]): Request[] =>
+    requests.map((request) => ({ ...request, ttlMs: change(request.ttlMs) }))
+  return {
+    ...driver,
+    acquire: (claims) => driver.acquire(changed(claims)),
+    renew: (renewals) => driver.renew(changed(renewals)),
+  }
+}
+
+/** Tokens that count from 1 for each name, and from 1 again when it was idle. */
+function withForgetfulTokens(driver: Driver): Driver {
+  return {
+    ...driver,
+    async acquire(claims) {
+      const answers = await driver.acquire(claims)
+      return answers.map((answer, index) => {
+        if (answer instanceof Error || !answer.granted) return answer
+        const lockName = (claims[index] as Claim).lockName
+        const last = lastTokens.get(lockName)
+        const count = last === undefined || performance.now() - last.atMs > 1_000 ? 1 : last.count + 1
+        lastTokens.set(lockName, { count, atMs: performance.now() })
+        return { ...answer, fencingToken: count }
+      })
+    },
+    // By the claim alone, since the tokens are not the store's.
+    release: (leases) => driver.release(leases.map(({ lockName, claimId }) => ({ lockName, claimId }))),
+  }
+}
+
+const lastTokens = new Map<string, { readonly count: number; readonly atMs: number }>()
+
+const isLarge = ({ limits }: RateRequest): boolean => limits.some(({ burst }) => burst > 100)
+
+const oneMore = (request: RateRequest): RateRequest => ({
+  ...request,
+  limits: request.limits.map((limit) => ({ ...limit, burst: limit.burst + 1 })),
+})
