@@ -1,0 +1,119 @@
+import type { LeaseHistory } from './history.ts'
+
+/** A time in which a server was lost with what it had not replicated yet. */
+export interface Loss {
+  fromMs: number
+  toMs: number
+}
+
+export interface Overlap {
+  /** The one that was known first. */
+  first: LeaseHistory
+  second: LeaseHistory
+  /** For how long both believed that they hold the lock. */
+  forMs: number
+}
+
+export interface FallingToken {
+  /** The grant with the largest token that was known before. */
+  before: LeaseHistory
+  /** The grant that came later, with a token that is not larger. */
+  after: LeaseHistory
+}
+
+export interface Verdict {
+  overlaps: Overlap[]
+  /** Overlaps that a loss explains: the first lease may not have been replicated. */
+  excused: Overlap[]
+  falling: FallingToken[]
+}
+
+/**
+ * Judges the leases of a run. Leases of different names have nothing to do with each other.
+ *
+ * A holder's interval begins when it knew of the grant, and ends when it last saw `held === true`. Two intervals of one
+ * name that overlap are two holders. There is no tolerance: a lease is over for its holder before it is over in the store.
+ *
+ * A grant has a larger token than every other that was known before this one was asked for, and than every other whose
+ * interval had ended before this one's began. The second is not judged across a loss: an answer that was under way when
+ * its server was lost may arrive after the successor's grants, and its smaller token is what tells it from them.
+ */
+export function check(leases: readonly LeaseHistory[], losses: readonly Loss[] = []): Verdict {
+  const verdict: Verdict = { overlaps: [], excused: [], falling: [] }
+  const byName = new Map<string, LeaseHistory[]>()
+  for (const lease of leases) {
+    const sameName = byName.get(lease.name)
+    if (sameName === undefined) byName.set(lease.name, [lease])
+    else sameName.push(lease)
+  }
+  for (const sameName of byName.values()) {
+    for (const overlap of overlapsOf(sameName)) {
+      verdict[isExcused(overlap, losses) ? 'excused' : 'overlaps'].push(overlap)
+    }
+    verdict.falling.push(...fallingOf(sameName, losses))
+  }
+  return verdict
+}
+
+function overlapsOf(leases: readonly LeaseHistory[]): Overlap[] {
+  const overlaps: Overlap[] = []
+  let holders: LeaseHistory[] = []
+  for (const second of [...leases].sort((a, b) => a.knownAt - b.knownAt)) {
+    const until = second.heldUntil ?? Number.NEGATIVE_INFINITY
+    if (until <= second.knownAt) continue
+    holders = holders.filter(({ heldUntil = 0 }) => heldUntil > second.knownAt)
+    for (const first of holders) {
+      overlaps.push({ first, second, forMs: Math.min(first.heldUntil ?? 0, until) - second.knownAt })
+    }
+    holders.push(second)
+  }
+  return overlaps
+}
+
+/** A lease that a replica has confirmed outlives the loss of the server. */
+function isExcused({ first, second }: { first: LeaseHistory; second: LeaseHistory }, losses: readonly Loss[]): boolean {
+  if (first.confirmed) return false
+  return losses.some(({ fromMs, toMs }) => first.askedAt <= toMs && second.knownAt >= fromMs)
+}
+
+function fallingOf(leases: readonly LeaseHistory[], losses: readonly Loss[]): FallingToken[] {
+  const found = new Map<LeaseHistory, LeaseHistory>()
+  const knownBefore = largestToken(leases, ({ knownAt }) => knownAt)
+  for (const after of [...leases].sort((a, b) => a.askedAt - b.askedAt)) {
+    const before = knownBefore(after.askedAt)
+    if (before !== undefined && !(after.token > before.token)) found.set(after, before)
+  }
+  const endedBefore = largestToken(leases, ({ knownAt, heldUntil = knownAt }) => heldUntil)
+  for (const after of [...leases].sort((a, b) => a.knownAt - b.knownAt)) {
+    // One that was over before its holder could look proves nothing by arriving late.
+    if (after.heldUntil === undefined) continue
+    const before = endedBefore(after.knownAt)
+    if (before === undefined || after.token > before.token) continue
+    if (!isExcused({ first: after, second: before }, losses)) found.set(after, before)
+  }
+  // Two grants whose order is not known must differ all the same.
+  const byToken = new Map<number, LeaseHistory>()
+  for (const after of leases) {
+    const before = byToken.get(after.token)
+    if (before !== undefined && !found.has(after) && found.get(before) !== after) found.set(after, before)
+    byToken.set(after.token, after)
+  }
+  return [...found].map(([after, before]) => ({ before, after }))
+}
+
+/** The lease with the largest token of all whose moment was before a given one. To be asked in rising order. */
+function largestToken(
+  leases: readonly LeaseHistory[],
+  momentOf: (lease: LeaseHistory) => number,
+): (beforeMs: number) => LeaseHistory | undefined {
+  const inOrder = [...leases].sort((a, b) => momentOf(a) - momentOf(b))
+  let largest: LeaseHistory | undefined
+  let at = 0
+  return (beforeMs) => {
+    for (let next = inOrder[at]; next !== undefined && momentOf(next) < beforeMs; next = inOrder[at]) {
+      if (largest === undefined || next.token > largest.token) largest = next
+      at += 1
+    }
+    return largest
+  }
+}

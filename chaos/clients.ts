@@ -1,0 +1,146 @@
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { type ShiftedClock, shiftedClock } from '../test/harness/clock-shim.ts'
+import { type Folder, makeFolder } from '../test/harness/folders.ts'
+import { startWorker, type Worker } from '../test/harness/worker.ts'
+import { type ClientHistory, readHistory } from './history.ts'
+import type { LoadMeter } from './load.ts'
+import type { ClientSettings } from './worker.ts'
+
+export interface ClientPlan {
+  settings: Omit<ClientSettings, 'dist' | 'file' | 'ports' | 'seed'>
+  /** How far its wall clock is ahead. */
+  clockAheadMs: number
+}
+
+export interface ClientsOptions {
+  clients: readonly ClientPlan[]
+  dist: string
+  seed: string
+  portsOf(client: number): number[]
+  meter: LoadMeter
+}
+
+/** How long a client process may take to end its tasks, after everything was healed. */
+const STOP_TIMEOUT_MS = 60_000
+
+/** The client processes of an episode. One that was killed is followed by another, with a history of its own. */
+export class Clients implements AsyncDisposable {
+  readonly #options: ClientsOptions
+  readonly #folder: Folder
+  readonly #clocks: readonly (ShiftedClock | undefined)[]
+  readonly #workers: (Worker | undefined)[] = []
+  /** Those that a fault has in its hands. */
+  readonly #busy = new Set<number>()
+  readonly #files: { client: string; file: string }[] = []
+  readonly #problems: string[] = []
+
+  private constructor(options: ClientsOptions, folder: Folder, clocks: readonly (ShiftedClock | undefined)[]) {
+    this.#options = options
+    this.#folder = folder
+    this.#clocks = clocks
+  }
+
+  static async start(options: ClientsOptions): Promise<Clients> {
+    const clocks = await Promise.all(
+      options.clients.map(async ({ clockAheadMs }) => {
+        if (clockAheadMs === 0) return undefined
+        const clock = await shiftedClock()
+        clock.shift(clockAheadMs)
+        return clock
+      }),
+    )
+    const clients = new Clients(options, makeFolder('chaos'), clocks)
+    try {
+      await Promise.all(options.clients.map((_, client) => clients.#start(client)))
+    } catch (error) {
+      await clients[Symbol.asyncDispose]()
+      throw error
+    }
+    return clients
+  }
+
+  /** Stops a process where it is, and lets it go on after `work`. False if it is under another fault. */
+  async pause(client: number, work: () => Promise<void>): Promise<boolean> {
+    return this.#with(client, async (worker) => {
+      await worker.pause()
+      await work()
+      worker.resume()
+    })
+  }
+
+  /** SIGKILL, and a new process after `work`. */
+  async kill(client: number, work: () => Promise<void>): Promise<boolean> {
+    return this.#with(client, async (worker) => {
+      this.#workers[client] = undefined
+      this.#options.meter.add('clients', worker.pid)
+      await worker.kill()
+      await work()
+      await this.#start(client)
+    })
+  }
+
+  async block(client: number, forMs: number): Promise<boolean> {
+    return this.#with(client, async (worker) => {
+      await worker.call('block', forMs)
+    })
+  }
+
+  /** Ends all tasks, and reads what all processes have seen. */
+  async stop(): Promise<{ histories: ClientHistory[]; problems: string[] }> {
+    await Promise.all(
+      this.#workers.map(async (worker, client) => {
+        try {
+          await worker?.call('stop')
+        } catch (error) {
+          this.#problems.push(`client ${client} did not stop: ${(error as Error).message}`)
+        }
+        if (worker !== undefined) this.#options.meter.add('clients', worker.pid)
+        this.#workers[client] = undefined
+        await worker?.kill()
+      }),
+    )
+    const histories = this.#files.map(({ client, file }) => readHistory(file, client))
+    return { histories, problems: this.#problems }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all(this.#workers.map((worker) => worker?.kill()))
+    for (const clock of this.#clocks) clock?.[Symbol.dispose]()
+    this.#folder.remove()
+  }
+
+  async #start(client: number): Promise<void> {
+    const { clients, dist, seed, portsOf } = this.#options
+    const plan = clients[client]
+    if (plan === undefined) throw new RangeError(`there is no client ${client}`)
+    const name = `${client}-${this.#files.filter((each) => each.client.startsWith(`${client}-`)).length + 1}`
+    const file = join(this.#folder.path, name)
+    const worker = await startWorker(
+      { module: fileURLToPath(new URL('./worker.js', import.meta.url)) },
+      { env: this.#clocks[client]?.env ?? {}, callTimeoutMs: STOP_TIMEOUT_MS },
+    )
+    this.#files.push({ client: name, file })
+    this.#workers[client] = worker
+    worker.exited.then(({ code, signal }) => {
+      if (this.#workers[client] !== worker) return
+      const how = signal ?? `exit code ${code}`
+      this.#problems.push(`client ${client} ended by itself (${how}); it printed:\n${worker.stderr.slice(-4_000)}`)
+      this.#workers[client] = undefined
+    })
+    const settings: ClientSettings = { ...plan.settings, dist, file, ports: portsOf(client), seed: `${seed}/${name}` }
+    await worker.call('start', settings)
+  }
+
+  async #with(client: number, work: (worker: Worker) => Promise<void>): Promise<boolean> {
+    const worker = this.#workers[client]
+    if (worker === undefined || this.#busy.has(client)) return false
+    this.#busy.add(client)
+    try {
+      await work(worker)
+      return true
+    } finally {
+      this.#busy.delete(client)
+    }
+  }
+}

@@ -1,0 +1,161 @@
+import { check, type Verdict } from './check.ts'
+import { Clients } from './clients.ts'
+import { Draw } from './draw.ts'
+import { type LeaseHistory, nowMs } from './history.ts'
+import type { LoadMeter } from './load.ts'
+import { chosen, drawFaults, type Fault } from './plan.ts'
+import { pause, type Scenario, type Setting, type SettingOptions, type Stage } from './stage.ts'
+
+export interface EpisodeOptions extends SettingOptions {
+  scenario: Scenario
+  /** Everything that is drawn in this episode comes from it. */
+  seed: string
+  seconds: number
+  faultEveryMs: number
+  faults: readonly string[] | undefined
+  isLossy: boolean
+  dist: string
+  meter: LoadMeter
+}
+
+/** A fault that was done, and when. */
+export interface DoneFault {
+  fault: Fault
+  fromMs: number
+  toMs: number
+}
+
+export interface Episode {
+  seed: string
+  seconds: number
+  setting: Setting
+  serverVersion: string
+  leases: LeaseHistory[]
+  verdict: Verdict
+  resurrected: string[]
+  claims: number
+  refused: number
+  errors: Record<string, number>
+  unexpected: string[]
+  /** What makes this episode worthless or incomplete: a client that crashed or hung, a fault that the harness could not do. */
+  problems: string[]
+  done: DoneFault[]
+  skipped: Record<string, number>
+}
+
+/** What happens in an episode, all of it: the same for the same seed. */
+export function planEpisode(options: Omit<EpisodeOptions, 'dist' | 'meter'>): { setting: Setting; faults: Fault[] } {
+  const { scenario, seed, seconds, faultEveryMs, faults, isLossy } = options
+  const setting = scenario.drawSetting(new Draw(`${seed}/setting`), options)
+  const recipes = chosen(scenario.recipes(setting, { isLossy }), faults)
+  const pace = { forMs: seconds * 1_000, everyMs: faultEveryMs }
+  return { setting, faults: drawFaults(new Draw(`${seed}/faults`), recipes, pace) }
+}
+
+/** Fresh servers, fresh clients, faults for so long; then everything is healed, ended and judged. */
+export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
+  const { scenario, seed, seconds, dist, meter } = options
+  const { setting, faults } = planEpisode(options)
+  await using stage = await scenario.open(setting, meter)
+  const portsOf = (client: number): number[] => stage.links.portsOf(client)
+  await using clients = await Clients.start({ clients: setting.clients, dist, seed, portsOf, meter })
+  const startedMs = nowMs()
+  const hurt = await hurtAll({ stage, clients, faults, endMs: startedMs + seconds * 1_000 })
+  const ranSeconds = (nowMs() - startedMs) / 1_000
+  const { histories, problems } = await clients.stop()
+
+  const leases = histories.flatMap((history) => history.leases)
+  const errors: Record<string, number> = {}
+  for (const history of histories) {
+    for (const [code, count] of Object.entries(history.errors)) errors[code] = (errors[code] ?? 0) + count
+  }
+  return {
+    seed,
+    seconds: ranSeconds,
+    setting,
+    serverVersion: await stage.version(),
+    leases,
+    verdict: check(leases, stage.losses),
+    resurrected: histories.flatMap((history) => history.resurrected),
+    claims: sum(histories.map((history) => history.claims)),
+    refused: sum(histories.map((history) => history.refused)),
+    errors,
+    unexpected: [...new Set(histories.flatMap((history) => history.unexpected))],
+    problems: [...problems, ...hurt.problems],
+    done: hurt.done,
+    skipped: hurt.skipped,
+  }
+}
+
+interface Hurting {
+  stage: Stage
+  clients: Clients
+  faults: readonly Fault[]
+  endMs: number
+}
+
+async function hurtAll({
+  stage,
+  clients,
+  faults,
+  endMs,
+}: Hurting): Promise<Pick<Episode, 'done' | 'skipped' | 'problems'>> {
+  const over = new AbortController()
+  const startMs = nowMs()
+  const done: DoneFault[] = []
+  const skipped: Record<string, number> = {}
+  const problems: string[] = []
+  const start = async (fault: Fault): Promise<void> => {
+    const fromMs = nowMs()
+    try {
+      if (await applyFault({ stage, clients, fault, signal: over.signal })) done.push({ fault, fromMs, toMs: nowMs() })
+      else skipped[fault.kind] = (skipped[fault.kind] ?? 0) + 1
+    } catch (error) {
+      problems.push(`the fault ${JSON.stringify(fault)} failed: ${error instanceof Error ? error.stack : error}`)
+    }
+  }
+  const running: Promise<void>[] = []
+  for (const fault of faults) {
+    await pause(startMs + fault.atMs - nowMs(), over.signal)
+    running.push(start(fault))
+  }
+  await pause(endMs - nowMs(), over.signal)
+  // Every fault that is under way ends now, and heals what it has hurt.
+  over.abort()
+  await Promise.all(running)
+  return { done: done.sort((a, b) => a.fromMs - b.fromMs), skipped, problems }
+}
+
+interface Applying {
+  stage: Stage
+  clients: Clients
+  fault: Fault
+  signal: AbortSignal
+}
+
+async function applyFault({ stage, clients, fault, signal }: Applying): Promise<boolean> {
+  const { links } = stage
+  switch (fault.kind) {
+    case 'late':
+    case 'held':
+    case 'silent': {
+      const end = links.begin(fault.ways, fault)
+      await pause(fault.forMs, signal)
+      end()
+      return true
+    }
+    case 'cut':
+      links.cut(fault.ways)
+      return true
+    case 'process-paused':
+      return clients.pause(fault.client, () => pause(fault.forMs, signal))
+    case 'process-killed':
+      return clients.kill(fault.client, () => pause(fault.downMs, signal))
+    case 'loop-blocked':
+      return clients.block(fault.client, fault.forMs)
+    default:
+      return stage.apply(fault, signal)
+  }
+}
+
+const sum = (numbers: readonly number[]): number => numbers.reduce((total, each) => total + each, 0)

@@ -1,0 +1,158 @@
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join, resolve } from 'node:path'
+import { parseArgs } from 'node:util'
+import { type Episode, planEpisode, runEpisode } from './episode.ts'
+import { LoadMeter } from './load.ts'
+import { exitCodeOf, type Report, Tally, tableOf } from './report.ts'
+import { redisFailover } from './scenarios/redis-failover.ts'
+import { redlock } from './scenarios/redlock.ts'
+import type { Scenario } from './stage.ts'
+
+const SCENARIOS: Readonly<Record<string, Scenario>> = { redlock, 'redis-failover': redisFailover }
+
+const USAGE = `node chaos/run.mjs --scenario redlock|redis-failover [options]
+
+  --minutes N, --seconds N   how long under faults (default: 60 seconds)
+  --seed TEXT                what everything is drawn from (default: the time)
+  --episode N                only this episode of the seed
+  --episode-seconds N        fresh servers and clients after so long (default: 60)
+  --dist PATH                the built package under test (default: dist of this repository)
+  --faults a,b,c             only these kinds
+  --fault-every MS           a fault begins so often on average (default: 1200)
+  --clients N                client processes (default: 5)
+  --tasks N                  tasks in each of them (default: 4)
+  --names N                  lock names they contend for (default: 4)
+  --longest-ttl SECONDS      of a lease (default: 8; redlock draws 3 or 8)
+  --lossy                    redis-failover: also kill masters that have not replicated
+  --plan                     print what would be drawn, and do nothing
+  --out FOLDER               where the report goes (default: .cache/chaos/SCENARIO-SEED)
+`
+
+/** Returns the exit code. `root` is the folder of the repository. */
+export async function main(args: string[], root: string): Promise<number> {
+  let options: Options
+  try {
+    options = readOptions(args, root)
+  } catch (error) {
+    process.stderr.write(`${(error as Error).message}\n\n${USAGE}`)
+    return 2
+  }
+  const { scenario, seed, dist, out, episodes, meter } = options
+  const planned = episodes.map(({ number, seconds }) => ({ ...options, seconds, seed: `${seed}/${number}` }))
+  if (options.isPlan) {
+    for (const each of planned) process.stdout.write(`${JSON.stringify({ seed: each.seed, ...planEpisode(each) })}\n`)
+    return 0
+  }
+  const tally = new Tally(options.name, seed, { holdfast: versionAt(dist), dist, node: process.versions.node })
+  const startedMs = performance.now()
+  mkdirSync(out, { recursive: true })
+  const finish = (): Report => {
+    const { user, system } = process.cpuUsage()
+    const cpuSeconds = { harness: (user + system) / 1e6, ...meter.seconds }
+    const report = tally.finish(cpuSeconds, (performance.now() - startedMs) / 1_000)
+    writeFileSync(join(out, 'report.json'), `${JSON.stringify(report, undefined, 2)}\n`)
+    return report
+  }
+  for (const [at, each] of planned.entries()) {
+    try {
+      const episode = await runEpisode({ ...each, scenario })
+      tally.add(episode)
+      if (isWorthKeeping(episode)) keep(episode, join(out, `episode-${episodes[at]?.number}.json`))
+    } catch (error) {
+      tally.failed(each.seed, error)
+    }
+    // After each episode: a run that is broken off leaves what it has found.
+    const { overlaps, fallingTokens, grants, faults } = finish()
+    const found = `${overlaps} overlaps, ${fallingTokens} falling tokens`
+    process.stdout.write(
+      `episode ${at + 1} of ${planned.length}: ${grants} grants, ${faults} faults so far; ${found}\n`,
+    )
+  }
+  const report = finish()
+  process.stdout.write(`\n${tableOf(report)}report          ${join(out, 'report.json')}\n`)
+  return exitCodeOf(report)
+}
+
+const isWorthKeeping = ({ verdict, resurrected }: Episode): boolean =>
+  verdict.overlaps.length + verdict.falling.length + verdict.excused.length + resurrected.length > 0
+
+function keep({ seed, setting, done, leases, verdict, resurrected }: Episode, file: string): void {
+  writeFileSync(file, JSON.stringify({ seed, setting, done, leases, verdict, resurrected }))
+}
+
+type Options = ReturnType<typeof readOptions>
+
+function readOptions(args: string[], root: string) {
+  const { values } = parseArgs({
+    args,
+    options: {
+      scenario: { type: 'string', default: '' },
+      minutes: { type: 'string' },
+      seconds: { type: 'string' },
+      seed: { type: 'string', default: String(Date.now()) },
+      episode: { type: 'string' },
+      'episode-seconds': { type: 'string', default: '60' },
+      dist: { type: 'string', default: root },
+      faults: { type: 'string' },
+      'fault-every': { type: 'string', default: '1200' },
+      clients: { type: 'string', default: '5' },
+      tasks: { type: 'string', default: '4' },
+      names: { type: 'string', default: '4' },
+      'longest-ttl': { type: 'string' },
+      lossy: { type: 'boolean', default: false },
+      plan: { type: 'boolean', default: false },
+      out: { type: 'string' },
+    },
+  })
+  const scenario = SCENARIOS[values.scenario]
+  if (scenario === undefined) {
+    throw new RangeError(`--scenario must be one of ${Object.keys(SCENARIOS).join(', ')}`)
+  }
+  const seconds = values.minutes === undefined ? numberOf('seconds', values.seconds ?? '60') : minutesOf(values.minutes)
+  const episodeSeconds = numberOf('episode-seconds', values['episode-seconds'])
+  const longestTtl = values['longest-ttl']
+  return {
+    scenario,
+    name: values.scenario,
+    seed: values.seed,
+    episodes: episodesOf(seconds, episodeSeconds, values.episode),
+    dist: distAt(values.dist),
+    faults: values.faults?.split(','),
+    faultEveryMs: numberOf('fault-every', values['fault-every']),
+    clients: numberOf('clients', values.clients),
+    tasks: numberOf('tasks', values.tasks),
+    names: numberOf('names', values.names),
+    longestTtlSeconds: longestTtl === undefined ? undefined : numberOf('longest-ttl', longestTtl),
+    isLossy: values.lossy,
+    isPlan: values.plan,
+    out: resolve(values.out ?? join(root, '.cache', 'chaos', `${values.scenario}-${values.seed}`)),
+    meter: new LoadMeter(),
+  }
+}
+
+/** Of equal length, as close to what was asked for as they fit. */
+function episodesOf(seconds: number, episodeSeconds: number, only: string | undefined) {
+  const count = Math.max(1, Math.round(seconds / episodeSeconds))
+  if (only !== undefined) return [{ number: numberOf('episode', only), seconds: seconds / count }]
+  return Array.from({ length: count }, (_, at) => ({ number: at + 1, seconds: seconds / count }))
+}
+
+const minutesOf = (text: string): number => numberOf('minutes', text) * 60
+
+function numberOf(option: string, text: string): number {
+  const number = Number(text)
+  if (!(number > 0)) throw new RangeError(`--${option} must be a number above 0, not ${JSON.stringify(text)}`)
+  return number
+}
+
+/** A package's folder, or the folder of what was built from it. */
+function distAt(path: string): string {
+  const found = [join(path, 'dist'), path].find((folder) => existsSync(join(folder, 'index.js')))
+  if (found === undefined) throw new RangeError(`there is no built package at ${path}: run npm run build there`)
+  return resolve(found)
+}
+
+function versionAt(dist: string): string {
+  const file = join(dist, '..', 'package.json')
+  return existsSync(file) ? String(JSON.parse(readFileSync(file, 'utf8')).version) : 'unknown'
+}

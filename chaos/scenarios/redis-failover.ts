@@ -1,0 +1,341 @@
+import { until } from '../../test/harness/processes.ts'
+import { type Server, startRedis } from '../../test/harness/servers.ts'
+import { askRedis, type RedisReply } from '../../test/harness/wire.ts'
+import type { Loss } from '../check.ts'
+import type { ClientPlan } from '../clients.ts'
+import { nowMs } from '../history.ts'
+import { Links } from '../links.ts'
+import type { LoadMeter } from '../load.ts'
+import { commonRecipes, type Fault, type Leave, type Recipe, range } from '../plan.ts'
+import { pause, type Scenario, type Setting, type Stage } from '../stage.ts'
+import { redisVersion } from './redlock.ts'
+
+/** A master and its replica behind one address. Each client has a proxy of its own on its way to that address. */
+export const redisFailover: Scenario = {
+  drawSetting(draw, { clients, tasks, names, longestTtlSeconds }) {
+    const callTimeoutSeconds = draw.one([1.5, 5])
+    const waiterTtlSeconds = draw.one([4, 10])
+    const hasClockAhead = draw.chance(0.3)
+    const confirms = draw.chance(0.3)
+    const plans = range(clients).map((client): ClientPlan => {
+      const confirmed = confirms && draw.chance(0.4)
+      const through = draw.weighted([
+        ['ioredis', 4],
+        ['redis', 3],
+        ['url', confirmed ? 0 : 2],
+      ] as const)
+      return {
+        clockAheadMs: hasClockAhead && client === 0 ? 10_000 : 0,
+        settings: {
+          driver: 'redis',
+          through,
+          names: range(names).map((name) => `order:${name}`),
+          tasks,
+          ttlSeconds: { least: 1, most: longestTtlSeconds ?? 8 },
+          nodeTimeoutSeconds: 1,
+          callTimeoutSeconds,
+          waiterTtlSeconds,
+          confirmed,
+        },
+      }
+    })
+    return { servers: 2, clients: plans, longestTtlMs: (longestTtlSeconds ?? 8) * 1_000 }
+  },
+
+  recipes(setting, { isLossy }) {
+    const clients = range(setting.clients.length)
+    const ms = Math.round
+    const recipes: Recipe[] = [
+      ...commonRecipes({ clients: clients.length, servers: 1 }).map((recipe) => ({
+        ...recipe,
+        weight: recipe.weight / 2,
+      })),
+      {
+        name: 'failover',
+        weight: 6,
+        draw: (draw) => [
+          {
+            kind: 'failover',
+            by: draw.weighted([
+              ['replicaof', 2],
+              ['command', 1],
+            ] as const),
+            gapMs: ms(draw.between(0, draw.one([50, 1_500]))),
+            leave: draw.weighted<Leave>([
+              ['all', 2],
+              ['none', 1],
+              ['subscriptions', 4],
+              ['commands', 1],
+              ['some', 3],
+            ]),
+            leaveMs: ms(draw.between(0, draw.one([50, 2_500]))),
+            cut: draw.some(clients, draw.whole(1, clients.length)),
+          },
+        ],
+      },
+      {
+        name: 'demoted-and-back',
+        weight: 2,
+        draw: (draw) => [{ kind: 'demoted-and-back', forMs: ms(draw.between(20, 2_000)) }],
+      },
+      {
+        name: 'too-few-replicas',
+        weight: 2,
+        draw: (draw) => [
+          draw.chance(0.7)
+            ? { kind: 'too-few-replicas', by: 'count', forMs: ms(draw.between(20, 2_000)) }
+            : { kind: 'too-few-replicas', by: 'stalled-replica', forMs: ms(draw.between(2_500, 4_000)) },
+        ],
+      },
+      {
+        name: 'out-of-memory',
+        weight: 2,
+        draw: (draw) => [{ kind: 'out-of-memory', forMs: ms(draw.between(20, 1_500)) }],
+      },
+      {
+        name: 'connections-killed',
+        weight: 2,
+        draw: (draw) => [
+          {
+            kind: 'connections-killed',
+            of: draw.one(['normal', 'pubsub'] as const),
+            on: draw.one(['master', 'replica'] as const),
+          },
+        ],
+      },
+      { name: 'scripts-flushed', weight: 2, draw: () => [{ kind: 'scripts-flushed', servers: [0, 1] }] },
+      {
+        name: 'server-stalled',
+        weight: 1,
+        draw: (draw) => [{ kind: 'server-stalled', servers: [0], forMs: ms(draw.between(100, 2_000)) }],
+      },
+    ]
+    const lossy: Recipe = {
+      name: 'master-killed',
+      weight: 2,
+      draw: (draw) => [{ kind: 'master-killed', downMs: ms(draw.between(0, 1_500)) }],
+    }
+    return isLossy ? [...recipes, lossy] : recipes
+  },
+
+  async open(setting, meter) {
+    // Else a replica waits for five seconds before its first copy, in case that another one comes.
+    const settings = { 'repl-diskless-sync-delay': '0' }
+    const master = await startRedis({ settings })
+    const replica = await startRedis({ settings: { ...settings, replicaof: `127.0.0.1 ${master.port}` } })
+    const links = await Links.open(setting.clients.length, [master.port])
+    const stage = new FailoverStage(setting, { master, replica, links, meter })
+    await stage.untilInStep()
+    return stage
+  },
+}
+
+/** How long anything that the harness itself asks of a server may take, on a machine that is busy. */
+const PATIENCE_MS = 20_000
+
+class FailoverStage implements Stage {
+  readonly links: Links
+  readonly losses: Loss[] = []
+  readonly #clients: readonly number[]
+  readonly #meter: LoadMeter
+  #master: Server
+  #replica: Server
+  /** Changes of roles come one after the other: each needs a master and a replica that is in step with it. */
+  #turn: Promise<unknown> = Promise.resolve()
+
+  constructor(
+    setting: Setting,
+    { master, replica, links, meter }: { master: Server; replica: Server; links: Links; meter: LoadMeter },
+  ) {
+    this.#clients = range(setting.clients.length)
+    this.#master = master
+    this.#replica = replica
+    this.links = links
+    this.#meter = meter
+  }
+
+  async apply(fault: Fault, signal: AbortSignal): Promise<boolean> {
+    switch (fault.kind) {
+      case 'failover':
+        return this.#inTurn(signal, () => this.#failOver(fault, signal))
+      case 'demoted-and-back':
+        return this.#inTurn(signal, async () => {
+          const master = this.#master
+          // Nothing listens there, so it copies nothing from anywhere, and is read-only.
+          await ask(master, 'REPLICAOF', '127.0.0.1', 1)
+          await pause(fault.forMs, signal)
+          await ask(master, 'REPLICAOF', 'NO', 'ONE')
+          return true
+        })
+      case 'server-stalled':
+        return this.#inTurn(signal, async () => {
+          await this.#master.pause()
+          await pause(fault.forMs, signal)
+          this.#master.resume()
+          return true
+        })
+      case 'too-few-replicas':
+        if (fault.by === 'stalled-replica') return this.#inTurn(signal, () => this.#stallReplica(fault.forMs, signal))
+        return this.#configure(this.#master, 'min-replicas-to-write', { during: '2', after: '0' }, fault.forMs, signal)
+      case 'out-of-memory':
+        return this.#configure(this.#master, 'maxmemory', { during: '1', after: '0' }, fault.forMs, signal)
+      case 'connections-killed':
+        return isAnswered(ask(fault.on === 'master' ? this.#master : this.#replica, 'CLIENT', 'KILL', 'TYPE', fault.of))
+      case 'scripts-flushed': {
+        // A script that is unknown on the replica is found missing after the next failover.
+        const both = [this.#master, this.#replica].map((server) => isAnswered(ask(server, 'SCRIPT', 'FLUSH')))
+        return (await Promise.all(both)).includes(true)
+      }
+      case 'master-killed':
+        return this.#inTurn(signal, () => this.#loseMaster(fault.downMs, signal))
+      default:
+        throw new Error(`redis-failover has no fault ${fault.kind}`)
+    }
+  }
+
+  async version(): Promise<string> {
+    return redisVersion(this.#master.port)
+  }
+
+  /** The replica has all that the master has written. Under load this is true only for a moment. */
+  untilInStep(): Promise<void> {
+    return until(() => isInStep(this.#master, this.#replica), {
+      timeoutMs: PATIENCE_MS,
+      failure: () => 'the replica does not catch up',
+    })
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const server of [this.#master, this.#replica]) this.#meter.add('servers', server.pid)
+    await this.links[Symbol.asyncDispose]()
+    await Promise.all([this.#master, this.#replica].map((server) => server[Symbol.asyncDispose]()))
+  }
+
+  /** A planned failover: nothing that the old master has confirmed is lost, and there are never two masters. */
+  async #failOver(fault: Fault & { kind: 'failover' }, signal: AbortSignal): Promise<boolean> {
+    const [old, successor] = [this.#master, this.#replica]
+    await until(() => isLinked(successor), { timeoutMs: PATIENCE_MS, failure: () => 'the replica is not connected' })
+    if (fault.by === 'replicaof') await this.#failOverByRoles(old, successor)
+    else if (!(await failOverByCommand(old, successor))) return false
+    this.#master = successor
+    this.#replica = old
+    await pause(fault.gapMs, signal)
+    this.links.redirect(this.#clients, successor.port)
+    await pause(fault.leaveMs, signal)
+    const everyWay = { clients: this.#clients, servers: [0] }
+    if (fault.leave === 'none') this.links.cut(everyWay)
+    if (fault.leave === 'some') this.links.cut({ ...everyWay, clients: fault.cut })
+    if (fault.leave === 'subscriptions') await ask(old, 'CLIENT', 'KILL', 'TYPE', 'normal')
+    if (fault.leave === 'commands') await ask(old, 'CLIENT', 'KILL', 'TYPE', 'pubsub')
+    return true
+  }
+
+  /** As an operator does it by hand: no more writes, wait for the replica, demote the old master, promote the new one. */
+  async #failOverByRoles(old: Server, successor: Server): Promise<void> {
+    const pausedAtMs = nowMs()
+    await ask(old, 'CLIENT', 'PAUSE', PATIENCE_MS * 2, 'WRITE')
+    try {
+      await this.untilInStep()
+      await ask(old, 'REPLICAOF', '127.0.0.1', successor.port)
+      const isTooLate = nowMs() - pausedAtMs > PATIENCE_MS * 2
+      if (isTooLate) this.losses.push({ fromMs: pausedAtMs, toMs: nowMs() })
+      await ask(successor, 'REPLICAOF', 'NO', 'ONE')
+    } finally {
+      await ask(old, 'CLIENT', 'UNPAUSE')
+    }
+  }
+
+  async #stallReplica(forMs: number, signal: AbortSignal): Promise<boolean> {
+    const [master, replica] = [this.#master, this.#replica]
+    await ask(master, 'CONFIG', 'SET', 'min-replicas-max-lag', 1)
+    await ask(master, 'CONFIG', 'SET', 'min-replicas-to-write', 1)
+    await replica.pause()
+    await pause(forMs, signal)
+    replica.resume()
+    await ask(master, 'CONFIG', 'SET', 'min-replicas-to-write', 0)
+    return true
+  }
+
+  /** An unplanned failover: what the master had not replicated is lost. It comes back empty, as a replica. */
+  async #loseMaster(downMs: number, signal: AbortSignal): Promise<boolean> {
+    const [old, successor] = [this.#master, this.#replica]
+    await until(() => isLinked(successor), { timeoutMs: PATIENCE_MS, failure: () => 'the replica is not connected' })
+    const fromMs = nowMs()
+    this.#meter.add('servers', old.pid)
+    await old.kill()
+    await ask(successor, 'REPLICAOF', 'NO', 'ONE')
+    this.losses.push({ fromMs, toMs: nowMs() })
+    this.#master = successor
+    this.#replica = old
+    this.links.redirect(this.#clients, successor.port)
+    await pause(downMs, signal)
+    await old.restart()
+    await ask(old, 'REPLICAOF', '127.0.0.1', successor.port)
+    return true
+  }
+
+  async #configure(
+    server: Server,
+    setting: string,
+    { during, after }: { during: string; after: string },
+    forMs: number,
+    signal: AbortSignal,
+  ): Promise<boolean> {
+    if (!(await isAnswered(ask(server, 'CONFIG', 'SET', setting, during)))) return false
+    await pause(forMs, signal)
+    // It may be down just now, if masters are killed.
+    await until(() => isAnswered(ask(server, 'CONFIG', 'SET', setting, after)), {
+      timeoutMs: PATIENCE_MS,
+      failure: () => `${setting} could not be set back`,
+    })
+    return true
+  }
+
+  /** False if its turn did not come before the episode ended. */
+  async #inTurn(signal: AbortSignal, work: () => Promise<boolean>): Promise<boolean> {
+    const turn = this.#turn
+      .catch(() => {})
+      .then(async () => {
+        return signal.aborted ? false : work()
+      })
+    this.#turn = turn
+    return turn
+  }
+}
+
+/** Redis' own: it stops writes, waits for the replica and changes the roles. False if it gave up, and nothing changed. */
+async function failOverByCommand(old: Server, successor: Server): Promise<boolean> {
+  const command = ['FAILOVER', 'TO', '127.0.0.1', successor.port, 'TIMEOUT', PATIENCE_MS] as const
+  if (!(await isAnswered(ask(old, ...command)))) return false
+  const patience = { timeoutMs: PATIENCE_MS * 2, failure: () => 'FAILOVER did not end' }
+  await until(async () => (await replicationOf(old)).get('master_failover_state') === 'no-failover', patience)
+  if ((await replicationOf(old)).get('role') === 'master') return false
+  await until(async () => (await replicationOf(successor)).get('role') === 'master', patience)
+  return true
+}
+
+async function isInStep(master: Server, replica: Server): Promise<boolean> {
+  const [first, second] = [await replicationOf(master), await replicationOf(replica)]
+  return (
+    second.get('master_link_status') === 'up' && second.get('slave_repl_offset') === first.get('master_repl_offset')
+  )
+}
+
+const isLinked = async (replica: Server): Promise<boolean> =>
+  (await replicationOf(replica)).get('master_link_status') === 'up'
+
+async function replicationOf(server: Server): Promise<Map<string, string>> {
+  const info = String(await ask(server, 'INFO', 'replication'))
+  return new Map(info.split('\r\n').map((line) => line.split(':') as [string, string]))
+}
+
+function ask(server: Server, ...command: (string | number)[]): Promise<RedisReply> {
+  return askRedis({ port: server.port, timeoutMs: PATIENCE_MS }, ...command)
+}
+
+/** For a command that the server may refuse, or not be there for, without harm to the scenario. */
+const isAnswered = (asked: Promise<unknown>): Promise<boolean> =>
+  asked.then(
+    () => true,
+    () => false,
+  )

@@ -1,0 +1,308 @@
+// One client process: several tasks that contend for a few lock names. Started by clients.ts through the test harness,
+// which calls the functions that are exported here. Everything that happens is written to the history at once.
+import { pathToFileURL } from 'node:url'
+import type { DistributedLockOptions, Driver, Lease, DistributedLock as Lock } from 'holdfast'
+import { Draw } from './draw.ts'
+import { HistoryWriter, nowMs } from './history.ts'
+
+export interface ClientSettings {
+  /** The built package under test. */
+  dist: string
+  /** Where the history is written. */
+  file: string
+  seed: string
+  driver: 'redis' | 'redlock'
+  /** How the driver gets its connections. */
+  through: 'ioredis' | 'redis' | 'url'
+  /** One for redis, one for each node for redlock. */
+  ports: number[]
+  names: string[]
+  tasks: number
+  ttlSeconds: { least: number; most: number }
+  nodeTimeoutSeconds: number
+  callTimeoutSeconds: number
+  waiterTtlSeconds: number
+  /** Grants count only when a replica has confirmed them. */
+  confirmed: boolean
+}
+
+/** How often a lease is looked at while it is held. */
+const LOOK_EVERY_MS = 10
+/** What a call of the library may fail with while its store is being hurt. */
+const EXPECTED_CODES = ['STORE_UNAVAILABLE', 'ABORTED']
+
+let stopping: AbortController | undefined
+let tasks: Promise<unknown>[] = []
+let lock: Lock | undefined
+let history: HistoryWriter | undefined
+
+export async function start(settings: ClientSettings): Promise<void> {
+  const stop = new AbortController()
+  const writer = new HistoryWriter(settings.file)
+  const opened = await openLock(settings)
+  const looks = new Looks(writer)
+  history = writer
+  lock = opened
+  stopping = stop
+  tasks = Array.from({ length: settings.tasks }, (_, task) =>
+    run({
+      lock: opened,
+      history: writer,
+      looks,
+      task,
+      settings,
+      draw: new Draw(`${settings.seed}/${task}`),
+      stop: stop.signal,
+    }),
+  )
+}
+
+/** Ends every task: claims that wait are given up, leases are released. Resolves when all of them have ended. */
+export async function stop(): Promise<void> {
+  stopping?.abort()
+  await Promise.all(tasks)
+  await lock?.close().catch((error: unknown) => noteError('close', error))
+  history?.close()
+}
+
+/** Stops the event loop, as a long computation would, without the heat. */
+export function block(forMs: number): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, forMs)
+}
+
+interface Task {
+  lock: Lock
+  history: HistoryWriter
+  looks: Looks
+  task: number
+  settings: ClientSettings
+  draw: Draw
+  stop: AbortSignal
+}
+
+async function run(task: Task): Promise<void> {
+  const { draw, stop } = task
+  while (!stop.aborted) {
+    await once(task)
+    await pause(draw.between(1, 80), stop)
+  }
+}
+
+/** One claim, and what is done with the lease. */
+async function once(task: Task): Promise<void> {
+  const { lock, history, looks, draw, stop, settings } = task
+  const name = draw.one(settings.names)
+  const ttlSeconds = draw.between(settings.ttlSeconds.least, settings.ttlSeconds.most)
+  const waits = draw.chance(0.7)
+  const gaveUp = new AbortController()
+  const signal = AbortSignal.any([stop, gaveUp.signal])
+  const givesUp = waits && draw.chance(0.1) ? setTimeout(() => gaveUp.abort(), draw.between(5, 2_000)) : undefined
+  const heartbeat = draw.chance(0.7)
+  const plan = { name, ttlSeconds, heartbeat, holdMs: holdMs(draw, ttlSeconds), extends: draw.chance(0.15) }
+  // Without a heartbeat, one in twenty is left to expire.
+  const isLeft = !heartbeat && draw.chance(0.05)
+
+  history.claim()
+  const askedAt = nowMs()
+  let lease: Lease
+  try {
+    const result = await lock.acquire(name, {
+      timeoutSeconds: ttlSeconds,
+      heartbeat,
+      signal,
+      ...(waits ? { blocking: true, blockingTimeoutSeconds: draw.between(1, 12) } : { blocking: false }),
+    })
+    if (!result.acquired) {
+      history.refused()
+      return
+    }
+    lease = result.lock
+  } catch (error) {
+    noteError('acquire', error)
+    return
+  } finally {
+    clearTimeout(givesUp)
+  }
+  const knownAt = nowMs()
+  const look = looks.begin(task.task, lease, {
+    name,
+    token: lease.fencingToken,
+    ttlMs: ttlSeconds * 1_000,
+    askedAt,
+    knownAt,
+    ...(lease.held && { heldUntil: knownAt }),
+    ...(settings.confirmed && { confirmed: true }),
+  })
+  try {
+    await holdFor(task, look, plan.extends, isLeft ? Number.POSITIVE_INFINITY : plan.holdMs)
+    if (look.look()) {
+      look.end('released')
+      await lease.release().catch((error: unknown) => noteError('release', error))
+    } else {
+      look.end('lost')
+    }
+  } finally {
+    looks.forget(look)
+  }
+}
+
+/** Most holds are short, so that locks change hands; some are longer than the lease, so that it is renewed or lost. */
+function holdMs(draw: Draw, ttlSeconds: number): number {
+  const most = draw.weighted([
+    [100, 24],
+    [1_000, 8],
+    [ttlSeconds * 1_300, 1],
+  ])
+  return draw.between(2, most)
+}
+
+async function holdFor({ draw, stop, settings }: Task, look: Look, isExtended: boolean, ms: number): Promise<void> {
+  const { lease } = look
+  const firstMs = isExtended ? draw.between(0, Math.min(ms, 500)) : ms
+  await pause(firstMs, stop, lease.signal)
+  if (!isExtended || stop.aborted || !lease.held) return
+  const { least, most } = settings.ttlSeconds
+  await lease.extend(draw.between(least, most)).catch((error: unknown) => noteError('extend', error))
+  await pause(ms - firstMs, stop, lease.signal)
+}
+
+/** A lease that is looked at while it is held. */
+class Look {
+  readonly lease: Lease
+  readonly task: number
+  readonly #history: HistoryWriter
+  readonly #number: number
+  #heldUntil: number | undefined
+  #isOver = false
+
+  constructor(history: HistoryWriter, task: number, lease: Lease, grant: Parameters<HistoryWriter['grant']>[0]) {
+    this.lease = lease
+    this.task = task
+    this.#history = history
+    this.#heldUntil = grant.heldUntil
+    this.#number = history.grant(grant)
+  }
+
+  /** The clock is read first: a process that is paused in between must not count as a holder afterwards. */
+  look(): boolean {
+    const atMs = nowMs()
+    if (!this.lease.held) {
+      this.#isOver = true
+      return false
+    }
+    if (this.#isOver || this.lease.signal.aborted) this.#history.resurrected(this.#number)
+    this.#heldUntil = atMs
+    this.#history.held(this.task, this.#number, atMs)
+    return true
+  }
+
+  /** Before a release is sent: from then on nobody may rely on it. */
+  end(how: 'released' | 'lost'): void {
+    this.#history.end(this.#number, how, this.#heldUntil)
+  }
+}
+
+/** One timer for all leases of the process. */
+class Looks {
+  readonly #history: HistoryWriter
+  readonly #all = new Set<Look>()
+  #timer: NodeJS.Timeout | undefined
+
+  constructor(history: HistoryWriter) {
+    this.#history = history
+  }
+
+  begin(task: number, lease: Lease, grant: Parameters<HistoryWriter['grant']>[0]): Look {
+    const look = new Look(this.#history, task, lease, grant)
+    this.#all.add(look)
+    this.#timer ??= setInterval(() => {
+      for (const each of this.#all) each.look()
+    }, LOOK_EVERY_MS)
+    return look
+  }
+
+  forget(look: Look): void {
+    this.#all.delete(look)
+    if (this.#all.size > 0) return
+    clearInterval(this.#timer)
+    this.#timer = undefined
+  }
+}
+
+function noteError(where: string, error: unknown): void {
+  const code = (error as { code?: unknown } | null)?.code
+  const isExpected = typeof code === 'string' && EXPECTED_CODES.includes(code)
+  const text = error instanceof Error ? `${where}: ${error.name}: ${error.message}` : `${where}: ${String(error)}`
+  history?.error(where, typeof code === 'string' ? code : 'none', isExpected ? undefined : text)
+}
+
+/** Resolves after so long, or as soon as one of the signals aborts. */
+function pause(ms: number, ...signals: AbortSignal[]): Promise<void> {
+  return new Promise((resolve) => {
+    const done = (): void => {
+      clearTimeout(timer)
+      for (const signal of signals) signal.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, Math.min(ms, 2 ** 31 - 1))
+    for (const signal of signals) signal.addEventListener('abort', done)
+    if (signals.some(({ aborted }) => aborted)) done()
+  })
+}
+
+async function openLock(settings: ClientSettings): Promise<Lock> {
+  const { callTimeoutSeconds, waiterTtlSeconds } = settings
+  const { DistributedLock } = await load<typeof import('holdfast')>(settings, 'index.js')
+  const options: DistributedLockOptions = { callTimeoutSeconds, waiterTtlSeconds }
+  if (settings.through === 'url') return new DistributedLock({ ...options, url: urlOf(settings) })
+  return new DistributedLock({ ...options, driver: await openDriver(settings) })
+}
+
+function urlOf({ driver, ports, ttlSeconds }: ClientSettings): string {
+  const hosts = ports.map((port) => `127.0.0.1:${port}`).join(',')
+  return driver === 'redis' ? `redis://${hosts}` : `redlock://${hosts}?longestTtlSeconds=${ttlSeconds.most}`
+}
+
+async function openDriver(settings: ClientSettings): Promise<Driver> {
+  const { redisDriver } = await load<typeof import('holdfast/drivers/redis')>(settings, 'drivers/redis.js')
+  const { driver, ports, confirmed, nodeTimeoutSeconds, ttlSeconds } = settings
+  const isNode = driver === 'redlock'
+  const nodes = await Promise.all(
+    ports.map(async (port) => {
+      const client =
+        settings.through === 'ioredis' ? await openIoredis(port, isNode) : await openNodeRedis(port, isNode)
+      return redisDriver({ client, onWarning() {}, ...(confirmed && { replicas: { count: 1, timeoutSeconds: 1 } }) })
+    }),
+  )
+  if (!isNode) return nodes[0] as Driver
+  const { redlockDriver } = await load<typeof import('holdfast/drivers/redlock')>(settings, 'drivers/redlock.js')
+  return redlockDriver({ nodes, nodeTimeoutSeconds, longestTtlSeconds: ttlSeconds.most })
+}
+
+async function openIoredis(port: number, isNode: boolean) {
+  const { Redis } = await import('ioredis')
+  const client = new Redis({
+    port,
+    host: '127.0.0.1',
+    retryStrategy: () => 100,
+    ...(isNode && { maxRetriesPerRequest: 0 }),
+  })
+  client.on('error', () => {})
+  return client
+}
+
+async function openNodeRedis(port: number, isNode: boolean) {
+  const { createClient } = await import('redis')
+  const client = createClient({
+    socket: { port, host: '127.0.0.1', reconnectStrategy: 100 },
+    ...(isNode && { disableOfflineQueue: true }),
+  })
+  client.on('error', () => {})
+  // It goes on trying in the background: the servers may be under a fault already.
+  client.connect().catch(() => {})
+  return client
+}
+
+async function load<Module>({ dist }: ClientSettings, file: string): Promise<Module> {
+  return (await import(pathToFileURL(`${dist}/${file}`).href)) as Module
+}

@@ -1,0 +1,70 @@
+import { spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Report } from '../../chaos/report.ts'
+import { reapProcess } from '../harness/reaper.ts'
+
+const root = join(import.meta.dirname, '../..')
+let folder: string
+
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'holdfast-chaos-test-'))
+})
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+/**
+ * Only invariants are judged: how many grants there are depends on the machine. That there are some grants and faults is
+ * part of the exit code.
+ */
+describe.concurrent('a sample of chaos', { timeout: 180_000 }, () => {
+  const SAMPLE = ['--seed', '1', '--seconds', '14', '--fault-every', '700', '--clients', '4', '--tasks', '3']
+
+  test.each(['redis-failover'])('%s: no two holders, no falling token', async (scenario) => {
+    const { code, output, report } = await runChaos(['--scenario', scenario, '--longest-ttl', '2', ...SAMPLE])
+    expect(report, output).toMatchObject({ overlaps: 0, fallingTokens: 0, resurrected: 0, problems: [] })
+    expect(report.unexpectedErrors).toEqual([])
+    expect(code, output).toBe(0)
+    expect(report.grants).toBeGreaterThan(0)
+    expect(report.faults).toBeGreaterThan(0)
+  })
+
+  test('a lock that is given to everybody is found out', async () => {
+    const dist = join(import.meta.dirname, 'fixtures/careless')
+    const args = ['--scenario', 'redis-failover', '--dist', dist, '--seed', '1', '--seconds', '2', '--clients', '2']
+    const { code, output, report } = await runChaos([...args, '--fault-every', '300', '--faults', 'cut'])
+    expect(code, output).toBe(1)
+    expect(report.overlaps).toBeGreaterThan(0)
+    expect(report.fallingTokens).toBeGreaterThan(0)
+    expect(report.violations[0]).toMatchObject({ what: 'overlap', leases: expect.arrayContaining([]) })
+    expect(output).toMatch(/overlap in episode 1\/1: .* both held "order:\d" for /)
+  })
+
+  test('arguments that are not understood are refused', async () => {
+    const { code, output } = await runChaos(['--scenario', 'flood'], { isReported: false })
+    expect(code).toBe(2)
+    expect(output).toContain('--scenario must be one of redlock, redis-failover')
+  })
+})
+
+async function runChaos(args: string[], { isReported = true } = {}) {
+  const out = mkdtempSync(join(folder, 'run-'))
+  const child = spawn(process.execPath, [join(root, 'chaos/run.mjs'), ...args, '--out', out], {
+    cwd: root,
+    env: { ...process.env, NODE_OPTIONS: '' },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const forget = reapProcess(child.pid ?? 0)
+  let output = ''
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding('utf8').on('data', (text: string) => {
+      output += text
+    })
+  }
+  const code = await new Promise<number | null>((resolve) => child.once('close', resolve))
+  forget()
+  const file = join(out, 'report.json')
+  if (isReported && !existsSync(file)) throw new Error(`there is no report:\n${output}`)
+  return { code, output, report: (isReported ? JSON.parse(readFileSync(file, 'utf8')) : {}) as Report }
+}
