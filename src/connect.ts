@@ -1,7 +1,13 @@
+import { redactedUrl } from './core/arguments.ts'
 import type { Driver } from './core/driver.ts'
 import { InvalidArgumentError } from './core/errors.ts'
 
-/** Opens the driver that a URL names, importing that one only. Throws `InvalidArgumentError` for a scheme that there is none for. */
+/**
+ * Opens the driver that a URL names, importing that one only.
+ *
+ * @throws `InvalidArgumentError` for an unknown scheme, and for any part of the URL that the driver does not understand,
+ * before anything is opened.
+ */
 export async function connect(url: string): Promise<Driver> {
   checkUrl(url)
   const [scheme] = url.split(':', 1) as [string]
@@ -17,7 +23,7 @@ export function checkUrl(url: unknown): asserts url is string {
   const scheme = typeof url === 'string' && url.includes(':') ? url.slice(0, url.indexOf(':')) : ''
   if (!Object.hasOwn(openers, scheme)) {
     const known = Object.keys(openers).map((each) => `${each}:`)
-    throw new InvalidArgumentError('url', withoutPassword(url), `a store's URL, beginning with ${known.join(' or ')}`)
+    throw new InvalidArgumentError('url', redactedUrl(url), `a store's URL, beginning with ${known.join(' or ')}`)
   }
 }
 
@@ -42,9 +48,4 @@ const openers: Record<string, Opener> = {
   'redis+cluster': redis,
   'rediss+cluster': redis,
   redlock,
-}
-
-/** An error is logged, and a log is no place for a password. */
-function withoutPassword(url: unknown): unknown {
-  return typeof url === 'string' ? url.replace(/\/\/[^@/]*@/, '//…@') : url
 }

@@ -31,9 +31,14 @@ const clients = [
 const ON_SERVERS = ['test/drivers/redis', 'test/drivers/redlock']
 const CONFORMANCE = ['redis.test', 'redis-cluster.test', 'redlock.test'].map((each) => `test/drivers/${each}`)
 /** Where every client is opened by the test file itself: other processes would open the installed one. */
-const THROUGH_CLIENTS = ['redis.test', 'redis-clients', 'redis-cluster', 'redis-replication', 'redlock.test'].map(
-  (each) => `test/drivers/${each}`,
-)
+const THROUGH_CLIENTS = [
+  'redis.test',
+  'redis-clients',
+  'redis-database',
+  'redis-cluster',
+  'redis-replication',
+  'redlock.test',
+].map((each) => `test/drivers/${each}`)
 const SERVERS = { HOLDFAST_TEST_SERVERS: 'redis,cluster' }
 
 /** @returns {import('../matrix.mjs').Row[]} */

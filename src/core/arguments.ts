@@ -50,6 +50,13 @@ export function checkWhole(argument: string, value: unknown, least: number, most
   return value
 }
 
+/** A URL as an error may show it: errors are logged, and a log is no place for a password. */
+export function redactedUrl(url: unknown): unknown {
+  if (typeof url !== 'string') return url
+  // Up to the last @, because a password may contain anything. Parameters may hold one, too.
+  return url.replace(/^([^:@]*:(?:\/\/)?)?.*@/s, '$1…@').replace(/[?#].*$/s, '')
+}
+
 /**
  * What a driver's `inspect` was asked for, with its defaults. Every driver checks a query with this before it asks its store. Without it a negative page
  * size meant everything on one store and an error on another, and half of a surrogate pair could match a name that it is not part of.

@@ -18,6 +18,7 @@ import type {
 import { ClosedError, StoreError } from '../core/errors.ts'
 import { admitted } from './support/admission.ts'
 import { createRates } from './support/memory-rates.ts'
+import { memoryName } from './support/memory-url.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -81,10 +82,11 @@ export function memoryDriver({ store = createMemoryStore() }: MemoryDriverOption
   }
 }
 
-/** `memory:` and `memory:<name>`: every driver that this process opens with the same URL is on the same store. */
+/** `memory:` and `memory:<name>`: every driver that this process opens under one name is on the same store. */
 export function openMemory(url: string): Driver {
-  const store = named.get(url) ?? createMemoryStore()
-  named.set(url, store)
+  const name = memoryName(url)
+  const store = named.get(name) ?? createMemoryStore()
+  named.set(name, store)
   return memoryDriver({ store })
 }
 

@@ -7,6 +7,7 @@ import { type RedisDriver, redisCapabilities, redisDriverOn } from './support/re
 import { checkPrefix } from './support/redis-keys.ts'
 import { openClient } from './support/redis-open.ts'
 import type { ReplicaWait } from './support/redis-replicas.ts'
+import { redisUrl } from './support/redis-url.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
 export type { RedisWarning } from './support/redis-checks.ts'
@@ -95,12 +96,13 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
 
 /**
  * `redis://`, `rediss://` and `redis+cluster://` (`rediss+cluster://`): opens a client of its own, with ioredis or else with redis, whichever is
- * installed. User name, password, database number and TLS are the client's business; `?prefix=` sets the driver's. Rejects with `UnsupportedError` where
- * neither is installed.
+ * installed. Nothing is locked in another database than the one that the URL names. Rejects with `InvalidArgumentError` for a URL of which any part is
+ * not understood, and with `UnsupportedError` where neither is installed.
  */
 export async function openRedis(url: string): Promise<Driver> {
-  const { client, prefix, close } = await openClient(url)
-  const driver = redisDriver({ client, ...(prefix !== undefined && { prefix }) })
+  const { target, prefix } = redisUrl(url)
+  const { client, close } = await openClient(target)
+  const driver = redisDriver({ client, prefix })
   return {
     ...driver,
     reopen: { module: import.meta.url, name: 'openRedis', args: [url] },

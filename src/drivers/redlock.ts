@@ -15,11 +15,12 @@ import { Ballots, type Outcome, type Vote } from './support/redis-ballots.ts'
 import { connectionOf } from './support/redis-connection.ts'
 import { type RedisDriver, redisDriverOn } from './support/redis-driver.ts'
 import { storeErrorFrom } from './support/redis-errors.ts'
-import { openClient, readUrl } from './support/redis-open.ts'
+import { openClient } from './support/redis-open.ts'
 import { poll, quorumError } from './support/redis-quorum.ts'
 import { inspectByQuorum } from './support/redis-quorum-inspect.ts'
 import { ReleaseNews } from './support/redis-release-news.ts'
 import { RestartWatch } from './support/redis-restart-watch.ts'
+import { redlockUrl } from './support/redis-url.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -258,22 +259,17 @@ export function redlockDriver(options: RedlockOptions): Driver {
   }
 }
 
-/** `redlock://host:port,host:port,…`, with `user:password@` before the hosts; `?prefix=`, `?tls=1`, `?longestTtlSeconds=`, `?persistent=1`. */
+/**
+ * `redlock://host:port,host:port,…`, with `user:password@` before the hosts and `/database` behind them; `?prefix=`, `?tls=true`, `?longestTtlSeconds=`,
+ * `?persistent=true`. Rejects with `InvalidArgumentError` for a URL of which any part is not understood, and for one that names a server twice.
+ */
 export async function openRedlock(url: string): Promise<Driver> {
-  const query = new URLSearchParams(url.split('?')[1])
-  const take = (name: string): string | undefined => {
-    const value = query.get(name) ?? undefined
-    query.delete(name)
-    return value
-  }
-  const [tls, longest, persistent] = [take('tls'), take('longestTtlSeconds'), take('persistent')]
-  const plain = `${url.split('?')[0]?.replace(/^redlock:/, tls === '1' ? 'rediss:' : 'redis:')}${query.size > 0 ? `?${query}` : ''}`
-  const { urls, prefix } = readUrl(plain)
-  const opened = await Promise.all(urls.map((each) => openClient(each, { fast: true })))
+  const { targets, prefix, persistent, longestTtlSeconds } = redlockUrl(url)
+  const opened = await Promise.all(targets.map((target) => openClient(target, { fast: true })))
   const nodes = opened.map(({ client }) =>
     redisDriverOn({
       connection: connectionOf(client),
-      prefix: prefix ?? 'lock:',
+      prefix,
       timeoutMs: 5_000,
       sharded: async () => false,
     }),
@@ -283,8 +279,7 @@ export async function openRedlock(url: string): Promise<Driver> {
   }
   let driver: Driver
   try {
-    const seconds = longest !== undefined && { longestTtlSeconds: Number(longest) }
-    driver = redlockDriver({ nodes, persistent: persistent === '1', ...seconds })
+    driver = redlockDriver({ nodes, persistent, ...(longestTtlSeconds !== undefined && { longestTtlSeconds }) })
   } catch (error) {
     await close()
     throw error

@@ -12,7 +12,6 @@ import type {
   RenewAnswer,
   Renewal,
 } from '../core/driver.ts'
-import { StoreError } from '../core/errors.ts'
 import type { Share } from '../core/share.ts'
 import { admitted } from './support/admission.ts'
 import { answerTake, type Take, type Taken, takeStep, takesOf } from './support/consume-step.ts'
@@ -21,6 +20,7 @@ import { SqliteConnection } from './support/sqlite-connection.ts'
 import { storeErrorFrom } from './support/sqlite-errors.ts'
 import { defaultPath, prepareFile } from './support/sqlite-file.ts'
 import { leasesOf, QUEUE_WINDOWS, type Row, readNow, shareOf, waitersOf } from './support/sqlite-rows.ts'
+import { sqlitePath, sqliteUrl } from './support/sqlite-url.ts'
 import { Waking } from './support/sqlite-waking.ts'
 
 export type { SqliteDatabase, SqliteStatement } from './support/sqlite-client.ts'
@@ -53,14 +53,13 @@ export async function sqliteDriver({ database, clock = systemClock }: SqliteDriv
 }
 
 /**
- * `sqlite:<path>`, or `sqlite:` for the file in the user's state folder. Every process of the machine can open the same file. Rejects with
- * a `StoreError` that says what is wrong with it.
+ * `sqlite:<path>`, or `sqlite:` for the file in the user's state folder. Every process of the machine can open the same
+ * file. Rejects with `InvalidArgumentError` for a URL of which any part is not understood, and with a `StoreError` that
+ * says what is wrong with the file.
  */
 export async function openSqlite(url: string, clock: Clock = systemClock): Promise<Driver> {
-  const asked = url.slice('sqlite:'.length)
-  if (asked === ':memory:') throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that')
   // Absolute, so that the process may change its folder, and no client takes a part of it for an address or a setting.
-  const path = resolve(asked || defaultPath())
+  const path = resolve(sqlitePath(url) ?? defaultPath())
   async function open(): Promise<SqliteDatabase> {
     prepareFile(path)
     try {
@@ -69,7 +68,7 @@ export async function openSqlite(url: string, clock: Clock = systemClock): Promi
       throw storeErrorFrom(error, path)
     }
   }
-  const reopen = { module: import.meta.url, name: 'openSqlite', args: [`sqlite:${path}`] }
+  const reopen = { module: import.meta.url, name: 'openSqlite', args: [sqliteUrl(path)] }
   return { ...driverOn(await SqliteConnection.open({ path, open }, clock), clock), reopen }
 }
 

@@ -5,7 +5,6 @@ import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Claim, Driver } from '../../src/core/driver.ts'
 import { openRedis, type RedisClient, redisDriver, redisFence } from '../../src/drivers/redis.ts'
 import { serverFacts, warningsOf } from '../../src/drivers/support/redis-checks.ts'
-import { nodeRedisDefaults, readUrl } from '../../src/drivers/support/redis-open.ts'
 import { until } from '../harness/processes.ts'
 import { type Server, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
@@ -38,20 +37,6 @@ describe('redis: clients', () => {
     await assert.rejects(driver.acquire([held]), { code: 'CLOSED' })
     const mine = async (): Promise<number> => String(await control.client('LIST')).split('user=me').length - 1
     await until(async () => (await mine()) === 0, { timeoutMs: 10_000, failure: () => 'its connections stay open' })
-  })
-
-  it('a URL names nodes of a Cluster, one login for all of them', () => {
-    const { urls, cluster, prefix } = readUrl('rediss+cluster://me:pw@one:1,two:2?prefix=')
-    assert.deepEqual(urls, ['rediss://me:pw@one:1', 'rediss://me:pw@two:2'])
-    assert.equal(cluster, true)
-    assert.equal(prefix, '')
-    assert.throws(() => readUrl('http://me:pw@one'), /url must be redis:.*…@/)
-  })
-
-  it('node-redis is told of TLS and login for the nodes that a Cluster names', () => {
-    const all = { username: 'me', password: 'p@w', socket: { tls: true } }
-    assert.deepEqual(nodeRedisDefaults('rediss://me:p%40w@one:1'), all)
-    assert.deepEqual(nodeRedisDefaults('redis://one:1'), {})
   })
 
   it('a client that gives numbers as text is understood', async () => {

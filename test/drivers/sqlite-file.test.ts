@@ -11,6 +11,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { homedir } from 'node:os'
+import { pathToFileURL } from 'node:url'
 import { describe, it, vi } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { StoreError } from '../../src/core/errors.ts'
@@ -157,13 +158,19 @@ describe.concurrent('sqlite alone: the file is this user’s', () => {
     for (const suffix of ['', '-wal', '-shm']) assert.equal(statSync(`${scene.path}${suffix}`).mode & 0o777, 0o660)
   })
 
-  it('a path is taken as it is written: spaces, question marks, percent signs', async () => {
+  it('a path with spaces, question marks and percent signs is one file, however its URL spells it', async () => {
     await using scene = createScene()
     const path = `${scene.folder}/a b?mode=memory#c%20d.db`
-    const [a, b] = [await scene.opened(openSqlite(`sqlite:${path}`)), await scene.opened(openSqlite(`sqlite:${path}`))]
-    await grantOf(a, claimOn('name'))
-    assert.equal(await isGranted(b, claimOn('name')), false)
+    const encoded = pathToFileURL(path).pathname
+    const urls = [`sqlite:${encoded}`, `sqlite://${encoded}`, `sqlite:${encoded.replaceAll('%20', ' ')}`]
+    const [first, ...others] = await Promise.all(urls.map((url) => scene.opened(openSqlite(url))))
+    assert.ok(first)
+    await grantOf(first, claimOn('name'))
+    for (const other of others) assert.equal(await isGranted(other, claimOn('name')), false)
     assert.ok(existsSync(path))
+    const { args } = first.reopen ?? { args: [] }
+    const reopened = await scene.opened(openSqlite(args[0] as string))
+    assert.equal(await isGranted(reopened, claimOn('name')), false)
   })
 })
 

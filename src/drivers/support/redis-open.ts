@@ -1,11 +1,11 @@
-import { InvalidArgumentError, StoreError, UnsupportedError } from '../../core/errors.ts'
+import { StoreError, UnsupportedError } from '../../core/errors.ts'
 import type { RedisClient } from './redis-connection.ts'
 import type { IoredisClient, IoredisCluster } from './redis-ioredis.ts'
 import type { NodeRedisClient, NodeRedisCluster } from './redis-node-redis.ts'
+import type { RedisTarget } from './redis-url.ts'
 
 export interface OpenedClient {
   readonly client: RedisClient
-  readonly prefix: string | undefined
   close(): Promise<void>
 }
 
@@ -14,119 +14,203 @@ export interface OpenOptions {
   readonly fast?: boolean
 }
 
-/** Opens a client from a URL, with whichever library is there. */
-export async function openClient(url: string, options: OpenOptions = {}): Promise<OpenedClient> {
-  const { urls, cluster, prefix } = readUrl(url)
-  const found = (await openIoredis(urls, cluster, options)) ?? (await openNodeRedis(urls, cluster, options))
-  if (found === undefined) {
-    throw new UnsupportedError('a redis: URL needs a client: npm install ioredis, or npm install redis')
-  }
-  return { ...found, prefix }
-}
-
-/** Several hosts, with commas between, are nodes of one Cluster to begin with. */
-export function readUrl(url: string): { urls: string[]; cluster: boolean; prefix: string | undefined } {
-  const parts = /^(rediss?)(\+cluster)?:\/\/([^/?]*)(\/[^?]*)?(\?.*)?$/.exec(url)
-  if (parts === null)
-    throw new InvalidArgumentError('url', url.replace(/\/\/[^@/]*@/, '//…@'), 'redis://host:port/database')
-  const [, scheme = 'redis', plusCluster, authority = '', path = '', search = ''] = parts
-  const query = new URLSearchParams(search)
-  const prefix = query.get('prefix') ?? undefined
-  query.delete('prefix')
-  const rest = `${path}${query.size > 0 ? `?${query}` : ''}`
-  const at = authority.lastIndexOf('@')
-  const [login, hosts] = [authority.slice(0, at + 1), authority.slice(at + 1)]
-  return {
-    urls: hosts.split(',').map((host) => `${scheme}://${login}${host}${rest}`),
-    cluster: plusCluster !== undefined,
-    prefix,
-  }
+/** Opens a client with whichever library is installed. Only that of a Cluster waits until it is connected. */
+export async function openClient(target: RedisTarget, options: OpenOptions = {}): Promise<OpenedClient> {
+  const opened = (await openIoredis(target, options)) ?? (await openNodeRedis(target, options))
+  if (opened !== undefined) return opened
+  throw new UnsupportedError('a redis: URL needs a client: npm install ioredis, or npm install redis')
 }
 
 /** What is used of the module. */
 interface IoredisModule {
-  readonly Redis: new (url: string, options: object) => IoredisClient & Closable
-  readonly Cluster: new (nodes: object[], options: object) => IoredisCluster & Closable
+  readonly Redis: new (options: object) => IoredisClient & IoredisEvents
+  readonly Cluster: new (nodes: readonly object[], options: object) => IoredisCluster & IoredisEvents
 }
 
-interface Closable {
-  disconnect(): void
-  on(event: string, listener: (...args: never[]) => void): unknown
+interface IoredisEvents {
+  disconnect(reconnect?: boolean): void
+  on(event: string, listener: (error: Error) => void): unknown
 }
 
-async function openIoredis(
-  urls: string[],
-  cluster: boolean,
+export async function openIoredis(
+  { hosts, cluster, tls, username, password, database }: RedisTarget,
   { fast = false }: OpenOptions,
-): Promise<Omit<OpenedClient, 'prefix'> | undefined> {
+): Promise<OpenedClient | undefined> {
   const module = (await optional(() => import('ioredis'))) as IoredisModule | undefined
   if (module === undefined) return undefined
-  const options = { maxRetriesPerRequest: fast ? 0 : 3, connectTimeout: 5_000 }
+  const options = {
+    maxRetriesPerRequest: fast ? 0 : 3,
+    connectTimeout: CONNECT_MS,
+    ...(username !== undefined && { username }),
+    ...(password !== undefined && { password }),
+    ...(tls && { tls: {} }),
+  }
   const client = cluster
-    ? new module.Cluster(urls.map(clusterNode), { redisOptions: { ...options, ...clusterLogin(urls[0] as string) } })
-    : new module.Redis(urls[0] as string, options)
+    ? new module.Cluster(hosts, { redisOptions: options })
+    : new module.Redis({ ...options, ...hosts[0], db: database })
+  if (database !== 0) useOnlyDatabase(client as IoredisClient & IoredisEvents, database)
   // Every command says what is wrong; without this, a dead connection would end the process.
   client.on('error', () => {})
-  return { client, close: async () => client.disconnect() }
+  const close = async (): Promise<void> => client.disconnect()
+  if (cluster) await orClose(untilKnown(client), close)
+  return { client, close }
 }
 
-function clusterNode(url: string): { host: string; port: number } {
-  const { hostname, port } = new URL(url)
-  return { host: hostname, port: Number(port || 6379) }
+/**
+ * Until its slots are known, a Cluster's client takes the hosts of the URL for nodes. The nodes may name themselves by
+ * other addresses, and a command that was sent before fails when those take their place.
+ */
+function untilKnown(client: IoredisEvents): Promise<void> {
+  return new Promise((resolve, reject) => {
+    let failure = new Error(`no answer within ${CONNECT_MS} ms`)
+    const timer = setTimeout(() => reject(failure), CONNECT_MS)
+    client.on('error', (error) => {
+      failure = error
+    })
+    client.on('ready', () => {
+      clearTimeout(timer)
+      resolve()
+    })
+  })
 }
 
-function clusterLogin(url: string): object {
-  const { protocol, username, password } = new URL(url)
-  return {
-    ...(username && { username: decodeURIComponent(username) }),
-    ...(password && { password: decodeURIComponent(password) }),
-    ...(protocol === 'rediss:' && { tls: {} }),
+async function orClose(connected: Promise<unknown>, close: () => Promise<void>): Promise<void> {
+  try {
+    await connected
+  } catch (error) {
+    await close()
+    const message = error instanceof Error ? error.message : String(error)
+    throw new StoreError(`the Redis Cluster cannot be reached: ${message}`, { cause: error })
+  }
+}
+
+/**
+ * ioredis goes on in database 0 when a connection, the first or a later one, cannot select its own. Here that connection
+ * is closed before it is used: commands wait for `ready`, which comes after the answer to SELECT.
+ */
+function useOnlyDatabase(client: IoredisClient & IoredisEvents, database: number): void {
+  let refused: StoreError | undefined
+  client.on('error', (error) => {
+    if (!isOfSelect(error)) return
+    refused = wrongDatabase(database, error)
+    client.disconnect(true)
+  })
+  client.on('ready', () => {
+    refused = undefined
+  })
+  const { call } = client
+  client.call = (command, ...args) => {
+    if (refused !== undefined) return Promise.reject(refused)
+    return call.call(client, command, ...args).catch((error: unknown) => {
+      // It may have waited for a connection that could not be used.
+      throw refused ?? error
+    })
   }
 }
 
 interface NodeRedisModule {
-  createClient(options: object): NodeRedisClient & NodeRedisClosable
-  createCluster(options: object): NodeRedisCluster & NodeRedisClosable
+  createClient(options: object): NodeRedisClient & NodeRedisEvents
+  createCluster(options: object): NodeRedisCluster & NodeRedisEvents
 }
 
-interface NodeRedisClosable {
+interface NodeRedisEvents {
+  readonly isReady: boolean
   connect(): Promise<unknown>
   destroy(): void
-  on(event: string, listener: (...args: never[]) => void): unknown
+  on(event: string, listener: (error: Error) => void): unknown
 }
 
-async function openNodeRedis(
-  urls: string[],
-  cluster: boolean,
+export async function openNodeRedis(
+  { hosts, cluster, tls, username, password, database }: RedisTarget,
   { fast = false }: OpenOptions,
-): Promise<Omit<OpenedClient, 'prefix'> | undefined> {
+): Promise<OpenedClient | undefined> {
   const module = (await optional(() => import('redis'))) as NodeRedisModule | undefined
   if (module === undefined) return undefined
+  const login = { ...(username !== undefined && { username }), ...(password !== undefined && { password }) }
+  const sockets = hosts.map((host) => ({ ...host, connectTimeout: CONNECT_MS, ...(tls && { tls }) }))
   const client = cluster
-    ? module.createCluster({ rootNodes: urls.map((url) => ({ url })), defaults: nodeRedisDefaults(urls[0] as string) })
-    : module.createClient({ url: urls[0], disableOfflineQueue: fast })
+    ? module.createCluster({
+        rootNodes: sockets.map((socket) => ({ socket })),
+        // For the nodes that the Cluster names, of which the URL says nothing.
+        defaults: { ...login, ...(tls && { socket: { tls } }) },
+      })
+    : module.createClient({ ...login, socket: sockets[0], database, disableOfflineQueue: true })
   client.on('error', () => {})
-  const connected = client.connect().catch((error: unknown) => {
-    throw new StoreError(`redis cannot be reached: ${error instanceof Error ? error.message : error}`, { cause: error })
-  })
-  // It goes on trying in the background.
-  if (fast) connected.catch(() => {})
-  else await connected
+  if (!cluster) sendWhenReady(client as NodeRedisClient & NodeRedisEvents, { database, fast })
   const close = async (): Promise<void> => {
     // Version 5 throws for a client that is closed.
     if (client.isOpen) client.destroy()
   }
+  const connected = client.connect()
+  if (cluster) await orClose(connected, close)
+  // It goes on trying in the background, and commands wait for it.
+  else connected.catch(() => {})
   return { client, close }
 }
 
-/** For the nodes that the Cluster names, of which no URL says anything. */
-export function nodeRedisDefaults(url: string): object {
-  const { protocol, username, password } = new URL(url)
-  return {
-    ...(username && { username: decodeURIComponent(username) }),
-    ...(password && { password: decodeURIComponent(password) }),
-    ...(protocol === 'rediss:' && { socket: { tls: true } }),
+/**
+ * node-redis sends what waits in its own queue right behind SELECT, before it knows the answer: in database 0, if SELECT
+ * is refused. So its queue is switched off, and commands wait here until the connection is ready.
+ */
+function sendWhenReady(
+  client: NodeRedisClient & NodeRedisEvents,
+  { database, fast }: { database: number; fast: boolean },
+): void {
+  let failure: Error | undefined
+  let waiting: Waiting | undefined
+  const settle = (error?: Error): void => {
+    waiting?.settle(error)
+    waiting = undefined
   }
+  client.on('ready', () => {
+    failure = undefined
+    settle()
+  })
+  client.on('error', (error) => {
+    if (client.isReady) return
+    failure = isOfSelect(error) ? wrongDatabase(database, error) : error
+    if (isFinal(failure)) settle(failure)
+  })
+  // What a server refuses it will refuse again; a connection that is lost may be back at once.
+  const isFinal = (error: Error): boolean => fast || error instanceof StoreError || /^[A-Z]+ /.test(error.message)
+
+  function ready(): Promise<void> {
+    if (failure !== undefined && isFinal(failure)) return Promise.reject(failure)
+    waiting ??= waitFor(CONNECT_MS, () => settle(failure ?? new Error(`no connection within ${CONNECT_MS} ms`)))
+    return waiting.over
+  }
+
+  const { sendCommand } = client
+  client.sendCommand = (args) =>
+    client.isReady ? sendCommand.call(client, args) : ready().then(() => sendCommand.call(client, args))
+}
+
+interface Waiting {
+  readonly over: Promise<void>
+  settle(error?: Error): void
+}
+
+function waitFor(ms: number, late: () => void): Waiting {
+  const timer = setTimeout(late, ms)
+  let settle: Waiting['settle'] = () => {}
+  const over = new Promise<void>((resolve, reject) => {
+    settle = (error) => {
+      clearTimeout(timer)
+      if (error === undefined) resolve()
+      else reject(error)
+    }
+  })
+  return { over, settle }
+}
+
+/** Of ioredis, which says which command it was, or of redis, which does not. */
+const isOfSelect = (error: Error & { command?: { name?: string } }): boolean =>
+  error.command?.name === 'select' || /^(?:NOPERM|ERR) .*(?:\bselect\b|DB index)/i.test(error.message)
+
+function wrongDatabase(database: number, error: Error): StoreError {
+  const advice = 'Let the user run SELECT, or name a database that the server has'
+  const message = `redis database ${database} cannot be selected: ${error.message}. ${advice}`
+  return new StoreError(message, { cause: error, retryable: false })
 }
 
 /** Undefined where it is not installed; anything else that goes wrong with it is not hidden. */
@@ -138,3 +222,5 @@ async function optional(load: () => Promise<unknown>): Promise<unknown> {
     throw error
   }
 }
+
+const CONNECT_MS = 5_000

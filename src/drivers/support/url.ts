@@ -1,0 +1,149 @@
+import { redactedUrl } from '../../core/arguments.ts'
+import { InvalidArgumentError } from '../../core/errors.ts'
+
+/**
+ * How every store's URL is read. A part that a reader does not take is refused: what is ignored is a place that the
+ * caller meant and did not get, so two clients would lock in two places. Nothing is shown that may be a password.
+ */
+export interface UrlParts {
+  readonly scheme: string
+  /** Decoded. An empty one is the same as none. */
+  readonly username: string | undefined
+  readonly password: string | undefined
+  /** What stands between `@` and the path: not decoded, one or more. An empty one is the empty string. */
+  readonly hosts: readonly string[]
+  /** What follows the first slash, not decoded. An empty one is the same as none. */
+  readonly path: string | undefined
+  readonly parameters: readonly Parameter[]
+}
+
+export interface Parameter {
+  readonly name: string
+  readonly value: string
+  /** As it was written. */
+  readonly raw: string
+}
+
+/** `scheme://user:password@host,host/path?name=value`. Throws `InvalidArgumentError`. */
+export function urlParts(url: string, example: string): UrlParts {
+  refuseControlCharacters(url)
+  const parts = /^([^:]+):\/\/([^/?#]*)(?:\/([^?#]*))?(?:\?([^#]*))?(#.*)?$/s.exec(url)
+  if (parts === null) throw new InvalidArgumentError('url', redactedUrl(url), `a URL such as ${example}`)
+  const [, scheme = '', authority = '', path = '', search = '', fragment] = parts
+  // Of the whole rest, before any part of it is named in an error: a password with a slash in it ends up there.
+  if (`${path}?${search}`.includes('@') || fragment !== undefined) {
+    const rule = 'percent-encoded wherever a user name, password, path or parameter contains one of / ? # @'
+    throw new InvalidArgumentError('url', redactedUrl(url), rule)
+  }
+  const at = authority.lastIndexOf('@')
+  const login = authority.slice(0, Math.max(at, 0))
+  const colon = login.includes(':') ? login.indexOf(':') : login.length
+  return {
+    scheme,
+    username: decoded('url user name', login.slice(0, colon)) || undefined,
+    password: decoded('url password', login.slice(colon + 1)) || undefined,
+    hosts: authority.slice(at + 1).split(','),
+    path: path || undefined,
+    parameters: urlParameters(search),
+  }
+}
+
+/** What stands behind the question mark, each name once. */
+export function urlParameters(search: string): readonly Parameter[] {
+  const parameters = search === '' ? [] : search.split('&').map(parameterOf)
+  for (const [index, { name }] of parameters.entries()) {
+    if (parameters.findIndex((each) => each.name === name) !== index) {
+      throw new InvalidArgumentError(`url parameter ${name}`, 'given twice', 'given only once')
+    }
+  }
+  return parameters
+}
+
+function parameterOf(raw: string): Parameter {
+  const equals = raw.includes('=') ? raw.indexOf('=') : raw.length
+  const name = decoded('the name of a url parameter', raw.slice(0, equals))
+  return { name, value: decoded(`url parameter ${name}`, raw.slice(equals + 1)), raw }
+}
+
+/** The values of parameters of ours, by name. Throws for one that is not known. */
+export function knownParameters<Name extends string>(
+  parameters: readonly Parameter[],
+  known: readonly Name[],
+): Partial<Record<Name, string>> {
+  const values: Partial<Record<string, string>> = {}
+  for (const { name, value, raw } of parameters) {
+    if (!known.some((each) => each === name)) {
+      const rule = known.length === 0 ? 'left out: this URL takes none' : `one of ${known.join(', ')}`
+      throw new InvalidArgumentError('url parameter', name, rule)
+    }
+    // A form's text has a space here, a URL's a plus sign. Clients that disagree would lock in two places.
+    if (raw.includes('+')) throw new InvalidArgumentError(`url parameter ${name}`, value, 'without +: write %2B or %20')
+    values[name] = value
+  }
+  return values
+}
+
+export function booleanParameter(name: string, value: string | undefined): boolean | undefined {
+  if (value === undefined) return undefined
+  if (value === 'true' || value === '1') return true
+  if (value === 'false' || value === '0') return false
+  throw new InvalidArgumentError(`url parameter ${name}`, value, 'true, false, 1 or 0')
+}
+
+export function secondsParameter(name: string, value: string | undefined, most: number): number | undefined {
+  if (value === undefined) return undefined
+  const seconds = /^\d+(?:\.\d+)?$/.test(value) ? Number(value) : Number.NaN
+  if (seconds >= 0.001 && seconds <= most) return seconds
+  throw new InvalidArgumentError(`url parameter ${name}`, value, `a number of seconds from 0.001 to ${most}`)
+}
+
+export interface HostPort {
+  /** As every client takes it: an IPv6 address without brackets, a name in lower case. */
+  readonly host: string
+  readonly port: number
+}
+
+/** `name`, `name:port`, `192.0.2.1:port`, `[::1]:port`. */
+export function hostPort(text: string, defaultPort: number): HostPort {
+  const [, name = '', port] = /^(\[[\da-fA-F:.]+\]|[^:[\]%@\s]+)(?::(.*))?$/.exec(text) ?? []
+  const host = name === '' ? undefined : canonicalHost(name)
+  if (host === undefined) {
+    throw new InvalidArgumentError('url host', unlessSecret(text), 'a host name or an address, IPv6 in brackets')
+  }
+  return { host, port: port === undefined ? defaultPort : checkPort(port) }
+}
+
+export function checkPort(port: string): number {
+  const number = /^\d{1,5}$/.test(port) ? Number(port) : 0
+  if (number >= 1 && number <= 65_535) return number
+  throw new InvalidArgumentError('url port', unlessSecret(port), 'a whole number from 1 to 65535')
+}
+
+/** Where `@host` was forgotten, the password stands in its place. */
+const unlessSecret = (text: string): string => (text.includes(':') || /\D/.test(text) ? '…' : text)
+
+/** One spelling for each host: names in lower case, addresses written in one way. */
+function canonicalHost(name: string): string | undefined {
+  try {
+    return new URL(`http://${name}/`).hostname.replace(/^\[(.*)\]$/, '$1')
+  } catch {
+    return undefined
+  }
+}
+
+/** Percent-encoding is undone once, here and nowhere else. */
+export function decoded(what: string, text: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    // The value may be a password.
+    throw new InvalidArgumentError(what, '…', 'percent-encoded UTF-8: a percent sign itself is written %25')
+  }
+}
+
+/** A line break at the end of an environment variable is cut off by some parsers and kept by others. */
+export function refuseControlCharacters(url: string): void {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what it looks for
+  if (!/[\u0000-\u001f\u007f]/.test(url) && url.isWellFormed()) return
+  throw new InvalidArgumentError('url', redactedUrl(url), 'without control characters and lone surrogates')
+}
