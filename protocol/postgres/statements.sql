@@ -3,22 +3,20 @@
 
 -- name: acquire
 -- Inputs and outputs: as holdfast_acquire in 0004-leases.sql
-SELECT granted_claims::text, granted_tokens::text, granted_at::text, refusals::text
-FROM :"schema".holdfast_acquire($1::text::text[], $2::text::text[], $3::text::text[], $4::text::boolean[], $5::text::bigint[],
-  $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text, $11::text::boolean)
+CALL :"schema".holdfast_call_acquire($1::text::text[], $2::text::text[], $3::text::text[], $4::text::boolean[], $5::text::bigint[],
+  $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text, $11::text::boolean, NULL, NULL, NULL, NULL)
 
 -- name: steal
 -- Inputs and outputs: as holdfast_steal in 0010-steal.sql
-SELECT fencing_token::text, granted_at::text
-FROM :"schema".holdfast_steal($1::text, $2::text, $3::text, $4::text::float8, $5::text, $6::text::boolean)
+CALL :"schema".holdfast_call_steal($1::text, $2::text, $3::text, $4::text::float8, $5::text, $6::text::boolean, NULL, NULL)
 
 -- name: renew
 -- Inputs: lock names, claim ids, tokens, times to live in ms, relaxed. Outputs: answers
-SELECT :"schema".holdfast_renew($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::float8[], $5::text::boolean)::text AS answers
+CALL :"schema".holdfast_call_renew($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::float8[], $5::text::boolean, NULL)
 
 -- name: release
 -- Inputs: lock names, claim ids, tokens, relaxed. Outputs: answers
-SELECT :"schema".holdfast_release($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::boolean)::text AS answers
+CALL :"schema".holdfast_call_release($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::boolean, NULL)
 
 -- name: granted
 -- Inputs and outputs: as holdfast_granted in 0005-inspect.sql
@@ -39,9 +37,8 @@ SELECT :"schema".holdfast_consume($1::text::text[], $2::text::integer[], $3::tex
 SELECT :"schema".holdfast_fence($1::text, $2::text::bigint)::text
 
 -- name: version
--- Outputs: version, the last migration that was run; isolation, of a transaction that says nothing of it
-SELECT coalesce(max(version), 0)::text AS version, current_setting('transaction_isolation') AS isolation
-FROM :"schema".holdfast_migrations
+-- Outputs: version, the last migration that was run
+SELECT coalesce(max(version), 0)::text AS version FROM :"schema".holdfast_migrations
 
 -- name: hello
 -- Inputs: channel, payload. Proves that what is sent to the channel arrives.

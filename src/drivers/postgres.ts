@@ -117,7 +117,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     hello: (payload) => connections.query(statements.hello, [channel, payload]),
     granted: statements.granted,
   })
-  let ready: Promise<Ready> | undefined
+  let ready: Promise<void> | undefined
   let closed = false
 
   async function call(
@@ -127,13 +127,14 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     if (closed) throw new ClosedError('the postgres driver is closed')
     ready ??= prepare(connections, schema, migrates)
     try {
-      const { ask } = await ready
-      const [row] = await ask(statements[statement], values)
+      await ready
+      const send = statement === 'inspect' ? connections.query : connections.call
+      const [row] = await send(statements[statement], values)
       return row as Row
     } catch (error) {
       // Whatever it was that failed, the next call looks again whether the tables are there: they may have been dropped, or just been made.
       ready = undefined
-      throw storeErrorFrom(error)
+      throw storeErrorFrom(error, connections)
     }
   }
 
@@ -214,23 +215,14 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   }
 }
 
-interface Ready {
-  readonly ask: PostgresConnections['query']
-}
-
-async function prepare(connections: PostgresConnections, schema: string, migrates: boolean): Promise<Ready> {
-  let found = await readVersion(connections, schema)
-  if (found.version < latestVersion()) {
-    if (!migrates) {
-      throw new StoreError(
-        `the lock tables in the schema "${schema}" are missing or old: run "holdfast migrate --schema ${schema}"`,
-      )
-    }
-    await migrate(connections, schema)
-    found = await readVersion(connections, schema)
+async function prepare(connections: PostgresConnections, schema: string, migrates: boolean): Promise<void> {
+  if ((await readVersion(connections, schema)) >= latestVersion()) return
+  if (!migrates) {
+    throw new StoreError(
+      `the lock tables in the schema "${schema}" are missing or old: run "holdfast migrate --schema ${schema}"`,
+    )
   }
-  // With a snapshot taken too early, what others have done meanwhile would be an error at every turn.
-  return { ask: found.isolation === 'read committed' ? connections.query : connections.queryReadCommitted }
+  await migrate(connections, schema)
 }
 
 function acquireAnswers(claims: readonly Claim[], row: Row): AcquireAnswer[] {

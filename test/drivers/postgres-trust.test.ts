@@ -13,15 +13,14 @@ const [schema, stranger] = [`trust_${id}`, `stranger_${id}`]
 
 let pool: pg.Pool
 /** May connect, and so LISTEN and NOTIFY on any channel, and read every table. */
-let attacker: pg.Client
+let attacker: pg.Pool
 
 beforeAll(async () => {
   pool = new pg.Pool({ connectionString: url, max: 6 })
   await migratePostgres({ client: pool, schema })
   await pool.query(`CREATE ROLE ${stranger} LOGIN; GRANT USAGE ON SCHEMA ${schema} TO ${stranger};
     GRANT SELECT ON ALL TABLES IN SCHEMA ${schema} TO ${stranger}`)
-  attacker = new pg.Client(url.replace('postgres@', `${stranger}@`))
-  await attacker.connect()
+  attacker = new pg.Pool({ connectionString: url.replace('postgres@', `${stranger}@`), max: 2 })
 })
 afterAll(async () => {
   await attacker.end()

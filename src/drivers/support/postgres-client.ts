@@ -10,10 +10,12 @@ export type PostgresClient = PgPool | PgClient | PostgresSql
 
 /** All that the drivers need of a client. Every call has a deadline, whatever the socket does. */
 export interface PostgresConnections {
-  /** One statement on any connection, in a transaction of its own. */
+  /** One statement on any connection. */
   query(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
-  /** The same, READ COMMITTED, where the server's default is another. */
-  queryReadCommitted(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
+  /** The same for one that the server refuses inside a transaction of the caller's. */
+  call(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
+  /** Whether another try may come to another connection. */
+  readonly several: boolean
   /** A connection that nobody else uses, outside the caller's pool where the client allows it. */
   dedicate(events: DedicatedEvents): Promise<DedicatedConnection>
   /** Ends what was opened here; never what the caller passed in. */
@@ -74,7 +76,9 @@ export async function openConnections(url: string): Promise<PostgresConnections>
 const POOL_SIZE = 4
 const CONNECT_MS = 5_000
 
-const isSql = (client: unknown): client is PostgresSql => typeof client === 'function' && 'unsafe' in client
+/** What `begin` hands over and what `reserve` gives is one connection, in a transaction or about to be: it has no `begin` of its own. */
+const isSql = (client: unknown): client is PostgresSql =>
+  typeof client === 'function' && 'unsafe' in client && 'begin' in client
 
 const isPgClient = (client: unknown): client is PgClient =>
   typeof client === 'object' && client !== null && 'query' in client && 'connectionParameters' in client

@@ -6,10 +6,21 @@ export function sqlState(error: unknown): string | undefined {
   return typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code) ? code : undefined
 }
 
-/** Says what is wrong, and what to do, before it says what PostgreSQL said. */
-export function storeErrorFrom(error: unknown): HoldfastError {
+/** Why a call is refused on a connection that the caller has begun a transaction on. */
+export const IN_TRANSACTION =
+  'this connection is inside a transaction that was begun by others: a lock that is taken or released there would be taken ' +
+  'or released only with its COMMIT, and not at all with its ROLLBACK. Give the driver a connection or a pool of its own, and ' +
+  'give no client back to a pool before its COMMIT or ROLLBACK. For a lock that lasts as long as a transaction, use lockInTransaction'
+
+/**
+ * Says what is wrong, and what to do, before it says what PostgreSQL said. `several`: another try may come to another connection, which decides
+ * whether one helps where just this one cannot be used.
+ */
+export function storeErrorFrom(error: unknown, { several = true }: { readonly several?: boolean } = {}): HoldfastError {
   if (error instanceof HoldfastError) return error
   const state = sqlState(error)
+  if (state === '2D000' || state === '25P02')
+    return new StoreError(IN_TRANSACTION, { cause: error, retryable: several })
   const said = error instanceof Error ? error.message || error.name : String(error)
   const reason = state === undefined ? 'could not be reached, or the connection broke' : reasonFor(state)
   const from = (error as { code?: unknown } | undefined)?.code
@@ -24,8 +35,6 @@ const reasons: Record<string, string> = {
   '08': 'could not be reached, or the connection broke',
   '28': 'did not accept the user or the password',
   '3D000': 'has no such database',
-  '40001':
-    'could not serialize the transaction: somebody has set its isolation above READ COMMITTED since this driver was opened',
   '42501':
     'does not let this role use the lock tables; grant it what docs/drivers/postgres.md lists under "A role of its own"',
   '53': 'has run out of something',

@@ -67,6 +67,7 @@ const FILES = [
   '0008-fences.sql',
   '0009-force.sql',
   '0010-steal.sql',
+  '0011-calls.sql',
 ]
 
 export const migrations = (): readonly Migration[] =>
@@ -79,16 +80,13 @@ export function migrationScript(schema: string): string {
   return [begin_migration, createSchema, use_schema, ...migrations().map(({ sql }) => sql), 'COMMIT;\n'].join('\n\n')
 }
 
-/** What a new connection finds. `version` 0: nothing has been migrated. */
-export async function readVersion(
-  connections: PostgresConnections,
-  schema: string,
-): Promise<{ version: number; isolation: string }> {
+/** The last migration that was run. 0: none. */
+export async function readVersion(connections: PostgresConnections, schema: string): Promise<number> {
   try {
     const [row] = await connections.query(statementsFor(schema).version, [])
-    return { version: Number(row?.['version']), isolation: String(row?.['isolation']) }
+    return Number(row?.['version'])
   } catch (error) {
-    if (['42P01', '3F000'].includes(sqlState(error) ?? '')) return { version: 0, isolation: 'read committed' }
+    if (['42P01', '3F000'].includes(sqlState(error) ?? '')) return 0
     throw storeErrorFrom(error)
   }
 }

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
+import { StoreError } from '../../core/errors.ts'
 import type { DedicatedConnection, DedicatedEvents, PostgresConnections, Row } from './postgres-client.ts'
-import { sqlState } from './postgres-errors.ts'
+import { IN_TRANSACTION, sqlState } from './postgres-errors.ts'
 import { createLine } from './postgres-line.ts'
 
 /** What we call of a `Pool` of pg. */
@@ -19,6 +20,7 @@ export interface PgClient {
   on(event: 'error', listener: (error: Error) => void): unknown
   on(event: 'end', listener: () => void): unknown
   removeListener(event: string, listener: (heard: Error & PgNotification) => void): unknown
+  getTransactionStatus?(): string | null
 }
 
 export interface PgPoolClient extends PgClient {
@@ -46,19 +48,11 @@ const QUERY_MS = 10_000
 
 export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): PostgresConnections {
   hearErrors(pool)
+  const query = askPrepared(pool)
   return {
-    query: askPrepared(pool),
-    async queryReadCommitted(text, values) {
-      const client = await pool.connect()
-      try {
-        const rows = await inReadCommitted(client, text, values)
-        client.release()
-        return rows
-      } catch (error) {
-        client.release(true)
-        throw error
-      }
-    },
+    query,
+    call: query,
+    several: true,
     async dedicate(events) {
       const { Client, options } = pool as unknown as { Client?: new (config: unknown) => OwnClient; options: unknown }
       // A connection beside the pool: one that is pinned would be missing in it for ever.
@@ -94,14 +88,19 @@ interface OwnClient extends PgClient {
   end(): Promise<void>
 }
 
-/** Everything on the one connection that there is, one statement after the other: between a BEGIN and its COMMIT comes nothing else of ours. */
+/** Everything on the one connection that there is, one statement after the other. */
 export function pgClientConnections(client: PgClient): PostgresConnections {
   hearErrors(client)
   const inTurn = lineOf(client)
   return {
     // Without names: a prepared statement would stay on the caller's connection.
     query: (text, values) => inTurn(() => ask(client, text, values)),
-    queryReadCommitted: (text, values) => inTurn(() => inReadCommitted(client, text, values)),
+    call: (text, values) =>
+      inTurn(async () => {
+        refuseOpenTransaction(client)
+        return ask(client, text, values)
+      }),
+    several: false,
     // The connection goes on, so what was done on it has to be undone, and nothing else.
     async dedicate(events) {
       const undo = async (): Promise<void> => {
@@ -215,19 +214,11 @@ function nameOf(text: string): string {
 
 const names = new Map<string, string>()
 
-async function inReadCommitted(
-  client: PgClient,
-  text: string,
-  values: readonly (string | null)[],
-): Promise<readonly Row[]> {
-  await ask(client, 'BEGIN ISOLATION LEVEL READ COMMITTED', [])
-  try {
-    const rows = await ask(client, text, values)
-    await ask(client, 'COMMIT', [])
-    return rows
-  } catch (error) {
-    // The error that is told is the one that came first.
-    await ask(client, 'ROLLBACK', []).catch(() => {})
-    throw error
-  }
+/**
+ * A call that the server refuses aborts the caller's transaction. A heartbeat must not do that to it, so what the client knows of it is asked
+ * first. (Older versions of pg do not tell.)
+ */
+function refuseOpenTransaction(client: PgClient): void {
+  const status = client.getTransactionStatus?.()
+  if (status === 'T' || status === 'E') throw new StoreError(IN_TRANSACTION, { retryable: false })
 }

@@ -37,12 +37,12 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
     })
   }
 
+  const query: PostgresConnections['query'] = (text, values) => inTime((sql) => ask(sql, text, values))
+
   return {
-    query: (text, values) => inTime((sql) => ask(sql, text, values)),
-    queryReadCommitted: (text, values) =>
-      inTime((sql) =>
-        sql.begin('isolation level read committed', async (transaction) => ask(transaction, text, values)),
-      ) as Promise<readonly Row[]>,
+    query,
+    call: query,
+    several: (given.options as { max?: number }).max !== 1,
     dedicate: (events) => dedicate(sql, events),
     async close() {
       if (reopen !== undefined) await sql.end({ timeout: 1 })
