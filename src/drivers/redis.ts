@@ -77,7 +77,7 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
       }
     })
   }
-  /** Servers of which nothing is known are taken for older ones: messages that every node passes on are heard on any version. */
+  /** Servers of which nothing is known count as older ones: messages that go through every node work on any version. */
   const sharded = async (): Promise<boolean> => {
     const { facts, failure } = await servers.report()
     if (facts.length === 0 && failure !== undefined) throw failure

@@ -89,6 +89,42 @@ describe('redis cluster: failures', () => {
     })
   }
 
+  for (const [through, open] of [
+    ['ioredis', openIoredis],
+    ['node-redis', openNodeRedis],
+  ] as const) {
+    it(`failure 54: while a slot is being moved, its leases are renewed; what is asked for or given back waits for the end, through ${through}`, async () => {
+      const driver = redisDriver({ client: await open() })
+      const lock = new DistributedLock({ driver })
+      // The tag makes it one slot for all of them.
+      const [carried, left, given, asked] = [1, 2, 3, 4].map((each) => `{${through}}${each}`) as [
+        string,
+        string,
+        string,
+        string,
+      ]
+      const claims = [claimOn(carried), claimOn(left)]
+      const tokens = await tokensOf(driver, claims)
+      const renewals = claims.map((claim, at) => ({ ...claim, fencingToken: tokens[at] as number }))
+      const held = await lock.hold(given, { timeoutSeconds: 60, heartbeat: false })
+      const move = await beginMove(slotOf(`lock:${carried}`))
+      assert.deepEqual(await driver.renew(renewals), ['renewed', 'renewed'])
+      await move.carry(`lock:${carried}`)
+      assert.deepEqual(await driver.renew(renewals), ['renewed', 'renewed'])
+      const waiting = lock.hold(asked, { blockingTimeoutSeconds: 15 })
+      await assert.rejects(held.release(), /the slot is being moved to another node: try again/)
+      assert.deepEqual(await driver.renew(renewals), ['renewed', 'renewed'])
+      await move.end()
+      await (await waiting).release()
+      const isFree = async (): Promise<boolean> => (await driver.inspect({ lockName: given })).leases.length === 0
+      await until(isFree, patience('what was given back meanwhile'))
+      assert.deepEqual(await driver.renew(renewals), ['renewed', 'renewed'])
+      assert.deepEqual(await driver.renew(renewals.map((each) => ({ ...each, fencingToken: 1 }))), ['lost', 'lost'])
+      assert.deepEqual(await driver.release(renewals), [true, true])
+      await lock.close()
+    })
+  }
+
   it('failure 21: a waiter is served although its slot moved while it waited', async () => {
     const lockName = 'moves under a waiter'
     const [a, b] = [await openLock(3), await openLock(3)]
@@ -104,9 +140,9 @@ describe('redis cluster: failures', () => {
   it('failure 18: tokens rise although every node lost its data', async () => {
     const driver = redisDriver({ client: await openIoredis() })
     const names = Array.from({ length: 20 }, (_, index) => `flushed ${index}`)
-    const tokens = await tokensOf(driver, names)
+    const tokens = await tokensOf(driver, names.map(claimOn))
     for (const node of cluster.nodes) await askRedis(node, 'FLUSHALL')
-    const later = await tokensOf(driver, names)
+    const later = await tokensOf(driver, names.map(claimOn))
     later.forEach((token, at) => {
       assert.ok(token > (tokens[at] as number), `${token} after ${tokens[at]}`)
     })
@@ -233,8 +269,8 @@ async function heldAndWaitedFor(
   return { held, waiting }
 }
 
-async function tokensOf(driver: Driver, names: readonly string[]): Promise<number[]> {
-  const answers = await driver.acquire(names.map(claimOn))
+async function tokensOf(driver: Driver, claims: readonly Claim[]): Promise<number[]> {
+  const answers = await driver.acquire(claims)
   return answers.map((answer) => {
     assert.ok('granted' in answer && answer.granted, String(answer))
     return answer.fencingToken
@@ -306,22 +342,35 @@ async function ownerOf(slot: number): Promise<Server> {
   throw new Error(`nobody has slot ${slot}`)
 }
 
-/** As `redis-cli --cluster reshard` does it. */
 async function moveSlot(slot: number, to: Server): Promise<void> {
+  await (await beginMove(slot, to)).end()
+}
+
+/** As `redis-cli --cluster reshard` does it, which takes as long as there are keys to carry. */
+async function beginMove(slot: number, target?: Server) {
   const from = await ownerOf(slot)
-  if (from.port === to.port) return
+  const to = target ?? (cluster.nodes.find(({ port }) => port !== from.port) as Server)
+  if (from.port === to.port) return { carry: async () => {}, end: async () => {} }
   const [fromId, toId] = await Promise.all(
     [from, to].map(async (node) => String(await askRedis(node, 'CLUSTER', 'MYID'))),
   )
   await askRedis(to, 'CLUSTER', 'SETSLOT', slot, 'IMPORTING', fromId as string)
   await askRedis(from, 'CLUSTER', 'SETSLOT', slot, 'MIGRATING', toId as string)
-  for (;;) {
-    const keys = (await askRedis(from, 'CLUSTER', 'GETKEYSINSLOT', slot, 100)) as string[]
-    if (keys.length === 0) break
+  const carry = async (...keys: string[]): Promise<void> => {
     await askRedis(from, 'MIGRATE', '127.0.0.1', to.port, '', 0, 5_000, 'KEYS', ...keys)
   }
-  for (const node of [to, from, ...cluster.nodes])
-    await askRedis(node, 'CLUSTER', 'SETSLOT', slot, 'NODE', toId as string)
+  return {
+    carry,
+    async end() {
+      for (;;) {
+        const keys = (await askRedis(from, 'CLUSTER', 'GETKEYSINSLOT', slot, 100)) as string[]
+        if (keys.length === 0) break
+        await carry(...keys)
+      }
+      for (const node of [to, from, ...cluster.nodes])
+        await askRedis(node, 'CLUSTER', 'SETSLOT', slot, 'NODE', toId as string)
+    },
+  }
 }
 
 const patience = (what: string, timeoutMs = 20_000) => ({ timeoutMs, failure: () => `waited in vain for ${what}` })

@@ -13,13 +13,16 @@ export interface RedisConnection {
   /** Sends a command to wherever `key` lives. Rejects with the client's own error. */
   command(key: string, args: readonly string[]): Promise<unknown>
   /**
-   * Sends commands in one go, one after the other over one and the same connection. Rejects if one of them fails, or if the connection ended after some
-   * of them: the rest is never sent over another one by itself. Absent on a Cluster.
+   * Sends commands in one go, one after the other over one and the same connection. Rejects if one of them fails, or if
+   * the connection ended after some of them: the rest is never sent over another one by itself. Absent on a Cluster.
    */
   together?(commands: readonly (readonly string[])[]): Promise<readonly unknown[]>
   /** The masters: one, or one for each shard of a Cluster. */
   nodes(): Promise<readonly RedisNode[]>
-  /** The master that has this slot now. A key of the slot is asked for first, because a client learns where a slot went only when it is told that it has moved. */
+  /**
+   * The master that has this slot now. A key of the slot is asked for first: a client learns that a slot has moved only
+   * from the answer to a command.
+   */
   nodeOfSlot(slot: number): Promise<RedisNode>
 }
 

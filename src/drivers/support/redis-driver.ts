@@ -14,10 +14,11 @@ import type {
 import { StoreError } from '../../core/errors.ts'
 import type { RedisConnection } from './redis-connection.ts'
 import { closedError, inTime } from './redis-errors.ts'
-import { acquireArgs, readAcquire, releaseArgs, renewArgs, strange, type TokenRefusal } from './redis-format.ts'
+import { acquireArgs, readAcquire, releaseArgs, strange, type TokenRefusal } from './redis-format.ts'
 import { inspect, show } from './redis-inspect.ts'
 import { type Chunk, type ListParts, MOST_ENTRIES, runLeases, sendList } from './redis-lists.ts'
 import { consume } from './redis-rates.ts'
+import { renewEach, renewList } from './redis-renewals.ts'
 import { type ReplicaWait, renewOnReplicas } from './redis-replicas.ts'
 import { ballotRunner, type VoteGuard } from './redis-scripts.ts'
 import { Waking } from './redis-waking.ts'
@@ -139,10 +140,9 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 
     async renew(renewals) {
       assertOpen()
-      return sendList<Renewal, RenewAnswer>(parts, renewals, async (chunk) => {
+      return sendList<Renewal, RenewAnswer>(parts, renewals, (chunk) => {
         if (replicas !== undefined) return renewOnReplicas(parts, replicas, chunk)
-        const [, ...replies] = await runLeases(parts, 'renew', chunk, renewArgs(chunk.requests))
-        return replies.map((reply) => (Number(reply) === 1 ? 'renewed' : 'lost'))
+        return connection.cluster ? renewEach(parts, chunk) : renewList(parts, chunk)
       })
     },
 
@@ -181,11 +181,11 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 }
 
 /**
- * A grant counts when enough replicas have confirmed it: else a failover now would forget it. It is written once more for that, over the connection that WAIT
- * then asks about, by a renewal, which never makes a lease anew that was lost meanwhile.
+ * A grant counts when enough replicas have confirmed it: otherwise a failover now would forget it. For that it is
+ * renewed, over the connection that WAIT then asks about. A renewal never re-creates a lease that was lost meanwhile.
  *
- * What is not confirmed stays in the store, and its claim fails: whoever made the claim asks again or withdraws it. A release from here could arrive after the
- * same claim has asked again, and end what it has got by then.
+ * What is not confirmed stays in the store, and its claim fails: the caller asks again or withdraws the claim. A release
+ * from here could arrive after the same claim has asked again, and end what it has got by then.
  */
 async function confirmed(
   parts: ListParts,

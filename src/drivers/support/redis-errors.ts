@@ -25,6 +25,7 @@ const hints: readonly (readonly [RegExp, string])[] = [
   [/OOM command not allowed/i, 'the server is out of memory: raise maxmemory, or give locks a server of their own'],
   [/^LOADING/i, 'the server is still loading its data'],
   [/CLUSTERDOWN/i, 'the Cluster does not serve this slot at the moment'],
+  [/TRYAGAIN|too many cluster redirections/i, 'the slot is being moved to another node: try again'],
   [/NOAUTH|WRONGPASS/i, 'the user name or the password is wrong'],
   [
     /NOPERM|ACL failure in script|user executing the script can't/i,

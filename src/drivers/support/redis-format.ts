@@ -30,22 +30,29 @@ export function acquireArgs(claims: readonly ProposedClaim[]): string[] {
 }
 
 export function renewArgs(renewals: readonly Renewal[]): string[] {
-  const ttls = renewals.map(({ ttlMs }) => `${Math.ceil(ttlMs)}`)
+  const ttls = renewals.map(ttlText)
   const alike = ttls.every((ttl) => ttl === ttls[0])
   return [entriesOf(renewals), ...(alike ? ttls.slice(0, 1) : ttls)]
 }
 
+/** In whole milliseconds. A lease that lasts a little longer than is known of it is safe; a shorter one is not. */
+export const ttlText = ({ ttlMs }: { readonly ttlMs: number }): string => `${Math.ceil(ttlMs)}`
+
 export const releaseArgs = (leases: readonly LeaseRef[]): string[] => [entriesOf(leases)]
 
-/** A line for each. Without a token: whatever the claim has. */
+/** A line for each. */
 function entriesOf(leases: readonly LeaseRef[]): string {
   let entries = ''
-  for (const { claimId, fencingToken } of leases) {
+  for (const lease of leases) {
     if (entries !== '') entries += '\n'
-    entries += fencingToken === undefined ? idText(claimId) : `${idText(claimId)},${fencingToken}`
+    entries += entryOf(lease)
   }
   return entries
 }
+
+/** Without a token: whatever the claim has. */
+export const entryOf = ({ claimId, fencingToken }: LeaseRef): string =>
+  fencingToken === undefined ? idText(claimId) : `${idText(claimId)},${fencingToken}`
 
 const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
   one.ttlMs === other.ttlMs &&
@@ -59,16 +66,15 @@ const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
   one.steal === other.steal
 
 function termsOf(claim: ProposedClaim): [ttlMs: string, tail: string, rest: string] {
-  const { mode, limit = 0, permits, ttlMs, waitMs, holderId, metadata, steal, token = 0 } = claim
+  const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, token = 0 } = claim
   const holder = JSON.stringify(holderId)
   const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
   const isPlain = mode === 'exclusive' && waitMs === 0 && token === 0 && !steal
-  // Redis counts in whole milliseconds. A lease that lasts a little longer than is known of it is safe; a shorter one is not.
   const wait = Math.ceil(waitMs)
   const rest = isPlain
     ? ''
     : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${token}${steal ? ',1' : ''}]`
-  return [`${Math.ceil(ttlMs)}`, tail, rest]
+  return [ttlText(claim), tail, rest]
 }
 
 /** A node's "no" to the token that a client proposed. */

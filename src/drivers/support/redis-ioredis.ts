@@ -70,7 +70,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
   }
 }
 
-/** When a connection ends, ioredis sends a pipeline again as a whole or, if a part of it was answered, fails the rest. */
+/** When a connection ends, ioredis sends a pipeline again as a whole or, if part of it was answered, fails the rest. */
 async function pipelined(client: IoredisClient, commands: readonly (readonly string[])[]): Promise<unknown[]> {
   const results = await client.pipeline(commands.map((command) => ['call', ...command])).exec()
   return (results ?? []).map(([error, reply]) => {
@@ -116,7 +116,7 @@ async function openSubscriber(client: IoredisClient, events: SubscriberEvents): 
   let lastError: Error | undefined
   duplicate.on('error', (error: Error) => {
     lastError = error
-    // What versions before 6, and iovalkey, make of the server's word that a slot has moved: an answer that nobody asked for.
+    // Versions before 6, and iovalkey, take the server's word that a slot has moved for an answer to no command.
     if (error.message.startsWith('Command queue state error')) moved()
   })
   const gone = (): void => closed(lastError ?? new Error('the subscription’s connection was closed'))

@@ -1,0 +1,16 @@
+-- Renews one exclusive lease with the lock's own key and no other. While a Cluster slot is being moved, a call that
+-- names several keys is refused unless all of them exist on one node, and leases.lua names keys that most locks do not
+-- have.
+--
+-- KEYS[1]      plain: the lock's own key
+-- ARGV[1]      `id,token`, as in leases.lua
+-- ARGV[2]      ttlMs
+--
+-- Returns 1 renewed, 0 leases.lua must be asked: there is no such exclusive lease, or it would end sooner than before,
+-- which a waiter has to be told
+
+local head = '[' .. ARGV[1] .. ','
+local text = redis.pcall('GET', KEYS[1])
+if type(text) ~= 'string' or string.sub(text, 1, #head) ~= head then return 0 end
+if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
