@@ -6,7 +6,7 @@
 -- KEYS[2n+2 … 3n+1]      order: sorted set; shared leases by -(end in ms), waiters by their place (1, 2, …)
 -- ARGV[1]                'acquire' | 'renew' | 'release'
 -- ARGV[2]                where this client is told of grants; a sharded channel if it has a hash tag, which is then of the keys' slot
--- ARGV[3]                '1' if the client listens there now; else '0'
+-- ARGV[3]                a secret of the client's, new with every call: it proves what the client is told of these claims
 -- ARGV[4]                a line for each entry: `id` (acquire), `id,token` (renew, release), `id` (release of whatever the claim has)
 -- ARGV[5 …]              the terms of each entry, or of the first one only if they are all alike. What is said in few arguments costs least:
 --   acquire              ttlMs, tail, rest         tail: the JSON text `"holder"` or `"holder",{metadata}`
@@ -31,11 +31,14 @@
 --                holdfast:shared                               shared leases, which are in data
 --                anything else                                 somebody else's lock
 -- data holds     l<id> → [id,token,acquiredAtMs,limit,permits,tail]    a shared lease
---                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail]    a waiter
+--                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail,secret]    a waiter; hears is 1
+--                        if this server had a subscriber on its channel when it last asked
 --                n → permits that are out;  seq → the last place that was given
--- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs]. The first one is told to ask again, because the lease in its way ends
--- sooner than it was told, by the message [id]. All are told of a theft on holdfast:stolen:
--- {"lost":[id,…],"by":"holder"}.
+-- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs,proof]. Any client may publish, so the proof
+-- shows that the message is this script's: the SHA-1, in hex, of secret .. 'id,token,acquiredAtMs,ttlMs' .. secret,
+-- with the secret of the call in which the claim last asked. The first waiter is told to ask again, because the lease
+-- in its way ends sooner than it was told, by the message [id]. All are told of a theft on holdfast:stolen:
+-- {"lost":[id,…],"by":"holder"}. These two are hints.
 --
 -- Messages are published when all else is done. A waiter believes in a grant that it hears of, so the grant must have
 -- been written, and any write can fail: the server has become a replica, lacks replicas, or its disk is full. If the
@@ -322,7 +325,9 @@ local function advance(plain, data, order, text, freed, ownId)
       redis.call('ZREM', order, member)
       if not isOwn then
         ttlMs = math.min(ttlMs, endMs - nowMs)
-        tell(waiter[8], '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs) .. ']')
+        local grant = id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs)
+        local secret = waiter[10] or ''
+        tell(waiter[8], '[' .. grant .. ',"' .. redis.sha1hex(secret .. grant .. secret) .. '"]')
       end
       if freed and mode == 1 then redis.call('DEL', plain) end
       freed = false
@@ -440,9 +445,9 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   end
   local place
   if waitMs > 0 then
-    -- By this server's own count: a client that listens at a replica would count as gone here.
-    local hears = ARGV[3] == '1' and (listenersOf(ARGV[2]) or 0) > 0
-    place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, hears and 1 or 0, ARGV[2], tail })
+    -- By this server's own count: a client that listens at a replica, or not yet, would count as gone here.
+    local hears = (listenersOf(ARGV[2]) or 0) > 0 and 1 or 0
+    place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, hears, ARGV[2], tail, ARGV[3] })
     if before then redis.call('HSET', data, member, place) end
   end
 

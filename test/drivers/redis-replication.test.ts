@@ -60,7 +60,8 @@ describe.concurrent('redis with replicas', () => {
     const driver = redisDriver({ client: slow, replicas: { count: 1, timeoutSeconds: 0.3 } })
     const direct = redisDriver({ client: client(pair.master) })
     const told: string[] = []
-    await driver.listen?.({ wake() {}, granted: (claimId) => told.push(claimId), lost() {}, deaf: assert.fail })
+    const wake = (_: string, claimId = ''): unknown => told.push(claimId)
+    await driver.listen?.({ wake, granted() {}, lost() {}, deaf: assert.fail })
     const [holds, waits] = [claim('order'), { ...claim('order'), waitMs: 20_000 }]
     await only(direct.acquire([holds]))
     await slow.ping() // it is connected

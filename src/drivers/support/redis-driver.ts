@@ -71,24 +71,22 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 
   async function acquireChunk(chunk: Chunk<Claim>): Promise<(AcquireAnswer | Error)[]> {
     const { requests, slot } = chunk
-    const askedMs = clock.now().monotonicMs
-    const found = waking.address(slot)
-    const address = found instanceof Promise ? await found : found
-    for (const claim of requests) if (claim.waitMs > 0) waking.asks(claim)
-    const reply = await runLeases(parts, 'acquire', chunk, acquireArgs(requests), address).catch((error: unknown) => {
-      for (const claim of requests) waking.asked(claim, 0)
+    const asks = requests.some(({ waitMs }) => waitMs > 0) ? waking.asks(requests, slot) : undefined
+    const request = asks instanceof Promise ? await asks : asks
+    const reply = await runLeases(parts, 'acquire', chunk, acquireArgs(requests), request).catch((error: unknown) => {
+      if (request !== undefined) for (const claim of requests) waking.asked(claim, request)
       throw error
     })
     const nowMs = reply[0]
     const answers = requests.map((claim, index) => {
       const answer = readAcquire(claim, nowMs, reply[1 + index])
       if ('tokenRefused' in answer) return strange('acquire', reply[1 + index])
-      if (claim.waitMs === 0) return answer
-      const told = waking.asked(claim, nowMs)
-      const waits = 'granted' in answer && !answer.granted && told === undefined
-      if (waits) waking.waits(claim, slot, askedMs)
+      if (request === undefined || claim.waitMs === 0) return answer
+      const told = waking.asked(claim, request)
+      const isRefused = 'granted' in answer && !answer.granted
+      if (isRefused && told === undefined) waking.waits(claim, request)
       else waking.waitsNoMore(claim)
-      return told === undefined || waits ? answer : told
+      return isRefused && told !== undefined ? told : answer
     })
     return replicas === undefined ? answers : confirmed(parts, replicas, chunk, answers)
   }

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import type {
   AcquireAnswer,
   Claim,
@@ -160,15 +161,28 @@ export function readWaiter(lockName: string, id: string, text: string): WaiterRe
   }
 }
 
-/** What a waiter is told: its grant, or without one that it should ask again. Undefined if the message is not one of ours. */
-export function readMessage(message: string): { claimId: string; grant: Grant | undefined } | undefined {
+/** What a waiter is told: its grant, or without one that it should ask again. */
+export interface WakeMessage {
+  readonly claimId: string
+  readonly grant?: Grant
+  /** Whether the script published it for the request that had this secret. Anybody may publish. */
+  isProvedBy(secret: string): boolean
+}
+
+/** Undefined if the message is not one of ours. */
+export function readMessage(message: string): WakeMessage | undefined {
   const parts = parseList(message)
-  if (parts === undefined) return undefined
-  const [claimId, fencingToken, acquiredAtMs, ttlMs] = parts
+  const [claimId, fencingToken, acquiredAtMs, ttlMs, proof] = parts ?? []
   if (typeof claimId !== 'string') return undefined
-  if (parts.length === 1) return { claimId, grant: undefined }
-  if (!isNumber(fencingToken) || !isNumber(acquiredAtMs) || !isNumber(ttlMs)) return undefined
-  return { claimId, grant: { granted: true, fencingToken, ttlMs, acquiredAtMs } }
+  if (parts?.length === 1) return { claimId, isProvedBy: () => false }
+  if (!isPositive(fencingToken) || !isPositive(acquiredAtMs) || !isPositive(ttlMs) || !isText(proof)) return undefined
+  // Between the bracket and the proof.
+  const told = message.slice(1, -`,"${proof}"]`.length)
+  return {
+    claimId,
+    grant: { granted: true, fencingToken, ttlMs, acquiredAtMs },
+    isProvedBy: (secret) => proof === createHash('sha1').update(secret).update(told).update(secret).digest('hex'),
+  }
 }
 
 /** Who is told that a lock was stolen from them; undefined if the message says something else. */
@@ -191,9 +205,11 @@ export const strange = (what: string, reply: unknown): StoreError =>
 
 type ExclusiveParts = [string, number, number, string, Metadata?]
 type SharedParts = [string, number, number, number, number, string, Metadata?]
-type WaiterParts = [number, number, 0 | 1, number, number, number, number, string, string]
+type WaiterParts = [number, number, 0 | 1, number, number, number, number, string, string, string]
 
 const isNumber = (value: unknown): value is number => typeof value === 'number'
+const isPositive = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) > 0
+const isText = (value: unknown): value is string => typeof value === 'string'
 
 const isExclusive = (parts: unknown[]): parts is ExclusiveParts =>
   typeof parts[0] === 'string' && isNumber(parts[1]) && isNumber(parts[2]) && typeof parts[3] === 'string'

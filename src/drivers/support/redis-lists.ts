@@ -77,7 +77,7 @@ export function runLeases(
   operation: 'acquire' | 'renew' | 'release',
   { requests, slot }: Chunk<{ readonly lockName: string }>,
   args: readonly string[],
-  address: { readonly channel: string; readonly hears: 0 | 1 } = NOWHERE,
+  { channel, secret }: WakeAddress = NOWHERE,
   run: typeof runScript = runScript,
 ): Promise<LeasesReply> {
   const count = requests.length
@@ -94,8 +94,8 @@ export function runLeases(
   }
   const at = 4 + 3 * count
   call[at] = operation
-  call[at + 1] = address.channel
-  call[at + 2] = address.hears === 1 ? '1' : '0'
+  call[at + 1] = channel
+  call[at + 2] = secret
   for (let index = 0; index < args.length; index += 1) call[at + 3 + index] = args[index] as string
   return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
     (reply) => readReply(operation, count, reply as LeasesReply),
@@ -117,7 +117,14 @@ function readReply(operation: string, count: number, reply: LeasesReply): Leases
   return reply
 }
 
-const NOWHERE = { channel: '', hears: 0 } as const
+/** Where a waiter is told of its grant, and the secret that proves the message. */
+export interface WakeAddress {
+  readonly channel: string
+  readonly secret: string
+}
+
+/** For what does not wait. */
+const NOWHERE: WakeAddress = { channel: '', secret: '' }
 
 interface Part {
   readonly slot: number

@@ -1,10 +1,12 @@
 import type { Clock } from '../../core/clock.ts'
 import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.ts'
 import { type HoldfastError, StoreError } from '../../core/errors.ts'
+import { systemRandom } from '../../core/random.ts'
 import type { RedisConnection, RedisNode, Subscriber } from './redis-connection.ts'
 import { inTime, isForbidden, storeErrorFrom } from './redis-errors.ts'
 import { readMessage, readTheft } from './redis-format.ts'
 import { channelOf, STOLEN_CHANNEL } from './redis-keys.ts'
+import type { WakeAddress } from './redis-lists.ts'
 
 export interface WakingParts {
   readonly connection: RedisConnection
@@ -28,11 +30,10 @@ export class Waking {
   readonly #listeners = new Set<DriverListener>()
   /** What this client waits for. */
   readonly #waiting = new Map<string, Waiting>()
-  /** Claims that are being asked for at this moment, and what was told of them meanwhile. */
-  readonly #asking = new Map<string, Grant | undefined>()
+  /** Claims that are being asked for at this moment. */
+  readonly #asking = new Map<string, Asking>()
   /** Being opened, or open. One that has ended is never taken up again. */
   #session: Session | undefined
-  #channel: string | undefined
 
   constructor(parts: WakingParts) {
     this.#parts = parts
@@ -43,39 +44,40 @@ export class Waking {
     return this.#session?.isOpen ? this.#session : undefined
   }
 
-  /** Where grants in this slot are told, and whether somebody hears them there: only then does "no receivers" mean that he is gone. */
-  address(slot: number): Address | Promise<Address> {
-    const { connection, clientId } = this.#parts
-    if (connection.cluster) return this.#addressOnCluster(slot)
-    this.#channel ??= channelOf(clientId)
-    return { channel: this.#channel, hears: this.#hearing === undefined ? 0 : 1 }
+  /**
+   * A request is about to be sent for these claims, some of which wait. Returns how it is known here, and where its
+   * grants are told. On a Cluster that depends on the servers.
+   */
+  asks(claims: readonly Claim[], slot: number): Request | Promise<Request> {
+    if (this.#parts.connection.cluster) {
+      return this.#parts.sharded().then((sharded) => this.#asks(claims, slot, sharded))
+    }
+    return this.#asks(claims, slot, false)
   }
 
-  async #addressOnCluster(slot: number): Promise<Address> {
-    const { clientId, sharded } = this.#parts
-    // An unsharded message reaches every node of a Cluster, but is counted only where it was sent.
-    if (!(await sharded())) return { channel: channelOf(clientId), hears: 0 }
-    return { channel: channelOf(clientId, slot), hears: this.#hearing?.slots.has(slot) ? 1 : 0 }
-  }
-
-  asks({ claimId, waitMs }: Claim): void {
-    if (waitMs > 0) this.#asking.set(claimId, undefined)
+  #asks(claims: readonly Claim[], slot: number, sharded: boolean): Request {
+    const channel = channelOf(this.#parts.clientId, sharded ? slot : undefined)
+    const request: Request = { channel, secret: systemRandom.id(), slot, askedMs: this.#nowMs() }
+    for (const claim of claims)
+      if (claim.waitMs > 0) this.#asking.set(claim.claimId, { request, claim, told: undefined })
+    return request
   }
 
   /**
-   * What was told of a claim while it was being asked for. The answer and the message come over different connections: a grant that was
-   * made right after a refusal can be heard before it, and whoever waits for the answer pays no heed to it then.
+   * A request has been answered, or has failed: what was told of this claim meanwhile. The answer and the message come
+   * over different connections. A grant that was made right after a refusal can be heard before it.
    */
-  asked({ claimId, waitMs }: Claim, answeredAtMs: number): Grant | undefined {
-    if (waitMs === 0) return undefined
-    const told = this.#asking.get(claimId)
+  asked({ claimId }: Claim, request: Request): Grant | undefined {
+    const asking = this.#asking.get(claimId)
+    // A request that took too long has been followed by another one.
+    if (asking?.request !== request) return undefined
     this.#asking.delete(claimId)
-    return told !== undefined && told.acquiredAtMs >= answeredAtMs ? told : undefined
+    return asking.told
   }
 
   /** A claim has been refused, and stands in the queue. */
-  waits({ claimId, lockName, waitMs }: Claim, slot: number, askedMs: number): void {
-    this.#waiting.set(claimId, { lockName, slot, askedMs, untilMs: askedMs + waitMs })
+  waits(claim: Claim, request: Request): void {
+    this.#waiting.set(claim.claimId, { claim, request })
     if (this.#waiting.size % FORGET_EVERY === 0) this.#forgetTheDead()
   }
 
@@ -100,7 +102,7 @@ export class Waking {
     // It may have ended while this one waited for it.
     if (session.ended !== undefined) throw session.ended
     this.#listeners.add(listener)
-    await this.hear(session.sharded ? [...this.#waiting.values()].map(({ slot }) => slot) : [])
+    await this.hear(session.sharded ? [...this.#waiting.values()].map(({ request }) => request.slot) : [])
   }
 
   stop(listener: DriverListener): void {
@@ -168,7 +170,7 @@ export class Waking {
     if (known !== undefined) return known
     const opening = inTime('open a subscription', this.#parts.timeoutMs, async () => {
       const subscriber = await node.subscriber({
-        message: (_channel, text) => this.#told(text),
+        message: (channel, text) => (channel === STOLEN_CHANNEL ? this.#toldOfTheft(text) : this.#told(channel, text)),
         closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause)),
       })
       session.all.add(subscriber)
@@ -193,26 +195,33 @@ export class Waking {
     for (const listener of listeners) listener.deaf(cause)
   }
 
-  #told(text: string): void {
-    const told = readMessage(text)
-    if (told === undefined) {
-      this.#toldOfTheft(text)
-      return
+  #told(channel: string, text: string): void {
+    const message = readMessage(text)
+    if (message === undefined) return
+    const { claimId, grant } = message
+    const [asking, waiting] = [this.#asking.get(claimId), this.#waiting.get(claimId)]
+    if (grant === undefined) this.#wake((asking ?? waiting)?.claim)
+    else if (asking !== undefined) {
+      // Without proof it is older than the request, or forged: the answer decides.
+      if (asking.request.channel !== channel || !message.isProvedBy(asking.request.secret)) return
+      if (!isFarAhead(grant)) asking.told = trimmed(grant, asking.claim)
+      // For a caller that has given the request up, and waits for the moment to ask again.
+      this.#wake(asking.claim)
+    } else if (waiting?.request.channel === channel && message.isProvedBy(waiting.request.secret)) {
+      this.#granted(waiting, trimmed(grant, waiting.claim))
     }
-    const { claimId, grant } = told
-    const waiting = this.#waiting.get(claimId)
-    if (grant === undefined) {
-      if (waiting !== undefined) for (const listener of [...this.#listeners]) listener.wake(waiting.lockName, claimId)
-      return
-    }
-    if (this.#asking.has(claimId)) this.#asking.set(claimId, grant)
-    // A lease is trusted from the moment at which its claim last asked. If that is too long ago, asking again begins it anew.
-    const agoMs = waiting === undefined ? 0 : this.#nowMs() - waiting.askedMs
-    const asksAgain = waiting !== undefined && (this.#parts.confirmsGrants || agoMs > grant.ttlMs / 2)
-    for (const listener of [...this.#listeners]) {
-      if (asksAgain) listener.wake(waiting.lockName, claimId)
-      else listener.granted(claimId, grant)
-    }
+  }
+
+  #granted({ claim, request }: Waiting, grant: Grant): void {
+    // A lease is trusted from the moment at which its claim last asked. Long after that, asking again begins it anew.
+    const isLate = this.#nowMs() - request.askedMs > grant.ttlMs / 2
+    if (this.#parts.confirmsGrants || isLate || isFarAhead(grant)) this.#wake(claim)
+    else for (const listener of [...this.#listeners]) listener.granted(claim.claimId, grant)
+  }
+
+  #wake(claim: Claim | undefined): void {
+    if (claim === undefined) return
+    for (const listener of [...this.#listeners]) listener.wake(claim.lockName, claim.claimId)
   }
 
   #toldOfTheft(text: string): void {
@@ -229,20 +238,26 @@ export class Waking {
   /** Claims that were never withdrawn: their process's own code went wrong, but memory must not grow for it. */
   #forgetTheDead(): void {
     const nowMs = this.#nowMs()
-    for (const [claimId, { untilMs }] of this.#waiting) if (untilMs < nowMs) this.#waiting.delete(claimId)
+    for (const [claimId, { claim, request }] of this.#waiting) {
+      if (request.askedMs + claim.waitMs < nowMs) this.#waiting.delete(claimId)
+    }
   }
 }
 
-export interface Address {
-  readonly channel: string
-  readonly hears: 0 | 1
+/** A call of the script. Its secret is new: a grant that is proved by it was made after the call was done. */
+export interface Request extends WakeAddress {
+  readonly slot: number
+  readonly askedMs: number
 }
 
 interface Waiting {
-  readonly lockName: string
-  readonly slot: number
-  readonly askedMs: number
-  readonly untilMs: number
+  readonly claim: Claim
+  /** The last one that was answered. */
+  readonly request: Request
+}
+
+interface Asking extends Waiting {
+  told: Grant | undefined
 }
 
 interface Session {
@@ -256,6 +271,15 @@ interface Session {
   readonly subscribers: Map<string, Promise<Subscriber>>
   readonly all: Set<Subscriber>
 }
+
+/** A lease does not last longer than was asked for. */
+const trimmed = (grant: Grant, { ttlMs }: Claim): Grant => (grant.ttlMs <= ttlMs ? grant : { ...grant, ttlMs })
+
+/**
+ * A token that is more than an hour ahead of the store's clock may be right: that clock was set back. But a resource
+ * that has seen such a token refuses all later ones, so the store is asked for it.
+ */
+const isFarAhead = ({ fencingToken, acquiredAtMs }: Grant): boolean => fencingToken / 1_000 - acquiredAtMs > 3_600_000
 
 /** A user that may not hear of thefts learns of one with the next renewal. Whatever else fails is a broken connection. */
 function unlessForbidden(error: unknown): void {
