@@ -10,9 +10,11 @@
 -- ARGV[4]                a line for each entry: `id` (acquire), `id,token` (renew, release), `id` (release of whatever the claim has)
 -- ARGV[5 …]              the terms of each entry, or of the first one only if they are all alike. What is said in few arguments costs least:
 --   acquire              ttlMs, tail, rest         tail: the JSON text `"holder"` or `"holder",{metadata}`
---                                                  rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, proposed] or
---                                                  [mode, limit, permits, waitMs, proposed, 1]: mode 0 exclusive, 1 shared; limit 0 none; proposed: a token
---                                                  chosen by the client (Redlock), 0 none; 1: takes the lock from whoever holds it, another client's too
+--                                                  rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, 0],
+--                                                  [mode, limit, permits, waitMs, 0, 1] or [mode, limit, permits, 0, proposed, false, mostAheadUs]:
+--                                                  mode 0 exclusive, 1 shared; limit 0 none; 1: takes the lock from whoever holds it, another client's
+--                                                  too; proposed: a token chosen by the client (Redlock), which must be above the mark and at most
+--                                                  mostAheadUs ahead of this server's clock. Its lease replaces an older one of the same claim
 --   renew                ttlMs
 --   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
@@ -23,7 +25,7 @@
 --            ['y', lease text]                            already yours, for ttlMs from now
 --            ['n', holder text, end, ahead, askAgain]     refused; end in ms, -1 unknown; ahead -1: not queued; askAgain -1: no hint
 --            ['b', mark]                                  the proposed token is not above this server's mark
---            ['f', nowMs]                                 the proposed token is absurdly far ahead of this server's clock
+--            ['f', nowMs]                                 the proposed token is too far ahead of this server's clock
 --   renew    1 renewed, 0 lost
 --   release  1 a lease was ended, 0 there was none
 --
@@ -143,8 +145,8 @@ local SHARED = 'holdfast:shared'
 local MOST_STEPS = 256
 -- A lock of another client is given back without a word: whoever waits for it looks this often.
 local FOREIGN_POLL_MS = 100
--- How far ahead of this server's clock, and of its mark, a proposed token may be, in microseconds: an hour.
-local MOST_AHEAD_US = 3600000000
+-- How far above this server's mark a proposed token may be where the mark is ahead of the clock: more than one list of claims takes.
+local MOST_STEP = 10000
 
 local function textOf(number) return string.format('%.0f', number) end
 local function begins(text, head) return string.sub(text, 1, #head) == head end
@@ -183,10 +185,11 @@ local function nextToken(proposed)
   return lastToken
 end
 
-local function refusedToken(proposed)
+local function refusedToken(proposed, mostAheadUs)
   if proposed == 0 then return nil end
   if proposed <= mark() then return { 'b', mark() } end
-  if proposed > math.max(nowUs, mark()) + MOST_AHEAD_US then return { 'f', nowMs } end
+  -- A clock that was set back leaves marks ahead of it. A little above them is allowed; more would let clients climb ever further ahead.
+  if proposed > math.max(nowUs + mostAheadUs, mark() + MOST_STEP) then return { 'f', nowMs } end
 end
 
 -- false: free. A key of another type is somebody else's lock.
@@ -411,16 +414,31 @@ local function endAll(plain, data, order, tail)
 end
 
 local function acquire(plain, data, order, id, ttlMs, tail, rest)
-  local mode, limit, permits, waitMs, proposed, steals = unpack(rest)
+  local mode, limit, permits, waitMs, proposed, steals, mostAheadUs = unpack(rest)
   local plainNow = plainText(plain)
-  if plainNow and begins(plainNow, '[' .. id .. ',') then
-    redis.call('PEXPIRE', plain, textOf(ttlMs))
-    return { 'y', plainNow }
+  local own = plainNow and begins(plainNow, '[' .. id .. ',') and plainNow
+  local ownsShared = false
+  if not own and mode == 1 then
+    own = ownShared(data, order, id)
+    ownsShared = own
   end
-  local own = mode == 1 and ownShared(data, order, id)
-  if own then
-    endShared(plain, data, order, id, ttlMs)
+  if own and (proposed == 0 or begins(own, '[' .. id .. ',' .. textOf(proposed) .. ',')) then
+    if ownsShared then
+      endShared(plain, data, order, id, ttlMs)
+    else
+      redis.call('PEXPIRE', plain, textOf(ttlMs))
+    end
     return { 'y', own }
+  end
+  if own then
+    -- A later round of the same claim. Its lease takes the place of the older one in this step: a release between the two rounds could arrive
+    -- after the second one and end what that got.
+    local refused = refusedToken(proposed, mostAheadUs)
+    if refused then return refused end
+    if ownsShared then dropShared(data, order, 'l' .. id) end
+    local token = nextToken(proposed)
+    writeLease(plain, data, order, id, mode, limit, permits, tail, ttlMs, token)
+    return token
   end
 
   local member = 'w' .. id
@@ -454,7 +472,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   local text, out, first, granted = advance(plain, data, order, plainNow, false, id)
   if granted then return granted end
   if not first and fits(mode, limit, permits, text, out) then
-    local refused = refusedToken(proposed)
+    local refused = refusedToken(proposed, mostAheadUs)
     if refused then return refused end
     local token = nextToken(proposed)
     writeLease(plain, data, order, id, mode, limit, permits, tail, ttlMs, token)

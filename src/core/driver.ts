@@ -18,11 +18,14 @@ export interface Driver {
   readonly listLength?: number
   /** Lists of this many requests or more go in two parts at least: while the store works on one, the process reads the answers to another. */
   readonly listSplit?: number
+  /** The longest time to live that a claim may have, where that is less than the core's own bound. */
+  readonly longestTtlMs?: number
   /** How a worker thread opens a driver of its own on the same store. Absent where that is not possible. */
   readonly reopen?: Reopen
 
   /**
-   * A claim whose `claimId` already holds a lease gets that lease again: the same token, its time to live started anew.
+   * A claim whose `claimId` already holds a lease gets that lease again: the same token, its time to live started anew. Another instance of the driver may
+   * instead replace the lease by a new one, with a higher token.
    * A claim that is refused and has `waitMs` stands in the queue from then on, or keeps its place there for `waitMs` more.
    * Claims of one list are taken in their order.
    */

@@ -9,8 +9,9 @@ import type {
   RenewAnswer,
   Renewal,
 } from '../core/driver.ts'
-import { ClosedError, InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
+import { ClosedError, InvalidArgumentError, StoreError, UnsupportedError } from '../core/errors.ts'
 import { type Random, systemRandom } from '../core/random.ts'
+import { type Ask, Asks, leasesOf, mayCount } from './support/redis-asks.ts'
 import { Ballots, type Outcome, type Vote } from './support/redis-ballots.ts'
 import { connectionOf } from './support/redis-connection.ts'
 import { type RedisDriver, redisDriverOn } from './support/redis-driver.ts'
@@ -19,7 +20,6 @@ import { openClient } from './support/redis-open.ts'
 import { poll, quorumError } from './support/redis-quorum.ts'
 import { inspectByQuorum } from './support/redis-quorum-inspect.ts'
 import { ReleaseNews } from './support/redis-release-news.ts'
-import { RestartWatch } from './support/redis-restart-watch.ts'
 import { redlockUrl } from './support/redis-url.ts'
 
 export const capabilities: Capabilities = {
@@ -49,15 +49,22 @@ export interface RedlockOptions {
   /** How long a node may take before it counts as failed: 1 s if not said. */
   readonly nodeTimeoutSeconds?: number
   /**
-   * The longest time to live that any client uses: 60 if not said. A node does not vote until so long after its start, because it may have forgotten leases;
-   * claims and renewals for longer are refused.
+   * The longest time to live that any client uses; claims and renewals for longer are refused. A node that may have
+   * forgotten leases, because it was started, emptied or never asked before, does not vote for so long. Use the same
+   * value for all clients.
+   * @default 60
    */
   readonly longestTtlSeconds?: number
-  /** Nothing is forgotten in a restart (appendfsync always on every node): nodes vote at once, and a time to live has no bound here. */
+  /**
+   * No node ever forgets anything: `appendonly yes` and `appendfsync always` on every node, no eviction, and no
+   * `FLUSHALL`. Then nodes vote at once, and a time to live has no bound here.
+   * @default false
+   */
   readonly persistent?: boolean
   /**
-   * Told each time a node fails to do something or takes too long for it, also where the others were enough, and where nobody waits for it: giving back what a
-   * lost vote has got, telling waiters of a release. Leases that are left behind so end with their time to live. Nobody is told if not said.
+   * Told each time a node fails to do something or takes too long for it, also where the others were enough, and where
+   * nobody waits for it: giving back what a lost vote has got, telling waiters of a release. Leases that are left
+   * behind so end with their time to live. Nobody is told if not said.
    */
   readonly onNodeError?: (failure: RedlockNodeError) => void
   /** For tests. */
@@ -72,8 +79,9 @@ export interface RedlockNodeError {
 }
 
 /**
- * A lock that outlives the loss of any minority of independent Redis servers. It is held when a quorum holds it; tokens are agreed on by ballot in the same
- * round trip. Throws `InvalidArgumentError` for no nodes, for a quorum below the majority, and for seconds that are none.
+ * A lock that outlives the loss of any minority of independent Redis servers. It is held when a quorum holds it; tokens
+ * are agreed on by ballot in the same round trip. Throws `InvalidArgumentError` for no nodes, for a quorum below the
+ * majority, and for seconds that are none.
  */
 export function redlockDriver(options: RedlockOptions): Driver {
   const { nodes, clock = systemClock, random = systemRandom, persistent = false, longestTtlSeconds = 60 } = options
@@ -84,15 +92,20 @@ export function redlockDriver(options: RedlockOptions): Driver {
     const rule = `a majority of the ${nodes.length} nodes (${majority}) or more: below that, two clients can hold one lock`
     throw new InvalidArgumentError('quorum', quorum, rule)
   }
+  const cluster = nodes.findIndex(({ connection }) => connection.cluster)
+  if (cluster !== -1) {
+    const rule = `single servers: node ${cluster + 1} is a Redis Cluster, whose failovers forget leases unnoticed`
+    throw new InvalidArgumentError('nodes', nodes[cluster], rule)
+  }
   assertSeconds('nodeTimeoutSeconds', nodeTimeoutSeconds, 3_600)
   assertSeconds('longestTtlSeconds', longestTtlSeconds, 1_000_000_000)
   const timeoutMs = nodeTimeoutSeconds * 1_000
-  const longestMs = persistent ? Number.POSITIVE_INFINITY : longestTtlSeconds * 1_000
+  const longestMs = persistent ? undefined : Math.ceil(longestTtlSeconds * 1_000)
+  const mostAheadUs = longestMs === undefined ? HOUR_US : Math.ceil((longestMs * 1_000) / 4)
   const names = nodes.map((_, at) => `node ${at + 1}`)
-  const watch = new RestartWatch(persistent ? 0 : longestMs)
-  const ballots = new Ballots(clock)
+  const ballots = new Ballots({ clock, quorum, mostAheadUs })
+  const asks = new Asks()
   const news = new ReleaseNews(nodes, quorum)
-  const released = new ReleasedLeases()
   let closed = false
   const assertOpen = (): void => {
     if (closed) throw new ClosedError('the redlock driver is closed')
@@ -113,78 +126,99 @@ export function redlockDriver(options: RedlockOptions): Driver {
     }, tell)
   }
 
-  /**
-   * On every node, those that did not answer included. Only what these ballots may have got: the claim may be asked for again at once, and a release that arrives
-   * late must not end what it has got by then.
-   */
-  const releaseEverywhere = (claim: Claim, tokens: Iterable<number>): void => {
-    const leases = [...new Set(tokens)].map((fencingToken) => ({ ...refOf(claim), fencingToken }))
+  /** On every node, those that did not answer included. */
+  const giveBack = (leases: readonly LeaseRef[]): void => {
+    if (leases.length === 0) return
     for (const node of nodes) inBackground(node, 'give back', node.release(leases))
   }
 
   /** One round: a proposal for each claim, to every node. */
-  function vote(claims: readonly Claim[], tokens: readonly number[], again: boolean): Promise<readonly Outcome[]> {
+  function vote(round: readonly Ask[]): Promise<readonly Outcome[]> {
+    const tokens = round.map((ask) => ask.tokens.at(-1) as number)
+    const proposals = round.map(({ claim }, at) => ({
+      ...claim,
+      proposal: { token: tokens[at] as number, mostAheadUs },
+    }))
     return poll<RedisDriver, Vote, Outcome>({
       ...common,
-      entries: claims.length,
-      async call(node) {
-        // A lease of this claim with an older token would be answered with that. The release has to be over before: where the node has forgotten its script it
-        // is sent twice, and would come after the proposal and end what that got.
-        if (again) await node.release(claims.map(refOf))
-        return node.propose(claims, tokens, watch.of(node))
-      },
-      decide: (votes, entry) => ballots.decide(votes, claims[entry] as Claim, quorum),
-      late(node, entry, answer, outcome) {
-        if (!('granted' in answer) || !answer.granted) return
-        const lease = { ...refOf(claims[entry] as Claim), fencingToken: answer.fencingToken }
-        const isOfGrant = outcome.kind === 'granted' && outcome.grant.fencingToken === lease.fencingToken
-        // Nobody will end it but this, if it is of no grant, or if the release of the grant has passed it on the way.
-        if (!isOfGrant || released.has(lease)) inBackground(node, 'give back', node.release([lease]))
+      entries: round.length,
+      call: (node) => node.propose(proposals, longestMs),
+      decide: (votes, entry) => ballots.decide(votes, round[entry] as Ask),
+      late(node, entry, answer) {
+        ballots.learn(answer)
+        const [ask, token] = [round[entry] as Ask, tokens[entry] as number]
+        if (!('granted' in answer) || !answer.granted || mayCount(ask, token)) return
+        // Its release may have passed it on the way, and nobody else will end it.
+        inBackground(node, 'give back', node.release(leasesOf({ claim: ask.claim, tokens: [token] })))
       },
     })
   }
 
   async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    const answers = new Array<AcquireAnswer | Error>(claims.length)
-    let open = claims.flatMap((claim, index) => {
+    const answers = new Map<Ask, AcquireAnswer | Error>()
+    // A claim that stands in the list twice is asked for once.
+    const begun = new Map<string, Ask>()
+    const asked = claims.map((claim) => {
       const refused = unsupported(claim, longestMs)
-      if (refused !== undefined) answers[index] = refused
-      return refused === undefined ? [index] : []
+      if (refused !== undefined) return refused
+      const key = `${claim.claimId} ${claim.lockName}`
+      const ask = begun.get(key) ?? asks.begin(claim)
+      begun.set(key, ask)
+      return ask
     })
+    let open = [...begun.values()]
     for (let round = 1; open.length > 0; round += 1) {
-      const asked = open
-      const tokens = ballots.next(asked.length)
-      const outcomes = await vote(
-        asked.map((index) => claims[index] as Claim),
-        tokens,
-        round > 1,
-      )
-      open = []
-      outcomes.forEach((outcome, at) => {
-        const index = asked[at] as number
-        const claim = claims[index] as Claim
-        // Somebody else's proposal was higher. This one is now known, so the next goes above it.
-        if (outcome.kind === 'outbid' && round < MOST_ROUNDS) open.push(index)
-        else answers[index] = answerTo(claim, outcome, tokens[at] as number)
+      const asking = open
+      ballots.propose(asking)
+      const outcomes = await vote(asking)
+      open = asking.filter((ask, at) => {
+        const answer = answerTo(ask, outcomes[at] as Outcome, round === MOST_ROUNDS)
+        if (answer !== undefined) answers.set(ask, answer)
+        return answer === undefined
       })
     }
-    return answers
+    return asked.map((ask) => (ask instanceof Error ? ask : (answers.get(ask) as AcquireAnswer | Error)))
   }
 
-  function answerTo(claim: Claim, outcome: Outcome, proposed: number): AcquireAnswer | Error {
+  /** Undefined: another round. */
+  function answerTo(ask: Ask, outcome: Outcome, isLast: boolean): AcquireAnswer | Error | undefined {
+    if (ask.state === 'over') {
+      // Whatever the nodes said: its tokens may have been released, or are replaced by those of a newer ask.
+      giveBack(leasesOf(ask))
+      return new StoreError(`the claim of "${ask.claim.lockName}" was withdrawn, or asked for again, during the vote`)
+    }
     if (outcome.kind === 'granted') {
-      // A node that had missed the first ballot has granted another one. The lease's own release names its token, and would leave that there.
-      if (outcome.given.length > 0) releaseEverywhere(claim, outcome.given)
+      asks.end(ask, 'granted')
+      // Earlier rounds may have left something on nodes that did not answer this one.
+      giveBack(leasesOf(ask).slice(0, -1))
+      ask.tokens.splice(0, ask.tokens.length - 1)
       return outcome.grant
     }
-    releaseEverywhere(claim, [proposed, ...outcome.given])
-    if (outcome.kind === 'failed') return quorumError('acquire', quorum, nodes.length, outcome.errors)
+    if (outcome.kind === 'outbid' && !isLast) {
+      ask.isRepeat = false
+      ask.mark = outcome.mark
+      return undefined
+    }
+    if (outcome.kind === 'failed') {
+      const error = quorumError('acquire', quorum, nodes.length, outcome.errors)
+      // What was granted before is still there, for all that is known, and its holder may rely on it.
+      if (ask.isRepeat) asks.end(ask, 'granted')
+      else lose(ask)
+      return error
+    }
+    lose(ask)
     // Whoever split the vote with somebody asks again at a moment of its own, so that not all of them split it again.
     const jitterMs = RETRY_MS.least + random.fraction() * (RETRY_MS.most - RETRY_MS.least)
     const holder = outcome.kind === 'refused' && outcome.holder
     const endsInMs = outcome.kind === 'refused' && holder ? outcome.askAgainMs : undefined
     const refusal: Refusal = { granted: false, ...(holder && { holder }) }
-    return claim.waitMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
+    return ask.claim.waitMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
+  }
+
+  /** Over before its release is sent: from then on none of its tokens is counted. */
+  function lose(ask: Ask): void {
+    asks.end(ask, 'over')
+    giveBack(leasesOf(ask))
   }
 
   function renew(renewals: readonly Renewal[]): Promise<readonly (RenewAnswer | Error)[]> {
@@ -204,6 +238,7 @@ export function redlockDriver(options: RedlockOptions): Driver {
   return {
     name: 'redlock',
     capabilities,
+    ...(longestMs !== undefined && { longestTtlMs: longestMs }),
 
     async acquire(claims) {
       assertOpen()
@@ -212,25 +247,24 @@ export function redlockDriver(options: RedlockOptions): Driver {
 
     async renew(renewals) {
       assertOpen()
-      const sent = renewals.filter(({ ttlMs }) => ttlMs <= longestMs)
-      const answers = await renew(sent)
+      const refused = renewals.map(({ ttlMs }) => tooLong(ttlMs, longestMs))
+      const answers = await renew(renewals.filter((_, at) => refused[at] === undefined))
       let at = 0
-      return renewals.map(({ ttlMs }) =>
-        ttlMs <= longestMs ? (answers[at++] as RenewAnswer | Error) : tooLong(ttlMs, longestMs),
-      )
+      return refused.map((error) => error ?? (answers[at++] as RenewAnswer | Error))
     },
 
     async release(leases) {
       assertOpen()
-      for (const lease of leases) released.add(lease)
-      const answers = await poll<RedisDriver, boolean, boolean | Error>({
+      const sent = leases.map((lease) => asks.release(lease))
+      return poll<RedisDriver, boolean, boolean | Error>({
         ...common,
         entries: leases.length,
-        call(node) {
-          const released = node.release(leases)
+        async call(node) {
+          const releasing = node.release(sent.flat())
           // On the same connection, so it arrives after the release.
           inBackground(node, 'tell of a release', news.tell(node, leases))
-          return released
+          const answers = (await releasing).values()
+          return sent.map((parts) => anyOf(parts.map(() => answers.next().value as boolean | Error)))
         },
         decide({ answers, errors, pending }) {
           const ended = answers.filter((answer) => answer).length
@@ -239,7 +273,6 @@ export function redlockDriver(options: RedlockOptions): Driver {
           return pending === 0 ? quorumError('release', quorum, nodes.length, errors) : undefined
         },
       })
-      return answers
     },
 
     async inspect(query) {
@@ -260,8 +293,9 @@ export function redlockDriver(options: RedlockOptions): Driver {
 }
 
 /**
- * `redlock://host:port,host:port,…`, with `user:password@` before the hosts and `/database` behind them; `?prefix=`, `?tls=true`, `?longestTtlSeconds=`,
- * `?persistent=true`. Rejects with `InvalidArgumentError` for a URL of which any part is not understood, and for one that names a server twice.
+ * `redlock://host:port,host:port,…`, with `user:password@` before the hosts and `/database` behind them; `?prefix=`,
+ * `?tls=true`, `?longestTtlSeconds=`, `?persistent=true`. Rejects with `InvalidArgumentError` for a URL of which any
+ * part is not understood, and for one that names a server twice.
  */
 export async function openRedlock(url: string): Promise<Driver> {
   const { targets, prefix, persistent, longestTtlSeconds } = redlockUrl(url)
@@ -294,49 +328,31 @@ export async function openRedlock(url: string): Promise<Driver> {
   }
 }
 
-function unsupported({ limit, ttlMs, steal }: Claim, longestMs: number): Error | undefined {
+function unsupported({ limit, ttlMs, steal }: Claim, longestMs: number | undefined): Error | undefined {
   if (steal) return new UnsupportedError(`redlock cannot steal: ${capabilities.reasons?.steal}`)
   if (limit !== undefined) {
     return new UnsupportedError(`redlock has no limits: ${capabilities.reasons?.limit}`)
   }
-  return ttlMs > longestMs ? tooLong(ttlMs, longestMs) : undefined
+  return tooLong(ttlMs, longestMs)
 }
 
-const tooLong = (ttlMs: number, longestMs: number): Error =>
-  new InvalidArgumentError(
-    'timeoutSeconds',
-    ttlMs / 1_000,
-    `at most the redlock driver's longestTtlSeconds (${longestMs / 1_000}), for which a restarted node stays silent`,
-  )
+function tooLong(ttlMs: number, longestMs: number | undefined): Error | undefined {
+  if (longestMs === undefined || ttlMs <= longestMs) return undefined
+  const rule = `at most the redlock driver's longestTtlSeconds (${longestMs / 1_000}), for which a restarted node stays silent`
+  return new InvalidArgumentError('timeoutSeconds', ttlMs / 1_000, rule)
+}
+
+/** One lease may have been released under several tokens. */
+const anyOf = (answers: readonly (boolean | Error)[]): boolean | Error =>
+  answers.includes(true) || (answers.find((answer) => answer instanceof Error) ?? false)
 
 function assertSeconds(argument: string, seconds: number, most: number): void {
   if (typeof seconds === 'number' && seconds >= 0.001 && seconds <= most) return
   throw new InvalidArgumentError(argument, seconds, `a number of seconds from 0.001 to ${most}`)
 }
 
-/** The newest leases that were given back. A node that votes after its lease's release has passed it must not keep it. */
-class ReleasedLeases {
-  readonly #keys = new Set<string>()
-
-  add(lease: LeaseRef): void {
-    // Without a token it does not say which: the claim may be asked for again.
-    if (lease.fencingToken === undefined) return
-    this.#keys.add(leaseKey(lease))
-    const [oldest] = this.#keys
-    if (this.#keys.size > MOST_RELEASED && oldest !== undefined) this.#keys.delete(oldest)
-  }
-
-  has(lease: LeaseRef): boolean {
-    return this.#keys.has(leaseKey(lease))
-  }
-}
-
-const leaseKey = ({ claimId, fencingToken }: LeaseRef): string => `${fencingToken} ${claimId}`
-
-const refOf = ({ lockName, claimId }: Claim): LeaseRef => ({ lockName, claimId })
-
 /** A proposal that was outbid is made again, above the mark; by then it takes a third client to outbid it again. */
 const MOST_ROUNDS = 4
-/** How many releases are remembered: about a megabyte. A vote that comes after so many more leaves a minority's lease to its time to live. */
-const MOST_RELEASED = 10_000
+/** How far ahead of its clock a node that forgets nothing lets a token be. */
+const HOUR_US = 3_600_000_000
 const RETRY_MS = { least: 2, most: 40 }

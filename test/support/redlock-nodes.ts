@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { Redis } from 'ioredis'
 import { afterAll, afterEach, beforeAll } from 'vitest'
+import type { Clock } from '../../src/core/clock.ts'
 import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { type RedlockOptions, redlockDriver } from '../../src/drivers/redlock.ts'
@@ -8,7 +9,10 @@ import { until } from '../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../harness/proxy.ts'
 import { type Server, startServers } from '../harness/servers.ts'
 
-/** Five servers, of the test file that imports this, with a proxy before each. Whatever a test does to them is healed after it. */
+/**
+ * Five servers, of the test file that imports this, with a proxy before each. Whatever a test does to them is healed
+ * after it.
+ */
 export const all: Server[] = []
 export const proxies: FaultProxy[] = []
 
@@ -68,6 +72,20 @@ export async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
   return got as Grant
 }
 
+/**
+ * Nodes that have just been started, or are asked for the first time, do not vote yet: waits until each of these does.
+ */
+export const untilVoting = (driver: Driver, servers: readonly Server[]): Promise<void> =>
+  until(
+    async () => {
+      const probe = claim({ ttlMs: 100 })
+      await driver.acquire([probe])
+      const held = await Promise.all(servers.map(({ port }) => client(port).exists(`lock:${probe.lockName}`)))
+      return held.every((count) => count === 1)
+    },
+    { timeoutMs: 15_000, failure: () => 'not all of them vote' },
+  )
+
 export async function cycle(driver: Driver): Promise<void> {
   const held = claim()
   const { fencingToken } = await granted(driver, held)
@@ -84,6 +102,37 @@ export const untilFree = (lockName: string): Promise<void> =>
     },
     { timeoutMs: 10_000, failure: () => `"${lockName}" was never given back everywhere` },
   )
+
+/** The token of this claim's lease on each of these servers. */
+export const tokensOn = (servers: readonly Server[], { lockName, claimId }: Claim): Promise<(number | undefined)[]> =>
+  Promise.all(
+    servers.map(async ({ port }) => {
+      const probe = client(port)
+      const [id, token] = JSON.parse((await probe.get(`lock:${lockName}`)) ?? '[]') as [string?, number?]
+      probe.disconnect()
+      return id === claimId ? token : undefined
+    }),
+  )
+
+export async function untilTokens(
+  servers: readonly Server[],
+  of: Claim,
+  wanted: readonly (number | undefined)[],
+): Promise<void> {
+  let found: (number | undefined)[] = []
+  await until(
+    async () => {
+      found = await tokensOn(servers, of)
+      return found.every((token, at) => token === wanted[at])
+    },
+    { timeoutMs: 5_000, failure: () => `"${of.lockName}" has ${found}, and not ${wanted}` },
+  )
+}
+
+export const clockAhead = (ms: number): Clock => ({
+  now: () => ({ monotonicMs: performance.now(), wallMs: Date.now() + ms }),
+  setTimer: () => ({ cancel: () => {} }),
+})
 
 /** What a lost vote has left behind is gone. */
 export const untilOnly = (lockName: string, count: number): Promise<void> =>

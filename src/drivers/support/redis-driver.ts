@@ -14,13 +14,20 @@ import type {
 import { StoreError } from '../../core/errors.ts'
 import type { RedisConnection } from './redis-connection.ts'
 import { closedError, inTime } from './redis-errors.ts'
-import { acquireArgs, readAcquire, releaseArgs, strange, type TokenRefusal } from './redis-format.ts'
+import {
+  acquireArgs,
+  type ProposedClaim,
+  readAcquire,
+  releaseArgs,
+  strange,
+  type TokenRefusal,
+} from './redis-format.ts'
 import { inspect, show } from './redis-inspect.ts'
 import { type Chunk, type ListParts, MOST_ENTRIES, runLeases, sendList } from './redis-lists.ts'
 import { consume } from './redis-rates.ts'
 import { renewEach, renewList } from './redis-renewals.ts'
 import { type ReplicaWait, renewOnReplicas } from './redis-replicas.ts'
-import { ballotRunner, type VoteGuard } from './redis-scripts.ts'
+import { ballotRunner, runScript } from './redis-scripts.ts'
 import { Waking } from './redis-waking.ts'
 
 export const redisCapabilities: Capabilities = {
@@ -49,11 +56,13 @@ export interface RedisDriverParts extends ListParts {
 /** A driver on one server or one Cluster, and what Redlock needs of a node beyond that. */
 export interface RedisDriver extends Driver {
   readonly connection: RedisConnection
-  /** Claims with the tokens that are to be given. They do not queue. `guard` is asked if the node has forgotten its scripts. */
+  /**
+   * Claims with the tokens that are to be given. They do not queue. Rejects if the node may have forgotten a lease of up to `longestTtlMs`; undefined: it forgets
+   * nothing.
+   */
   propose(
-    claims: readonly Claim[],
-    tokens: readonly number[],
-    guard: VoteGuard,
+    claims: readonly ProposedClaim[],
+    longestTtlMs: number | undefined,
   ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
   /** What lies on these names. */
   show(lockNames: readonly string[]): Promise<InspectPage>
@@ -119,12 +128,12 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       return sendList<Claim, AcquireAnswer>(parts, claims, connection.cluster ? acquireAndHear : acquireChunk)
     },
 
-    async propose(claims, tokens, guard) {
+    async propose(claims, longestTtlMs) {
       assertOpen()
-      const run = ballotRunner(guard)
-      const ballots = claims.map((claim, index) => ({ ...claim, waitMs: 0, token: tokens[index] as number }))
+      const run = longestTtlMs === undefined ? runScript : ballotRunner(longestTtlMs)
       const byBallot = { ...parts, bySlot: true }
-      return sendList<Claim & { token: number }, AcquireAnswer | TokenRefusal>(byBallot, ballots, async (chunk) => {
+      const ballots = claims.map((claim) => ({ ...claim, waitMs: 0 }))
+      return sendList<ProposedClaim, AcquireAnswer | TokenRefusal>(byBallot, ballots, async (chunk) => {
         const args = acquireArgs(chunk.requests)
         const [nowMs, ...replies] = await runLeases(byBallot, 'acquire', chunk, args, undefined, run)
         return chunk.requests.map((claim, index) => readAcquire(claim, nowMs, replies[index]))

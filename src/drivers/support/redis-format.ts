@@ -17,8 +17,14 @@ import { StoreError } from '../../core/errors.ts'
 /** A claim's id in the store is its JSON text: nothing in it can end it early. */
 export const idText = (claimId: string): string => JSON.stringify(claimId)
 
-/** A claim as leases.lua is told of it. `token`: of the client's own choice, for Redlock; else the server chooses. */
-export type ProposedClaim = Claim & { readonly token?: number }
+/** A claim as leases.lua is told of it. `proposal`: the token is the client's choice (Redlock); otherwise the server chooses. */
+export type ProposedClaim = Claim & { readonly proposal?: Proposal }
+
+export interface Proposal {
+  readonly token: number
+  /** How far ahead of a server's clock a token may be. */
+  readonly mostAheadUs: number
+}
 
 /** What leases.lua is told of these claims: their ids, and their terms. */
 export function acquireArgs(claims: readonly ProposedClaim[]): string[] {
@@ -63,27 +69,27 @@ const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
   one.limit === other.limit &&
   one.permits === other.permits &&
   one.metadata === other.metadata &&
-  one.token === other.token &&
+  one.proposal === other.proposal &&
   one.steal === other.steal
 
 function termsOf(claim: ProposedClaim): [ttlMs: string, tail: string, rest: string] {
-  const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, token = 0 } = claim
+  const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, proposal } = claim
   const holder = JSON.stringify(holderId)
   const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
-  const isPlain = mode === 'exclusive' && waitMs === 0 && token === 0 && !steal
+  const isPlain = mode === 'exclusive' && waitMs === 0 && proposal === undefined && !steal
   const wait = Math.ceil(waitMs)
-  const rest = isPlain
-    ? ''
-    : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${token}${steal ? ',1' : ''}]`
+  const end = proposal === undefined ? (steal ? '0,1' : '0') : `${proposal.token},false,${proposal.mostAheadUs}`
+  const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${end}]`
   return [ttlText(claim), tail, rest]
 }
 
 /** A node's "no" to the token that a client proposed. */
 export interface TokenRefusal {
   readonly tokenRefused: true
-  /** The largest token that the node has given; absent where the proposal was absurdly far ahead of its clock. */
+  /** The largest token that the node has given; absent where the proposal was too far ahead of its clock. */
   readonly mark?: number
-  readonly nowMs?: number
+  /** The node's clock. */
+  readonly nowMs: number
 }
 
 export function readAcquire(claim: Claim, nowMs: number, reply: unknown): AcquireAnswer | TokenRefusal | Error {
@@ -98,7 +104,7 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
       return { granted: true, fencingToken, ttlMs, acquiredAtMs }
     }
     case 'b':
-      return { tokenRefused: true, mark: Number(first) }
+      return { tokenRefused: true, mark: Number(first), nowMs }
     case 'f':
       return { tokenRefused: true, nowMs: Number(first) }
     case 'n': {

@@ -55,6 +55,9 @@ export const COUNTER = 'holdfast:token'
 /** On Cluster every slot has a counter of its own: a script can only touch the keys of one slot. */
 export const slotCounter = (slot: number): string => `holdfast:{${slotTag(slot)}}:token`
 
+/** Since when a Redlock node has forgotten nothing. */
+export const VOTER = 'holdfast:voter'
+
 /** Where thefts are told, to whoever listens. */
 export const STOLEN_CHANNEL = 'holdfast:stolen'
 

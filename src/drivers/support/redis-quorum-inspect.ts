@@ -14,8 +14,8 @@ export interface QuorumParts {
 }
 
 /**
- * Leases that a quorum of nodes has. Names are found by walking node after node; a lease that a quorum has is on one of the first n − quorum + 1 nodes, so the
- * rest need not be walked.
+ * Leases that a quorum of nodes has. Names are found by walking node after node; a lease that a quorum has is on one of
+ * the first n − quorum + 1 nodes, so the rest need not be walked.
  */
 export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
@@ -42,7 +42,8 @@ async function agreedLeases(parts: QuorumParts, lockNames: readonly string[], wa
   const { nodes, quorum } = parts
   const seen = new Map<string, { records: LeaseRecord[]; first: number }>()
   const failed: NodeError[] = []
-  // Waits for every node, within its time: an answer that depends on which of them was first would differ from look to look.
+  // Waits for every node, within its time: an answer that depends on which of them was first would differ from look to
+  // look.
   await poll<RedisDriver, true, true>({
     ...parts,
     entries: 1,

@@ -30,8 +30,8 @@ export interface Poll<Node, Answer, Outcome> {
 }
 
 /**
- * Asks every node at once and resolves as soon as every entry is decided: it waits for a quorum, never for the slowest node. All calls go on in the
- * background to their end.
+ * Asks every node at once and resolves as soon as every entry is decided: it waits for a quorum, never for the slowest
+ * node. All calls go on in the background to their end.
  */
 export function poll<Node, Answer, Outcome>(what: Poll<Node, Answer, Outcome>): Promise<readonly Outcome[]> {
   const { nodes, names, entries, timeoutMs } = what

@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto'
+import { StoreError } from '../../core/errors.ts'
 import type { RedisConnection } from './redis-connection.ts'
 import { isNoScript } from './redis-errors.ts'
+import { VOTER } from './redis-keys.ts'
 import { readProtocol } from './sql-file.ts'
 
 /** A script of `protocol/redis/`. */
@@ -20,15 +22,18 @@ export function protocolScript(file: string): Script {
 
 const loaded = new Map<string, Script>()
 
-/** A command that calls a script. Whoever runs it fills the first two places, according to whether the server has the script. */
+/**
+ * A command that calls a script. Whoever runs it fills the first two places, according to whether the server has the
+ * script.
+ */
 export type ScriptCall = ['', '', keyCount: string, firstKey: string, ...keysAndArgs: string[]]
 
 export const scriptCall = (keys: readonly string[], args: readonly string[]): ScriptCall =>
   ['', '', `${keys.length}`, ...keys, ...args] as ScriptCall
 
 /**
- * Runs a script by its hash, and sends the text where the server does not have it: after its start, a failover, SCRIPT FLUSH. What a
- * script does, it does once, because a server that does not know it has done nothing.
+ * Runs a script by its hash, and sends the text where the server does not have it: after its start, a failover, SCRIPT
+ * FLUSH. What a script does, it does once, because a server that does not know it has done nothing.
  */
 export function runScript(
   connection: Pick<RedisConnection, 'command' | 'together'>,
@@ -42,21 +47,25 @@ export function runScript(
 }
 
 /**
- * The same for Redlock's ballots. A server forgets its scripts when it starts, and a node that has started may have forgotten leases, too: it
- * must not vote before all of them have run out. So whoever finds the script missing looks first (`mayVote` rejects if it is too early), and
- * only then brings it. The text differs from the plain one, and for every grace, so that nobody brings it who has looked less closely.
+ * Runs a script behind ballot.lua, for Redlock: rejects if the server may have forgotten leases that are still held. A
+ * server that starts has no scripts, so only the first call after a start finds this one missing. That call says so,
+ * and the guard looks at the start; all others cost no look.
  */
 export const ballotRunner =
-  ({ graceMs, mayVote }: VoteGuard): typeof runScript =>
+  (longestTtlMs: number): typeof runScript =>
   async (connection, script, call) => {
-    const { text, sha } = ballotScript(script, graceMs)
-    try {
-      return await send(connection, call, 'EVALSHA', sha)
-    } catch (error) {
+    const guarded = guardedScript(script)
+    const afterKeys = 3 + Number(call[2])
+    const keys = [...call.slice(3, afterKeys), VOTER]
+    const ask = (mayHaveStarted: '0' | '1'): ScriptCall =>
+      scriptCall(keys, [...call.slice(afterKeys), `${longestTtlMs}`, mayHaveStarted])
+    const reply = await send(connection, ask('0'), 'EVALSHA', guarded.sha).catch((error: unknown) => {
       if (!isNoScript(error)) throw error
-      await mayVote()
-      return send(connection, call, 'EVAL', text)
-    }
+      return send(connection, ask('1'), 'EVAL', guarded.text)
+    })
+    if (!Array.isArray(reply) || reply[0] !== 's') return reply
+    const seconds = Math.ceil(Number(reply[1]) / 1_000)
+    throw new StoreError(`it does not vote for another ${seconds} s, because it may have forgotten leases`)
   }
 
 function send(
@@ -71,18 +80,10 @@ function send(
   return connection.command(call[3], filled)
 }
 
-export interface VoteGuard {
-  /** How long after its start a node does not vote. */
-  readonly graceMs: number
-  /** Rejects if it is too early. */
-  mayVote(): Promise<void>
-}
-
-function ballotScript({ text, sha }: Script, graceMs: number): Script {
-  const key = `${sha} ${graceMs}`
-  const known = ballots.get(key) ?? scriptOf(`${text}\n-- by ballot ${graceMs}\n`)
-  ballots.set(key, known)
+function guardedScript({ text, sha }: Script): Script {
+  const known = guardedScripts.get(sha) ?? scriptOf(`${readProtocol('redis/ballot.lua')}\n${text}`)
+  guardedScripts.set(sha, known)
   return known
 }
 
-const ballots = new Map<string, Script>()
+const guardedScripts = new Map<string, Script>()
