@@ -40,7 +40,7 @@ type FaultKind =
   | { kind: 'too-few-replicas'; by: 'count' | 'stalled-replica'; forMs: number }
   | { kind: 'out-of-memory'; forMs: number }
   | { kind: 'connections-killed'; of: 'normal' | 'pubsub'; on: 'master' | 'replica' }
-  | { kind: 'master-killed'; downMs: number }
+  | { kind: 'master-killed'; lagMs: number; downMs: number }
 
 /** Which connections stay on the old master after a failover. Those of `cut` are cut where only some stay. */
 export type Leave = 'all' | 'none' | 'subscriptions' | 'commands' | 'some'

@@ -113,7 +113,9 @@ export const redisFailover: Scenario = {
     const lossy: Recipe = {
       name: 'master-killed',
       weight: 2,
-      draw: (draw) => [{ kind: 'master-killed', downMs: ms(draw.between(0, 1_500)) }],
+      draw: (draw) => [
+        { kind: 'master-killed', lagMs: ms(draw.between(0, 1_500)), downMs: ms(draw.between(0, 1_500)) },
+      ],
     }
     return isLossy ? [...recipes, lossy] : recipes
   },
@@ -187,7 +189,7 @@ class FailoverStage implements Stage {
         return (await Promise.all(both)).includes(true)
       }
       case 'master-killed':
-        return this.#inTurn(signal, () => this.#loseMaster(fault.downMs, signal))
+        return this.#inTurn(signal, () => this.#loseMaster(fault, signal))
       default:
         throw new Error(`redis-failover has no fault ${fault.kind}`)
     }
@@ -256,11 +258,16 @@ class FailoverStage implements Stage {
     return true
   }
 
-  /** An unplanned failover: what the master had not replicated is lost. It comes back empty, as a replica. */
-  async #loseMaster(downMs: number, signal: AbortSignal): Promise<boolean> {
+  /**
+   * An unplanned failover: what the master has written in the last `lagMs` is lost. It comes back empty, as a replica.
+   */
+  async #loseMaster({ lagMs, downMs }: { lagMs: number; downMs: number }, signal: AbortSignal): Promise<boolean> {
     const [old, successor] = [this.#master, this.#replica]
     await until(() => isLinked(successor), { timeoutMs: PATIENCE_MS, failure: () => 'the replica is not connected' })
     const fromMs = nowMs()
+    // It stays a replica, of a server that does not exist.
+    await ask(successor, 'REPLICAOF', '127.0.0.1', 1)
+    await pause(lagMs, signal)
     this.#meter.add('servers', old.pid)
     await old.kill()
     await ask(successor, 'REPLICAOF', 'NO', 'ONE')

@@ -75,6 +75,26 @@ export const redlock: Scenario = {
         },
       },
       {
+        // A node of the quorum forgets, the rest of it is unreachable, and those that had no vote are back. If the one that
+        // has forgotten votes, a second quorum knows nothing of the first.
+        name: 'quorum-forgets',
+        weight: setting.longestTtlMs > 5_000 ? 0.5 : 1.5,
+        draw: (draw) => {
+          const quorum = draw.some(servers, Math.floor(servers.length / 2) + 1)
+          const others = servers.filter((server) => !quorum.includes(server))
+          const server = draw.one(quorum)
+          const afterMs = Math.round(draw.between(500, 3_000))
+          const forMs = setting.longestTtlMs + Math.round(draw.between(1_500, 4_500))
+          return [
+            { kind: 'silent', ways: { clients, servers: others }, forMs: afterMs },
+            draw.chance(0.5)
+              ? { kind: 'data-flushed', server, afterMs }
+              : { kind: 'restarted-empty', server, downMs: 0, afterMs },
+            { kind: 'silent', ways: { clients, servers: quorum.filter((each) => each !== server) }, forMs, afterMs },
+          ]
+        },
+      },
+      {
         name: 'server-stalled',
         weight: 2,
         draw: (draw) => [
