@@ -68,18 +68,14 @@ export function postgresAdvisoryDriver({ client, ...options } = {} as PostgresAd
   return driverOn(connections, isOneConnection ? { ...options, maxWaitingConnections: 0 } : options)
 }
 
-/** `postgres+advisory://…`, with all parameters that the client knows. */
+/** `postgres+advisory://…`, with parameters that the client knows, as in a `postgres://` URL. */
 export async function openPostgresAdvisory(url: string): Promise<Driver> {
-  const { clientUrl, options } = postgresUrl(url)
+  const { target, options } = postgresUrl(url)
   const [unused] = Object.keys(options)
   if (unused !== undefined) {
-    throw new InvalidArgumentError(
-      'url',
-      `holdfast_${unused}`,
-      'without parameters that are for tables: there are none',
-    )
+    throw new InvalidArgumentError('url parameter', `holdfast_${unused}`, 'left out: advisory locks have no tables')
   }
-  return driverOn(await openConnections(clientUrl), {})
+  return driverOn(await openConnections(target), {})
 }
 
 function driverOn(

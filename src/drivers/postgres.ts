@@ -77,13 +77,14 @@ export function postgresDriver({ client, ...options } = {} as PostgresDriverOpti
 }
 
 /**
- * `postgres://…`, with all parameters that the client knows, and `holdfast_schema`, `holdfast_durability`, `holdfast_migrate`. Opens a small pool of its
- * own, with pg if that is installed, else with postgres.
+ * `postgres://…`, with parameters that the client knows, and `holdfast_schema`, `holdfast_durability`,
+ * `holdfast_migrate`. Opens a small pool of its own, with pg if that is installed, else with postgres. Rejects with
+ * `InvalidArgumentError` for a URL of which any part is not understood.
  */
 export async function openPostgres(url: string): Promise<Driver> {
-  const { clientUrl, options } = postgresUrl(url)
+  const { target, options } = postgresUrl(url)
   const reopen = { module: import.meta.url, name: 'openPostgres', args: [url] }
-  return { ...driverOn(await openConnections(clientUrl), options), reopen }
+  return { ...driverOn(await openConnections(target), options), reopen }
 }
 
 /** Creates the tables and functions, or brings them up to date; safe from many instances at once. Answers the numbers of what was run. */
@@ -96,8 +97,8 @@ export async function migratePostgres({
 
 /** The same for the store that a URL names. */
 export async function migratePostgresUrl(url: string, schema?: string): Promise<readonly number[]> {
-  const { clientUrl, options } = postgresUrl(url)
-  const connections = await openConnections(clientUrl)
+  const { target, options } = postgresUrl(url)
+  const connections = await openConnections(target)
   try {
     return await migrate(connections, schema ?? options.schema ?? 'public')
   } finally {

@@ -46,10 +46,11 @@ describe('postgres: bad arguments are refused by name, before anything is sent',
   })
 
   it('parameters of a URL that are not there, or are for the other driver', async () => {
-    await assert.rejects(openPostgres(`${url}?holdfast_shema=a`), refused('url', 'holdfast_shema'))
-    await assert.rejects(openPostgres(`${url}?holdfast_migrate=no`), refused('holdfast_migrate', 'no'))
+    await assert.rejects(openPostgres(`${url}?holdfast_shema=a`), refused('url parameter', 'holdfast_shema'))
+    const migrate = refused('url parameter holdfast_migrate', 'no')
+    await assert.rejects(openPostgres(`${url}?holdfast_migrate=no`), migrate)
     await assert.rejects(openPostgres(`${url}?holdfast_durability=on`), refused('durability', 'on'))
-    await assert.rejects(openPostgresAdvisory(`${url}?holdfast_schema=a`), refused('url', 'holdfast_schema'))
+    await assert.rejects(openPostgresAdvisory(`${url}?holdfast_schema=a`), refused('url parameter', 'holdfast_schema'))
   })
 
   it('a resource of the fencing guard that cannot be kept as it is', async () => {

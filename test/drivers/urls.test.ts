@@ -1,8 +1,11 @@
 import assert from 'node:assert/strict'
 import { inspect } from 'node:util'
-import { describe, it } from 'vitest'
+import pg from 'pg'
+import postgres from 'postgres'
+import { afterAll, beforeAll, describe, it, vi } from 'vitest'
 import { connect } from '../../src/connect.ts'
 import { memoryName } from '../../src/drivers/support/memory-url.ts'
+import { type PostgresTarget, pgConfig, postgresConfig, postgresUrl } from '../../src/drivers/support/postgres-url.ts'
 import { type RedisTarget, redisUrl, redlockUrl } from '../../src/drivers/support/redis-url.ts'
 import { sqlitePath, sqliteUrl } from '../../src/drivers/support/sqlite-url.ts'
 import { InvalidArgumentError } from '../../src/index.ts'
@@ -181,6 +184,70 @@ const memoryRefused: readonly Refusal[] = [
   ['memory:100%', /percent-encoded/],
 ]
 
+const postgresUrls: readonly Row[] = [
+  ['postgres://host/app', 'host:5432 app'],
+  ['postgresql://HOST:5432/app', 'host:5432 app'],
+  ['postgres+advisory://host/app', 'host:5432 app'],
+  ['postgresql+advisory://host:7000/app?', 'host:7000 app'],
+  ['postgres://[::1]:7000/app', '::1:7000 app'],
+  ['postgres://me@host/app', 'host:5432 app me:'],
+  ['postgres://me:s3cret@host/app', 'host:5432 app me:s3cret'],
+  ['postgres://m%40e:s3%2Fc%3Fr%25et@host/app', 'host:5432 app m@e:s3/c?r%et'],
+  ['postgres://host/my%20app', 'host:5432 my app'],
+  ['postgres://host/my app', 'host:5432 my app'],
+  ['postgres://host/a%2Fb%25%5B%C3%BC%2B;,', 'host:5432 a/b%[ü+;,'],
+  ['postgres://host/a%2520b', 'host:5432 a%20b'],
+  ['postgres://me@%2Fvar%2Frun%2Fpg/app', '/var/run/pg:5432 app me:'],
+  ['postgres://%2Fvar%2Frun%2Fpg:7000/app', '/var/run/pg:7000 app'],
+  ['postgres:///app?host=/var/run/pg', '/var/run/pg:5432 app'],
+  ['postgres://me@/app?host=%2Fvar%2Frun%2Fpg&port=7000', '/var/run/pg:7000 app me:'],
+  ['postgres://host/app?holdfast_schema=locks', 'host:5432 app {"schema":"locks"}'],
+  ['postgres://host/app?holdfast_schema=my%20locks', 'host:5432 app {"schema":"my locks"}'],
+  ['postgres://host/app?holdfast_durability=relaxed', 'host:5432 app {"durability":"relaxed"}'],
+  ['postgres://host/app?holdfast_migrate=false', 'host:5432 app {"migrate":false}'],
+  ['postgres://host/app?holdfast_migrate=1', 'host:5432 app {"migrate":true}'],
+  ['postgres://host/app?application_name=me&sslmode=disable', 'host:5432 app application_name=me&sslmode=disable'],
+  ['postgres://host/app?options=-c%20lock_timeout%3D1s', 'host:5432 app options=-c%20lock_timeout%3D1s'],
+]
+
+const postgresRefused: readonly Refusal[] = [
+  ['postgres:host/app', /url must be a URL such as postgres:\/\//],
+  ['postgres://a,b/app', /url host must be one host: .* Pass a client of your own/],
+  ['postgres://a:1,b:2/app', /one host/],
+  ['postgres+advisory://a,b/app', /one host/],
+  ['postgres:///app', /url host must be a host name/],
+  ['postgres:///app?host=db', /url parameter host must be the folder of a Unix socket/],
+  ['postgres://host/app?host=/var/run', /where the URL names no host/],
+  ['postgres://host/app?port=7000', /url parameter host must be/],
+  ['postgres://host', /url database must be named: without it, a client takes the name of its user/],
+  ['postgres://host/', /url database must be named/],
+  ['postgres://host/a/b', /url database must be .*%2F/],
+  ['postgres://host/app/', /url database must be/],
+  ['postgres://host/a%3Fb', /without \? and #/],
+  ['postgres://host/a%00b', /url database must be/],
+  ['postgres://host:x/app', /url port must be/],
+  ['postgres://host/app?holdfast_schema=a&holdfast_schema=b', /url parameter holdfast_schema must be given only once/],
+  ['postgres://host/app?sslmode=disable&sslmode=require', /sslmode must be given only once/],
+  ['postgres://host/app?holdfast_shema=a', /one of holdfast_schema, .* but is "holdfast_shema"/],
+  ['postgres://host/app?holdfast_migrate=no', /url parameter holdfast_migrate must be true, false, 1 or 0/],
+  ['postgres://host/app?holdfast_durability=on', /durability must be crash-safe or relaxed/],
+  ['postgres://host/app?holdfast_schema=a+b', /without \+/],
+  ['postgres+advisory://host/app?holdfast_schema=a', /left out: advisory locks have no tables/],
+  ['postgres://host/app?schema=locks', /one that is known here or to pg: holdfast_schema, .* but is "schema"/],
+  ['postgres://host/app?search_path=locks', /known here or to pg/],
+  ['postgres://host/app?dbname=other', /known here or to pg/],
+  ['postgres://host/app?database=other', /known here or to pg/],
+  ['postgres://host/app?user=me&password=s3cret', /known here or to pg/],
+  ['postgres://host/app?target_session_attrs=read-write', /known here or to pg/],
+  ['postgres://host/app?sslmode=requier', /url parameter sslmode must be one of disable, prefer, require/],
+  ['postgres://host/app?ssl=on', /url parameter ssl must be one of true, false, no-verify, for pg/],
+  ['postgres://host/app?ssl=true&sslmode=require', /url parameter ssl must be left out where sslmode is given/],
+  ['postgres://host/app?connect_timeout=soon', /url parameter connect_timeout must be a number of seconds/],
+  ['postgres://me:s3/cret@host/app', /percent-encoded wherever/],
+  ['postgres://me:s3#cret@host/app', /percent-encoded wherever/],
+  ['postgres://me:s3c%ret@host/app', /url password must be percent-encoded/],
+]
+
 const otherRefused: readonly Refusal[] = [
   ['', /a store's URL, beginning with/],
   ['REDIS://host', /a store's URL/],
@@ -191,6 +258,16 @@ const otherRefused: readonly Refusal[] = [
   ['me:s3cret@host', /but is "me:…@host"/],
   ['s3cret@host:1', /but is "…@host:1"/],
 ]
+
+beforeAll(() => {
+  // None of it may change what a URL means.
+  for (const name of ['PGHOST', 'PGDATABASE', 'PGUSER', 'PGUSERNAME']) vi.stubEnv(name, 'elsewhere')
+  vi.stubEnv('PGPORT', '1')
+})
+
+afterAll(() => {
+  vi.unstubAllEnvs()
+})
 
 describe('URLs', () => {
   it.each(redis)('%s means %s', (url, meaning) => {
@@ -225,27 +302,92 @@ describe('URLs', () => {
     assert.equal(memoryName(url), meaning)
   })
 
+  it.each(postgresUrls)('%s means %s', (url, meaning) => {
+    const { target, options } = postgresUrl(url)
+    const { host, port, database, user, password, parameters } = target
+    const login = user === undefined ? '' : ` ${user}:${password ?? ''}`
+    const rest = parameters.length > 0 ? ` ${parameters.map(({ raw }) => raw).join('&')}` : ''
+    const ours = Object.keys(options).length > 0 ? ` ${JSON.stringify(options)}` : ''
+    assert.equal(`${host}:${port} ${database}${login}${rest}${ours}`, meaning)
+
+    // What the clients make of it, whatever their environment says.
+    const { connectionParameters: pgs } = new pg.Client(pgConfig(target)) as unknown as { connectionParameters: Pgs }
+    assert.deepEqual([pgs.host, pgs.port, pgs.database], [host, port, database])
+    if (user !== undefined) assert.deepEqual([pgs.user, pgs.password || ''], [user, password ?? ''])
+    const { url: sqlUrl, options: sqlOptions } = postgresConfig(target)
+    const { options: sql } = postgres(sqlUrl, sqlOptions)
+    if (host.startsWith('/')) assert.equal(sql.path, `${host}/.s.PGSQL.${port}`)
+    else assert.deepEqual([sql.host, sql.port, sql.path], [[host], [port], false])
+    assert.equal(sql.database, database)
+    if (user !== undefined) assert.deepEqual([sql.user, sql.pass ?? ''], [user, password ?? ''])
+  })
+
+  it('what only one of PostgreSQL’s clients understands is refused where the other is used', () => {
+    const refused = (search: string, config: (target: PostgresTarget) => object): void => {
+      const { target } = postgresUrl(`postgres://host/app?${search}`)
+      assert.throws(() => config(target), { code: 'INVALID_ARGUMENT' }, search)
+    }
+    const taken = (search: string, config: (target: PostgresTarget) => object): void => {
+      config(postgresUrl(`postgres://host/app?${search}`).target)
+    }
+    for (const search of ['sslrootcert=/a.pem', 'sslcert=/a.pem', 'ssl=no-verify', 'sslmode=verify-ca']) {
+      refused(search, postgresConfig)
+      taken(search, pgConfig)
+    }
+    for (const search of ['prepare=false', 'sslmode=allow']) {
+      taken(search, postgresConfig)
+      refused(search, pgConfig)
+    }
+  })
+
+  it('ssl=false switches TLS off, and ssl=true and every sslmode but disable switch it on', () => {
+    const isEncrypted = (search: string): boolean[] => {
+      const { target } = postgresUrl(`postgres://host/app?${search}`)
+      const { connectionParameters } = new pg.Client(pgConfig(target)) as unknown as { connectionParameters: Pgs }
+      const { url, options } = postgresConfig(target)
+      return [connectionParameters.ssl, postgres(url, options).options.ssl].map(Boolean)
+    }
+    for (const search of ['ssl=false', 'sslmode=disable']) assert.deepEqual(isEncrypted(search), [false, false], search)
+    for (const search of ['ssl=true', 'sslmode=require', 'sslmode=verify-full']) {
+      assert.deepEqual(isEncrypted(search), [true, true], search)
+    }
+  })
+
   it('a SQLite database in memory is refused: it would exclude nobody', async () => {
     for (const url of ['sqlite::memory:', 'sqlite:%3Amemory:', 'sqlite:///:memory:']) {
       await assert.rejects(connect(url), { code: 'STORE_UNAVAILABLE', message: /excludes nobody/ })
     }
   })
 
-  it.each([...redisRefused, ...redlockRefused, ...sqliteRefused, ...memoryRefused, ...otherRefused])(
-    '%j is refused: %s',
-    async (url, rule) => {
-      const error: unknown = await connect(url).then(
-        async (driver) => driver.close(),
-        (reason: unknown) => reason,
-      )
-      assert.ok(error instanceof InvalidArgumentError, `not refused: ${inspect(error)}`)
-      assert.match(error.message, rule)
-      // Everything that somebody may log, except for the stack's lines.
-      const shown = inspect({ ...error, message: error.message, cause: error.cause })
-      assert.doesNotMatch(shown, /s3|cr&|et@|c@r|cret/)
-    },
-  )
+  it.each([
+    ...redisRefused,
+    ...redlockRefused,
+    ...sqliteRefused,
+    ...memoryRefused,
+    ...postgresRefused,
+    ...otherRefused,
+  ])('%j is refused: %s', async (url, rule) => {
+    const error: unknown = await connect(url).then(
+      async (driver) => driver.close(),
+      (reason: unknown) => reason,
+    )
+    assert.ok(error instanceof InvalidArgumentError, `not refused: ${inspect(error)}`)
+    assert.match(error.message, rule)
+    // Everything that somebody may log, except for the stack's lines.
+    const shown = inspect({ ...error, message: error.message, cause: error.cause })
+    assert.doesNotMatch(shown, /s3|cr&|et@|c@r|cret/)
+  })
 })
+
+/** How pg reads what it is given. */
+interface Pgs {
+  readonly host: string
+  readonly port: number
+  readonly database: string
+  readonly user: string
+  readonly password: string | null
+  readonly ssl: unknown
+}
 
 function textOf({ cluster, tls, username, password }: RedisTarget, hosts: RedisTarget['hosts'] | string): string {
   const list = typeof hosts === 'string' ? hosts : hosts.map(({ host, port }) => `${host}:${port}`).join()

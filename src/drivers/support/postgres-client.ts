@@ -1,6 +1,7 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { type PgClient, type PgPool, pgClientConnections, pgPoolConnections } from './postgres-pg.ts'
 import { type PostgresSql, sqlConnections } from './postgres-sql.ts'
+import { type PostgresTarget, pgConfig, postgresConfig } from './postgres-url.ts'
 
 export type { PgClient, PgPool } from './postgres-pg.ts'
 export type { PostgresSql } from './postgres-sql.ts'
@@ -56,18 +57,20 @@ export function connectionsOf(client: unknown): PostgresConnections {
 }
 
 /** Opens a small pool of its own, with pg, else with postgres: locks never starve the application's pool. */
-export async function openConnections(url: string): Promise<PostgresConnections> {
+export async function openConnections(target: PostgresTarget): Promise<PostgresConnections> {
   const pg = await importIfThere('pg')
   if (pg !== undefined) {
     const { Pool } = (pg['default'] ?? pg) as { Pool: new (config: object) => PgPool }
-    const config = { connectionString: url, max: POOL_SIZE, connectionTimeoutMillis: CONNECT_MS, keepAlive: true }
-    return pgPoolConnections(new Pool({ ...config, allowExitOnIdle: true }), { owned: true })
+    const config = { max: POOL_SIZE, connectionTimeoutMillis: CONNECT_MS, keepAlive: true, allowExitOnIdle: true }
+    return pgPoolConnections(new Pool({ ...config, ...pgConfig(target) }), { owned: true })
   }
   const postgres = await importIfThere('postgres')
   if (postgres !== undefined) {
     const create = postgres['default'] as (url: string, options: object) => PostgresSql
-    const options = { max: POOL_SIZE, connect_timeout: CONNECT_MS / 1_000, idle_timeout: 10, onnotice: () => {} }
-    return sqlConnections(create(url, options), () => create(url, options))
+    const own = { max: POOL_SIZE, connect_timeout: CONNECT_MS / 1_000, idle_timeout: 10, onnotice: () => {} }
+    const { url, options } = postgresConfig(target)
+    const open = (): PostgresSql => create(url, { ...own, ...options })
+    return sqlConnections(open(), open)
   }
   throw new InvalidArgumentError('url', 'postgres:', 'used with a client installed: npm install pg')
 }
