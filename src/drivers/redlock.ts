@@ -105,7 +105,7 @@ export function redlockDriver(options: RedlockOptions): Driver {
   const names = nodes.map((_, at) => `node ${at + 1}`)
   const ballots = new Ballots({ clock, quorum, mostAheadUs })
   const asks = new Asks()
-  const news = new ReleaseNews(nodes, quorum)
+  const news = new ReleaseNews({ nodes, quorum, clock })
   let closed = false
   const assertOpen = (): void => {
     if (closed) throw new ClosedError('the redlock driver is closed')

@@ -1,24 +1,33 @@
+import type { Clock } from '../../core/clock.ts'
 import type { DriverListener, LeaseRef, StopListening } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import type { Subscriber } from './redis-connection.ts'
 import type { RedisDriver } from './redis-driver.ts'
 import { inTime, storeErrorFrom } from './redis-errors.ts'
 
+export interface ReleaseNewsParts {
+  readonly nodes: readonly RedisDriver[]
+  readonly quorum: number
+  readonly clock: Clock
+}
+
 /**
- * Tells waiters of a Redlock that a lock was given back. Nobody queues on the nodes, so the message goes to everybody who listens. It is sent through every
- * node, and listened to on a quorum at least: so it comes through while any quorum is up.
+ * Tells waiters of a Redlock that a lock was given back. Nobody queues on the nodes, so the message goes to everybody
+ * who listens. It is sent through every node, after the release there, and listened to on a quorum at least.
+ *
+ * Waiters are woken when the message has come through a quorum of the nodes: before that, asking is refused, and they
+ * would not ask again until their next poll. Where it does not come through so many, because nodes are down or not
+ * listened to, they are woken a little later.
  */
 export class ReleaseNews {
-  readonly #nodes: readonly RedisDriver[]
-  readonly #quorum: number
+  readonly #parts: ReleaseNewsParts
   readonly #listeners = new Set<DriverListener>()
-  /** Comes once through every node: the first one counts. */
-  readonly #heard = new Set<string>()
+  /** The newest messages, each with the nodes that it came through. */
+  readonly #heard = new Map<string, Set<RedisDriver>>()
   #session: Promise<Session> | undefined
 
-  constructor(nodes: readonly RedisDriver[], quorum: number) {
-    this.#nodes = nodes
-    this.#quorum = quorum
+  constructor(parts: ReleaseNewsParts) {
+    this.#parts = parts
   }
 
   tell(node: RedisDriver, leases: readonly LeaseRef[]): Promise<readonly unknown[]> {
@@ -51,25 +60,25 @@ export class ReleaseNews {
 
   async #start(timeoutMs: number): Promise<Session> {
     const session: Session = { subscribers: new Set(), over: false }
-    const opening = this.#nodes.map((node) => this.#subscribe(session, node, timeoutMs))
-    await enoughOf(opening, this.#quorum).catch((error: unknown) => {
+    const opening = this.#parts.nodes.map((node) => this.#subscribe(session, node, timeoutMs))
+    await enoughOf(opening, this.#parts.quorum).catch((error: unknown) => {
       endAll(session)
       throw error
     })
     return session
   }
 
-  async #subscribe(session: Session, { connection }: RedisDriver, timeoutMs: number): Promise<void> {
+  async #subscribe(session: Session, driver: RedisDriver, timeoutMs: number): Promise<void> {
     await inTime('subscribe', timeoutMs, async () => {
-      const [node] = await connection.nodes()
+      const [node] = await driver.connection.nodes()
       if (node === undefined) throw new StoreError('the node cannot be reached')
       let opened: Subscriber | undefined
       const subscriber = await node.subscriber({
-        message: (_channel, text) => this.#told(text),
+        message: (_channel, text) => this.#told(driver, text),
         closed: (cause) => {
           // Before it was open, the opening itself fails.
           if (opened === undefined || !session.subscribers.delete(opened)) return
-          if (session.subscribers.size < this.#quorum) this.#lost(session, storeErrorFrom('listen', cause))
+          if (session.subscribers.size < this.#parts.quorum) this.#lost(session, storeErrorFrom('listen', cause))
         },
       })
       opened = subscriber
@@ -90,12 +99,28 @@ export class ReleaseNews {
     for (const listener of listeners) listener.deaf(cause)
   }
 
-  #told(text: string): void {
+  #told(node: RedisDriver, text: string): void {
     const lockName = lockNameIn(text)
-    if (lockName === undefined || this.#heard.has(text)) return
-    this.#heard.add(text)
-    const [oldest] = this.#heard
+    if (lockName === undefined) return
+    const through = this.#heard.get(text) ?? this.#first(text, lockName)
+    if (through.has(node)) return
+    through.add(node)
+    if (through.size === this.#parts.quorum) this.#wake(lockName)
+  }
+
+  #first(text: string, lockName: string): Set<RedisDriver> {
+    const { clock, quorum } = this.#parts
+    const through = new Set<RedisDriver>()
+    this.#heard.set(text, through)
+    const [oldest] = this.#heard.keys()
     if (this.#heard.size > REMEMBERED && oldest !== undefined) this.#heard.delete(oldest)
+    clock.setTimer(() => {
+      if (through.size < quorum) this.#wake(lockName)
+    }, PATIENCE_MS)
+    return through
+  }
+
+  #wake(lockName: string): void {
     for (const listener of [...this.#listeners]) listener.wake(lockName)
   }
 }
@@ -141,3 +166,8 @@ function enoughOf(promises: readonly Promise<void>[], enough: number): Promise<v
 
 const CHANNEL = 'holdfast:released'
 const REMEMBERED = 1_000
+/**
+ * How long to wait for the message to come through a quorum. Asking earlier than that is refused; a node that is this
+ * far away makes a hand-off one ask longer.
+ */
+const PATIENCE_MS = 150
