@@ -18,7 +18,10 @@ import { Reentry } from './reentry.ts'
 import { tickOf } from './tick.ts'
 
 export interface OnceOptions {
-  /** For how long a run counts, from its end. From 0.05 to one year; the store keeps its result for so long. */
+  /**
+   * For how long a run counts, from its end. From 0.05 to one year; the store keeps its result for so long. On `redlock` at
+   * most its `longestTtlSeconds`: otherwise the call rejects with `InvalidArgumentError`, and the job is not run.
+   */
   forSeconds: number
   /** The run's lease: how long after a crash somebody else takes over. 30 if not said; a heartbeat renews it. */
   timeoutSeconds?: number
@@ -79,7 +82,7 @@ export class OnceOnly implements AsyncDisposable {
     this.#reentry.assertOutside(names.run, 'a run has no result before it has ended')
     if (options.signal?.aborted) throw new AbortedError(`waiting for "${key}"`, options.signal.reason)
     const holder = this.#instance.holder ?? (await this.#instance.open())
-    assertKeeping(holder)
+    assertKeeping(holder, forMs)
     // Only to save the lease: whether it is done is settled under it.
     const early = await kept(holder, names.done).catch(unlessDown)
     if (early !== undefined) return resultOf(key, early)
@@ -99,8 +102,8 @@ export class OnceOnly implements AsyncDisposable {
   /**
    * Wraps a scheduled job, so that each tick of the schedule runs once over all instances that have the same schedule: hand what this returns to the
    * scheduler. The key is the name and the tick; the tick is what the scheduler passes (BullMQ, node-cron, croner, or a `Date`), else the present time,
-   * rounded down to `everySeconds`. A tick is remembered for `forSeconds` (600): clocks may be as far apart as that. An instance that comes while it
-   * runs elsewhere waits, and takes over should that one die.
+   * rounded down to `everySeconds`. A tick is remembered for `forSeconds` (600): clocks may be as far apart as that. On `redlock` say a `forSeconds` that its
+   * `longestTtlSeconds` allows. An instance that comes while it runs elsewhere waits, and takes over should that one die.
    */
   everyTick<T, Context = unknown>(
     name: string,
@@ -217,7 +220,8 @@ function namesOf(key: string): { run: string; done: string } {
 
 const MOST_KEY_LENGTH = MAX_NAME_LENGTH - 'once:'.length - ':done'.length
 
-function assertKeeping({ link: { driver } }: Holder): void {
+/** Before the job runs: a result that cannot be kept would let every instance run it again. */
+function assertKeeping({ link: { driver } }: Holder, forMs: number): void {
   const { expiry, metadata } = driver.capabilities
   if (expiry === 'session') {
     throw new UnsupportedError(
@@ -226,6 +230,10 @@ function assertKeeping({ link: { driver } }: Holder): void {
   }
   if (!metadata)
     throw new UnsupportedError(`the ${driver.name} driver keeps nothing beside a lock, so no results either`)
+  const { longestTtlMs = Number.POSITIVE_INFINITY } = driver
+  if (forMs <= longestTtlMs) return
+  const rule = `at most ${longestTtlMs / 1_000}, the longest that the ${driver.name} driver keeps anything`
+  throw new InvalidArgumentError('forSeconds', forMs / 1_000, rule)
 }
 
 async function kept(holder: Holder, done: string): Promise<LeaseRecord | undefined> {
