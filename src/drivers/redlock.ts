@@ -14,6 +14,7 @@ import { type Random, systemRandom } from '../core/random.ts'
 import { type Ask, Asks, leasesOf, mayCount } from './support/redis-asks.ts'
 import { Ballots, type Outcome, type Vote } from './support/redis-ballots.ts'
 import { connectionOf } from './support/redis-connection.ts'
+import { distinctServers } from './support/redis-distinct-servers.ts'
 import { type RedisDriver, redisDriverOn } from './support/redis-driver.ts'
 import { storeErrorFrom } from './support/redis-errors.ts'
 import { openClient } from './support/redis-open.ts'
@@ -80,11 +81,12 @@ export interface RedlockNodeError {
 
 /**
  * A lock that outlives the loss of any minority of independent Redis servers. It is held when a quorum holds it; tokens
- * are agreed on by ballot in the same round trip. Throws `InvalidArgumentError` for no nodes, for a quorum below the
- * majority, and for seconds that are none.
+ * are agreed on by ballot in the same round trip. Throws `InvalidArgumentError` for no nodes, for a driver or a client
+ * that is there twice, for a quorum below the majority, and for seconds that are none.
  */
 export function redlockDriver(options: RedlockOptions): Driver {
-  const { nodes, clock = systemClock, random = systemRandom, persistent = false, longestTtlSeconds = 60 } = options
+  const { clock = systemClock, random = systemRandom, persistent = false, longestTtlSeconds = 60 } = options
+  const nodes = distinctServers(options.nodes)
   const majority = Math.floor(nodes.length / 2) + 1
   const { quorum = majority, nodeTimeoutSeconds = 1 } = options
   if (nodes.length === 0) throw new InvalidArgumentError('nodes', nodes, 'a list of at least one redis driver')

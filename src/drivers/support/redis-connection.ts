@@ -52,7 +52,16 @@ export interface Subscriber {
  */
 export type RedisClient = IoredisClient | IoredisCluster | NodeRedisClient | NodeRedisCluster | NodeRedisSentinel
 
+/** The same for every driver on one client: what is known of its server is known to all of them. */
 export function connectionOf(client: RedisClient): RedisConnection {
+  const known = connections.get(client) ?? newConnection(client)
+  connections.set(client, known)
+  return known
+}
+
+const connections = new WeakMap<RedisClient, RedisConnection>()
+
+function newConnection(client: RedisClient): RedisConnection {
   if (isIoredis(client)) return ioredisConnection(client)
   if (isNodeRedis(client)) return nodeRedisConnection(client)
   throw new InvalidArgumentError('client', client, 'a client of ioredis, iovalkey or redis (node-redis)')
