@@ -220,10 +220,14 @@ export interface RateRequest {
   readonly name: string
   /** How many units it takes, all or none. 0: only looks. */
   readonly cost: number
-  /** From one to four. All of them must allow it, else none is charged. Requests with the very same object count as alike. */
+  /**
+   * From one to four. All of them must allow it, else none is charged. Requests on one name may have different limits:
+   * each limit counts by itself. Requests with the very same object are found to be alike sooner.
+   */
   readonly limits: readonly RateLimit[]
 }
 
+/** The three together identify a limit: the same limit in two requests on one name has one state in the store. */
 export interface RateLimit {
   /** How many per period, in the long run. */
   readonly limit: number
