@@ -208,7 +208,10 @@ export interface DriverListener {
   wake(lockName: string, claimId?: string): void
   /** The store has granted a waiting claim by itself. */
   granted(claimId: string, grant: Grant): void
-  /** The store has ended a lease by itself, and says so at once. */
+  /**
+   * The store has ended a lease by itself. With `session` expiry this process knows it, and the lease is lost at once.
+   * Otherwise it is a hint: the holder renews the lease, and loses it if the store says so.
+   */
   lost(claimId: string, cause: Error): void
   /** The subscription has ended; nothing more will come from it. */
   deaf(cause: Error): void
