@@ -25,7 +25,10 @@ export async function consume(
       const call = scriptCall(keys, policyArgs(part))
       const run = (): Promise<unknown> => runScript(connection, protocolScript('consume.lua'), call)
       const reply = await inTime('consume', timeoutMs, run).catch((error: Error) => error)
-      if (!(reply instanceof Error)) return answerAll(part, reply as readonly (string | number)[], answers)
+      if (!(reply instanceof Error)) {
+        if (Number((reply as unknown[])[0]) > 0) connection.master?.wrote()
+        return answerAll(part, reply as readonly (string | number)[], answers)
+      }
       for (const { indexes } of part) for (const index of indexes) answers[index] = reply
     }),
   )

@@ -111,6 +111,11 @@ export class Waking {
     if (this.#listeners.size === 0) this.end()
   }
 
+  /** Ends the subscription, so that the listeners make another one. */
+  restart(cause: HoldfastError): void {
+    if (this.#session !== undefined) this.#lost(this.#session, cause)
+  }
+
   end(): void {
     this.#listeners.clear()
     if (this.#session !== undefined) this.#lost(this.#session, new StoreError('the driver stopped listening'))
