@@ -19,9 +19,10 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }))
  * part of the exit code.
  */
 describe.concurrent('a sample of chaos', { timeout: 180_000 }, () => {
+  /** With this seed, both scenarios found two holders in commit 6a38be4. */
   const SAMPLE = ['--seed', '1', '--seconds', '14', '--fault-every', '700', '--clients', '4', '--tasks', '3']
 
-  test.each(['redis-failover'])('%s: no two holders, no falling token', async (scenario) => {
+  test.each(['redlock', 'redis-failover'])('%s: no two holders, no falling token', async (scenario) => {
     const { code, output, report } = await runChaos(['--scenario', scenario, '--longest-ttl', '2', ...SAMPLE])
     expect(report, output).toMatchObject({ overlaps: 0, fallingTokens: 0, resurrected: 0, problems: [] })
     expect(report.unexpectedErrors).toEqual([])
