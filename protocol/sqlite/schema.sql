@@ -1,4 +1,5 @@
--- The stored format in SQLite, version 1. Safe to run again, and from many processes at once; in one transaction.
+-- The stored format in SQLite, version 2. Safe to run again, and from many processes at once; in one transaction.
+-- In a database of version 1, upgrade-2.sql runs first.
 --
 -- Inputs:  none
 -- Outputs: the tables below
@@ -7,7 +8,8 @@
 -- application_id of its own.
 --
 -- All times are milliseconds of the machine's clock as SQLite reads it (julianday('now')), never sent by a client.
--- A row whose expires_at_ms has passed has ended, whether or not it has been deleted yet.
+-- A row whose expires_at_ms has passed has ended, whether or not it has been deleted yet. One whose expires_at_ms is more than
+-- ttl_ms or wait_ms ahead was written by a clock that has been set back since: it ends that long from now.
 
 -- Which version of this file made the tables. A client that finds a higher one than it knows must not go on.
 CREATE TABLE IF NOT EXISTS holdfast_format (
@@ -15,7 +17,7 @@ CREATE TABLE IF NOT EXISTS holdfast_format (
   version INTEGER NOT NULL
 );
 
-INSERT OR IGNORE INTO holdfast_format (id, version) VALUES (1, 1);
+INSERT OR IGNORE INTO holdfast_format (id, version) VALUES (1, 2);
 
 CREATE TABLE IF NOT EXISTS holdfast_leases (
   lock_name      TEXT    NOT NULL,
@@ -28,6 +30,8 @@ CREATE TABLE IF NOT EXISTS holdfast_leases (
   acquired_at_ms INTEGER NOT NULL,
   expires_at_ms  INTEGER NOT NULL,
   metadata       TEXT,
+  -- How long it was granted or renewed for. Rows of version 1 do not say so: a year, the longest there is.
+  ttl_ms         INTEGER NOT NULL DEFAULT 31536000000,
   PRIMARY KEY (lock_name, claim_id)
 ) WITHOUT ROWID;
 
@@ -44,14 +48,16 @@ CREATE TABLE IF NOT EXISTS holdfast_waiters (
   permits          INTEGER NOT NULL,
   waiting_since_ms INTEGER NOT NULL,
   expires_at_ms    INTEGER NOT NULL,
+  -- How long its place is kept without hearing of it.
+  wait_ms          INTEGER NOT NULL DEFAULT 31536000000,
   UNIQUE (lock_name, claim_id)
 );
 
 CREATE INDEX IF NOT EXISTS holdfast_waiters_queue ON holdfast_waiters (lock_name, place);
 CREATE INDEX IF NOT EXISTS holdfast_waiters_expires_at ON holdfast_waiters (expires_at_ms);
 
--- One counter for all names. It rises with every grant and never falls below the clock in microseconds, so it needs no
--- row per name, and goes on rising if this table is lost.
+-- One counter for all names. It rises with every grant and never falls below the clock in microseconds, so it needs no row per
+-- name, and goes on rising if this table is lost.
 CREATE TABLE IF NOT EXISTS holdfast_counter (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
   last_token INTEGER NOT NULL
@@ -59,14 +65,11 @@ CREATE TABLE IF NOT EXISTS holdfast_counter (
 
 INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0);
 
--- Rate limits: a row for each name and limit. limit_id is the limit's id (see protocol/README.md), reset_at_ms the
--- moment at which the limit will be as if nothing had been taken, with fractions. A row whose reset_at_ms has passed
--- has ended.
+-- Rate limits: a JSON list of the moments (ms) at which each limit's bucket will be empty again.
 CREATE TABLE IF NOT EXISTS holdfast_rates (
-  name        TEXT NOT NULL,
-  limit_id    TEXT NOT NULL,
-  reset_at_ms REAL NOT NULL,
-  PRIMARY KEY (name, limit_id)
+  name          TEXT    PRIMARY KEY,
+  arrivals_ms   TEXT    NOT NULL,
+  expires_at_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 
-CREATE INDEX IF NOT EXISTS holdfast_rates_reset_at ON holdfast_rates (reset_at_ms);
+CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at_ms);

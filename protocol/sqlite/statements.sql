@@ -24,8 +24,26 @@ DELETE FROM holdfast_waiters WHERE place IN (SELECT place FROM holdfast_waiters 
 
 -- name: sweep_rates
 -- Inputs: now_ms, how many at most
-DELETE FROM holdfast_rates
-WHERE (name, limit_id) IN (SELECT name, limit_id FROM holdfast_rates WHERE reset_at_ms <= ? LIMIT ?)
+DELETE FROM holdfast_rates WHERE name IN (SELECT name FROM holdfast_rates WHERE expires_at_ms <= ? LIMIT ?)
+
+-- name: lease
+-- Inputs: lock_name, claim_id, now_ms
+SELECT fencing_token, acquired_at_ms FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND expires_at_ms > ?
+
+-- name: held
+-- Inputs: now_ms, lock_name, now_ms, how many leases to look at. Outputs: leases, permits, exclusive (1 if one of them is), ahead (1 if
+-- the clock that wrote one of them has been set back since). As many leases as the largest limit in question decide it.
+SELECT COUNT(*) AS leases, SUM(permits) AS permits, MAX(mode = 'exclusive') AS exclusive, MAX(ahead) AS ahead
+FROM (SELECT permits, mode, expires_at_ms > ? + ttl_ms AS ahead FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? LIMIT ?)
+HAVING COUNT(*) > 0
+
+-- name: holder
+-- Inputs: lock_name, now_ms. Outputs: one of the leases
+SELECT * FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? LIMIT 1
+
+-- name: next_end
+-- Inputs: now_ms, lock_name, now_ms. Outputs: next_end_ms, when the first of the leases ends; NULL if there are none
+SELECT MIN(MIN(expires_at_ms, ? + ttl_ms)) AS next_end_ms FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ?
 
 -- name: leases_of
 -- Inputs: lock_name, now_ms
@@ -35,14 +53,24 @@ SELECT * FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? ORDER BY
 -- Inputs: lock_name, now_ms, how many at most (-1: all)
 SELECT * FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place LIMIT ?
 
--- name: waiter
--- Inputs: lock_name, claim_id, now_ms
-SELECT * FROM holdfast_waiters WHERE lock_name = ? AND claim_id = ? AND expires_at_ms > ?
+-- name: front_of
+-- Inputs: lock_name, now_ms, how many to look at. Outputs: waiters, last_place, first_gone_ms (when the first of them ends if it is not heard of)
+-- Only the front of the queue: each waiter asks again every few seconds, and must not count all the others each time.
+SELECT COUNT(*) AS waiters, MAX(place) AS last_place, MIN(expires_at_ms) AS first_gone_ms
+FROM (SELECT place, expires_at_ms FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place LIMIT ?)
 
--- name: count_ahead
--- Inputs: lock_name, place, now_ms. Outputs: ahead, first_gone_ms (when the first of them ends if it is not heard of)
+-- name: ahead_of
+-- Inputs: lock_name, place, now_ms. Outputs: ahead, first_gone_ms. For a waiter at the front.
 SELECT COUNT(*) AS ahead, MIN(expires_at_ms) AS first_gone_ms
 FROM holdfast_waiters WHERE lock_name = ? AND place < ? AND expires_at_ms > ?
+
+-- name: clamp_leases
+-- Inputs: now_ms, lock_name, now_ms. What a clock that was ahead has written ends no later than if it had been written now.
+UPDATE holdfast_leases SET expires_at_ms = ? + ttl_ms WHERE lock_name = ? AND expires_at_ms > ? + ttl_ms
+
+-- name: clamp_waiters
+-- Inputs: now_ms, lock_name, now_ms
+UPDATE holdfast_waiters SET expires_at_ms = ? + wait_ms WHERE lock_name = ? AND expires_at_ms > ? + wait_ms
 
 -- name: next_token
 -- Inputs: now_ms. Outputs: last_token, which is the new one; no row if somebody emptied the table
@@ -56,33 +84,36 @@ INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0)
 DELETE FROM holdfast_leases WHERE lock_name = ?
 
 -- name: insert_lease
--- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, metadata
+-- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, ttl_ms, metadata
 -- Only a row of the same claim that has ended can be in its place.
 INSERT OR REPLACE INTO holdfast_leases
-  (lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, metadata)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  (lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, ttl_ms, metadata)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_waiter
--- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, waiting_since_ms, expires_at_ms
-INSERT INTO holdfast_waiters
-  (lock_name, claim_id, holder_id, mode, max_permits, permits, waiting_since_ms, expires_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+-- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, waiting_since_ms, expires_at_ms, wait_ms. Outputs: place
+-- A place that has ended is lost: the claim stands at the end, not where it was.
+INSERT OR REPLACE INTO holdfast_waiters
+  (lock_name, claim_id, holder_id, mode, max_permits, permits, waiting_since_ms, expires_at_ms, wait_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING place
 
 -- name: keep_place
--- Inputs: expires_at_ms, place
-UPDATE holdfast_waiters SET expires_at_ms = ? WHERE place = ?
+-- Inputs: expires_at_ms, wait_ms, lock_name, claim_id, now_ms. Outputs: place; no row if it has none
+UPDATE holdfast_waiters SET expires_at_ms = ?, wait_ms = ?
+WHERE lock_name = ? AND claim_id = ? AND expires_at_ms > ? RETURNING place
 
 -- name: delete_waiter
 -- Inputs: lock_name, claim_id
 DELETE FROM holdfast_waiters WHERE lock_name = ? AND claim_id = ?
 
 -- name: set_end
--- Inputs: expires_at_ms, lock_name, claim_id, now_ms
-UPDATE holdfast_leases SET expires_at_ms = ? WHERE lock_name = ? AND claim_id = ? AND expires_at_ms > ?
+-- Inputs: expires_at_ms, ttl_ms, lock_name, claim_id, now_ms
+UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ? WHERE lock_name = ? AND claim_id = ? AND expires_at_ms > ?
 
 -- name: renew
--- Inputs: expires_at_ms, lock_name, claim_id, fencing_token, now_ms
-UPDATE holdfast_leases SET expires_at_ms = ? WHERE lock_name = ? AND claim_id = ? AND fencing_token = ? AND expires_at_ms > ?
+-- Inputs: expires_at_ms, ttl_ms, lock_name, claim_id, fencing_token, now_ms
+UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?
+WHERE lock_name = ? AND claim_id = ? AND fencing_token = ? AND expires_at_ms > ?
 
 -- name: release
 -- Inputs: lock_name, claim_id, fencing_token, now_ms
@@ -93,19 +124,21 @@ DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND fencing_tok
 DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND expires_at_ms > ?
 
 -- name: rate
--- Inputs: name, limit_id
-SELECT reset_at_ms FROM holdfast_rates WHERE name = ? AND limit_id = ?
+-- Inputs: name
+SELECT arrivals_ms FROM holdfast_rates WHERE name = ?
 
 -- name: set_rate
--- Inputs: name, limit_id, reset_at_ms
-INSERT INTO holdfast_rates (name, limit_id, reset_at_ms) VALUES (?, ?, ?)
-ON CONFLICT (name, limit_id) DO UPDATE SET reset_at_ms = excluded.reset_at_ms
+-- Inputs: name, arrivals_ms, expires_at_ms
+INSERT INTO holdfast_rates (name, arrivals_ms, expires_at_ms) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET arrivals_ms = excluded.arrivals_ms, expires_at_ms = excluded.expires_at_ms
 
 -- name: names
--- Inputs: now_ms, now_ms, after, lock_name, lock_name, prefix, prefix, how many. One page of lock names in order.
+-- Inputs: after, from, to, now_ms, how many, after, from, to, now_ms, how many, how many. Outputs: one page of lock names in order. `after` is the last name of the page
+-- before with U+0001 behind it, which no other name can come before. It reads no more of either table than the page needs.
 SELECT lock_name FROM (
-  SELECT lock_name FROM holdfast_leases WHERE expires_at_ms > ?
-  UNION SELECT lock_name FROM holdfast_waiters WHERE expires_at_ms > ?
+  SELECT * FROM (SELECT DISTINCT lock_name FROM holdfast_leases
+    WHERE lock_name BETWEEN MAX(?, ?) AND ? AND expires_at_ms > ? ORDER BY lock_name LIMIT ?)
+  UNION SELECT * FROM (SELECT DISTINCT lock_name FROM holdfast_waiters
+    WHERE lock_name BETWEEN MAX(?, ?) AND ? AND expires_at_ms > ? ORDER BY lock_name LIMIT ?)
 )
-WHERE lock_name > ? AND (? IS NULL OR lock_name = ?) AND substr(lock_name, 1, length(?)) = ?
 ORDER BY lock_name LIMIT ?

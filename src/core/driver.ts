@@ -127,7 +127,7 @@ export interface Refusal {
   readonly granted: false
   /** Who holds it: one of the leases that stand in the way. */
   readonly holder?: LeaseRecord
-  /** How many waiters stand before this claim. Absent when it does not queue. */
+  /** How many waiters stand before this claim: exact up to 32, and at least 32 beyond that. Absent when it does not queue. */
   readonly ahead?: number
   /** When asking again may bring something new although nobody was woken, such as when a lease runs out. */
   readonly askAgainMs?: number
@@ -208,10 +208,7 @@ export interface DriverListener {
   wake(lockName: string, claimId?: string): void
   /** The store has granted a waiting claim by itself. */
   granted(claimId: string, grant: Grant): void
-  /**
-   * The store has ended a lease by itself. With `session` expiry this process knows it, and the lease is lost at once.
-   * Otherwise it is a hint: the holder renews the lease, and loses it if the store says so.
-   */
+  /** The store has ended a lease by itself, and says so at once. */
   lost(claimId: string, cause: Error): void
   /** The subscription has ended; nothing more will come from it. */
   deaf(cause: Error): void
@@ -223,14 +220,10 @@ export interface RateRequest {
   readonly name: string
   /** How many units it takes, all or none. 0: only looks. */
   readonly cost: number
-  /**
-   * From one to four. All of them must allow it, else none is charged. Requests on one name may have different limits:
-   * each limit counts by itself. Requests with the very same object are found to be alike sooner.
-   */
+  /** From one to four. All of them must allow it, else none is charged. Requests with the very same object count as alike. */
   readonly limits: readonly RateLimit[]
 }
 
-/** The three together identify a limit: the same limit in two requests on one name has one state in the store. */
 export interface RateLimit {
   /** How many per period, in the long run. */
   readonly limit: number

@@ -53,9 +53,9 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
       'a database of a newer format',
       async (scene) => {
         await (await openSqlite(`sqlite:${scene.path}`)).close()
-        ;(await scene.database()).exec('UPDATE holdfast_format SET version = 2')
+        ;(await scene.database()).exec('UPDATE holdfast_format SET version = 3')
       },
-      /has format 2, and this version of Holdfast knows 1; upgrade Holdfast/,
+      /has format 3, and this version of Holdfast knows 2; upgrade Holdfast/,
     ],
   ]
   it.each(untouched)('%s is refused and left as it was', async (_, prepare, message) => {
@@ -120,6 +120,29 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
     const oldFile = (await worker.call('outcome', `sqlite:${scene.path}`)) as Outcome
     assert.equal(oldFile.code, 'STORE_UNAVAILABLE')
     assert.match(oldFile.message, /locks\.db: it(, or the folder that it lies in,)? cannot be (written|opened)/)
+  })
+})
+
+describe('sqlite alone: a file of format 1', () => {
+  it('is brought up to date, and keeps its leases and waiters', async () => {
+    await using scene = createScene()
+    const [held, waiting] = [claimOn('name'), claimOn('name', { waitMs: 60_000 })]
+    const first = await openSqlite(`sqlite:${scene.path}`)
+    const { fencingToken } = await grantOf(first, held)
+    assert.equal(await isGranted(first, waiting), false)
+    await first.close()
+    ;(await scene.database()).exec(`
+      ALTER TABLE holdfast_leases DROP COLUMN ttl_ms;
+      ALTER TABLE holdfast_waiters DROP COLUMN wait_ms;
+      UPDATE holdfast_format SET version = 1;
+    `)
+    const drivers = await Promise.all([1, 2, 3].map(() => scene.opened(openSqlite(`sqlite:${scene.path}`))))
+    const [a, b] = drivers as [Driver, Driver]
+    assert.equal(await isGranted(b, claimOn('name')), false)
+    assert.deepEqual(await a.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
+    assert.deepEqual(await a.release([{ ...held, fencingToken }]), [true])
+    assert.equal(await isGranted(a, claimOn('name')), false)
+    assert.equal(await isGranted(b, waiting), true)
   })
 })
 

@@ -104,8 +104,8 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     await using scene = createScene()
     const database = await scene.database()
     await sqliteDriver({ database })
-    database.exec('UPDATE holdfast_format SET version = 2')
-    await assert.rejects(sqliteDriver({ database }), { name: 'StoreError', message: /has format 2/ })
+    database.exec('UPDATE holdfast_format SET version = 3')
+    await assert.rejects(sqliteDriver({ database }), { name: 'StoreError', message: /has format 3/ })
   })
 
   it('removed while it is open: an error that says so, and no grant', async () => {

@@ -33,9 +33,8 @@ export async function renewOnReplicas(
       return reply
     }
     return send('EVALSHA', sha).catch((error: unknown) => {
-      if (isNoScript(error)) return send('EVAL', text)
-      connection.master?.failed(error)
-      throw error
+      if (!isNoScript(error)) throw error
+      return send('EVAL', text)
     })
   }
   const [, ...replies] = await inTime('wait for replicas', timeoutMs + parts.timeoutMs, () =>

@@ -36,14 +36,13 @@ export const scriptCall = (keys: readonly string[], args: readonly string[]): Sc
  * FLUSH. What a script does, it does once, because a server that does not know it has done nothing.
  */
 export function runScript(
-  connection: Pick<RedisConnection, 'command' | 'together' | 'master'>,
+  connection: Pick<RedisConnection, 'command' | 'together'>,
   { text, sha }: Script,
   call: ScriptCall,
 ): Promise<unknown> {
   return send(connection, call, 'EVALSHA', sha).catch((error: unknown) => {
-    if (isNoScript(error)) return send(connection, call, 'EVAL', text)
-    connection.master?.failed(error)
-    throw error
+    if (!isNoScript(error)) throw error
+    return send(connection, call, 'EVAL', text)
   })
 }
 

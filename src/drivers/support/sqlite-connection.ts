@@ -1,5 +1,6 @@
 import type { Clock } from '../../core/clock.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
+import { type Turns, turnsOf } from '../../core/turns.ts'
 import { namedStatements, readProtocol } from './sql-file.ts'
 import type { SqliteDatabase, SqliteStatement } from './sqlite-client.ts'
 import { isBusy, storeErrorFrom } from './sqlite-errors.ts'
@@ -8,7 +9,7 @@ import { MovedError, OpenFiles } from './sqlite-open-files.ts'
 
 /** `HOLD`, in the file's header: how we know a file of ours from somebody else's. */
 const APPLICATION_ID = 0x484f4c44
-const FORMAT = 1
+const FORMAT = 2
 /** How long to try for the write lock before the store counts as unavailable. A transaction of ours takes well under a millisecond. */
 export const BUSY_BOUND_MS = 2_000
 
@@ -32,6 +33,9 @@ export class SqliteConnection {
   #opened: Opened | undefined
   #reopening: Promise<void> | undefined
   #closed = false
+  readonly #turns: Turns
+  /** Transactions that wait for the event loop's next turn, in the order in which they were asked for. */
+  readonly #line: (() => void)[] = []
 
   static async open(source: DatabaseSource, clock: Clock): Promise<SqliteConnection> {
     return new SqliteConnection(source, clock, await openAndPrepare(source, clock))
@@ -40,6 +44,7 @@ export class SqliteConnection {
   private constructor(source: DatabaseSource, clock: Clock, opened: Opened) {
     this.#source = source
     this.#clock = clock
+    this.#turns = turnsOf(clock)
     this.#path = opened.path
     this.#opened = opened
   }
@@ -63,12 +68,12 @@ export class SqliteConnection {
    * blocking the event loop. `work` may run more than once; all but the last are rolled back.
    */
   write<T>(work: () => T): Promise<T> {
-    return this.#inTransaction('BEGIN IMMEDIATE', work)
+    return this.#inLine(() => this.#inTransaction('BEGIN IMMEDIATE', work))
   }
 
   /** One transaction, so that all of it is seen as it was at one moment. */
   read<T>(work: () => T): Promise<T> {
-    return this.#inTransaction('BEGIN', work)
+    return this.#inLine(() => this.#inTransaction('BEGIN', work))
   }
 
   /** Changes with every commit of another connection, and costs a few microseconds to ask. */
@@ -93,6 +98,25 @@ export class SqliteConnection {
     if (this.#closed) throw new ClosedError('the sqlite driver is closed')
     if (this.#opened === undefined) throw new MovedError(this.#path)
     return this.#opened
+  }
+
+  /** A transaction runs without a pause. Many that are asked for at once would keep timers and sockets from being served. */
+  #inLine<T>(run: () => Promise<T>): Promise<T> {
+    if (this.#line.length === 0 && !this.#owesTurn) return run()
+    return new Promise((resolve) => {
+      this.#line.push(() => resolve(run()))
+      if (this.#line.length === 1) this.#turns.next(this.#goOn)
+    })
+  }
+
+  readonly #goOn = (): void => {
+    do this.#line.shift()?.()
+    while (this.#line.length > 0 && !this.#owesTurn)
+    if (this.#line.length > 0) this.#turns.next(this.#goOn)
+  }
+
+  get #owesTurn(): boolean {
+    return this.#turns.owed(this.#clock.now().monotonicMs)
   }
 
   async #inTransaction<T>(begin: string, work: () => T): Promise<T> {
@@ -256,7 +280,7 @@ async function prepare(opened: Opened, clock: Clock): Promise<void> {
   const isReady = await untilFree(clock, opened.path, () => {
     if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
     // In one transaction, or tables that another process is just making would look like another program's.
-    const ready = opened.transaction('BEGIN', () => isOurs(opened))
+    const ready = opened.transaction('BEGIN', () => formatOf(opened) === FORMAT)
     const [mode] = opened.withoutBlocking(() => opened.rows('PRAGMA journal_mode = WAL'))
     if (mode?.['journal_mode'] !== 'wal') {
       throw new StoreError(
@@ -273,19 +297,21 @@ async function prepare(opened: Opened, clock: Clock): Promise<void> {
   await untilFree(clock, opened.path, () =>
     opened.transaction('BEGIN IMMEDIATE', () => {
       // Somebody else may have been quicker, with a newer version.
-      if (isOurs(opened)) return
+      const version = formatOf(opened)
+      if (version === FORMAT) return
+      if (version === 1) opened.exec(readProtocol('sqlite/upgrade-2.sql'))
       opened.exec(readProtocol('sqlite/schema.sql'))
       if (!opened.passedIn) opened.exec(`PRAGMA application_id = ${APPLICATION_ID}`)
     }),
   )
 }
 
-/** True if the tables are there; false if they may be made. Throws for what must not be touched. */
-function isOurs(opened: Opened): boolean {
+/** The version of the tables; undefined if there are none and they may be made. Throws for what must not be touched. */
+function formatOf(opened: Opened): number | undefined {
   const { path, passedIn } = opened
   if (opened.rows(statements.format_table).length > 0) {
     const version = Number(opened.rows(statements.format)[0]?.['version'] ?? 0)
-    if (version <= FORMAT) return version === FORMAT
+    if (version <= FORMAT) return version
     throw new StoreError(
       `the lock file ${path} has format ${version}, and this version of Holdfast knows ${FORMAT}; upgrade Holdfast`,
     )
@@ -295,7 +321,7 @@ function isOurs(opened: Opened): boolean {
   if (!passedIn && id !== APPLICATION_ID && (id !== 0 || tables.length > 0)) {
     throw new StoreError(`the file ${path} is a database of another program; choose another path for the locks`)
   }
-  return false
+  return undefined
 }
 
 /** Tries until nobody else has the lock that it needs; `attempt` has changed nothing when it fails for that reason. */
@@ -334,10 +360,16 @@ const statements = {
     | 'sweep_leases'
     | 'sweep_waiters'
     | 'sweep_rates'
+    | 'lease'
+    | 'held'
+    | 'holder'
+    | 'next_end'
     | 'leases_of'
     | 'waiters_of'
-    | 'waiter'
-    | 'count_ahead'
+    | 'front_of'
+    | 'ahead_of'
+    | 'clamp_leases'
+    | 'clamp_waiters'
     | 'next_token'
     | 'restore_counter'
     | 'insert_lease'

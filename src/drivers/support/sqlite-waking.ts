@@ -4,7 +4,16 @@ import { StoreError } from '../../core/errors.ts'
 import { admitted } from './admission.ts'
 import type { SqliteConnection } from './sqlite-connection.ts'
 import { storeErrorFrom } from './sqlite-errors.ts'
-import { leasesOf, QUEUE_WINDOWS, readNow, shareOf, waitersOf } from './sqlite-rows.ts'
+import {
+  heldBeside,
+  largestLimit,
+  nextEndOf,
+  QUEUE_WINDOWS,
+  type Row,
+  readNow,
+  shareOf,
+  waitersOf,
+} from './sqlite-rows.ts'
 import { ringBell, watchDatabase } from './sqlite-watch.ts'
 
 /**
@@ -114,15 +123,14 @@ export class Waking {
       this.#first.delete(lockName)
       return
     }
-    const leases = leasesOf(this.#connection, lockName, nowMs)
-    let woken = admitted(leases, queue, shareOf)
+    let woken = this.#admitted(lockName, nowMs, queue)
     if (woken.some(({ mode }) => mode === 'shared')) {
       queue = waitersOf(this.#connection, lockName, nowMs, more)
-      woken = admitted(leases, queue, shareOf)
+      woken = this.#admitted(lockName, nowMs, queue)
     }
     if (what === 'turns and news') {
       const before = this.#first.get(lockName)
-      const nextEndMs = Math.min(...leases.map(({ expiresAtMs = nowMs }) => expiresAtMs))
+      const nextEndMs = nextEndOf(this.#connection, lockName, nowMs) ?? Number.POSITIVE_INFINITY
       const news = before?.claimId !== first.claim_id || nextEndMs < before.nextEndMs
       if (woken.length === 0 && news) woken = [first]
       this.#first.set(lockName, { claimId: first.claim_id, nextEndMs })
@@ -131,6 +139,11 @@ export class Waking {
       if (!ours?.has(claimId)) continue
       for (const listener of this.#listeners) listener.wake(lockName, claimId)
     }
+  }
+
+  #admitted(lockName: string, nowMs: number, queue: readonly Row[]): Row[] {
+    const { held } = heldBeside(this.#connection, lockName, nowMs, largestLimit(queue.map(shareOf)))
+    return admitted(held, queue, shareOf)
   }
 
   #goDeaf(error: unknown): void {
