@@ -122,6 +122,9 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
   function withoutEnded(lock: Lock): Lock {
     const now = nowMs()
+    // What a clock that was ahead has written ends as if it had been written now, which is later than anyone relies on it.
+    for (const lease of lock.leases) lease.expiresAtMs = Math.min(lease.expiresAtMs, now + lease.ttlMs)
+    for (const waiter of lock.waiters) waiter.expiresAtMs = Math.min(waiter.expiresAtMs, now + waiter.waitMs)
     lock.leases = lock.leases.filter((lease) => lease.expiresAtMs > now)
     lock.waiters = lock.waiters.filter((waiter) => waiter.expiresAtMs > now)
     return lock
@@ -168,6 +171,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
       const own = lock.leases.find((lease) => lease.claim.claimId === claimId)
       if (own !== undefined) {
+        own.ttlMs = ttlMs
         own.expiresAtMs = now + ttlMs
         return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
       }
@@ -179,12 +183,14 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       }
 
       const waiting = lock.waiters.find((waiter) => waiter.claim.claimId === claimId)
-      const waiter = waiting ?? { claim, waitingSinceMs: now, expiresAtMs: now + waitMs }
+      const waiter = waiting ?? { claim, waitingSinceMs: now, waitMs, expiresAtMs: now + waitMs }
+      waiter.waitMs = waitMs
       waiter.expiresAtMs = now + waitMs
       const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
 
       if (claim.steal === true || admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
-        const lease: StoredLease = { claim, fencingToken: nextToken(), acquiredAtMs: now, expiresAtMs: now + ttlMs }
+        const terms = { fencingToken: nextToken(), acquiredAtMs: now, ttlMs, expiresAtMs: now + ttlMs }
+        const lease: StoredLease = { claim, ...terms }
         forgetIdleLocks()
         lock.leases.push(lease)
         lock.waiters = lock.waiters.filter((each) => each !== waiter)
@@ -198,10 +204,8 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       keep(lockName, lock)
       if (waitMs === 0) return { granted: false, ...seen, answeredAtMs: now }
       const ahead = queue.indexOf(waiter)
-      const nextEndMs = Math.min(...lock.leases.map((lease) => lease.expiresAtMs - now))
-      const nextGoneMs = Math.min(...queue.slice(0, ahead).map((each) => each.expiresAtMs - now))
-      // The first waits for a lease to run out; the others for somebody before them, who may be dead, to be gone.
-      const askAgainMs = ahead === 0 ? nextEndMs : nextGoneMs
+      // The first waits for a lease to run out; the others for one before them, which may be dead, to be gone.
+      const askAgainMs = firstEndMs(ahead === 0 ? lock.leases : queue.slice(0, ahead)) - now
       return { granted: false, ...seen, ahead, askAgainMs, answeredAtMs: now }
     },
 
@@ -213,6 +217,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
         return 'lost'
       }
       const sooner = nowMs() + ttlMs < lease.expiresAtMs
+      lease.ttlMs = ttlMs
       lease.expiresAtMs = nowMs() + ttlMs
       if (sooner) changed(lockName, lock)
       return 'renewed'
@@ -264,14 +269,21 @@ interface StoredLease {
   readonly claim: Claim
   readonly fencingToken: number
   readonly acquiredAtMs: number
+  /** How long it was granted or renewed for. */
+  ttlMs: number
   expiresAtMs: number
 }
 
 interface StoredWaiter {
   readonly claim: Claim
   readonly waitingSinceMs: number
+  /** How long its place is kept without hearing of it. */
+  waitMs: number
   expiresAtMs: number
 }
+
+const firstEndMs = (rows: readonly { readonly expiresAtMs: number }[]): number =>
+  rows.reduce((first, { expiresAtMs }) => Math.min(first, expiresAtMs), Number.POSITIVE_INFINITY)
 
 /** Those who wait and may have the lock now. */
 function admittedFrom({ leases, waiters }: Lock): StoredWaiter[] {

@@ -4,7 +4,6 @@ import { afterAll, beforeAll, describe, it } from 'vitest'
 import {
   lockKeys,
   plainOfData,
-  rateKey,
   routingKey,
   siblingKey,
   slotCounter,
@@ -27,8 +26,7 @@ describe('redis keys', () => {
         const { plain, data, order } = lockKeys(prefix, lockName)
         const slot = slotOf(plain)
         assert.equal(plain, prefix + lockName)
-        const siblings = [data, order, siblingKey(plain, 'f'), rateKey(prefix, lockName, '10/3600000000/10')]
-        for (const key of [...siblings, slotCounter(slot)]) assert.equal(slotOf(key), slot, key)
+        for (const key of [data, order, siblingKey(plain, 'f'), slotCounter(slot)]) assert.equal(slotOf(key), slot, key)
       }),
       { numRuns: 2_000 },
     )
@@ -51,9 +49,8 @@ describe('redis keys', () => {
         const [a, b] = [lockKeys('', one), lockKeys('', other)]
         assert.equal(plainOfData(a.data), a.plain)
         if (one === other) return
-        const rates = [one, other].flatMap((name) => ['1/1000/1', '1/1000/10'].map((id) => rateKey('', name, id)))
-        const all = [a.data, a.order, b.data, b.order, ...rates]
-        assert.equal(new Set(all).size, 8)
+        const all = [a.data, a.order, b.data, b.order]
+        assert.equal(new Set(all).size, 4)
       }),
       { numRuns: 2_000 },
     )

@@ -29,7 +29,20 @@ driverConformance({
       for (const table of ['leases', 'waiters', 'counter', 'rates']) database.exec(`DELETE FROM holdfast_${table}`)
       database.close()
     },
-    // No `restart`: there is no server. No `stepClock`: see sqlite-processes.test.ts, where a process has a clock of its own.
+    // The clock is the machine's. What has been written moves the other way instead.
+    async stepClock({ path }, ms) {
+      const database = await openDatabase(path)
+      database.exec(`
+        PRAGMA busy_timeout = 5000;
+        UPDATE holdfast_leases SET acquired_at_ms = acquired_at_ms - ${ms}, expires_at_ms = expires_at_ms - ${ms};
+        UPDATE holdfast_waiters SET waiting_since_ms = waiting_since_ms - ${ms}, expires_at_ms = expires_at_ms - ${ms};
+        UPDATE holdfast_counter SET last_token = last_token - ${ms} * 1000;
+        UPDATE holdfast_rates SET expires_at_ms = expires_at_ms - ${ms},
+          arrivals_ms = (SELECT json_group_array(value - ${ms}) FROM json_each(arrivals_ms));
+      `)
+      database.close()
+    },
+    // No `restart`: there is no server.
   },
 })
 
