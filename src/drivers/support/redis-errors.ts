@@ -29,7 +29,7 @@ const hints: readonly (readonly [RegExp, string])[] = [
   [/NOAUTH|WRONGPASS/i, 'the user name or the password is wrong'],
   [
     /NOPERM|ACL failure in script|user executing the script can't/i,
-    'the user may not do this: it needs the keys lock:* and holdfast:*, the channels holdfast:*, and scripting',
+    'the user may not do this: it needs the keys lock:* and holdfast:*, the channels holdfast:*, scripting, and WAIT if `replicas` is set',
   ],
   [/unknown command.*(EVAL|SSUBSCRIBE)/i, 'the server is too old, or forbids scripts'],
 ]
