@@ -413,6 +413,12 @@ local function endAll(plain, data, order, tail)
   end
 end
 
+-- The first waiter was told when the lease in its way ends, and that may be sooner now.
+local function tellSooner(data, order)
+  local member, waiter = firstWaiter(data, order)
+  if member then tell(waiter[8], '[' .. string.sub(member, 2) .. ']') end
+end
+
 local function acquire(plain, data, order, id, ttlMs, tail, rest)
   local mode, limit, permits, waitMs, proposed, steals, mostAheadUs = unpack(rest)
   local plainNow = plainText(plain)
@@ -447,6 +453,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     endAll(plain, data, order, tail)
     local token = nextToken(0)
     writeLease(plain, data, order, id, 0, 0, 1, tail, ttlMs, token)
+    tellSooner(data, order)
     return token
   end
   local before = redis.call('HGET', data, member)
@@ -490,12 +497,6 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   keepFor(data, order, waitMs)
   local ahead = first and redis.call('ZCOUNT', order, '(0', '(' .. seq) or 0
   return refusal(plain, data, order, text, ahead, first)
-end
-
--- The first waiter was told when the lease in its way ends, and that is sooner now.
-local function tellSooner(data, order)
-  local member, waiter = firstWaiter(data, order)
-  if member then tell(waiter[8], '[' .. string.sub(member, 2) .. ']') end
 end
 
 local function renew(plain, data, order, entry, ttlMs)

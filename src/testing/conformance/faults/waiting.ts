@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
-import { waitersOn } from '../asking.ts'
+import { mustGrant, waitersOn } from '../asking.ts'
 import { fails, holdRequest } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
 import type { LockProcess } from '../scene.ts'
-import { monotonicMs, until, VAIN_SECONDS, within } from '../timing.ts'
+import { monotonicMs, SHORT_MS, until, VAIN_SECONDS, within } from '../timing.ts'
 
 /** The slow poll behind the wake-ups comes every 20 s: whoever is served sooner was woken. */
 const WOKEN_OR_NOTHING = { waiterTtlSeconds: 60 }
@@ -117,6 +117,20 @@ export const waitingFaults: Group = (test) => {
       await untilAsked(b, 1)
       await lease.release()
       await within('the one behind the dead waiter', next)
+    },
+  )
+
+  test(
+    'a waiter is told when a thief’s lease ends sooner than the one that it waited for',
+    ['queue', 'wake', 'steal'],
+    async (scene) => {
+      const [a, b] = [await scene.lock(), await scene.lock(WOKEN_OR_NOTHING)]
+      await a.lock.hold(scene.lockName, PATIENT)
+      const next = b.lock.hold(scene.lockName, PATIENT)
+      await untilAsked(b, 2)
+      // It is not given back: its end is all that the waiter can go by.
+      await mustGrant(a.realDriver, scene.claim({ steal: true, ttlMs: SHORT_MS }))
+      await within('the waiter to ask at the end of the thief’s lease', next)
     },
   )
 
