@@ -1,7 +1,7 @@
 import { closeSync, existsSync, mkdirSync, openSync, realpathSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { basename, dirname, isAbsolute, join } from 'node:path'
-import { StoreError } from '../../core/errors.ts'
+import { HoldfastError, StoreError } from '../../core/errors.ts'
 import { refuseMount } from './sqlite-mounts.ts'
 import { refuseLinks } from './sqlite-open-files.ts'
 
@@ -14,7 +14,7 @@ export function defaultPath(env: NodeJS.ProcessEnv = process.env, platform = pro
 export function prepareFile(path: string): void {
   const folder = dirname(path)
   attempt(`the folder ${folder} for the lock file cannot be made`, () => makeFolder(folder))
-  refusePlace(path)
+  attempt(`the lock file ${path} cannot be looked at`, () => refusePlace(path))
   // SQLite makes the files beside it with the same permissions.
   attempt(`the lock file ${path} cannot be made`, () => unlessThere(() => closeSync(openSync(path, 'wx', 0o600))))
 }
@@ -63,6 +63,7 @@ function attempt(failure: string, step: () => void): void {
   try {
     step()
   } catch (error) {
+    if (error instanceof HoldfastError) throw error
     const said = error instanceof Error ? error.message : String(error)
     throw new StoreError(`${failure}: ${said}`, { cause: error })
   }
