@@ -1,8 +1,13 @@
--- Migration 7: rate limits, by the generic cell rate algorithm, under several limits at once: all of them allow it, or none is charged.
--- Outputs: holdfast_rates, holdfast_rate_step, holdfast_consume
+-- Migration 7: rate limits, by the generic cell rate algorithm, under several limits at once: all of them allow it, or
+-- none is charged.
+-- Outputs: holdfast_rates, holdfast_rate_limits, holdfast_rate_step, holdfast_consume
 
--- state: how often the last step was taken, the latest of the moments, and then for each limit its moment: when it will be as if nothing
--- had been taken (ms). policy is only the last step's: a statement that inserts or updates has no other way to hand it on to the row.
+-- A row for each name. state: how often the last step was taken (-1: refused, see below); the latest of the moments;
+-- the number of limits; for each of them three numbers, which are its id (see protocol/README.md): the limit, its
+-- period in whole microseconds, its burst; and then for each of them its moment (ms): when it will be as if nothing had
+-- been taken. The limits of the last step come first, in their order. The others are limits that were asked for with
+-- the same name and have not run out. policy is only the last step's: a statement that inserts or updates has no other
+-- way to hand it on to the row.
 CREATE TABLE IF NOT EXISTS holdfast_rates (
   name       TEXT COLLATE "C" PRIMARY KEY,
   state      FLOAT8[]    NOT NULL,
@@ -11,53 +16,140 @@ CREATE TABLE IF NOT EXISTS holdfast_rates (
 ) WITH (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at);
 
--- holdfast_rate_step
--- Inputs:  the state before, or NULL; now (ms); how often to take the step at most; for each limit of a policy what one step moves the
---          limit's moment by, and how far ahead that may be (ms; NULL: the policy has no more limits)
--- Outputs: the state after
-CREATE OR REPLACE FUNCTION holdfast_rate_step(
-  p_state FLOAT8[], p_now FLOAT8, p_count FLOAT8, p_policy INTEGER, p_steps FLOAT8[], p_fulls FLOAT8[]) RETURNS FLOAT8[]
+-- holdfast_rate_limits
+-- Inputs:  the state before; now (ms); where the policy begins in the list of policies; the policies, as
+--          holdfast_rate_step takes them
+-- Outputs: the state from its third place on, with the policy's limits first, in their order; the moment of a new one
+--          is 0. Limits that are not in the policy keep their moments; those that ran out more than ten seconds ago are
+--          dropped, which is as long as a row is kept. NULL if more than 32 limits would be left
+CREATE OR REPLACE FUNCTION holdfast_rate_limits(
+  p_state FLOAT8[], p_now FLOAT8, p_policy INTEGER, p_policies FLOAT8[]) RETURNS FLOAT8[]
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-  v_state FLOAT8[] := ARRAY[p_count, 0];
-  v_full  FLOAT8;
-  v_ahead FLOAT8;
+  v_known   INTEGER  := p_state[3];
+  v_own     INTEGER  := p_policies[p_policy];
+  v_ids     FLOAT8[] := p_policies[p_policy + 1 : p_policy + 3 * v_own];
+  v_moments FLOAT8[] := array_fill(0::FLOAT8, ARRAY[v_own]);
+  v_moment  FLOAT8;
+  v_is_own  BOOLEAN;
 BEGIN
-  FOR j IN 1..array_length(p_fulls, 2) LOOP
-    v_full := p_fulls[p_policy][j];
-    EXIT WHEN v_full IS NULL;
-    v_ahead := greatest(p_state[j + 2] - p_now, 0);
-    -- A little further ahead than full is somebody who came to the row first although he asked later: a moment must not go back for that. Much
-    -- further can only be a clock that was set back, or limits that were changed: it counts as full.
+  FOR k IN 1..v_known LOOP
+    v_moment := p_state[3 + 3 * v_known + k];
+    v_is_own := false;
+    FOR j IN 1..v_own LOOP
+      IF v_ids[3 * j - 2 : 3 * j] = p_state[3 * k + 1 : 3 * k + 3] THEN
+        v_moments[j] := v_moment;
+        v_is_own := true;
+      END IF;
+    END LOOP;
+    IF NOT v_is_own AND v_moment > p_now - 10000 THEN
+      v_ids := v_ids || p_state[3 * k + 1 : 3 * k + 3];
+      v_moments := v_moments || v_moment;
+    END IF;
+  END LOOP;
+  IF cardinality(v_moments) > 32 THEN RETURN NULL; END IF;
+  RETURN cardinality(v_moments)::FLOAT8 || v_ids || v_moments;
+END
+$$;
+
+-- holdfast_rate_step
+-- Inputs:  the state before, or NULL; now (ms); how often to take the step at most (0: only look); where the policy
+--          begins in the list of policies; the policies, each the number of its limits, then for each limit the three
+--          numbers of its id, and then for each limit what one step moves its moment by and how far ahead that may be
+--          (ms)
+-- Outputs: the state after. If the name has too many limits: the state before, with -1 in the first place
+CREATE OR REPLACE FUNCTION holdfast_rate_step(
+  p_state FLOAT8[], p_now FLOAT8, p_count FLOAT8, p_policy INTEGER, p_policies FLOAT8[]) RETURNS FLOAT8[]
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  v_own     INTEGER := p_policies[p_policy];
+  v_steps   INTEGER := p_policy + 3 * v_own;
+  v_full    FLOAT8;
+  v_ahead   FLOAT8;
+  v_count   FLOAT8;
+  v_latest  FLOAT8;
+  v_limits  FLOAT8[];
+  v_moments FLOAT8[];
+BEGIN
+  -- Mostly a name has one limit, and this is what one costs. A moment that is a little further ahead than full is due
+  -- to a statement that came to the row first although it began later: it must not go back for that. Much further can
+  -- only be due to a clock that was set back: it counts as full.
+  IF v_own = 1 AND (p_state IS NULL OR p_state[3:6] = p_policies[p_policy : v_steps]) THEN
+    v_full := p_policies[v_steps + 2];
+    v_ahead := greatest(p_state[7] - p_now, 0);
     IF v_ahead > v_full + 10000 THEN v_ahead := v_full; END IF;
-    v_state[j + 2] := v_ahead;
-    v_state[1] := greatest(0, least(v_state[1], floor((v_full - v_ahead) / p_steps[p_policy][j])));
+    v_count := greatest(0, least(p_count, floor((v_full - v_ahead) / p_policies[v_steps + 1])));
+    v_ahead := p_now + v_ahead + v_count * p_policies[v_steps + 1];
+    RETURN ARRAY[v_count, v_ahead, 1, p_policies[v_steps - 2], p_policies[v_steps - 1], p_policies[v_steps], v_ahead];
+  END IF;
+
+  v_limits := p_policies[p_policy : v_steps];
+  IF p_state[3 : 3 + 3 * v_own] = v_limits THEN
+    v_moments := p_state[4 + 3 * v_own : 3 + 4 * v_own];
+  ELSIF p_state IS NOT NULL THEN
+    v_limits := holdfast_rate_limits(p_state, p_now, p_policy, p_policies);
+    IF v_limits IS NULL THEN
+      p_state[1] := -1;
+      RETURN p_state;
+    END IF;
+    v_moments := v_limits[2 + 3 * v_limits[1]::INTEGER : cardinality(v_limits)];
+    v_limits := v_limits[1 : 1 + 3 * v_limits[1]::INTEGER];
+    FOR j IN v_own + 1..cardinality(v_moments) LOOP v_latest := greatest(v_latest, v_moments[j]); END LOOP;
+  END IF;
+  v_count := p_count;
+  FOR j IN 1..v_own LOOP
+    v_full := p_policies[v_steps + 2 * j];
+    v_ahead := greatest(v_moments[j] - p_now, 0);
+    IF v_ahead > v_full + 10000 THEN v_ahead := v_full; END IF;
+    v_moments[j] := v_ahead;
+    v_count := greatest(0, least(v_count, floor((v_full - v_ahead) / p_policies[v_steps + 2 * j - 1])));
   END LOOP;
-  FOR j IN 3..array_length(v_state, 1) LOOP
-    v_state[j] := p_now + v_state[j] + v_state[1] * p_steps[p_policy][j - 2];
-    v_state[2] := greatest(v_state[2], v_state[j]);
+  FOR j IN 1..v_own LOOP
+    v_ahead := p_now + v_moments[j] + v_count * p_policies[v_steps + 2 * j - 1];
+    v_moments[j] := v_ahead;
+    v_latest := greatest(v_latest, v_ahead);
   END LOOP;
-  RETURN v_state;
+  RETURN ARRAY[v_count, v_latest] || v_limits || v_moments;
 END
 $$;
 
 -- holdfast_consume
--- Inputs:  names, each once, in the order of their bytes, so that lists never deadlock; for each how often to take its step at most (0: only
---          look), and the number of its policy; the policies as holdfast_rate_step takes them
--- Outputs: the states after in the same order, as one list of numbers with the moments in ms from now
+-- Inputs:  names, each once; for each how often to take its step at most (0: only look), and where its policy begins;
+--          the policies as holdfast_rate_step takes them. The names that take a step come first, in the order of their
+--          bytes, so that lists never deadlock
+-- Outputs: one list of numbers; for each name in the same order how often its step was taken, or -1 if it has too many
+--          limits; how many limits it has now; and for each of them, the policy's first, how far ahead its moment is
+--          (ms)
 --
--- There is one time for the whole list, taken before any row is waited for. That is safe: in whatever order steps are made, a moment only moves
--- forward, and never further than a step's own time + p_fulls, so no period ever has more than limit + burst. It takes rows that are
--- kept for longer than a statement waits, which is what the margin of expires_at is for. The margin has a second use: as long as
--- expires_at stays the same, an update does not touch the indexes.
+-- A look writes nothing.
+--
+-- There is one time for the whole list, taken before any row is waited for. That is safe: in whatever order steps are
+-- made, a moment only moves forward, and never further than a step's own time + how far ahead it may be, so no period
+-- ever has more than limit + burst. It takes moments that are kept for longer than a statement waits, which is what the
+-- margin of expires_at is for. The margin has a second use: as long as expires_at stays the same, an update does not
+-- touch the indexes.
 CREATE OR REPLACE FUNCTION holdfast_consume(
-  p_names TEXT[], p_counts INTEGER[], p_policies INTEGER[], p_steps FLOAT8[], p_fulls FLOAT8[], p_relaxed BOOLEAN) RETURNS FLOAT8[]
+  p_names TEXT[], p_counts INTEGER[], p_chosen INTEGER[], p_policies FLOAT8[], p_relaxed BOOLEAN) RETURNS FLOAT8[]
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s' AS $$
 DECLARE
   v_at     TIMESTAMPTZ := clock_timestamp();
   v_now    FLOAT8 := extract(epoch FROM v_at) * 1000;
   v_answer FLOAT8[];
+  v_looked FLOAT8[];
 BEGIN
+  IF 0 = ANY (p_counts) THEN
+    WITH looked AS MATERIALIZED (
+      SELECT holdfast_rate_step(
+        (SELECT r.state FROM holdfast_rates AS r WHERE r.name = asked.name), v_now, 0, policy, p_policies) AS state
+      FROM unnest(p_names, p_counts, p_chosen) AS asked (name, count, policy)
+      WHERE count = 0
+    )
+    SELECT array_agg(CASE WHEN place <= 3 THEN each ELSE each - v_now END)
+    INTO v_looked FROM looked, unnest(state) WITH ORDINALITY AS parts (each, place)
+    WHERE place IN (1, 3) OR place > 3 + 3 * state[3];
+    IF 0 = ALL (p_counts) THEN RETURN v_looked; END IF;
+  END IF;
+
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
     PERFORM holdfast_set_durability(p_relaxed);
   END IF;
@@ -65,28 +157,30 @@ BEGIN
     INSERT INTO holdfast_rates AS r (name, state, policy, expires_at)
     SELECT name, state, policy, v_at + interval '10 s' + (state[2] - v_now) * interval '1.25 ms'
     FROM (
-      SELECT name, policy, holdfast_rate_step(NULL, v_now, count, policy, p_steps, p_fulls) AS state
-      FROM unnest(p_names, p_counts, p_policies) AS asked (name, count, policy)
+      SELECT name, policy, holdfast_rate_step(NULL, v_now, count, policy, p_policies) AS state
+      FROM unnest(p_names, p_counts, p_chosen) AS asked (name, count, policy)
+      WHERE count > 0
       OFFSET 0
     ) AS fresh
     ON CONFLICT (name) DO UPDATE SET (state, policy, expires_at) = (
       SELECT state, excluded.policy, CASE WHEN r.expires_at >= v_at + interval '5 s' + (state[2] - v_now) * interval '1 ms'
         THEN r.expires_at ELSE v_at + interval '10 s' + (state[2] - v_now) * interval '1.25 ms' END
       FROM (
-        SELECT holdfast_rate_step(r.state, v_now, excluded.state[1], excluded.policy, p_steps, p_fulls) AS state
+        SELECT holdfast_rate_step(r.state, v_now, excluded.state[1], excluded.policy, p_policies) AS state
         OFFSET 0
       ) AS next
     )
     RETURNING state
   )
-  SELECT array_agg(CASE WHEN place = 1 THEN each ELSE each - v_now END)
-  INTO v_answer FROM done, unnest(state) WITH ORDINALITY AS parts (each, place) WHERE place <> 2;
+  SELECT array_agg(CASE WHEN place <= 3 THEN each ELSE each - v_now END)
+  INTO v_answer FROM done, unnest(state) WITH ORDINALITY AS parts (each, place)
+  WHERE place IN (1, 3) OR place > 3 + 3 * state[3];
   IF random() < 0.25 THEN
     DELETE FROM holdfast_rates WHERE ctid = ANY (ARRAY(
       SELECT ctid FROM holdfast_rates WHERE expires_at < clock_timestamp()
       ORDER BY expires_at LIMIT 8 * cardinality(p_names) + 16 FOR UPDATE SKIP LOCKED));
   END IF;
-  RETURN v_answer;
+  RETURN v_answer || v_looked;
 END
 $$;
 

@@ -78,4 +78,22 @@ $sql$, current_schema());
 END
 $do$;
 
+-- holdfast_call_consume
+-- Inputs, outputs, codes: as above. A ROLLBACK would give units back that the client was told it has.
+DO $do$
+BEGIN
+  EXECUTE format($sql$
+CREATE OR REPLACE PROCEDURE holdfast_call_consume(
+  p_names TEXT[], p_counts INTEGER[], p_chosen INTEGER[], p_policies FLOAT8[], p_relaxed BOOLEAN, INOUT answers TEXT
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+  CALL %1$I.holdfast_begin();
+  answers := %1$I.holdfast_consume(p_names, p_counts, p_chosen, p_policies, p_relaxed)::text;
+END
+$$;
+$sql$, current_schema());
+END
+$do$;
+
 INSERT INTO holdfast_migrations (version) VALUES (11) ON CONFLICT DO NOTHING;

@@ -29,8 +29,8 @@ SELECT :"schema".holdfast_inspect($1::text, $2::text, $3::text, $4::text::intege
 
 -- name: consume
 -- Inputs and outputs: as holdfast_consume in 0007-rates.sql
-SELECT :"schema".holdfast_consume($1::text::text[], $2::text::integer[], $3::text::integer[], $4::text::float8[], $5::text::float8[],
-  $6::text::boolean)::text AS answers
+CALL :"schema".holdfast_call_consume($1::text::text[], $2::text::integer[], $3::text::integer[], $4::text::float8[],
+  $5::text::boolean, NULL)
 
 -- name: fence
 -- Inputs: resource, fencing token. As text, because Prisma fails on a column of the type void.

@@ -1,36 +1,49 @@
 -- Rate-limiting steps (the generic cell rate algorithm) for each entry of a list, on the server's clock.
 --
--- KEYS[i]     a rate's key: the moments, in ms, at which each of its limits will be as if nothing had been taken; commas between.
---             The same key may stand in the list again.
--- ARGV[1]     JSON: policies, each [stepMs, fullMs, stepMs, fullMs, …], a pair for every limit: what one step moves its moment by,
---             and how far ahead the moment may be
--- ARGV[2]     JSON: for each key the number of its policy, from 1, and how often to take the step at most (0: only look);
---             or nothing, if that is the first policy and once for all of them
+-- KEYS        for each entry, one key for each limit of its policy, in the policy's order. A key holds the moment, in
+--             ms with fractions, at which the limit will be as if nothing had been taken, and expires then. The same
+--             key may be in the list again.
+-- ARGV[1]     JSON: policies, each [stepMs, fullMs, stepMs, fullMs, …], a pair for every limit: what one step moves its
+--             moment by, and how far ahead the moment may be
+-- ARGV[2]     JSON: for each entry the number of its policy, from 1, and how often to take the step at most (0: only
+--             look); or nothing, if there is one policy and each entry takes its step once
 --
--- Returns one list: for each key how often the step was taken, and then for each of its limits how many nanoseconds its moment is ahead now.
--- A step is taken under all limits or under none.
+-- Returns one list: for each entry how often the step was taken, and then for each of its limits how many nanoseconds
+-- its moment is ahead now. A step is taken under all limits or under none. A look writes nothing.
+--
+-- A moment that is further ahead than full can only be due to a clock that was set back. It counts as full, and is
+-- written back as that even if the step does not fit. Otherwise every step would be refused until the clock is back
+-- where it was.
 
 local policies = cjson.decode(ARGV[1])
 local chosen = ARGV[2] ~= '' and cjson.decode(ARGV[2])
 local time = redis.call('TIME')
 local nowMs = time[1] * 1000 + time[2] / 1000
 local call, pcall, tonumber = redis.call, redis.pcall, tonumber
-local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local floor, ceil = math.floor, math.ceil
 local reply, at = {}, 0
 
--- How far ahead a moment is. Further than full can only be a clock that was set back, or limits that were changed: it counts as full.
-local function ahead(moment, fullMs)
-  local ms = (tonumber(moment) or 0) - nowMs
+-- How far ahead a key's moment is, and whether that is beyond full. A value that is no number, or of another type,
+-- counts as none.
+local function ahead(key, fullMs)
+  local kept = pcall('GET', key)
+  local ms = tonumber(kept)
+  if not ms then
+    if type(kept) == 'table' and not string.find(kept.err, 'WRONGTYPE', 1, true) then error(kept.err, 0) end
+    return 0
+  end
+  ms = ms - nowMs
   if ms <= 0 then return 0 end
-  return ms < fullMs and ms or fullMs
+  if ms <= fullMs then return ms end
+  return fullMs, true
 end
 
--- Most rates have one limit, and this is what one costs.
-local function stepOne(key, count, stepMs, fullMs)
-  local usedMs = ahead(pcall('GET', key), fullMs)
-  local fits = floor((fullMs - usedMs) / stepMs)
-  if fits < count then count = fits end
-  if count > 0 then
+-- Most policies have one limit, and this is what one costs.
+local function stepOne(key, most, stepMs, fullMs)
+  local usedMs, isBeyond = ahead(key, fullMs)
+  local count = floor((fullMs - usedMs) / stepMs)
+  if count > most then count = most end
+  if count > 0 or (isBeyond and most > 0) then
     usedMs = usedMs + count * stepMs
     call('SET', key, nowMs + usedMs, 'PX', ceil(usedMs))
   end
@@ -38,34 +51,37 @@ local function stepOne(key, count, stepMs, fullMs)
   at = at + 2
 end
 
-local function stepAll(key, count, policy)
-  local kept = pcall('GET', key)
-  local nextMoment = string.gmatch(type(kept) == 'string' and kept or '', '[^,]+')
-  local used, moments, longestMs = {}, {}, 0
+-- The keys are those from the first on.
+local function stepAll(first, most, policy)
+  local used, beyond, count = {}, {}, most
   for j = 1, #policy / 2 do
     local stepMs, fullMs = policy[2 * j - 1], policy[2 * j]
-    used[j] = ahead(nextMoment(), fullMs)
-    count = min(count, floor((fullMs - used[j]) / stepMs))
+    used[j], beyond[j] = ahead(KEYS[first + j - 1], fullMs)
+    local fits = floor((fullMs - used[j]) / stepMs)
+    if fits < count then count = fits end
   end
   at = at + 1
   reply[at] = count
   for j = 1, #used do
-    used[j] = used[j] + count * policy[2 * j - 1]
-    moments[j] = string.format('%.17g', nowMs + used[j])
-    longestMs = max(longestMs, used[j])
+    local usedMs = used[j]
+    if count > 0 or (beyond[j] and most > 0) then
+      usedMs = usedMs + count * policy[2 * j - 1]
+      call('SET', KEYS[first + j - 1], nowMs + usedMs, 'PX', ceil(usedMs))
+    end
     at = at + 1
-    reply[at] = ceil(used[j] * 1000000)
+    reply[at] = ceil(usedMs * 1000000)
   end
-  if count > 0 then call('SET', key, table.concat(moments, ','), 'PX', ceil(longestMs)) end
 end
 
-for i, key in ipairs(KEYS) do
-  local policy = policies[chosen and chosen[2 * i - 1] or 1]
-  local count = chosen and chosen[2 * i] or 1
+local first, entry = 1, 1
+while first <= #KEYS do
+  local policy = policies[chosen and chosen[2 * entry - 1] or 1]
+  local most = chosen and chosen[2 * entry] or 1
   if #policy == 2 then
-    stepOne(key, count, policy[1], policy[2])
+    stepOne(KEYS[first], most, policy[1], policy[2])
   else
-    stepAll(key, count, policy)
+    stepAll(first, most, policy)
   end
+  first, entry = first + #policy / 2, entry + 1
 end
 return reply

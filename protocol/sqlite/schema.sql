@@ -56,8 +56,8 @@ CREATE TABLE IF NOT EXISTS holdfast_waiters (
 CREATE INDEX IF NOT EXISTS holdfast_waiters_queue ON holdfast_waiters (lock_name, place);
 CREATE INDEX IF NOT EXISTS holdfast_waiters_expires_at ON holdfast_waiters (expires_at_ms);
 
--- One counter for all names. It rises with every grant and never falls below the clock in microseconds, so it needs no row per
--- name, and goes on rising if this table is lost.
+-- One counter for all names. It rises with every grant and never falls below the clock in microseconds, so it needs no
+-- row per name, and goes on rising if this table is lost.
 CREATE TABLE IF NOT EXISTS holdfast_counter (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
   last_token INTEGER NOT NULL
@@ -65,11 +65,14 @@ CREATE TABLE IF NOT EXISTS holdfast_counter (
 
 INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0);
 
--- Rate limits: a JSON list of the moments (ms) at which each limit's bucket will be empty again.
+-- Rate limits: a row for each name and limit. limit_id is the limit's id (see protocol/README.md), reset_at_ms the
+-- moment at which the limit will be as if nothing had been taken, with fractions. A row whose reset_at_ms has passed
+-- has ended.
 CREATE TABLE IF NOT EXISTS holdfast_rates (
-  name          TEXT    PRIMARY KEY,
-  arrivals_ms   TEXT    NOT NULL,
-  expires_at_ms INTEGER NOT NULL
+  name        TEXT NOT NULL,
+  limit_id    TEXT NOT NULL,
+  reset_at_ms REAL NOT NULL,
+  PRIMARY KEY (name, limit_id)
 ) WITHOUT ROWID;
 
-CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at_ms);
+CREATE INDEX IF NOT EXISTS holdfast_rates_reset_at ON holdfast_rates (reset_at_ms);

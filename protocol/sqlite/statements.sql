@@ -24,7 +24,8 @@ DELETE FROM holdfast_waiters WHERE place IN (SELECT place FROM holdfast_waiters 
 
 -- name: sweep_rates
 -- Inputs: now_ms, how many at most
-DELETE FROM holdfast_rates WHERE name IN (SELECT name FROM holdfast_rates WHERE expires_at_ms <= ? LIMIT ?)
+DELETE FROM holdfast_rates
+WHERE (name, limit_id) IN (SELECT name, limit_id FROM holdfast_rates WHERE reset_at_ms <= ? LIMIT ?)
 
 -- name: lease
 -- Inputs: lock_name, claim_id, now_ms
@@ -124,13 +125,13 @@ DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND fencing_tok
 DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND expires_at_ms > ?
 
 -- name: rate
--- Inputs: name
-SELECT arrivals_ms FROM holdfast_rates WHERE name = ?
+-- Inputs: name, limit_id
+SELECT reset_at_ms FROM holdfast_rates WHERE name = ? AND limit_id = ?
 
 -- name: set_rate
--- Inputs: name, arrivals_ms, expires_at_ms
-INSERT INTO holdfast_rates (name, arrivals_ms, expires_at_ms) VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET arrivals_ms = excluded.arrivals_ms, expires_at_ms = excluded.expires_at_ms
+-- Inputs: name, limit_id, reset_at_ms
+INSERT INTO holdfast_rates (name, limit_id, reset_at_ms) VALUES (?, ?, ?)
+ON CONFLICT (name, limit_id) DO UPDATE SET reset_at_ms = excluded.reset_at_ms
 
 -- name: names
 -- Inputs: after, from, to, now_ms, how many, after, from, to, now_ms, how many, how many. Outputs: one page of lock names in order. `after` is the last name of the page

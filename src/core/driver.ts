@@ -208,7 +208,10 @@ export interface DriverListener {
   wake(lockName: string, claimId?: string): void
   /** The store has granted a waiting claim by itself. */
   granted(claimId: string, grant: Grant): void
-  /** The store has ended a lease by itself, and says so at once. */
+  /**
+   * The store has ended a lease by itself. With `session` expiry this process knows it, and the lease is lost at once.
+   * Otherwise it is a hint: the holder renews the lease, and loses it if the store says so.
+   */
   lost(claimId: string, cause: Error): void
   /** The subscription has ended; nothing more will come from it. */
   deaf(cause: Error): void
@@ -220,10 +223,14 @@ export interface RateRequest {
   readonly name: string
   /** How many units it takes, all or none. 0: only looks. */
   readonly cost: number
-  /** From one to four. All of them must allow it, else none is charged. Requests with the very same object count as alike. */
+  /**
+   * From one to four. All of them must allow it, else none is charged. Requests on one name may have different limits:
+   * each limit counts by itself. Requests with the very same object are found to be alike sooner.
+   */
   readonly limits: readonly RateLimit[]
 }
 
+/** The three together identify a limit: the same limit in two requests on one name has one state in the store. */
 export interface RateLimit {
   /** How many per period, in the long run. */
   readonly limit: number

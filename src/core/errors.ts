@@ -140,7 +140,7 @@ export class UnsupportedError extends HoldfastError {
   readonly code = 'UNSUPPORTED'
 }
 
-/** A stated bound was reached, such as the number of claims under way. Nothing was sent. */
+/** A stated bound was reached, such as the number of claims under way. Nothing was done. */
 export class OverloadError extends HoldfastError {
   override readonly name = 'OverloadError'
   readonly code = 'OVERLOADED'

@@ -127,6 +127,10 @@ class ThreadHeartbeat implements Heartbeat {
     })
   }
 
+  check(id: string): void {
+    if (this.#keepings.has(id)) this.#post({ type: 'check', id })
+  }
+
   async close(): Promise<void> {
     this.#closed = true
     this.#lifeTimer?.cancel()
@@ -278,6 +282,11 @@ class ThreadKeeping implements Keeping {
   /** The worker never does anything else. */
   repeat(): void {}
 
+  check(): void {
+    if (this.#local !== undefined) this.#local.check()
+    else this.#heartbeat.check(this.lease.ref.claimId)
+  }
+
   async end(): Promise<void> {
     this.#lastDeadline = this.deadline
     this.#heartbeat.clear(this.lease)
@@ -321,6 +330,7 @@ export type ToWorker =
       readonly maxHoldMs: number
     }
   | { readonly type: 'renew'; readonly id: string; readonly call: number; readonly ttlMs: number }
+  | { readonly type: 'check'; readonly id: string }
   | { readonly type: 'end'; readonly id: string }
 
 export type FromWorker =

@@ -74,6 +74,10 @@ class WorkerLease implements Kept {
     return this.#keeping.renew(ttlMs)
   }
 
+  check(): void {
+    this.#keeping.check()
+  }
+
   lose(reason: string): void {
     if (this.#ended) return
     // Where the main thread looks: `held` is false there at once, before any message arrives.
@@ -97,6 +101,7 @@ const post = (message: FromWorker): void => parentPort?.postMessage(message)
 hear = (message) => {
   if (message.type === 'keep') leases.set(message.ref.claimId, new WorkerLease(message))
   else if (message.type === 'renew') void renew(message)
+  else if (message.type === 'check') leases.get(message.id)?.check()
   else {
     // Said only when nothing of it is under way any more: from then on its slot is another's, and its last word is the main thread's.
     const ended = leases.get(message.id)?.end() ?? Promise.resolve()

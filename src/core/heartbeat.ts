@@ -39,6 +39,8 @@ export interface Keeping {
   renew(ttlMs: number): Promise<boolean>
   /** Goes on renewing from now on. */
   repeat(): void
+  /** Asks the store whether it still has the lease, after a message that it has not. */
+  check(): void
   /** Renews no more. Resolves when no renewal of its own is under way; undefined if none is. */
   end(): Promise<unknown> | undefined
 }
@@ -71,6 +73,7 @@ class LocalKeeping implements Keeping {
   /** What the caller is extending to just now: a heartbeat meanwhile must not shorten it. */
   #asked: number[] | undefined
   #renewAtMs = Number.POSITIVE_INFINITY
+  #checking: 'once' | 'again' | undefined
 
   constructor(parts: HeartbeatParts, lease: Kept, start: KeepingStart, options: LeaseOptions) {
     const { sent, answered, grantedMs } = start
@@ -124,6 +127,29 @@ class LocalKeeping implements Keeping {
     this.#schedule(now)
   }
 
+  /**
+   * By a renewal: an early one of the heartbeat's, or else one that leaves the lease's end where it is. One at a time,
+   * however many messages come: what was asked before a message says nothing about it.
+   */
+  check(): void {
+    if (this.#checking !== undefined) {
+      this.#checking = 'again'
+      return
+    }
+    const nowMs = this.#parts.clock.now().monotonicMs
+    const beats = this.#repeats && nowMs < this.#stopsAtMs
+    const ttlMs = beats ? this.#lease.ttlMs : this.endsAtMs - nowMs
+    if (!this.#lease.held || ttlMs <= 0) return
+    this.#checking = 'once'
+    const renewAtMs = this.#renewAtMs
+    void this.#renewInBackground(ttlMs).then(() => {
+      if (!beats) this.#renewAtMs = renewAtMs
+      const again = this.#checking === 'again'
+      this.#checking = undefined
+      if (again) this.check()
+    })
+  }
+
   end(): Promise<unknown> | undefined {
     this.#parts.agenda.clear(this.#lease)
     return this.#quiet()
@@ -149,7 +175,7 @@ class LocalKeeping implements Keeping {
     // … and after the answer came, which may say "renewed" of a lease whose end was already announced.
     if (!lease.held) return false
     if (answer === 'lost') {
-      lease.lose('the store no longer has it')
+      lease.lose(NOT_IN_STORE)
       return false
     }
     this.#trust.confirmed(renewal)
@@ -161,22 +187,28 @@ class LocalKeeping implements Keeping {
   }
 
   #beat(nowMs: number): void {
-    const { random, events } = this.#parts
-    const lease = this.#lease
-    const { ttlMs } = lease
+    const { ttlMs } = this.#lease
     // The next try does not wait for this one's answer: a renewal that hangs must not use up the lease.
-    this.#renewAtMs = nowMs + (ttlMs / RETRY_PARTS) * (1 - random.fraction() * JITTER)
+    this.#renewAtMs = nowMs + (ttlMs / RETRY_PARTS) * (1 - this.#parts.random.fraction() * JITTER)
+    void this.#renewInBackground(ttlMs)
+  }
+
+  /** Never rejects. */
+  async #renewInBackground(ttlMs: number): Promise<void> {
+    const lease = this.#lease
     this.#beats ??= new Set()
     const beats = this.#beats
     const renewal = this.#renewOnce(Math.max(ttlMs, ...(this.#asked ?? [])))
     beats.add(renewal)
-    const done = (): boolean => beats.delete(renewal)
-    renewal.then(done, done)
-    renewal.catch((error: unknown) => {
+    try {
+      await renewal
+    } catch (error) {
       // One failed renewal is no loss. Anything but "not known" would fail in the same way the next time.
       if (!(error instanceof StoreError)) lease.lose('it could not be renewed', error)
-      else events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
-    })
+      else this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
+    } finally {
+      beats.delete(renewal)
+    }
   }
 
   /**
@@ -200,6 +232,9 @@ class LocalKeeping implements Keeping {
     agenda.set(this.#lease, Math.min(dueAtMs(this.deadline, now) - TIMER_GRAIN_MS, this.#renewAtMs))
   }
 }
+
+/** Why a lease is lost when the store, asked about it, does not know it. */
+export const NOT_IN_STORE = 'the store no longer has it'
 
 /** How late a timer can be even on an idle machine. The signal of a loss must not be late, so it is rather this much early. */
 export const TIMER_GRAIN_MS = 2

@@ -5,7 +5,7 @@ import { type Clock, dueAtMs, type Instant, isPast } from './clock.ts'
 import type { LeaseRecord, LeaseRef } from './driver.ts'
 import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
 import type { Emitter } from './events.ts'
-import { type Heartbeat, type Keeping, type Kept, TIMER_GRAIN_MS } from './heartbeat.ts'
+import { type Heartbeat, type Keeping, type Kept, NOT_IN_STORE, TIMER_GRAIN_MS } from './heartbeat.ts'
 import type { Link, TrackedClaim } from './link.ts'
 import type { Random } from './random.ts'
 import { outsideLocks } from './reentry-context.ts'
@@ -89,6 +89,8 @@ export class HeldLease implements Lease, Kept {
   #abort: AbortController | undefined
   #stopWatching: (() => void) | undefined
   #quiet: Promise<unknown> | undefined
+  /** The last message that it was lost: the reason, if the store confirms it. */
+  #rumour: Error | undefined
   #chain: Chain | undefined
 
   /** `onEnd` is told once, when the lease has ended in whichever way. */
@@ -110,7 +112,7 @@ export class HeldLease implements Lease, Kept {
     this.#options = options
     this.#onEnd = onEnd
     if (options.watchesLoss || context.link.driver.capabilities.expiry === 'session') {
-      this.#stopWatching = context.link.listening.watchLoss(claim.claimId, (cause) => this.lose(cause.message, cause))
+      this.#stopWatching = context.link.listening.watchLoss(claim.claimId, (cause) => this.#toldOfLoss(cause))
     }
     const start = { sent, answered, grantedMs: grant.ttlMs }
     const known = unanswered ? { ...start, unansweredMs: claim.ttlMs } : start
@@ -263,13 +265,28 @@ export class HeldLease implements Lease, Kept {
   }
 
   #lossError(reason: string, cause?: unknown): LeaseLostError {
-    const options = cause === undefined ? undefined : { cause }
-    return new LeaseLostError(this.claim.lockName, this.fencingToken, reason, options)
+    const rumour = reason === NOT_IN_STORE ? this.#rumour : undefined
+    const known = cause ?? rumour
+    const options = known === undefined ? undefined : { cause: known }
+    return new LeaseLostError(this.claim.lockName, this.fencingToken, rumour?.message ?? reason, options)
   }
 
   #tellLost(error: LeaseLostError): void {
     this.#context.events.emit('lost', () => ({ ...this.eventBase, error }))
     outsideLocks(() => this.#abort?.abort(error))
+  }
+
+  /**
+   * A session's end is known in this process. Of anything else a message tells, which may be forged or old: the store is
+   * asked, and the lease is lost if the store says so.
+   */
+  #toldOfLoss(cause: Error): void {
+    if (this.#context.link.driver.capabilities.expiry === 'session') {
+      this.lose(cause.message, cause)
+      return
+    }
+    this.#rumour = cause
+    this.#keeping.check()
   }
 
   get eventBase() {

@@ -154,7 +154,10 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
 
     async consume(requests) {
       const takes = takesOf(requests)
-      const taken = await each(takes, (take, nowMs) => takeOne(connection, take, nowMs))
+      const isLook = takes.every(({ policy }) => policy.cost === 0)
+      const taken = await (isLook
+        ? lookAll(connection, takes)
+        : each(takes, (take, nowMs) => takeOne(connection, take, nowMs)))
       const answers = new Array<RateAnswer>(requests.length)
       takes.forEach((take, index) => {
         answerTake(take, taken[index] as Taken, answers)
@@ -193,13 +196,25 @@ function releaseOne(
   return false
 }
 
+/** Without the write lock: looks wait for no other process, and sweep nothing. */
+function lookAll(connection: SqliteConnection, looks: readonly Take[]): Promise<Taken[]> {
+  return connection.read(() => {
+    const nowMs = readNow(connection)
+    return looks.map((look) => takeOne(connection, look, nowMs))
+  })
+}
+
 function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken {
-  const [row] = connection.all('rate', take.name) as { arrivals_ms: string }[]
-  const arrivalsMs = row === undefined ? [] : (JSON.parse(row.arrivals_ms) as number[])
-  const taken = takeStep(take, arrivalsMs, nowMs)
-  if (taken.count > 0) {
-    connection.run('set_rate', take.name, JSON.stringify(arrivalsMs), Math.ceil(Math.max(...arrivalsMs)))
-  }
+  const { name, policy } = take
+  const keptMs = policy.ids.map((id) => {
+    const [row] = connection.all('rate', name, id) as { reset_at_ms: number }[]
+    return row?.reset_at_ms ?? 0
+  })
+  const moments = keptMs.map((atMs) => ({ atMs }))
+  const taken = takeStep(take, moments, nowMs)
+  moments.forEach(({ atMs }, at) => {
+    if (atMs !== keptMs[at]) connection.run('set_rate', name, policy.ids[at] as string, atMs)
+  })
   return taken
 }
 

@@ -43,8 +43,9 @@ export interface RateWaitOptions extends ConsumeOptions {
 }
 
 /**
- * Says how often something may be done, over all processes on one store: by the generic cell rate algorithm, on the store's own clock. A
- * limiter has the limits, the key says for whom they count, such as `login:user:7`. Limiters on one store that use the same key use the same units.
+ * Says how often something may be done, over all processes on one store: by the generic cell rate algorithm, on the
+ * store's own clock. A limiter has the limits, the key says for whom they count, such as `login:user:7`. Limiters on one
+ * store share the units of a key under each limit that they have in common.
  */
 export class RateLimiter implements AsyncDisposable {
   readonly #instance: Instance
@@ -81,9 +82,11 @@ export class RateLimiter implements AsyncDisposable {
   }
 
   /**
-   * Takes units for the key, all or none. Being over the limit is an answer: `allowed: false`, with when to come again. Everything else throws:
-   * `StoreError` (not known whether it was taken), `InvalidArgumentError`, also for a cost that no limit could ever allow, `UnsupportedError`,
-   * `ClosedError`. What was refused is not charged. A refusal is remembered until its time is up, for 10 s at most, and costs no round trip meanwhile.
+   * Takes units for the key, all or none. Being over the limit is an answer: `allowed: false`, with when to come again.
+   * Everything else throws: `StoreError` (not known whether it was taken), `InvalidArgumentError`, also for a cost that no
+   * limit could ever allow, `UnsupportedError`, `OverloadError` (PostgreSQL: more than 32 different limits on one key),
+   * `ClosedError`. What was refused is not charged. A refusal is remembered until its time is up, for 10 s at most, and
+   * costs no round trip meanwhile.
    */
   consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     // Not an async function: the way of every call goes through here, and one promise is enough.
@@ -101,7 +104,7 @@ export class RateLimiter implements AsyncDisposable {
     return result
   }
 
-  /** What `consume` would answer, without taking anything. Units of this process's local share are not counted. */
+  /** What `consume` would answer. It writes nothing. Units of this process's local share are not counted. */
   async peek(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     const cost = this.#checked(key, options)
     const holder = this.#instance.holder ?? (await this.#instance.open())

@@ -5,7 +5,9 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 // The built package: a worker thread on Node 20 cannot load TypeScript.
-import { DistributedLock, type Driver, type Lease, UnsupportedError } from '../../dist/index.js'
+import { DistributedLock, type Driver, type DriverListener, type Lease, UnsupportedError } from '../../dist/index.js'
+import { webLocks } from '../../dist/primitives/web-locks.js'
+import { gate } from '../support/gate.ts'
 import { openRemoteMemory, serveInThread } from '../support/remote-memory.mjs'
 
 function blockEventLoop(ms: number): void {
@@ -200,6 +202,42 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
     await extended
     expect(lease.held).toBe(false)
+  })
+
+  it('rule 15: a theft that a message tells of is looked up by the thread, and lost only if it was one', async () => {
+    const driver = await open()
+    const listeners = new Set<DriverListener>()
+    const listen = async (listener: DriverListener) => {
+      listeners.add(listener)
+      return async () => void listeners.delete(listener)
+    }
+    const locks = webLocks({ driver: { ...driver, listen }, heartbeatThread: true, prefix: '', timeoutSeconds: 60 })
+    const renewed: string[] = []
+    locks.on('renewed', ({ claimId }) => renewed.push(claimId))
+    const ended = gate()
+    const taken = new Promise<{ signal: AbortSignal }>((resolve) => {
+      const request = locks.request('stolen', async (lock) => {
+        if (lock !== null) resolve(lock)
+        await ended.opened
+      })
+      request.catch(() => {})
+    })
+    const { signal } = await taken
+    const { leases } = await driver.inspect({ lockName: 'stolen' })
+    const claimId = leases[0]?.claimId ?? ''
+    const tell = (): void => {
+      for (const listener of listeners) listener.lost(claimId, new Error('it was stolen'))
+    }
+    tell()
+    while (!renewed.includes(claimId)) await sleep(10)
+    expect(signal.aborted).toBe(false)
+    const thief = { lockName: 'stolen', claimId: 'thief', holderId: 'thief', mode: 'exclusive', steal: true } as const
+    await driver.acquire([{ ...thief, permits: 1, ttlMs: 60_000, waitMs: 0 }])
+    tell()
+    while (!signal.aborted) await sleep(10)
+    expect(String(signal.reason)).toMatch(/it was stolen/)
+    ended.open()
+    await locks.close()
   })
 
   it('is refused where a driver cannot be opened in a thread', async () => {

@@ -473,6 +473,19 @@ describe.concurrent('postgres: beside others', SLOW, () => {
     await strict.end()
   })
 
+  it('a server whose default isolation is SERIALIZABLE makes no difference to rates', async () => {
+    const options = { connectionString: server.url, max: 6, options: '-c default_transaction_isolation=serializable' }
+    const strict = new pg.Pool(options)
+    const drivers = [1, 2, 3].map(() => postgresDriver({ client: strict }))
+    const request = { name: unique('serializable'), cost: 1, limits: [{ limit: 1, periodMs: 3_600_000, burst: 20 }] }
+    const answers = await Promise.all(
+      drivers.flatMap((driver) => Array.from({ length: 10 }, async () => (await driver.consume?.([request]))?.[0])),
+    )
+    assert.equal(answers.filter((answer) => answer && 'allowed' in answer && answer.allowed).length, 20)
+    await Promise.all(drivers.map((driver) => driver.close()))
+    await strict.end()
+  })
+
   it('a name that an open transaction keeps locked is an error that says so, and nothing is half-held', async () => {
     const [name, other] = [unique('a-open'), unique('b-open')]
     const client = await pool.connect()

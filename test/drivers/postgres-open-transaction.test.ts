@@ -96,6 +96,25 @@ describe.each(Object.entries(clients))('postgres: %s', (_, open) => {
     await driver.close()
     await end()
   })
+
+  it('failure 40: units of a rate that the caller could give back with a rollback are refused, and nothing is taken', async () => {
+    const { client, begin, rollback, end } = await open()
+    const driver = postgresDriver({ client, schema })
+    const request = { name: unique('rate'), cost: 1, limits: [{ limit: 1, periodMs: 3_600_000, burst: 1 }] }
+    const consume = async (): Promise<boolean> => {
+      const [answer] = (await driver.consume?.([request])) ?? []
+      if (answer instanceof Error) throw answer
+      return answer?.allowed === true
+    }
+    await driver.inspect({})
+    await begin()
+    await assert.rejects(consume(), refused)
+    await rollback()
+    assert.equal(await consume(), true)
+    assert.equal(await consume(), false)
+    await driver.close()
+    await end()
+  })
 })
 
 describe('postgres: transactions of others', () => {

@@ -73,20 +73,20 @@ describe('redis cluster: failures', () => {
       const lockName = `listens again ${through}`
       const slot = slotOf(`lock:${lockName}`)
       const lockOn = async (): Promise<DistributedLock> =>
-        new DistributedLock({ driver: redisDriver({ client: await open() }), waiterTtlSeconds: 60 })
+        new DistributedLock({ driver: redisDriver({ client: await open() }), waiterTtlSeconds: 300 })
       const [a, b] = [await lockOn(), await lockOn()]
-      // The slow poll comes after 20 s: whoever waits for less is woken, or is not served.
-      const { held, waiting } = await heldAndWaitedFor(a, b, lockName, { blockingTimeoutSeconds: 15 })
+      // The slow poll comes after 100 s: a waiter with less time is woken, or is not served.
+      const { held, waiting } = await heldAndWaitedFor(a, b, lockName, { blockingTimeoutSeconds: 50 })
       const from = await ownerOf(slot)
       const to = cluster.nodes.find(({ port }) => port !== from.port) as Server
       await moveSlot(slot, to)
       const isHeard = async (): Promise<boolean> =>
         ((await askRedis(to, 'PUBSUB', 'SHARDCHANNELS')) as string[]).length > 0
-      await until(isHeard, patience('the subscription at the new owner', 10_000))
+      await until(isHeard, patience('the subscription at the new owner'))
       await again(() => held.release())
       await (await waiting).release()
       await Promise.all([a.close(), b.close()])
-    })
+    }, 60_000)
   }
 
   for (const [through, open] of [
@@ -373,4 +373,4 @@ async function beginMove(slot: number, target?: Server) {
   }
 }
 
-const patience = (what: string, timeoutMs = 20_000) => ({ timeoutMs, failure: () => `waited in vain for ${what}` })
+const patience = (what: string) => ({ timeoutMs: 20_000, failure: () => `waited in vain for ${what}` })

@@ -3,7 +3,9 @@ import type { Redis } from 'ioredis'
 import { beforeAll, describe, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { lockKeys } from '../../src/drivers/support/redis-keys.ts'
+import { webLocks } from '../../src/primitives/web-locks.ts'
 import { until } from '../harness/processes.ts'
+import { gate } from '../support/gate.ts'
 import { ask, claim, client, driverOn, granted, lockOn, name, patience, shared } from '../support/redis-server.ts'
 
 /**
@@ -86,6 +88,39 @@ describe('redis: a user of publish/subscribe without keys', () => {
     await eve.publish(genuine.channel, JSON.stringify([waits.claimId]))
     await until(() => wakes.includes(waits.claimId), patience('the last message'))
     assert.equal(grants.length, 1, JSON.stringify(grants))
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('rule 15: cannot make a holder believe that its lock was stolen', async () => {
+    const eve = await spy()
+    const [a, b] = [lockOn(shared.port), webLocks({ driver: driverOn(shared.port), prefix: '' })]
+    const lockName = name()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    const [taken, ended] = [gate(), gate()]
+    let signal: AbortSignal | undefined
+    let renewals = 0
+    b.on('renewed', () => {
+      renewals += 1
+    })
+    const request = b.request(lockName, async (lock) => {
+      signal = lock?.signal
+      taken.open()
+      await ended.opened
+      return 'done'
+    })
+    await untilListening(lockName)
+    await held.release()
+    await taken.opened
+    await until(() => idsIn(eve.heard).length > 0, patience('the message of the grant'))
+    for (const id of idsIn(eve.heard)) {
+      for (const channel of ['holdfast:stolen', ...eve.heard.map((each) => each.channel)]) {
+        await eve.publish(channel, JSON.stringify({ lost: [id], by: 'eve' }))
+      }
+    }
+    await until(() => renewals > 0 || signal?.aborted === true, patience('the holder to ask the store'))
+    assert.equal(signal?.aborted, false, 'it believed a forged theft')
+    ended.open()
+    assert.equal(await request, 'done')
     await Promise.all([a.close(), b.close()])
   })
 })

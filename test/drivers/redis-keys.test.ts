@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, it } from 'vitest'
 import {
   lockKeys,
   plainOfData,
+  rateKey,
   routingKey,
   siblingKey,
   slotCounter,
@@ -26,7 +27,8 @@ describe('redis keys', () => {
         const { plain, data, order } = lockKeys(prefix, lockName)
         const slot = slotOf(plain)
         assert.equal(plain, prefix + lockName)
-        for (const key of [data, order, siblingKey(plain, 'f'), slotCounter(slot)]) assert.equal(slotOf(key), slot, key)
+        const siblings = [data, order, siblingKey(plain, 'f'), rateKey(prefix, lockName, '10/3600000000/10')]
+        for (const key of [...siblings, slotCounter(slot)]) assert.equal(slotOf(key), slot, key)
       }),
       { numRuns: 2_000 },
     )
@@ -49,8 +51,9 @@ describe('redis keys', () => {
         const [a, b] = [lockKeys('', one), lockKeys('', other)]
         assert.equal(plainOfData(a.data), a.plain)
         if (one === other) return
-        const all = [a.data, a.order, b.data, b.order]
-        assert.equal(new Set(all).size, 4)
+        const rates = [one, other].flatMap((name) => ['1/1000/1', '1/1000/10'].map((id) => rateKey('', name, id)))
+        const all = [a.data, a.order, b.data, b.order, ...rates]
+        assert.equal(new Set(all).size, 8)
       }),
       { numRuns: 2_000 },
     )

@@ -13,7 +13,7 @@ const NAMES: readonly (readonly [prefix: string, lockName: string])[] = [
   ['', 'holdfast:{own}:o'],
   ['', 'holdfast:{own}:f'],
   ['', 'holdfast:{1}:d:{1}own'],
-  ['', 'holdfast:rate:own'],
+  ['', 'holdfast:{own}:r10/3600000000/10'],
   ['', 'holdfast:anything'],
   ['hold', 'fast:token'],
   ['holdfast', ':{own}:d'],

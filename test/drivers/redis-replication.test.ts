@@ -2,12 +2,16 @@ import assert from 'node:assert/strict'
 import { Redis } from 'ioredis'
 import { createClient, createSentinel } from 'redis'
 import { afterAll, describe, it } from 'vitest'
+import { systemClock } from '../../src/core/clock.ts'
 import type { AcquireAnswer, Claim, Driver, Grant } from '../../src/core/driver.ts'
-import { type RedisClient, type RedisWarning, redisDriver, redisFence } from '../../src/drivers/redis.ts'
+import { openRedis, type RedisClient, type RedisWarning, redisDriver, redisFence } from '../../src/drivers/redis.ts'
+import { connectionOf } from '../../src/drivers/support/redis-connection.ts'
+import { MasterWatch } from '../../src/drivers/support/redis-master-watch.ts'
 import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../harness/proxy.ts'
 import { type RedisSentinel, type Server, startRedis, startRedisSentinel } from '../harness/servers.ts'
+import { askRedis, type RedisReply } from '../harness/wire.ts'
 
 const clients: { disconnect(): void }[] = []
 let counter = 0
@@ -21,15 +25,15 @@ describe.concurrent('redis with replicas', () => {
     await using pair = await startPair()
     const { master, replica, link } = pair
     const first = await grantOn(master, 'order')
-    const copied = async (): Promise<boolean> => (await client(replica).exists('lock:order')) === 1
+    const copied = async (): Promise<boolean> => (await ask(replica, 'EXISTS', 'lock:order')) === 1
     await until(copied, patience('the first lease on the replica'))
     // What the master sends from now on never arrives.
     link.blackHole()
     const second = await grantOn(master, 'other')
     await master.kill()
-    await client(replica).call('REPLICAOF', 'NO', 'ONE')
+    await ask(replica, 'REPLICAOF', 'NO', 'ONE')
     assert.ok((await grantOn(replica, 'other')).fencingToken > second.fencingToken, 'the lost one')
-    await client(replica).del('lock:order')
+    await ask(replica, 'DEL', 'lock:order')
     assert.ok((await grantOn(replica, 'order')).fencingToken > first.fencingToken, 'the replicated one')
   })
 
@@ -91,7 +95,7 @@ describe.concurrent('redis with replicas', () => {
       await only(driver.acquire([claim('before')]))
       scene.cutOff()
       const answer = driver.acquire([held]).then(([one]) => one, asError)
-      const waits = async (): Promise<boolean> => String(await client(master).client('LIST')).includes(' cmd=wait ')
+      const waits = async (): Promise<boolean> => String(await ask(master, 'CLIENT', 'LIST')).includes(' cmd=wait ')
       await until(waits, patience('WAIT to be under way'))
       await scene.failOver()
       await assertNotHeldTwice(promoted, held, await answer)
@@ -106,7 +110,7 @@ describe.concurrent('redis with replicas', () => {
       scene.cutOff()
       front.hold('toClient')
       const answer = driver.acquire([held]).then(([one]) => one, asError)
-      const granted = async (): Promise<boolean> => (await client(master).exists('lock:order')) === 1
+      const granted = async (): Promise<boolean> => (await ask(master, 'EXISTS', 'lock:order')) === 1
       await until(granted, patience('the grant'))
       await scene.failOver()
       // The grant and the end of its connection arrive together.
@@ -155,17 +159,96 @@ describe.concurrent('redis with replicas', () => {
     await using pair = await startPair()
     const { master, replica } = pair
     await using data = await startRedis()
-    await client(replica).call('REPLICAOF', 'NO', 'ONE')
+    await ask(replica, 'REPLICAOF', 'NO', 'ONE')
     const old = await grantOn(master, 'order')
     const current = await grantOn(replica, 'order')
     const fence = redisFence({ client: client(data) })
     await fence.set('order', 'current', current)
     await assert.rejects(fence.set('order', 'old', old), { code: 'STALE_TOKEN' })
-    await client(master).config('SET', 'min-replicas-to-write', '1')
+    await ask(master, 'CONFIG', 'SET', 'min-replicas-to-write', '1')
+    const onMaster = redisDriver({ client: client(master), onWarning: () => {} })
     await until(async () => {
-      const answer = await grantOn(master, 'another').catch((error: Error) => error)
+      const answer = await grantFrom(onMaster, claim('another')).catch((error: Error) => error)
       return answer instanceof Error && answer.message.includes('NOREPLICAS')
     }, patience('the old master to refuse'))
+  })
+
+  for (const [through, open] of [
+    ['ioredis', async (front) => redisDriver({ client: await openAt(front) })],
+    ['node-redis', async (front) => redisDriver({ client: await openNodeRedisAt(front) })],
+    ['a URL', ({ port }) => openRedis(`redis://127.0.0.1:${port}`)],
+  ] satisfies [string, (front: FaultProxy) => Promise<Driver>][]) {
+    it(`a master that is demoted and keeps its connections is left for the one behind the same address, through ${through}`, async () => {
+      await using scene = await startFailover()
+      const { front, promoted } = scene
+      const driver = await open(front)
+      const lock = new DistributedLock({ driver, waiterTtlSeconds: 300 })
+      const other = redisDriver({ client: client(promoted) })
+      const held = { ...claim('order'), ttlMs: 300_000 }
+      const { fencingToken } = await grantFrom(driver, held)
+      // The slow poll comes after 100 s: a waiter with less time is woken, or is not served.
+      const waiting = lock.hold('order', { blockingTimeoutSeconds: 50 })
+      await until(() => isSubscribed(scene.master), patience('the waiter to listen'))
+      await scene.demote()
+      const takes = async (): Promise<boolean> => {
+        const [answer] = await driver.acquire([claim(`more ${++counter}`)]).catch((error: Error) => [error])
+        if (!(answer instanceof Error)) return true
+        assert.match(answer.message, /READONLY|closed|connection/i)
+        return false
+      }
+      await until(takes, patience('the driver to reach the new master'))
+      await until(() => isSubscribed(promoted), patience('the waiter to listen there'))
+      await other.release([{ ...held, fencingToken }])
+      await (await waiting).release()
+      await lock.close()
+      await driver.close()
+    }, 60_000)
+  }
+
+  for (const [through, open] of [
+    ['ioredis', openAt],
+    ['node-redis', openNodeRedisAt],
+  ] as const) {
+    it(`a client that was connected to a replica from the start stays connected to it, through ${through}`, async () => {
+      await using pair = await startPair()
+      const own = await open(pair.replica)
+      const idOf = (): Promise<unknown> => connectionOf(own).command('', ['CLIENT', 'ID'])
+      const driver = redisDriver({ client: own, onWarning: () => {} })
+      const id = await idOf()
+      for (let round = 0; round < 3; round += 1) {
+        await assert.rejects(only(driver.acquire([claim('order')])), /READONLY.*connect to the master/s)
+      }
+      assert.equal(await idOf(), id)
+    })
+  }
+
+  it('a demoted master that is still behind the address is tried again once a second, not with every call', () => {
+    let [nowMs, reconnects, changes] = [0, 0, 0]
+    const clock = { ...systemClock, now: () => ({ monotonicMs: nowMs, wallMs: nowMs }) }
+    const watch = new MasterWatch(() => {
+      reconnects += 1
+    }, clock)
+    watch.onChange(() => {
+      changes += 1
+    })
+    const refused = new Error('READONLY You can’t write against a read only replica.')
+    const callsFor = (ms: number): void => {
+      for (let passed = 0; passed < ms; passed += 50) {
+        watch.failed(refused)
+        nowMs += 50
+      }
+    }
+    callsFor(5_000)
+    assert.equal(reconnects, 0, 'it has never been a master')
+    watch.wrote()
+    watch.failed(new Error('OOM command not allowed'))
+    assert.equal(reconnects, 0, 'it is still the master')
+    callsFor(5_000)
+    assert.equal(reconnects, 5)
+    assert.equal(changes, 0)
+    watch.wrote()
+    watch.wrote()
+    assert.equal(changes, 1)
   })
 
   it('a read-only replica is warned of, and a claim there fails with what to do', async () => {
@@ -211,6 +294,8 @@ interface Failover extends AsyncDisposable {
   /** What the master writes from now on never arrives. */
   cutOff(): void
   failOver(): Promise<void>
+  /** A planned failover: the old master becomes a replica and keeps its connections. New ones go to the other. */
+  demote(): Promise<void>
 }
 
 async function startFailover(): Promise<Failover> {
@@ -226,8 +311,14 @@ async function startFailover(): Promise<Failover> {
     cutOff: () => link.blackHole(),
     async failOver() {
       front.redirect(promoted.port)
-      await client(promoted).call('REPLICAOF', 'NO', 'ONE')
+      await ask(promoted, 'REPLICAOF', 'NO', 'ONE')
       await master.kill()
+    },
+    async demote() {
+      await until(() => isInStep(master), patience('the replica to have all'))
+      await ask(promoted, 'REPLICAOF', 'NO', 'ONE')
+      await ask(master, 'REPLICAOF', '127.0.0.1', promoted.port)
+      front.redirect(promoted.port)
     },
     async [Symbol.asyncDispose]() {
       await Promise.all([front.close(), second[Symbol.asyncDispose](), pair[Symbol.asyncDispose]()])
@@ -311,19 +402,27 @@ async function startPair(): Promise<Pair> {
   }
 }
 
+/** By a connection of its own, which ends with the answer. */
+const ask = ({ port }: Server, ...command: (string | number)[]): Promise<RedisReply> =>
+  askRedis({ port, timeoutMs: 10_000 }, ...command)
+
 async function isLinked(replica: Server): Promise<boolean> {
-  return (await client(replica).info('replication')).includes('master_link_status:up')
+  return String(await ask(replica, 'INFO', 'replication')).includes('master_link_status:up')
+}
+
+async function isSubscribed(server: Server): Promise<boolean> {
+  return ((await ask(server, 'PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as string[]).length > 0
 }
 
 /** Its replica has confirmed all that was written. */
 async function isInStep(master: Server): Promise<boolean> {
-  const info = await client(master).info('replication')
+  const info = String(await ask(master, 'INFO', 'replication'))
   const [confirmed, written] = [/offset=(\d+)/, /master_repl_offset:(\d+)/].map((each) => Number(each.exec(info)?.[1]))
   return confirmed === written
 }
 
 function client({ port }: Pick<Server, 'port'>): Redis {
-  const opened = new Redis(port, { commandTimeout: 10_000, retryStrategy: () => 50 })
+  const opened = new Redis(port, { commandTimeout: 10_000, retryStrategy: (times) => Math.min(50 * times, 1_000) })
   opened.on('error', () => {})
   clients.push(opened)
   return opened
@@ -340,9 +439,11 @@ async function only<Answer>(answers: Promise<readonly (Answer | Error)[]>): Prom
   return answer
 }
 
-async function grantOn(server: Server, lockName: string): Promise<Grant> {
-  const driver: Driver = redisDriver({ client: client(server), onWarning: () => {} })
-  const answer = await only(driver.acquire([claim(lockName)]))
+const grantOn = (server: Server, lockName: string): Promise<Grant> =>
+  grantFrom(redisDriver({ client: client(server), onWarning: () => {} }), claim(lockName))
+
+async function grantFrom(driver: Driver, of: Claim): Promise<Grant> {
+  const answer = await only(driver.acquire([of]))
   assert.ok(answer.granted)
   return answer
 }

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { beforeEach, describe, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { shiftedClock } from '../harness/clock-shim.ts'
@@ -138,6 +139,34 @@ describe('redlock: voters', () => {
       await driver.release([{ ...next, fencingToken }])
     }
   })
+
+  for (const [when, inTime] of [
+    ['named a higher mark is not enough: the token goes above it', true],
+    ['names a higher mark later is taken, and the client’s next token goes above it', false],
+  ] as const) {
+    it(`a quorum without a node that ${when}`, async () => {
+      const nodes = () => nodesOn(proxies.slice(0, 3))
+      const ahead = redlock({ nodes: nodes(), clock: clockAhead(10_000) })
+      const { held, grant } = await grantOnTwo(ahead)
+      await ahead.release([{ ...held, fencingToken: grant.fencingToken }])
+      // One that forgets although it was said to forget nothing: only the first remembers the token now.
+      await client(second().port).flushall()
+      const driver = redlock({ nodes: nodes(), nodeTimeoutSeconds: 10 })
+      await granted(driver, claim())
+      const held2 = claim({ lockName: held.lockName })
+      for (const proxy of inTime ? proxies.slice(1, 3) : proxies.slice(0, 1)) proxy.hold('toClient')
+      const asked = driver.acquire([held2])
+      await sleep(300) // for the answers that are not held back
+      for (const proxy of proxies) proxy.release('toClient')
+      const [answer] = await asked
+      assert.ok(answer && 'granted' in answer && answer.granted)
+      await sleep(50) // for the answer that was held back
+      await driver.release([{ ...held2, fencingToken: answer.fencingToken }])
+      const next = await granted(driver, claim({ lockName: held.lockName }))
+      assert.ok(next.fencingToken > grant.fencingToken, 'the next token is below one that the client has been told of')
+      if (inTime) assert.ok(answer.fencingToken > grant.fencingToken, 'the token fell')
+    })
+  }
 
   it('a client whose clock is wrong by a day is granted all the same, and its tokens are not', async () => {
     await untilVoting(onThree(), servers())

@@ -37,8 +37,7 @@ driverConformance({
         UPDATE holdfast_leases SET acquired_at_ms = acquired_at_ms - ${ms}, expires_at_ms = expires_at_ms - ${ms};
         UPDATE holdfast_waiters SET waiting_since_ms = waiting_since_ms - ${ms}, expires_at_ms = expires_at_ms - ${ms};
         UPDATE holdfast_counter SET last_token = last_token - ${ms} * 1000;
-        UPDATE holdfast_rates SET expires_at_ms = expires_at_ms - ${ms},
-          arrivals_ms = (SELECT json_group_array(value - ${ms}) FROM json_each(arrivals_ms));
+        UPDATE holdfast_rates SET reset_at_ms = reset_at_ms - ${ms};
       `)
       database.close()
     },

@@ -3,9 +3,13 @@ import type { RateAnswer, RateLimit, RateRequest } from '../../core/driver.ts'
 /**
  * The generic cell rate algorithm, under several limits at once: all of them allow it, or none is charged.
  *
- * What is kept for a limit is one moment: when the bucket will be empty again. Each unit moves it by period ÷ limit, and may not move it
- * further ahead than the burst reaches. A store only counts how many times a step fits (`takeStep` here, `consume.lua`, `holdfast_consume`);
- * what that means for each request is worked out here, once for all of them.
+ * What is kept for a limit is one moment: when the bucket will be empty again. Each unit moves it by period ÷ limit,
+ * and may not move it further ahead than the burst reaches. A store only counts how many times a step fits (`takeStep`
+ * here, `consume.lua`, `holdfast_consume`); what that means for each request is worked out here, once for all of them.
+ *
+ * Every limit has its own moment, under the name and the limit's id. Requests on one name may have different limits, as
+ * in a rolling deploy: if they shared one list of moments, each would misread and overwrite the other's, and no limit
+ * would hold.
  */
 
 /** Requests of one list that are alike and on one name: the store is asked once how many of them fit. */
@@ -20,15 +24,26 @@ export interface Take {
 export interface Policy {
   readonly cost: number
   readonly limits: readonly RateLimit[]
+  /** What each limit's moment is stored under, beside the name. */
+  readonly ids: readonly string[]
   readonly spacingsMs: readonly number[]
   /** What one request moves each limit's moment by. Never 0. */
   readonly stepsMs: readonly number[]
   /**
-   * How far ahead that moment may be. A hair more than burst × spacing, since sums of fractions come out too large, and less than a unit more, so
-   * that no period has one too many.
+   * How far ahead that moment may be. A hair more than burst × spacing, since sums of fractions come out too large, and
+   * less than a unit more, so that no period has one too many.
    */
   readonly fullsMs: readonly number[]
 }
+
+/**
+ * Identifies a limit in every store, as `protocol/README.md` says. The same limit in two policies has one moment; a
+ * limit that was changed begins anew.
+ */
+export const limitId = (limit: RateLimit): string => `${limit.limit}/${periodMicros(limit)}/${limit.burst}`
+
+/** Whole microseconds, so that every language writes the same digits. */
+export const periodMicros = ({ periodMs }: RateLimit): number => Math.round(periodMs * 1_000)
 
 /** How many times to take it at most: one that costs nothing only looks. */
 export const countOf = ({ policy, indexes }: Take): number => (policy.cost === 0 ? 0 : indexes.length)
@@ -45,12 +60,13 @@ export function takesOf(requests: readonly RateRequest[]): Take[] {
   const lastOf = new Map<string, Take>()
   for (let index = 0; index < requests.length; index += 1) {
     const request = requests[index] as RateRequest
+    const policy = policyFor(request)
     const last = lastOf.get(request.name)
-    if (last !== undefined && last.policy.limits === request.limits && last.policy.cost === request.cost) {
+    if (last !== undefined && isAlike(last.policy, policy)) {
       last.indexes.push(index)
       continue
     }
-    const take = { name: request.name, policy: policyFor(request), indexes: [index] }
+    const take = { name: request.name, policy, indexes: [index] }
     lastOf.set(request.name, take)
     takes.push(take)
   }
@@ -61,22 +77,32 @@ export function takesOf(requests: readonly RateRequest[]): Take[] {
 export function policiesOf(takes: readonly Take[]): { policies: readonly Policy[]; numbers: readonly number[] } {
   const policies: Policy[] = []
   const numbers = takes.map(({ policy }) => {
-    const known = policies.findIndex(({ limits, cost }) => limits === policy.limits && cost === policy.cost)
+    const known = policies.findIndex((each) => isAlike(each, policy))
     return known === -1 ? policies.push(policy) - 1 : known
   })
   return { policies, numbers }
 }
 
-function policyFor({ cost, limits }: RateRequest): Policy {
-  if (latest.limits !== limits || latest.cost !== cost) latest = policyOf(cost, limits)
+const isAlike = (a: Policy, b: Policy): boolean =>
+  a === b || (a.cost === b.cost && a.ids.length === b.ids.length && a.ids.every((id, at) => id === b.ids[at]))
+
+/** All requests of one limiter have the very same object for their limits, and mostly the same cost. */
+export function policyFor({ cost, limits }: RateRequest): Policy {
+  if (latest.limits === limits && latest.cost === cost) return latest
+  const known = policies.get(limits)
+  latest = known?.cost === cost ? known : policyOf(cost, limits)
+  if (latest !== known) policies.set(limits, latest)
   return latest
 }
+
+const policies = new WeakMap<readonly RateLimit[], Policy>()
 
 function policyOf(cost: number, limits: readonly RateLimit[]): Policy {
   const spacingsMs = limits.map(({ limit, periodMs }) => periodMs / limit)
   return {
     cost,
     limits,
+    ids: limits.map(limitId),
     spacingsMs,
     stepsMs: spacingsMs.map((spacingMs) => spacingMs * (cost || 1)),
     fullsMs: limits.map(({ burst }, at) => {
@@ -86,48 +112,66 @@ function policyOf(cost: number, limits: readonly RateLimit[]): Policy {
   }
 }
 
-/** A moment of today in milliseconds is kept by a double to a quarter of a microsecond, and the errors of a whole burst may add up. */
+/**
+ * A moment of today in milliseconds is kept by a double to a quarter of a microsecond, and the errors of a whole burst
+ * may add up.
+ */
 const ROUNDING_MS = 1
 
-/** Mostly all requests come from one limiter, and have the very same object for their limits. */
 let latest: Policy = policyOf(1, [])
 
-/** For stores that count in this process. `arrivalsMs` are the moments that are kept; they are moved if anything was taken. */
-export const takeStep = (take: Take, arrivalsMs: number[], nowMs: number): Taken =>
-  step(take.policy, countOf(take), arrivalsMs, nowMs)
+/** When a limit will be as if nothing had been taken; 0 if nothing is known of it. */
+export interface Moment {
+  atMs: number
+}
+
+/**
+ * For stores that count in this process. `moments` are what is kept for each of the policy's limits.
+ *
+ * A moment that is further ahead than full can only be due to a clock that was set back: it counts as full, and is
+ * moved to where full is, also if the step does not fit. Otherwise every call would be refused until the clock is back
+ * where it was. A look moves nothing.
+ */
+export const takeStep = (take: Take, moments: readonly Moment[], nowMs: number): Taken =>
+  step(take.policy, countOf(take), moments, nowMs)
 
 /** The same for a single request. */
-export function consumeStep(request: RateRequest, arrivalsMs: number[], nowMs: number): RateAnswer {
-  const policy = policyFor(request)
-  if (policy.stepsMs.length === 1 && policy.cost > 0) return consumeOne(policy, arrivalsMs, nowMs)
-  const { count, usedMs } = step(policy, policy.cost === 0 ? 0 : 1, arrivalsMs, nowMs)
+export function consumeStep(policy: Policy, moments: readonly Moment[], nowMs: number): RateAnswer {
+  const { count, usedMs } = step(policy, policy.cost === 0 ? 0 : 1, moments, nowMs)
   return answerOf(policy, count === 1 || policy.cost === 0, usedMs, 0)
 }
 
-/** The same once more, without a loop, for the most frequent case by far: one limit. */
-function consumeOne({ stepsMs, fullsMs, spacingsMs }: Policy, arrivalsMs: number[], nowMs: number): RateAnswer {
+/** The same once more, without a loop, for the most frequent case by far: one limit, and no look. */
+export function consumeOne({ stepsMs, fullsMs, spacingsMs }: Policy, moment: Moment, nowMs: number): RateAnswer {
   const stepMs = stepsMs[0] as number
   const fullMs = fullsMs[0] as number
-  let aheadMs = Math.min(Math.max((arrivalsMs[0] ?? 0) - nowMs, 0), fullMs)
+  let aheadMs = Math.max(moment.atMs - nowMs, 0)
+  if (aheadMs > fullMs) {
+    aheadMs = fullMs
+    moment.atMs = nowMs + fullMs
+  }
   const allowed = fullMs - aheadMs >= stepMs
   const retryAfterMs = allowed ? 0 : Math.max(0, aheadMs + stepMs - fullMs)
   if (allowed) {
     aheadMs += stepMs
-    arrivalsMs[0] = nowMs + aheadMs
-    if (arrivalsMs.length > 1) arrivalsMs.length = 1
+    moment.atMs = nowMs + aheadMs
   }
   const remaining = Math.max(0, Math.floor((fullMs - aheadMs) / (spacingsMs[0] as number)))
   return { allowed, remaining, retryAfterMs, resetAfterMs: aheadMs, usedMs: [aheadMs] }
 }
 
-function step({ stepsMs, fullsMs }: Policy, most: number, arrivalsMs: number[], nowMs: number): Taken {
+function step({ stepsMs, fullsMs }: Policy, most: number, moments: readonly Moment[], nowMs: number): Taken {
   // Of its length from the beginning: a list that grows takes room for many, and this is made with every call.
   const usedMs = new Array<number>(stepsMs.length)
   let count = most
   for (let at = 0; at < stepsMs.length; at += 1) {
     const fullMs = fullsMs[at] as number
-    // Further ahead than full can only be a clock that was set back, or limits that were changed: it counts as full.
-    const aheadMs = Math.min(Math.max((arrivalsMs[at] ?? 0) - nowMs, 0), fullMs)
+    const moment = moments[at] as Moment
+    let aheadMs = Math.max(moment.atMs - nowMs, 0)
+    if (aheadMs > fullMs) {
+      aheadMs = fullMs
+      if (most > 0) moment.atMs = nowMs + fullMs
+    }
     usedMs[at] = aheadMs
     count = Math.min(count, Math.floor((fullMs - aheadMs) / (stepsMs[at] as number)))
   }
@@ -135,9 +179,9 @@ function step({ stepsMs, fullsMs }: Policy, most: number, arrivalsMs: number[], 
   for (let at = 0; at < stepsMs.length; at += 1) {
     const aheadMs = (usedMs[at] as number) + count * (stepsMs[at] as number)
     usedMs[at] = aheadMs
-    arrivalsMs[at] = nowMs + aheadMs
+    const moment = moments[at] as Moment
+    moment.atMs = nowMs + aheadMs
   }
-  if (arrivalsMs.length > stepsMs.length) arrivalsMs.length = stepsMs.length
   return { count, usedMs }
 }
 

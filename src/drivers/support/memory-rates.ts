@@ -1,15 +1,20 @@
 import { type Clock, systemClock, type Timer } from '../../core/clock.ts'
 import type { RateAnswer, RateRequest } from '../../core/driver.ts'
-import { consumeStep } from './consume-step.ts'
+import { consumeOne, consumeStep, type Moment, type Policy, policyFor } from './consume-step.ts'
 
-/** The rates of a store in memory. One that is used no more leaves nothing behind: a sweep goes round as long as there are any. */
+/**
+ * The rates of a store in memory. One that is used no more leaves nothing behind: a sweep goes round as long as there
+ * are any.
+ */
 export function createRates(clock: Clock): Rates {
-  /** For each limit of a name the moment when it will be as if nothing had been taken. */
-  const rates = new Map<string, number[]>()
+  /** For each limit, by its id, the moments of the names that it was asked for. */
+  const tables = new Map<string, Table>()
   // The system's own is asked for one of its two clocks only: that is half of what a step costs.
   const nowMs = clock === systemClock ? Date.now : () => clock.now().wallMs
-  let round = rates.entries()
+  let round = sweepRound()
   let sweeping: Timer | undefined
+  /** Mostly the next request has the policy of the last one. */
+  let found: Found | undefined
 
   function consume(requests: readonly RateRequest[]): RateAnswer[] {
     const now = nowMs()
@@ -18,50 +23,97 @@ export function createRates(clock: Clock): Rates {
   }
 
   function take(request: RateRequest, now: number): RateAnswer {
-    const known = rates.get(request.name)
-    return known === undefined ? consumeFresh(request, now) : consumeStep(request, known, now)
+    const policy = policyFor(request)
+    if (found?.policy !== policy) found = find(policy)
+    const { name, cost } = request
+    if (policy.ids.length > 1 || cost === 0) return takeAll(found, name, now)
+    const table = found.tables[0] as Table
+    const known = table.get(name)
+    const moment = known ?? { atMs: 0 }
+    const answer = consumeOne(policy, moment, now)
+    if (known === undefined) keep(table, name, moment)
+    return answer
   }
 
-  function consumeFresh(request: RateRequest, now: number): RateAnswer {
-    const arrivalsMs: number[] = []
-    const answer = consumeStep(request, arrivalsMs, now)
-    if (arrivalsMs.length > 0) rates.set(request.name, arrivalsMs)
-    if (sweeping === undefined) sweepLater(SWEEP_EVERY_MS)
+  function find(policy: Policy): Found {
+    return { policy, tables: policy.ids.map(tableOf) }
+  }
+
+  function takeAll({ policy, tables: own }: Found, name: string, now: number): RateAnswer {
+    let isFresh = false
+    const moments = own.map((table) => {
+      const known = table.get(name)
+      isFresh ||= known === undefined
+      return known ?? { atMs: 0 }
+    })
+    const answer = consumeStep(policy, moments, now)
+    if (isFresh) for (const [at, table] of own.entries()) keep(table, name, moments[at] as Moment)
     return answer
+  }
+
+  /** Nothing is kept of a look, or of what was refused. */
+  function keep(table: Table, name: string, moment: Moment): void {
+    if (moment.atMs > 0) table.set(name, moment)
+  }
+
+  function tableOf(id: string): Table {
+    const known = tables.get(id)
+    if (known !== undefined) return known
+    const table: Table = new Map()
+    tables.set(id, table)
+    if (sweeping === undefined) sweepLater(SWEEP_EVERY_MS)
+    return table
   }
 
   function sweepLater(ms: number): void {
     sweeping = clock.setTimer(sweep, ms)
   }
 
-  /** A bounded part of the map at a time, so that nobody waits for it. */
+  /** A bounded part at a time, so that nobody waits for it. */
   function sweep(): void {
-    const now = nowMs()
     let looked = 0
-    for (; looked < MOST_LOOKED_AT; looked += 1) {
-      const { value, done } = round.next()
-      if (done) break
-      const [name, arrivalsMs] = value
-      if (arrivalsMs.every((atMs) => atMs <= now)) rates.delete(name)
-    }
+    while (looked < MOST_LOOKED_AT && !round.next().done) looked += 1
     const isRound = looked < MOST_LOOKED_AT
-    if (isRound) round = rates.entries()
+    if (isRound) round = sweepRound()
     sweeping = undefined
-    if (rates.size > 0) sweepLater(isRound ? SWEEP_EVERY_MS : 1)
+    if (tables.size > 0) sweepLater(isRound ? SWEEP_EVERY_MS : 1)
+  }
+
+  /** Deletes what has run out, and stops after each look. */
+  function* sweepRound(): Generator<undefined> {
+    for (const [id, table] of tables) {
+      for (const [name, { atMs }] of table) {
+        if (atMs <= nowMs()) table.delete(name)
+        yield
+      }
+      if (table.size === 0) {
+        tables.delete(id)
+        // Or what is taken next would be kept in a table that is no longer looked at.
+        found = undefined
+      }
+      yield
+    }
   }
 
   return {
     consume,
     get size() {
-      return rates.size
+      return [...tables.values()].reduce((sum, table) => sum + table.size, 0)
     },
   }
 }
 
 export interface Rates {
   consume(requests: readonly RateRequest[]): RateAnswer[]
-  /** How many names are remembered. */
+  /** How many moments are remembered: one for each name and limit. */
   readonly size: number
+}
+
+type Table = Map<string, Moment>
+
+interface Found {
+  readonly policy: Policy
+  readonly tables: readonly Table[]
 }
 
 const SWEEP_EVERY_MS = 1_000

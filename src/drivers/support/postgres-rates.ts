@@ -1,17 +1,18 @@
 import type { RateAnswer, RateRequest } from '../../core/driver.ts'
-import { answerTake, countOf, type Policy, policiesOf, type Take, takesOf } from './consume-step.ts'
+import { OverloadError } from '../../core/errors.ts'
+import { answerTake, countOf, type Policy, periodMicros, policiesOf, type Take, takesOf } from './consume-step.ts'
 import { numberArray, parseNumbers, textArray } from './postgres-arrays.ts'
 import type { Row } from './postgres-client.ts'
 
 /**
- * Rate-limiting steps, all of a list in one statement, which can touch a row only once: what is asked of one name with different costs goes in
- * further ones.
+ * Rate-limiting steps, all of a list in one statement, which can touch a row only once: what is asked of one name with
+ * different costs or limits goes in further ones.
  */
 export async function consume(
   requests: readonly RateRequest[],
   call: (values: readonly string[]) => Promise<Row>,
-): Promise<RateAnswer[]> {
-  const answers = new Array<RateAnswer>(requests.length)
+): Promise<(RateAnswer | Error)[]> {
+  const answers = new Array<RateAnswer | Error>(requests.length)
   let waiting = takesOf(requests)
   while (waiting.length > 0) {
     const names = new Set<string>()
@@ -21,7 +22,7 @@ export async function consume(
       later.push(take)
       return false
     })
-    await consumeOnce(takes.sort(byBytes), answers, call)
+    await consumeOnce(takes.sort(stepsFirst), answers, call)
     waiting = later
   }
   return answers
@@ -29,32 +30,50 @@ export async function consume(
 
 async function consumeOnce(
   takes: readonly Take[],
-  answers: RateAnswer[],
+  answers: (RateAnswer | Error)[],
   call: (values: readonly string[]) => Promise<Row>,
 ): Promise<void> {
   const { policies, numbers } = policiesOf(takes)
+  const { places, list } = policyList(policies)
   const { answers: reply } = await call([
     textArray(takes.map(({ name }) => name)),
     numberArray(takes.map(countOf)),
-    numberArray(numbers.map((number) => number + 1)),
-    policyArray(policies, ({ stepsMs }) => stepsMs),
-    policyArray(policies, ({ fullsMs }) => fullsMs),
+    numberArray(numbers.map((number) => places[number])),
+    numberArray(list),
   ])
   const states = parseNumbers(reply as string)
   let at = 0
   for (const take of takes) {
-    const count = states[at] as number
-    const usedMs = states.slice(at + 1, at + 1 + take.policy.limits.length)
-    at += 1 + usedMs.length
-    answerTake(take, { count, usedMs }, answers)
+    const [count, kept] = [states[at] as number, states[at + 1] as number]
+    const usedMs = states.slice(at + 2, at + 2 + take.policy.limits.length)
+    at += 2 + kept
+    if (count >= 0) answerTake(take, { count, usedMs }, answers)
+    else for (const index of take.indexes) answers[index] = tooManyLimits(take.name)
   }
 }
 
-/** A row for each policy, all of one length. */
-function policyArray(policies: readonly Policy[], valuesOf: (policy: Policy) => readonly number[]): string {
-  const most = Math.max(...policies.map(({ limits }) => limits.length))
-  const places = Array.from({ length: most }, (_, place) => place)
-  return `{${policies.map((policy) => numberArray(places.map((place) => valuesOf(policy)[place]))).join(',')}}`
+/** The policies one after the other, as `holdfast_rate_step` takes them, and where each of them begins. */
+function policyList(policies: readonly Policy[]): { places: number[]; list: number[] } {
+  const list: number[] = []
+  const places = policies.map(({ limits, stepsMs, fullsMs }) => {
+    const place = list.push(limits.length)
+    for (const each of limits) list.push(each.limit, periodMicros(each), each.burst)
+    for (const [at, stepMs] of stepsMs.entries()) list.push(stepMs, fullsMs[at] as number)
+    return place
+  })
+  return { places, list }
+}
+
+const tooManyLimits = (name: string): OverloadError =>
+  new OverloadError(
+    `the key "${name}" has too many different limits: PostgreSQL keeps at most 32 that have not run out. ` +
+      'This call took nothing. Use fewer different limits for one key, or wait until others have run out',
+  )
+
+/** Those that take a step before those that only look, in the order of their bytes. */
+function stepsFirst(a: Take, b: Take): number {
+  const isLook = Number(a.policy.cost === 0) - Number(b.policy.cost === 0)
+  return isLook === 0 ? byBytes(a, b) : isLook
 }
 
 /** As the server sorts them. Code units are in the order of bytes but for surrogates, which only longer forms have. */

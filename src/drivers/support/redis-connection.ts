@@ -1,5 +1,6 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { type IoredisClient, type IoredisCluster, ioredisConnection } from './redis-ioredis.ts'
+import type { MasterWatch } from './redis-master-watch.ts'
 import {
   type NodeRedisClient,
   type NodeRedisCluster,
@@ -17,6 +18,8 @@ export interface RedisConnection {
    * the connection ended after some of them: the rest is never sent over another one by itself. Absent on a Cluster.
    */
   together?(commands: readonly (readonly string[])[]): Promise<readonly unknown[]>
+  /** Absent where the client finds a new master by itself. */
+  readonly master?: MasterWatch
   /** The masters: one, or one for each shard of a Cluster. */
   nodes(): Promise<readonly RedisNode[]>
   /**

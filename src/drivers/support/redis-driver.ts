@@ -73,6 +73,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
   const clientId = randomBytes(9).toString('base64url')
   const confirmsGrants = replicas !== undefined
   const waking = new Waking({ connection, clientId, timeoutMs, sharded, confirmsGrants, clock })
+  // The subscription may still be at the server that was demoted, where it is not counted among those that hear a grant.
+  const stopWatching = connection.master?.onChange(() => waking.restart(new StoreError('the master was replaced')))
   let closed = false
   const assertOpen = (): void => {
     if (closed) throw closedError()
@@ -181,6 +183,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     async close() {
       if (closed) return
       closed = true
+      stopWatching?.()
       waking.end()
       await parts.close?.()
     },

@@ -17,6 +17,10 @@ export const isForbidden = (error: unknown): boolean => error instanceof Error &
 
 export const isNoScript = (error: unknown): boolean => error instanceof Error && error.message.includes('NOSCRIPT')
 
+/** The server is a replica, and takes no writes. */
+export const isReadOnly = (error: unknown): boolean =>
+  error instanceof Error && /\bREADONLY\b|\bMASTERDOWN\b|can't write against a read only/i.test(error.message)
+
 const hints: readonly (readonly [RegExp, string])[] = [
   [
     /^READONLY|-READONLY|can't write against a read only/i,

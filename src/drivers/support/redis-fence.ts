@@ -65,6 +65,7 @@ export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOpti
     if (Array.isArray(reply) && reply[0] === 'holdfast:stale') {
       throw new StaleTokenError(resource, fencingToken, Number(reply[1]))
     }
+    connection.master?.wrote()
     return reply
   }
 

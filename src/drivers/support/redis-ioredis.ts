@@ -1,6 +1,7 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './redis-connection.ts'
 import { slotCounter } from './redis-keys.ts'
+import { MasterWatch } from './redis-master-watch.ts'
 
 /** `Redis` of ioredis or iovalkey, as far as it is used here. */
 export interface IoredisClient {
@@ -9,7 +10,10 @@ export interface IoredisClient {
     readonly host?: string | undefined
     readonly port?: number | undefined
     readonly keyPrefix?: string | undefined
+    readonly retryStrategy?: ((times: number) => unknown) | null | undefined
   }
+  readonly status: string
+  disconnect(reconnect?: boolean): void
   call(command: string, ...args: string[]): Promise<unknown>
   pipeline(commands: unknown[][]): { exec(): Promise<[error: Error | null, reply: unknown][] | null> }
   // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its options, and differs between versions
@@ -50,6 +54,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
       cluster: false,
       command,
       together: (commands) => pipelined(client, commands),
+      master: new MasterWatch(() => reconnect(client)),
       nodes: async () => [node],
       nodeOfSlot: async () => node,
     }
@@ -77,6 +82,12 @@ async function pipelined(client: IoredisClient, commands: readonly (readonly str
     if (error !== null) throw error
     return reply
   })
+}
+
+function reconnect(client: IoredisClient): void {
+  // A client that does not connect again by itself would be closed for good.
+  const connectsAgain = typeof client.options.retryStrategy?.(1) === 'number'
+  if (connectsAgain && client.status === 'ready') client.disconnect(true)
 }
 
 /** Every command has a name. */

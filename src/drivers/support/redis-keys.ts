@@ -39,7 +39,7 @@ export function checkPrefix(prefix: unknown): asserts prefix is string {
 }
 
 /** Another key of the same slot. No two keys have the same sibling. */
-export function siblingKey(key: string, kind: 'd' | 'o' | 'f'): string {
+export function siblingKey(key: string, kind: 'd' | 'o' | 'f' | `r${string}`): string {
   if (!key.includes('}')) return `holdfast:{${key}}:${kind}`
   // With a tag of its own, or a closing brace that makes it unfit to be one, the whole key stands behind the tag.
   return `holdfast:{${hashTag(key) ?? slotTag(slotOf(key))}}:${kind}:${key}`
@@ -65,7 +65,9 @@ export const STOLEN_CHANNEL = 'holdfast:stolen'
 export const channelOf = (clientId: string, slot?: number): string =>
   slot === undefined ? `holdfast:wake:${clientId}` : `holdfast:{${slotTag(slot)}}:wake:${clientId}`
 
-export const rateKey = (prefix: string, name: string): string => `holdfast:rate:${prefix}${name}`
+/** Where a limit's moment is kept. Those of one name lie in one slot: a script can charge several limits at once. */
+export const rateKey = (prefix: string, name: string, limitId: string): string =>
+  siblingKey(prefix + name, `r${limitId}`)
 
 export const slotOf = (key: string): number => slotOfText(hashTag(key) ?? key)
 

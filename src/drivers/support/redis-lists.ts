@@ -98,7 +98,11 @@ export function runLeases(
   call[at + 2] = secret
   for (let index = 0; index < args.length; index += 1) call[at + 3 + index] = args[index] as string
   return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
-    (reply) => readReply(operation, count, reply as LeasesReply),
+    (reply) => {
+      const answers = readReply(operation, count, reply as LeasesReply)
+      if (connection.master !== undefined && isYes(answers[1])) connection.master.wrote()
+      return answers
+    },
     (error: unknown) => {
       throw storeErrorFrom(operation, error)
     },
@@ -116,6 +120,9 @@ function readReply(operation: string, count: number, reply: LeasesReply): Leases
   for (let index = 0; index < count; index += 1) reply[1 + index] = first + index * step
   return reply
 }
+
+/** A lease was granted, renewed or ended: something was written. */
+const isYes = (answer: unknown): boolean => (Array.isArray(answer) ? answer[0] === 'y' : Number(answer) > 0)
 
 /** Where a waiter is told of its grant, and the secret that proves the message. */
 export interface WakeAddress {

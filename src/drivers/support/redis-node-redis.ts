@@ -1,9 +1,11 @@
 import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './redis-connection.ts'
 import { routingKey, slotCounter } from './redis-keys.ts'
+import { MasterWatch } from './redis-master-watch.ts'
 
 /** `createClient` of redis (node-redis), as far as it is used here. */
 export interface NodeRedisClient {
   readonly isOpen: boolean
+  listenerCount(event: string): number
   sendCommand(args: string[]): Promise<unknown>
   multi(): unknown
   // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its modules, and differs between versions
@@ -44,7 +46,7 @@ interface NodeRedisMaster {
 
 /** What `multi` is used for: commands that go over one connection, without a transaction. */
 interface Pipeline {
-  /** `Sentinel`'s own wants to know first whether a replica would do. */
+  /** That of Sentinel wants to know first whether a replica would do. */
   addCommand(...args: [string[]] | [isReadonly: boolean, args: string[]]): unknown
   execAsPipeline(): Promise<unknown[]>
 }
@@ -69,6 +71,7 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
         for (const command of commands) pipeline.addCommand([...command])
         return pipeline.execAsPipeline()
       },
+      master: new MasterWatch(() => reconnect(client)),
       nodes: async () => [node],
       nodeOfSlot: async () => node,
     }
@@ -88,6 +91,24 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
     },
   }
 }
+
+function reconnect(client: NodeRedisClient): void {
+  const { reconnectStrategy = 0 } = socketOf(client)
+  const cause = new Error('the server is no longer the master')
+  const retry = typeof reconnectStrategy === 'function' ? reconnectStrategy(0, cause) : reconnectStrategy
+  // A client that does not connect again by itself would be closed for good. Without a listener, its error would end the
+  // process.
+  if (typeof retry !== 'number' || client.listenerCount('error') === 0) return
+  // The server ends the connection, and the client opens another. It has no method for that.
+  client.sendCommand(['QUIT']).catch(() => {}) // The connection may be gone already, which is what was wanted.
+}
+
+interface SocketOptions {
+  readonly reconnectStrategy?: false | number | ((retries: number, cause: Error) => unknown)
+}
+
+const socketOf = (client: NodeRedisClient): SocketOptions =>
+  (client as { options?: { socket?: SocketOptions } }).options?.socket ?? {}
 
 const isCluster = (client: NodeRedisClient | NodeRedisCluster): client is NodeRedisCluster => 'masters' in client
 
@@ -145,9 +166,8 @@ function nodeOf(id: string, client: () => Promise<NodeRedisClient>): RedisNode {
 }
 
 async function openSubscriber(client: NodeRedisClient, events: SubscriberEvents): Promise<Subscriber> {
-  const { socket } = (client as { options?: { socket?: object } }).options ?? {}
   // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our back.
-  const duplicate = client.duplicate({ socket: { ...socket, reconnectStrategy: false } }) as Duplicate
+  const duplicate = client.duplicate({ socket: { ...socketOf(client), reconnectStrategy: false } }) as Duplicate
   let ended = false
   const end = (): void => {
     ended = true

@@ -5,23 +5,30 @@ import { rateKey, slotOf } from './redis-keys.ts'
 import { chunksOf, type ListParts } from './redis-lists.ts'
 import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
 
-/** Rate-limiting steps: those that are alike and on one name are one key of the script, whose answer is then told to each of them. */
+/**
+ * Rate-limiting steps: those that are alike and on one name are one entry of the script, whose answer is then told to
+ * each of them.
+ */
 export async function consume(
   { connection, prefix, timeoutMs }: ListParts,
   requests: readonly RateRequest[],
 ): Promise<(RateAnswer | Error)[]> {
   const answers = new Array<RateAnswer | Error>(requests.length)
   const takes = takesOf(requests)
-  const slotOfTake = ({ name }: Take): number => (connection.cluster ? slotOf(rateKey(prefix, name)) : 0)
+  const slotOfTake = ({ name }: Take): number => (connection.cluster ? slotOf(prefix + name) : 0)
   const chunks = chunksOf(takes, slotOfTake, MOST_ENTRIES)
   await Promise.all(
     chunks.map(async ({ indexes }) => {
       const part = indexes.map((index) => takes[index] as Take)
-      const keys = part.map(({ name }) => rateKey(prefix, name))
+      const keys: string[] = []
+      for (const { name, policy } of part) for (const id of policy.ids) keys.push(rateKey(prefix, name, id))
       const call = scriptCall(keys, policyArgs(part))
       const run = (): Promise<unknown> => runScript(connection, protocolScript('consume.lua'), call)
       const reply = await inTime('consume', timeoutMs, run).catch((error: Error) => error)
-      if (!(reply instanceof Error)) return answerAll(part, reply as readonly (string | number)[], answers)
+      if (!(reply instanceof Error)) {
+        if (Number((reply as unknown[])[0]) > 0) connection.master?.wrote()
+        return answerAll(part, reply as readonly (string | number)[], answers)
+      }
       for (const { indexes } of part) for (const index of indexes) answers[index] = reply
     }),
   )

@@ -33,8 +33,9 @@ export async function renewOnReplicas(
       return reply
     }
     return send('EVALSHA', sha).catch((error: unknown) => {
-      if (!isNoScript(error)) throw error
-      return send('EVAL', text)
+      if (isNoScript(error)) return send('EVAL', text)
+      connection.master?.failed(error)
+      throw error
     })
   }
   const [, ...replies] = await inTime('wait for replicas', timeoutMs + parts.timeoutMs, () =>

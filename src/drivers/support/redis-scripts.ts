@@ -36,13 +36,14 @@ export const scriptCall = (keys: readonly string[], args: readonly string[]): Sc
  * FLUSH. What a script does, it does once, because a server that does not know it has done nothing.
  */
 export function runScript(
-  connection: Pick<RedisConnection, 'command' | 'together'>,
+  connection: Pick<RedisConnection, 'command' | 'together' | 'master'>,
   { text, sha }: Script,
   call: ScriptCall,
 ): Promise<unknown> {
   return send(connection, call, 'EVALSHA', sha).catch((error: unknown) => {
-    if (!isNoScript(error)) throw error
-    return send(connection, call, 'EVAL', text)
+    if (isNoScript(error)) return send(connection, call, 'EVAL', text)
+    connection.master?.failed(error)
+    throw error
   })
 }
 

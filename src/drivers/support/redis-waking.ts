@@ -1,6 +1,7 @@
 import type { Clock } from '../../core/clock.ts'
 import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.ts'
 import { type HoldfastError, StoreError } from '../../core/errors.ts'
+import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
 import { systemRandom } from '../../core/random.ts'
 import type { RedisConnection, RedisNode, Subscriber } from './redis-connection.ts'
 import { inTime, isForbidden, storeErrorFrom } from './redis-errors.ts'
@@ -108,6 +109,11 @@ export class Waking {
   stop(listener: DriverListener): void {
     this.#listeners.delete(listener)
     if (this.#listeners.size === 0) this.end()
+  }
+
+  /** Ends the subscription, so that the listeners make another one. */
+  restart(cause: HoldfastError): void {
+    if (this.#session !== undefined) this.#lost(this.#session, cause)
   }
 
   end(): void {
@@ -224,10 +230,12 @@ export class Waking {
     for (const listener of [...this.#listeners]) listener.wake(claim.lockName, claim.claimId)
   }
 
+  /** Only a hint: whoever has such a lease asks the store. */
   #toldOfTheft(text: string): void {
-    const { lost = [], by } = readTheft(text) ?? {}
+    const { lost = [], by = '' } = readTheft(text) ?? {}
     for (const claimId of lost) {
-      for (const listener of [...this.#listeners]) listener.lost(claimId, new StoreError(`it was stolen by ${by}`))
+      for (const listener of [...this.#listeners])
+        listener.lost(claimId, new StoreError(`it was stolen by ${by.slice(0, MAX_HOLDER_ID_LENGTH)}`))
     }
   }
 

@@ -1,5 +1,6 @@
 import type { Capabilities, Driver } from '../../core/driver.ts'
 import { acquireFaults } from './faults/acquire.ts'
+import { messageFaults } from './faults/messages.ts'
 import { releaseFaults } from './faults/release.ts'
 import { renewalFaults } from './faults/renewal.ts'
 import { waitingFaults } from './faults/waiting.ts'
@@ -122,5 +123,6 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'faults: renewal', renewalFaults)
     registerGroup(context, 'faults: release', releaseFaults)
     registerGroup(context, 'faults: waiting', waitingFaults)
+    if (!lockOnly) registerGroup(context, 'faults: messages', messageFaults, ['steal', 'wake', 'ttl'])
   })
 }

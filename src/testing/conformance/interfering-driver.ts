@@ -24,6 +24,8 @@ export interface InterferingDriver {
   cut(): void
   /** Wake-ups are lost from now on. */
   mute(): void
+  /** Says something to those who listen, true or not, as a client could that may send messages. */
+  tell(message: (listener: DriverListener) => void): void
   /** The subscription breaks, and the driver notices. */
   deafen(): void
   /** Everything works again. Calls that hang fail now. */
@@ -112,6 +114,9 @@ export function interferingDriver(real: Driver): InterferingDriver {
     },
     mute() {
       muted = true
+    },
+    tell(message) {
+      for (const { listener } of [...subscriptions]) message(listener)
     },
     deafen() {
       for (const subscription of subscriptions) {

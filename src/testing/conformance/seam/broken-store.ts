@@ -187,6 +187,30 @@ export function registerBrokenStore<Store extends ConformanceStore>(
           assert.ok(retryAfterMs <= 60_001 && resetAfterMs <= 120_001, `${retryAfterMs} ${resetAfterMs}`)
         },
       )
+
+      hurtTest(
+        'failure 5: after the store’s clock stepped back, a refused call succeeds when retryAfter has passed',
+        ['rate'],
+        async (scene, store) => {
+          const driver = await scene.driver()
+          const narrow = { limit: 10, periodMs: 1_000, burst: 2 }
+          // As far ahead as its burst reaches even after the step: its moment must stay as it is.
+          const wide = { limit: 1, periodMs: 3_600_000, burst: 100 }
+          for (const limits of [[narrow], [narrow, wide], [wide, narrow]]) {
+            const request = { name: scene.name(`${limits.length} ${limits.indexOf(narrow)}`), cost: 1, limits }
+            assert.equal((await consumeOne(driver, { ...request, cost: 2 })).remaining, 0)
+            await stepClock(store, -3_600_000)
+            assert.equal((await consumeOne(driver, { ...request, cost: 0 })).remaining, 0)
+            const refused = await consumeOne(driver, request)
+            assert.equal(refused.allowed, false, 'nothing is given for a step back')
+            assert.ok(refused.retryAfterMs <= 101, `${refused.retryAfterMs}`)
+            await outlast(refused.retryAfterMs)
+            assert.equal((await consumeOne(driver, request)).allowed, true)
+            await outlast(200)
+            assert.equal((await consumeOne(driver, request)).remaining, 1, 'a full burst after a rest')
+          }
+        },
+      )
     }
   })
 }

@@ -1,0 +1,47 @@
+import { type Clock, systemClock } from '../../core/clock.ts'
+import { isReadOnly } from './redis-errors.ts'
+
+/**
+ * Behind one address, a master can be demoted and keep its connections open. Every write over them fails for as long as
+ * the client stays connected, although a new connection would reach the new master. So the client is made to connect
+ * again when writes are refused that were taken before. A server that never took one was a replica from the start.
+ */
+export class MasterWatch {
+  readonly #reconnect: () => void
+  readonly #clock: Clock
+  readonly #listeners = new Set<() => void>()
+  #hasWritten = false
+  #isRefused = false
+  #nextTryMs = Number.NEGATIVE_INFINITY
+
+  constructor(reconnect: () => void, clock: Clock = systemClock) {
+    this.#reconnect = reconnect
+    this.#clock = clock
+  }
+
+  /** The server has taken a write. */
+  wrote(): void {
+    this.#hasWritten = true
+    if (!this.#isRefused) return
+    this.#isRefused = false
+    for (const listener of [...this.#listeners]) listener()
+  }
+
+  failed(error: unknown): void {
+    if (!this.#hasWritten || !isReadOnly(error)) return
+    this.#isRefused = true
+    const { monotonicMs } = this.#clock.now()
+    if (monotonicMs < this.#nextTryMs) return
+    this.#nextTryMs = monotonicMs + RECONNECT_EVERY_MS
+    this.#reconnect()
+  }
+
+  /** Told when writes are taken again: by another server, as far as anyone knows. Returns what ends it. */
+  onChange(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+}
+
+/** While the address still leads to the demoted server, a client that reconnects with every call would only add load. */
+const RECONNECT_EVERY_MS = 1_000
