@@ -77,7 +77,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
   }
 
   function mustHaveEnded(track: LeaseTrack, when: string): void {
-    if (track.claim.over !== undefined || !track.claim.process.clock.running) return
+    if (track.claim.over !== undefined || !track.claim.process.clock.running || hearing.has(track)) return
     const { lockName, claimId, process } = track.claim
     const past = isPast(trustedUntil(track), process.clock.now())
     const gone = excludes(plan) && !store.has(lockName, claimId)
@@ -126,7 +126,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
     },
 
     afterStall(track) {
-      if (!hearing.has(track)) mustHaveEnded(track, 'after a stall')
+      mustHaveEnded(track, 'after a stall')
     },
 
     resumed(claims) {

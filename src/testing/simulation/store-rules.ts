@@ -70,13 +70,12 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
     lease.expiresAtMs = expiresAtMs
     const look = (): void => {
       if (stored.get(lease.lockName) !== lease || lease.expiresAtMs !== expiresAtMs) return
+      lease.lapsed = true
       const leftMs = expiresAtMs - storeNowMs()
       if (leftMs > 0) time.in(Math.max(leftMs, ROUNDING_MS), look)
-      else {
-        lease.lapsed = true
-        ended(lease, 'ran out')
-      }
+      else ended(lease, 'ran out')
     }
+    lease.lapsed = false
     time.in(ttlMs, look)
   }
 
@@ -95,6 +94,7 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
     }
     if (current !== undefined && !current.lapsed)
       history.violate('the store grants one lease at a time', `${claimId} beside ${current.claimId}`)
+    if (current !== undefined) freeSince.set(lockName, time.nowMs)
     history.granted(claim, grant.fencingToken)
     const last = lastTokens.get(lockName) ?? 0
     if (grant.fencingToken <= last) {
@@ -215,7 +215,7 @@ interface StoredLease {
   readonly claimId: string
   readonly fencingToken: number
   expiresAtMs: number
-  /** It has ended by itself once. A clock that is set back may bring such a lease to life again, or not. */
+  /** Its time has passed since it was last written. Under a clock that was set back since then, it may last or not. */
   lapsed: boolean
 }
 
