@@ -82,7 +82,7 @@ describe('redlock: rounds of one claim', () => {
     assert.ok(answer instanceof Error, `counted what was released: ${JSON.stringify(answer)}`)
     assert.match(answer.message, /was withdrawn, or asked for again, during the vote/)
     await withdrawn
-    await untilFree(held.lockName)
+    await untilFree(held.lockName, 3_000)
   })
 
   it('a claim that is asked for again while it is being asked for is granted to the newer call alone', async () => {
@@ -105,13 +105,14 @@ describe('redlock: rounds of one claim', () => {
     const driver = onThree()
     const held = claim({ ttlMs: 5_000 })
     const { fencingToken } = await granted(driver, held)
+    await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
     const [node] = nodesOn(servers()) as [RedisDriver]
     const late = { ...held, proposal: { token: fencingToken - 1, mostAheadUs: 1_000_000 } }
     const [refused] = await node.propose([late], 5_000)
     assert.ok(refused && 'tokenRefused' in refused, JSON.stringify(refused))
-    await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
+    assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
-    await untilFree(held.lockName)
+    await untilFree(held.lockName, 3_000)
     const [again] = await node.propose([late], 5_000)
     assert.ok(again && 'tokenRefused' in again, JSON.stringify(again))
     assert.deepEqual(await tokensOn(servers(), held), [undefined, undefined, undefined])
@@ -132,7 +133,7 @@ describe('redlock: rounds of one claim', () => {
     await sleep(100) // for the give-back of the first round
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
-    await untilFree(lockName)
+    await untilFree(lockName, 3_000)
   })
 
   it('what a round has left on a node that did not answer the next one is given back', async () => {
@@ -144,7 +145,7 @@ describe('redlock: rounds of one claim', () => {
     const { fencingToken } = await granted(driver, held)
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
-    await untilFree(held.lockName)
+    await untilFree(held.lockName, 3_000)
   })
 
   it('a node that votes after the release has passed it does not keep the lease', async () => {
@@ -160,7 +161,7 @@ describe('redlock: rounds of one claim', () => {
     await sleep(50) // for the release to pass the node
     late.release('toClient')
     await sleep(100) // for the ballot to come again, in full
-    await untilFree(held.lockName)
+    await untilFree(held.lockName, 3_000)
   })
 
   it('asking again for what is held is told the same token, and leaves nothing on a node that had missed it', async () => {

@@ -75,10 +75,10 @@ export async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
 /**
  * Nodes that have just been started, or are asked for the first time, do not vote yet: waits until each of these does.
  */
-export const untilVoting = (driver: Driver, servers: readonly Server[]): Promise<void> =>
+export const untilVoting = (driver: Driver, servers: readonly Server[], ttlMs = 1_000): Promise<void> =>
   until(
     async () => {
-      const probe = claim({ ttlMs: 100 })
+      const probe = claim({ ttlMs })
       await driver.acquire([probe])
       const held = await Promise.all(servers.map(({ port }) => client(port).exists(`lock:${probe.lockName}`)))
       return held.every((count) => count === 1)
@@ -92,7 +92,8 @@ export async function cycle(driver: Driver): Promise<void> {
   await driver.release([{ ...held, fencingToken }])
 }
 
-export const untilFree = (lockName: string): Promise<void> =>
+/** Within less time than the lease would have lasted. */
+export const untilFree = (lockName: string, timeoutMs = 10_000): Promise<void> =>
   until(
     async () => {
       const probes = all.map(({ port }) => client(port))
@@ -100,7 +101,7 @@ export const untilFree = (lockName: string): Promise<void> =>
       for (const probe of probes) probe.disconnect()
       return held.every((count) => count === 0)
     },
-    { timeoutMs: 10_000, failure: () => `"${lockName}" was never given back everywhere` },
+    { timeoutMs, failure: () => `"${lockName}" was never given back everywhere` },
   )
 
 /** The token of this claim's lease on each of these servers. */

@@ -1,4 +1,4 @@
-import type { Clock } from '../../core/clock.ts'
+import type { Clock, Timer } from '../../core/clock.ts'
 import type { DriverListener, LeaseRef, StopListening } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import type { Subscriber } from './redis-connection.ts'
@@ -23,7 +23,7 @@ export class ReleaseNews {
   readonly #parts: ReleaseNewsParts
   readonly #listeners = new Set<DriverListener>()
   /** The newest messages, each with the nodes that it came through. */
-  readonly #heard = new Map<string, Set<RedisDriver>>()
+  readonly #heard = new Map<string, Heard>()
   #session: Promise<Session> | undefined
 
   constructor(parts: ReleaseNewsParts) {
@@ -102,22 +102,21 @@ export class ReleaseNews {
   #told(node: RedisDriver, text: string): void {
     const lockName = lockNameIn(text)
     if (lockName === undefined) return
-    const through = this.#heard.get(text) ?? this.#first(text, lockName)
+    const { through, timer } = this.#heard.get(text) ?? this.#hearFirst(text, lockName)
     if (through.has(node)) return
     through.add(node)
-    if (through.size === this.#parts.quorum) this.#wake(lockName)
+    if (through.size !== this.#parts.quorum) return
+    timer.cancel()
+    this.#wake(lockName)
   }
 
-  #first(text: string, lockName: string): Set<RedisDriver> {
-    const { clock, quorum } = this.#parts
-    const through = new Set<RedisDriver>()
-    this.#heard.set(text, through)
+  #hearFirst(text: string, lockName: string): Heard {
+    const timer = this.#parts.clock.setTimer(() => this.#wake(lockName), PATIENCE_MS)
+    const heard = { through: new Set<RedisDriver>(), timer }
+    this.#heard.set(text, heard)
     const [oldest] = this.#heard.keys()
     if (this.#heard.size > REMEMBERED && oldest !== undefined) this.#heard.delete(oldest)
-    clock.setTimer(() => {
-      if (through.size < quorum) this.#wake(lockName)
-    }, PATIENCE_MS)
-    return through
+    return heard
   }
 
   #wake(lockName: string): void {
@@ -133,6 +132,12 @@ function lockNameIn(text: string): string | undefined {
   } catch {
     return undefined
   }
+}
+
+interface Heard {
+  readonly through: Set<RedisDriver>
+  /** Wakes those who wait, if the message does not come through a quorum. */
+  readonly timer: Timer
 }
 
 interface Session {
