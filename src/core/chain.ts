@@ -1,25 +1,43 @@
+import { MAX_CHAIN_DEPTH } from './limits.ts'
 import type { Random } from './random.ts'
 
 /**
- * One line of work: what a callback, with everything that it calls, holds and waits for. The claims of a chain have ids that begin with the chain's own,
- * so that everybody who inspects the store can tell which leases stand and fall with which waiters, and nothing more is stored.
+ * The callback of a lease, as the claims that are made inside of it know it: their ids begin with the id of that lease's claim. So everyone who
+ * inspects the store can tell which leases cannot be given back before which waiters are served, and nothing more is stored.
  *
- * An instance as a whole is no chain: that one of its tasks holds what another waits for says nothing about either.
+ * Only ancestors count. A callback may run branches side by side, or a whole server: that one branch holds what another waits for
+ * says nothing about either. Nor do two tasks of one instance have to do with each other.
  */
 export class Chain {
   readonly id: string
   readonly #random: Random
   #claims = 0
 
-  /** The id of the claim that began it, or one of the same form that nobody has. */
+  /** The id of the claim whose callback it is, or one of the same form that no claim has. */
   constructor(id: string, random: Random) {
     this.id = id
     this.#random = random
   }
 
+  /** For a claim that is made inside the callback. */
   nextClaimId(): string {
     this.#claims += 1
-    return `${this.id}.${claimPart(this.#claims, this.#random)}`
+    const part = claimPart(this.#claims, this.#random)
+    // Too deep for a place of its own: the claim stands beside the lease that it is made under. That lease is then taken for one that will be given back: a
+    // deadlock through it is not noticed, and none is made up.
+    const parent = depthOf(this.id) < MAX_CHAIN_DEPTH ? this.id : this.id.slice(0, this.id.lastIndexOf('.'))
+    return `${parent}.${part}`
+  }
+
+  /** The one callback of several leases that are taken together, inside this one. */
+  together(): Chain {
+    return new Chain(this.nextClaimId(), this.#random)
+  }
+
+  /** For a claim that is one of several whose callback this is: each of them is kept until all are there. */
+  nextMemberId(): string {
+    this.#claims += 1
+    return `${this.id}${MEMBER}${claimPart(this.#claims, this.#random)}`
   }
 }
 
@@ -32,6 +50,7 @@ export const claimPart = (count: number, random: Random): string =>
   `${count.toString(36)}-${random.id().slice(0, SECRET_LENGTH)}`
 
 const SECRET_LENGTH = 12
+const MEMBER = '+'
 
 /** Whether the first of two claims was made before the second, as far as their ids tell: undefined for claims of two instances, or of a chain. */
 export function madeBefore(claimId: string, other: string): boolean | undefined {
@@ -43,8 +62,28 @@ export function madeBefore(claimId: string, other: string): boolean | undefined 
   return Number.parseInt(count, 36) < Number.parseInt(otherCount, 36)
 }
 
-/** `prefix.n` is a chain of its own, `prefix.n.m` belongs to that. An id of another form, as other clients may have, stands for itself. */
+/** The chain that a claim's callback has, or will have: its own, or the one of all that are taken together with it. */
 export function chainIdOf(claimId: string): string {
-  const parts = claimId.split('.')
-  return parts.length === 3 ? `${parts[0]}.${parts[1]}` : claimId
+  const lastPart = claimId.lastIndexOf('.')
+  const member = lastPart === -1 ? -1 : claimId.indexOf(MEMBER, lastPart)
+  return member === -1 ? claimId : claimId.slice(0, member)
+}
+
+/**
+ * That chain, and those around it, from the innermost outwards: `a.b.c`, `a.b`, `a`. An id with more parts than ours have, as other clients may use,
+ * stands for itself.
+ */
+export function chainIdsOf(claimId: string): string[] {
+  const own = chainIdOf(claimId)
+  const ids = [own]
+  if (depthOf(own) > MAX_CHAIN_DEPTH) return ids
+  for (let end = own.lastIndexOf('.'); end > 0; end = own.lastIndexOf('.', end - 1)) ids.push(own.slice(0, end))
+  return ids
+}
+
+/** How many claims stand in an id, after the instance's own part. */
+function depthOf(id: string): number {
+  let depth = 0
+  for (let at = id.indexOf('.'); at !== -1; at = id.indexOf('.', at + 1)) depth += 1
+  return depth
 }

@@ -1,10 +1,10 @@
-import { chainIdOf } from './chain.ts'
+import { chainIdOf, chainIdsOf } from './chain.ts'
 import type { LeaseRecord, WaiterRecord } from './driver.ts'
 import { fitsBeside, type Share } from './share.ts'
 
 /** A lock name, as it is when everything that can go on has gone on. */
 export interface Line {
-  /** What is held by chains that do not go on: leases, and waiters that were granted meanwhile. */
+  /** What cannot be given back, because something inside its callback waits: leases, and waiters that were granted meanwhile. */
   readonly kept: ReadonlySet<LeaseRecord | WaiterRecord>
   readonly queue: readonly WaiterRecord[]
   /** How many of the queue can be granted: those behind them are stuck. */
@@ -19,16 +19,15 @@ export function linesOf(leases: readonly LeaseRecord[], waiters: readonly Waiter
   const lines = new Map<string, OpenLine>()
   const chains = new Map<string, ChainState>()
   const lineOf = (lockName: string): OpenLine => found(lines, lockName, () => new OpenLine())
-  const chainOf = ({ claimId }: LeaseRecord | WaiterRecord): ChainState =>
-    found(chains, chainIdOf(claimId), () => ({ waitsFor: 0, holds: [] }))
+  const chainOf = (id: string): ChainState => found(chains, id, () => ({ waitsFor: 0, holds: [] }))
   const hold = (line: OpenLine, record: LeaseRecord | WaiterRecord): void => {
     line.keep(record)
-    chainOf(record).holds.push({ line, record })
+    chainOf(chainIdOf(record.claimId)).holds.push({ line, record })
   }
   for (const lease of leases) hold(lineOf(lease.lockName), lease)
   for (const waiter of waiters) {
     lineOf(waiter.lockName).queue.push(waiter)
-    chainOf(waiter).waitsFor += 1
+    for (const id of chainIdsOf(waiter.claimId)) chainOf(id).waitsFor += 1
   }
 
   const open = new Set(lines.values())
@@ -46,16 +45,18 @@ export function linesOf(leases: readonly LeaseRecord[], waiters: readonly Waiter
     for (let waiter = line.first; waiter !== undefined; waiter = line.first) {
       line.next += 1
       hold(line, waiter)
-      const chain = chainOf(waiter)
-      chain.waitsFor -= 1
-      goOn(chain)
+      for (const id of chainIdsOf(waiter.claimId)) {
+        const chain = chainOf(id)
+        chain.waitsFor -= 1
+        goOn(chain)
+      }
     }
   }
   return lines
 }
 
 interface ChainState {
-  /** How many of its claims have not been granted. */
+  /** How many claims, of its own and inside of it at any depth, have not been granted. */
   waitsFor: number
   readonly holds: { readonly line: OpenLine; readonly record: LeaseRecord | WaiterRecord }[]
 }

@@ -1,5 +1,5 @@
-import { chainIdOf } from './chain.ts'
-import { circleNumbers, groupBy } from './circles.ts'
+import { chainIdOf, chainIdsOf } from './chain.ts'
+import { circleNumbers, groupBy, type Step } from './circles.ts'
 import { linesOf } from './deadlock-lines.ts'
 import type { InspectPage, LeaseRecord, WaiterRecord } from './driver.ts'
 import { DeadlockError } from './errors.ts'
@@ -21,16 +21,8 @@ export interface Blocked {
  * last. A claim that merely waits behind a circle is not in it.
  */
 export function circlesToLeave(blocked: readonly Blocked[]): ReadonlyMap<string, readonly Blocked[]> {
-  const chains = new Map<string, string>()
-  const chainOf = ({ claimId }: LeaseRecord | WaiterRecord): string => {
-    const known = chains.get(claimId)
-    if (known !== undefined) return known
-    const chain = chainIdOf(claimId)
-    chains.set(claimId, chain)
-    return chain
-  }
-  const steps = blocked.map((each) => ({ each, from: chainOf(each.waiter), to: chainOf(each.by) }))
-  const numbers = circleNumbers(steps)
+  const steps = blocked.map((each) => ({ each, from: chainIdOf(each.waiter.claimId), to: chainIdOf(each.by.claimId) }))
+  const numbers = circleNumbers([...steps, ...inwardSteps(blocked)])
   const inCircles = steps.filter(({ from, to }) => numbers.get(from) === numbers.get(to))
   const found = new Map<string, readonly Blocked[]>()
   for (const group of groupBy(inCircles, ({ from }) => numbers.get(from)).values()) {
@@ -40,6 +32,20 @@ export function circlesToLeave(blocked: readonly Blocked[]): ReadonlyMap<string,
     found.set(claimId, shortestCircle(circle, claimId))
   }
   return found
+}
+
+/** A callback goes on when everything inside of it does: from each chain to those right inside of it in which something waits. */
+function inwardSteps(blocked: readonly Blocked[]): readonly Step[] {
+  const outer = new Map<string, string>()
+  for (const { waiter } of blocked) {
+    const ids = chainIdsOf(waiter.claimId)
+    for (const [index, to] of ids.entries()) {
+      const from = ids[index + 1]
+      if (from === undefined || outer.has(to)) break
+      outer.set(to, from)
+    }
+  }
+  return Array.from(outer, ([to, from]) => ({ from, to }))
 }
 
 /** Two looks that saw the same: every one of these waited, and held, all the time between them. */
@@ -63,8 +69,8 @@ export function deadlockError(circle: readonly Blocked[]): DeadlockError {
 /**
  * Who is in the way of every claim that can never be granted, if nobody gives up.
  *
- * A chain that waits for nothing goes on, and will give back what it holds. So does one whose claims can all be granted once such leases are gone; and so
- * on, until nothing changes. What is left waits for what is left: that one of several permits is held in a circle does no harm if another comes free.
+ * A callback inside of which nothing waits goes on, and its lease will be given back. So does one whose inner claims can all be granted once such leases are
+ * gone; and so on, until nothing changes. What is left waits for what is left: that one of several permits is held in a circle does no harm if another comes free.
  */
 export function blockedClaims({ leases, waiters }: Seen): readonly Blocked[] {
   const lines = linesOf(leases, waiters)
@@ -81,19 +87,26 @@ export function blockedClaims({ leases, waiters }: Seen): readonly Blocked[] {
   })
 }
 
-/** From a claim back to its own chain. */
+/** From a claim back to a lease that it is made under. */
 function shortestCircle(circle: readonly Blocked[], claimId: string): readonly Blocked[] {
-  const stepsOf = groupBy(circle, ({ waiter }) => chainIdOf(waiter.claimId))
-  const own = chainIdOf(claimId)
+  const stepsIn = new Map<string, Blocked[]>()
+  for (const step of circle) {
+    for (const id of chainIdsOf(step.waiter.claimId)) {
+      const known = stepsIn.get(id)
+      if (known === undefined) stepsIn.set(id, [step])
+      else known.push(step)
+    }
+  }
+  const own = new Set(chainIdsOf(claimId))
   const ways: Way[] = circle.flatMap((step) => (step.waiter.claimId === claimId ? [{ step, before: undefined }] : []))
   const seen = new Set<string>()
   // A list that grows while it is walked: the shortest come first.
   for (const way of ways) {
     const chain = chainIdOf(way.step.by.claimId)
-    if (chain === own) return stepsTo(way)
+    if (own.has(chain)) return stepsTo(way)
     if (seen.has(chain)) continue
     seen.add(chain)
-    for (const step of stepsOf.get(chain) ?? []) ways.push({ step, before: way })
+    for (const step of stepsIn.get(chain) ?? []) ways.push({ step, before: way })
   }
   return circle
 }

@@ -124,11 +124,11 @@ export class Holder {
     }
     const pending: PendingClaim = new PendingClaim(this.#context, this.#claim(request), request, (end) => {
       this.#pending.delete(pending)
-      if (request.chain !== undefined) this.#deadlocks?.forget(pending)
+      if (isNested(request)) this.#deadlocks?.forget(pending)
       done(end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd))
     })
     this.#pending.add(pending)
-    if (request.chain !== undefined && request.waitMs > 0) this.#deadlocks?.watch(pending)
+    if (isNested(request) && request.waitMs > 0) this.#deadlocks?.watch(pending)
     pending.start()
   }
 
@@ -205,7 +205,7 @@ export class Holder {
     }
   }
 
-  /** For leases that are taken together. */
+  /** For leases that are taken together, outside of any callback. */
   newChain(): Chain {
     return new Chain(this.#nextClaimId(), this.#options.random)
   }
@@ -215,10 +215,11 @@ export class Holder {
     return `${this.#claimPrefix}.${claimPart(this.#claims, this.#options.random)}`
   }
 
-  #claim({ lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain, steal }: ClaimRequest): TrackedClaim {
+  #claim(request: ClaimRequest): TrackedClaim {
+    const { lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain, together, steal } = request
     const claim: { -readonly [Part in keyof TrackedClaim]: TrackedClaim[Part] } = {
       lockName,
-      claimId: chain === undefined ? this.#nextClaimId() : chain.nextClaimId(),
+      claimId: together?.nextMemberId() ?? chain?.nextClaimId() ?? this.#nextClaimId(),
       holderId: this.holderId,
       mode,
       permits,
@@ -243,6 +244,9 @@ export class Holder {
     if (steal && !driver.capabilities.steal) throw unsupported(driver, 'steal')
   }
 }
+
+/** Whether something may be held while it waits: nothing else can be in a deadlock. */
+const isNested = ({ chain, together }: ClaimRequest): boolean => chain !== undefined || together !== undefined
 
 /** The prefix groups the claims of one instance, so that they can be put in order. The claim's own part is unique. */
 const PREFIX_LENGTH = 6

@@ -63,8 +63,10 @@ export interface LeaseOptions {
   readonly heartbeat: boolean
   readonly minHoldMs: number
   readonly maxHoldMs: number
-  /** The line of work that it belongs to; one of its own if not said. */
+  /** The callback that it is taken inside of. */
   readonly chain?: Chain | undefined
+  /** Its own callback, where it shares that with leases that are taken together with it. */
+  readonly together?: Chain | undefined
   /** To be told at once, where the driver can, if the store ends the lease by itself. Costs a subscription while it is held. */
   readonly watchesLoss?: boolean | undefined
 }
@@ -125,7 +127,7 @@ export class HeldLease implements Lease, Kept {
 
   /** Made when first asked for: most leases have nothing taken under them. */
   get chain(): Chain {
-    this.#chain ??= this.#options.chain ?? new Chain(this.claim.claimId, this.#context.random)
+    this.#chain ??= this.#options.together ?? new Chain(this.claim.claimId, this.#context.random)
     return this.#chain
   }
 

@@ -32,6 +32,8 @@ export const DEADLOCK_AFTER_MS = 1_000
 /** How much of the store a look for deadlocks reads: so many pages, of so many lock names each. */
 export const DEADLOCK_PAGES = 50
 export const DEADLOCK_PAGE_SIZE = 200
+/** How deep locks may be nested for a look to tell which of them belong together. Each level makes claim ids some 16 characters longer. */
+export const MAX_CHAIN_DEPTH = 8
 /** How many lock names can be taken at once. */
 export const MAX_LOCKS_AT_ONCE = 100
 /** How often a withdrawn or failed release is sent before its lease is left to expire. */

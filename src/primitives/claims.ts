@@ -59,7 +59,7 @@ export class Claims {
   #acquire(lockName: string, share: Share, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
     return new Promise((resolve, reject) => {
       const request = this.request(lockName, share, options, heartbeat)
-      const entered = this.reentry.enter(lockName, share)
+      const entered = this.reentry.enter(request, share)
       const { holder } = this.#instance
       if (entered !== undefined) resolve({ acquired: true, lock: entered })
       else if (holder === undefined || this.#hooks.instead !== undefined) resolve(this.#acquireInSteps(request))

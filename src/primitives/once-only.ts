@@ -79,7 +79,7 @@ export class OnceOnly implements AsyncDisposable {
     checkFunction('fn', fn)
     const { names, request, forMs } = requestFrom(key, options)
     this.#instance.assertOpen()
-    this.#reentry.assertOutside(names.run, 'a run has no result before it has ended')
+    this.#reentry.assertOutside(request, 'a run has no result before it has ended')
     if (options.signal?.aborted) throw new AbortedError(`waiting for "${key}"`, options.signal.reason)
     const holder = this.#instance.holder ?? (await this.#instance.open())
     assertKeeping(holder, forMs)

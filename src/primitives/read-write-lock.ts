@@ -56,7 +56,7 @@ export class ReadWriteLock implements AsyncDisposable {
    *
    * Rejects with `NotAcquiredError` if the lock was not got in time, with `fn`'s own error if it threw, and with `LeaseLostError` if `fn` went
    * well but the lease was lost before it ended: a writer may have begun meanwhile. Inside `fn`, reading the same name is entered again at once;
-   * writing it is a `DeadlockError` at once, because a writer waits for every reader, this one included.
+   * waiting to write it is a `DeadlockError` at once, because a writer waits for every reader, this one included.
    */
   withRead<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options: LockOptions = {}): Promise<T> {
     return this.#claims.with(lockName, SHARED, fn, options)

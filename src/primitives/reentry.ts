@@ -1,6 +1,7 @@
 import type { AsyncLocalStorage } from 'node:async_hooks'
 import type { Chain } from '../core/chain.ts'
 import { DeadlockError } from '../core/errors.ts'
+import type { ClaimRequest } from '../core/holder.ts'
 import type { Lease } from '../core/lease.ts'
 import { reentryContext } from '../core/reentry-context.ts'
 import { chainOf, InnerLease } from './inner-lease.ts'
@@ -26,35 +27,37 @@ export class Reentry {
 
   /**
    * A lease inside the one that the running callback holds on this name, if that is enough for what is asked. Throws `DeadlockError` if what it
-   * holds stands in the way of what it asks for: it would wait for itself.
+   * holds stands in the way of what it asks for, and it means to wait: it would wait for itself. What does not wait is for the store to refuse.
    */
-  enter(lockName: string, share: Share): Lease | undefined {
+  enter({ lockName, waitMs }: Asked, share: Share): Lease | undefined {
     // Most claims are made outside of any callback.
     if (frames.getStore() === undefined) return undefined
     // Permits are counted, so a second claim takes more of them.
-    if (share.limit !== undefined) return this.#assertRoom(lockName, share)
+    if (share.limit !== undefined) return waitMs > 0 ? this.#assertRoom(lockName, share) : undefined
     let tooLittle: Lease | undefined
     for (const frame of this.#framesOf(lockName)) {
       if (!frame.lease.held) continue
       if (frame.share.mode === 'exclusive' || share.mode === 'shared') return enterFrame(frame)
       tooLittle = frame.lease
     }
-    if (tooLittle === undefined) return undefined
+    if (tooLittle === undefined || waitMs === 0) return undefined
     throw waitsForItself(tooLittle, 'it holds it as a reader, and a writer has to wait until every reader is gone')
   }
 
-  /** For what cannot be entered again: throws `DeadlockError` if the running callback holds this name, because it would wait for itself. */
-  assertOutside(lockName: string, why: string): void {
+  /** For what cannot be entered again: throws `DeadlockError` if the running callback holds this name and means to wait for it. */
+  assertOutside({ lockName, waitMs }: Asked, why: string): void {
+    if (waitMs === 0) return
     for (const { lease } of this.#framesOf(lockName)) if (lease.held) throw waitsForItself(lease, why)
   }
 
-  /** What the running callback belongs to: the chain of the outermost lease that is held around it, whichever instance holds it. */
+  /** What a claim that is made now is made inside of: the innermost callback that runs under a lease of its own, whichever instance holds it. */
   get chain(): Chain | undefined {
-    let chain: Chain | undefined
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
-      if (!frame.ended) chain = chainOf(frame.lease) ?? chain
+      // One that entered a lease again is inside of the frame that has it, and of those between.
+      const chain = frame.ended || entries.has(frame.lease) ? undefined : chainOf(frame.lease)
+      if (chain !== undefined) return chain
     }
-    return chain
+    return undefined
   }
 
   #assertRoom(lockName: string, { limit = 0, permits = 1 }: Share): undefined {
@@ -108,6 +111,8 @@ function waitsForItself({ lockName, holderId }: Lease, why: string): DeadlockErr
 
 /** Core keeps the storage without knowing what a frame is; nothing else is ever put into it. */
 const frames = reentryContext as AsyncLocalStorage<Frame>
+
+type Asked = Pick<ClaimRequest, 'lockName' | 'waitMs'>
 
 interface Frame {
   readonly owner: Reentry

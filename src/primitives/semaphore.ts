@@ -63,7 +63,7 @@ export class Semaphore implements AsyncDisposable {
    *
    * Rejects with `NotAcquiredError` if they were not got in time, with `fn`'s own error if it threw, and with `LeaseLostError` if `fn` went well
    * but the lease was lost before it ended: one more than the limit may have run meanwhile. Permits are counted, so the same name inside `fn` takes
-   * further ones; more than there could ever be, beside those that `fn` holds, is a `DeadlockError` at once.
+   * further ones; to wait for more than there could ever be, beside those that `fn` holds, is a `DeadlockError` at once.
    */
   async withPermits<T>(
     lockName: string,

@@ -46,15 +46,15 @@ async function takeAll(
 ): Promise<Map<string, Lease>> {
   const requests = lockNames.map((lockName) => claims.request(lockName, EXCLUSIVE, options, true))
   const leases = new Map<string, Lease>()
-  for (const lockName of lockNames) {
-    const entered = claims.reentry.enter(lockName, EXCLUSIVE)
-    if (entered !== undefined) leases.set(lockName, entered)
+  for (const request of requests) {
+    const entered = claims.reentry.enter(request, EXCLUSIVE)
+    if (entered !== undefined) leases.set(request.lockName, entered)
   }
   const wanted = requests.filter(({ lockName }) => !leases.has(lockName))
   try {
     const holder = await claims.open()
-    const chain = requests[0]?.chain ?? holder.newChain()
-    for (const lease of await takeWanted({ claims, holder, chain }, wanted)) leases.set(lease.lockName, lease)
+    const together = requests[0]?.chain?.together() ?? holder.newChain()
+    for (const lease of await takeWanted({ claims, holder, together }, wanted)) leases.set(lease.lockName, lease)
     return leases
   } catch (error) {
     for (const entered of leases.values()) await entered.release()
@@ -65,7 +65,7 @@ async function takeAll(
 interface Taking {
   readonly claims: Claims
   readonly holder: Holder
-  readonly chain: Chain
+  readonly together: Chain
 }
 
 /** First all of them at once, in one list; if that is refused, one after the other in their order. All of them or none. */
@@ -119,7 +119,7 @@ async function takeAtOnce(
 /** What a claim that waits asks again after: an outage of a moment ends no wait, here as with a single lock. */
 const isPassing = (error: unknown): boolean => error instanceof StoreError && error.retryable
 
-const claim = ({ claims, holder, chain }: Taking, request: ClaimRequest): Promise<ClaimResult> =>
-  claims.claim(holder, { ...request, chain })
+const claim = ({ claims, holder, together }: Taking, request: ClaimRequest): Promise<ClaimResult> =>
+  claims.claim(holder, { ...request, together })
 
 const discard = (leases: readonly HeldLease[]): Promise<unknown> => Promise.all(leases.map((lease) => lease.discard()))

@@ -1,7 +1,14 @@
 import { describe, expect, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
-import { DeadlockError, DistributedLock } from '../../src/index.ts'
+import {
+  DeadlockError,
+  DistributedLock,
+  type InstanceOptions,
+  OnceOnly,
+  ReadWriteLock,
+  Semaphore,
+} from '../../src/index.ts'
 import { seededRandom, VirtualTime } from '../../src/testing/virtual-clock.ts'
 
 /** Instances on one store, in virtual time. */
@@ -10,7 +17,7 @@ function scene() {
   const store = createMemoryStore(time.clock())
   const random = seededRandom(7)
   let looks = 0
-  function open(holderId: string, deadlockAfterSeconds?: number): DistributedLock {
+  function settings(holderId: string): InstanceOptions {
     const driver: Driver = memoryDriver({ store })
     const watched: Driver = {
       ...driver,
@@ -24,10 +31,11 @@ function scene() {
         return driver.inspect(query)
       },
     }
-    const after = deadlockAfterSeconds !== undefined && { deadlockAfterSeconds }
-    return new DistributedLock({ driver: watched, holderId, clock: time.clock(), random, ...after })
+    return { driver: watched, holderId, clock: time.clock(), random }
   }
-  return { time, open, looks: () => looks }
+  const open = (holderId: string): DistributedLock => new DistributedLock(settings(holderId))
+  const work = (ms: number): Promise<void> => new Promise((resolve) => time.in(ms, resolve))
+  return { time, open, settings, work, looks: () => looks }
 }
 
 const LONG = { blockingTimeoutSeconds: 3_600, timeoutSeconds: 3_600 }
@@ -93,4 +101,102 @@ describe('when it looks', () => {
     await time.run(10_000)
     expect(new Set(await Promise.all(waiting))).toEqual(new Set(['done']))
   }, 60_000)
+})
+
+describe('who waits for a sibling is not its own victim', () => {
+  it('three branches of one callback take one lock after each other', async () => {
+    const { time, open, work } = scene()
+    const lock = open('a')
+    const branches = lock.withLock(
+      'outer',
+      () => Promise.all([1, 2, 3].map((branch) => lock.withLock('job', () => work(3_000).then(() => branch), LONG))),
+      LONG,
+    )
+    await outcome(branches, time.run(15_000), [1, 2, 3])
+  })
+
+  it('three branches take all permits of a semaphore after each other', async () => {
+    const { time, open, settings, work } = scene()
+    const lock = open('a')
+    const workers = new Semaphore({ ...settings('b'), limit: 2 })
+    const permits = { ...LONG, permits: 2 }
+    const branch = (each: number) => workers.withPermits('job', () => work(3_000).then(() => each), permits)
+    const branches = lock.withLock('outer', () => Promise.all([1, 2, 3].map(branch)), LONG)
+    await outcome(branches, time.run(15_000), [1, 2, 3])
+  })
+
+  it('three branches ask for the result of one key', async () => {
+    const { time, open, settings, work } = scene()
+    const lock = open('a')
+    const jobs = new OnceOnly(settings('b'))
+    const branch = (each: number) => jobs.once('job', () => work(3_000).then(() => each), { forSeconds: 600 })
+    const branches = lock.withLock('outer', () => Promise.all([1, 2, 3].map(branch)), LONG)
+    await outcome(branches, time.run(15_000), [1, 1, 1])
+  })
+
+  it('branches at any depth, each holding a lock of its own while it waits', async () => {
+    const { time, open, work } = scene()
+    const lock = open('a')
+    const branch = (each: number) =>
+      lock.withLock(
+        `own ${each}`,
+        () => lock.withLocks(['job', 'tool'], () => work(3_000).then(() => each), LONG),
+        LONG,
+      )
+    const branches = lock.withLock('outer', () => Promise.all([1, 2, 3].map(branch)), LONG)
+    await outcome(branches, time.run(15_000), [1, 2, 3])
+  })
+
+  it('a branch that takes what its sibling waits for is a deadlock all the same', async () => {
+    const { time, open, work } = scene()
+    const lock = open('a')
+    const cross = (own: string, other: string) =>
+      lock.withLock(own, () => work(100).then(() => lock.withLock(other, () => 'done', LONG)), LONG)
+    const branches = lock.withLock('outer', () => Promise.allSettled([cross('x', 'y'), cross('y', 'x')]), LONG)
+    await time.run(5_000)
+    const ends = await branches
+    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+    const [error] = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []))
+    expect(error).toBeInstanceOf(DeadlockError)
+  })
+})
+
+/** An error arrives as itself, not as a promise that never settles. */
+async function outcome(work: Promise<unknown>, time: Promise<void>, expected: unknown): Promise<void> {
+  const ended = work.catch((error: unknown) => error)
+  await time
+  expect(await Promise.race([ended, 'still waiting'])).toEqual(expected)
+}
+
+describe('a claim that does not wait is refused, and is no deadlock', () => {
+  const AT_ONCE = { blocking: false }
+
+  it('a writer inside its own read lock', async () => {
+    const pages = new ReadWriteLock({ driver: memoryDriver() })
+    await pages.withRead('page', async () => {
+      expect(await pages.acquireWrite('page', AT_ONCE)).toMatchObject({ acquired: false })
+      await expect(pages.withWrite('page', () => 'written', AT_ONCE)).rejects.toMatchObject({ code: 'NOT_ACQUIRED' })
+      await expect(pages.holdWrite('page', { blockingTimeoutSeconds: 0 })).rejects.toMatchObject({
+        code: 'NOT_ACQUIRED',
+      })
+    })
+    await pages.close()
+  })
+
+  it('more permits than its own callback leaves', async () => {
+    const workers = new Semaphore({ driver: memoryDriver(), limit: 2 })
+    await workers.withPermits('s', async () => {
+      expect(await workers.acquire('s', { ...AT_ONCE, permits: 2 })).toMatchObject({ acquired: false })
+      expect(await workers.acquire('s', AT_ONCE)).toMatchObject({ acquired: true })
+    })
+    await workers.close()
+  })
+
+  it('a run that asks for its own key', async () => {
+    const jobs = new OnceOnly({ driver: memoryDriver() })
+    const once = { forSeconds: 60, blockingTimeoutSeconds: 0 }
+    const run = jobs.once('key', () => jobs.once('key', () => 'inner', once), once)
+    await expect(run).rejects.toMatchObject({ code: 'NOT_ACQUIRED' })
+    await jobs.close()
+  })
 })

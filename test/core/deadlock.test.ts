@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest'
-import { chainIdOf } from '../../src/core/chain.ts'
+import { chainIdOf, chainIdsOf } from '../../src/core/chain.ts'
 import { blockedClaims, circlesToLeave, deadlockError, type Seen } from '../../src/core/deadlock.ts'
 import { fitsBeside } from '../../src/core/share.ts'
 import { seededRandom } from '../../src/testing/virtual-clock.ts'
 
-/** `who: 'P.1'` is a chain's first claim, `'P.1.1'` one that was made under it. Waiters are in the order of their queues, and younger and younger. */
+/** `who: 'P.1'` is a claim outside of any callback, `'P.1.1'` one that was made under it, `'P.1+1'` and `'P.1+2'` are taken together. Waiters are in the order of their queues, and younger and younger. */
 interface Entry {
   who: string
   on: string
@@ -159,6 +159,37 @@ describe('no circle', () => {
     expect(leavers(seen)).toEqual({})
   })
 
+  it('branches of one callback that wait for each other’s leases', () => {
+    const held = [
+      { who: 'P.1', on: 'outer' },
+      { who: 'P.1.1', on: 'job' },
+    ]
+    const waiting = ['P.1.2', 'P.1.3', 'P.1.4.1'].map((who) => ({ who, on: 'job' }))
+    expect(leavers(see(held, waiting))).toEqual({})
+    // Unless the one that holds it waits for what is held around all of them.
+    expect(Object.keys(leavers(see(held, [...waiting, { who: 'P.1.1.1', on: 'outer' }])))).toEqual(['P.1.1.1'])
+  })
+
+  it('a claim that waits inside one of several locks’ callback, and one that is taken with what it waits for', () => {
+    const held = [
+      { who: 'P.1+1', on: 'a' },
+      { who: 'P.1+2', on: 'b' },
+      { who: 'Q.1+1', on: 'c' },
+    ]
+    const waiting = [
+      { who: 'P.1.1', on: 'c' },
+      { who: 'Q.1+2', on: 'b' },
+    ]
+    expect(leavers(see(held, waiting))).toEqual({ 'Q.1+2': ['b', 'c'] })
+    expect(leavers(see(held, waiting.slice(1)))).toEqual({})
+  })
+
+  it('ids that are deeper than ours stand for themselves', () => {
+    const deep = `P${'.1'.repeat(9)}`
+    const held = [{ who: deep, on: 'x' }]
+    expect(leavers(see(held, [{ who: `${deep}.1`, on: 'x' }]))).toEqual({})
+  })
+
   it('a holder that goes on will free what the others wait for', () => {
     const seen = see(
       [
@@ -300,10 +331,12 @@ describe('what can go on', () => {
           const share = kind === 0 ? {} : kind === 1 ? { mode: shared } : { mode: shared, limit: 1 + below(3) }
           return { who: `P${below(chains)}.1${suffix}`, on: `n${below(names)}`, ...share }
         }
-        const held = Array.from({ length: below(10) }, (_, index) => entry(`.h${index}`))
+        // At any depth; those with the same chain are taken together.
+        const place = (): string => Array.from({ length: below(3) }, () => `.${below(2)}`).join('')
+        const held = Array.from({ length: below(10) }, (_, index) => entry(`${place()}+${index}`))
         const seen = see(
           held,
-          Array.from({ length: below(12) }, (_, index) => entry(`.w${index}`)),
+          Array.from({ length: below(12) }, (_, index) => entry(`${place()}${below(4) ? '.w' : '+w'}${index}`)),
         )
         const stuck = new Set(blockedClaims(seen).map(({ waiter }) => waiter.claimId))
         expect([...stuck].sort(), JSON.stringify(seen)).toEqual(stuckByTrying(seen).sort())
@@ -316,7 +349,7 @@ describe('what can go on', () => {
 function stuckByTrying({ leases, waiters }: Seen): string[] {
   const granted = new Set<(typeof waiters)[number]>()
   const goesOn = ({ claimId }: { claimId: string }): boolean =>
-    waiters.every((waiter) => chainIdOf(waiter.claimId) !== chainIdOf(claimId) || granted.has(waiter))
+    waiters.every((waiter) => !chainIdsOf(waiter.claimId).includes(chainIdOf(claimId)) || granted.has(waiter))
   for (let before = -1; before !== granted.size; ) {
     before = granted.size
     for (const name of new Set(waiters.map(({ lockName }) => lockName))) {

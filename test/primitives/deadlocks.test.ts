@@ -1,5 +1,8 @@
 import { randomUUID } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, describe, expect, inject, it } from 'vitest'
 import { memoryDriver } from '../../src/drivers/memory.ts'
 import {
@@ -123,19 +126,24 @@ async function deadlock(a: DistributedLock, x: string, b: DistributedLock, y: st
   return { error: failed.reason as DeadlockError, ms: went.value - beganMs }
 }
 
+/** A store of its own, and how often it was looked at. */
+function countingDriver() {
+  const store = memoryDriver()
+  let looks = 0
+  const driver = {
+    ...store,
+    inspect(query: Parameters<typeof store.inspect>[0]) {
+      looks += 1
+      return store.inspect(query)
+    },
+  }
+  return { driver, looks: () => looks }
+}
+
 describe('which claims are looked at', () => {
   async function counted(options: InstanceOptions = {}) {
-    const driver = memoryDriver()
-    let looks = 0
-    const watched = {
-      ...driver,
-      inspect(query: Parameters<typeof driver.inspect>[0]) {
-        looks += 1
-        return driver.inspect(query)
-      },
-    }
-    const settings = { driver: watched, deadlockAfterSeconds: 0.05, ...options }
-    return { lock: new DistributedLock(settings), looks: () => looks }
+    const { driver, looks } = countingDriver()
+    return { lock: new DistributedLock({ driver, deadlockAfterSeconds: 0.05, ...options }), looks }
   }
 
   it('a claim that holds nothing never looks', async () => {
@@ -171,6 +179,40 @@ describe('which claims are looked at', () => {
     await expect(lock.acquire('x', { under: {} as Lease })).rejects.toThrow(/under must be a lease/)
     await lock.close()
   })
+})
+
+it('unrelated requests to a server that was started inside a lock are no deadlock', async () => {
+  const { driver, looks } = countingDriver()
+  await using lock = new DistributedLock({ driver, deadlockAfterSeconds: 0.05 })
+  const requests = ['1', '2', '3']
+  let done = 0
+  const ends = await lock.withLock('singleton', async () => {
+    const server = createServer(async (request, response) => {
+      const own = `tenant${request.url}`
+      const work = lock.withLock(own, () =>
+        lock.withLock(
+          'report',
+          async () => {
+            // The first is slow enough for those who wait to look twice, and to find what they would find.
+            for (let turns = 0; done === 0 && looks() < 6 && turns < 100; turns += 1) await sleep(10)
+            done += 1
+            return 'done'
+          },
+          LONG,
+        ),
+      )
+      response.end(await work.catch((error: Error) => error.message))
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const { port } = server.address() as AddressInfo
+    try {
+      return await Promise.all(requests.map(async (each) => (await fetch(`http://127.0.0.1:${port}/${each}`)).text()))
+    } finally {
+      server.closeAllConnections()
+      await new Promise((resolve) => server.close(resolve))
+    }
+  })
+  expect(ends).toEqual(requests.map(() => 'done'))
 })
 
 describe('circles of other shapes', () => {
@@ -230,21 +272,54 @@ describe('circles of other shapes', () => {
     expect(leases[0]?.claimId.split('.')).toHaveLength(2)
   })
 
-  it('claims at any depth belong to the outermost lease', async () => {
+  it('a claim’s id tells every lease that it is made under, and nothing that is beside it', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
     await using other = new DistributedLock({ driver })
-    const claimIds = await lock.withLock('a', () =>
+    const idOf = async (lockName: string) => (await driver.inspect({ lockName })).leases[0]?.claimId ?? ''
+    await lock.withLock('a', () =>
       other.withLock('b', () =>
-        lock.withLocks(['c', 'd'], async () => {
-          await other.hold('e')
-          return (await driver.inspect({})).leases.map(({ claimId }) => claimId)
-        }),
+        // Entered again: inside of `b` all the same.
+        lock.withLock('a', () =>
+          lock.withLocks(['c', 'd'], async () => {
+            await Promise.all([other.hold('e'), other.hold('f')])
+            const [a, b, c, d, e, f] = await Promise.all(['a', 'b', 'c', 'd', 'e', 'f'].map(idOf))
+            expect(b?.startsWith(`${a}.`)).toBe(true)
+            const together = c?.slice(0, c.indexOf('+')) ?? ''
+            expect(together.startsWith(`${b}.`)).toBe(true)
+            expect(d?.startsWith(`${together}+`)).toBe(true)
+            for (const id of [e, f]) {
+              expect(id?.startsWith(`${together}.`)).toBe(true)
+              expect(id?.split('.')).toHaveLength(5)
+            }
+          }),
+        ),
       ),
     )
-    const [root, ...rest] = claimIds
-    const counted = rest.map((id) => id.replace(/-[\w-]{12}$/, ''))
-    expect(counted).toEqual([1, 2, 3, 4].map((count) => `${root}.${count}`))
+  })
+
+  it('locks that are nested too deep to be told apart have ids of a bounded length, and no deadlock is made up', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver, ...soon })
+    const nest = (depth: number): Promise<unknown> =>
+      lock.withLock(`depth ${depth}`, async () =>
+        depth < 12 ? nest(depth + 1) : Promise.all([1, 2].map(() => lock.withLock('job', () => sleep(400), LONG))),
+      )
+    await nest(1)
+    let longest = 0
+    await using spied = new DistributedLock({
+      driver: {
+        ...driver,
+        acquire: (claims) => {
+          for (const { claimId } of claims) longest = Math.max(longest, claimId.length)
+          return driver.acquire(claims)
+        },
+      },
+    })
+    const deep = (depth: number): Promise<unknown> =>
+      spied.withLock(`deep ${depth}`, async () => (depth < 40 ? deep(depth + 1) : undefined))
+    await deep(1)
+    expect(longest).toBeLessThan(180)
   })
 })
 
