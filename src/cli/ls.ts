@@ -1,15 +1,14 @@
 import { parseArgs } from 'node:util'
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
-import type { InspectPage, LeaseRecord, WaiterRecord } from '../core/driver.ts'
+import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
+import { readPages } from '../core/pages.ts'
 import { UsageError, usageErrorFrom } from './exit-codes.ts'
 
 export async function main(args: readonly string[]): Promise<number> {
   const { url, prefix, json } = parse(args)
   const driver = await connect(url)
   try {
-    const { leases, waiters } = await everything((after) =>
-      driver.inspect({ prefix, ...(after !== undefined && { after }) }),
-    )
+    const { leases, waiters } = await readPages((query) => driver.inspect(query), { prefix })
     process.stdout.write(json ? asJson(leases, waiters) : asTable(leases, waiters))
     return 0
   } finally {
@@ -31,19 +30,6 @@ function parse(args: readonly string[]): { url: string; prefix: string; json: bo
   } catch (error) {
     throw error instanceof TypeError ? usageErrorFrom(error) : error
   }
-}
-
-async function everything(page: (after?: string) => Promise<InspectPage>): Promise<InspectPage> {
-  const leases: LeaseRecord[] = []
-  const waiters: WaiterRecord[] = []
-  let after: string | undefined
-  do {
-    const found = await page(after)
-    leases.push(...found.leases)
-    waiters.push(...found.waiters)
-    after = found.next
-  } while (after !== undefined)
-  return { leases, waiters }
 }
 
 function asJson(leases: readonly LeaseRecord[], waiters: readonly WaiterRecord[]): string {

@@ -5,6 +5,7 @@ import { type Blocked, blockedClaims, circleKey, circlesToLeave, deadlockError }
 import { HoldfastError } from './errors.ts'
 import { DEADLOCK_PAGE_SIZE, DEADLOCK_PAGES } from './limits.ts'
 import type { Link } from './link.ts'
+import { readPages } from './pages.ts'
 import type { Random } from './random.ts'
 import type { PendingClaim } from './wait.ts'
 
@@ -146,16 +147,8 @@ class WatchedClaim implements Task {
 
 /** What it has found is worked out once, for all who look. */
 async function readStore(link: Link): Promise<Circles> {
-  const leases = []
-  const waiters = []
-  let after: string | undefined
-  for (let pages = 0; pages < DEADLOCK_PAGES; pages += 1) {
-    const page = await link.inspect({ pageSize: DEADLOCK_PAGE_SIZE, ...(after !== undefined && { after }) })
-    leases.push(...page.leases)
-    waiters.push(...page.waiters)
-    after = page.next
-    if (after === undefined) break
-  }
+  const inspect = link.inspect.bind(link)
+  const { leases, waiters } = await readPages(inspect, { pageSize: DEADLOCK_PAGE_SIZE }, DEADLOCK_PAGES)
   return circlesToLeave(blockedClaims({ leases, waiters }))
 }
 

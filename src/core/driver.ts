@@ -40,7 +40,11 @@ export interface Driver {
    */
   release(leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]>
 
-  /** Leases and waiters that have not ended, in pages of whole lock names. Rejects a query that `checkInspectQuery` refuses. */
+  /**
+   * Leases and waiters that have not ended, in pages of whole lock names. A name with more of them than the driver shows
+   * at once goes on on the next pages: its leases first, an exclusive one before all others, then its waiters. Rejects a
+   * query that `checkInspectQuery` refuses.
+   */
   inspect(query: InspectQuery): Promise<InspectPage>
 
   /**

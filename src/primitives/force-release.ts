@@ -1,11 +1,12 @@
 import type { Holder } from '../core/holder.ts'
 import { type LockInfo, lockInfoFrom } from '../core/lease.ts'
+import { readPages } from '../core/pages.ts'
 import { unsupported } from '../core/unsupported.ts'
 
 /** Takes the lock from whoever holds it, leaves word of who did it, and gives it back to those who wait. */
 export async function forceRelease(holder: Holder, lockName: string, by: string): Promise<LockInfo[]> {
   if (!holder.link.driver.capabilities.steal) throw unsupported(holder.link.driver, 'steal')
-  const { leases } = await holder.inspect({ lockName })
+  const { leases } = await readPages((query) => holder.inspect(query), { lockName })
   if (leases.length === 0) return []
   const claim = {
     lockName,

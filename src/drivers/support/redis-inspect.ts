@@ -6,35 +6,49 @@ import { isOurs, readLease, readWaiter } from './redis-format.ts'
 import { isOwnKey, lockKeys, plainOfData, slotOf } from './redis-keys.ts'
 import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
 
-/** Leases and waiters in pages. It walks the key space with SCAN, node after node, so it never holds a server up. */
+/**
+ * Leases and waiters in pages. It walks the key space with SCAN, node after node, and looks at a bounded number of entries
+ * at a time, so it never holds a server up. A lock with more of them goes on on the next page.
+ */
 export async function inspect(connection: RedisConnection, prefix: string, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix: wanted, after, pageSize } = checkInspectQuery(query)
-  if (lockName !== undefined) {
-    if (!lockName.startsWith(wanted) || isOwnKey(prefix + lockName)) return { leases: [], waiters: [] }
-    return show(connection, prefix, [lockName])
+  const walk = after === undefined ? newWalk(lockName) : readCursor(after)
+  const isWanted = ([name]: Part): boolean => name.startsWith(wanted) && (lockName === undefined || name === lockName)
+  const parts = new Map(walk.rest.filter(isWanted))
+  if (!walk.over) {
+    const nodes = (await connection.nodes()).toSorted((x, y) => (x.id < y.id ? -1 : 1))
+    for (let steps = 0; parts.size < pageSize && !walk.over && steps < MOST_STEPS; steps += 1) {
+      for (const name of await step(nodes, walk, prefix, wanted)) if (!parts.has(name)) parts.set(name, BEGINNING)
+    }
   }
-  const walk = after === undefined ? { ...START } : readCursor(after)
-  const nodes = (await connection.nodes()).toSorted((x, y) => (x.id < y.id ? -1 : 1))
-  let names = walk.rest
-  for (let steps = 0; names.length < pageSize && !walk.over && steps < MOST_STEPS; steps += 1) {
-    names = [...new Set([...names, ...(await step(nodes, walk, prefix, wanted))])]
-  }
-  const page = await show(connection, prefix, names.slice(0, pageSize))
-  const rest = names.slice(pageSize)
+  const found = [...parts]
+  const { page, left } = await showPart(connection, prefix, found.slice(0, pageSize))
+  const rest = [...left, ...found.slice(pageSize)]
   return rest.length === 0 && walk.over ? page : { ...page, next: writeCursor({ ...walk, rest }) }
 }
 
-/** Where a walk stands. Names that were found but did not fit on the page travel in it. */
+/** A lock, and from where on it is to be shown. */
+type Part = readonly [name: string, from: string]
+
+const BEGINNING = ''
+
+/** Where a walk stands. What was found but did not fit on the page travels in it. */
 interface Walk {
   /** Plain keys first, then the data of locks that have no plain key: only waiters, for a moment. */
   phase: 'plain' | 'data'
   node: string
   cursor: string
   over: boolean
-  rest: string[]
+  readonly rest: readonly Part[]
 }
 
-const START: Walk = { phase: 'plain', node: '', cursor: '0', over: false, rest: [] }
+const newWalk = (lockName: string | undefined): Walk => ({
+  phase: 'plain',
+  node: '',
+  cursor: '0',
+  over: lockName !== undefined,
+  rest: lockName === undefined ? [] : [[lockName, BEGINNING]],
+})
 
 /** One SCAN, and the walk moved on. */
 async function step(nodes: readonly RedisNode[], walk: Walk, prefix: string, wanted: string): Promise<string[]> {
@@ -64,40 +78,71 @@ async function withoutPlain(node: RedisNode, keys: readonly string[]): Promise<s
   return plains.filter((_, index) => Number(exist[index]) === 0)
 }
 
+/** All that lies on these locks, call after call. */
 export async function show(
   connection: RedisConnection,
   prefix: string,
   names: readonly string[],
 ): Promise<InspectPage> {
-  const leases: LeaseRecord[][] = []
-  const waiters: WaiterRecord[][] = []
-  const bySlot = new Map<number, [number, string][]>()
-  for (const [index, name] of names.entries()) {
-    const slot = connection.cluster ? slotOf(prefix + name) : 0
-    bySlot.set(slot, [...(bySlot.get(slot) ?? []), [index, name]])
+  const pages: InspectPage[] = []
+  let parts: readonly Part[] = names.map((name) => [name, BEGINNING])
+  while (parts.length > 0) {
+    const { page, left } = await showPart(connection, prefix, parts)
+    pages.push(page)
+    parts = left
+  }
+  return { leases: pages.flatMap(({ leases }) => leases), waiters: pages.flatMap(({ waiters }) => waiters) }
+}
+
+/** As much of these locks as one call for each slot shows, and what is left of them. */
+async function showPart(
+  connection: RedisConnection,
+  prefix: string,
+  parts: readonly Part[],
+): Promise<{ page: InspectPage; left: Part[] }> {
+  const shown = new Map<string, Shown>()
+  const bySlot = new Map<number, Part[]>()
+  for (const part of parts) {
+    if (isOwnKey(prefix + part[0])) continue
+    const slot = connection.cluster ? slotOf(prefix + part[0]) : 0
+    const ofSlot = bySlot.get(slot) ?? []
+    bySlot.set(slot, ofSlot)
+    if (ofSlot.length < MOST_LOOKED_AT) ofSlot.push(part)
   }
   await Promise.all(
-    [...bySlot.values()].map(async (entries) => {
-      const keys = entries.map(([, name]) => lockKeys(prefix, name))
+    [...bySlot.values()].map(async (ofSlot) => {
+      const keys = ofSlot.map(([name]) => lockKeys(prefix, name))
       const all = [
         ...keys.map(({ plain }) => plain),
         ...keys.map(({ data }) => data),
         ...keys.map(({ order }) => order),
       ]
-      const call = scriptCall(all, [`${entries.length}`])
-      const shown = await runScript(connection, protocolScript('inspect.lua'), call)
-      ;(shown as Shown[]).forEach((each, at) => {
-        const [index, name] = entries[at] as [number, string]
-        leases[index] = leasesIn(name, each, prefix)
-        waiters[index] = pairs(each[3]).map(([id, text]) => readWaiter(name, id, text))
-      })
+      const froms = ofSlot.map(([, from]) => from)
+      const call = scriptCall(all, [`${ofSlot.length}`, `${MOST_LOOKED_AT}`, ...froms])
+      const reply = (await runScript(connection, protocolScript('inspect.lua'), call)) as Shown[]
+      for (const [at, each] of reply.entries()) shown.set((ofSlot[at] as Part)[0], each)
     }),
   )
-  return { leases: leases.flat(), waiters: waiters.flat() }
+  const leases: LeaseRecord[][] = []
+  const waiters: WaiterRecord[][] = []
+  const left: Part[] = []
+  for (const part of parts) {
+    const [name] = part
+    if (isOwnKey(prefix + name)) continue
+    const found = shown.get(name)
+    if (found === undefined) {
+      left.push(part)
+      continue
+    }
+    leases.push(leasesIn(name, found, prefix))
+    waiters.push(pairs(found[3]).map(([id, text]) => readWaiter(name, id, text)))
+    if (found[4] !== '') left.push([name, found[4]])
+  }
+  return { page: { leases: leases.flat(), waiters: waiters.flat() }, left }
 }
 
-/** Plain text, its end, shared leases and their ends, waiters' ids and texts. */
-type Shown = [string, number, string[], string[]]
+/** Plain text, its end, shared leases and their ends, waiters' ids and texts, where to go on. */
+type Shown = [string, number, string[], string[], string]
 
 function leasesIn(lockName: string, [plain, end, shared]: Shown, prefix: string): LeaseRecord[] {
   const endMs = Number(end)
@@ -118,14 +163,19 @@ const writeCursor = (walk: Walk): string => Buffer.from(JSON.stringify(walk)).to
 function readCursor(after: string): Walk {
   try {
     const walk = JSON.parse(Buffer.from(after, 'base64url').toString()) as Walk
-    if (typeof walk.cursor === 'string' && Array.isArray(walk.rest)) return walk
+    const isPart = (part: unknown): boolean => Array.isArray(part) && part.length === 2 && part.every(isText)
+    if (isText(walk.cursor) && isText(walk.node) && Array.isArray(walk.rest) && walk.rest.every(isPart)) return walk
   } catch {
     // Said below.
   }
   throw new InvalidArgumentError('after', after, '`next` of the page before')
 }
 
+const isText = (value: unknown): boolean => typeof value === 'string'
+
 const SHARED = 'holdfast:shared'
+/** How many locks, leases and waiters one call may look at. More would hold the server up. */
+const MOST_LOOKED_AT = 500
 const SCAN_COUNT = 250
 /** How many SCANs one page may cost: a page of a large database may come back short, and says where to go on. */
 const MOST_STEPS = 40

@@ -20,9 +20,10 @@ export interface QuorumParts {
 export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
   if (lockName !== undefined) return { leases: await agreedLeases(parts, [lockName], 0), waiters: [] }
-  const walk = after === undefined ? { at: 0, after: undefined } : readCursor(after)
+  const walk: Walk = after === undefined ? { at: 0 } : readCursor(after)
   const lastNode = parts.nodes.length - parts.quorum
-  const node = parts.nodes[walk.at] as RedisDriver
+  const node = parts.nodes[walk.at]
+  if (node === undefined) throw notOurs(after)
   const page = await node
     .inspect({ prefix, pageSize, ...(walk.after !== undefined && { after: walk.after }) })
     // What a node that is down would have shown is on another one, too, unless more are down than may be.
@@ -30,11 +31,25 @@ export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): 
       parts.failed({ node: parts.names[walk.at] as string, error })
       return { leases: [], waiters: [] }
     })
-  const found = [...new Set(page.leases.map((lease) => lease.lockName))]
+  // A lock with many leases goes on on the node's next page, and all of it was shown with the first.
+  const found = [...new Set(page.leases.map((lease) => lease.lockName))].filter((name) => name !== walk.last)
   const leases = found.length === 0 ? [] : await agreedLeases(parts, found, walk.at)
-  const isEnd = page.next === undefined
-  if (isEnd && walk.at >= lastNode) return { leases, waiters: [] }
-  return { leases, waiters: [], next: writeCursor(isEnd ? walk.at + 1 : walk.at, isEnd ? undefined : page.next) }
+  const last = page.leases.at(-1)?.lockName ?? walk.last
+  if (page.next !== undefined) {
+    const next = writeCursor({ at: walk.at, after: page.next, ...(last !== undefined && { last }) })
+    return { leases, waiters: [], next }
+  }
+  return { leases, waiters: [], ...(walk.at < lastNode && { next: writeCursor({ at: walk.at + 1 }) }) }
+}
+
+/** Where a walk stands. */
+interface Walk {
+  /** The node that is walked. */
+  readonly at: number
+  /** `next` of its last page. */
+  readonly after?: string
+  /** The last lock of that page. */
+  readonly last?: string
 }
 
 /** `walked`: leases that are on one of the first so many nodes have been shown already. */
@@ -72,15 +87,17 @@ async function agreedLeases(parts: QuorumParts, lockNames: readonly string[], wa
   )
 }
 
-const writeCursor = (at: number, after: string | undefined): string =>
-  Buffer.from(JSON.stringify([at, after ?? null])).toString('base64url')
+const writeCursor = (walk: Walk): string => Buffer.from(JSON.stringify(walk)).toString('base64url')
 
-function readCursor(text: string): { at: number; after: string | undefined } {
+function readCursor(text: string): Walk {
   try {
-    const [at, after] = JSON.parse(Buffer.from(text, 'base64url').toString()) as [number, string | null]
-    if (Number.isInteger(at)) return { at, after: after ?? undefined }
+    const walk = JSON.parse(Buffer.from(text, 'base64url').toString()) as Walk
+    if (Number.isInteger(walk.at)) return walk
   } catch {
     // Said below.
   }
-  throw new InvalidArgumentError('after', text, '`next` of the page before')
+  throw notOurs(text)
 }
+
+const notOurs = (after: string | undefined): InvalidArgumentError =>
+  new InvalidArgumentError('after', after, '`next` of the page before')

@@ -1,6 +1,7 @@
 import { madeBefore } from '../../core/chain.ts'
 import type { LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
 import type { Holder } from '../../core/holder.ts'
+import { readPages } from '../../core/pages.ts'
 import { fitsBeside } from '../../core/share.ts'
 import { resourceNameOf } from './names.ts'
 import type { LockInfo, LockManagerSnapshot } from './types.ts'
@@ -16,15 +17,8 @@ export interface SnapshotParts {
 
 /** What lies under the prefix, of every client: page by page, so what changes meanwhile may be seen or not. */
 export async function snapshot({ holder, prefix, pending, longNames }: SnapshotParts): Promise<LockManagerSnapshot> {
-  const leases: LeaseRecord[] = []
-  const waiters: WaiterRecord[] = []
-  let after: string | undefined
-  do {
-    const page = await holder.inspect({ prefix, pageSize: PAGE_SIZE, ...(after !== undefined && { after }) })
-    leases.push(...page.leases)
-    waiters.push(...page.waiters)
-    after = page.next
-  } while (after !== undefined)
+  const query = { prefix, pageSize: PAGE_SIZE }
+  const { leases, waiters } = await readPages((page) => holder.inspect(page), query)
 
   // Only leases carry metadata; a waiter's name is the same as that of whom it waits for.
   const kept = new Map<string, Metadata>()

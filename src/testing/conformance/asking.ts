@@ -12,6 +12,7 @@ import type {
   RenewAnswer,
   WaiterRecord,
 } from '../../core/driver.ts'
+import { readPages } from '../../core/pages.ts'
 import { until } from './timing.ts'
 
 /** One request each, unwrapped from its list of one. */
@@ -55,10 +56,10 @@ export async function consumeOne(driver: Driver, request: RateRequest): Promise<
 }
 
 export const leasesOn = async (driver: Driver, lockName: string): Promise<readonly LeaseRecord[]> =>
-  (await driver.inspect({ lockName })).leases
+  (await readPages((query) => driver.inspect(query), { lockName })).leases
 
 export const waitersOn = async (driver: Driver, lockName: string): Promise<readonly WaiterRecord[]> =>
-  (await driver.inspect({ lockName })).waiters
+  (await readPages((query) => driver.inspect(query), { lockName })).waiters
 
 /** The one lease on a name. */
 export async function leaseOn(driver: Driver, lockName: string): Promise<LeaseRecord> {

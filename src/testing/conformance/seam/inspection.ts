@@ -57,6 +57,26 @@ export const inspection: Group = (test) => {
     )
   })
 
+  test('a long queue is shown whole and in order, over as many pages as it takes', ['queue'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    await mustGrant(a, scene.claim())
+    const claims = Array.from({ length: 600 }, () => scene.claim({ waitMs: LONG_MS }))
+    await a.acquire(claims)
+    for (const query of [{ lockName: scene.lockName }, { prefix: scene.lockName }]) {
+      const pages = await pagesOf(b, query)
+      assert.equal(pages.flatMap(({ leases }) => leases).length, 1)
+      assert.deepEqual(
+        pages.flatMap(({ waiters }) => waiters).map(({ claimId }) => claimId),
+        claims.map(({ claimId }) => claimId),
+      )
+    }
+    assert.equal(
+      pagesWithLeases(await pagesOf(b, { lockName: scene.lockName })),
+      '1',
+      'who holds it is on the first page',
+    )
+  })
+
   test('a query for a lock name shows that name alone, not those that begin with it', async (scene) => {
     const driver = await scene.driver()
     await mustGrant(driver, scene.claim())
@@ -133,6 +153,9 @@ export const inspection: Group = (test) => {
     assert.equal(shown.length, 3)
   })
 }
+
+const pagesWithLeases = (pages: readonly InspectPage[]): string =>
+  pages.flatMap(({ leases }, at) => (leases.length > 0 ? [at + 1] : [])).join()
 
 const namesIn = async (driver: Driver, query: InspectQuery): Promise<string[]> =>
   (await pagesOf(driver, query)).flatMap((page) => page.leases.map(({ lockName }) => lockName)).sort()
