@@ -1,7 +1,7 @@
 -- Migration 2: fencing tokens.
 --
 -- Inputs:  none
--- Outputs: the sequence holdfast_tokens; holdfast_raise_tokens(), to be called before nextval('holdfast_tokens')
+-- Outputs: the sequence holdfast_tokens; holdfast_raise_tokens(), to be called before nextval('holdfast_tokens'): whether it had to be raised
 --
 -- One counter for all names: it rises by one with every grant, and is kept ahead of the server's clock in microseconds by being raised to
 -- "the clock plus one minute" whenever the clock has caught up with it. So the next token is higher than all before it
@@ -18,7 +18,7 @@
 
 CREATE SEQUENCE IF NOT EXISTS holdfast_tokens AS BIGINT;
 
-CREATE OR REPLACE FUNCTION holdfast_raise_tokens() RETURNS VOID
+CREATE OR REPLACE FUNCTION holdfast_raise_tokens() RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
   v_lead  CONSTANT BIGINT := 60000000;
@@ -31,7 +31,7 @@ DECLARE
   v_clock BIGINT := extract(epoch FROM clock_timestamp()) * 1000000;
 BEGIN
   IF v_last >= v_clock AND v_last >= v_start + v_lead THEN
-    RETURN;
+    RETURN false;
   END IF;
   -- One at a time, and looked at again: two that raise it at once could set it to the lower of their two clocks, below a token already given. Given back
   -- at once and not with the transaction, which may be somebody's long one.
@@ -50,6 +50,7 @@ BEGIN
       AND (classid::bigint << 32 | objid::bigint) = 7813544519228563561;
     RAISE;
   END;
+  RETURN true;
 END
 $$;
 

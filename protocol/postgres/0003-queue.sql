@@ -1,4 +1,12 @@
--- Migration 3: who may have a lock next. Internal: called by the functions of the migrations after it, under the lock of the name's row.
+-- Migration 3: who may have a lock next. Internal: called by the functions of the migrations after it.
+--
+-- What changes a name locks its row first, as strongly as it has to:
+--   FOR UPDATE         the holder changes: a grant, a release, a hand-over. Excludes all others
+--   FOR NO KEY UPDATE  a lease's time changes, or the row is marked as contended
+--   FOR KEY SHARE      a claim joins the queue of a name that is contended already. Stands beside the two before it in neither's way, so a renewal
+--                      never waits for claims, however many there are
+--   none               a claim is refused, keeps its place in the queue of a lock that is held, or leaves it. Its own row in holdfast_waiters is
+--                      all that it touches, so whoever takes a waiter out of the queue makes sure that it was still there
 --
 -- holdfast_admit(p_row, p_free, p_claim, p_wait)
 -- Inputs:  p_row        of distributed_locks, as it is; locked by this transaction
@@ -13,6 +21,7 @@
 -- limit; nobody overtakes the first one who does not fit. Who is admitted has the lease from this moment, and is told; as it may
 -- be dead, its lease lasts no longer than its place would have, until it is heard of.
 -- Only the front of the queue is read, and the dead are removed as they come to it: a hand-over costs the same however many wait.
+-- The name's row is locked FOR UPDATE by this transaction.
 
 CREATE OR REPLACE FUNCTION holdfast_admit(
   p_row distributed_locks, p_free BOOLEAN, p_claim holdfast_waiters, p_wait INTERVAL,
@@ -50,7 +59,9 @@ BEGIN
       EXIT WHEN NOT v_asks OR fencing_token IS NOT NULL;
       v_waiter := p_claim;
     ELSIF v_waiter.expires_at <= v_now THEN
-      DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place;
+      DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
+        SELECT at FROM (SELECT ctid AS at, expires_at FROM holdfast_waiters WHERE lock_name = v_name ORDER BY place LIMIT 100) AS front
+        WHERE expires_at <= v_now)) AND expires_at <= v_now;
       CONTINUE;
     END IF;
     IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
@@ -59,6 +70,7 @@ BEGIN
     END IF;
     IF v_waiter.place IS NOT NULL THEN
       DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place;
+      CONTINUE WHEN NOT FOUND;  -- It has just left.
     END IF;
     v_changed := true;
     -- Drawn under the row's lock, so the order of tokens is the order of holding.
@@ -135,12 +147,13 @@ BEGIN
 END
 $$;
 
--- What the first of a queue is told when the one before it has gone and it must wait on: when asking again may help has changed.
--- Inputs: p_lock_name. Outputs: one event, or none
-CREATE OR REPLACE FUNCTION holdfast_first(p_lock_name TEXT) RETURNS JSONB[]
+-- What the first of a queue is told when it must wait on, and when asking again may help has changed: a lease ends sooner, or those before it have left.
+-- Inputs: p_lock_name; p_left, a place: only if it was before the first one's. Outputs: one event, or none
+CREATE OR REPLACE FUNCTION holdfast_first(p_lock_name TEXT, p_left BIGINT) RETURNS JSONB[]
 LANGUAGE sql AS $$
   SELECT array_agg(jsonb_build_array(channel, 'wake', claim_id, lock_name))
   FROM (SELECT * FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LIMIT 1) AS first
+  WHERE p_left < place IS NOT FALSE
 $$;
 
 -- Sends the events of one call, each process those of its own waiters. A payload holds a few, and so stays below 8,000 bytes.

@@ -1,59 +1,72 @@
--- Migration 4: what the driver calls. Each takes a whole list, as arrays of one length, and is one statement, one round trip, one commit.
+-- Migration 4: leases. Each of holdfast_acquire, holdfast_renew and holdfast_release takes a whole list, as arrays of one length. The driver calls them
+-- through the procedures of 0011-calls.sql.
 --
--- Every function takes the locks of its names' rows in one order, byte by byte (COLLATE "C"), before it does anything else: lists that overlap in
--- opposite orders wait for each other and never deadlock. A row that somebody's open transaction keeps locked is waited for four seconds; then the call
--- fails as a whole (55P03), and nothing of it is done.
--- Plans go by the indexes alone: to the planner a table of locks looks empty, and reading all of it looks cheap, while what was there a second ago still lies about.
+-- A row that others keep locked costs only its own entry. A list of one is patient: it waits for its row, for p_patience ms or as long as the function's
+-- own lock_timeout says, and then fails (55P03). A longer list never waits for a row that is there. It skips what is locked, answers "not known" for it, and does the rest. Only a free
+-- name that others are taking at this moment is waited for; names are taken in one order, byte by byte (COLLATE "C"), so that lists that overlap
+-- never deadlock.
+-- Plans go by the indexes alone: to the planner a table of locks looks empty, and reading all of it looks cheap, while what was there a second ago
+-- still lies about. Lists are joined by LATERAL, for the same reason: the list comes first, and the table is looked up for each entry of it.
 -- A call that changed leases commits to the disk, whatever the role's setting, unless p_relaxed says otherwise (synchronous_commit = off, for this
--- transaction only). A claim that was only refused, or took a place in the queue, does not wait for the disk: if a crash undoes that, the waiter asks again.
--- In a transaction that has written something before, which is somebody else's, that is left as it is.
+-- transaction only). A claim that was only refused, or took a place in the queue, does not wait for the disk: if a crash undoes that, the waiter
+-- asks again. In a transaction that has written something before, that is left as it is.
 
 -- holdfast_acquire
 -- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to live in ms, how long it waits
 --          without being heard of in ms (0: not at all), metadata as JSON text (NULL: none); for all: the channel where this process listens
 -- Outputs: granted_claims, granted_tokens, granted_at  one element for each lease, in any order; granted_at in ms
---          refusals  {claim id: {holder, ahead, askAgainMs, answeredAtMs}}
+--          refused_claims, refused_ahead, refused_until  one element for each refusal, in any order: how many wait before it, 100 at most; in how
+--            many ms asking again may help. Both NULL: it does not wait
+--          refused_at  the clock in ms before anything was decided: a lease that was handed over later is news to whoever was refused
+--          holders     {lock name: who holds it}, for the refusals
+--          not_known   claims whose rows others keep locked
 -- A claim id stands for one acquisition: asking again with it gives the same lease, its time started anew.
 CREATE OR REPLACE FUNCTION holdfast_acquire(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
-  p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_relaxed BOOLEAN,
-  OUT granted_claims TEXT[], OUT granted_tokens BIGINT[], OUT granted_at FLOAT8[], OUT refusals JSONB
+  p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_relaxed BOOLEAN, p_patience FLOAT8 DEFAULT NULL,
+  OUT granted_claims TEXT[], OUT granted_tokens BIGINT[], OUT granted_at FLOAT8[],
+  OUT refused_claims TEXT[], OUT refused_ahead INTEGER[], OUT refused_until FLOAT8[], OUT refused_at FLOAT8, OUT holders JSONB,
+  OUT not_known TEXT[]
 )
-LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
+LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '500ms'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-  v_late    CONSTANT INTERVAL := '10 ms';
-  v_alone   CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
-  v_count   CONSTANT INTEGER := cardinality(p_names);
-  v_stale   TEXT[];
-  v_rest    INTEGER[];    -- places in the list of the claims that the usual case has not granted
-  v_ord     INTEGER;
-  v_claim   holdfast_waiters;
-  v_got     RECORD;
-  v_refused TEXT[];
-  v_reasons JSONB[];
-  v_events  JSONB[];
+  v_void   TEXT;    -- assigned to, because an expression costs less than a query
+  v_late   CONSTANT INTERVAL := '10 ms';
+  v_alone  CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
+  v_count  CONSTANT INTEGER := cardinality(p_names);
+  v_stale  TEXT[];
+  v_each   RECORD;
+  v_row    distributed_locks;
+  v_claim  holdfast_waiters;
+  v_got    RECORD;
+  v_named  TEXT[];
+  v_seen   JSONB[];
+  v_events JSONB[];
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
-    PERFORM holdfast_set_durability(p_relaxed);
+    v_void := holdfast_set_durability(p_relaxed);
   END IF;
-  PERFORM holdfast_raise_tokens();
+  IF p_patience IS NOT NULL THEN
+    v_void := set_config('lock_timeout', p_patience::integer::text, true);
+  END IF;
+  v_void := holdfast_raise_tokens();
+  refused_at := extract(epoch FROM clock_timestamp()) * 1000;
 
-  -- The usual case: a free name, or one whose lease has run out, that nobody else wants. Afterwards each name of the list has a row, and that row
-  -- is inserted or locked by this transaction, granted or not. A name that begins with a shared claim gets a row that is free.
+  -- The usual case: names that are free. A name that begins with a shared claim gets a row that is free.
   --
   -- A token drawn for a row that is inserted may be older than that of somebody who took and gave back the name between the draw and the insertion.
   -- If nobody has drawn since, that cannot be. If anybody has, for whichever name, it is drawn once more, now that the row is ours. What had to wait for
   -- somebody's row is late, and counts from now: its time was read before. Else the time stays, because an update that changes it touches the indexes.
   IF v_count = 1 THEN
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_names[1];
+  END IF;
+  IF v_count = 1 AND v_row.lock_name IS NULL THEN
     INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended)
     SELECT p_names[1], p_holders[1], t, CASE WHEN p_shared[1] THEN t ELSE t + p_ttls[1] * interval '1 ms' END, p_metadata[1]::jsonb,
       CASE WHEN NOT p_shared[1] THEN p_claims[1] END, nextval('holdfast_tokens'), p_shared[1]
     FROM clock_timestamp() AS t
-    ON CONFLICT (lock_name) DO UPDATE SET holder_id = excluded.holder_id, acquired_at = clock_timestamp(),
-      expires_at = clock_timestamp() + (excluded.expires_at - excluded.acquired_at), metadata = excluded.metadata,
-      claim_id = excluded.claim_id, mode = 'exclusive', fencing_token = nextval('holdfast_tokens')
-    WHERE excluded.claim_id IS NOT NULL AND d.expires_at <= clock_timestamp() AND NOT d.contended
+    ON CONFLICT (lock_name) DO NOTHING
     RETURNING d.fencing_token, d.acquired_at, d.claim_id,
       d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass)
         OR d.acquired_at < clock_timestamp() - v_late AS stale INTO v_got;
@@ -72,10 +85,8 @@ BEGIN
       granted_claims := p_claims;
       granted_tokens := ARRAY[v_got.fencing_token];
       granted_at := ARRAY[extract(epoch FROM v_got.acquired_at) * 1000];
-    ELSE
-      v_rest := '{1}';
     END IF;
-  ELSE
+  ELSIF v_count > 1 THEN
     WITH first AS (
       SELECT DISTINCT ON (lock_name COLLATE "C") *
       FROM unnest(p_names, p_claims, p_holders, p_shared, p_ttls, p_metadata)
@@ -87,11 +98,9 @@ BEGIN
       SELECT lock_name, holder_id, clock_timestamp(), clock_timestamp() + CASE WHEN shared THEN 0 ELSE ttl END * interval '1 ms',
         metadata::jsonb, CASE WHEN NOT shared THEN claim_id END, nextval('holdfast_tokens'), shared
       FROM first
+      WHERE (SELECT true FROM distributed_locks e WHERE e.lock_name = first.lock_name) IS NULL
       ORDER BY lock_name COLLATE "C"
-      ON CONFLICT (lock_name) DO UPDATE SET holder_id = excluded.holder_id, acquired_at = clock_timestamp(),
-        expires_at = clock_timestamp() + (excluded.expires_at - excluded.acquired_at), metadata = excluded.metadata,
-        claim_id = excluded.claim_id, mode = 'exclusive', fencing_token = nextval('holdfast_tokens')
-      WHERE excluded.claim_id IS NOT NULL AND d.expires_at <= clock_timestamp() AND NOT d.contended
+      ON CONFLICT (lock_name) DO NOTHING
       RETURNING d.lock_name, d.claim_id, d.fencing_token, d.acquired_at,
         d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass) OR d.acquired_at < clock_timestamp() - v_late AS stale
     )
@@ -113,7 +122,6 @@ BEGIN
       INTO granted_claims, granted_tokens, granted_at FROM drawn;
     END IF;
     IF granted_claims IS NOT NULL AND 0 < ANY (p_waits) THEN
-      -- Looked for one by one: the planner would rather read every waiter, and the whole list for each.
       DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
         SELECT place.ctid FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait), LATERAL (
           SELECT w.ctid FROM holdfast_waiters w WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id OFFSET 0
@@ -121,37 +129,71 @@ BEGIN
     END IF;
   END IF;
 
-  IF v_rest IS NULL AND cardinality(granted_claims) IS DISTINCT FROM v_count THEN
-    SELECT array_agg(ord ORDER BY ord) INTO v_rest FROM unnest(p_claims) WITH ORDINALITY AS c (claim_id, ord)
-    WHERE claim_id NOT IN (SELECT unnest(coalesce(granted_claims, '{}')));
-  END IF;
-  -- The rest, in the order of the list.
-  FOREACH v_ord IN ARRAY coalesce(v_rest, '{}') LOOP
-    v_claim.lock_name := p_names[v_ord];
-    v_claim.claim_id := p_claims[v_ord];
-    v_claim.holder_id := p_holders[v_ord];
-    v_claim.mode := CASE WHEN p_shared[v_ord] THEN 'shared' ELSE 'exclusive' END;
-    v_claim.max_permits := p_limits[v_ord];
-    v_claim.permits := p_permits[v_ord];
-    v_claim.time_to_live := p_ttls[v_ord] * interval '1 ms';
-    v_claim.metadata := p_metadata[v_ord]::jsonb;
+  IF v_count = 1 AND granted_claims IS NULL THEN
+    v_claim.lock_name := p_names[1];
+    v_claim.claim_id := p_claims[1];
+    v_claim.holder_id := p_holders[1];
+    v_claim.mode := CASE WHEN p_shared[1] THEN 'shared' ELSE 'exclusive' END;
+    v_claim.max_permits := p_limits[1];
+    v_claim.permits := p_permits[1];
+    v_claim.time_to_live := p_ttls[1] * interval '1 ms';
+    v_claim.metadata := p_metadata[1]::jsonb;
     v_claim.channel := p_channel;
-    v_got := holdfast_ask(v_claim, p_waits[v_ord] * interval '1 ms');
-    v_events := v_events || v_got.events;
-    IF v_got.fencing_token IS NOT NULL THEN
-      granted_claims := granted_claims || v_claim.claim_id;
-      granted_tokens := granted_tokens || v_got.fencing_token;
-      granted_at := granted_at || (extract(epoch FROM v_got.acquired_at) * 1000)::float8;
-    ELSE
-      v_refused := v_refused || v_claim.claim_id;
-      v_reasons := v_reasons || v_got.refusal;
+    IF v_row.lock_name IS NULL THEN
+      SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_names[1];
     END IF;
-  END LOOP;
-  IF cardinality(v_refused) = 1 THEN
-    refusals := jsonb_build_object(v_refused[1], v_reasons[1]);
-  ELSIF v_refused IS NOT NULL THEN
-    -- At the end, because an object that grows is copied with every step.
-    refusals := (SELECT jsonb_object_agg(claim_id, reason) FROM unnest(v_refused, v_reasons) AS r (claim_id, reason));
+    v_got := holdfast_ask(v_row, v_claim, p_waits[1] * interval '1 ms', true);
+    v_events := v_got.events;
+    IF v_got.fencing_token IS NOT NULL THEN
+      granted_claims := p_claims;
+      granted_tokens := ARRAY[v_got.fencing_token];
+      granted_at := ARRAY[extract(epoch FROM v_got.acquired_at) * 1000];
+    ELSE
+      refused_claims := p_claims;
+      refused_ahead := ARRAY[v_got.ahead];
+      refused_until := ARRAY[v_got.until];
+      holders := CASE WHEN v_got.holder IS NOT NULL THEN jsonb_build_object(p_names[1], v_got.holder) END;
+    END IF;
+  ELSIF cardinality(granted_claims) IS DISTINCT FROM v_count THEN
+    SELECT * INTO refused_claims, refused_ahead, refused_until, holders
+    FROM holdfast_line_up(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata, p_channel, granted_claims);
+    -- The rest, in the order of the list.
+    FOR v_each IN
+      SELECT * FROM unnest(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata)
+        WITH ORDINALITY AS c (lock_name, claim_id, holder_id, shared, max_permits, permits, ttl, wait, metadata, ord)
+      WHERE claim_id NOT IN (SELECT unnest(granted_claims || refused_claims)) ORDER BY ord
+    LOOP
+      v_claim.lock_name := v_each.lock_name;
+      v_claim.claim_id := v_each.claim_id;
+      v_claim.holder_id := v_each.holder_id;
+      v_claim.mode := CASE WHEN v_each.shared THEN 'shared' ELSE 'exclusive' END;
+      v_claim.max_permits := v_each.max_permits;
+      v_claim.permits := v_each.permits;
+      v_claim.time_to_live := v_each.ttl * interval '1 ms';
+      v_claim.metadata := v_each.metadata::jsonb;
+      v_claim.channel := p_channel;
+      SELECT * INTO v_row FROM distributed_locks WHERE lock_name = v_each.lock_name;
+      v_got := holdfast_ask(v_row, v_claim, v_each.wait * interval '1 ms', false);
+      v_events := v_events || v_got.events;
+      IF v_got.not_known THEN
+        not_known := not_known || v_claim.claim_id;
+      ELSIF v_got.fencing_token IS NOT NULL THEN
+        granted_claims := granted_claims || v_claim.claim_id;
+        granted_tokens := granted_tokens || v_got.fencing_token;
+        granted_at := granted_at || (extract(epoch FROM v_got.acquired_at) * 1000)::float8;
+      ELSE
+        refused_claims := refused_claims || v_claim.claim_id;
+        refused_ahead := refused_ahead || v_got.ahead;
+        refused_until := refused_until || v_got.until;
+        v_named := v_named || v_claim.lock_name::text;
+        v_seen := v_seen || v_got.holder;
+      END IF;
+    END LOOP;
+    IF v_named IS NOT NULL THEN
+      -- At the end, because an object that grows is copied with every step.
+      holders := coalesce(holders, '{}') || coalesce(
+        (SELECT jsonb_object_agg(name, holder) FROM unnest(v_named, v_seen) AS h (name, holder) WHERE holder IS NOT NULL), '{}');
+    END IF;
   END IF;
 
   -- One call in eight sweeps, and then eight times as much: on average twice what calls leave behind at the most.
@@ -161,180 +203,525 @@ BEGIN
   IF v_events IS NOT NULL THEN
     PERFORM holdfast_tell(v_events);
   ELSIF granted_claims IS NULL AND v_alone THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    v_void := set_config('synchronous_commit', 'off', true);
   END IF;
 END
 $$;
 
--- One claim on a name whose row is locked by this transaction.
--- Outputs: fencing_token and acquired_at of its lease, or refusal {holder, ahead, askAgainMs, answeredAtMs}; events
--- answeredAtMs is read under the row's lock, as acquired_at is: a grant that is handed over later than this refusal has a later time, and needs no question.
+-- The claims of a list on names that others hold exclusively, all at once: they keep their places in the queues, or join them, or are refused. What
+-- cannot be decided so is left out.
+-- Inputs:  as holdfast_acquire, and the claims that are done already
+-- Outputs: as holdfast_acquire
+CREATE OR REPLACE FUNCTION holdfast_line_up(
+  p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
+  p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_done TEXT[],
+  OUT refused_claims TEXT[], OUT refused_ahead INTEGER[], OUT refused_until FLOAT8[], OUT holders JSONB
+)
+-- Lists are joined with lists here, never with tables.
+LANGUAGE plpgsql SET enable_hashjoin = on AS $$
+#variable_conflict use_column
+DECLARE
+  v_now     CONSTANT TIMESTAMPTZ := clock_timestamp();
+  v_held    TEXT[];    -- names that are held exclusively, and by which claims
+  v_by      TEXT[];
+  v_placed  TEXT[];    -- claims that have a place, and which
+  v_places  BIGINT[];
+  v_joined  TEXT[];
+  v_joining BIGINT[];
+  v_need    TEXT[];    -- names whose queues are to be joined, and those of them that are locked for it
+  v_open    TEXT[];
+BEGIN
+  SELECT array_agg(d.lock_name), array_agg(coalesce(d.claim_id, '')) INTO v_held, v_by
+  FROM (
+    SELECT DISTINCT lock_name FROM unnest(p_names, p_claims) AS c (lock_name, claim_id) WHERE claim_id NOT IN (SELECT unnest(p_done))
+  ) AS n, LATERAL (
+    SELECT d.lock_name, d.claim_id FROM distributed_locks d
+    WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now OFFSET 0
+  ) AS d;
+  IF v_held IS NULL THEN
+    RETURN;
+  END IF;
+
+  -- A place is kept by writing it alone. One that is locked is being handed the lock, or given up.
+  WITH kept AS (
+    UPDATE holdfast_waiters w SET expires_at = v_now + k.wait * interval '1 ms'
+    FROM (
+      SELECT place.at, c.wait FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait), LATERAL (
+        SELECT w.ctid AS at FROM holdfast_waiters w
+        WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id AND w.expires_at > v_now FOR NO KEY UPDATE SKIP LOCKED
+      ) AS place
+      WHERE c.wait > 0 AND c.lock_name IN (SELECT unnest(v_held)) AND c.claim_id NOT IN (SELECT unnest(v_by))
+    ) AS k WHERE w.ctid = k.at
+    RETURNING w.claim_id, w.place
+  )
+  SELECT array_agg(claim_id), array_agg(place) INTO v_placed, v_places FROM kept;
+
+  SELECT array_agg(DISTINCT lock_name) INTO v_need FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait)
+  WHERE wait > 0 AND lock_name IN (SELECT unnest(v_held)) AND claim_id NOT IN (SELECT unnest(v_by || p_done || v_placed));
+  IF v_need IS NOT NULL THEN
+    SELECT array_agg(lock_name) INTO v_open FROM (
+      SELECT d.lock_name FROM unnest(v_need) AS n (lock_name), LATERAL (
+        SELECT d.lock_name FROM distributed_locks d
+        WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now AND d.contended FOR KEY SHARE SKIP LOCKED
+      ) AS d
+    ) AS locked;
+    WITH marked AS (
+      UPDATE distributed_locks d SET contended = true WHERE ctid = ANY (ARRAY(
+        SELECT d.at FROM unnest(v_need) AS n (lock_name), LATERAL (
+          SELECT d.ctid AS at FROM distributed_locks d
+          WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now AND NOT d.contended
+          FOR NO KEY UPDATE SKIP LOCKED
+        ) AS d
+      )) RETURNING lock_name
+    )
+    SELECT v_open || array_agg(lock_name) INTO v_open FROM marked;
+    -- Who was handed the lock meanwhile holds it now, and is left out.
+    WITH joined AS (
+      INSERT INTO holdfast_waiters AS w
+      SELECT lock_name, nextval('holdfast_places'), claim_id, holder_id, CASE WHEN shared THEN 'shared' ELSE 'exclusive' END, max_permits,
+        permits, ttl * interval '1 ms', metadata::jsonb, p_channel, v_now, v_now + wait * interval '1 ms'
+      FROM (
+        SELECT * FROM (
+          SELECT *, min(ord) OVER (PARTITION BY claim_id) AS first
+          FROM unnest(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata)
+            WITH ORDINALITY AS c (lock_name, claim_id, holder_id, shared, max_permits, permits, ttl, wait, metadata, ord)
+        ) AS c
+        WHERE ord = first AND wait > 0 AND lock_name IN (SELECT unnest(v_open))
+          AND claim_id NOT IN (SELECT unnest(v_by || p_done || v_placed))
+          AND (SELECT d.claim_id FROM distributed_locks d WHERE d.lock_name = c.lock_name) IS DISTINCT FROM claim_id
+        ORDER BY ord
+      ) AS c
+      ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at,
+        place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
+      RETURNING w.claim_id, w.place
+    )
+    SELECT array_agg(claim_id), array_agg(place) INTO v_joined, v_joining FROM joined;
+    v_placed := v_placed || v_joined;
+    v_places := v_places || v_joining;
+  END IF;
+
+  -- How far the front of each queue reaches, and when the first of those so far may be gone. Behind the hundredth it is all the same.
+  WITH refused AS (
+    SELECT DISTINCT lock_name, claim_id, wait FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait)
+    WHERE lock_name IN (SELECT unnest(v_held)) AND claim_id NOT IN (SELECT unnest(v_by || p_done))
+      AND (wait = 0 OR claim_id IN (SELECT unnest(v_placed)))
+  ), names AS (
+    SELECT n.lock_name, d.expires_at, holdfast_lease_json(d.each) AS holder, front.places, front.gone
+    FROM (SELECT DISTINCT lock_name FROM refused) AS n
+    LEFT JOIN LATERAL (
+      SELECT d AS each, d.expires_at FROM distributed_locks d
+      WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now OFFSET 0
+    ) AS d ON true, LATERAL (
+      SELECT array_agg(place ORDER BY place) AS places, array_agg(gone ORDER BY place) AS gone FROM (
+        SELECT place, min(expires_at) OVER (ORDER BY place) AS gone FROM (
+          SELECT place, expires_at FROM holdfast_waiters w WHERE w.lock_name = n.lock_name ORDER BY place LIMIT 100
+        ) AS first WHERE expires_at > v_now
+      ) AS living
+    ) AS front
+  ), answers AS (
+    SELECT r.claim_id, p.place, n.expires_at, n.gone,
+      CASE WHEN p.place IS NOT NULL THEN coalesce(width_bucket(p.place - 1, n.places), 0) END AS ahead
+    FROM refused r JOIN names n ON n.lock_name = r.lock_name
+    LEFT JOIN unnest(v_placed, v_places) AS p (claim_id, place) ON p.claim_id = r.claim_id
+  )
+  SELECT array_agg(claim_id), array_agg(ahead),
+    array_agg(CASE WHEN place IS NOT NULL THEN greatest(0, extract(epoch FROM coalesce(gone[nullif(ahead, 0)], expires_at, v_now) - v_now) * 1000) END),
+    (SELECT jsonb_object_agg(lock_name, holder) FROM names WHERE holder IS NOT NULL)
+  INTO refused_claims, refused_ahead, refused_until, holders FROM answers;
+END
+$$;
+
+-- One claim.
+-- Inputs:  the name's row, as it is without a lock; the claim, as a waiter without a place; how long its place lasts; whether it waits for a row
+--          that is locked
+-- Outputs: fencing_token and acquired_at of its lease; or ahead, until and holder, as in holdfast_acquire; or not_known; and events
 CREATE OR REPLACE FUNCTION holdfast_ask(
-  p_claim holdfast_waiters, p_wait INTERVAL,
-  OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT refusal JSONB, OUT events JSONB[]
+  p_row distributed_locks, p_claim holdfast_waiters, p_wait INTERVAL, p_patient BOOLEAN,
+  OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT ahead INTEGER, OUT until FLOAT8, OUT holder JSONB, OUT not_known BOOLEAN,
+  OUT events JSONB[]
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_now   CONSTANT TIMESTAMPTZ := clock_timestamp();
-  v_row   distributed_locks;
-  v_held  BOOLEAN;    -- exclusively, by another
-  v_got   RECORD;
-  v_found JSONB;
-  v_place BIGINT;
-  v_ahead BIGINT;
-  v_next  TIMESTAMPTZ;
+  v_name    CONSTANT TEXT := p_claim.lock_name;
+  v_now     TIMESTAMPTZ;
+  v_row     distributed_locks := p_row;
+  v_refused BOOLEAN;
+  v_got     RECORD;
+  v_place   BIGINT;
+  v_next    TIMESTAMPTZ;
 BEGIN
-  SELECT * INTO STRICT v_row FROM distributed_locks WHERE lock_name = p_claim.lock_name;
-  -- Already yours: a reply was lost, or the lock was handed over.
-  IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim.claim_id AND v_row.expires_at > v_now THEN
-    UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live WHERE lock_name = p_claim.lock_name;
-    fencing_token := v_row.fencing_token;
-    acquired_at := v_row.acquired_at;
-    RETURN;
-  ELSIF v_row.mode = 'shared' THEN
-    UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live
-    WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now
-    RETURNING fencing_token, acquired_at INTO fencing_token, acquired_at;
-    IF FOUND THEN
-      UPDATE distributed_locks SET expires_at =
-        (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = p_claim.lock_name)
-      WHERE lock_name = p_claim.lock_name;
-      RETURN;
-    END IF;
+  not_known := false;
+  v_refused := CASE WHEN v_row.mode = 'exclusive' AND v_row.expires_at > clock_timestamp() AND v_row.claim_id <> p_claim.claim_id THEN true
+    ELSE holdfast_is_refused(v_row, p_claim) END;
+  IF v_refused AND p_wait > interval '0' THEN
+    v_place := holdfast_stand(v_row, p_claim, p_wait, p_patient);
+    v_refused := v_place IS NOT NULL;
   END IF;
 
-  -- Held by another who will hold it on, and it does not want to stand in the queue: nothing to decide.
-  v_held := v_row.mode = 'exclusive' AND v_row.expires_at > v_now;
-  IF NOT v_held OR p_wait > interval '0' THEN
+  IF NOT v_refused THEN
+    v_row := holdfast_lock(v_name, 'change', p_patient);
+    IF v_row.lock_name IS NULL AND NOT p_patient THEN
+      not_known := true;
+      RETURN;
+    ELSIF v_row.lock_name IS NULL THEN
+      -- Given back between two looks.
+      INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
+      VALUES (v_name, p_claim.holder_id, clock_timestamp(), clock_timestamp(), true)
+      ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
+      v_row := holdfast_lock(v_name, 'change', true);
+    END IF;
+    v_now := clock_timestamp();
+    -- Already yours: a reply was lost, or the lock was handed over.
+    IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim.claim_id AND v_row.expires_at > v_now THEN
+      UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live WHERE lock_name = v_name;
+      fencing_token := v_row.fencing_token;
+      acquired_at := v_row.acquired_at;
+      RETURN;
+    ELSIF v_row.mode = 'shared' THEN
+      UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live
+      WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > v_now
+      RETURNING fencing_token, acquired_at INTO fencing_token, acquired_at;
+      IF FOUND THEN
+        UPDATE distributed_locks SET expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = v_name)
+        WHERE lock_name = v_name;
+        RETURN;
+      END IF;
+    END IF;
     v_got := holdfast_admit(v_row, false, p_claim, p_wait);
     fencing_token := v_got.fencing_token;
     acquired_at := v_got.acquired_at;
     events := v_got.events;
-    v_place := v_got.place;
     IF fencing_token IS NOT NULL THEN
       RETURN;
     END IF;
-    IF NOT v_held THEN
-      SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_claim.lock_name;
-    END IF;
+    v_place := v_got.place;
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = v_name;
   END IF;
 
-  refusal := jsonb_build_object('answeredAtMs', extract(epoch FROM clock_timestamp()) * 1000);
+  v_now := clock_timestamp();
   IF v_row.mode = 'shared' THEN
-    SELECT holdfast_lease_json(l) INTO v_found FROM holdfast_leases l
-    WHERE l.lock_name = p_claim.lock_name ORDER BY l.fencing_token LIMIT 1;
+    SELECT holdfast_lease_json(l) INTO holder FROM holdfast_leases l WHERE l.lock_name = v_name AND l.expires_at > v_now LIMIT 1;
   ELSIF v_row.expires_at > v_now THEN
-    v_found := holdfast_lease_json(v_row);
-  END IF;
-  IF v_found IS NOT NULL THEN
-    refusal := refusal || jsonb_build_object('holder', v_found);
+    holder := holdfast_lease_json(v_row);
   END IF;
   IF v_place IS NOT NULL THEN
-    SELECT count(*), min(expires_at) INTO v_ahead, v_next FROM holdfast_waiters
-    WHERE lock_name = p_claim.lock_name AND place < v_place AND expires_at > v_now;
-    -- The first waits for a lease to run out; the others for somebody before them, who may be dead, to be gone.
-    IF v_ahead = 0 AND v_row.mode = 'shared' THEN
-      SELECT min(l.expires_at) INTO v_next FROM holdfast_leases l WHERE l.lock_name = p_claim.lock_name;
-    ELSIF v_ahead = 0 THEN
+    SELECT count(*), min(expires_at) INTO ahead, v_next FROM (
+      SELECT expires_at FROM holdfast_waiters WHERE lock_name = v_name AND place < v_place ORDER BY place LIMIT 100
+    ) AS front WHERE expires_at > v_now;
+    -- The first waits for a lease to run out; the others for one before them, which may be dead, to be gone.
+    IF ahead = 0 AND v_row.mode = 'shared' THEN
+      SELECT min(l.expires_at) INTO v_next FROM holdfast_leases l WHERE l.lock_name = v_name AND l.expires_at > v_now;
+    ELSIF ahead = 0 THEN
       v_next := v_row.expires_at;
     END IF;
-    refusal := refusal || jsonb_build_object('ahead', v_ahead,
-      'askAgainMs', greatest(0, extract(epoch FROM v_next - clock_timestamp()) * 1000));
+    until := coalesce(greatest(0, extract(epoch FROM v_next - v_now) * 1000), 0);
   END IF;
+END
+$$;
+
+-- Whether a claim cannot be granted now, by what everybody can see without a lock. False: that has to be decided under the row's lock.
+CREATE OR REPLACE FUNCTION holdfast_is_refused(p_row distributed_locks, p_claim holdfast_waiters) RETURNS BOOLEAN
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_now   CONSTANT TIMESTAMPTZ := clock_timestamp();
+  v_first holdfast_waiters;
+BEGIN
+  IF p_row.mode = 'exclusive' AND p_row.expires_at > v_now THEN
+    RETURN p_row.claim_id IS DISTINCT FROM p_claim.claim_id;
+  ELSIF p_row.contended IS NOT TRUE THEN
+    RETURN false;
+  END IF;
+  IF p_row.mode = 'shared' AND EXISTS (
+    SELECT FROM holdfast_leases WHERE lock_name = p_row.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now
+  ) THEN
+    RETURN false;
+  END IF;
+  -- Nobody overtakes the first who waits, if it lives.
+  SELECT * INTO v_first FROM holdfast_waiters WHERE lock_name = p_row.lock_name ORDER BY place LIMIT 1;
+  IF v_first.expires_at > v_now AND v_first.claim_id <> p_claim.claim_id THEN
+    RETURN true;
+  ELSIF p_row.mode <> 'shared' OR v_first.expires_at <= v_now THEN
+    RETURN false;
+  ELSIF p_claim.mode = 'exclusive' THEN
+    RETURN EXISTS (SELECT FROM holdfast_leases WHERE lock_name = p_row.lock_name AND expires_at > v_now);
+  END IF;
+  RETURN p_claim.max_permits IS NOT NULL AND p_claim.permits > p_claim.max_permits - (
+    SELECT coalesce(sum(permits), 0) FROM holdfast_leases WHERE lock_name = p_row.lock_name AND expires_at > v_now);
+END
+$$;
+
+-- Keeps a claim's place in the queue, or takes one.
+-- Inputs:  the name's row, as it was seen; the rest as holdfast_ask. Outputs: the place; NULL if the row is locked, gone, or the claim's own by now
+CREATE OR REPLACE FUNCTION holdfast_stand(p_row distributed_locks, p_claim holdfast_waiters, p_wait INTERVAL, p_patient BOOLEAN) RETURNS BIGINT
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   TIMESTAMPTZ := clock_timestamp();
+  v_row   distributed_locks;
+  v_place BIGINT;
+BEGIN
+  -- A place that is locked is being handed the lock, or given up: the name's row will tell which.
+  UPDATE holdfast_waiters SET expires_at = v_now + p_wait WHERE ctid = (
+    SELECT ctid FROM holdfast_waiters
+    WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now FOR NO KEY UPDATE SKIP LOCKED
+  ) RETURNING place INTO v_place;
+  IF v_place IS NOT NULL THEN
+    RETURN v_place;
+  END IF;
+  v_row := holdfast_lock(p_claim.lock_name, CASE WHEN p_row.contended THEN 'join' ELSE 'mark' END, p_patient);
+  v_now := clock_timestamp();
+  IF v_row.lock_name IS NULL OR v_row.claim_id = p_claim.claim_id OR (v_row.mode = 'shared' AND EXISTS (
+    SELECT FROM holdfast_leases WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now
+  )) THEN
+    RETURN NULL;
+  END IF;
+  -- If the lock has become free meanwhile, the claim joins the queue all the same, and is told to ask again at once. Two that made their locks of this
+  -- row stronger here would wait for each other.
+  INSERT INTO holdfast_waiters AS w VALUES (
+    p_claim.lock_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
+    p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait)
+  ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at,
+    place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
+  RETURNING w.place INTO v_place;
+  IF NOT v_row.contended THEN
+    UPDATE distributed_locks SET contended = true WHERE lock_name = p_claim.lock_name;
+  END IF;
+  RETURN v_place;
+END
+$$;
+
+-- Locks a name's row, as strongly as 0003-queue.sql says: 'change' FOR UPDATE, 'mark' FOR NO KEY UPDATE, 'join' FOR KEY SHARE.
+-- Outputs: the row; NULL if there is none, or, without patience, if it is locked
+CREATE OR REPLACE FUNCTION holdfast_lock(p_lock_name TEXT, p_strength TEXT, p_patient BOOLEAN) RETURNS distributed_locks
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_row distributed_locks;
+BEGIN
+  IF p_strength = 'change' AND p_patient THEN
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR UPDATE;
+  ELSIF p_strength = 'change' THEN
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR UPDATE SKIP LOCKED;
+  ELSIF p_strength = 'mark' AND p_patient THEN
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR NO KEY UPDATE;
+  ELSIF p_strength = 'mark' THEN
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR NO KEY UPDATE SKIP LOCKED;
+  ELSIF p_patient THEN
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR KEY SHARE;
+  ELSE
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR KEY SHARE SKIP LOCKED;
+  END IF;
+  RETURN v_row;
 END
 $$;
 
 -- holdfast_renew
 -- Inputs:  for each lease: lock name, claim id, fencing token, time to live from now in ms
--- Outputs: for each true, or false: it had ended, and is not re-created
+-- Outputs: for each true; false: it had ended, and is not re-created; NULL: not known, others keep its row locked
 CREATE OR REPLACE FUNCTION holdfast_renew(
-  p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[], p_ttls FLOAT8[], p_relaxed BOOLEAN
+  p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[], p_ttls FLOAT8[], p_relaxed BOOLEAN, p_patience FLOAT8 DEFAULT NULL
 ) RETURNS BOOLEAN[]
-LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
+LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '1s'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
   v_count   CONSTANT INTEGER := cardinality(p_names);
-  v_answers BOOLEAN[] := array_fill(false, ARRAY[cardinality(p_names)]);
-  v_locked  TEXT[] := p_names;
-  v_sooner  BOOLEAN;
+  v_void    TEXT;
+  v_answers BOOLEAN[];
+  v_done    INTEGER[];
+  v_sooner  TEXT[];
+  v_each    RECORD;
+  v_got     RECORD;
   v_events  JSONB[];
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
-    PERFORM holdfast_set_durability(p_relaxed);
+    v_void := holdfast_set_durability(p_relaxed);
   END IF;
-  IF v_count > 1 THEN
-    v_locked := holdfast_lock_rows(p_names);
+  IF p_patience IS NOT NULL THEN
+    v_void := set_config('lock_timeout', p_patience::integer::text, true);
   END IF;
-  -- One by one: joined with the list, a table that looks empty to the planner is read as a whole, with the whole list for each row.
-  FOR v_ord IN 1 .. v_count LOOP
-    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
+  -- Exclusive leases, which are rows of their own.
+  IF v_count = 1 THEN
+    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[1] * interval '1 ms'
     FROM distributed_locks AS before
-    WHERE d.lock_name = p_names[v_ord] AND d.claim_id = p_claims[v_ord] AND d.fencing_token = p_tokens[v_ord]
+    WHERE d.lock_name = p_names[1] AND d.claim_id = p_claims[1] AND d.fencing_token = p_tokens[1]
       AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() AND before.lock_name = d.lock_name
-    RETURNING d.contended AND d.expires_at < before.expires_at INTO v_sooner;
-    v_answers[v_ord] := FOUND;
-    IF v_sooner THEN
-      -- Who waits for it to run out would come too late.
-      v_events := v_events || holdfast_first(p_names[v_ord]);
-    END IF;
-    CONTINUE WHEN v_answers[v_ord] OR NOT p_names[v_ord] = ANY (v_locked);
-    PERFORM FROM distributed_locks WHERE lock_name = p_names[v_ord] FOR UPDATE;
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
-    WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND fencing_token = p_tokens[v_ord]
-      AND mode = 'exclusive' AND expires_at > clock_timestamp();
-    IF NOT FOUND THEN
-      UPDATE holdfast_leases SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
-      WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND fencing_token = p_tokens[v_ord]
-        AND expires_at > clock_timestamp()
-        AND EXISTS (SELECT FROM distributed_locks d WHERE d.lock_name = p_names[v_ord] AND d.mode = 'shared');
-      IF FOUND THEN
-        UPDATE distributed_locks SET expires_at =
-          (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = p_names[v_ord])
-        WHERE lock_name = p_names[v_ord];
+    RETURNING '{1}', CASE WHEN d.contended AND d.expires_at < before.expires_at THEN ARRAY[d.lock_name] END INTO v_done, v_sooner;
+  ELSE
+    WITH renewed AS (
+      UPDATE distributed_locks d SET expires_at = clock_timestamp() + k.ttl * interval '1 ms'
+      FROM (
+        SELECT own.at, own.expires_at, c.ttl, c.ord
+        FROM unnest(p_names, p_claims, p_tokens, p_ttls) WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, ord), LATERAL (
+          SELECT d.ctid AS at, d.expires_at FROM distributed_locks d
+          WHERE d.lock_name = c.lock_name AND d.claim_id = c.claim_id AND d.fencing_token = c.token
+            AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED
+        ) AS own
+      ) AS k WHERE d.ctid = k.at
+      RETURNING k.ord, CASE WHEN d.contended AND d.expires_at < k.expires_at THEN d.lock_name END AS sooner
+    )
+    SELECT array_agg(ord), array_agg(sooner) FILTER (WHERE sooner IS NOT NULL) INTO v_done, v_sooner FROM renewed;
+  END IF;
+  v_answers := array_fill(true, ARRAY[v_count]);
+  IF cardinality(v_done) IS DISTINCT FROM v_count THEN
+    FOR v_each IN
+      SELECT * FROM unnest(p_names, p_claims, p_tokens, p_ttls) WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, ord)
+      WHERE ord NOT IN (SELECT unnest(v_done)) ORDER BY ord
+    LOOP
+      v_got := holdfast_prolong(v_each.lock_name, v_each.claim_id, v_each.token, v_each.ttl * interval '1 ms', v_count = 1);
+      v_answers[v_each.ord] := v_got.renewed;
+      IF v_got.sooner THEN
+        v_sooner := v_sooner || v_each.lock_name;
       END IF;
+    END LOOP;
+  END IF;
+  IF v_sooner IS NOT NULL THEN
+    -- Who waits for it to run out would come too late.
+    SELECT array_agg(event) INTO v_events FROM unnest(v_sooner) AS name, unnest(holdfast_first(name, NULL)) AS event;
+    IF v_events IS NOT NULL THEN
+      PERFORM holdfast_tell(v_events);
     END IF;
-    v_answers[v_ord] := FOUND;
-  END LOOP;
-  IF v_events IS NOT NULL THEN
-    PERFORM holdfast_tell(v_events);
   END IF;
   RETURN v_answers;
 END
 $$;
 
+-- One lease, of either mode.
+-- Inputs:  as holdfast_renew; whether it waits for a row that is locked. Outputs: renewed, as in holdfast_renew; sooner: it ends before it would have
+CREATE OR REPLACE FUNCTION holdfast_prolong(
+  p_lock_name TEXT, p_claim_id TEXT, p_token BIGINT, p_ttl INTERVAL, p_patient BOOLEAN, OUT renewed BOOLEAN, OUT sooner BOOLEAN
+)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_row    distributed_locks;
+  v_before TIMESTAMPTZ;
+  v_end    TIMESTAMPTZ;
+BEGIN
+  -- What is not this lease's row without a lock will not become it again: it has ended.
+  SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
+  renewed := CASE v_row.mode
+    WHEN 'exclusive' THEN v_row.claim_id = p_claim_id AND v_row.fencing_token = p_token
+    WHEN 'shared' THEN EXISTS (
+      SELECT FROM holdfast_leases WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token)
+    END IS TRUE;
+  IF NOT renewed THEN
+    RETURN;
+  END IF;
+  v_row := holdfast_lock(p_lock_name, 'mark', p_patient);
+  IF v_row.lock_name IS NULL AND NOT p_patient THEN
+    renewed := NULL;
+    RETURN;
+  END IF;
+  IF v_row.mode = 'exclusive' THEN
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl
+    WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token AND expires_at > clock_timestamp()
+    RETURNING expires_at INTO v_end;
+    v_before := v_row.expires_at;
+  ELSE
+    SELECT expires_at INTO v_before FROM holdfast_leases WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
+    UPDATE holdfast_leases SET expires_at = clock_timestamp() + p_ttl
+    WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token AND expires_at > clock_timestamp()
+      AND v_row.mode = 'shared'
+    RETURNING expires_at INTO v_end;
+    IF v_end IS NOT NULL THEN
+      UPDATE distributed_locks SET expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = p_lock_name)
+      WHERE lock_name = p_lock_name;
+    END IF;
+  END IF;
+  renewed := v_end IS NOT NULL;
+  sooner := v_end < v_before AND v_row.contended;
+END
+$$;
+
 -- holdfast_release
 -- Inputs:  for each lease: lock name, claim id, fencing token (NULL: whatever the claim has, a lease or a place in the queue)
--- Outputs: for each whether a lease that had not ended was ended by this call
-CREATE OR REPLACE FUNCTION holdfast_release(p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[], p_relaxed BOOLEAN) RETURNS BOOLEAN[]
-LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
+-- Outputs: for each whether a lease that had not ended was ended by this call; NULL: not known, others keep its row locked
+CREATE OR REPLACE FUNCTION holdfast_release(
+  p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[], p_relaxed BOOLEAN, p_patience FLOAT8 DEFAULT NULL
+) RETURNS BOOLEAN[]
+LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '500ms'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
   v_count   CONSTANT INTEGER := cardinality(p_names);
-  v_answers BOOLEAN[] := array_fill(false, ARRAY[cardinality(p_names)]);
+  v_void    TEXT;
+  v_answers BOOLEAN[];
+  v_done    INTEGER[];
+  v_left    INTEGER[];
+  v_ord     INTEGER;
+  v_each    RECORD;
   v_got     RECORD;
   v_events  JSONB[];
-  v_locked  TEXT[] := p_names;
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
-    PERFORM holdfast_set_durability(p_relaxed);
+    v_void := holdfast_set_durability(p_relaxed);
   END IF;
-  IF v_count > 1 THEN
-    v_locked := holdfast_lock_rows(p_names);
+  IF p_patience IS NOT NULL THEN
+    v_void := set_config('lock_timeout', p_patience::integer::text, true);
   END IF;
-  -- One by one, for the reason given in holdfast_renew.
-  FOR v_ord IN 1 .. v_count LOOP
+  -- The usual case: exclusive leases that nobody waits for.
+  IF v_count = 1 THEN
     DELETE FROM distributed_locks
-    WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND (p_tokens[v_ord] IS NULL OR fencing_token = p_tokens[v_ord])
+    WHERE lock_name = p_names[1] AND claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])
       AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp();
-    v_answers[v_ord] := FOUND;
-    CONTINUE WHEN FOUND OR NOT p_names[v_ord] = ANY (v_locked);
-    v_got := holdfast_end(p_names[v_ord], p_claims[v_ord], p_tokens[v_ord]);
-    v_answers[v_ord] := v_got.ended;
-    v_events := v_events || v_got.events;
-  END LOOP;
+    IF FOUND THEN
+      RETURN '{t}';
+    END IF;
+  ELSE
+    WITH ended AS (
+      DELETE FROM distributed_locks d
+      USING (
+        SELECT own.at, c.ord FROM unnest(p_names, p_claims, p_tokens) WITH ORDINALITY AS c (lock_name, claim_id, token, ord), LATERAL (
+          SELECT d.ctid AS at FROM distributed_locks d
+          WHERE d.lock_name = c.lock_name AND d.claim_id = c.claim_id AND (c.token IS NULL OR d.fencing_token = c.token)
+            AND d.mode = 'exclusive' AND NOT d.contended AND d.expires_at > clock_timestamp() FOR UPDATE SKIP LOCKED
+        ) AS own
+      ) AS k WHERE d.ctid = k.at
+      RETURNING k.ord
+    )
+    SELECT array_agg(ord) INTO v_done FROM ended;
+  END IF;
+  v_answers := array_fill(true, ARRAY[v_count]);
+  IF cardinality(v_done) IS DISTINCT FROM v_count THEN
+    IF v_count > 1 THEN
+      -- Places in the queues of locks that others hold. Nothing becomes free by it.
+      WITH gone AS (
+        DELETE FROM holdfast_waiters w
+        USING (
+          SELECT own.at, c.ord FROM unnest(p_names, p_claims) WITH ORDINALITY AS c (lock_name, claim_id, ord), LATERAL (
+            SELECT w.ctid AS at FROM holdfast_waiters w
+            WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id FOR UPDATE SKIP LOCKED
+          ) AS own
+          WHERE c.ord NOT IN (SELECT unnest(v_done)) AND (
+            SELECT d.mode = 'exclusive' AND d.expires_at > clock_timestamp() AND d.claim_id IS DISTINCT FROM c.claim_id
+            FROM distributed_locks d WHERE d.lock_name = c.lock_name)
+        ) AS k WHERE w.ctid = k.at
+        RETURNING k.ord, w.lock_name, w.place
+      ), fronts AS (
+        SELECT lock_name, min(place) AS place FROM gone GROUP BY lock_name
+      )
+      SELECT (SELECT array_agg(ord) FROM gone),
+        (SELECT array_agg(jsonb_build_array(lock_name, place)) FROM fronts)
+      INTO v_left, v_events;
+      FOREACH v_ord IN ARRAY coalesce(v_left, '{}') LOOP
+        v_answers[v_ord] := false;
+      END LOOP;
+      IF v_left IS NOT NULL THEN
+        -- After the statement that removed them, which does not see that they are gone.
+        SELECT array_agg(event) INTO v_events
+        FROM unnest(v_events) AS front, unnest(holdfast_first(front ->> 0, (front ->> 1)::bigint)) AS event;
+      END IF;
+    END IF;
+    FOR v_each IN
+      SELECT * FROM unnest(p_names, p_claims, p_tokens) WITH ORDINALITY AS c (lock_name, claim_id, token, ord)
+      WHERE ord NOT IN (SELECT unnest(v_done || v_left)) ORDER BY ord
+    LOOP
+      v_got := holdfast_end(v_each.lock_name, v_each.claim_id, v_each.token, v_count = 1);
+      v_answers[v_each.ord] := v_got.ended;
+      v_events := v_events || v_got.events;
+    END LOOP;
+  END IF;
   IF v_events IS NOT NULL THEN
     PERFORM holdfast_tell(v_events);
   END IF;
@@ -343,21 +730,49 @@ END
 $$;
 
 -- One lease or place in the queue ends, and whose turn it is then has the lock.
+-- Inputs:  as holdfast_release; whether it waits for a row that is locked. Outputs: ended, as in holdfast_release; events
 CREATE OR REPLACE FUNCTION holdfast_end(
-  p_lock_name TEXT, p_claim_id TEXT, p_token BIGINT, OUT ended BOOLEAN, OUT events JSONB[]
+  p_lock_name TEXT, p_claim_id TEXT, p_token BIGINT, p_patient BOOLEAN, OUT ended BOOLEAN, OUT events JSONB[]
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_row   distributed_locks;
-  v_free  BOOLEAN := false;
-  v_stood BOOLEAN := false;
-  v_got   RECORD;
+  v_row  distributed_locks;
+  v_free BOOLEAN := false;
+  v_left BIGINT;
+  v_got  RECORD;
 BEGIN
   ended := false;
-  SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR UPDATE;
+  IF p_token IS NOT NULL AND p_patient THEN
+    -- A lease, if it has not ended: what is not its row any more is not waited for.
+    SELECT * INTO v_row FROM distributed_locks
+    WHERE lock_name = p_lock_name AND (mode = 'shared' OR claim_id = p_claim_id) FOR UPDATE;
+  ELSE
+    -- Looked at twice, because the claim may be handed the lock while its place is looked for.
+    FOR v_look IN 1 .. 2 LOOP
+      SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
+      -- A plain client's row goes by the name that inspect shows for it.
+      EXIT WHEN v_row.mode = 'shared' OR v_row.expires_at <= clock_timestamp()
+        OR coalesce(v_row.claim_id, 'plain:' || v_row.holder_id) = p_claim_id;
+      -- Others hold it, or nobody: the claim has a place at most, and nothing becomes free when it leaves.
+      DELETE FROM holdfast_waiters WHERE ctid = (
+        SELECT ctid FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id FOR UPDATE SKIP LOCKED
+      ) RETURNING place INTO v_left;
+      IF v_left IS NOT NULL THEN
+        events := holdfast_first(p_lock_name, v_left);
+        RETURN;
+      ELSIF v_look = 2 AND NOT EXISTS (SELECT FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id) THEN
+        RETURN;
+      END IF;
+    END LOOP;
+    v_row := holdfast_lock(p_lock_name, 'change', p_patient);
+    IF v_row.lock_name IS NULL AND NOT p_patient THEN
+      ended := NULL;
+      RETURN;
+    END IF;
+  END IF;
+
   IF v_row.mode = 'exclusive' THEN
-    -- A plain client's row goes by the name that inspect shows for it.
     v_free := coalesce(v_row.claim_id, 'plain:' || v_row.holder_id) = p_claim_id
       AND (p_token IS NULL OR v_row.fencing_token = p_token);
     ended := v_free AND v_row.expires_at > clock_timestamp();
@@ -370,38 +785,27 @@ BEGIN
   END IF;
   -- Who holds it has no place in the queue.
   IF NOT ended THEN
-    DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
-    v_stood := FOUND;
+    DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id RETURNING place INTO v_left;
   END IF;
-  IF v_free OR (v_stood AND v_row.lock_name IS NOT NULL) THEN
+  IF v_row.lock_name IS NOT NULL AND (v_free OR v_left IS NOT NULL) THEN
     v_got := holdfast_admit(v_row, v_free AND v_row.mode = 'exclusive', NULL, NULL);
     events := v_got.events;
-    IF v_stood AND events IS NULL THEN
-      events := holdfast_first(p_lock_name);
+    IF v_left IS NOT NULL AND events IS NULL THEN
+      events := holdfast_first(p_lock_name, v_left);
     END IF;
   END IF;
 END
 $$;
 
--- Outputs: the names that have a row, which is locked now. A name without one has no lease and no queue, and must not be waited for any more: a row that
--- somebody makes from now on would be locked out of order.
-CREATE OR REPLACE FUNCTION holdfast_lock_rows(p_names TEXT[]) RETURNS TEXT[]
-LANGUAGE plpgsql AS $$
-BEGIN
-  RETURN (SELECT coalesce(array_agg(lock_name), '{}') FROM (
-    SELECT lock_name FROM distributed_locks WHERE lock_name = ANY (p_names) ORDER BY lock_name COLLATE "C" FOR UPDATE
-  ) AS locked);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION holdfast_set_durability(p_relaxed BOOLEAN) RETURNS VOID
+CREATE OR REPLACE FUNCTION holdfast_set_durability(p_relaxed BOOLEAN) RETURNS TEXT
 LANGUAGE plpgsql AS $$
 BEGIN
   IF p_relaxed THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    RETURN set_config('synchronous_commit', 'off', true);
   ELSIF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
+    RETURN set_config('synchronous_commit', 'on', true);
   END IF;
+  RETURN NULL;
 END
 $$;
 

@@ -6,7 +6,8 @@
 -- release_lock(p_lock_name, p_holder_id)
 -- Outputs: true: it was held by p_holder_id, and is free. false: it was not, or its time was over
 --
--- Call them in a transaction of their own: until the commit, nobody else knows of the lock, and whoever asks for the same name has to wait.
+-- Call them in a transaction of their own: until the commit, nobody else knows of the lock, and whoever asks for the same name is told that it is
+-- not known who holds it.
 
 DO $$
 DECLARE
@@ -48,17 +49,6 @@ BEGIN
   IF p_holder_id IS NULL OR char_length(p_holder_id) NOT BETWEEN 1 AND 255 THEN
     RAISE EXCEPTION 'p_holder_id must be 1 to 255 characters, but is %', p_holder_id USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  PERFORM holdfast_raise_tokens();
-  -- Free, so that a row that was not there is decided on below like any other, under its lock.
-  INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
-  VALUES (p_lock_name, p_holder_id, clock_timestamp(), clock_timestamp(), true)
-  ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id RETURNING * INTO v_row;
-  IF v_row.mode = 'exclusive' AND v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id
-    AND v_row.expires_at > clock_timestamp() THEN
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second', metadata = p_metadata
-    WHERE lock_name = p_lock_name;
-    RETURN true;
-  END IF;
   v_claim.lock_name := p_lock_name;
   v_claim.claim_id := 'plain:' || p_holder_id;
   v_claim.holder_id := p_holder_id;
@@ -66,6 +56,25 @@ BEGIN
   v_claim.permits := 1;
   v_claim.time_to_live := p_ttl_seconds * interval '1 second';
   v_claim.metadata := p_metadata;
+  -- What others hold is refused without a lock, which would last until the end of the caller's transaction. (With an old snapshot that cannot be seen.)
+  IF current_setting('transaction_isolation') = 'read committed' THEN
+    SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
+    IF NOT (v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id) AND holdfast_is_refused(v_row, v_claim) THEN
+      RETURN false;
+    END IF;
+  END IF;
+  PERFORM holdfast_raise_tokens();
+  -- Free, so that a row that was not there is decided on below like any other, under its lock.
+  INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
+  VALUES (p_lock_name, p_holder_id, clock_timestamp(), clock_timestamp(), true)
+  ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
+  v_row := holdfast_lock(p_lock_name, 'change', true);
+  IF v_row.mode = 'exclusive' AND v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id
+    AND v_row.expires_at > clock_timestamp() THEN
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second', metadata = p_metadata
+    WHERE lock_name = p_lock_name;
+    RETURN true;
+  END IF;
   v_got := holdfast_admit(v_row, false, v_claim, interval '0');
   IF v_got.fencing_token IS NOT NULL THEN
     UPDATE distributed_locks SET claim_id = NULL WHERE lock_name = p_lock_name;
@@ -88,7 +97,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 DECLARE
   v_got RECORD;
 BEGIN
-  v_got := holdfast_end(p_lock_name, 'plain:' || p_holder_id, NULL);
+  v_got := holdfast_end(p_lock_name, 'plain:' || p_holder_id, NULL, true);
   IF v_got.events IS NOT NULL THEN
     PERFORM holdfast_tell(v_got.events);
   END IF;

@@ -55,7 +55,7 @@ BEGIN
     v_claims := v_claims || v_lease.claim_id;
   END LOOP;
   FOREACH v_claim IN ARRAY coalesce(v_claims, '{}') LOOP
-    v_events := v_events || (SELECT e.events FROM holdfast_end(p_lock_name, v_claim, NULL) AS e);
+    v_events := v_events || (SELECT e.events FROM holdfast_end(p_lock_name, v_claim, NULL, true) AS e);
   END LOOP;
   DELETE FROM holdfast_forced_releases WHERE id <= v_last - 1000;
   IF v_events IS NOT NULL THEN

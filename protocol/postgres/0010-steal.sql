@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION holdfast_steal(
   p_lock_name TEXT, p_claim_id TEXT, p_holder_id TEXT, p_ttl FLOAT8, p_metadata TEXT, p_relaxed BOOLEAN,
   OUT fencing_token BIGINT, OUT granted_at FLOAT8
 )
-LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
+LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '500ms'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE

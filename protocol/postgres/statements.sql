@@ -4,7 +4,8 @@
 -- name: acquire
 -- Inputs and outputs: as holdfast_acquire in 0004-leases.sql
 CALL :"schema".holdfast_call_acquire($1::text::text[], $2::text::text[], $3::text::text[], $4::text::boolean[], $5::text::bigint[],
-  $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text, $11::text::boolean, NULL, NULL, NULL, NULL)
+  $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text, $11::text::boolean,
+  NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
 
 -- name: steal
 -- Inputs and outputs: as holdfast_steal in 0010-steal.sql

@@ -6,9 +6,8 @@ import type {
   Claim,
   Driver,
   InspectPage,
+  LeaseRecord,
   LeaseRef,
-  Refusal,
-  RenewAnswer,
   Renewal,
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
@@ -27,7 +26,7 @@ import {
   type PostgresConnections,
   type Row,
 } from './support/postgres-client.ts'
-import { storeErrorFrom } from './support/postgres-errors.ts'
+import { rowLocked, storeErrorFrom } from './support/postgres-errors.ts'
 import { Listening } from './support/postgres-listen.ts'
 import { latestVersion, migrate, readVersion, statementsFor } from './support/postgres-migrate.ts'
 import { consume } from './support/postgres-rates.ts'
@@ -139,7 +138,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     }
   }
 
-  async function acquire(claims: readonly Claim[]): Promise<readonly AcquireAnswer[]> {
+  async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
     if (claims.length === 0) return []
     const row = await call('acquire', [
       textArray(claims.map(({ lockName }) => lockName)),
@@ -188,13 +187,16 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
         numberArray(renewals.map(({ ttlMs }) => ttlMs)),
         relaxed,
       ])
-      return parseBooleans(answers as string).map((renewed): RenewAnswer => (renewed ? 'renewed' : 'lost'))
+      return parseBooleans(answers as string).map((renewed, index) => {
+        if (renewed === undefined) return rowLocked(renewals[index]?.lockName)
+        return renewed ? 'renewed' : 'lost'
+      })
     },
 
     async release(leases) {
       if (leases.length === 0) return []
       const { answers } = await call('release', [...refArrays(leases), relaxed])
-      return parseBooleans(answers as string)
+      return parseBooleans(answers as string).map((ended, index) => ended ?? rowLocked(leases[index]?.lockName))
     },
 
     async inspect(query) {
@@ -226,15 +228,28 @@ async function prepare(connections: PostgresConnections, schema: string, migrate
   await migrate(connections, schema)
 }
 
-function acquireAnswers(claims: readonly Claim[], row: Row): AcquireAnswer[] {
-  const tokens = parseNumbers(row['granted_tokens'] as string | null)
-  const acquired = parseNumbers(row['granted_at'] as string | null)
-  const granted = new Map(parseTexts(row['granted_claims'] as string | null).map((claimId, index) => [claimId, index]))
-  const refusals = JSON.parse((row['refusals'] as string | null) ?? '{}') as Record<string, Omit<Refusal, 'granted'>>
-  return claims.map(({ claimId, ttlMs }) => {
-    const index = granted.get(claimId)
-    if (index === undefined) return { granted: false, ...refusals[claimId] }
-    return { granted: true, fencingToken: tokens[index] as number, ttlMs, acquiredAtMs: acquired[index] as number }
+function acquireAnswers(claims: readonly Claim[], row: Row): (AcquireAnswer | StoreError)[] {
+  const numbers = (name: string): number[] => parseNumbers(row[name] as string | null)
+  const places = (name: string): Map<string, number> =>
+    new Map(parseTexts(row[name] as string | null).map((claimId, index) => [claimId, index]))
+  const [granted, refused] = [places('granted_claims'), places('refused_claims')]
+  const [tokens, acquired] = [numbers('granted_tokens'), numbers('granted_at')]
+  const [ahead, until] = [numbers('refused_ahead'), numbers('refused_until')]
+  const answeredAtMs = Number(row['refused_at'])
+  const holders = JSON.parse((row['holders'] as string | null) ?? '{}') as Record<string, LeaseRecord>
+  return claims.map(({ lockName, claimId, ttlMs, waitMs }) => {
+    const grant = granted.get(claimId)
+    if (grant !== undefined) {
+      return { granted: true, fencingToken: tokens[grant] as number, ttlMs, acquiredAtMs: acquired[grant] as number }
+    }
+    const refusal = refused.get(claimId)
+    if (refusal === undefined) return rowLocked(lockName)
+    const holder = holders[lockName]
+    // Its own, if it was handed the lock while the others of the list were looked at.
+    const seen = holder === undefined || holder.claimId === claimId ? {} : { holder }
+    if (waitMs === 0) return { granted: false, ...seen, answeredAtMs }
+    const [aheadOf, askAgainMs] = [ahead[refusal] as number, until[refusal] as number]
+    return { granted: false, ...seen, ahead: aheadOf, askAgainMs, answeredAtMs }
   })
 }
 

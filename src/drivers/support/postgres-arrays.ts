@@ -14,7 +14,9 @@ const quoted = (value: string): string => `"${/["\\]/.test(value) ? value.replac
 
 export const parseNumbers = (text: string | null): number[] => elements(text).map(Number)
 
-export const parseBooleans = (text: string | null): boolean[] => elements(text).map((element) => element === 't')
+/** NULL is undefined. */
+export const parseBooleans = (text: string | null): (boolean | undefined)[] =>
+  elements(text).map((element) => (element === 'NULL' ? undefined : element === 't'))
 
 const elements = (text: string | null): string[] => (text === null || text === '{}' ? [] : text.slice(1, -1).split(','))
 

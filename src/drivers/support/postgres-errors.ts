@@ -31,6 +31,12 @@ function reasonFor(state: string): string {
   return reasons[state] ?? reasons[state.slice(0, 2)] ?? 'refused the statement'
 }
 
+const ROW_LOCKED = 'the row of the lock name is locked by another transaction, which has been open for too long'
+
+/** For one entry of a list, while the others have their answers. */
+export const rowLocked = (lockName = ''): StoreError =>
+  new StoreError(`whether "${lockName}" is held is not known: ${ROW_LOCKED}`)
+
 const reasons: Record<string, string> = {
   '08': 'could not be reached, or the connection broke',
   '28': 'did not accept the user or the password',
@@ -41,7 +47,7 @@ const reasons: Record<string, string> = {
   '53200':
     'has no room left for locks: raise max_locks_per_transaction, or take fewer advisory locks at once (shared memory)',
   '53300': 'has no connection left: raise max_connections',
-  '55P03': 'waited in vain for a lock name that somebody’s open transaction keeps to itself',
+  '55P03': `did not answer: ${ROW_LOCKED}`,
   '57014': 'canceled the statement',
   '57P01': 'ended the connection on an administrator’s command',
   '57P03': 'is starting up or shutting down',

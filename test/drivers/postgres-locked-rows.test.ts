@@ -1,0 +1,180 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { afterAll, beforeAll, describe, inject, it } from 'vitest'
+import type { Driver, Grant } from '../../src/core/driver.ts'
+import { migratePostgres, postgresDriver } from '../../src/drivers/postgres.ts'
+import { DistributedLock } from '../../src/primitives/distributed-lock.ts'
+import { claimOn, granted, leasesOn, unique, until } from './postgres/scene.ts'
+
+const url = inject('servers').postgres ?? ''
+const schema = `rows_${randomBytes(6).toString('hex')}`
+let pool: pg.Pool
+let driver: Driver
+
+beforeAll(async () => {
+  pool = new pg.Pool({ connectionString: url, max: 10, options: `-c search_path=${schema}` })
+  await migratePostgres({ client: pool, schema })
+  driver = postgresDriver({ client: pool, schema })
+})
+afterAll(async () => {
+  await driver.close()
+  await pool.query(`SET client_min_messages = warning; DROP SCHEMA ${schema} CASCADE`)
+  await pool.end()
+})
+
+const notKnown = { code: 'STORE_UNAVAILABLE', retryable: true }
+
+describe.concurrent('postgres: a row that another transaction keeps locked', () => {
+  it('failure 44: costs a list of renewals its own answer and no other', async () => {
+    const leases = await acquireAll(20)
+    const [locked, ...others] = leases.map(({ lockName }) => lockName) as [string, ...string[]]
+    await using _ = await openTransaction(LOCK, locked)
+    const before = await endsOf(others)
+    const answers = await driver.renew(leases.map((lease) => ({ ...lease, ttlMs: 120_000 })))
+    assert.match(String(answers[0]), new RegExp(`"${locked}".* locked by another transaction`))
+    assert.deepEqual(answers.slice(1), Array(19).fill('renewed'))
+    const after = await endsOf(others)
+    assert.ok(after.every((endMs, index) => endMs > (before[index] as number) + 30_000))
+  })
+
+  it('failure 44: costs a process that one lease, and none of its others', async () => {
+    const own = postgresDriver({ client: pool, schema })
+    const lock = new DistributedLock({ driver: own })
+    const names = Array.from({ length: 12 }, (_, index) => unique(`kept-${index}`))
+    const held = { timeoutSeconds: 1.5, heartbeat: true }
+    const leases = await Promise.all(names.map((name) => lock.hold(name, held)))
+    await using _ = await openTransaction(LOCK, names[0] as string)
+    await until('the one to be lost', () => leases[0]?.held === false)
+    assert.deepEqual(
+      leases.slice(1).map((lease) => lease.held),
+      Array(11).fill(true),
+    )
+    await lock.close()
+    await own.close()
+  })
+
+  it('failure 44: costs a list of claims its own answer and no other, whether it is held, free or in the making', async () => {
+    const [free, held] = [unique('b-free'), unique('d-held')]
+    await granted(driver, { ...claimOn(free), ttlMs: 1 })
+    const holder = claimOn(held)
+    await granted(driver, holder)
+    await until('its end', async () => (await leasesOn(driver, free)).length === 0)
+    const made = unique('a-made')
+    await using _ = await openTransaction(LOCK, free)
+    await using __ = await openTransaction(`SELECT acquire_lock($1, 'open')`, made)
+    await using ___ = await openTransaction(LOCK, held)
+    const others = [claimOn(unique('a0')), claimOn(unique('c')), claimOn(unique('e'))]
+    const asked = [claimOn(made), claimOn(free), claimOn(held), ...others]
+    const answers = await driver.acquire(asked)
+    for (const answer of answers.slice(0, 2)) assert.match(String(answer), /locked by another transaction/)
+    const refusal = answers[2] as { granted: boolean; holder?: { claimId: string } }
+    // Who holds it can be read although the row is locked.
+    assert.deepEqual([refusal.granted, refusal.holder?.claimId], [false, holder.claimId])
+    for (const [index, { lockName, claimId }] of others.entries()) {
+      assert.equal((answers[3 + index] as Grant).granted, true)
+      assert.equal((await leasesOn(driver, lockName))[0]?.claimId, claimId)
+    }
+  })
+
+  it('failure 44: costs a list of releases its own answer and no other', async () => {
+    const leases = await acquireAll(5)
+    const { lockName, claimId } = leases[2] as (typeof leases)[0]
+    {
+      await using _ = await openTransaction(LOCK, lockName)
+      const answers = await driver.release(leases)
+      assert.match(String(answers[2]), /locked by another transaction/)
+      assert.deepEqual(
+        answers.filter((_, index) => index !== 2),
+        [true, true, true, true],
+      )
+    }
+    assert.equal((await leasesOn(driver, lockName))[0]?.claimId, claimId)
+    assert.deepEqual(await driver.release(leases), [false, false, true, false, false])
+  })
+
+  it('is an error for a call of its own, which says why, and nothing is half-held', async () => {
+    const [lease] = await acquireAll(1)
+    assert.ok(lease)
+    const made = unique('made')
+    {
+      await using _ = await openTransaction(LOCK, lease.lockName)
+      await using __ = await openTransaction(`SELECT acquire_lock($1, 'open')`, made)
+      await assert.rejects(driver.renew([{ ...lease, ttlMs: 500 }]), notKnown)
+      await assert.rejects(driver.release([lease]), notKnown)
+      await assert.rejects(driver.acquire([claimOn(made)]), { ...notKnown, message: /locked by another transaction/ })
+    }
+    assert.deepEqual(await leasesOn(driver, made), [])
+    assert.deepEqual(await driver.release([lease]), [true])
+  })
+
+  it('keeps no waiter from keeping its place or leaving it, nor a claim that does not wait from being refused', async () => {
+    const holder = claimOn(unique('held'))
+    const { lockName } = holder
+    await granted(driver, holder)
+    const [first, second] = [claimOn(lockName, 60_000), claimOn(lockName, 60_000)]
+    await driver.acquire([first])
+    await driver.acquire([second])
+    await using _ = await openTransaction(LOCK, lockName)
+    const places = (await driver.acquire([second])).map((answer) => 'ahead' in answer && answer.ahead)
+    assert.deepEqual(places, [1])
+    const both = (await driver.acquire([second, first, claimOn(lockName)])).map(
+      (answer) => 'ahead' in answer && answer.ahead,
+    )
+    assert.deepEqual(both, [1, 0, false])
+    assert.deepEqual(await driver.release([first]), [false])
+    assert.deepEqual(await driver.release([second, claimOn(lockName)]), [false, false])
+    assert.deepEqual((await driver.inspect({ lockName })).waiters, [])
+  })
+
+  it('is not what acquire_lock leaves behind that was refused', async () => {
+    const [lease] = await acquireAll(1)
+    assert.ok(lease)
+    await using transaction = await openTransaction(`SELECT acquire_lock($1, 'psql') AS got`, lease.lockName)
+    assert.deepEqual(transaction.rows, [{ got: false }])
+    assert.deepEqual(await driver.renew([{ ...lease, ttlMs: 60_000 }]), ['renewed'])
+  })
+})
+
+describe.concurrent('postgres: claims and renewals', () => {
+  it('failure 45: a renewal does not wait for claims that are joining the queue', async () => {
+    const [lease] = await acquireAll(1)
+    assert.ok(lease)
+    const { lockName } = lease
+    const renewal = { ...lease, ttlMs: 60_000 }
+    await driver.acquire([claimOn(lockName, 60_000)])
+    // What the driver's call does, in a transaction that is not committed yet.
+    const join = `SELECT holdfast_acquire(ARRAY[$1, $1], '{a,b}', '{h,h}', '{f,f}', '{NULL,NULL}', '{1,1}', '{60000,60000}', '{60000,60000}',
+      '{NULL,NULL}', 'none', false)`
+    for (const text of [join, join.replaceAll(/\{(\w+),\w+\}/g, '{$1}').replace('$1, $1', '$1')]) {
+      await using _ = await openTransaction(text, lockName)
+      assert.deepEqual(await driver.renew([renewal]), ['renewed'])
+      assert.deepEqual(await driver.renew([renewal, renewal]), ['renewed', 'renewed'])
+    }
+  })
+})
+
+const LOCK = 'SELECT FROM distributed_locks WHERE lock_name = $1 FOR UPDATE'
+
+/** A statement in a transaction that stays open until the end of the block. */
+async function openTransaction(text: string, lockName: string): Promise<AsyncDisposable & { rows: unknown[] }> {
+  const client = await pool.connect()
+  await client.query('BEGIN')
+  const { rows } = await client.query(text, [lockName])
+  return {
+    rows,
+    async [Symbol.asyncDispose]() {
+      await client.query('ROLLBACK')
+      client.release()
+    },
+  }
+}
+
+async function acquireAll(count: number) {
+  const claims = Array.from({ length: count }, (_, index) => claimOn(unique(`lease-${index}`)))
+  const answers = await driver.acquire(claims)
+  return claims.map((claim, index) => ({ ...claim, fencingToken: (answers[index] as Grant).fencingToken }))
+}
+
+const endsOf = async (names: readonly string[]): Promise<number[]> =>
+  Promise.all(names.map(async (name) => Number((await leasesOn(driver, name))[0]?.expiresAtMs)))
