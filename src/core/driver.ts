@@ -204,10 +204,10 @@ export interface InspectPage {
 
 export interface DriverListener {
   /**
-   * Whether this claim waits here. A driver that has to ask the store about a message asks this first, so that messages about other claims cost
-   * nothing. Absent: any may.
+   * Whether this claim waits here, or its lease is watched here. A driver that has to ask the store about a message asks this first, so that
+   * messages about other claims cost nothing. Absent: any may.
    */
-  waits?(claimId: string): boolean
+  concerns?(claimId: string): boolean
   /** A hint that asking again is worth while: for one claim, or for every claim on that lock name. */
   wake(lockName: string, claimId?: string): void
   /** The store has granted a waiting claim by itself. */

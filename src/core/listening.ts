@@ -131,7 +131,7 @@ export class Listening {
     let deaf = false
     const generation = this.#generation
     const listener: DriverListener = {
-      waits: (claimId) => this.#waitersByClaim.has(claimId),
+      concerns: (claimId) => this.#waitersByClaim.has(claimId) || this.#leasesByClaim.has(claimId),
       wake: (lockName, claimId) => this.wake(lockName, claimId),
       granted: (claimId, grant) => this.#waitersByClaim.get(claimId)?.granted(grant),
       lost: (claimId, cause) => this.#leasesByClaim.get(claimId)?.(cause),

@@ -5,6 +5,8 @@ import postgres from 'postgres'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import { migratePostgres, type PostgresClient, postgresDriver } from '../../src/drivers/postgres.ts'
 import { DistributedLock } from '../../src/primitives/distributed-lock.ts'
+import { webLocks } from '../../src/primitives/web-locks.ts'
+import { gate } from '../support/gate.ts'
 import { claimOn, granted, unique, until, waitersOn } from './postgres/scene.ts'
 
 const url = inject('servers').postgres ?? ''
@@ -63,6 +65,46 @@ describe.concurrent('postgres: a role that may connect and read, and nothing els
       await end()
     })
   }
+
+  it('failure 38: cannot make a holder believe that its lock was stolen, nor keep it busy with asking', async () => {
+    const lockName = unique('theft')
+    const { client, texts } = countedPool()
+    const driver = postgresDriver({ client, schema })
+    const locks = webLocks({ driver, prefix: '' })
+    const [taken, ended] = [gate(), gate()]
+    let signal: AbortSignal | undefined
+    let renewals = 0
+    locks.on('renewed', () => {
+      renewals += 1
+    })
+    const request = locks.request(lockName, async (lock) => {
+      signal = lock?.signal
+      taken.open()
+      await ended.opened
+      return 'done'
+    })
+    await taken.opened
+    await until('it to listen', () => texts.some((text) => text.startsWith('LISTEN')))
+    await until('the greeting', () => texts.some((text) => text.includes('pg_notify')))
+    const held = `SELECT claim_id FROM ${schema}.distributed_locks WHERE lock_name = $1`
+    const { claim_id } = (await attacker.query(held, [lockName])).rows[0]
+    const startedMs = performance.now()
+    texts.length = 0
+    const forged = JSON.stringify({ lost: ['stranger', claim_id], by: 'eve' })
+    for (let sent = 0; sent < 2_000; sent += 100) {
+      await attacker.query(`SELECT pg_notify('holdfast_stolen', '${forged}'); COMMIT; `.repeat(100))
+    }
+    await until('the holder to ask', () => renewals > 0)
+    assert.equal(signal?.aborted, false, 'it believed a forged theft')
+    // As many as rounds of hints that bring nothing.
+    const most = 20 + (performance.now() - startedMs) / 50 + 10
+    assert.ok(texts.length <= most, `${texts.length} queries for 2,000 messages`)
+    ended.open()
+    assert.equal(await request, 'done')
+    await locks.close()
+    await driver.close()
+    await client.end()
+  })
 
   it('failure 38: a flood of forged messages costs a bounded number of queries, and no wake-up', async () => {
     const lockName = unique('flood')

@@ -1,4 +1,5 @@
 import type { DriverListener, Grant } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
 import { MAX_LIST } from '../../core/limits.ts'
 
 export interface HintsParts {
@@ -7,18 +8,24 @@ export interface HintsParts {
   confirm(claims: ReadonlyMap<string, string>): Promise<ReadonlyMap<string, Grant>>
 }
 
-export type Hint = 'granted' | 'wake'
+export type Hint = 'granted' | 'wake' | 'lost'
+
+interface Heard {
+  readonly hint: Hint
+  /** The lock name. Of a loss: who is said to have stolen it. */
+  readonly about: string
+}
 
 /**
  * What was heard, and proves nothing: every role that can connect can send to every channel. A grant is passed on in the store's own words; one that
- * the store does not confirm is no more than a reason to ask again, for a claim that waits here.
+ * the store does not confirm is no more than a reason to ask again, for a claim that waits here. A loss is a reason for the holder to ask.
  *
  * The store is asked one question at a time, about all that was heard meanwhile. Rounds that bring no grant have a bounded rate, so that a flood of
  * forged messages costs a bounded number of queries. Hints that come faster are put together, and real ones among them are late by a round at most.
  */
 export class Hints {
   readonly #parts: HintsParts
-  readonly #heard = new Map<string, { readonly hint: Hint; readonly lockName: string }>()
+  readonly #heard = new Map<string, Heard>()
   #running = false
   #emptyRounds = EMPTY_ROUNDS
   #countedMs = performance.now()
@@ -27,10 +34,10 @@ export class Hints {
     this.#parts = parts
   }
 
-  add(hint: Hint, claimId: string, lockName: string): void {
+  add(claimId: string, { hint, about }: Heard): void {
     if (this.#heard.size >= MOST_HEARD || !this.#concernsAnybody(claimId)) return
-    // A grant is asked about even if a mere hint for the same claim came after it.
-    if (hint === 'granted' || !this.#heard.has(claimId)) this.#heard.set(claimId, { hint, lockName })
+    // What a mere wake-up would add to it is said by any other hint, too.
+    if (hint !== 'wake' || !this.#heard.has(claimId)) this.#heard.set(claimId, { hint, about })
     if (!this.#running) void this.#run()
   }
 
@@ -48,24 +55,25 @@ export class Hints {
     this.#running = false
   }
 
-  async #round(heard: readonly (readonly [string, { hint: Hint; lockName: string }])[]): Promise<void> {
+  async #round(heard: readonly (readonly [string, Heard])[]): Promise<void> {
     for (const [claimId] of heard) this.#heard.delete(claimId)
     const told = heard.filter(([, { hint }]) => hint === 'granted')
-    const claims = new Map(told.map(([claimId, { lockName }]) => [claimId, lockName]))
+    const claims = new Map(told.map(([claimId, { about }]) => [claimId, about]))
     // If the store cannot be asked just now, whoever waits asks it again, with the deadlines and retries of every claim.
     const grants = claims.size === 0 ? NONE : await this.#parts.confirm(claims).catch(() => NONE)
-    for (const [claimId, { lockName }] of heard) {
+    for (const [claimId, { hint, about }] of heard) {
       const grant = grants.get(claimId)
       for (const listener of [...this.#parts.listeners]) {
-        if (grant === undefined) listener.wake(lockName, claimId)
-        else listener.granted(claimId, grant)
+        if (grant !== undefined) listener.granted(claimId, grant)
+        else if (hint === 'lost') listener.lost(claimId, new StoreError(`it was stolen by ${about}`))
+        else listener.wake(about, claimId)
       }
     }
     if (grants.size < heard.length) this.#emptyRounds -= 1
   }
 
   #concernsAnybody(claimId: string): boolean {
-    for (const listener of this.#parts.listeners) if (listener.waits?.(claimId) ?? true) return true
+    for (const listener of this.#parts.listeners) if (listener.concerns?.(claimId) ?? true) return true
     return false
   }
 

@@ -8,7 +8,7 @@ import { type Hint, Hints } from './postgres-hints.ts'
 import { quoteIdentifier } from './postgres-migrate.ts'
 
 /** What `holdfast_tell` sends. */
-type Event = readonly [hint: Hint, claimId: string, lockName: string]
+type Event = readonly [hint: Exclude<Hint, 'lost'>, claimId: string, lockName: string]
 
 export interface ListeningParts {
   readonly connections: PostgresConnections
@@ -131,7 +131,7 @@ export class Listening {
       this.#greeted?.(payload)
       return
     }
-    for (const [hint, claimId, lockName] of eventsIn(payload)) this.#hints.add(hint, claimId, lockName)
+    for (const [hint, claimId, about] of eventsIn(payload)) this.#hints.add(claimId, { hint, about })
   }
 
   /** On the connection that has heard of them: no other one of the pool has to be free for it. */
@@ -154,10 +154,7 @@ export class Listening {
 
   #heardOfTheft(payload: string): void {
     const theft = theftIn(payload)
-    for (const claimId of theft?.lost ?? []) {
-      for (const listener of [...this.#listeners])
-        listener.lost(claimId, new StoreError(`it was stolen by ${theft?.by}`))
-    }
+    for (const claimId of theft?.lost ?? []) this.#hints.add(claimId, { hint: 'lost', about: theft?.by ?? '' })
   }
 
   #deaf(subscription: Subscription, cause: unknown): void {
@@ -206,7 +203,7 @@ function isEvent(event: unknown): event is Event {
 function theftIn(payload: string): { readonly lost: readonly string[]; readonly by: string } | undefined {
   try {
     const { lost, by } = JSON.parse(payload) as { lost?: unknown; by?: unknown }
-    return Array.isArray(lost) ? { lost, by: String(by) } : undefined
+    return Array.isArray(lost) ? { lost: lost.filter((each) => typeof each === 'string'), by: String(by) } : undefined
   } catch {
     return undefined
   }
