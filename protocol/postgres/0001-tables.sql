@@ -3,9 +3,28 @@
 -- Inputs:  the schema to work in is the first one of search_path; whoever runs this file by hand sets it before.
 -- Outputs: holdfast_migrations, distributed_locks, holdfast_leases, holdfast_waiters, holdfast_fences
 -- Safe to run again, and on a database that has the plain five-column table already, with rows in it: they stay as they are.
+-- What is there already is not touched: even an ALTER or CREATE INDEX with IF NOT EXISTS locks its table, and waits for every transaction that has only read
+-- it, while all other clients queue behind it.
 --
 -- All times are the server's clock_timestamp(), never now(), which is the start of somebody's transaction, and never a client's.
 -- A row whose expires_at has passed has ended, whether or not it has been deleted yet.
+
+-- Functions of an earlier version whose inputs or outputs have changed since, which CREATE OR REPLACE does not allow, or would leave beside the new ones.
+-- The files after this one make them anew.
+DO $$
+DECLARE
+  v_old REGPROCEDURE;
+BEGIN
+  FOR v_old IN
+    SELECT p.oid FROM pg_proc p
+    WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND p.proname = ANY (ARRAY[
+      'holdfast_acquire', 'holdfast_ask', 'holdfast_call_acquire', 'holdfast_consume', 'holdfast_end', 'holdfast_first', 'holdfast_lock_rows',
+      'holdfast_raise_tokens', 'holdfast_rate_step', 'holdfast_release', 'holdfast_renew', 'holdfast_set_durability', 'holdfast_stand'])
+  LOOP
+    EXECUTE 'DROP ROUTINE ' || v_old;
+  END LOOP;
+END
+$$;
 
 -- Which of these files have been run here.
 CREATE TABLE IF NOT EXISTS holdfast_migrations (
@@ -28,15 +47,16 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
 -- mode           'exclusive': this row is the lease. 'shared': the leases are in holdfast_leases, and this row stands for all of them
 -- contended      somebody waits, or the leases are shared: what changes this name has to look at the other tables as well.
 --                A row without it is decided by itself alone, which is what makes the usual case one statement.
-ALTER TABLE distributed_locks
-  ADD COLUMN IF NOT EXISTS claim_id      TEXT,
-  ADD COLUMN IF NOT EXISTS fencing_token BIGINT,
-  ADD COLUMN IF NOT EXISTS mode          TEXT    NOT NULL DEFAULT 'exclusive',
-  ADD COLUMN IF NOT EXISTS contended     BOOLEAN NOT NULL DEFAULT false;
-
--- Under whichever name somebody made it before.
 DO $$
 BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'distributed_locks'::regclass AND attname = 'contended') THEN
+    ALTER TABLE distributed_locks
+      ADD COLUMN IF NOT EXISTS claim_id      TEXT,
+      ADD COLUMN IF NOT EXISTS fencing_token BIGINT,
+      ADD COLUMN IF NOT EXISTS mode          TEXT    NOT NULL DEFAULT 'exclusive',
+      ADD COLUMN IF NOT EXISTS contended     BOOLEAN NOT NULL DEFAULT false;
+  END IF;
+  -- Under whichever name it was made before.
   IF NOT EXISTS (
     SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
     WHERE i.indrelid = 'distributed_locks'::regclass AND a.attname = 'expires_at' AND i.indpred IS NULL
@@ -59,7 +79,13 @@ CREATE TABLE IF NOT EXISTS holdfast_leases (
   metadata      JSONB,
   PRIMARY KEY (lock_name, claim_id)
 );
-CREATE INDEX IF NOT EXISTS holdfast_leases_expires_at ON holdfast_leases (expires_at);
+DO $$
+BEGIN
+  IF to_regclass('holdfast_leases_expires_at') IS NULL THEN
+    CREATE INDEX holdfast_leases_expires_at ON holdfast_leases (expires_at);
+  END IF;
+END
+$$;
 
 -- The queue. place is the order of arrival; a waiter that is not heard of until expires_at is passed over.
 -- channel is where its process listens; time_to_live and metadata are what its lease will have.
@@ -79,7 +105,13 @@ CREATE TABLE IF NOT EXISTS holdfast_waiters (
   PRIMARY KEY (lock_name, place),
   UNIQUE (lock_name, claim_id)
 );
-CREATE INDEX IF NOT EXISTS holdfast_waiters_expires_at ON holdfast_waiters (expires_at);
+DO $$
+BEGIN
+  IF to_regclass('holdfast_waiters_expires_at') IS NULL THEN
+    CREATE INDEX holdfast_waiters_expires_at ON holdfast_waiters (expires_at);
+  END IF;
+END
+$$;
 CREATE SEQUENCE IF NOT EXISTS holdfast_places;
 
 -- The largest token that each protected resource has seen.

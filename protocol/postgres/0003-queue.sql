@@ -65,7 +65,11 @@ BEGIN
       CONTINUE;
     END IF;
     IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
-      v_queued := v_waiter.place IS NOT NULL;
+      EXIT WHEN v_waiter.place IS NULL;
+      -- Locked, so that it does not leave unseen before this transaction ends: those behind it may fit, and would not be admitted.
+      PERFORM FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place FOR UPDATE;
+      CONTINUE WHEN NOT FOUND;
+      v_queued := true;
       EXIT;
     END IF;
     IF v_waiter.place IS NOT NULL THEN
@@ -148,11 +152,15 @@ END
 $$;
 
 -- What the first of a queue is told when it must wait on, and when asking again may help has changed: a lease ends sooner, or those before it have left.
+-- The first that lives: it alone would ask.
 -- Inputs: p_lock_name; p_left, a place: only if it was before the first one's. Outputs: one event, or none
 CREATE OR REPLACE FUNCTION holdfast_first(p_lock_name TEXT, p_left BIGINT) RETURNS JSONB[]
 LANGUAGE sql AS $$
   SELECT array_agg(jsonb_build_array(channel, 'wake', claim_id, lock_name))
-  FROM (SELECT * FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LIMIT 1) AS first
+  FROM (
+    SELECT * FROM (SELECT * FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LIMIT 100) AS front
+    WHERE expires_at > clock_timestamp() ORDER BY place LIMIT 1
+  ) AS first
   WHERE p_left < place IS NOT FALSE
 $$;
 

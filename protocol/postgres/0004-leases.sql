@@ -347,6 +347,7 @@ DECLARE
   v_now     TIMESTAMPTZ;
   v_row     distributed_locks := p_row;
   v_refused BOOLEAN;
+  v_own     BOOLEAN := false;
   v_got     RECORD;
   v_place   BIGINT;
   v_next    TIMESTAMPTZ;
@@ -355,12 +356,17 @@ BEGIN
   v_refused := CASE WHEN v_row.mode = 'exclusive' AND v_row.expires_at > clock_timestamp() AND v_row.claim_id <> p_claim.claim_id THEN true
     ELSE holdfast_is_refused(v_row, p_claim) END;
   IF v_refused AND p_wait > interval '0' THEN
-    v_place := holdfast_stand(v_row, p_claim, p_wait, p_patient);
+    v_got := holdfast_stand(v_row, p_claim, p_wait, p_patient);
+    v_place := v_got.place;
+    v_own := v_got.own;
+    v_row := v_got.seen;
     v_refused := v_place IS NOT NULL;
   END IF;
 
   IF NOT v_refused THEN
-    v_row := holdfast_lock(v_name, 'change', p_patient);
+    -- A lease that was handed over while its claim stood at the row changes in time only. Readers that come to this together would wait for each other,
+    -- if each made its lock as strong as a change of the holder needs.
+    v_row := holdfast_lock(v_name, CASE WHEN v_own THEN 'mark' ELSE 'change' END, p_patient);
     IF v_row.lock_name IS NULL AND NOT p_patient THEN
       not_known := true;
       RETURN;
@@ -387,6 +393,9 @@ BEGIN
         WHERE lock_name = v_name;
         RETURN;
       END IF;
+    END IF;
+    IF v_own THEN
+      v_row := holdfast_lock(v_name, 'change', true);
     END IF;
     v_got := holdfast_admit(v_row, false, p_claim, p_wait);
     fencing_token := v_got.fencing_token;
@@ -452,29 +461,32 @@ END
 $$;
 
 -- Keeps a claim's place in the queue, or takes one.
--- Inputs:  the name's row, as it was seen; the rest as holdfast_ask. Outputs: the place; NULL if the row is locked, gone, or the claim's own by now
-CREATE OR REPLACE FUNCTION holdfast_stand(p_row distributed_locks, p_claim holdfast_waiters, p_wait INTERVAL, p_patient BOOLEAN) RETURNS BIGINT
+-- Inputs:  the name's row, as it was seen; the rest as holdfast_ask
+-- Outputs: the place; NULL if the row is locked, gone, or the claim's own by now, which own tells; the row, as it is now
+CREATE OR REPLACE FUNCTION holdfast_stand(
+  p_row distributed_locks, p_claim holdfast_waiters, p_wait INTERVAL, p_patient BOOLEAN, OUT place BIGINT, OUT own BOOLEAN, OUT seen distributed_locks
+)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_now   TIMESTAMPTZ := clock_timestamp();
-  v_row   distributed_locks;
-  v_place BIGINT;
+  v_now TIMESTAMPTZ := clock_timestamp();
 BEGIN
+  own := false;
+  seen := p_row;
   -- A place that is locked is being handed the lock, or given up: the name's row will tell which.
   UPDATE holdfast_waiters SET expires_at = v_now + p_wait WHERE ctid = (
     SELECT ctid FROM holdfast_waiters
     WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now FOR NO KEY UPDATE SKIP LOCKED
-  ) RETURNING place INTO v_place;
-  IF v_place IS NOT NULL THEN
-    RETURN v_place;
+  ) RETURNING place INTO place;
+  IF place IS NOT NULL THEN
+    RETURN;
   END IF;
-  v_row := holdfast_lock(p_claim.lock_name, CASE WHEN p_row.contended THEN 'join' ELSE 'mark' END, p_patient);
+  seen := holdfast_lock(p_claim.lock_name, CASE WHEN p_row.contended THEN 'join' ELSE 'mark' END, p_patient);
   v_now := clock_timestamp();
-  IF v_row.lock_name IS NULL OR v_row.claim_id = p_claim.claim_id OR (v_row.mode = 'shared' AND EXISTS (
-    SELECT FROM holdfast_leases WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now
-  )) THEN
-    RETURN NULL;
+  own := seen.claim_id = p_claim.claim_id IS TRUE OR (seen.mode = 'shared' AND EXISTS (
+    SELECT FROM holdfast_leases WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now)) IS TRUE;
+  IF seen.lock_name IS NULL OR own THEN
+    RETURN;
   END IF;
   -- If the lock has become free meanwhile, the claim joins the queue all the same, and is told to ask again at once. Two that made their locks of this
   -- row stronger here would wait for each other.
@@ -483,11 +495,10 @@ BEGIN
     p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait)
   ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at,
     place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
-  RETURNING w.place INTO v_place;
-  IF NOT v_row.contended THEN
+  RETURNING w.place INTO place;
+  IF NOT seen.contended THEN
     UPDATE distributed_locks SET contended = true WHERE lock_name = p_claim.lock_name;
   END IF;
-  RETURN v_place;
 END
 $$;
 
@@ -737,10 +748,11 @@ CREATE OR REPLACE FUNCTION holdfast_end(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_row  distributed_locks;
-  v_free BOOLEAN := false;
-  v_left BIGINT;
-  v_got  RECORD;
+  v_row    distributed_locks;
+  v_free   BOOLEAN := false;
+  v_placed BOOLEAN;
+  v_left   BIGINT;
+  v_got    RECORD;
 BEGIN
   ended := false;
   IF p_token IS NOT NULL AND p_patient THEN
@@ -748,22 +760,27 @@ BEGIN
     SELECT * INTO v_row FROM distributed_locks
     WHERE lock_name = p_lock_name AND (mode = 'shared' OR claim_id = p_claim_id) FOR UPDATE;
   ELSE
-    -- Looked at twice, because the claim may be handed the lock while its place is looked for.
-    FOR v_look IN 1 .. 2 LOOP
+    v_placed := true;
+    LOOP
       SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
       -- A plain client's row goes by the name that inspect shows for it.
       EXIT WHEN v_row.mode = 'shared' OR v_row.expires_at <= clock_timestamp()
         OR coalesce(v_row.claim_id, 'plain:' || v_row.holder_id) = p_claim_id;
       -- Others hold it, or nobody: the claim has a place at most, and nothing becomes free when it leaves.
+      IF NOT v_placed THEN
+        RETURN;
+      END IF;
       DELETE FROM holdfast_waiters WHERE ctid = (
         SELECT ctid FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id FOR UPDATE SKIP LOCKED
       ) RETURNING place INTO v_left;
       IF v_left IS NOT NULL THEN
         events := holdfast_first(p_lock_name, v_left);
         RETURN;
-      ELSIF v_look = 2 AND NOT EXISTS (SELECT FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id) THEN
-        RETURN;
       END IF;
+      -- A place that is there and locked is being handed the lock: the row's lock tells. If it is not there, the row is looked at once more: a lease
+      -- that replaced the place has been committed together with its removal, and would otherwise be left behind.
+      v_placed := EXISTS (SELECT FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id);
+      EXIT WHEN v_placed;
     END LOOP;
     v_row := holdfast_lock(p_lock_name, 'change', p_patient);
     IF v_row.lock_name IS NULL AND NOT p_patient THEN

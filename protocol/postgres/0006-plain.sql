@@ -64,11 +64,14 @@ BEGIN
     END IF;
   END IF;
   PERFORM holdfast_raise_tokens();
-  -- Free, so that a row that was not there is decided on below like any other, under its lock.
-  INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
-  VALUES (p_lock_name, p_holder_id, clock_timestamp(), clock_timestamp(), true)
-  ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
   v_row := holdfast_lock(p_lock_name, 'change', true);
+  IF v_row.lock_name IS NULL THEN
+    -- Free, so that a row that was not there is decided on below like any other, under its lock.
+    INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
+    VALUES (p_lock_name, p_holder_id, clock_timestamp(), clock_timestamp(), true)
+    ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
+    v_row := holdfast_lock(p_lock_name, 'change', true);
+  END IF;
   IF v_row.mode = 'exclusive' AND v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id
     AND v_row.expires_at > clock_timestamp() THEN
     UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second', metadata = p_metadata

@@ -14,7 +14,15 @@ CREATE TABLE IF NOT EXISTS holdfast_rates (
   policy     INTEGER     NOT NULL,
   expires_at TIMESTAMPTZ NOT NULL
 ) WITH (fillfactor = 70);
-CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at);
+DO $$
+BEGIN
+  IF to_regclass('holdfast_rates_expires_at') IS NULL THEN
+    CREATE INDEX holdfast_rates_expires_at ON holdfast_rates (expires_at);
+  END IF;
+END
+$$;
+-- An earlier version kept moments without the ids of their limits. They cannot be told apart any more: those limits begin anew.
+DELETE FROM holdfast_rates WHERE (cardinality(state) = 3 + 4 * state[3]) IS NOT TRUE;
 
 -- holdfast_rate_limits
 -- Inputs:  the state before; now (ms); where the policy begins in the list of policies; the policies, as

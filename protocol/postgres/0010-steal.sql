@@ -14,10 +14,11 @@ LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '500ms'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
-  v_row  distributed_locks;
-  v_now  TIMESTAMPTZ := clock_timestamp();
-  v_ttl  INTERVAL := p_ttl * interval '1 ms';
-  v_last BIGINT;
+  v_row    distributed_locks;
+  v_now    TIMESTAMPTZ := clock_timestamp();
+  v_ttl    INTERVAL := p_ttl * interval '1 ms';
+  v_last   BIGINT;
+  v_events JSONB[];
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
     PERFORM holdfast_set_durability(p_relaxed);
@@ -25,10 +26,13 @@ BEGIN
   PERFORM holdfast_raise_tokens();
 
   -- From here on the name has a row, and it is locked.
-  INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at)
-  VALUES (p_lock_name, p_holder_id, v_now, v_now)
-  ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
-  SELECT * INTO STRICT v_row FROM distributed_locks WHERE lock_name = p_lock_name;
+  v_row := holdfast_lock(p_lock_name, 'change', true);
+  IF v_row.lock_name IS NULL THEN
+    INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at)
+    VALUES (p_lock_name, p_holder_id, v_now, v_now)
+    ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
+    v_row := holdfast_lock(p_lock_name, 'change', true);
+  END IF;
   v_now := clock_timestamp();
 
   IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim_id AND v_row.expires_at > v_now THEN
@@ -65,6 +69,11 @@ BEGIN
     fencing_token = nextval('holdfast_tokens'), acquired_at = v_now, expires_at = v_now + v_ttl
   WHERE lock_name = p_lock_name RETURNING fencing_token INTO fencing_token;
   granted_at := extract(epoch FROM v_now) * 1000;
+  -- The first waiter was told when the lease before this one ends, and this one may end sooner.
+  v_events := CASE WHEN v_row.contended THEN holdfast_first(p_lock_name, NULL) END;
+  IF v_events IS NOT NULL THEN
+    PERFORM holdfast_tell(v_events);
+  END IF;
 END
 $$;
 

@@ -13,7 +13,7 @@ let pool: pg.Pool
 let driver: Driver
 
 beforeAll(async () => {
-  pool = new pg.Pool({ connectionString: url, max: 10, options: `-c search_path=${schema}` })
+  pool = new pg.Pool({ connectionString: url, max: 20, options: `-c search_path=${schema}` })
   await migratePostgres({ client: pool, schema })
   driver = postgresDriver({ client: pool, schema })
 })
@@ -154,20 +154,113 @@ describe.concurrent('postgres: claims and renewals', () => {
   })
 })
 
+describe.concurrent('postgres: a hand-over that is not committed yet', () => {
+  it('gives readers that ask at that moment their leases, and none waits for another', async () => {
+    const [writer] = await acquireAll(1)
+    assert.ok(writer)
+    const { lockName } = writer
+    const readers = Array.from({ length: 4 }, () => ({ ...claimOn(lockName, 60_000), mode: 'shared' as const }))
+    await driver.acquire(readers)
+    const transaction = await openTransaction(RELEASE, lockName)
+    const asked = readers.map((reader) => granted(driver, reader))
+    await until('all to stand at the row', async () => (await waitingFor(transaction)) === readers.length)
+    await transaction.commit()
+    const tokens = (await Promise.all(asked)).map(({ fencingToken }) => fencingToken)
+    assert.equal(new Set(tokens).size, readers.length)
+  })
+
+  it('admits who stands behind a waiter that leaves at that moment', async () => {
+    const [holder] = await acquireAll(1)
+    assert.ok(holder)
+    const { lockName } = holder
+    const reader = () => ({ ...claimOn(lockName, 60_000), mode: 'shared' as const })
+    const [first, writer, last] = [reader(), claimOn(lockName, 60_000), reader()]
+    for (const claim of [first, writer, last]) await driver.acquire([claim])
+    const transaction = await openTransaction(RELEASE, lockName)
+    let left = false
+    const leaving = driver.release([writer]).then(() => {
+      left = true
+    })
+    await until('it to stand at the row, or to be gone', async () => left || (await waitingFor(transaction)) === 1)
+    await transaction.commit()
+    await leaving
+    const holders = (await leasesOn(driver, lockName)).map(({ claimId }) => claimId)
+    assert.deepEqual(holders.sort(), [first.claimId, last.claimId].sort())
+  })
+
+  it('gives back what a waiter was handed that leaves at that moment', async () => {
+    const [holder] = await acquireAll(1)
+    assert.ok(holder)
+    const { lockName } = holder
+    const waiter = claimOn(lockName, 60_000)
+    await driver.acquire([waiter])
+    const transaction = await openTransaction(RELEASE, lockName)
+    const leaving = driver.release([waiter])
+    await until('it to stand at the row', async () => (await waitingFor(transaction)) === 1)
+    await transaction.commit()
+    assert.deepEqual(await leaving, [true])
+    assert.deepEqual(await leasesOn(driver, lockName), [])
+  })
+
+  it('a lock that is stolen while a waiter joins tells it when to ask again', async () => {
+    const [holder] = await acquireAll(1)
+    assert.ok(holder)
+    const { lockName } = holder
+    await driver.acquire([claimOn(lockName, 1)])
+    const woken: string[] = []
+    const own = postgresDriver({ client: pool, schema })
+    const stop = await own.listen?.({
+      wake: (_, claimId) => woken.push(claimId ?? ''),
+      granted: () => {},
+      lost: () => {},
+      deaf: () => {},
+    })
+    const probe = claimOn(lockName, 60_000)
+    await own.acquire([probe])
+    const channel = `SELECT channel FROM holdfast_waiters WHERE claim_id = $1`
+    const at = (await pool.query(channel, [probe.claimId])).rows[0].channel
+    await own.release([probe])
+    const join = `SELECT holdfast_acquire(ARRAY[$1], '{joins-${at}}', '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{60000}', '{NULL}', '${at}', false)`
+    const transaction = await openTransaction(join, lockName)
+    const stolen = driver.acquire([{ ...claimOn(lockName), steal: true, ttlMs: 1_000 }])
+    await until('the thief to stand at the row', async () => (await waitingFor(transaction)) === 1)
+    await transaction.commit()
+    await stolen
+    await until('a wake-up', () => woken.includes(`joins-${at}`))
+    await stop?.()
+    await own.close()
+  })
+})
+
+/** What the driver's call does, in a transaction that is not committed yet. */
+const RELEASE = `SELECT holdfast_release(ARRAY[lock_name], ARRAY[claim_id], ARRAY[fencing_token], false)
+  FROM distributed_locks WHERE lock_name = $1`
+
+/** How many transactions wait for this one to end. */
+async function waitingFor({ pid }: { readonly pid: number }): Promise<number> {
+  const text = 'SELECT count(*)::integer AS waiting FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))'
+  return (await pool.query(text, [pid])).rows[0].waiting
+}
+
 const LOCK = 'SELECT FROM distributed_locks WHERE lock_name = $1 FOR UPDATE'
 
+interface OpenTransaction extends AsyncDisposable {
+  readonly rows: unknown[]
+  readonly pid: number
+  commit(): Promise<void>
+}
+
 /** A statement in a transaction that stays open until the end of the block. */
-async function openTransaction(text: string, lockName: string): Promise<AsyncDisposable & { rows: unknown[] }> {
+async function openTransaction(text: string, lockName: string): Promise<OpenTransaction> {
   const client = await pool.connect()
   await client.query('BEGIN')
+  const { pid } = (await client.query('SELECT pg_backend_pid() AS pid')).rows[0]
   const { rows } = await client.query(text, [lockName])
-  return {
-    rows,
-    async [Symbol.asyncDispose]() {
-      await client.query('ROLLBACK')
-      client.release()
-    },
+  const end = async (how: 'COMMIT' | 'ROLLBACK'): Promise<void> => {
+    await client.query(how)
+    client.release()
   }
+  return { rows, pid, commit: () => end('COMMIT'), [Symbol.asyncDispose]: () => end('ROLLBACK') }
 }
 
 async function acquireAll(count: number) {

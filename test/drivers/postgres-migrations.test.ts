@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { migratePostgres, migrationScript, openPostgres, postgresDriver } from '../../src/drivers/postgres.ts'
+import { RateLimiter } from '../../src/primitives/rate-limiter.ts'
 import { type Server, startPostgres } from '../harness/servers.ts'
 
 let server: Server
@@ -49,6 +51,38 @@ describe.concurrent('postgres: migrations', () => {
     await pool.query(migrationScript(schema))
     await pool.query(migrationScript(schema))
     assert.deepEqual(await migratePostgres({ client: pool, schema }), [])
+  })
+
+  it('a schema of version 10 is brought up to date: leases, waiters, tokens and rates go on', async () => {
+    const schema = unique()
+    const old = await readFile(new URL('./postgres/version-10.sql', import.meta.url), 'utf8')
+    await pool.query(old.replaceAll(':"schema"', schema))
+    const oldAcquire = (claimId: string, waitMs: number) =>
+      pool.query(
+        `SELECT granted_tokens[1] AS token FROM ${schema}.holdfast_acquire('{held}', ARRAY[$1], '{old}', '{f}', '{NULL}', '{1}', '{60000}',
+          ARRAY[$2::float8], '{NULL}', 'channel', false)`,
+        [claimId, waitMs],
+      )
+    const token = Number((await oldAcquire('first', 0)).rows[0].token)
+    await oldAcquire('second', 60_000)
+    const rate = `SELECT ${schema}.holdfast_consume('{calls}', '{1}', '{1}', '{{1000}}', '{{1000}}', false)`
+    await pool.query(rate)
+
+    const driver = postgresDriver({ client: pool, schema })
+    const lease = { lockName: 'held', claimId: 'first', fencingToken: token }
+    assert.deepEqual(await driver.renew([{ ...lease, ttlMs: 60_000 }]), ['renewed'])
+    assert.equal(await grantOn(driver, 'held'), undefined)
+    assert.deepEqual(await driver.release([lease]), [true])
+    const { leases } = await driver.inspect({ lockName: 'held' })
+    assert.deepEqual(
+      leases.map(({ claimId, fencingToken }) => [claimId, fencingToken > token]),
+      [['second', true]],
+    )
+    const limiter = new RateLimiter({ driver, limits: { limit: 1, periodSeconds: 60 } })
+    assert.equal((await limiter.consume('calls')).allowed, true)
+    assert.equal((await limiter.consume('calls')).allowed, false)
+    const version = `SELECT max(version) AS version FROM ${schema}.holdfast_migrations`
+    assert.ok((await pool.query(version)).rows[0].version > 10)
   })
 
   it('a plain table with live rows and the two old functions is brought up to date, and loses nothing', async () => {

@@ -55,7 +55,10 @@ interface Migration {
   readonly sql: string
 }
 
-/** In their order; a file that was published is never changed, the next one gets the next number. */
+/**
+ * In their order. All of them are run again when the last one has not been run yet, so whatever changes in any of them comes with a file of the next
+ * number. Each brings its own tables and functions up to date, whichever version made them, and leaves alone what is.
+ */
 const FILES = [
   '0001-tables.sql',
   '0002-tokens.sql',
@@ -93,7 +96,7 @@ export async function readVersion(connections: PostgresConnections, schema: stri
 
 export const latestVersion = (): number => FILES.length
 
-/** Runs what has not been run, in one transaction. Any number of instances may do so at once. Answers what it ran. */
+/** Brings the schema up to date, in one transaction. Any number of instances may do so at once. Answers what it ran. */
 export async function migrate(connections: PostgresConnections, schema: string): Promise<readonly number[]> {
   const statements = statementsFor(schema)
   const connection = await connections.dedicate({ onEnd: () => {} }).catch((error: unknown) => {
@@ -105,7 +108,7 @@ export async function migrate(connections: PostgresConnections, schema: string):
     if (found === undefined) await connection.script(`CREATE SCHEMA ${quoteIdentifier(schema)}`)
     await connection.script(statements.use_schema)
     const done = await versionsIn(connection, schema)
-    const due = migrations().filter(({ version }) => !done.has(version))
+    const due = done.has(latestVersion()) ? [] : migrations()
     for (const { sql } of due) await connection.script(sql)
     await connection.script('COMMIT')
     return due.map(({ version }) => version)
