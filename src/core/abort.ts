@@ -14,6 +14,25 @@ export function onAbort(signal: AbortSignal, aborted: () => void): () => void {
   return () => listening[Symbol.dispose]()
 }
 
+/**
+ * Aborts with the first of two signals, with its reason, until it is disposed of. By hand instead of `AbortSignal.any`: that leaves
+ * something behind in a signal that outlives the others, for every call.
+ */
+export function eitherSignal(one: AbortSignal, other: AbortSignal): { readonly signal: AbortSignal } & Disposable {
+  const either = new AbortController()
+  const watchers = [one, other].map((signal) => ({ signal, aborted: () => either.abort(signal.reason) }))
+  for (const watcher of watchers) {
+    if (watcher.signal.aborted) watcher.aborted()
+    else watchAbort(watcher.signal, watcher)
+  }
+  return {
+    signal: either.signal,
+    [Symbol.dispose]: () => {
+      for (const watcher of watchers) unwatchAbort(watcher.signal, watcher)
+    },
+  }
+}
+
 /** One listener for each signal: a service's one shutdown signal may stand behind thousands of claims. */
 export function watchAbort(signal: AbortSignal, watcher: Abortable): void {
   const known = watched.get(signal)

@@ -1,10 +1,11 @@
+import { eitherSignal } from '../core/abort.ts'
 import { checkFunction, checkJson, checkSignal, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { backoffMs } from '../core/backoff.ts'
 import { systemClock } from '../core/clock.ts'
 import type { AcquireAnswer, LeaseRecord, Metadata } from '../core/driver.ts'
 import { AbortedError, InvalidArgumentError, ResultNotKeptError, StoreError, UnsupportedError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
-import type { ClaimRequest, Holder } from '../core/holder.ts'
+import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { MAX_NAME_LENGTH, MAX_WAIT_MS } from '../core/limits.ts'
 import type { Link } from '../core/link.ts'
@@ -50,6 +51,7 @@ export class OnceOnly implements AsyncDisposable {
   readonly #clock
   readonly #random
   readonly #reentry = new Reentry()
+  readonly #waiting = new Map<string, Set<WaitingCall>>()
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: InstanceOptions = {}) {
@@ -85,13 +87,14 @@ export class OnceOnly implements AsyncDisposable {
     assertKeeping(holder, forMs)
     // Only to save the lease: whether it is done is settled under it.
     const early = await kept(holder, names.done).catch(unlessDown)
-    if (early !== undefined) return resultOf(key, early)
-    const result = await holder.acquire({ ...request, chain: this.#reentry.chain })
+    if (early !== undefined) return this.#found(key, early)
+    const result = await this.#turn(holder, { ...request, chain: this.#reentry.chain }, key)
+    if ('metadata' in result) return resultOf(key, result.metadata)
     // Contention is an error here: this throws.
     if (!result.granted) return leaseOf(names.run, answerOf(names.run, result)) as never
     await using lease = result.lease
     const found = await this.#insist(lease, () => kept(holder, names.done))
-    if (found !== undefined) return resultOf(key, found)
+    if (found !== undefined) return this.#found(key, found)
     const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
     throwIfLost(lease)
     this.#instance.assertOpen()
@@ -149,6 +152,32 @@ export class OnceOnly implements AsyncDisposable {
     return this.#instance.events.on(event, listener)
   }
 
+  /** The lease, or the result that another call of this instance has found meanwhile. */
+  async #turn(holder: Holder, request: ClaimRequest, key: string): Promise<ClaimResult | Found> {
+    const calls = this.#waiting.get(key) ?? new Set()
+    const call: WaitingCall = { found: new AbortController(), result: undefined }
+    this.#waiting.set(key, calls.add(call))
+    using either = request.signal && eitherSignal(request.signal, call.found.signal)
+    try {
+      return await holder.acquire({ ...request, signal: either?.signal ?? call.found.signal })
+    } catch (error) {
+      if (call.result === undefined || request.signal?.aborted) throw error
+      return call.result
+    } finally {
+      calls.delete(call)
+      if (calls.size === 0) this.#waiting.delete(key)
+    }
+  }
+
+  /** All who wait for this key here are told: one after the other would each take the lease, only to find the same. */
+  #found<T>(key: string, { metadata }: Pick<LeaseRecord, 'metadata'>): T {
+    for (const call of this.#waiting.get(key) ?? []) {
+      call.result = { metadata }
+      call.found.abort()
+    }
+    return resultOf(key, metadata)
+  }
+
   async #keep<T>({ holder, lease, key, done, forMs }: Finished, own: T): Promise<T> {
     const metadata = metadataOf(own)
     const claim = {
@@ -168,8 +197,8 @@ export class OnceOnly implements AsyncDisposable {
     })
     // Refused: a run that took over from this one was quicker, and everybody else has its result.
     const theirs = answer.granted ? undefined : await this.#insist(lease, () => kept(holder, done))
-    if (theirs !== undefined) return resultOf(key, theirs)
-    if (metadata['notKept'] !== undefined) throw new ResultNotKeptError(key, String(metadata['notKept']))
+    if (theirs !== undefined) return this.#found(key, theirs)
+    this.#found(key, { metadata })
     return own
   }
 
@@ -184,6 +213,16 @@ export class OnceOnly implements AsyncDisposable {
       }
     }
   }
+}
+
+interface Found {
+  readonly metadata: Metadata | undefined
+}
+
+/** A call that waits for its turn to run. */
+interface WaitingCall {
+  readonly found: AbortController
+  result: Found | undefined
 }
 
 interface Finished {
@@ -255,9 +294,10 @@ function metadataOf(result: unknown): Metadata {
 }
 
 /** The type is the caller's word that a key always means the same job. */
-function resultOf<T>(key: string, { metadata }: LeaseRecord): T {
+function resultOf<T>(key: string, metadata: Metadata | undefined): T {
   if (metadata?.['notKept'] !== undefined) throw new ResultNotKeptError(key, String(metadata['notKept']))
-  return metadata?.['result'] as T
+  // A copy: what one caller does to its result is not what another one gets.
+  return structuredClone(metadata?.['result']) as T
 }
 
 const isDown = (error: unknown): boolean => error instanceof StoreError && error.retryable

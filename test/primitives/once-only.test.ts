@@ -70,6 +70,78 @@ describe('once', () => {
     expect(await Promise.all([first, ...others])).toEqual(Array(4).fill('from a'))
   })
 
+  it('a result that is there reaches all who wait for it in the instance at once, each with a copy of its own', async () => {
+    const driver = memoryDriver()
+    let asked = 0
+    const counting = {
+      ...driver,
+      acquire(claims: Parameters<typeof driver.acquire>[0]) {
+        asked += 1
+        return driver.acquire(claims)
+      },
+      inspect(query: Parameters<typeof driver.inspect>[0]) {
+        asked += 1
+        return driver.inspect(query)
+      },
+    }
+    const jobs = jobsOn({ driver: counting })
+    const [begun, go] = [gate(), gate()]
+    const run = jobs.once('key', () => go.opened.then(() => ({ paid: 1 })), HOUR)
+    jobs.on('waiting', () => begun.open())
+    const waiting = Array.from({ length: 1_000 }, () => jobs.once('key', () => ({ paid: 2 }), HOUR))
+    await begun.opened
+    const askedBefore = asked
+    go.open()
+    const results = await Promise.all([run, ...waiting])
+    expect(new Set(results).size).toBe(1_001)
+    for (const result of results) expect(result).toEqual({ paid: 1 })
+    // The result itself, and what they ask together once they listen.
+    expect(asked - askedBefore).toBeLessThan(10)
+  })
+
+  it('a result that another instance has left reaches all who wait for it at once', async () => {
+    const store = createMemoryStore()
+    const driver = memoryDriver({ store })
+    let asked = 0
+    const acquire = (claims: Parameters<typeof driver.acquire>[0]) => {
+      asked += 1
+      return driver.acquire(claims)
+    }
+    const [a, b] = [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: { ...driver, acquire } })]
+    const [running, begun, go] = [gate(), gate(), gate()]
+    const run = a.once(
+      'key',
+      () => {
+        running.open()
+        return go.opened.then(() => 'from a')
+      },
+      HOUR,
+    )
+    await running.opened
+    b.on('waiting', () => begun.open())
+    const waiting = Array.from({ length: 1_000 }, () => b.once('key', () => 'from b', HOUR))
+    await begun.opened
+    const askedBefore = asked
+    go.open()
+    expect(new Set(await Promise.all([run, ...waiting]))).toEqual(new Set(['from a']))
+    expect(asked - askedBefore).toBeLessThan(10)
+  })
+
+  it('a waiter that is aborted in the same moment as others has its own error, and they have the result', async () => {
+    const jobs = jobsOn()
+    const [waits, go] = [gate(), gate()]
+    const abort = new AbortController()
+    const run = jobs.once('key', () => go.opened.then(() => 'done'), HOUR)
+    jobs.on('waiting', () => waits.open())
+    const aborted = jobs.once('key', () => 'not this', { ...HOUR, signal: abort.signal })
+    const patient = jobs.once('key', () => 'not this', { ...HOUR, signal: new AbortController().signal })
+    await waits.opened
+    abort.abort()
+    go.open()
+    await expect(aborted).rejects.toThrow(AbortedError)
+    expect(await Promise.all([run, patient])).toEqual(['done', 'done'])
+  })
+
   it('a run that fails rejects with its own error, keeps nothing, and can be tried again at once', async () => {
     const [a, b] = twoInstances()
     const failing = async () => {
