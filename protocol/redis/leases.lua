@@ -416,7 +416,12 @@ end
 -- The first waiter was told when the lease in its way ends, and that may be sooner now.
 local function tellSooner(data, order)
   local member, waiter = firstWaiter(data, order)
-  if member then tell(waiter[8], '[' .. string.sub(member, 2) .. ']') end
+  if member then
+    tell(waiter[8], '[' .. string.sub(member, 2) .. ']')
+  else
+    -- The last of those who wait may just have been cleared away.
+    keepFor(data, order, 0)
+  end
 end
 
 local function acquire(plain, data, order, id, ttlMs, tail, rest)

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { afterAll, describe, inject, it } from 'vitest'
 import type { Claim } from '../../src/core/driver.ts'
@@ -72,6 +73,15 @@ describe('redis: stealing', () => {
     assert.equal(await client.exists(data, order), 0)
     assert.deepEqual(await driver.release([thief]), [true])
     assert.equal(await client.exists(`lock:${lockName}`), 0)
+  })
+
+  it('leaves nothing behind of waiters whose places have run out', async () => {
+    const lockName = randomUUID()
+    assert.deepEqual(await outcomes([claimOn(lockName), { ...claimOn(lockName), waitMs: 20 }]), [true, false])
+    const { data, order } = lockKeys('lock:', lockName)
+    await sleep(30) // for the place to run out; the keys themselves last for a second more
+    assert.deepEqual(await outcomes([{ ...claimOn(lockName), steal: true }]), [true])
+    assert.equal(await client.exists(data, order), 0)
   })
 })
 

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict'
 import type { Claim, Driver } from '../../../core/driver.ts'
 import { leaseOn, leasesOn, mustGrant, mustRefuse, releaseOne, renewOne, unwrap, waitersOn } from '../asking.ts'
 import type { Group } from '../runner.ts'
-import { LONG_MS } from '../timing.ts'
+import { LONG_MS, until } from '../timing.ts'
+import { listenOn } from './wake-ups.ts'
 
 /** A claim with `steal` ends every lease on its name and is granted before all who wait, in one step. */
 export const steal: Group = (test) => {
@@ -64,6 +65,24 @@ export const steal: Group = (test) => {
     await mustGrant(a, thief)
     assert.equal((await leaseOn(a, scene.lockName)).claimId, thief.claimId)
   })
+
+  for (const mode of ['exclusive', 'shared'] as const) {
+    test(
+      `rule 10: the first waiter of ${mode} leases is woken by a theft, because the thief’s lease may end sooner`,
+      ['queue', 'wake', 'shared', 'ttl'],
+      async (scene) => {
+        const [a, b] = [await scene.driver(), await scene.driver()]
+        const waiter = scene.claim({ waitMs: LONG_MS })
+        await mustGrant(a, scene.claim({ mode }))
+        const heard = await listenOn(b)
+        const before = await mustRefuse(b, waiter)
+        await mustGrant(a, scene.claim({ steal: true, ttlMs: LONG_MS / 2 }))
+        await until('a wake-up', () => heard.tellsOf(waiter))
+        const after = await mustRefuse(b, waiter)
+        assert.ok((after.askAgainMs ?? LONG_MS) < (before.askAgainMs ?? 0), JSON.stringify([before, after]))
+      },
+    )
+  }
 
   test('every shared lease is ended', ['shared'], async (scene) => {
     const [a, b] = [await scene.driver(), await scene.driver()]

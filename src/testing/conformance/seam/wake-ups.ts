@@ -107,14 +107,15 @@ export const wakeUps: Group = (test) => {
   })
 }
 
-interface Heard {
+/** What a driver has told. */
+export interface Heard {
   readonly grants: ReadonlyMap<string, Grant>
   readonly losses: ReadonlySet<string>
   tellsOf(claim: { readonly lockName: string; readonly claimId: string }): boolean
   stop(): Promise<void>
 }
 
-async function listenOn(driver: Driver): Promise<Heard> {
+export async function listenOn(driver: Driver): Promise<Heard> {
   assert.ok(driver.listen, 'a driver whose capabilities say `wake` has `listen`')
   const names = new Set<string>()
   const claims = new Set<string>()
