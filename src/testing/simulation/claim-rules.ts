@@ -57,6 +57,9 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
     return record
   }
 
+  /** In the turn after the next: a call may owe the event loop a turn before it goes on. */
+  const soon = (look: () => void) => time.in(0, () => time.in(0, look))
+
   /** Once no request of it is under way. A plain "no" to a claim that does not queue leaves nothing to take back. */
   function mustBeWithdrawn(record: ClaimRecord): void {
     if (record.over !== 'given up' || record.asking.length > 0 || record.asks === 0) return
@@ -133,7 +136,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
           if (!record.asking.includes(sent)) return
           record.asking.splice(record.asking.indexOf(sent), 1)
           record.lastAnsweredAsk ??= sent
-          mustBeWithdrawn(record)
+          soon(() => mustBeWithdrawn(record))
         }, plan.callTimeoutMs + SOON_MS)
       },
 
@@ -152,7 +155,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         // A lock that is kept for its `minHoldSeconds` is over and must stay as it is.
         const mayStay = record.over === 'released' && record.job.minHoldMs > 0
         if (kept && record.over !== undefined && !mayStay) keptForNobody(record)
-        time.in(0, () => mustBeWithdrawn(record))
+        soon(() => mustBeWithdrawn(record))
       },
 
       granted(claimId) {
@@ -235,7 +238,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         }
         record.over = answer === 'refused' && job.waitMs === 0 ? 'refused' : 'given up'
         record.overSinceMs = time.nowMs
-        time.in(0, () => mustBeWithdrawn(record))
+        soon(() => mustBeWithdrawn(record))
       }
     },
   }

@@ -64,25 +64,26 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
       history.violate('a lease is not held after the store has ended it', `${describe(claim)} ${how}`)
   }
 
+  const mayHaveEnded = ({ mayEndAtMs }: StoredLease): boolean => time.nowMs >= mayEndAtMs
+
   function lasts(lease: StoredLease, ttlMs: number): void {
     const expiresAtMs = storeNowMs() + ttlMs
     if (expiresAtMs < lease.expiresAtMs) shortened.add(lease.lockName)
     lease.expiresAtMs = expiresAtMs
     const look = (): void => {
       if (stored.get(lease.lockName) !== lease || lease.expiresAtMs !== expiresAtMs) return
-      lease.lapsed = true
       const leftMs = expiresAtMs - storeNowMs()
       if (leftMs > 0) time.in(Math.max(leftMs, ROUNDING_MS), look)
       else ended(lease, 'ran out')
     }
-    lease.lapsed = false
+    lease.mayEndAtMs = time.nowMs + ttlMs
     time.in(ttlMs, look)
   }
 
   function granted(claim: Claim, grant: Grant): void {
     const { lockName, claimId } = claim
     const current = leaseOn(lockName)
-    if (current?.claimId === claimId && (!current.lapsed || current.fencingToken === grant.fencingToken)) {
+    if (current?.claimId === claimId && (!mayHaveEnded(current) || current.fencingToken === grant.fencingToken)) {
       if (current.fencingToken !== grant.fencingToken) {
         history.violate(
           'asking again gives the same lease',
@@ -92,9 +93,12 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
       lasts(current, grant.ttlMs)
       return
     }
-    if (current !== undefined && !current.lapsed)
+    if (current !== undefined && !mayHaveEnded(current))
       history.violate('the store grants one lease at a time', `${claimId} beside ${current.claimId}`)
-    if (current !== undefined) freeSince.set(lockName, time.nowMs)
+    const before = stored.get(lockName)
+    if (before !== undefined && !freeSince.has(lockName)) {
+      freeSince.set(lockName, current === undefined ? Math.min(before.mayEndAtMs, time.nowMs) : time.nowMs)
+    }
     history.granted(claim, grant.fencingToken)
     const last = lastTokens.get(lockName) ?? 0
     if (grant.fencingToken <= last) {
@@ -104,7 +108,7 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
     if (exclusive) nobodyElseHolds(claim)
     inOrder(claim)
     notTooLate(lockName)
-    const lease = { lockName, claimId, fencingToken: grant.fencingToken, expiresAtMs: 0, lapsed: false }
+    const lease = { lockName, claimId, fencingToken: grant.fencingToken, expiresAtMs: 0, mayEndAtMs: 0 }
     stored.set(lockName, lease)
     freeSince.delete(lockName)
     shortened.delete(lockName)
@@ -152,7 +156,7 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
         return
       }
       const own = ownLease(claim)
-      if (own !== undefined && !own.lapsed) {
+      if (own !== undefined && !mayHaveEnded(own)) {
         history.violate('asking again says "already yours"', `${claim.claimId} was refused its own lease`)
       }
       const queue = queueOf(claim.lockName)
@@ -164,7 +168,7 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
       history.note(() => `store: renew ${claimId} for ${ttlMs} → ${answer}`)
       const own = ownLease({ lockName, claimId, fencingToken })
       if (answer === 'lost') {
-        if (own !== undefined && !own.lapsed)
+        if (own !== undefined && !mayHaveEnded(own))
           history.violate('a renewal in time is granted', `${claimId} was called lost`)
       } else if (own === undefined) {
         history.violate('a lease that has ended is not renewed', claimId)
@@ -178,7 +182,7 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
       const claim = history.claims.get(claimId)
       if (claim !== undefined) claim.releasedMs = time.nowMs
       const own = ownLease({ lockName, claimId, ...(fencingToken !== undefined && { fencingToken }) })
-      if (answer !== (own !== undefined) && !own?.lapsed) {
+      if (answer !== (own !== undefined) && !(own !== undefined && mayHaveEnded(own))) {
         history.violate('a release touches its own lease only', `${claimId} was told ${answer}`)
       }
       if (own === undefined) return
@@ -200,7 +204,7 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
     freeSinceMs: (lockName) => (leaseOn(lockName) === undefined ? (freeSince.get(lockName) ?? 0) : undefined),
     longestIdleMs,
     stepping() {
-      for (const lease of stored.values()) if (lease.expiresAtMs <= storeNowMs()) lease.lapsed = true
+      for (const lease of stored.values()) if (lease.expiresAtMs <= storeNowMs()) lease.mayEndAtMs = 0
     },
     dataLost() {
       for (const { lockName } of stored.values()) freeSince.set(lockName, time.nowMs)
@@ -215,8 +219,8 @@ interface StoredLease {
   readonly claimId: string
   readonly fencingToken: number
   expiresAtMs: number
-  /** Its time has passed since it was last written. Under a clock that was set back since then, it may last or not. */
-  lapsed: boolean
+  /** When its time has passed since it was last written. After that, under a clock that was set back, it may last or not. */
+  mayEndAtMs: number
 }
 
 /** The wall clock is a large number, and a sum of it and a fraction of a millisecond is not exact. */
