@@ -59,9 +59,7 @@ BEGIN
       EXIT WHEN NOT v_asks OR fencing_token IS NOT NULL;
       v_waiter := p_claim;
     ELSIF v_waiter.expires_at <= v_now THEN
-      DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
-        SELECT at FROM (SELECT ctid AS at, expires_at FROM holdfast_waiters WHERE lock_name = v_name ORDER BY place LIMIT 100) AS front
-        WHERE expires_at <= v_now)) AND expires_at <= v_now;
+      PERFORM holdfast_remove_dead(v_name, v_now);
       CONTINUE;
     END IF;
     IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
@@ -151,17 +149,48 @@ BEGIN
 END
 $$;
 
+-- The front of a queue: the first hundred, without those that are dead.
+-- Inputs:  p_lock_name; p_before, a place: only those before it (NULL: all)
+-- Outputs: their places; for each, when the first of those so far is gone if it is not heard of
+-- It goes through the index in its order and stops: whatever the planner believes, it does not read the whole queue to sort it.
+CREATE OR REPLACE FUNCTION holdfast_front(p_lock_name TEXT, p_before BIGINT, OUT places BIGINT[], OUT gone TIMESTAMPTZ[])
+LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+BEGIN
+  SELECT array_agg(place ORDER BY place), array_agg(gone ORDER BY place) INTO places, gone FROM (
+    SELECT place, min(expires_at) OVER (ORDER BY place) AS gone FROM (
+      SELECT place, expires_at FROM holdfast_waiters
+      WHERE lock_name = p_lock_name AND place < coalesce(p_before, 9223372036854775807) ORDER BY place LIMIT 100
+    ) AS first WHERE expires_at > clock_timestamp()
+  ) AS living;
+END
+$$;
+
+-- Removes the dead from the front of a queue. Inputs: p_lock_name, p_now
+CREATE OR REPLACE FUNCTION holdfast_remove_dead(p_lock_name TEXT, p_now TIMESTAMPTZ) RETURNS VOID
+LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
+BEGIN
+  DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
+    SELECT at FROM (SELECT ctid AS at, expires_at FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LIMIT 100) AS front
+    WHERE expires_at <= p_now)) AND expires_at <= p_now;
+END
+$$;
+
 -- What the first of a queue is told when it must wait on, and when asking again may help has changed: a lease ends sooner, or those before it have left.
 -- The first that lives: it alone would ask.
 -- Inputs: p_lock_name; p_left, a place: only if it was before the first one's. Outputs: one event, or none
 CREATE OR REPLACE FUNCTION holdfast_first(p_lock_name TEXT, p_left BIGINT) RETURNS JSONB[]
-LANGUAGE sql AS $$
-  SELECT array_agg(jsonb_build_array(channel, 'wake', claim_id, lock_name))
-  FROM (
-    SELECT * FROM (SELECT * FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LIMIT 100) AS front
-    WHERE expires_at > clock_timestamp() ORDER BY place LIMIT 1
-  ) AS first
-  WHERE p_left < place IS NOT FALSE
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_first CONSTANT BIGINT := (SELECT places[1] FROM holdfast_front(p_lock_name, NULL));
+BEGIN
+  IF p_left > v_first THEN
+    RETURN NULL;
+  END IF;
+  RETURN (
+    SELECT array_agg(jsonb_build_array(channel, 'wake', claim_id, lock_name)) FROM holdfast_waiters
+    WHERE lock_name = p_lock_name AND place = v_first);
+END
 $$;
 
 -- Sends the events of one call, each process those of its own waiters. A payload holds a few, and so stays below 8,000 bytes.

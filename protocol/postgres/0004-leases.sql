@@ -311,13 +311,7 @@ BEGIN
     LEFT JOIN LATERAL (
       SELECT d AS each, d.expires_at FROM distributed_locks d
       WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now OFFSET 0
-    ) AS d ON true, LATERAL (
-      SELECT array_agg(place ORDER BY place) AS places, array_agg(gone ORDER BY place) AS gone FROM (
-        SELECT place, min(expires_at) OVER (ORDER BY place) AS gone FROM (
-          SELECT place, expires_at FROM holdfast_waiters w WHERE w.lock_name = n.lock_name ORDER BY place LIMIT 100
-        ) AS first WHERE expires_at > v_now
-      ) AS living
-    ) AS front
+    ) AS d ON true, LATERAL holdfast_front(n.lock_name, NULL) AS front
   ), answers AS (
     SELECT r.claim_id, p.place, n.expires_at, n.gone,
       CASE WHEN p.place IS NOT NULL THEN coalesce(width_bucket(p.place - 1, n.places), 0) END AS ahead
@@ -415,9 +409,9 @@ BEGIN
     holder := holdfast_lease_json(v_row);
   END IF;
   IF v_place IS NOT NULL THEN
-    SELECT count(*), min(expires_at) INTO ahead, v_next FROM (
-      SELECT expires_at FROM holdfast_waiters WHERE lock_name = v_name AND place < v_place ORDER BY place LIMIT 100
-    ) AS front WHERE expires_at > v_now;
+    v_got := holdfast_front(v_name, v_place);
+    ahead := coalesce(cardinality(v_got.places), 0);
+    v_next := v_got.gone[ahead];
     -- The first waits for a lease to run out; the others for one before them, which may be dead, to be gone.
     IF ahead = 0 AND v_row.mode = 'shared' THEN
       SELECT min(l.expires_at) INTO v_next FROM holdfast_leases l WHERE l.lock_name = v_name AND l.expires_at > v_now;

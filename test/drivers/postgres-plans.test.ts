@@ -21,6 +21,36 @@ describe('postgres: plans', () => {
     await table.fill({ expired: 5_000, live: 500, waiters: 3_000 })
     await assertByIndex(table)
   })
+
+  it('failure 45: the last of 3,000 waiters read a part of the queue that does not grow with it, and lock no row of the lock', async () => {
+    await using table = await openTable()
+    await table.fill({ expired: 0, live: 1, waiters: 3_000 })
+    await table.client.query(
+      `UPDATE holdfast_waiters SET lock_name = 'live:1'; UPDATE distributed_locks SET contended = true`,
+    )
+    const driver = postgresDriver(table)
+    for (const count of [1, 64]) {
+      const claims = Array.from({ length: count }, (_, index) => ({
+        ...claimOn('live:1', 60_000),
+        claimId: `waiter:${3_000 - index}`,
+      }))
+      const { plans, result } = await plansOf(table.client, () => driver.acquire(claims))
+      for (const answer of result) assert.equal('ahead' in answer && answer.ahead, 100)
+      const nodes = plans.flatMap(({ plan }) => nodesOf(plan))
+      const read = nodes
+        .filter((node) => node['Relation Name'] === 'holdfast_waiters' && node['Node Type']?.includes('Scan'))
+        .reduce((sum, node) => sum + (node['Actual Rows'] ?? 0) * (node['Actual Loops'] ?? 0), 0)
+      assert.ok(
+        read <= 100 + 4 * count,
+        `asking again for ${count} reads ${read} waiters\n${plans.map(({ plan }) => treeOf(plan)).join()}`,
+      )
+    }
+    const locked = `SELECT xmax = '0' AS unlocked FROM distributed_locks WHERE lock_name = 'live:1'`
+    await table.client.query(`UPDATE distributed_locks SET contended = contended`)
+    await table.client.query('VACUUM distributed_locks')
+    await driver.acquire([{ ...claimOn('live:1', 60_000), claimId: 'waiter:7' }])
+    assert.deepEqual((await table.client.query(locked)).rows, [{ unlocked: true }])
+  })
 })
 
 async function assertByIndex({ client, schema }: Awaited<ReturnType<typeof openTable>>): Promise<void> {
