@@ -29,13 +29,16 @@
 --   renew    1 renewed, 0 lost
 --   release  1 a lease was ended, 0 there was none
 --
--- plain holds    [id,token,acquiredAtMs,tail]                  an exclusive lease
+-- plain holds    [id,token,acquiredAtMs,ttlMs,tail]            an exclusive lease
 --                holdfast:shared                               shared leases, which are in data
 --                anything else                                 somebody else's lock
--- data holds     l<id> → [id,token,acquiredAtMs,limit,permits,tail]    a shared lease
---                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail,secret]    a waiter; hears is 1
---                        if this server had a subscriber on its channel when it last asked
+-- data holds     l<id> → [id,token,acquiredAtMs,limit,permits,ttlMs,tail]    a shared lease
+--                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail,secret,waitMs]    a waiter; hears is
+--                        1 if this server had a subscriber on its channel when it last asked
 --                n → permits that are out;  seq → the last place that was given
+-- A lease or a waiter that has longer to go than its own ttlMs or waitMs was written while the server's clock was ahead.
+-- Whoever meets it in its way lets it end after that time from now: never sooner than its client believes.
+--
 -- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs,proof]. Any client may publish, so the proof
 -- shows that the message is this script's: the SHA-1, in hex, of secret .. 'id,token,acquiredAtMs,ttlMs' .. secret,
 -- with the secret of the call in which the claim last asked. The first waiter is told to ask again, because the lease
@@ -69,6 +72,16 @@ local function readClock()
   answers[1] = nowMs
 end
 
+-- Lets an exclusive lease end after ttlMs, a number as text. What is kept of the time must be what holds: those who wait
+-- for the lease cut it down to that. `at`: where the token ends.
+local function keepPlain(plain, text, at, ttlMs)
+  local from, kept, to = string.match(text, '^,%d+,()(%d+)(),', at)
+  if kept == ttlMs then return call('PEXPIRE', plain, ttlMs) end
+  if from then text = sub(text, 1, from - 1) .. ttlMs .. sub(text, to) end
+  call('SET', plain, text, 'PX', ttlMs)
+  return 1
+end
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What is neither shared nor waited for: one or two commands for each entry. Whatever is left has no answer yet.
 
@@ -87,7 +100,8 @@ if operation == 'acquire' then
       -- Whoever comes later in the list for the same name must not overtake one that is left.
       if not (left and left[plain]) and (rest == '' or (string.byte(rest, 2) == 48 and sub(rest, -3) == ',0]')) then
         local token = math.max(lastToken + 1, nowUs)
-        local text = '[' .. entries[i] .. ',' .. string.format('%.0f', token) .. since .. ARGV[at + 1] .. ']'
+        local text = '[' .. entries[i] .. ',' .. string.format('%.0f', token) .. since
+          .. ARGV[at] .. ',' .. ARGV[at + 1] .. ']'
         if call('SET', plain, text, 'NX', 'PX', ARGV[at]) then
           lastToken, tokenMoved, yes = token, true, yes + 1
           answers[1 + i] = token
@@ -109,7 +123,7 @@ elseif operation == 'renew' then
         sooner = sooner or {}
         sooner[#sooner + 1] = i
       end
-      answers[1 + i] = call('PEXPIRE', KEYS[1 + i], ttlMs)
+      answers[1 + i] = keepPlain(KEYS[1 + i], text, #head, ttlMs)
       yes = yes + answers[1 + i]
     else
       left, answers[1 + i] = true, false
@@ -236,6 +250,18 @@ end
 -- Waiters that were looked at for the entry in hand.
 local steps = 0
 
+-- Lets waiters from the front on end after their own time, where that is sooner.
+local function cutPlaces(data, order)
+  local members = redis.call('ZRANGEBYSCORE', order, '(0', '+inf', 'LIMIT', 0, MOST_STEPS)
+  for i, text in ipairs(redis.call('HMGET', data, unpack(members))) do
+    local endMs, rest = string.match(text or '', '^%[(%d+)(,.*)$')
+    local waitMs = rest and tonumber(string.match(rest, ',(%d+)%]$'))
+    if waitMs and endMs - nowMs > waitMs then
+      redis.call('HSET', data, members[i], '[' .. textOf(nowMs + waitMs) .. rest)
+    end
+  end
+end
+
 -- The first waiter whose place has not run out. Without the member where that is not known yet, because enough was done for one call.
 local function firstWaiter(data, order)
   while steps < MOST_STEPS do
@@ -244,7 +270,13 @@ local function firstWaiter(data, order)
     if not member then return nil end
     local text = redis.call('HGET', data, member)
     local waiter = text and cjson.decode(text)
-    if waiter and waiter[1] > nowMs then return member, waiter end
+    if waiter and waiter[1] > nowMs then
+      if waiter[11] and waiter[1] - nowMs > waiter[11] then
+        cutPlaces(data, order)
+        waiter[1] = nowMs + waiter[11]
+      end
+      return member, waiter
+    end
     dropWaiter(data, order, member)
   end
   return nil, redis.call('ZCOUNT', order, '(0', '+inf') > 0 and { nowMs }
@@ -285,12 +317,12 @@ end
 
 local function writeLease(plain, data, order, id, mode, limit, permits, tail, ttlMs, token)
   if mode == 0 then
-    local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. tail .. ']'
+    local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs) .. ',' .. tail .. ']'
     redis.call('SET', plain, text, 'PX', textOf(ttlMs))
     return text
   end
   local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(limit) .. ','
-    .. textOf(permits) .. ',' .. tail .. ']'
+    .. textOf(permits) .. ',' .. textOf(ttlMs) .. ',' .. tail .. ']'
   redis.call('HSET', data, 'l' .. id, text)
   redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), 'l' .. id)
   redis.call('HINCRBY', data, 'n', permits)
@@ -365,16 +397,52 @@ local function ownShared(data, order, id)
   return score and -tonumber(score) > nowMs and redis.call('HGET', data, member)
 end
 
-local function endShared(plain, data, order, id, ttlMs)
-  redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), 'l' .. id)
+-- Where the time of a shared lease stands in its text: from, the time, to.
+local function ttlIn(text, member) return string.match(text, '^,%d+,%d+,%d+,%d+,()(%d+)(),', #member + 1) end
+
+-- Lets a shared lease end after ttlMs. `text` is what is kept of it.
+local function keepShared(plain, data, order, id, text, ttlMs)
+  local member = 'l' .. id
+  local from, kept, to = ttlIn(text, member)
+  if from and tonumber(kept) ~= ttlMs then
+    redis.call('HSET', data, member, string.sub(text, 1, from - 1) .. textOf(ttlMs) .. string.sub(text, to))
+  end
+  redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), member)
   keepFor(data, order, ttlMs)
   markShared(plain, order)
+end
+
+-- Lets shared leases end after their own time, where that is sooner. One with a longer time to live may hide others: they
+-- are found when that has ended.
+local function cutShared(plain, data, order)
+  for round = 1, MOST_STEPS do
+    local longest = redis.call('ZRANGEBYSCORE', order, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)
+    local text = longest[1] and redis.call('HGET', data, longest[1])
+    local _, kept = ttlIn(text or '', longest[1] or '')
+    local ttlMs = tonumber(kept)
+    if not ttlMs or -tonumber(longest[2]) - nowMs <= ttlMs then
+      if round > 1 then markShared(plain, order) end
+      return
+    end
+    redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), longest[1])
+  end
+  markShared(plain, order)
+end
+
+-- How long an exclusive lease lasts, in ms; below 0 as PTTL says. It ends after its own time, where that is sooner.
+local function leftOf(plain, text)
+  local leftMs = redis.call('PTTL', plain)
+  -- An id with quotes in it is not looked behind.
+  local ttlMs = tonumber(string.match(text, '^%["[^"\\]*",%d+,%d+,(%d+),'))
+  if not ttlMs or leftMs <= ttlMs then return leftMs end
+  redis.call('PEXPIRE', plain, textOf(ttlMs))
+  return ttlMs
 end
 
 local function refusal(plain, data, order, text, ahead, first)
   local endMs, askAgainMs, holder = -1, -1, text or ''
   if text and text ~= SHARED then
-    local leftMs = redis.call('PTTL', plain)
+    local leftMs = leftOf(plain, text)
     if leftMs >= 0 then
       endMs, askAgainMs = nowMs + leftMs, leftMs
     end
@@ -382,6 +450,7 @@ local function refusal(plain, data, order, text, ahead, first)
       askAgainMs = askAgainMs == -1 and FOREIGN_POLL_MS or math.min(askAgainMs, FOREIGN_POLL_MS)
     end
   else
+    cutShared(plain, data, order)
     local soonest = redis.call('ZREVRANGEBYSCORE', order, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
     if soonest[1] then
       holder = redis.call('HGET', data, soonest[1]) or ''
@@ -435,9 +504,9 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   end
   if own and (proposed == 0 or begins(own, '[' .. id .. ',' .. textOf(proposed) .. ',')) then
     if ownsShared then
-      endShared(plain, data, order, id, ttlMs)
+      keepShared(plain, data, order, id, own, ttlMs)
     else
-      redis.call('PEXPIRE', plain, textOf(ttlMs))
+      keepPlain(plain, own, string.find(own, ',', #id + 3, true), textOf(ttlMs))
     end
     return { 'y', own }
   end
@@ -477,7 +546,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   if waitMs > 0 then
     -- By this server's own count: a client that listens at a replica, or not yet, would count as gone here.
     local hears = (listenersOf(ARGV[2]) or 0) > 0 and 1 or 0
-    place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, hears, ARGV[2], tail, ARGV[3] })
+    place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, hears, ARGV[2], tail, ARGV[3], waitMs })
     if before then redis.call('HSET', data, member, place) end
   end
 
@@ -509,7 +578,7 @@ local function renew(plain, data, order, entry, ttlMs)
   local own = ownShared(data, order, id)
   if own and begins(own, '[' .. entry .. ',') then
     local endMs = -tonumber(redis.call('ZSCORE', order, 'l' .. id))
-    endShared(plain, data, order, id, ttlMs)
+    keepShared(plain, data, order, id, own, ttlMs)
     if nowMs + ttlMs < endMs then tellSooner(data, order) end
     return 1
   end

@@ -13,4 +13,9 @@ local head = '[' .. ARGV[1] .. ','
 local text = redis.pcall('GET', KEYS[1])
 if type(text) ~= 'string' or string.sub(text, 1, #head) ~= head then return 0 end
 if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+-- As in leases.lua: what is kept of the time must be what holds.
+local from, kept, to = string.match(text, '^,%d+,()(%d+)(),', #head)
+if kept == ARGV[2] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+if from then text = string.sub(text, 1, from - 1) .. ARGV[2] .. string.sub(text, to) end
+redis.call('SET', KEYS[1], text, 'PX', ARGV[2])
+return 1

@@ -26,7 +26,7 @@ describe('redis: stealing', () => {
       await take(`lock:${lockName}`)
       assert.deepEqual(await outcomes([claimOn(lockName)]), [false])
       assert.deepEqual(await outcomes([{ ...claimOn(lockName), steal: true }]), [true])
-      assert.match((await client.get(`lock:${lockName}`)) ?? '', /^\["[^"]+",\d+,\d+,"thief"\]$/)
+      assert.match((await client.get(`lock:${lockName}`)) ?? '', /^\["[^"]+",\d+,\d+,\d+,"thief"\]$/)
     }
   })
 

@@ -23,7 +23,6 @@ driverConformance({
     },
     restart: (store) => store.restart(),
     stepClock: async (store, ms) => store.stepClock(ms),
-    lastsAfterStep: 'its keys say when they end, and not for how long they were written',
   },
 })
 

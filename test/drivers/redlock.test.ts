@@ -31,7 +31,6 @@ for (const count of [3, 4, 5]) {
           )
         },
         stepClock: async (store: RedlockStore, ms: number) => store.stepClock(ms),
-        lastsAfterStep: 'its keys say when they end, and not for how long they were written',
       },
     }),
   })

@@ -129,17 +129,20 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
 
 type Writable<T> = { -readonly [Part in keyof T]: T[Part] }
 
-/** A lease of either mode: a shared one has seven parts at most and a number in fourth place; an exclusive one has the holder there. What is not ours is somebody else's lock, of whom nothing is known but the key's value. */
+/**
+ * A lease of either mode: an exclusive one has the holder in fifth place, a shared one in seventh. What is not ours is
+ * another client's lock, of which nothing is known but the key's value.
+ */
 export function readLease(lockName: string, text: string, endMs: number): LeaseRecord {
   const expires = endMs >= 0 && { expiresAtMs: endMs }
   const parts = parseList(text)
   if (parts !== undefined && isExclusive(parts)) {
-    const [claimId, fencingToken, acquiredAtMs, holderId, metadata] = parts
+    const [claimId, fencingToken, acquiredAtMs, , holderId, metadata] = parts
     const record = { lockName, claimId, holderId, mode: 'exclusive', permits: 1, fencingToken, acquiredAtMs } as const
     return { ...record, ...expires, ...(metadata && { metadata }) }
   }
   if (parts !== undefined && isShared(parts)) {
-    const [claimId, fencingToken, acquiredAtMs, limit, permits, holderId, metadata] = parts
+    const [claimId, fencingToken, acquiredAtMs, limit, permits, , holderId, metadata] = parts
     const record = { lockName, claimId, holderId, mode: 'shared', ...(limit > 0 && { limit }), permits } as const
     return { ...record, fencingToken, acquiredAtMs, ...expires, ...(metadata && { metadata }) }
   }
@@ -209,8 +212,8 @@ const isCount = (reply: unknown): boolean =>
 export const strange = (what: string, reply: unknown): StoreError =>
   new StoreError(`the redis store answered ${what} with ${JSON.stringify(reply)?.slice(0, 200)}`)
 
-type ExclusiveParts = [string, number, number, string, Metadata?]
-type SharedParts = [string, number, number, number, number, string, Metadata?]
+type ExclusiveParts = [string, number, number, number, string, Metadata?]
+type SharedParts = [string, number, number, number, number, number, string, Metadata?]
 type WaiterParts = [number, number, 0 | 1, number, number, number, number, string, string, string]
 
 const isNumber = (value: unknown): value is number => typeof value === 'number'
@@ -218,10 +221,10 @@ const isPositive = (value: unknown): value is number => Number.isSafeInteger(val
 const isText = (value: unknown): value is string => typeof value === 'string'
 
 const isExclusive = (parts: unknown[]): parts is ExclusiveParts =>
-  typeof parts[0] === 'string' && isNumber(parts[1]) && isNumber(parts[2]) && typeof parts[3] === 'string'
+  typeof parts[0] === 'string' && [1, 2, 3].every((at) => isNumber(parts[at])) && typeof parts[4] === 'string'
 
 const isShared = (parts: unknown[]): parts is SharedParts =>
-  typeof parts[0] === 'string' && [1, 2, 3, 4].every((at) => isNumber(parts[at])) && typeof parts[5] === 'string'
+  typeof parts[0] === 'string' && [1, 2, 3, 4, 5].every((at) => isNumber(parts[at])) && typeof parts[6] === 'string'
 
 function parseList(text: string): unknown[] | undefined {
   if (!text.startsWith('["')) return undefined

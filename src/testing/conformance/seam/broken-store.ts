@@ -144,6 +144,35 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       )
 
       steppedTest(
+        'failure 43: a reader that died while the store’s clock was ahead does not keep a writer out for longer than its own time',
+        ['shared', 'ttl'],
+        async (scene, store) => {
+          const [a, b] = [await scene.driver(), await scene.driver()]
+          for (const _ of [1, 2]) await mustGrant(a, scene.claim({ mode: 'shared', ttlMs: SHORT_MS }))
+          await stepClock(store, -3_600_000)
+          await untilGranted(b, scene.claim())
+        },
+      )
+
+      steppedTest(
+        'failure 43: waiters that died while the store’s clock was ahead end together, not one after the other',
+        ['queue'],
+        async (scene, store) => {
+          const [a, b] = [await scene.driver(), await scene.driver()]
+          const holder = scene.claim()
+          const { fencingToken } = await mustGrant(a, holder)
+          for (const _ of [1, 2, 3]) await mustRefuse(b, scene.claim({ waitMs: SHORT_MS }))
+          await stepClock(store, -3_600_000)
+          await releaseOne(a, holder, fencingToken)
+          await mustRefuse(a, scene.claim())
+          await outlast(SHORT_MS)
+          // The first of them may have been granted the lock, for as long as its place lasted.
+          await outlast(SHORT_MS)
+          await mustGrant(a, scene.claim())
+        },
+      )
+
+      steppedTest(
         'failure 43: a forced release is enough to end a waiter that died while the store’s clock was ahead',
         ['queue', 'steal'],
         async (scene, store) => {

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import type { Claim, Driver } from '../../../core/driver.ts'
 import { InvalidArgumentError } from '../../../core/errors.ts'
 import {
   acquireOne,
@@ -13,7 +14,9 @@ import {
   unwrap,
 } from '../asking.ts'
 import { withClientClockAhead } from '../client-clock.ts'
+import type { Need } from '../needs.ts'
 import type { Group } from '../runner.ts'
+import type { Scene } from '../scene.ts'
 import { atLeast, LONG_MS, monotonicMs, outlast, SHORT_MS, sleep } from '../timing.ts'
 
 /** Above a minute, and above what a timer of 2^31 ms or a 32-bit number of milliseconds can hold. */
@@ -21,6 +24,8 @@ const LONG_TTLS = [
   ['an hour', 3_600_000],
   ['40 days', 40 * 86_400_000],
 ] as const
+/** A time to live that is made longer before it is over. */
+const FIRST_MS = 1_000
 /** How long a test may stand still between two of its steps. */
 const STALLED_MS = 60_000
 
@@ -50,6 +55,33 @@ export const expiry: Group = (test) => {
     assert.ok(expiresAtMs !== undefined)
     assert.ok(Math.abs(expiresAtMs - acquiredAtMs - LONG_MS) <= 5, `${expiresAtMs - acquiredAtMs} ms`)
   })
+
+  for (const mode of ['exclusive', 'shared'] as const) {
+    const title = (how: string) =>
+      `${mode}: a lease that was ${how} for longer lasts longer, also when rivals have asked`
+    const lasts = async (scene: Scene, longer: (driver: Driver, claim: Claim) => Promise<void>): Promise<void> => {
+      const [a, b] = [await scene.driver(), await scene.driver()]
+      const claim = scene.claim({ mode, ttlMs: FIRST_MS })
+      await mustGrant(a, claim)
+      await mustRefuse(b, scene.claim())
+      await longer(a, claim)
+      await mustRefuse(b, scene.claim())
+      await outlast(FIRST_MS)
+      await mustRefuse(b, scene.claim())
+    }
+    const needs: Need[] = mode === 'shared' ? ['shared'] : []
+    test(title('renewed'), needs, (scene) =>
+      lasts(scene, async (driver, claim) => {
+        const { fencingToken } = await leaseOn(driver, claim.lockName)
+        assert.equal(await renewOne(driver, claim, fencingToken, LONG_MS), 'renewed')
+      }),
+    )
+    test(title('asked for again'), needs, (scene) =>
+      lasts(scene, async (driver, claim) => {
+        await mustGrant(driver, { ...claim, ttlMs: LONG_MS })
+      }),
+    )
+  }
 
   for (const [what, ttlMs] of LONG_TTLS) {
     test(`a lease of ${what} is kept for ${what}, granted or renewed, or refused by the driver's own bound`, async (scene) => {
