@@ -5,16 +5,18 @@
 -- The key of a lock name is the first eight bytes of the SHA-256 of its UTF-8 form, as a signed big-endian number: see ../vectors/advisory-keys.json.
 -- In SQL: ('x' || left(encode(sha256(convert_to(name, 'UTF8')), 'hex'), 16))::bit(64)::bigint
 --
--- The fencing token is base + xid. xid is a transaction id that is drawn after the lock was got, so it is higher than that of whoever held it before. base
--- is in microseconds when this server last came up, in whichever way: started, recovered from a crash (statistics are reset then), or promoted. It makes up for
--- transaction ids that a crash or a failover has forgotten: fewer of them were drawn than microseconds have passed.
+-- The fencing token is base + lead + xid. xid is a transaction id that is drawn after the lock was got, so it is higher than that of every holder before. It
+-- is not drawn inside a transaction that has one already. base is in microseconds when this server came up: started, or recovered from a crash (statistics
+-- are reset then); or what it had replayed last when it was promoted. It makes up for transaction ids that a crash has forgotten: fewer of them were drawn than
+-- microseconds have passed. lead does so for a promotion: the primary may have come up again after what the standby has replayed. It is 10^12, as 11.5 days
+-- have microseconds, for each promotion that this server's timeline counts, so it makes up for a standby that lags by less than that.
 --
 -- Who holds what: in front of each statement stands a comment that lists the leases of its connection, so pg_stat_activity shows it (its "board"). The xid of the
 -- last grant, which that comment cannot know yet, is published as an advisory lock of the two-number kind, taken in shared mode by the same connection.
 
 -- name: identity
 -- Inputs: a word that nobody else has; whether the connection is the driver's own. Outputs: pid; room, how much of a statement others can see; before, the
--- settings as they were, as JSON
+-- settings as they were, as JSON; standby, whether it is one
 -- Settings of the session only. Nothing may end it while it is idle; the server finds out within half a minute that a client has vanished. A grant waits for no
 -- disk: nothing of it has to outlive a crash, which ends every session, and the token does not rely on it. That is not set where others write, too.
 WITH settings AS MATERIALIZED (
@@ -26,8 +28,12 @@ WITH settings AS MATERIALIZED (
   WHERE $2::text::boolean OR name <> 'synchronous_commit'
 )
 SELECT pg_backend_pid()::text AS pid, set_config('holdfast.session', $1::text, false) AS session,
-  pg_size_bytes(current_setting('track_activity_query_size'))::text AS room, before::text
+  pg_size_bytes(current_setting('track_activity_query_size'))::text AS room, before::text, pg_is_in_recovery() AS standby
 FROM (SELECT json_object_agg(name, before) AS before, count(now) FROM settings) AS set
+
+-- name: timeline
+-- Outputs: timeline, which rises with every promotion. A standby fails to tell it, and so do some services that speak PostgreSQL's protocol.
+SELECT ('x' || left(pg_walfile_name('0/1'::pg_lsn), 8))::bit(32)::bigint::text AS timeline
 
 -- name: witness
 -- Outputs: pid and session of the connection that answers. Run inside a transaction, by somebody else.
@@ -35,35 +41,40 @@ SELECT pg_backend_pid()::text AS pid, current_setting('holdfast.session', true) 
 
 -- name: take
 -- Inputs: key; shared or not; whether it waits until the server's own queue has come to it; the xid that was published before (0: none)
--- Outputs: xid, token and acquired_at in ms, all NULL but the last if it was not got; pid
+-- acquired_at is the moment of the grant. Without waiting that is the moment of asking, which pg_stat_activity shows to others, too.
+-- Outputs: xid, token and acquired_at in ms, all NULL but the last if it was not got; pid; too_late: the transaction has an id already, and nothing was got
 PREPARE :"name" (bigint, boolean, boolean, bigint) AS
-SELECT xid::text, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
+SELECT xid::text, too_late, pg_backend_pid()::text AS pid, (extract(epoch FROM CASE WHEN $3 THEN clock_timestamp()
+    ELSE statement_timestamp() END) * 1000)::text AS acquired_at,
   ((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
-    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + xid)::text AS token,
+    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + :lead + xid)::text AS token,
   CASE WHEN xid IS NOT NULL THEN pg_try_advisory_lock_shared((xid >> 32)::integer, ((xid << 32) >> 32)::integer)
     AND ($4 = 0 OR pg_advisory_unlock_shared(($4 >> 32)::integer, (($4 << 32) >> 32)::integer)) END AS published
 FROM (
-  SELECT CASE WHEN CASE
+  SELECT too_late, CASE WHEN CASE
+    WHEN too_late THEN false
     WHEN $3 AND $2 THEN pg_advisory_lock_shared($1)::text IS NOT NULL
     WHEN $3 THEN pg_advisory_lock($1)::text IS NOT NULL
     WHEN $2 THEN pg_try_advisory_lock_shared($1)
     ELSE pg_try_advisory_lock($1) END
-  THEN pg_current_xact_id()::text::bigint END AS xid OFFSET 0
+  THEN pg_current_xact_id()::text::bigint END AS xid
+  FROM (SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS too_late OFFSET 0) AS before OFFSET 0
 ) AS drawn
 
 -- name: take_list
 -- Inputs: keys, shared or not for each, the xid that was published before (0: none). Waits for none of them.
 -- Outputs: got, the places in the list of those that were got, counted from 1; and as take
 PREPARE :"name" (bigint[], boolean[], bigint) AS
-SELECT got::text, xid::text, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
+SELECT got::text, xid::text, too_late, pg_backend_pid()::text AS pid, (extract(epoch FROM statement_timestamp()) * 1000)::text AS acquired_at,
   ((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
-    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + xid)::text AS token,
+    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + :lead + xid)::text AS token,
   CASE WHEN xid IS NOT NULL THEN pg_try_advisory_lock_shared((xid >> 32)::integer, ((xid << 32) >> 32)::integer)
     AND ($3 = 0 OR pg_advisory_unlock_shared(($3 >> 32)::integer, (($3 << 32) >> 32)::integer)) END AS published
 FROM (
-  SELECT got, CASE WHEN got IS NOT NULL THEN pg_current_xact_id()::text::bigint END AS xid FROM (
-    SELECT array_agg(ord) FILTER (WHERE CASE WHEN shared THEN pg_try_advisory_lock_shared(key) ELSE pg_try_advisory_lock(key) END) AS got
-    FROM unnest($1, $2) WITH ORDINALITY AS asked (key, shared, ord)
+  SELECT too_late, got, CASE WHEN got IS NOT NULL THEN pg_current_xact_id()::text::bigint END AS xid FROM (
+    SELECT bool_or(too_late) AS too_late, array_agg(ord) FILTER (WHERE CASE WHEN too_late THEN false WHEN shared
+      THEN pg_try_advisory_lock_shared(key) ELSE pg_try_advisory_lock(key) END) AS got
+    FROM (SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS too_late OFFSET 0) AS before, unnest($1, $2) WITH ORDINALITY AS asked (key, shared, ord)
   ) AS tried OFFSET 0
 ) AS drawn
 
@@ -116,7 +127,7 @@ WITH locks AS MATERIALIZED (
 SELECT asked.pid::text, asked.key::text, asked.mode = 'ShareLock' AS shared, asked.granted,
   boards.query AS board, (extract(epoch FROM boards.query_start) * 1000)::text AS asked_at,
   coalesce((extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
-    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + boards.xid, 0)::text AS token
+    pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + :lead + boards.xid, 0)::text AS token
 FROM asked JOIN boards USING (pid)
 ORDER BY asked.pid
 

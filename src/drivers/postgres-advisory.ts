@@ -11,6 +11,7 @@ import type {
   RenewAnswer,
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
+import { occupy } from './support/postgres-advisory-client.ts'
 import { holderOf, inspectLocks } from './support/postgres-advisory-inspect.ts'
 import { advisoryKey } from './support/postgres-advisory-key.ts'
 import { MainSession } from './support/postgres-advisory-main.ts'
@@ -54,7 +55,7 @@ export const capabilities: Capabilities = {
 export interface PostgresAdvisoryDriverOptions {
   /**
    * A `Pool` of pg, or what `postgres()` gives: its settings, for connections of our own beside it. A connected `Client` of pg is itself the one connection,
-   * so with it nobody is woken: waiters poll.
+   * so with it nobody is woken: waiters poll. It can have one driver at a time, and `lockInTransaction` refuses it as long.
    */
   readonly client: PostgresClient
   /** How many lock names this driver can wait for at once in the server's own queue, a connection each; beyond that, waiters poll. 8 if not said. */
@@ -64,8 +65,11 @@ export interface PostgresAdvisoryDriverOptions {
 /** Session-level advisory locks: no table, and a lease lasts exactly as long as its connection. Nothing is sent before the first call. */
 export function postgresAdvisoryDriver({ client, ...options } = {} as PostgresAdvisoryDriverOptions): Driver {
   const connections = connectionsOf(client)
-  const isOneConnection = 'connectionParameters' in client
-  return driverOn(connections, isOneConnection ? { ...options, maxWaitingConnections: 0 } : options)
+  if (!('connectionParameters' in client)) return driverOn(connections, options)
+  const leave = occupy(client)
+  const driver = driverOn(connections, { ...options, maxWaitingConnections: 0 })
+  const close = (): Promise<void> => driver.close().finally(leave)
+  return { ...driver, close }
 }
 
 /** `postgres+advisory://…`, with parameters that the client knows, as in a `postgres://` URL. */

@@ -46,6 +46,51 @@ describe('postgres: failover', () => {
   )
 })
 
+describe('postgres-advisory: failover', () => {
+  it(
+    'failure 18: after a failover to a replica that has not seen its primary’s last recovery, the next token is higher than any before',
+    SLOW,
+    async () => {
+      await using primary = await startPostgres()
+      await using proxy = await startProxy(primary.port)
+      const primary_conninfo = `host=127.0.0.1 port=${proxy.port} user=postgres`
+      await using replica = await startPostgresReplica(primary.port, { settings: { primary_conninfo } })
+      const writer = `SELECT pid AS answer FROM pg_stat_activity WHERE backend_type = 'walwriter'`
+      const pid = Number(await ask(primary.url, writer))
+      await until('the replica to catch up', () => isLevel(primary.url, replica.url))
+      proxy.blackHole()
+      process.kill(pid, 'SIGKILL')
+      const again = `SELECT pid AS answer FROM pg_stat_activity WHERE backend_type = 'walwriter' AND pid <> ${pid}`
+      await until('recovery', () => ask(primary.url, again).catch(() => undefined))
+      const old = await openPostgresAdvisory(primary.url)
+      const tokens = await drawFrom(old, 5)
+      await old.close()
+      await primary.kill()
+      await ask(replica.url, 'SELECT pg_promote()')
+      const promoted = await openPostgresAdvisory(replica.url)
+      tokens.push(...(await drawFrom(promoted, 5)))
+      const shown = await granted(promoted, claimOn('shown'))
+      const [lease] = (await promoted.inspect({ lockName: 'shown' })).leases
+      assert.equal(lease?.fencingToken, shown.fencingToken)
+      await promoted.close()
+      assert.deepEqual(
+        tokens,
+        [...new Set(tokens)].sort((x, y) => x - y),
+      )
+    },
+  )
+
+  it('a standby is refused, because a session outlives its promotion', SLOW, async () => {
+    await using primary = await startPostgres()
+    await using replica = await startPostgresReplica(primary.port)
+    const driver = await openPostgresAdvisory(replica.url)
+    await assert.rejects(drawFrom(driver, 1), { code: 'STORE_UNAVAILABLE', message: /is a standby/ })
+    await ask(replica.url, 'SELECT pg_promote()')
+    assert.equal((await drawFrom(driver, 1)).length, 1)
+    await driver.close()
+  })
+})
+
 describe('postgres, relaxed: a crash that the postmaster survives', () => {
   it(
     'takes the last moment’s commits along, the counter’s too, and the next token is higher all the same',

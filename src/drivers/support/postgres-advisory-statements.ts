@@ -10,6 +10,7 @@ export type PreparedName = (typeof PREPARED)[number]
 type StatementName =
   | PreparedName
   | 'identity'
+  | 'timeline'
   | 'witness'
   | 'unlock_all'
   | 'cancel'
@@ -24,9 +25,12 @@ export interface Asking extends BoardEntry {
   readonly key: string
 }
 
-/** `word`: one that no other session has, so whoever knows the statement is the session that prepared it. */
-export const preparation = (word: string): string =>
-  PREPARED.map((name) => `${advisoryStatements[name].replace(':"name"', preparedName(name, word))};\n`).join('')
+/** `word`: one that no other session has, so whoever knows the statement is the session that prepared it. `lead`: of its tokens. */
+export const preparation = (word: string, lead: number): string =>
+  PREPARED.map((name) => {
+    const statement = advisoryStatements[name].replace(':"name"', preparedName(name, word))
+    return `${statement.replace(':lead', `${lead}::bigint`)};\n`
+  }).join('')
 
 export const deallocation = (word: string): string =>
   PREPARED.map((name) => `DEALLOCATE ${preparedName(name, word)};\n`).join('')

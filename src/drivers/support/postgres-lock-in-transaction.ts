@@ -1,5 +1,6 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { checkLockName } from '../../core/names.ts'
+import { isOccupied } from './postgres-advisory-client.ts'
 import { advisoryKey } from './postgres-advisory-key.ts'
 import { advisoryStatements } from './postgres-advisory-statements.ts'
 import { type PostgresTransaction, queryIn } from './postgres-transaction.ts'
@@ -14,7 +15,7 @@ export interface LockInTransactionOptions {
 /**
  * Takes a lock in the caller's own open transaction. Its commit or rollback gives it back, and nothing else does. True: it is held. False: it is held by
  * another, and `wait` was false. Rejects with `InvalidArgumentError` if there is no transaction open, as with a pool or before `BEGIN`: the lock would be
- * free again at once. Everything else that fails is the client's own error.
+ * free again at once. Also if the transaction is on a `Client` that a postgres-advisory driver uses. Everything else that fails is the client's own error.
  *
  * It excludes, and is excluded by, the postgres-advisory driver's leases on the same name. It works behind a pooler in transaction mode.
  */
@@ -28,6 +29,10 @@ export async function lockInTransaction(
   const { shared = false, wait = true } = options
   for (const [name, value] of Object.entries({ shared, wait })) {
     if (typeof value !== 'boolean') throw new InvalidArgumentError(name, value, 'true or false')
+  }
+  if (isOccupied(transaction)) {
+    const rule = 'on a Client without a postgres-advisory driver, whose locks it would be given as well'
+    throw new InvalidArgumentError('transaction', transaction, rule)
   }
   const statement = wait ? advisoryStatements.lock_in_transaction : advisoryStatements.try_in_transaction
   const [row] = await queryIn(transaction, statement, [advisoryKey(lockName), String(shared)])

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { UnsupportedError } from '../../core/errors.ts'
+import { StoreError, UnsupportedError } from '../../core/errors.ts'
 import { advisoryStatements, deallocation, execution, preparation, restoring } from './postgres-advisory-statements.ts'
 import type { DedicatedConnection, PostgresConnections, Row } from './postgres-client.ts'
 import { sqlState } from './postgres-errors.ts'
@@ -41,12 +41,14 @@ export async function openPinned(connections: PostgresConnections, events: Openi
     const row = (await connection.query(advisoryStatements.identity, [word, String(!connection.isCallers)]))[0] as Row
     const identity = { pid: row['pid'] as string, word }
     undoOpening = restoring(row['before'] as string)
+    // A session survives the promotion, and its tokens would have the lead of the timeline before.
+    if (row['standby'] === true) throw new StoreError('this PostgreSQL is a standby, on which no lock can be taken')
     // The server itself says at the start of a connection who serves it; a pooler makes something up.
     const isPooled = connection.serverPid !== identity.pid
     // The one connection that there is cannot be proved by others.
     if (isPooled && connection.isCallers) throw new UnsupportedError(POOLER)
     if (isPooled) await proveSession(connections, connection, identity)
-    await connection.script(preparation(word))
+    await connection.script(preparation(word, await leadOf(connection)))
     undoOpening += deallocation(word)
     if (isPooled) {
       // Where it was prepared, and nowhere else, will locks be taken.
@@ -62,6 +64,22 @@ export async function openPinned(connections: PostgresConnections, events: Openi
     throw error
   }
 }
+
+/**
+ * What the tokens of a server are ahead by for each time that it, or one that it took the place of, was promoted. See advisory.sql. A service that does not
+ * tell its timeline has replicas that share its storage, and do not lag.
+ */
+async function leadOf(connection: DedicatedConnection): Promise<number> {
+  const [row] = await connection.query(advisoryStatements.timeline).catch((error: unknown) => {
+    if (sqlState(error) === undefined) throw error
+    return []
+  })
+  const timeline = Number(row?.['timeline'] ?? 1)
+  return (timeline - 1) * LEAD
+}
+
+/** 11.5 days, as 10^12 microseconds. So many promotions that tokens were no safe integers any more would be 7,000. */
+const LEAD = 1_000_000_000_000
 
 function unlessElsewhere(error: unknown): never {
   throw sqlState(error) === '26000' ? new UnsupportedError(POOLER) : error

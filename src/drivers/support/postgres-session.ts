@@ -80,6 +80,7 @@ export class Session {
     const keys = `{${asking.map(({ key }) => key).join(',')}}`
     const values = [keys, booleanArray(asking.map(({ shared }) => shared)), this.#xid]
     const row = await this.#askFor(asking, 'take_list', values)
+    refuseLate(row)
     const got = new Set(parseNumbers(row['got'] as string | null))
     return asking.map((each, index) => (got.has(index + 1) ? this.#granted(each, row) : undefined))
   }
@@ -101,6 +102,11 @@ export class Session {
     try {
       released = await this.#unlock(leases)
     } catch (error) {
+      // Nothing was done, and they are held on.
+      if (isInFailedTransaction(error)) {
+        for (const lease of leases) this.#remember(lease)
+        throw error
+      }
       // The session has ended, and the leases with it. Without an answer in time it may go on at the server's side, which is not known.
       if (this.#lost !== undefined && !isTimeout(error)) return leases.map(() => false)
       // Some of them may be held on, by nobody who knows of it.
@@ -151,6 +157,7 @@ export class Session {
   async #take(asking: Asking, waits: boolean): Promise<SessionLease | undefined> {
     const values = [asking.key, String(asking.shared), String(waits), this.#xid]
     const row = await this.#askFor([asking], 'take', values, waits ? 0 : undefined)
+    refuseLate(row)
     return row['xid'] === null ? undefined : this.#granted(asking, row)
   }
 
@@ -168,11 +175,15 @@ export class Session {
   #granted(asking: Asking, row: Row): SessionLease {
     this.#xid = row['xid'] as string
     const lease = { ...asking, fencingToken: Number(row['token']), acquiredAtMs: Number(row['acquired_at']) }
+    this.#remember(lease)
+    return lease
+  }
+
+  #remember(lease: SessionLease): void {
     this.#leases.set(lease.claimId, lease)
     const held = this.#keys.get(lease.key)
     if (held === undefined) this.#keys.set(lease.key, { count: 1, shared: lease.shared })
     else held.count += 1
-    return lease
   }
 
   #forget({ claimId, key }: SessionLease): void {
@@ -199,7 +210,7 @@ export class Session {
       return await this.#ask(name, values, asking, timeoutMs)
     } catch (error) {
       // A cancel that comes just after a lock was got ends the statement, not the lock.
-      if (this.#lost === undefined) await this.#giveBackExtra(asking)
+      if (this.#lost === undefined && !isInFailedTransaction(error)) await this.#giveBackExtra(asking)
       throw error
     }
   }
@@ -274,6 +285,20 @@ export class Session {
     }
   }
 }
+
+/** On a connection of the caller's: a transaction id that was drawn before the lock was got may be lower than one of a holder in between. */
+function refuseLate(row: Row): void {
+  if (row['too_late'] !== true) return
+  throw new StoreError(
+    'this connection is inside a transaction of yours that has written something, or taken a lock before: the fencing token of a lock taken ' +
+      'there could be lower than one that was given before. End the transaction first, give the driver a pool, or use lockInTransaction ' +
+      'on another connection',
+    { retryable: false },
+  )
+}
+
+/** The caller's transaction has failed: the server does nothing until it has ended. */
+const isInFailedTransaction = (error: unknown): boolean => sqlState(error) === '25P02'
 
 const isTimeout = (error: unknown): boolean =>
   error instanceof StoreError || (error instanceof Error && error.message === 'Query read timeout')

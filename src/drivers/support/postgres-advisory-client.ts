@@ -1,0 +1,20 @@
+import { InvalidArgumentError } from '../../core/errors.ts'
+
+/**
+ * A connection has one session, and the server gives a session a lock that it has already: two drivers on one `Client` would both hold one name, and so would
+ * a driver and a transaction.
+ */
+const occupied = new WeakSet<object>()
+
+/** Answers what makes the client free again. */
+export function occupy(client: object): () => void {
+  if (isOccupied(client)) {
+    const rule = 'a Client without another postgres-advisory driver. Close that one first, share it, or pass in a Pool'
+    throw new InvalidArgumentError('client', client, rule)
+  }
+  occupied.add(client)
+  return () => occupied.delete(client)
+}
+
+export const isOccupied = (client: unknown): boolean =>
+  typeof client === 'object' && client !== null && occupied.has(client)
