@@ -46,9 +46,13 @@ SELECT * FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? LIMIT 1
 -- Inputs: now_ms, lock_name, now_ms. Outputs: next_end_ms, when the first of the leases ends; NULL if there are none
 SELECT MIN(MIN(expires_at_ms, ? + ttl_ms)) AS next_end_ms FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ?
 
--- name: leases_of
--- Inputs: lock_name, now_ms
-SELECT * FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? ORDER BY fencing_token
+-- name: leases_from
+-- Inputs: lock_name, the claim_id to begin after, now_ms, how many at most
+SELECT * FROM holdfast_leases WHERE lock_name = ? AND claim_id > ? AND expires_at_ms > ? ORDER BY claim_id LIMIT ?
+
+-- name: waiters_from
+-- Inputs: lock_name, the place to begin after, now_ms, how many at most
+SELECT * FROM holdfast_waiters WHERE lock_name = ? AND place > ? AND expires_at_ms > ? ORDER BY place LIMIT ?
 
 -- name: waiters_of
 -- Inputs: lock_name, now_ms, how many at most (-1: all)

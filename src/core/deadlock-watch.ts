@@ -2,11 +2,13 @@ import type { Agenda, AgendaEntry, Task } from './agenda.ts'
 import { backoffMs } from './backoff.ts'
 import type { Clock } from './clock.ts'
 import { type Blocked, blockedClaims, circleKey, circlesToLeave, deadlockError } from './deadlock.ts'
+import { lookAround } from './deadlock-look.ts'
+import { Note } from './deadlock-notes.ts'
 import { HoldfastError } from './errors.ts'
-import { DEADLOCK_PAGE_SIZE, DEADLOCK_PAGES } from './limits.ts'
+import { DEADLOCK_QUESTIONS } from './limits.ts'
 import type { Link } from './link.ts'
-import { readPages } from './pages.ts'
 import type { Random } from './random.ts'
+import type { UnderWay } from './under-way.ts'
 import type { PendingClaim } from './wait.ts'
 
 export interface DeadlockWatchParts {
@@ -14,12 +16,14 @@ export interface DeadlockWatchParts {
   readonly random: Random
   readonly agenda: Agenda
   readonly link: Link
+  readonly underWay: UnderWay
 }
 
 /**
  * Looks whether the claims of an instance that have waited for some time wait in a circle, and ends the one whose turn it is to give up.
  *
- * A look reads the store's leases and waiters, a bounded number of pages of them. There is one at a time, all claims of the instance share it, and each claim comes
+ * A claim leaves a note of what it waits for when half of that time is over, so that whoever looks finds those of all who wait longer.
+ * A look follows the notes, a bounded number of them. There is one at a time, all claims of the instance share it, and each claim comes
  * back later and later: a claim that waits long costs next to nothing, and a thousand cost no more than two looks a second.
  */
 export class DeadlockWatch {
@@ -34,9 +38,9 @@ export class DeadlockWatch {
   }
 
   watch(pending: PendingClaim): void {
-    const watched = new WatchedClaim(this.#parts, pending, (afterMs) => this.#look(afterMs))
+    const watched = new WatchedClaim(this.#parts, pending, this.#afterMs, (afterMs) => this.#look(afterMs))
     this.#watched.set(pending, watched)
-    watched.lookIn(this.#afterMs)
+    watched.begin()
   }
 
   forget(pending: PendingClaim): void {
@@ -54,13 +58,26 @@ export class DeadlockWatch {
     const leastMs = afterMs ?? nowMs - Math.min(this.#afterMs / 2, FRESH_MS)
     const last = this.#last
     if (last !== undefined && (last.underWay || last.beganMs > leastMs)) return last.circles
-    const look: Look = { beganMs: nowMs, underWay: true, circles: readStore(this.#parts.link) }
+    const circles = circlesAround(this.#parts.link, this.#nextNames())
+    const look: Look = { beganMs: nowMs, underWay: true, circles }
     const over = (): void => {
       look.underWay = false
     }
     look.circles.then(over, over)
     this.#last = look
     return look.circles
+  }
+
+  /** What claims wait for here. Where there are more names than a look has questions for, those come first that were not asked for last time. */
+  #nextNames(): string[] {
+    const names = new Set<string>()
+    for (const [pending, watched] of [...this.#watched]) {
+      if (names.size === MOST_NAMES) break
+      names.add(pending.claim.lockName)
+      this.#watched.delete(pending)
+      this.#watched.set(pending, watched)
+    }
+    return [...names]
   }
 }
 
@@ -79,16 +96,34 @@ class WatchedClaim implements Task {
   readonly #parts: DeadlockWatchParts
   readonly #pending: PendingClaim
   readonly #look: (afterMs?: number) => Promise<Circles>
+  readonly #afterMs: number
+  #note: Note | undefined
   #dueMs = Number.POSITIVE_INFINITY
   #tries = 0
   /** What the look before has found, and when that was over. */
   #found: { readonly circle: string; readonly atMs: number } | undefined
   #ended = false
 
-  constructor(parts: DeadlockWatchParts, pending: PendingClaim, look: (afterMs?: number) => Promise<Circles>) {
+  constructor(
+    parts: DeadlockWatchParts,
+    pending: PendingClaim,
+    afterMs: number,
+    look: (afterMs?: number) => Promise<Circles>,
+  ) {
     this.#parts = parts
     this.#pending = pending
+    this.#afterMs = afterMs
     this.#look = look
+  }
+
+  begin(): void {
+    const { clock, agenda, link } = this.#parts
+    if (!link.driver.capabilities.queue) {
+      this.lookIn(this.#afterMs)
+      return
+    }
+    this.#dueMs = clock.now().monotonicMs + this.#afterMs / 2
+    agenda.set(this, this.#dueMs)
   }
 
   lookIn(ms: number): void {
@@ -106,19 +141,32 @@ class WatchedClaim implements Task {
       return
     }
     this.#dueMs = Number.POSITIVE_INFINITY
-    this.#look(this.#found?.atMs).then(
-      (circles) => this.#judge(circles),
-      (error: unknown) => {
-        // A store that does not answer is the claim's own to tell of.
-        if (!(error instanceof HoldfastError)) throw error
-        this.#lookLater()
-      },
-    )
+    if (this.#parts.link.driver.capabilities.queue) {
+      const isFirst = this.#note === undefined
+      this.#note ??= new Note(this.#parts.link, this.#parts.underWay, this.#pending.claim)
+      if (isFirst || this.#tries > 0) this.#note.write()
+      if (isFirst) {
+        this.lookIn(this.#afterMs / 2)
+        return
+      }
+    }
+    void this.#lookAndJudge()
   }
 
   end(): void {
     this.#ended = true
     this.#parts.agenda.clear(this)
+    this.#note?.end()
+  }
+
+  async #lookAndJudge(): Promise<void> {
+    try {
+      this.#judge(await this.#look(this.#found?.atMs))
+    } catch (error) {
+      // A store that does not answer is the claim's own to tell of. Anything else is a fault in here, and no reason to end the process.
+      if (!(error instanceof HoldfastError)) process.emitWarning(error instanceof Error ? error : String(error))
+      this.#lookLater()
+    }
   }
 
   #judge(circles: Circles): void {
@@ -146,12 +194,12 @@ class WatchedClaim implements Task {
 }
 
 /** What it has found is worked out once, for all who look. */
-async function readStore(link: Link): Promise<Circles> {
-  const inspect = link.inspect.bind(link)
-  const { leases, waiters } = await readPages(inspect, { pageSize: DEADLOCK_PAGE_SIZE }, DEADLOCK_PAGES)
-  return circlesToLeave(blockedClaims({ leases, waiters }))
+async function circlesAround(link: Link, lockNames: readonly string[]): Promise<Circles> {
+  return circlesToLeave(blockedClaims(await lookAround(link, lockNames)))
 }
 
+/** The names that a look begins with: each of them costs another question for its holder. */
+const MOST_NAMES = DEADLOCK_QUESTIONS / 2
 /** Looks that are not older than this are shared. */
 const FRESH_MS = 500
 const GRID_MS = 100

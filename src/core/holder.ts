@@ -82,12 +82,14 @@ export class Holder {
     this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
     this.link.listening.onFailed.add(this.#onListenFailed)
     this.link.onStolen.add(this.#onStolen)
-    const parts = { clock, random, link: this.link, agenda: this.#agenda, events }
+    const parts = { clock, random, link: this.link, agenda: this.#agenda, events, underWay: this.#underWay }
     this.#heartbeat = thread === undefined ? createHeartbeat(parts) : createThreadHeartbeat(parts, thread)
     const ended = (lease: HeldLease): boolean => this.#leases.delete(lease)
     const { deadlockAfterMs } = options
-    if (deadlockAfterMs !== undefined) this.#deadlocks = new DeadlockWatch(parts, deadlockAfterMs)
-    this.#context = { ...parts, heartbeat: this.#heartbeat, ended, underWay: this.#underWay }
+    if (deadlockAfterMs !== undefined && showsWaiters(driver)) {
+      this.#deadlocks = new DeadlockWatch(parts, deadlockAfterMs)
+    }
+    this.#context = { ...parts, heartbeat: this.#heartbeat, ended }
   }
 
   get clock(): Clock {
@@ -244,6 +246,9 @@ export class Holder {
     if (steal && !driver.capabilities.steal) throw unsupported(driver, 'steal')
   }
 }
+
+/** Elsewhere a look could find nothing: no one can tell who waits. The server shows who waits for a session's lock. */
+const showsWaiters = ({ capabilities: { queue, expiry } }: Driver): boolean => queue || expiry === 'session'
 
 /** Whether something may be held while it waits: nothing else can be in a deadlock. */
 const isNested = ({ chain, together }: ClaimRequest): boolean => chain !== undefined || together !== undefined

@@ -29,9 +29,9 @@ export const CALL_TIMEOUT_MS = 5_000
 export const WAITER_TTL_MS = 10_000
 /** After how long a claim that waits looks for a deadlock, if not said otherwise. */
 export const DEADLOCK_AFTER_MS = 1_000
-/** How much of the store a look for deadlocks reads: so many pages, of so many lock names each. */
-export const DEADLOCK_PAGES = 50
-export const DEADLOCK_PAGE_SIZE = 200
+/** How many questions a look for deadlocks asks, and how many leases and waiters it keeps of the answers. */
+export const DEADLOCK_QUESTIONS = 500
+export const DEADLOCK_RECORDS = 10_000
 /** How deep locks may be nested for a look to tell which of them belong together. Each level makes claim ids some 16 characters longer. */
 export const MAX_CHAIN_DEPTH = 8
 /** How many lock names can be taken at once. */

@@ -19,6 +19,7 @@ import type { HeldLease } from './lease.ts'
 import { MAX_LIST, MAX_RELEASE_TRIES } from './limits.ts'
 import { Listening } from './listening.ts'
 import type { Random } from './random.ts'
+import { turnsOf } from './turns.ts'
 import { unsupported } from './unsupported.ts'
 
 export interface LinkOptions {
@@ -100,7 +101,8 @@ export class Link {
   }
 
   inspect(query: InspectQuery): Promise<InspectPage> {
-    return this.#calls.run('inspect', () => this.driver.inspect(query))
+    // Whoever reads page after page of a local store must leave the event loop its turns.
+    return turnsOf(this.#options.clock).settle(this.#calls.run('inspect', () => this.driver.inspect(query)))
   }
 
   /** Ends whatever the claim has or will have got, in the background: no abort of the caller's stops it. */

@@ -238,10 +238,8 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
     inspect(query) {
       const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
-      const names = [...locks.keys()]
-        .filter((name) => (lockName === undefined || name === lockName) && name.startsWith(prefix))
-        .filter((name) => after === undefined || name > after)
-        .sort()
+      const asked = lockName === undefined ? [...locks.keys()] : [lockName].filter((name) => locks.has(name))
+      const names = asked.filter((name) => name.startsWith(prefix) && (after === undefined || name > after)).sort()
       const page = names.slice(0, pageSize)
       const found = page.map((name) => lockNamed(name))
       found.forEach((lock, index) => {

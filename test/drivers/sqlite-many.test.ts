@@ -81,7 +81,7 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
       share(database, "'name ' || substr(100000 + n, 2)", names)
     }
     const pages = (driver: Driver) => async () => {
-      for (const query of [{}, { prefix: 'name ' }, { after: 'name 00003' }]) {
+      for (const query of [{}, { prefix: 'name ' }, { after: '["name 00003",null,null]' }]) {
         const { leases } = await driver.inspect({ ...query, pageSize: 5 })
         assert.equal(leases.length, 5)
       }
@@ -91,15 +91,30 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
 })
 
 describe('sqlite alone, failure 51: pages', () => {
-  it('a page ends early where its names have very many leases, and the next one goes on', async () => {
+  it('a page ends early where its names have very many leases and waiters, also within a name, and the next one goes on', async () => {
     await using scene = createScene()
     const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
     const database = await scene.database()
-    for (const name of ['a', 'b', 'c']) share(database, `'${name}'`, 6_000)
-    const first = await driver.inspect({})
-    assert.deepEqual([first.leases.length, first.next], [12_000, 'b'])
-    const second = await driver.inspect({ after: 'b' })
-    assert.deepEqual([second.leases.length, second.next], [6_000, undefined])
+    for (const name of ['a', 'b', 'c']) share(database, `'${name}'`, 1_200)
+    const waiting = Array.from({ length: 700 }, () => claimOn('b', { waitMs: 60_000 }))
+    await driver.acquire(waiting)
+    for (const query of [{}, { pageSize: 1 }, { lockName: 'b' }]) {
+      const leases = new Set<string>()
+      const waiters: string[] = []
+      let after: string | undefined
+      do {
+        const page = await driver.inspect({ ...query, ...(after !== undefined && { after }) })
+        assert.ok(page.leases.length + page.waiters.length <= 500)
+        for (const { lockName, claimId } of page.leases) leases.add(`${lockName} ${claimId}`)
+        for (const { claimId } of page.waiters) waiters.push(claimId)
+        after = page.next
+      } while (after !== undefined)
+      assert.equal(leases.size, 'lockName' in query ? 1_200 : 3_600)
+      assert.deepEqual(
+        waiters,
+        waiting.map(({ claimId }) => claimId),
+      )
+    }
   })
 })
 

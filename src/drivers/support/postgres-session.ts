@@ -110,7 +110,7 @@ export class Session {
       // The session has ended, and the leases with it. Without an answer in time it may go on at the server's side, which is not known.
       if (this.#lost !== undefined && !isTimeout(error)) return leases.map(() => false)
       // Some of them may be held on, by nobody who knows of it.
-      this.#inDoubt.push(...leases)
+      for (const lease of leases) this.#inDoubt.push(lease)
       this.#destroy(storeErrorFrom(error))
       throw error
     }
@@ -259,7 +259,7 @@ export class Session {
       const values = [`{${extra.map(({ key }) => key).join(',')}}`, booleanArray(extra.map(({ shared }) => shared))]
       if (extra.length > 0) await connection.query(execution('unlock_list', word, values))
     } catch (error) {
-      this.#inDoubt.push(...asking.filter((each) => !isHeld(each)))
+      for (const each of asking) if (!isHeld(each)) this.#inDoubt.push(each)
       this.#destroy(storeErrorFrom(error))
     }
   }

@@ -25,9 +25,6 @@ export function readNow(connection: SqliteConnection): number {
   return row?.now_ms as number
 }
 
-export const leasesOf = (connection: SqliteConnection, lockName: string, nowMs: number): LeaseRecord[] =>
-  (connection.all('leases_of', lockName, nowMs) as Row[]).map((row) => recordOf(row, nowMs))
-
 /**
  * The leases that are out, as one. As many of them as the largest limit in question are as good as all. `isAhead`: a clock that was set back since has
  * written one of them.

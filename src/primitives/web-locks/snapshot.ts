@@ -2,7 +2,7 @@ import { madeBefore } from '../../core/chain.ts'
 import type { LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
 import type { Holder } from '../../core/holder.ts'
 import { readPages } from '../../core/pages.ts'
-import { fitsBeside } from '../../core/share.ts'
+import { fitsBeside, type Share } from '../../core/share.ts'
 import { resourceNameOf } from './names.ts'
 import type { LockInfo, LockManagerSnapshot } from './types.ts'
 
@@ -38,7 +38,7 @@ export async function snapshot({ holder, prefix, pending, longNames }: SnapshotP
   const leasesOn = byName(leases)
   for (const [lockName, waiting] of byName(waiters)) {
     const granted = grantable(waiting, leasesOn.get(lockName) ?? [])
-    held.push(...waiting.slice(0, granted))
+    for (const waiter of waiting.slice(0, granted)) held.push(waiter)
     queues.push(waiting.slice(granted))
   }
   return { held: held.map(infoOf), pending: inOrder(queues).map(infoOf) }
@@ -49,12 +49,20 @@ export async function snapshot({ holder, prefix, pending, longNames }: SnapshotP
  * and in the specification a lock is held from the step in which its turn has come.
  */
 function grantable(waiting: readonly WaiterRecord[], leases: readonly LeaseRecord[]): number {
-  const held: (LeaseRecord | WaiterRecord)[] = [...leases]
-  for (const waiter of waiting) {
-    if (!fitsBeside(waiter, held)) break
-    held.push(waiter)
+  // All that is held as one: no claim can tell the difference, and a name may have a hundred thousand readers.
+  let together: Share | undefined
+  const hold = ({ mode, permits }: Share): void => {
+    const exclusive = mode === 'exclusive' || together?.mode === 'exclusive'
+    together = { mode: exclusive ? 'exclusive' : 'shared', permits: (together?.permits ?? 0) + permits }
   }
-  return held.length - leases.length
+  for (const lease of leases) hold(lease)
+  let granted = 0
+  for (const waiter of waiting) {
+    if (!fitsBeside(waiter, together === undefined ? [] : [together])) break
+    hold(waiter)
+    granted += 1
+  }
+  return granted
 }
 
 /** All queues in one, in the order in which the requests were made as far as that can be told. Each of them stays in its own order in any case. */
