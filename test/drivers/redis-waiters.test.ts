@@ -78,6 +78,21 @@ describe.concurrent('redis: waiters', () => {
     })
   }
 
+  it('rule 10: a waiter keeps its place although the server still counts a subscription that has been ended before', async () => {
+    const [holder, waiting] = [driverOn(shared.port), driverOn(shared.port)]
+    const [earlier, later] = [name(), name()]
+    const stop = await waiting.listen?.({ wake() {}, granted() {}, lost() {}, deaf: assert.fail })
+    for (const lockName of [earlier, later]) await holder.acquire([claim({ lockName })])
+    await waiting.acquire([claim({ lockName: earlier, waitMs: 60_000 })])
+    // In place of the driver's own connection, whose end the server may see late.
+    const lingering = client(shared.port)
+    await lingering.subscribe((await placeOf(earlier))[7] as string)
+    await stop?.()
+    await waiting.acquire([claim({ lockName: later, waitMs: 60_000 })])
+    assert.equal((await placeOf(later))[6], 0, 'it is not said to listen')
+    lingering.disconnect()
+  })
+
   it('failure 29: a waiter whose subscription broke while it was made listens again, and is told of its turn', async () => {
     await using proxy = await startProxy(shared.port)
     const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]

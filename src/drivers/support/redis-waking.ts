@@ -35,9 +35,19 @@ export class Waking {
   readonly #asking = new Map<string, Asking>()
   /** Being opened, or open. One that has ended is never taken up again. */
   #session: Session | undefined
+  /** How often listening was ended on purpose. */
+  #ends = 0
 
   constructor(parts: WakingParts) {
     this.#parts = parts
+  }
+
+  /**
+   * The server learns late that a connection has ended. If what is asked next were told on the same channel, the server
+   * would count it as listened to, find later that it is not, and take its place away.
+   */
+  #channelOf(slot?: number): string {
+    return channelOf(`${this.#parts.clientId}.${this.#ends}`, slot)
   }
 
   /** The subscription through which messages come now. */
@@ -57,7 +67,7 @@ export class Waking {
   }
 
   #asks(claims: readonly Claim[], slot: number, sharded: boolean): Request {
-    const channel = channelOf(this.#parts.clientId, sharded ? slot : undefined)
+    const channel = this.#channelOf(sharded ? slot : undefined)
     const request: Request = { channel, secret: systemRandom.id(), slot, askedMs: this.#nowMs() }
     for (const claim of claims)
       if (claim.waitMs > 0) this.#asking.set(claim.claimId, { request, claim, told: undefined })
@@ -117,6 +127,7 @@ export class Waking {
   }
 
   end(): void {
+    this.#ends += 1
     this.#listeners.clear()
     if (this.#session !== undefined) this.#lost(this.#session, new StoreError('the driver stopped listening'))
   }
@@ -137,14 +148,14 @@ export class Waking {
   }
 
   async #open(session: Session): Promise<void> {
-    const { connection, clientId, timeoutMs, sharded } = this.#parts
+    const { connection, timeoutMs, sharded } = this.#parts
     try {
       session.sharded = connection.cluster && (await sharded())
       if (!session.sharded) {
         const [node] = await inTime('find a node', timeoutMs, () => connection.nodes())
         if (node === undefined) throw new StoreError('redis has no node to subscribe at')
         const subscriber = await this.#subscriberAt(session, node)
-        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(channelOf(clientId), false))
+        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(), false))
         await inTime('subscribe', timeoutMs, () => subscriber.subscribe(STOLEN_CHANNEL, false)).catch(unlessForbidden)
       }
       // The connection may have been lost after it was subscribed.
@@ -159,11 +170,11 @@ export class Waking {
 
   async #hearSlot(session: Session, slot: number): Promise<void> {
     if (session.slots.has(slot)) return
-    const { connection, clientId, timeoutMs } = this.#parts
+    const { connection, timeoutMs } = this.#parts
     try {
       const node = await inTime('find a node', timeoutMs, () => connection.nodeOfSlot(slot))
       const subscriber = await this.#subscriberAt(session, node)
-      await inTime('subscribe', timeoutMs, () => subscriber.subscribe(channelOf(clientId, slot), true))
+      await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(slot), true))
       session.slots.add(slot)
     } catch (error) {
       // The slot may just have moved. Everybody listens anew, when the client knows where to.
