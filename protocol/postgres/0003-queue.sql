@@ -193,6 +193,16 @@ BEGIN
 END
 $$;
 
+-- Whether the server's queue of notifications has room. One client of whichever application that listens and leaves a transaction open fills it for the
+-- whole server, and then every transaction that notifies fails: a lock could not be given back any more. So nothing is sent any more when it is half full.
+-- A message is a hint: those who wait ask again after a while all the same.
+CREATE OR REPLACE FUNCTION holdfast_may_notify() RETURNS BOOLEAN
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN pg_notification_queue_usage() < 0.5;
+END
+$$;
+
 -- Sends the events of one call, each process those of its own waiters. A payload holds a few, and so stays below 8,000 bytes.
 -- Inputs: events [channel, 'granted' or 'wake', claim_id, lock_name]
 -- An event says what to ask about and proves nothing, because every role that can connect can send it: a client that hears of a grant
@@ -200,7 +210,9 @@ $$;
 CREATE OR REPLACE FUNCTION holdfast_tell(p_events JSONB[]) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN
-  IF cardinality(p_events) = 1 THEN
+  IF NOT holdfast_may_notify() THEN
+    RETURN;
+  ELSIF cardinality(p_events) = 1 THEN
     PERFORM pg_notify(p_events[1] ->> 0, jsonb_build_array(p_events[1] - 0)::text);
   ELSE
     PERFORM pg_notify(channel, payload) FROM (

@@ -57,7 +57,8 @@ BEGIN
   ), parts AS (
     SELECT jsonb_agg(claim_id) AS lost, max(id) AS last FROM (SELECT *, row_number() OVER () AS number FROM recorded) AS r GROUP BY number / 50
   ), told AS (
-    SELECT pg_notify('holdfast_stolen', jsonb_build_object('lost', lost, 'by', p_holder_id)::text), last FROM parts
+    SELECT CASE WHEN holdfast_may_notify()
+      THEN pg_notify('holdfast_stolen', jsonb_build_object('lost', lost, 'by', p_holder_id)::text) END, last FROM parts
   )
   SELECT max(last) INTO v_last FROM told;
   DELETE FROM holdfast_forced_releases WHERE id <= v_last - 1000;

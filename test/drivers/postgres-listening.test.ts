@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import pg from 'pg'
 import { describe, inject, it } from 'vitest'
@@ -59,6 +60,33 @@ describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
     process.off('unhandledRejection', catchIt)
     assert.deepEqual(uncaught, [])
   })
+
+  it('where the server’s queue of notifications has no room, locks are handed over and stolen all the same, and waiters find out by asking', async () => {
+    const schema = `full_${randomBytes(6).toString('hex')}`
+    const pool = new pg.Pool({ connectionString: url, max: 4 })
+    const driver = postgresDriver({ client: pool, schema })
+    const [holder, first, second] = [claimOn('full'), claimOn('full', 60_000), claimOn('full', 60_000)]
+    await granted(driver, holder)
+    // As if it were half full: 4 GB of messages that a client has not read, whose transaction is open.
+    await pool.query(
+      `CREATE OR REPLACE FUNCTION ${schema}.holdfast_may_notify() RETURNS BOOLEAN LANGUAGE sql AS 'SELECT false'`,
+    )
+    const listener = ears()
+    await driver.listen?.(listener)
+    await driver.acquire([first])
+    await driver.acquire([second])
+    assert.deepEqual(await driver.release([holder]), [true])
+    await granted(driver, first)
+    await granted(driver, { ...claimOn('full'), steal: true })
+    // What is sent to this channel arrives after what was sent before.
+    const { channel } = (await pool.query(`SELECT channel FROM ${schema}.holdfast_waiters`)).rows[0]
+    await pool.query('SELECT pg_notify($1, $2)', [channel, JSON.stringify([['wake', second.claimId, 'full']])])
+    await until('the last message', () => listener.heard.length > 0)
+    assert.deepEqual(listener.heard, [`wake ${second.claimId}`])
+    await driver.close()
+    await pool.query(`SET client_min_messages = warning; DROP SCHEMA ${schema} CASCADE`)
+    await pool.end()
+  })
 })
 
 function ears(): DriverListener & { readonly heard: string[] } {
@@ -66,7 +94,7 @@ function ears(): DriverListener & { readonly heard: string[] } {
   return {
     heard,
     granted: (claimId) => void heard.push(`granted ${claimId}`),
-    wake: () => {},
+    wake: (_, claimId) => void heard.push(`wake ${claimId}`),
     lost: () => {},
     deaf: () => void heard.push('deaf'),
   }
