@@ -181,6 +181,23 @@ describe.concurrent('postgres: failures', SLOW, () => {
     for (const driver of await Promise.all(drivers)) await driver.close()
   })
 
+  it('failure 25: a call that meets a connection which the server has just ended for idleness is sent on another one', async () => {
+    await using proxy = await startProxy(server.port)
+    const options = encodeURIComponent('-c idle_session_timeout=300')
+    const name = unique('just ended')
+    const client = new pg.Pool({ connectionString: `${through(proxy.port)}?options=${options}`, max: 1 })
+    const driver = postgresDriver({ client })
+    const idle = await client.connect()
+    const { processID } = idle as unknown as { processID: number }
+    proxy.hold('toClient')
+    idle.release()
+    await until('the server to end it', async () => !(await isConnected(processID)))
+    const answer = granted(driver, claimOn(name))
+    proxy.release('toClient')
+    await answer
+    await client.end()
+  })
+
   it('failure 26: a silent network ends the lease in time, and the driver works again after it', async () => {
     await using proxy = await startProxy(server.port)
     const driver = await openPostgres(through(proxy.port))

@@ -48,7 +48,7 @@ const QUERY_MS = 10_000
 
 export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): PostgresConnections {
   hearErrors(pool)
-  const query = askPrepared(pool)
+  const query = notOnEndedConnection(askPrepared(pool))
   return {
     query,
     call: query,
@@ -72,6 +72,17 @@ export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): 
     },
   }
 }
+
+/** A call may come to a connection that the server has just ended for idleness: it has not been done, and goes to another one. */
+function notOnEndedConnection(query: PostgresConnections['query']): PostgresConnections['query'] {
+  return (text, values) =>
+    query(text, values).catch((error: unknown) => {
+      if (sqlState(error) !== IDLE_TOO_LONG) throw error
+      return query(text, values)
+    })
+}
+
+const IDLE_TOO_LONG = '57P05'
 
 /** An idle connection that breaks emits an error; with nobody to hear it, that would end the process. Once for each, however many drivers use it. */
 function hearErrors(emitter: Pick<PgPool, 'on'>): void {
