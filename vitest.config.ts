@@ -12,7 +12,7 @@ export default defineConfig({
     reporters: ['dot'],
     // The tests wait far more than they compute: on two cores two files at a time leave more than a third of them idle.
     maxWorkers: Math.max(3, availableParallelism()),
-    testTimeout: 20_000,
+    testTimeout: 60_000,
     hookTimeout: 120_000,
   },
 })

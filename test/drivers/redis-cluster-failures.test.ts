@@ -373,4 +373,4 @@ async function beginMove(slot: number, target?: Server) {
   }
 }
 
-const patience = (what: string) => ({ timeoutMs: 20_000, failure: () => `waited in vain for ${what}` })
+const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `waited in vain for ${what}` })

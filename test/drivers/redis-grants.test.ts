@@ -286,4 +286,4 @@ async function only<Answer>(answers: Promise<readonly (Answer | Error)[]>): Prom
   return answer
 }
 
-const patience = (what: string) => ({ timeoutMs: 15_000, failure: () => `waited in vain for ${what}` })
+const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `waited in vain for ${what}` })

@@ -448,4 +448,4 @@ async function grantFrom(driver: Driver, of: Claim): Promise<Grant> {
   return answer
 }
 
-const patience = (what: string) => ({ timeoutMs: 20_000, failure: () => `waited in vain for ${what}` })
+const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `waited in vain for ${what}` })

@@ -102,4 +102,4 @@ export async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
   return answer as Grant
 }
 
-export const patience = (what: string) => ({ timeoutMs: 15_000, failure: () => `waited in vain for ${what}` })
+export const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `waited in vain for ${what}` })

@@ -68,7 +68,7 @@ export async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
     if (answer !== undefined && 'granted' in answer && answer.granted) got = answer
     return got !== undefined
   }
-  await until(look, { timeoutMs: 15_000, failure: () => 'waited in vain for a grant' })
+  await until(look, { timeoutMs: 30_000, failure: () => 'waited in vain for a grant' })
   return got as Grant
 }
 
@@ -83,7 +83,7 @@ export const untilVoting = (driver: Driver, servers: readonly Server[], ttlMs = 
       const held = await Promise.all(servers.map(({ port }) => client(port).exists(`lock:${probe.lockName}`)))
       return held.every((count) => count === 1)
     },
-    { timeoutMs: 15_000, failure: () => 'not all of them vote' },
+    { timeoutMs: 30_000, failure: () => 'not all of them vote' },
   )
 
 export async function cycle(driver: Driver): Promise<void> {
@@ -93,7 +93,7 @@ export async function cycle(driver: Driver): Promise<void> {
 }
 
 /** Within less time than the lease would have lasted. */
-export const untilFree = (lockName: string, timeoutMs = 10_000): Promise<void> =>
+export const untilFree = (lockName: string, timeoutMs = 30_000): Promise<void> =>
   until(
     async () => {
       const probes = all.map(({ port }) => client(port))
@@ -126,7 +126,7 @@ export async function untilTokens(
       found = await tokensOn(servers, of)
       return found.every((token, at) => token === wanted[at])
     },
-    { timeoutMs: 5_000, failure: () => `"${of.lockName}" has ${found}, and not ${wanted}` },
+    { timeoutMs: 30_000, failure: () => `"${of.lockName}" has ${found}, and not ${wanted}` },
   )
 }
 
@@ -142,7 +142,7 @@ export const untilOnly = (lockName: string, count: number): Promise<void> =>
       const held = await Promise.all(all.map(({ port }) => client(port).exists(`lock:${lockName}`)))
       return held.filter((each) => each === 1).length === count
     },
-    { timeoutMs: 5_000, failure: () => `"${lockName}" is not on ${count} nodes` },
+    { timeoutMs: 30_000, failure: () => `"${lockName}" is not on ${count} nodes` },
   )
 
 async function healAll(): Promise<void> {

@@ -16,7 +16,7 @@ export const KEPT_SECONDS = 3
 export const VAIN_SECONDS = 1
 
 /** How long the suite waits for what must happen. Far beyond any delay of a loaded machine, below runners' timeouts. */
-const PATIENCE_MS = 10_000
+const PATIENCE_MS = 30_000
 
 const LOOK_EVERY_MS = 4
 

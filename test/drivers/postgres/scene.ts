@@ -38,7 +38,7 @@ export const leasesOn = async (driver: Driver, lockName: string) => (await drive
 export const waitersOn = async (driver: Driver, lockName: string) => (await driver.inspect({ lockName })).waiters.length
 
 /** Looks until something is there, and answers it. */
-export async function until<T>(what: string, look: () => T | Promise<T>, withinMs = 15_000): Promise<NonNullable<T>> {
+export async function until<T>(what: string, look: () => T | Promise<T>, withinMs = 30_000): Promise<NonNullable<T>> {
   const startedMs = performance.now()
   for (;;) {
     const seen = await look()
