@@ -18,6 +18,12 @@ export interface RedisConnection {
    * the connection ended after some of them: the rest is never sent over another one by itself. Absent on a Cluster.
    */
   together?(commands: readonly (readonly string[])[]): Promise<readonly unknown[]>
+  /**
+   * Called before a command is sent. Returns what tells, after the answer, whether the client may have sent the command
+   * twice: its connection was lost meanwhile, and the answer may be that of the second time. Absent where the client
+   * never sends a command again by itself.
+   */
+  watchResends?(): () => boolean | Promise<boolean>
   /** Absent where the client finds a new master by itself. */
   readonly master?: MasterWatch
   /** The masters: one, or one for each shard of a Cluster. */

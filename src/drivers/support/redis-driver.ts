@@ -159,8 +159,11 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       assertOpen()
       return sendList<LeaseRef, boolean>(parts, leases, async (chunk) => {
         for (const lease of chunk.requests) waking.waitsNoMore(lease)
+        const wasResent = connection.watchResends?.()
         const reply = await runLeases(parts, 'release', chunk, releaseArgs(chunk.requests))
-        return chunk.requests.map((_, index) => Number(reply[1 + index]) === 1)
+        const answers = chunk.requests.map((_, index) => Number(reply[1 + index]) === 1)
+        if (!answers.includes(false) || (await wasResent?.()) !== true) return answers
+        return answers.map((answer) => answer || sentTwice())
       })
     },
 
@@ -220,6 +223,10 @@ async function confirmed(
     return result instanceof Error ? result : new StoreError('the lease was lost before replicas had confirmed it')
   })
 }
+
+/** "No" may be the answer to a release that ended the lease the first time. It must not count as a loss. */
+const sentTwice = (): StoreError =>
+  new StoreError('the connection was lost during a release: it is not known whether the lease had ended before')
 
 const isGrant = (answer: AcquireAnswer | Error | undefined): answer is Grant =>
   answer !== undefined && 'granted' in answer && answer.granted

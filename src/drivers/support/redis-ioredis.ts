@@ -16,6 +16,7 @@ export interface IoredisClient {
   disconnect(reconnect?: boolean): void
   call(command: string, ...args: string[]): Promise<unknown>
   pipeline(commands: unknown[][]): { exec(): Promise<[error: Error | null, reply: unknown][] | null> }
+  on(event: 'close', listener: () => void): unknown
   // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its options, and differs between versions
   duplicate(...override: any[]): unknown
 }
@@ -27,6 +28,7 @@ export interface IoredisCluster {
   readonly slots: readonly (readonly string[])[]
   call(command: string, ...args: string[]): Promise<unknown>
   nodes(role: 'master'): IoredisClient[]
+  on(event: '-node', listener: () => void): unknown
   // biome-ignore lint/suspicious/noExplicitAny: as above
   duplicate(...override: any[]): unknown
 }
@@ -48,11 +50,22 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
     throw new InvalidArgumentError('client.options.keyPrefix', keyPrefix, rule)
   }
   const command = (_key: string, args: readonly string[]) => client.call(...(args as CommandArgs))
+  let ended = 0
+  const watchResends = () => {
+    const before = ended
+    return () => ended !== before
+  }
+  const count = (): void => {
+    ended += 1
+  }
   if (!isCluster(client)) {
     const node = nodeOf(client)
+    // `autoResendUnfulfilledCommands`, which is on by default.
+    client.on('close', count)
     return {
       cluster: false,
       command,
+      watchResends,
       together: (commands) => pipelined(client, commands),
       master: new MasterWatch(() => reconnect(client)),
       nodes: async () => [node],
@@ -60,9 +73,12 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
     }
   }
   const nodes = async () => client.nodes('master').map(nodeOf)
+  // A node whose connection has ended is removed, and what it has not answered is sent to the one that comes after it.
+  client.on('-node', count)
   return {
     cluster: true,
     command,
+    watchResends,
     nodes,
     async nodeOfSlot(slot) {
       await client.call('GET', slotCounter(slot))

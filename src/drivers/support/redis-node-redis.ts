@@ -118,6 +118,10 @@ const isSentinel = (client: NodeRedisClient | NodeRedisCluster | NodeRedisSentin
 /** It follows the master by itself, and keeps its own subscriptions: a new master means that messages may have been missed. */
 function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
   const send = (args: readonly string[]): Promise<unknown> => client.sendCommand(false, [...args])
+  // What the master has not answered is sent again, and no event tells of it. So the server is asked which connection
+  // this is: once, and then each time when it matters. In a pool of several, each is another one than the last.
+  const connectionId = (): Promise<unknown> => send(['CLIENT', 'ID']).catch(() => Symbol('not known'))
+  let lastId: Promise<unknown> | undefined
   const node: RedisNode = {
     id: 'master',
     command: send,
@@ -147,6 +151,14 @@ function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
   return {
     cluster: false,
     command: (_key, args) => send(args),
+    watchResends() {
+      lastId ??= connectionId()
+      const before = lastId
+      return async () => {
+        lastId = connectionId()
+        return (await lastId) !== (await before)
+      }
+    },
     together(commands) {
       const pipeline = client.multi() as Pipeline
       for (const command of commands) pipeline.addCommand(false, [...command])
