@@ -305,7 +305,7 @@ describe('what a look has not seen', () => {
 
   it('a queue of a thousand is judged in no time', () => {
     const waiting = Array.from({ length: 1_000 }, (_, index) => ({ who: `W${index}.1`, on: 'x' }))
-    const startedMs = performance.now()
+    const started = process.cpuUsage()
     const seen = see(
       [
         { who: 'P.1', on: 'x' },
@@ -314,7 +314,7 @@ describe('what a look has not seen', () => {
       [{ who: 'P.1.1', on: 'y' }, ...waiting, { who: 'Q.1.1', on: 'x' }],
     )
     expect(leavers(seen)).toEqual({ 'Q.1.1': ['x', 'y'] })
-    expect(performance.now() - startedMs).toBeLessThan(1_000)
+    expect(process.cpuUsage(started).user / 1_000, 'ms of computing').toBeLessThan(1_000)
   })
 })
 

@@ -184,7 +184,8 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const startedMs = performance.now()
     proxy.blackHole()
     await until('the loss', () => signal.aborted)
-    assert.ok(performance.now() - startedMs < 1_500, 'no later than the lease’s own end, with room for a busy machine')
+    // The client's own time limit for a query is 10 s.
+    assert.ok(performance.now() - startedMs < 6_000, 'the loss was told late')
     proxy.heal()
     await lock.close()
     await driver.close()

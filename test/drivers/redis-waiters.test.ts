@@ -136,7 +136,7 @@ describe.concurrent('redis: waiters', () => {
     const releasedMs = performance.now()
     await held.release()
     const lease = await next
-    assert.ok(performance.now() - releasedMs < 5_000, 'the dead waiter was waited for')
+    assert.ok(performance.now() - releasedMs < 15_000, 'the dead waiter was waited for')
     await lease.release()
     await Promise.all([a.close(), b.close()])
   })

@@ -49,7 +49,7 @@ describe('redlock: failures', () => {
     await (all[4] as Server).pause()
     const startedMs = performance.now()
     const [answer] = await driver.acquire([claim()])
-    assert.ok(performance.now() - startedMs < 3_000)
+    assert.ok(performance.now() - startedMs < 8_000)
     assert.ok(answer instanceof Error)
     assert.match(answer.message, /redlock could not acquire: 2 of 5 nodes answered, 3 are needed/)
     assert.match(
