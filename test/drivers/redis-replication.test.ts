@@ -205,6 +205,30 @@ describe.concurrent('redis with replicas', () => {
     }, 60_000)
   }
 
+  for (const [what, write] of [
+    ['leases', (driver) => driver.acquire([claim('taken'), claim(`more ${++counter}`)]) as Promise<readonly unknown[]>],
+    [
+      'rates',
+      async (driver) => driver.consume?.([rate('taken'), rate(`more ${++counter}`)]) as Promise<readonly unknown[]>,
+    ],
+  ] satisfies [string, (driver: Driver) => Promise<readonly unknown[]>][]) {
+    it(`a master that has only taken a later entry of a list is left, too, when it is demoted: ${what}`, async () => {
+      await using scene = await startFailover()
+      const { front, master } = scene
+      await write(redisDriver({ client: client(master) })) // takes what the driver is refused
+      const driver = redisDriver({ client: await openAt(front) })
+      const [first, second] = (await write(driver)) as { granted?: boolean; allowed?: boolean }[]
+      assert.deepEqual([first?.granted ?? first?.allowed, second?.granted ?? second?.allowed], [false, true])
+      await scene.demote()
+      const takes = async (): Promise<boolean> => {
+        const answers = await write(driver).catch((error: Error) => [error])
+        return answers.every((answer) => !(answer instanceof Error))
+      }
+      await until(takes, patience('the driver to reach the new master'))
+      await driver.close()
+    }, 60_000)
+  }
+
   for (const [through, open] of [
     ['ioredis', openAt],
     ['node-redis', openNodeRedisAt],
@@ -338,6 +362,8 @@ async function assertNotHeldTwice(
 }
 
 const asError = (error: Error): Error => error
+
+const rate = (name: string) => ({ name, cost: 1, limits: [{ limit: 1, periodMs: 3_600_000, burst: 1 }] })
 
 async function openAt({ port }: { port: number }): Promise<RedisClient> {
   return client({ port })

@@ -100,7 +100,7 @@ export function runLeases(
   return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
     (reply) => {
       const answers = readReply(operation, count, reply as LeasesReply)
-      if (connection.master !== undefined && isYes(answers[1])) connection.master.wrote()
+      if (connection.master !== undefined && hasYes(answers)) connection.master.wrote()
       return answers
     },
     (error: unknown) => {
@@ -122,6 +122,11 @@ function readReply(operation: string, count: number, reply: LeasesReply): Leases
 }
 
 /** A lease was granted, renewed or ended: something was written. */
+function hasYes(reply: LeasesReply): boolean {
+  for (let index = 1; index < reply.length; index += 1) if (isYes(reply[index])) return true
+  return false
+}
+
 const isYes = (answer: unknown): boolean => (Array.isArray(answer) ? answer[0] === 'y' : Number(answer) > 0)
 
 /** Where a waiter is told of its grant, and the secret that proves the message. */

@@ -26,8 +26,8 @@ export async function consume(
       const run = (): Promise<unknown> => runScript(connection, protocolScript('consume.lua'), call)
       const reply = await inTime('consume', timeoutMs, run).catch((error: Error) => error)
       if (!(reply instanceof Error)) {
-        if (Number((reply as unknown[])[0]) > 0) connection.master?.wrote()
-        return answerAll(part, reply as readonly (string | number)[], answers)
+        if (answerAll(part, reply as readonly (string | number)[], answers)) connection.master?.wrote()
+        return
       }
       for (const { indexes } of part) for (const index of indexes) answers[index] = reply
     }),
@@ -46,16 +46,20 @@ function policyArgs(takes: readonly Take[]): [policies: string, chosen: string] 
   return [JSON.stringify(pairs), isPlain ? '' : JSON.stringify(chosen)]
 }
 
+/** Whether anything was taken, and so was written. */
 function answerAll(
   takes: readonly Take[],
   reply: readonly (string | number)[],
   answers: (RateAnswer | Error | undefined)[],
-): void {
+): boolean {
   let at = 0
+  let isTaken = false
   for (const take of takes) {
     const count = Number(reply[at])
     const usedMs = take.policy.limits.map((_, index) => Number(reply[at + 1 + index]) / 1_000_000)
     at += 1 + usedMs.length
+    isTaken ||= count > 0
     answerTake(take, { count, usedMs }, answers)
   }
+  return isTaken
 }
