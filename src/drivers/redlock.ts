@@ -11,6 +11,7 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError, UnsupportedError } from '../core/errors.ts'
 import { type Random, systemRandom } from '../core/random.ts'
+import { outsideLocks } from '../core/reentry-context.ts'
 import { type Ask, Asks, leasesOf, mayCount } from './support/redis-asks.ts'
 import { Ballots, type Outcome, type Vote } from './support/redis-ballots.ts'
 import { connectionOf } from './support/redis-connection.ts'
@@ -113,9 +114,10 @@ export function redlockDriver(options: RedlockOptions): Driver {
     if (closed) throw new ClosedError('the redlock driver is closed')
   }
   const { onNodeError } = options
-  // By itself, so that an error which the caller's function throws does not break the vote.
+  // By itself, so that an error which the caller's function throws does not break the vote. Outside of the lock of the
+  // task that asked: the function would enter that lock beside the task.
   const failed = (failure: RedlockNodeError): void => {
-    if (onNodeError !== undefined) queueMicrotask(() => onNodeError(failure))
+    if (onNodeError !== undefined) queueMicrotask(() => outsideLocks(() => onNodeError(failure)))
   }
   const common = { nodes, names, timeoutMs, failed }
   /** What nobody waits for. */

@@ -253,6 +253,21 @@ describe.concurrent('redis: the server’s data', () => {
     assert.ok((await granted(driver, claim({ lockName: held.lockName }))).fencingToken > fencingToken)
   })
 
+  it('failure 47: onWarning runs inside of no lock, although the first call came from inside one', async () => {
+    await using server = await startRedis({ settings: { 'maxmemory-policy': 'allkeys-lru' } })
+    const [lock, lockName] = [lockOn(shared.port), name()]
+    let entered: Promise<boolean> | undefined
+    const onWarning = (): void => {
+      entered = lock.acquire(lockName, { blocking: false }).then(({ acquired }) => acquired)
+    }
+    await lock.withLock(lockName, async () => {
+      await granted(redisDriver({ client: client(server.port), onWarning }), claim())
+      await until(() => entered !== undefined, patience('a warning'))
+      assert.equal(await entered, false, 'it entered the lock of the task that asked')
+    })
+    await lock.close()
+  })
+
   it('a server that is out of memory, or still has no memory to give, is an error that says what to do', async () => {
     await using server = await startRedis({ settings: { maxmemory: '1mb', 'maxmemory-policy': 'noeviction' } })
     const control = client(server.port)

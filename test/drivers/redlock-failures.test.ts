@@ -80,6 +80,23 @@ describe('redlock: failures', () => {
     assert.ok(failures.every(({ node }) => node === 'node 2' || node === 'node 4'))
   })
 
+  it('failure 47: onNodeError runs inside of no lock, whichever task met the failure', async () => {
+    let entered: Promise<boolean> | undefined
+    const lockName = name()
+    const driver = redlock({
+      onNodeError() {
+        entered ??= lock.acquire(lockName, { blocking: false }).then(({ acquired }) => acquired)
+      },
+    })
+    await using lock = new DistributedLock({ driver })
+    await lock.withLock(lockName, async () => {
+      await (all[1] as Server).kill()
+      await (await lock.hold(name())).release()
+      await until(() => entered !== undefined, { timeoutMs: 5_000, failure: () => 'onNodeError was never called' })
+      assert.equal(await entered, false, 'it entered the lock of the task that asked')
+    })
+  })
+
   it('failure 17: a minority that was taken is given back on all nodes, when the vote fails and when the caller gives up', async () => {
     const driver = redlock({ nodes: nodesOn(proxies), nodeTimeoutSeconds: 0.3 })
     await cycle(driver)
