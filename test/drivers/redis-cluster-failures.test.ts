@@ -125,6 +125,42 @@ describe('redis cluster: failures', () => {
     })
   }
 
+  for (const [through, open] of [
+    ['ioredis', openIoredis],
+    ['node-redis', openNodeRedis],
+  ] as const) {
+    it(`failure 54: a step under two limits whose keys are on two nodes is refused or done once, through ${through}`, async () => {
+      const driver = redisDriver({ client: await open() })
+      const limits = [
+        { limit: 10, periodMs: 3_600_000, burst: 10 },
+        { limit: 20, periodMs: 86_400_000, burst: 20 },
+      ]
+      const request = { name: `two limits ${through}`, cost: 1, limits }
+      const take = async () => (await driver.consume?.([request]))?.[0]
+      let taken = 0
+      const count = (answer: unknown): void => {
+        if (!(answer instanceof Error)) taken += 1
+        else assert.match(answer.message, /TRYAGAIN.*the slot is being moved to another node: try again/s)
+      }
+      count(await take())
+      const slot = slotOf(`lock:${request.name}`)
+      const move = await beginMove(slot)
+      const keys = (await askRedis(await ownerOf(slot), 'CLUSTER', 'GETKEYSINSLOT', slot, 100)) as string[]
+      const [first] = keys.filter((key) => key.includes(request.name))
+      await move.carry(first as string)
+      const before = await triesAgain()
+      const meanwhile = [take(), take(), take()]
+      await until(async () => (await triesAgain()) >= before + meanwhile.length, patience('TRYAGAIN'))
+      await move.end()
+      for (const answer of await Promise.all(meanwhile)) count(answer)
+      count(await again(async () => (await driver.consume?.([request])) ?? []).then(([answer]) => answer))
+      assert.ok(taken >= 2)
+      const [look] = (await driver.consume?.([{ ...request, cost: 0 }])) ?? []
+      assert.ok(look !== undefined && !(look instanceof Error))
+      assert.equal(look.remaining, 10 - taken)
+    })
+  }
+
   it('failure 21: a waiter is served although its slot moved while it waited', async () => {
     const lockName = 'moves under a waiter'
     const [a, b] = [await openLock(3), await openLock(3)]
@@ -340,6 +376,13 @@ async function ownerOf(slot: number): Promise<Server> {
     if (has) return cluster.nodes.find((node) => node.port === port) as Server
   }
   throw new Error(`nobody has slot ${slot}`)
+}
+
+/** How often a node has answered TRYAGAIN. */
+async function triesAgain(): Promise<number> {
+  const infos = await Promise.all(cluster.nodes.map((node) => askRedis(node, 'INFO', 'errorstats')))
+  const counts = infos.map((info) => Number(/errorstat_TRYAGAIN:count=(\d+)/.exec(String(info))?.[1] ?? 0))
+  return counts.reduce((all, each) => all + each, 0)
 }
 
 async function moveSlot(slot: number, to: Server): Promise<void> {
