@@ -5,16 +5,18 @@
 -- KEYS[2n+1 … 3n]      order sets     /
 -- ARGV[1]              n
 -- ARGV[2]              how much to look at: each lock, shared lease and waiter counts as one
--- ARGV[3 … n+2]        where to begin on each lock: '' at its beginning, otherwise what an earlier call returned last for it
+-- ARGV[3 … n+2]        where to begin on each lock: '' at its beginning, otherwise what an earlier call returned last
+--                      for it
 --
 -- Returns for each lock, in their order, [plain text or '', end of it in ms (-1: never, -2: no such key),
---         [shared lease text, end in ms, …], [waiter's id, waiter's text, …], where to go on]; only those that have not ended.
--- The list is shorter than n if there was too much to look at: ask for the rest in another call. Only the first lock can
--- be broken off; for all others "where to go on" is '', which means that this was all of it.
+--         [shared lease text, end in ms, …], [waiter's id, waiter's text, …], where to go on]; only those that have not
+--         ended.
+-- The list is shorter than n if there was too much to look at: ask for the rest in another call. Only the first lock
+-- can be broken off; for all others "where to go on" is '', which means that this was all of it.
 --
--- Shared leases come first, those that end soonest before the others: one that is renewed between two calls may be shown
--- twice, and is never passed over. Then waiters, in the order in which they are served. A call breaks off after a lease
--- (`l` and its score) with all that end in the same millisecond, or after a waiter (`w` and its place).
+-- Shared leases come first, those that end soonest before the others: one that is renewed between two calls may be
+-- shown twice, and is never passed over. Then waiters, in the order in which they are served. A call breaks off after a
+-- lease (`l` and its score) with all that end in the same millisecond, or after a waiter (`w` and its place).
 
 local n, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')

@@ -5,25 +5,31 @@
 -- KEYS[n+2 … 2n+1]       data:  hash; leases and waiters of a lock that is shared or waited for
 -- KEYS[2n+2 … 3n+1]      order: sorted set; shared leases by -(end in ms), waiters by their place (1, 2, …)
 -- ARGV[1]                'acquire' | 'renew' | 'release'
--- ARGV[2]                where this client is told of grants; a sharded channel if it has a hash tag, which is then of the keys' slot
--- ARGV[3]                a secret of the client's, new with every call: it proves what the client is told of these claims
--- ARGV[4]                a line for each entry: `id` (acquire), `id,token` (renew, release), `id` (release of whatever the claim has)
--- ARGV[5 …]              the terms of each entry, or of the first one only if they are all alike. What is said in few arguments costs least:
---   acquire              ttlMs, tail, rest         tail: the JSON text `"holder"` or `"holder",{metadata}`
---                                                  rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, 0],
---                                                  [mode, limit, permits, waitMs, 0, 1] or [mode, limit, permits, 0, proposed, false, mostAheadUs]:
---                                                  mode 0 exclusive, 1 shared; limit 0 none; 1: takes the lock from whoever holds it, another client's
---                                                  too; proposed: a token chosen by the client (Redlock), which must be above the mark and at most
---                                                  mostAheadUs ahead of this server's clock. Its lease replaces an older one of the same claim
+-- ARGV[2]                where this client is told of grants; a sharded channel, of the keys' slot, if it has a hash tag
+-- ARGV[3]                a secret of the client's, new with every call: it proves what the client is told of these
+--                        claims
+-- ARGV[4]                a line for each entry: `id` (acquire), `id,token` (renew, release), `id` (release of whatever
+--                        the claim has)
+-- ARGV[5 …]              the terms of each entry, or of the first one only if they are all alike. What is said in few
+--                        arguments costs least:
+--   acquire              ttlMs, tail, rest
+--                        tail: the JSON text `"holder"` or `"holder",{metadata}`
+--                        rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, 0],
+--                        [mode, limit, permits, waitMs, 0, 1] or
+--                        [mode, limit, permits, 0, proposed, false, mostAheadUs]:
+--                        mode 0 exclusive, 1 shared; limit 0 none; 1: takes the lock from its holder, another client's
+--                        too; proposed: a token chosen by the client (Redlock), which must be above the mark and at most
+--                        mostAheadUs ahead of this server's clock. Its lease replaces an older one of the same claim
 --   renew                ttlMs
 --   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
 --
--- Returns [nowMs or 0, answer …]; the time is told with acquire. For more than one entry [nowMs or 0, 'g', first] is short for "yes to all",
--- on acquire with the tokens from `first` on
+-- Returns [nowMs or 0, answer …]; the time is told with acquire. For more than one entry [nowMs or 0, 'g', first] is
+-- short for "yes to all", on acquire with the tokens from `first` on
 --   acquire  token                                        granted, for ttlMs, at nowMs
 --            ['y', lease text]                            already yours, for ttlMs from now
---            ['n', holder text, end, ahead, askAgain]     refused; end in ms, -1 unknown; ahead -1: not queued; askAgain -1: no hint
+--            ['n', holder text, end, ahead, askAgain]     refused; end in ms, -1 unknown; ahead -1: not queued;
+--                                                         askAgain -1: no hint
 --            ['b', mark]                                  the proposed token is not above this server's mark
 --            ['f', nowMs]                                 the proposed token is too far ahead of this server's clock
 --   renew    1 renewed, 0 lost
@@ -33,16 +39,16 @@
 --                holdfast:shared                               shared leases, which are in data
 --                anything else                                 somebody else's lock
 -- data holds     l<id> → [id,token,acquiredAtMs,limit,permits,ttlMs,tail]    a shared lease
---                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail,secret,waitMs]    a waiter; hears is
---                        1 if this server had a subscriber on its channel when it last asked
+--                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail,secret,waitMs]    a waiter;
+--                        hears is 1 if this server had a subscriber on its channel when it last asked
 --                n → permits that are out;  seq → the last place that was given
--- A lease or a waiter that has longer to go than its own ttlMs or waitMs was written while the server's clock was ahead.
--- Whoever meets it in its way lets it end after that time from now: never sooner than its client believes.
+-- A lease or a waiter that has longer to go than its own ttlMs or waitMs was written while the server's clock was
+-- ahead. Whoever meets it in its way lets it end after that time from now: never sooner than its client believes.
 --
--- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs,proof]. Any client may publish, so the proof
--- shows that the message is this script's: the SHA-1, in hex, of secret .. 'id,token,acquiredAtMs,ttlMs' .. secret,
--- with the secret of the call in which the claim last asked. The first waiter is told to ask again, because the lease
--- in its way ends sooner than it was told, by the message [id]. All are told of a theft on holdfast:stolen:
+-- A waiter is told of its grant by the message [id,token,acquiredAtMs,ttlMs,proof]. Any client may publish, so the
+-- proof shows that the message is this script's: the SHA-1, in hex, of secret .. 'id,token,acquiredAtMs,ttlMs' ..
+-- secret, with the secret of the call in which the claim last asked. The first waiter is told to ask again, because the
+-- lease in its way ends sooner than it was told, by the message [id]. All are told of a theft on holdfast:stolen:
 -- {"lost":[id,…],"by":"holder"}. These two are hints.
 --
 -- Messages are published when all else is done. A waiter believes in a grant that it hears of, so the grant must have
@@ -72,8 +78,8 @@ local function readClock()
   answers[1] = nowMs
 end
 
--- Lets an exclusive lease end after ttlMs, a number as text. What is kept of the time must be what holds: those who wait
--- for the lease cut it down to that. `at`: where the token ends.
+-- Lets an exclusive lease end after ttlMs, a number as text. What is kept of the time must be what holds: those who
+-- wait for the lease cut it down to that. `at`: where the token ends.
 local function keepPlain(plain, text, at, ttlMs)
   local from, kept, to = string.match(text, '^,%d+,()(%d+)(),', at)
   if kept == ttlMs then return call('PEXPIRE', plain, ttlMs) end
@@ -159,7 +165,8 @@ local SHARED = 'holdfast:shared'
 local MOST_STEPS = 256
 -- A lock of another client is given back without a word: whoever waits for it looks this often.
 local FOREIGN_POLL_MS = 100
--- How far above this server's mark a proposed token may be where the mark is ahead of the clock: more than one list of claims takes.
+-- How far above this server's mark a proposed token may be where the mark is ahead of the clock: more than one list of
+-- claims takes.
 local MOST_STEP = 10000
 
 local function textOf(number) return string.format('%.0f', number) end
@@ -202,7 +209,8 @@ end
 local function refusedToken(proposed, mostAheadUs)
   if proposed == 0 then return nil end
   if proposed <= mark() then return { 'b', mark() } end
-  -- A clock that was set back leaves marks ahead of it. A little above them is allowed; more would let clients climb ever further ahead.
+  -- A clock that was set back leaves marks ahead of it. A little above them is allowed; more would let clients climb
+  -- ever further ahead.
   if proposed > math.max(nowUs + mostAheadUs, mark() + MOST_STEP) then return { 'f', nowMs } end
 end
 
@@ -227,7 +235,8 @@ local function dropShared(data, order, member)
   local text = redis.call('HGET', data, member)
   redis.call('ZREM', order, member)
   redis.call('HDEL', data, member)
-  -- Not decoded: cjson refuses half of a surrogate pair, which a holder's name or metadata may have, and the lease could never be ended then.
+  -- Not decoded: cjson refuses half of a surrogate pair, which a holder's name or metadata may have, and the lease
+  -- could never be ended then.
   local permits = text and string.match(text, '^,%d+,%d+,%d+,(%d+),', #member + 1)
   if permits then redis.call('HINCRBY', data, 'n', -permits) end
 end
@@ -262,7 +271,8 @@ local function cutPlaces(data, order)
   end
 end
 
--- The first waiter whose place has not run out. Without the member where that is not known yet, because enough was done for one call.
+-- The first waiter whose place has not run out. Without the member where that is not known yet, because enough was done
+-- for one call.
 local function firstWaiter(data, order)
   while steps < MOST_STEPS do
     steps = steps + 1
@@ -331,10 +341,11 @@ local function writeLease(plain, data, order, id, mode, limit, permits, tail, tt
   return text
 end
 
--- Gives the lock to those at the front of the queue who fit. A grant that nobody asks for at this moment lasts no longer than the
--- waiter's place would have: a waiter that is paused delays those behind it by no more than a dead one.
--- `text` is what plain holds; `freed` says that it is to be taken away, which a lease that takes its place does as well.
--- Returns the plain text, the permits out, the waiter who is first then, and the token of `ownId` if that was among the granted.
+-- Gives the lock to those at the front of the queue who fit. A grant that nobody asks for at this moment lasts no
+-- longer than the waiter's place would have: a waiter that is paused delays those behind it by no more than a dead one.
+-- `text` is what plain holds; `freed` says that it is to be taken away, which a lease that takes its place does as
+-- well. Returns the plain text, the permits out, the waiter who is first then, and the token of `ownId` if that was
+-- among the granted.
 local function advance(plain, data, order, text, freed, ownId)
   -- Beside an exclusive lease there are none, and beside another client's lock they do not matter.
   local out = text and text ~= SHARED and 0 or permitsOut(data, order)
@@ -412,8 +423,8 @@ local function keepShared(plain, data, order, id, text, ttlMs)
   markShared(plain, order)
 end
 
--- Lets shared leases end after their own time, where that is sooner. One with a longer time to live may hide others: they
--- are found when that has ended.
+-- Lets shared leases end after their own time, where that is sooner. One with a longer time to live may hide others:
+-- they are found when that has ended.
 local function cutShared(plain, data, order)
   for round = 1, MOST_STEPS do
     local longest = redis.call('ZRANGEBYSCORE', order, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)
@@ -511,8 +522,8 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     return { 'y', own }
   end
   if own then
-    -- A later round of the same claim. Its lease takes the place of the older one in this step: a release between the two rounds could arrive
-    -- after the second one and end what that got.
+    -- A later round of the same claim. Its lease takes the place of the older one in this step: a release between the
+    -- two rounds could arrive after the second one and end what that got.
     local refused = refusedToken(proposed, mostAheadUs)
     if refused then return refused end
     if ownsShared then dropShared(data, order, 'l' .. id) end
@@ -546,7 +557,8 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   if waitMs > 0 then
     -- By this server's own count: a client that listens at a replica, or not yet, would count as gone here.
     local hears = (listenersOf(ARGV[2]) or 0) > 0 and 1 or 0
-    place = cjson.encode({ nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, hears, ARGV[2], tail, ARGV[3], waitMs })
+    local terms = { nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, hears, ARGV[2], tail, ARGV[3], waitMs }
+    place = cjson.encode(terms)
     if before then redis.call('HSET', data, member, place) end
   end
 

@@ -39,8 +39,8 @@ export interface MemoryDriverOptions {
 }
 
 /**
- * Keeps leases in this process's memory: for tests, and for services that run as one process. It is also the reference of what
- * every driver means, so it is written to be read.
+ * Keeps leases in this process's memory: for tests, and for services that run as one process. It is also the reference
+ * of what every driver means, so it is written to be read.
  */
 export function memoryDriver({ store = createMemoryStore() }: MemoryDriverOptions = {}): Driver {
   let closed = false
@@ -105,7 +105,10 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   const locks = new Map<string, Lock>()
   const rates = createRates(clock)
   const listeners = new Set<DriverListener>()
-  /** One for all names: strictly rising, never below the clock in microseconds, and nothing to keep for a name that is idle. */
+  /**
+   * One for all names: strictly rising, never below the clock in microseconds, and nothing to keep for a name that is
+   * idle.
+   */
   let lastToken = 0
 
   const nowMs = (): number => clock.now().wallMs
@@ -122,7 +125,8 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
   function withoutEnded(lock: Lock): Lock {
     const now = nowMs()
-    // What a clock that was ahead has written ends as if it had been written now, which is later than anyone relies on it.
+    // What a clock that was ahead has written ends as if it had been written now, which is later than anyone relies on
+    // it.
     for (const lease of lock.leases) lease.expiresAtMs = Math.min(lease.expiresAtMs, now + lease.ttlMs)
     for (const waiter of lock.waiters) waiter.expiresAtMs = Math.min(waiter.expiresAtMs, now + waiter.waitMs)
     lock.leases = lock.leases.filter((lease) => lease.expiresAtMs > now)

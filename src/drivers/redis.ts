@@ -25,32 +25,38 @@ export {
 export const capabilities: Capabilities = redisCapabilities
 
 export interface RedisDriverOptions {
-  /** A client that the caller has, and closes: of ioredis, iovalkey or redis (node-redis); one server, Cluster or Sentinel. */
+  /**
+   * A client that the caller has, and closes: of ioredis, iovalkey or redis (node-redis); one server, Cluster or
+   * Sentinel.
+   */
   readonly client: RedisClient
   /** Stands before every lock name: `lock:` if not said. It may be empty. Clients of the same lock must agree on it. */
   readonly prefix?: string
   /**
-   * A grant or a renewal counts only when so many replicas have confirmed it (`WAIT`). With too few, the claim fails and is withdrawn, and a renewal
-   * moves no deadline.
+   * A grant or a renewal counts only when so many replicas have confirmed it (`WAIT`). With too few, the claim fails
+   * and is withdrawn, and a renewal moves no deadline.
    */
   readonly replicas?: { readonly count: number; readonly timeoutSeconds?: number }
   /**
-   * How long subscribing, `inspect`, `consume` and looking at the server may take before the answer counts as lost: 5 s if not said. Acquire, renew and release
-   * are bounded by the caller's own call timeout instead.
+   * How long subscribing, `inspect`, `consume` and looking at the server may take before the answer counts as lost: 5 s
+   * if not said. Acquire, renew and release are bounded by the caller's own call timeout instead.
    */
   readonly commandTimeoutSeconds?: number
-  /** Told what is wrong with the server: an eviction policy, a replica, a version. `process.emitWarning` if not said. */
+  /**
+   * Told what is wrong with the server: an eviction policy, a replica, a version. `process.emitWarning` if not said.
+   */
   readonly onWarning?: (warning: RedisWarning) => void
   /** For tests. */
   readonly clock?: Clock
 }
 
 /**
- * Leases in Redis or Valkey, on one server, behind Sentinel or on a Cluster. Nothing is sent until the first call. The client is used as it is and
- * never closed; `close` ends the one connection that the driver opens itself, for subscriptions.
+ * Leases in Redis or Valkey, on one server, behind Sentinel or on a Cluster. Nothing is sent until the first call. The
+ * client is used as it is and never closed; `close` ends the one connection that the driver opens itself, for
+ * subscriptions.
  *
- * Throws `InvalidArgumentError` for a client that it does not know or that prefixes keys by itself, and `UnsupportedError` for
- * `replicas` on a Cluster, where `WAIT` cannot be sent to the node in question.
+ * Throws `InvalidArgumentError` for a client that it does not know or that prefixes keys by itself, and
+ * `UnsupportedError` for `replicas` on a Cluster, where `WAIT` cannot be sent to the node in question.
  */
 export function redisDriver(options: RedisDriverOptions): RedisDriver {
   const { client, prefix = 'lock:', commandTimeoutSeconds = 5, onWarning = emitWarning, clock = systemClock } = options
@@ -97,9 +103,10 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
 }
 
 /**
- * `redis://`, `rediss://` and `redis+cluster://` (`rediss+cluster://`): opens a client of its own, with ioredis or else with redis, whichever is
- * installed. Nothing is locked in another database than the one that the URL names. Rejects with `InvalidArgumentError` for a URL of which any part is
- * not understood, and with `UnsupportedError` where neither is installed.
+ * `redis://`, `rediss://` and `redis+cluster://` (`rediss+cluster://`): opens a client of its own, with ioredis or else
+ * with redis, whichever is installed. Nothing is locked in another database than the one that the URL names. Rejects
+ * with `InvalidArgumentError` for a URL of which any part is not understood, and with `UnsupportedError` where neither
+ * is installed.
  */
 export async function openRedis(url: string): Promise<Driver> {
   const { target, prefix } = redisUrl(url)

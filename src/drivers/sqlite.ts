@@ -30,14 +30,17 @@ export const capabilities: Capabilities = {
 }
 
 export interface SqliteDriverOptions {
-  /** A database that the caller has opened, and closes: `node:sqlite`, libsql or better-sqlite3. It is put into WAL mode. */
+  /**
+   * A database that the caller has opened, and closes: `node:sqlite`, libsql or better-sqlite3. It is put into WAL
+   * mode.
+   */
   readonly database: SqliteDatabase
   readonly clock?: Clock
 }
 
 /**
- * Leases in a database that the caller has open already, beside the caller's own tables. Rejects with a `StoreError` that says what is
- * wrong with it. While the caller has a transaction open on it, every call does.
+ * Leases in a database that the caller has open already, beside the caller's own tables. Rejects with a `StoreError`
+ * that says what is wrong with it. While the caller has a transaction open on it, every call does.
  */
 export async function sqliteDriver({ database, clock = systemClock }: SqliteDriverOptions): Promise<Driver> {
   return driverOn(await SqliteConnection.open({ passedIn: database }, clock), clock)
@@ -82,8 +85,8 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   }
 
   /**
-   * As `each`; `givesWay` says of a request whether it may have made room for somebody who waits. Who waits is noted in the same breath, or a
-   * release that was sent in the same turn would look for waiters too early.
+   * As `each`; `givesWay` says of a request whether it may have made room for somebody who waits. Who waits is noted in
+   * the same breath, or a release that was sent in the same turn would look for waiters too early.
    */
   async function eachLease<Request extends LeaseRef, Answer>(
     requests: readonly Request[],
@@ -229,7 +232,9 @@ function sweeper(connection: SqliteConnection): (nowMs: number) => void {
   }
 }
 
-/** A list is one transaction, during which neither this process nor any other does anything else: a few milliseconds. */
+/**
+ * A list is one transaction, during which neither this process nor any other does anything else: a few milliseconds.
+ */
 const MOST_IN_A_LIST = 200
 
 const SWEEPS = ['sweep_leases', 'sweep_waiters', 'sweep_rates'] as const

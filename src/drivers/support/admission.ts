@@ -1,8 +1,8 @@
 import { fitsBeside, type Share } from '../../core/share.ts'
 
 /**
- * Those of a queue who may have the lock now: from the front, as many as fit beside the leases that are out and beside each other.
- * Nobody overtakes the first one who does not fit, so a writer is not starved by readers that keep coming.
+ * Those of a queue who may have the lock now: from the front, as many as fit beside the leases that are out and beside
+ * each other. Nobody overtakes the first one who does not fit, so a writer is not starved by readers that keep coming.
  */
 export function admitted<Waiter>(
   leases: readonly Share[],

@@ -63,8 +63,8 @@ export interface ServerReport {
 }
 
 /**
- * Looks at the servers once. Without the right to INFO it does not try again: every acquire would bring a refused command
- * with it. A server that did not answer is asked again, but only after `LOOK_AGAIN_MS`.
+ * Looks at the servers once. Without the right to INFO it does not try again: every acquire would bring a refused
+ * command with it. A server that did not answer is asked again, but only after `LOOK_AGAIN_MS`.
  */
 export class ServerLook {
   readonly #connection: RedisConnection

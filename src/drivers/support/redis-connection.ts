@@ -56,8 +56,8 @@ export interface Subscriber {
 }
 
 /**
- * A client that the caller has: `Redis` or `Cluster` of ioredis (5, 6) or of iovalkey, `createClient`, `createCluster` or
- * `createSentinel` of redis (5, 6). Typed by the few methods that are called, so that no version is asked for.
+ * A client that the caller has: `Redis` or `Cluster` of ioredis (5, 6) or of iovalkey, `createClient`, `createCluster`
+ * or `createSentinel` of redis (5, 6). Typed by the few methods that are called, so that no version is asked for.
  */
 export type RedisClient = IoredisClient | IoredisCluster | NodeRedisClient | NodeRedisCluster | NodeRedisSentinel
 

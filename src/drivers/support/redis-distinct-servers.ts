@@ -3,8 +3,8 @@ import type { RedisDriver } from './redis-driver.ts'
 
 /**
  * Nodes of which none votes for a server that votes already: a quorum must be one of servers. Two names may lead to one
- * server, which only the server itself can tell, so each is asked once for its `run_id`, in the same breath as its first
- * vote. Throws `InvalidArgumentError` for a driver or a client that is there twice.
+ * server, which only the server itself can tell, so each is asked once for its `run_id`, in the same breath as its
+ * first vote. Throws `InvalidArgumentError` for a driver or a client that is there twice.
  */
 export function distinctServers(nodes: readonly RedisDriver[]): readonly RedisDriver[] {
   const connections = nodes.map(({ connection }) => connection)

@@ -57,8 +57,8 @@ export interface RedisDriverParts extends ListParts {
 export interface RedisDriver extends Driver {
   readonly connection: RedisConnection
   /**
-   * Claims with the tokens that are to be given. They do not queue. Rejects if the node may have forgotten a lease of up to `longestTtlMs`; undefined: it forgets
-   * nothing.
+   * Claims with the tokens that are to be given. They do not queue. Rejects if the node may have forgotten a lease of
+   * up to `longestTtlMs`; undefined: it forgets nothing.
    */
   propose(
     claims: readonly ProposedClaim[],
@@ -73,7 +73,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
   const clientId = randomBytes(9).toString('base64url')
   const confirmsGrants = replicas !== undefined
   const waking = new Waking({ connection, clientId, timeoutMs, sharded, confirmsGrants, clock })
-  // The subscription may still be at the server that was demoted, where it is not counted among those that hear a grant.
+  // The subscription may still be at the server that was demoted, where it is not counted among those that hear a
+  // grant.
   const stopWatching = connection.master?.onChange(() => waking.restart(new StoreError('the master was replaced')))
   let closed = false
   const assertOpen = (): void => {
@@ -121,7 +122,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
   return {
     name: 'redis',
     capabilities: redisCapabilities,
-    // Lists of this length go out at once and overlap: while the server works on one, the client reads the answers to another.
+    // Lists of this length go out at once and overlap: while the server works on one, the client reads the answers to
+    // another.
     ...(!connection.cluster && { listLength: MOST_ENTRIES, listSplit: MOST_ENTRIES / 2 }),
     connection,
 
@@ -197,8 +199,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
  * A grant counts when enough replicas have confirmed it: otherwise a failover now would forget it. For that it is
  * renewed, over the connection that WAIT then asks about. A renewal never re-creates a lease that was lost meanwhile.
  *
- * What is not confirmed stays in the store, and its claim fails: the caller asks again or withdraws the claim. A release
- * from here could arrive after the same claim has asked again, and end what it has got by then.
+ * What is not confirmed stays in the store, and its claim fails: the caller asks again or withdraws the claim. A
+ * release from here could arrive after the same claim has asked again, and end what it has got by then.
  */
 async function confirmed(
   parts: ListParts,

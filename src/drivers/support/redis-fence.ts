@@ -15,18 +15,18 @@ export interface RedisFenceOptions {
 /** Writes to Redis that only the newest holder of a lock can make. */
 export interface RedisFence extends FencingGuard {
   /**
-   * `SET key value …options`, unless a larger token has been seen for this key. Rejects with `StaleTokenError` if one has, and with
-   * `StoreError` when it is not known whether the write was made.
+   * `SET key value …options`, unless a larger token has been seen for this key. Rejects with `StaleTokenError` if one
+   * has, and with `StoreError` when it is not known whether the write was made.
    */
   set(key: string, value: string, token: Token, options?: readonly string[]): Promise<unknown>
   /**
-   * Runs the caller's own script, unless a larger token has been seen for `resource` (the first key if not said). The script sees its keys and
-   * arguments as usual. On Cluster, resource and keys must be in one slot.
+   * Runs the caller's own script, unless a larger token has been seen for `resource` (the first key if not said). The
+   * script sees its keys and arguments as usual. On Cluster, resource and keys must be in one slot.
    */
   run(script: string, write: GuardedScript): Promise<unknown>
   /**
-   * Only the check, for a resource outside of Redis. Another holder can come between it and the write that follows: `set` and `run` are one step with
-   * theirs. Rejects as they do.
+   * Only the check, for a resource outside of Redis. Another holder can come between it and the write that follows:
+   * `set` and `run` are one step with theirs. Rejects as they do.
    */
   accept(resource: string, token: Token): Promise<void>
 }

@@ -12,12 +12,18 @@ import type {
 } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 
-/** How claims, leases and waiters are written in Redis, and read back. `protocol/redis/leases.lua` says what stands where. */
+/**
+ * How claims, leases and waiters are written in Redis, and read back. `protocol/redis/leases.lua` says what stands
+ * where.
+ */
 
 /** A claim's id in the store is its JSON text: nothing in it can end it early. */
 export const idText = (claimId: string): string => JSON.stringify(claimId)
 
-/** A claim as leases.lua is told of it. `proposal`: the token is the client's choice (Redlock); otherwise the server chooses. */
+/**
+ * A claim as leases.lua is told of it. `proposal`: the token is the client's choice (Redlock); otherwise the server
+ * chooses.
+ */
 export type ProposedClaim = Claim & { readonly proposal?: Proposal }
 
 export interface Proposal {
@@ -110,7 +116,8 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
     case 'n': {
       const refusal: Writable<Refusal> = {
         granted: false,
-        // On the same clock as a grant's beginning, so that a message which crosses this answer can be told from one that is older.
+        // On the same clock as a grant's beginning, so that a message which crosses this answer can be told from one
+        // that is older.
         answeredAtMs: nowMs,
       }
       if (ahead >= 0) refusal.ahead = ahead

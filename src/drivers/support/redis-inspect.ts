@@ -7,8 +7,8 @@ import { isOwnKey, lockKeys, plainOfData, slotOf } from './redis-keys.ts'
 import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
 
 /**
- * Leases and waiters in pages. It walks the key space with SCAN, node after node, and looks at a bounded number of entries
- * at a time, so it never holds a server up. A lock with more of them goes on on the next page.
+ * Leases and waiters in pages. It walks the key space with SCAN, node after node, and looks at a bounded number of
+ * entries at a time, so it never holds a server up. A lock with more of them goes on on the next page.
  */
 export async function inspect(connection: RedisConnection, prefix: string, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix: wanted, after, pageSize } = checkInspectQuery(query)

@@ -123,7 +123,8 @@ function nodeOf(client: IoredisClient): RedisNode {
 async function openSubscriber(client: IoredisClient, events: SubscriberEvents): Promise<Subscriber> {
   const duplicate = client.duplicate({
     lazyConnect: true,
-    // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our back.
+    // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our
+    // back.
     retryStrategy: () => null,
     autoResubscribe: false,
     maxRetriesPerRequest: 0,

@@ -14,12 +14,17 @@ export function lockKeys(prefix: string, lockName: string): LockKeys {
   return { plain, data: siblingKey(plain, 'd'), order: siblingKey(plain, 'o') }
 }
 
-/** Every key of our own begins with this, so no plain key may: a lock named `holdfast:token` would be the token counter. */
+/**
+ * Every key of our own begins with this, so no plain key may: a lock named `holdfast:token` would be the token counter.
+ */
 const OWN_KEYS = 'holdfast:'
 
 export const isOwnKey = (key: string): boolean => key.startsWith(OWN_KEYS)
 
-/** Whether a lock name can reach our own keys under this prefix. With `lock:`, for one, none can, and none has to be looked at. */
+/**
+ * Whether a lock name can reach our own keys under this prefix. With `lock:`, for one, none can, and none has to be
+ * looked at.
+ */
 export const reachesOwnKeys = (prefix: string): boolean => OWN_KEYS.startsWith(prefix) || isOwnKey(prefix)
 
 /** Undefined for a name that may be a lock under this prefix. */
@@ -72,8 +77,9 @@ export const rateKey = (prefix: string, name: string, limitId: string): string =
 export const slotOf = (key: string): number => slotOfText(hashTag(key) ?? key)
 
 /**
- * A key of the same slot that every client hashes as the server does. The library that clients have this from takes a tag that stands behind an empty one, `{}a}`,
- * and node-redis 5 then goes from wrong node to wrong node until it gives up.
+ * A key of the same slot that every client hashes as the server does. The library that clients have this from takes a
+ * tag that stands behind an empty one, `{}a}`, and node-redis 5 then goes from wrong node to wrong node until it gives
+ * up.
  */
 export const routingKey = (key: string): string => (key.includes('{}') ? slotCounter(slotOf(key)) : key)
 

@@ -7,7 +7,10 @@ export interface ListParts {
   readonly connection: RedisConnection
   readonly prefix: string
   readonly timeoutMs: number
-  /** One call for each slot, with the slot's own counter, as Cluster needs it. Redlock's ballots, too: else every name would compete with every other. */
+  /**
+   * One call for each slot, with the slot's own counter, as Cluster needs it. Redlock's ballots, too: else every name
+   * would compete with every other.
+   */
   readonly bySlot?: boolean
 }
 
@@ -19,8 +22,8 @@ export interface Chunk<Request> {
 }
 
 /**
- * Sends a list in as few calls as there may be, all in flight together, and gives the answers in the list's order. What fails, fails for its
- * own part of the list.
+ * Sends a list in as few calls as there may be, all in flight together, and gives the answers in the list's order. What
+ * fails, fails for its own part of the list.
  */
 export function sendList<Request extends { readonly lockName: string }, Answer>(
   parts: ListParts,
@@ -71,7 +74,10 @@ async function sendParts<Request, Answer>(
   return answers
 }
 
-/** Runs leases.lua. Answers the server's time and then, for each entry, what the script says. `args` are its arguments from the fourth on. */
+/**
+ * Runs leases.lua. Answers the server's time and then, for each entry, what the script says. `args` are its arguments
+ * from the fourth on.
+ */
 export function runLeases(
   { connection, prefix, bySlot = connection.cluster }: ListParts,
   operation: 'acquire' | 'renew' | 'release',

@@ -43,5 +43,7 @@ export class MasterWatch {
   }
 }
 
-/** While the address still leads to the demoted server, a client that reconnects with every call would only add load. */
+/**
+ * While the address still leads to the demoted server, a client that reconnects with every call would only add load.
+ */
 const RECONNECT_EVERY_MS = 1_000

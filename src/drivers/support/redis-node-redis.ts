@@ -96,8 +96,8 @@ function reconnect(client: NodeRedisClient): void {
   const { reconnectStrategy = 0 } = socketOf(client)
   const cause = new Error('the server is no longer the master')
   const retry = typeof reconnectStrategy === 'function' ? reconnectStrategy(0, cause) : reconnectStrategy
-  // A client that does not connect again by itself would be closed for good. Without a listener, its error would end the
-  // process.
+  // A client that does not connect again by itself would be closed for good. Without a listener, its error would end
+  // the process.
   if (typeof retry !== 'number' || client.listenerCount('error') === 0) return
   // The server ends the connection, and the client opens another. It has no method for that.
   client.sendCommand(['QUIT']).catch(() => {}) // The connection may be gone already, which is what was wanted.
@@ -115,7 +115,10 @@ const isCluster = (client: NodeRedisClient | NodeRedisCluster): client is NodeRe
 const isSentinel = (client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): client is NodeRedisSentinel =>
   'getMasterNode' in client
 
-/** It follows the master by itself, and keeps its own subscriptions: a new master means that messages may have been missed. */
+/**
+ * It follows the master by itself, and keeps its own subscriptions: a new master means that messages may have been
+ * missed.
+ */
 function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
   const send = (args: readonly string[]): Promise<unknown> => client.sendCommand(false, [...args])
   // What the master has not answered is sent again, and no event tells of it. So the server is asked which connection
@@ -135,7 +138,8 @@ function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
       }
       const end = (): void => {
         client.off('topology-change', moved)
-        for (const channel of channels) client.unsubscribe(channel, listener).catch(() => {}) // The connection may be gone.
+        // The connection may be gone.
+        for (const channel of channels) client.unsubscribe(channel, listener).catch(() => {})
         channels.clear()
       }
       client.on('topology-change', moved)

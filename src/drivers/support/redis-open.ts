@@ -85,8 +85,8 @@ async function orClose(connected: Promise<unknown>, close: () => Promise<void>):
 }
 
 /**
- * ioredis goes on in database 0 when a connection, the first or a later one, cannot select its own. Here that connection
- * is closed before it is used: commands wait for `ready`, which comes after the answer to SELECT.
+ * ioredis goes on in database 0 when a connection, the first or a later one, cannot select its own. Here that
+ * connection is closed before it is used: commands wait for `ready`, which comes after the answer to SELECT.
  */
 function useOnlyDatabase(client: IoredisClient & IoredisEvents, database: number): void {
   let refused: StoreError | undefined
@@ -149,8 +149,8 @@ export async function openNodeRedis(
 }
 
 /**
- * node-redis sends what waits in its own queue right behind SELECT, before it knows the answer: in database 0, if SELECT
- * is refused. So its queue is switched off, and commands wait here until the connection is ready.
+ * node-redis sends what waits in its own queue right behind SELECT, before it knows the answer: in database 0, if
+ * SELECT is refused. So its queue is switched off, and commands wait here until the connection is ready.
  */
 function sendWhenReady(
   client: NodeRedisClient & NodeRedisEvents,

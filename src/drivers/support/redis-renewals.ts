@@ -10,9 +10,9 @@ export async function renewList(parts: ListParts, chunk: Chunk<Renewal>): Promis
 }
 
 /**
- * On Cluster: each lease by the lock's own key, all in flight together. While a slot is being moved, a call with several
- * keys is refused unless all of them exist on one node. Leases would run out although their holders are well. What one
- * key does not decide goes to leases.lua.
+ * On Cluster: each lease by the lock's own key, all in flight together. While a slot is being moved, a call with
+ * several keys is refused unless all of them exist on one node. Leases would run out although their holders are well.
+ * What one key does not decide goes to leases.lua.
  */
 export async function renewEach(parts: ListParts, chunk: Chunk<Renewal>): Promise<(RenewAnswer | Error)[]> {
   const byKey = await Promise.all(chunk.requests.map((renewal) => renewByKey(parts, renewal)))

@@ -12,8 +12,8 @@ export interface ReplicaWait {
 }
 
 /**
- * Renews, and waits until enough replicas have it. `renewed` is answered only for what they have confirmed. With too few,
- * it is not known how long the lease lasts, because a failover may set its end back.
+ * Renews, and waits until enough replicas have it. `renewed` is answered only for what they have confirmed. With too
+ * few, it is not known how long the lease lasts, because a failover may set its end back.
  *
  * WAIT speaks of what its own connection has written. Over another one, to a replica that was promoted meanwhile, it is
  * answered at once and says nothing of this lease. So both go over one connection; if that ends in between, none of it

@@ -26,7 +26,9 @@ export interface RedisUrl {
   readonly prefix: string
 }
 
-/** `redis://user:password@host:port/database?prefix=…`, `redis+cluster://host:port,host:port`, with `rediss` for TLS. */
+/**
+ * `redis://user:password@host:port/database?prefix=…`, `redis+cluster://host:port,host:port`, with `rediss` for TLS.
+ */
 export function redisUrl(url: string): RedisUrl {
   const parts = urlParts(url, 'redis://host:6379/0')
   const [, tls, plusCluster] = /^redis(s)?(\+cluster)?$/.exec(parts.scheme) ?? []

@@ -21,8 +21,8 @@ export interface WakingParts {
 }
 
 /**
- * One subscription for all that this driver waits for. Whoever hands a lock over publishes the grant to the waiter's own client, so a
- * hand-off costs one message, however many wait.
+ * One subscription for all that this driver waits for. Whoever hands a lock over publishes the grant to the waiter's
+ * own client, so a hand-off costs one message, however many wait.
  *
  * On Cluster, sharded messages stay within their slot, so there the client listens for each slot in which it waits.
  */
@@ -300,7 +300,9 @@ const trimmed = (grant: Grant, { ttlMs }: Claim): Grant => (grant.ttlMs <= ttlMs
  */
 const isFarAhead = ({ fencingToken, acquiredAtMs }: Grant): boolean => fencingToken / 1_000 - acquiredAtMs > 3_600_000
 
-/** A user that may not hear of thefts learns of one with the next renewal. Whatever else fails is a broken connection. */
+/**
+ * A user that may not hear of thefts learns of one with the next renewal. Whatever else fails is a broken connection.
+ */
 function unlessForbidden(error: unknown): void {
   if (!isForbidden(error)) throw error
 }

@@ -57,7 +57,10 @@ interface Place {
   readonly stands: boolean
 }
 
-/** Reads only as much of the queue as decides it. A claim behind all of that is not admitted yet: those before it come first. */
+/**
+ * Reads only as much of the queue as decides it. A claim behind all of that is not admitted yet: those before it come
+ * first.
+ */
 function placeOf(view: LockView, claim: Claim): Place {
   for (const most of QUEUE_WINDOWS) {
     const queue: readonly (Share & LeaseRef)[] = view.waiters(most).map(shareOf)

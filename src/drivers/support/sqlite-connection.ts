@@ -10,10 +10,16 @@ import { MovedError, OpenFiles } from './sqlite-open-files.ts'
 /** `HOLD`, in the file's header: how we know a file of ours from somebody else's. */
 const APPLICATION_ID = 0x484f4c44
 const FORMAT = 2
-/** How long to try for the write lock before the store counts as unavailable. A transaction of ours takes well under a millisecond. */
+/**
+ * How long to try for the write lock before the store counts as unavailable. A transaction of ours takes well under a
+ * millisecond.
+ */
 export const BUSY_BOUND_MS = 2_000
 
-/** Where a connection comes from: a path that we open, and open again when it leads to another file, or a database that the caller has open. */
+/**
+ * Where a connection comes from: a path that we open, and open again when it leads to another file, or a database that
+ * the caller has open.
+ */
 export type DatabaseSource = OpenedByPath | { readonly passedIn: SqliteDatabase }
 
 interface OpenedByPath {
@@ -64,8 +70,8 @@ export class SqliteConnection {
   }
 
   /**
-   * One transaction, with the write lock from its beginning. While another process has that lock, it is tried for again without
-   * blocking the event loop. `work` may run more than once; all but the last are rolled back.
+   * One transaction, with the write lock from its beginning. While another process has that lock, it is tried for again
+   * without blocking the event loop. `work` may run more than once; all but the last are rolled back.
    */
   write<T>(work: () => T): Promise<T> {
     return this.#inLine(() => this.#inTransaction('BEGIN IMMEDIATE', work))
@@ -100,7 +106,10 @@ export class SqliteConnection {
     return this.#opened
   }
 
-  /** A transaction runs without a pause. Many that are asked for at once would keep timers and sockets from being served. */
+  /**
+   * A transaction runs without a pause. Many that are asked for at once would keep timers and sockets from being
+   * served.
+   */
   #inLine<T>(run: () => Promise<T>): Promise<T> {
     if (this.#line.length === 0 && !this.#owesTurn) return run()
     return new Promise((resolve) => {
@@ -212,7 +221,9 @@ class Opened {
     }
   }
 
-  /** SQLite waits for a lock by blocking the thread. Our own connection never does; a caller's gets its setting back. */
+  /**
+   * SQLite waits for a lock by blocking the thread. Our own connection never does; a caller's gets its setting back.
+   */
   withoutBlocking<T>(work: () => T): T {
     const timeoutMs = this.passedIn ? Number(this.statement('busy_timeout').all().map(timeoutOf)[0]) : 0
     if (timeoutMs === 0) return work()
@@ -270,12 +281,15 @@ async function openAndPrepare(source: DatabaseSource, clock: Clock): Promise<Ope
 }
 
 /**
- * No flush for every commit: a machine that crashes takes all holders of its locks with it. And a write-ahead log that a long transaction of another
- * program has made grow is cut to its usual size again.
+ * No flush for every commit: a machine that crashes takes all holders of its locks with it. And a write-ahead log that
+ * a long transaction of another program has made grow is cut to its usual size again.
  */
 const SETTINGS = `PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = ${4 * 1_024 * 1_024}`
 
-/** Makes a file ours, or finds that it is. A database that was passed in has tables and settings of its own, which stay as they are. */
+/**
+ * Makes a file ours, or finds that it is. A database that was passed in has tables and settings of its own, which stay
+ * as they are.
+ */
 async function prepare(opened: Opened, clock: Clock): Promise<void> {
   const isReady = await untilFree(clock, opened.path, () => {
     if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
@@ -337,7 +351,10 @@ async function untilFree<T>(clock: Clock, path: string, attempt: () => T): Promi
   }
 }
 
-/** At first only until the event loop has come round: a transaction of another process is over by then, most of the time. */
+/**
+ * At first only until the event loop has come round: a transaction of another process is over by then, most of the
+ * time.
+ */
 function pause(clock: Clock, tries: number): Promise<void> {
   if (tries <= SPINS) return new Promise((resolve) => setImmediate(resolve))
   return new Promise((resolve) => {

@@ -5,12 +5,18 @@ import { HoldfastError, StoreError } from '../../core/errors.ts'
 import { refuseMount } from './sqlite-mounts.ts'
 import { refuseLinks } from './sqlite-open-files.ts'
 
-/** Where the embedded default lies: one file for each user of a machine, in the place for state that is no configuration. */
+/**
+ * Where the embedded default lies: one file for each user of a machine, in the place for state that is no
+ * configuration.
+ */
 export function defaultPath(env: NodeJS.ProcessEnv = process.env, platform = process.platform): string {
   return join(stateFolder(env, platform), 'holdfast', 'locks.db')
 }
 
-/** Makes the folder and the file if need be, for this user alone. One that is there keeps its permissions: a team may share it. */
+/**
+ * Makes the folder and the file if need be, for this user alone. One that is there keeps its permissions: a team may
+ * share it.
+ */
 export function prepareFile(path: string): void {
   const folder = dirname(path)
   attempt(`the folder ${folder} for the lock file cannot be made`, () => makeFolder(folder))

@@ -5,7 +5,10 @@ import { MAX_NAME_LENGTH } from '../../core/limits.ts'
 import type { SqliteConnection } from './sqlite-connection.ts'
 import { type Row, readNow, recordOf, shareOf } from './sqlite-rows.ts'
 
-/** One page, within a transaction. The event loop waits for it, so it ends early where there are many leases or waiters, also within a name. */
+/**
+ * One page, within a transaction. The event loop waits for it, so it ends early where there are many leases or waiters,
+ * also within a name.
+ */
 export function inspect(connection: SqliteConnection, query: CheckedInspectQuery): InspectPage {
   const { lockName, prefix, after, pageSize } = query
   const nowMs = readNow(connection)

@@ -3,8 +3,8 @@ import type { SqliteConnection } from './sqlite-connection.ts'
 import { type Front, frontOf, heldBeside, largestLimit, MOST_AHEAD, type Row, waitersOf } from './sqlite-rows.ts'
 
 /**
- * What one transaction has read of a lock. The claims of a list on one name, such as those of a thousand waiters that keep their places, read it once.
- * Nothing that it reads grows with the number of leases or waiters.
+ * What one transaction has read of a lock. The claims of a list on one name, such as those of a thousand waiters that
+ * keep their places, read it once. Nothing that it reads grows with the number of leases or waiters.
  */
 export class LockView {
   readonly #connection: SqliteConnection
@@ -71,8 +71,8 @@ export class LockView {
   }
 
   /**
-   * What a clock that was ahead has written would last until the clock comes there again. It ends as if it had been written now, which is later than
-   * anyone relies on it.
+   * What a clock that was ahead has written would last until the clock comes there again. It ends as if it had been
+   * written now, which is later than anyone relies on it.
    */
   clamp(): void {
     this.#connection.run('clamp_leases', this.#nowMs, this.#lockName, this.#nowMs)

@@ -2,8 +2,9 @@ import { readFileSync } from 'node:fs'
 import { StoreError } from '../../core/errors.ts'
 
 /**
- * Throws for a file that SQLite's own locks do not protect: one on a network share, and one that is a mount point of its own, whose write-ahead
- * log would lie beside another name of the same file. `realPath` has no links in it. Only Linux tells of its mounts.
+ * Throws for a file that SQLite's own locks do not protect: one on a network share, and one that is a mount point of
+ * its own, whose write-ahead log would lie beside another name of the same file. `realPath` has no links in it. Only
+ * Linux tells of its mounts.
  */
 export function refuseMount(path: string, realPath: string): void {
   if (process.platform !== 'linux') return
@@ -21,7 +22,9 @@ export function refuseMount(path: string, realPath: string): void {
   }
 }
 
-/** The type of the file system that a path lies on, if that is shared with other machines. From Linux's table of mounts. */
+/**
+ * The type of the file system that a path lies on, if that is shared with other machines. From Linux's table of mounts.
+ */
 export function networkFileSystemOf(path: string, mountinfo: string): string | undefined {
   const type = mountOf(path, mountinfo)?.type
   if (type === undefined) return undefined
@@ -39,7 +42,10 @@ interface Mount {
   readonly type: string
 }
 
-/** Walks the path as the kernel does: from mount to mount, each on top of the one before. One that a later mount hides is not met. */
+/**
+ * Walks the path as the kernel does: from mount to mount, each on top of the one before. One that a later mount hides
+ * is not met.
+ */
 function mountOf(path: string, mountinfo: string): Mount | undefined {
   const mounts = mountinfo
     .split('\n')

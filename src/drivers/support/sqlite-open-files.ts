@@ -4,19 +4,20 @@ import { StoreError } from '../../core/errors.ts'
 /**
  * The database's file and the two beside it, as one connection has them open.
  *
- * SQLite finds the write-ahead log and its index by name, and a process that comes later opens what has these names then. A lease is worth something
- * only while the names lead to what this connection writes to. Three or four `stat` calls tell, in less than 3 µs each.
+ * SQLite finds the write-ahead log and its index by name, and a process that comes later opens what has these names
+ * then. A lease is worth something only while the names lead to what this connection writes to. Three or four `stat`
+ * calls tell, in less than 3 µs each.
  */
 export class OpenFiles {
   readonly #database: OpenFile
   readonly #others: readonly OpenFile[]
 
   /**
-   * Call it when SQLite has opened all of them, and before the first write. `asked` is the path that was asked for: a link in it may lead to another
-   * file later. `hasIndex` is false for a database that one connection has to itself.
+   * Call it when SQLite has opened all of them, and before the first write. `asked` is the path that was asked for: a
+   * link in it may lead to another file later. `hasIndex` is false for a database that one connection has to itself.
    *
-   * Throws if SQLite works on a file that was removed. Connections of one process share their index, so a new connection gets the removed one as long
-   * as an old connection is open.
+   * Throws if SQLite works on a file that was removed. Connections of one process share their index, so a new
+   * connection gets the removed one as long as an old connection is open.
    */
   constructor(path: string, { asked = path, hasIndex = true } = {}) {
     this.#database = new OpenFile(path)
@@ -57,7 +58,10 @@ export function refuseLinks(path: string, stats: Stats | BigIntStats | undefined
   )
 }
 
-/** A path, and which file it led to at first. SQLite's open handle keeps the file's number from being given to another file. */
+/**
+ * A path, and which file it led to at first. SQLite's open handle keeps the file's number from being given to another
+ * file.
+ */
 class OpenFile {
   readonly path: string
   readonly #device: number | bigint

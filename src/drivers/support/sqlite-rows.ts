@@ -26,8 +26,8 @@ export function readNow(connection: SqliteConnection): number {
 }
 
 /**
- * The leases that are out, as one. As many of them as the largest limit in question are as good as all. `isAhead`: a clock that was set back since has
- * written one of them.
+ * The leases that are out, as one. As many of them as the largest limit in question are as good as all. `isAhead`: a
+ * clock that was set back since has written one of them.
  */
 export function heldBeside(
   connection: SqliteConnection,
@@ -92,7 +92,10 @@ export const recordOf = (row: Row, nowMs: number): LeaseRecord => ({
   ...(row.metadata && { metadata: JSON.parse(row.metadata) as Record<string, unknown> }),
 })
 
-/** How much of a queue is read at first, and then, to decide who is next. With an exclusive claim at its front, one row is enough. */
+/**
+ * How much of a queue is read at first, and then, to decide who is next. With an exclusive claim at its front, one row
+ * is enough.
+ */
 export const QUEUE_WINDOWS = [1, 32] as const
 
 /** A waiter is told exactly how many are before it up to this many. */

@@ -3,8 +3,8 @@ import { isStorable } from '../../core/names.ts'
 import { decoded, refuseControlCharacters } from './url.ts'
 
 /**
- * The path in `sqlite:relative/path`, `sqlite:/absolute/path` or `sqlite:///absolute/path`, percent-encoding undone once.
- * Undefined for `sqlite:` alone. Throws `InvalidArgumentError` for everything else.
+ * The path in `sqlite:relative/path`, `sqlite:/absolute/path` or `sqlite:///absolute/path`, percent-encoding undone
+ * once. Undefined for `sqlite:` alone. Throws `InvalidArgumentError` for everything else.
  */
 export function sqlitePath(url: string, platform: NodeJS.Platform = process.platform): string | undefined {
   refuseControlCharacters(url)

@@ -17,8 +17,8 @@ import {
 import { ringBell, watchDatabase } from './sqlite-watch.ts'
 
 /**
- * Finds out which of this driver's waiters should ask again, and tells other processes when it may be one of theirs. A look only reads: one
- * that wrote would make others look, whose looks would make this one look.
+ * Finds out which of this driver's waiters should ask again, and tells other processes when it may be one of theirs. A
+ * look only reads: one that wrote would make others look, whose looks would make this one look.
  */
 export class Waking {
   readonly #connection: SqliteConnection
@@ -73,7 +73,9 @@ export class Waking {
     this.#stopWatching = undefined
   }
 
-  /** After a commit of this very connection. `turns`: it may have been the turn of a waiter, of this process or another. */
+  /**
+   * After a commit of this very connection. `turns`: it may have been the turn of a waiter, of this process or another.
+   */
   committed(lockNames: Iterable<string>, { turns }: { turns: boolean }): void {
     if (turns) ringBell(this.#connection.path)
     if (this.#listeners.size === 0) return
@@ -112,7 +114,10 @@ export class Waking {
     return lockNames.length
   }
 
-  /** News, which can wait for a moment: who is first now, or that what the first waits for ends sooner, so that it should ask sooner. */
+  /**
+   * News, which can wait for a moment: who is first now, or that what the first waits for ends sooner, so that it
+   * should ask sooner.
+   */
   #wakeOn(lockName: string, nowMs: number, what: 'turns' | 'turns and news'): void {
     const ours = this.#waiting.get(lockName)
     const [front, more] = QUEUE_WINDOWS

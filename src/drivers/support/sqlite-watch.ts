@@ -22,9 +22,10 @@ export interface DatabaseWatcher {
 }
 
 /**
- * Tells a process that waits of what other processes did to a database: at once where the operating system tells of changes to the
- * bell, a file beside the database that a writer touches when a waiter's turn has come; and slowly in any case, in case
- * somebody did not ring. A look at many names is followed by a rest, so that a busy file does not make those busy who merely wait.
+ * Tells a process that waits of what other processes did to a database: at once where the operating system tells of
+ * changes to the bell, a file beside the database that a writer touches when a waiter's turn has come; and slowly in
+ * any case, in case somebody did not ring. A look at many names is followed by a rest, so that a busy file does not
+ * make those busy who merely wait.
  */
 export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatcher): () => void {
   let timer: Timer | undefined
@@ -80,7 +81,8 @@ export function ringBell(path: string): void {
   try {
     withBell(bellOf(path), constants.O_WRONLY, (bell) => writeSync(bell, '.', 0))
   } catch {
-    // No process waits, or the bell cannot be written: processes that wait poll, and what is committed must not fail for it.
+    // No process waits, or the bell cannot be written: processes that wait poll, and what is committed must not fail
+    // for it.
   }
 }
 
@@ -99,8 +101,8 @@ function hangBell(path: string): void {
 }
 
 /**
- * Never through a link, and only a file that has no other name: in a folder that others may write, they could make a ring write into another file.
- * O_NONBLOCK, because a pipe in its place would block the process.
+ * Never through a link, and only a file that has no other name: in a folder that others may write, they could make a
+ * ring write into another file. O_NONBLOCK, because a pipe in its place would block the process.
  */
 function withBell(path: string, flags: number, work: (bell: number) => void): void {
   const bell = openSync(path, flags | constants.O_NOFOLLOW | constants.O_NONBLOCK, 0o600)
@@ -113,7 +115,10 @@ function withBell(path: string, flags: number, work: (bell: number) => void): vo
   }
 }
 
-/** As SQLite does with the files that it makes: made by root, or by another member of a group, the bell is the database owner's all the same. */
+/**
+ * As SQLite does with the files that it makes: made by root, or by another member of a group, the bell is the database
+ * owner's all the same.
+ */
 function share(bell: number, { uid, gid, mode }: Stats): void {
   const made = fstatSync(bell)
   if (made.uid !== uid && process.geteuid?.() === 0) fchownSync(bell, uid, gid)
