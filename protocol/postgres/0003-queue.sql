@@ -229,31 +229,44 @@ $$;
 -- A bounded number of rows that ended some time ago goes away. The last step of a call: what it locks it waits for nobody to lock, and after it
 -- nothing is waited for, so it takes part in no deadlock. It goes through the index in its order and stops: whatever the planner believes of how many have
 -- ended, it reads no more rows than it may take.
+-- While any transaction of the server is open for long, what was deleted stays in the index, and a sweep from its beginning would read all of it, every time. So
+-- each session remembers how far it has swept, and begins there. Every five minutes it begins anew, for what was locked then, or came later with an earlier end.
 -- Inputs: p_most. Outputs: events
 CREATE OR REPLACE FUNCTION holdfast_sweep(p_most INTEGER) RETURNS JSONB[]
 LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
 DECLARE
+  v_now    CONSTANT TIMESTAMPTZ := clock_timestamp();
+  v_before CONSTANT TIMESTAMPTZ := v_now - interval '5 seconds';
+  -- How far, and since when, in seconds.
+  v_name   CONSTANT TEXT := 'holdfast.swept_' || 'distributed_locks'::regclass::oid;
+  v_swept  CONSTANT FLOAT8[] := nullif(current_setting(v_name, true), '')::float8[];
+  v_is_old CONSTANT BOOLEAN := (extract(epoch FROM v_now) BETWEEN v_swept[2] AND v_swept[2] + 300 AND to_timestamp(v_swept[1]) <= v_before) IS NOT TRUE;
+  v_from   CONSTANT TIMESTAMPTZ := CASE WHEN v_is_old THEN '-infinity' ELSE to_timestamp(v_swept[1]) END;
+  v_to     TIMESTAMPTZ;
   v_rows   TID[];
   v_queues distributed_locks[];
   v_row    distributed_locks;
   v_events JSONB[];
-  v_before TIMESTAMPTZ := clock_timestamp() - interval '5 seconds';
 BEGIN
-  SELECT array_agg(ended.ctid) FILTER (WHERE NOT contended), array_agg(ended.each) FILTER (WHERE contended) INTO v_rows, v_queues
+  SELECT array_agg(ended.ctid) FILTER (WHERE NOT contended), array_agg(ended.each) FILTER (WHERE contended),
+    CASE WHEN count(*) < p_most THEN v_before ELSE max((ended.each).expires_at) END INTO v_rows, v_queues, v_to
   FROM (
-    SELECT ctid, contended, d AS each FROM distributed_locks d WHERE expires_at < v_before
+    SELECT ctid, contended, d AS each FROM distributed_locks d WHERE expires_at >= v_from AND expires_at < v_before
     ORDER BY expires_at LIMIT p_most FOR UPDATE SKIP LOCKED
   ) AS ended;
+  v_to := least(v_to, v_queues[17].expires_at);
+  -- A little less far, because a double rounds microseconds.
+  PERFORM set_config(v_name, ARRAY[extract(epoch FROM v_to - interval '1 ms'), CASE WHEN v_is_old THEN extract(epoch FROM v_now) ELSE v_swept[2] END]::text, false);
   DELETE FROM distributed_locks WHERE ctid = ANY (v_rows);
   FOREACH v_row IN ARRAY coalesce(v_queues[1 : 16], '{}') LOOP
     v_events := v_events || (holdfast_admit(v_row, false, NULL, NULL)).events;
   END LOOP;
   -- Their own names' rows are gone: emptied by somebody.
   DELETE FROM holdfast_leases WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast_leases WHERE expires_at < v_before - interval '1 minute'
+    SELECT ctid FROM holdfast_leases WHERE expires_at >= v_from - interval '1 minute' AND expires_at < v_before - interval '1 minute'
     ORDER BY expires_at LIMIT 20 FOR UPDATE SKIP LOCKED));
   DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast_waiters WHERE expires_at < v_before - interval '1 minute'
+    SELECT ctid FROM holdfast_waiters WHERE expires_at >= v_from - interval '1 minute' AND expires_at < v_before - interval '1 minute'
     ORDER BY expires_at LIMIT 20 FOR UPDATE SKIP LOCKED));
   RETURN v_events;
 END

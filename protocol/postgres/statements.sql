@@ -47,8 +47,11 @@ SELECT pg_notify($1::text, $2::text)
 
 -- name: begin_migration
 -- Many instances that start at once come one after the other. Whatever the default is, each has to see what those before it have made.
+-- No table is waited for longer than others can wait: whoever asks for it meanwhile stands behind the migration. It fails then (55P03), and is tried again.
 BEGIN ISOLATION LEVEL READ COMMITTED;
+SET LOCAL lock_timeout = '10s';
 SELECT pg_advisory_xact_lock(7813544519228563562);
+SET LOCAL lock_timeout = '200ms';
 
 -- name: use_schema
 -- The functions of the migrations keep this search_path.

@@ -503,7 +503,9 @@ describe.concurrent('postgres: beside others', SLOW, () => {
 
   it('a lease that had to wait for an open transaction counts from when it was granted, alone and in a list', async () => {
     for (const others of [[], ['1', '2']]) {
-      const names = ['0', ...others].map((each) => `${unique('late')}:${each}`)
+      const word = unique('late')
+      // The one that is waited for comes first: names are taken in their order.
+      const names = ['0', ...others].map((each) => `${word}:${each}`)
       const open = await pool.connect()
       await open.query('BEGIN')
       await open.query(`SELECT acquire_lock($1, 'open')`, [names[0]])

@@ -7,6 +7,7 @@ import type { Driver } from '../../src/core/driver.ts'
 import { migratePostgres, migrationScript, openPostgres, postgresDriver } from '../../src/drivers/postgres.ts'
 import { RateLimiter } from '../../src/primitives/rate-limiter.ts'
 import { type Server, startPostgres } from '../harness/servers.ts'
+import { until } from './postgres/scene.ts'
 
 let server: Server
 let pool: pg.Pool
@@ -107,6 +108,28 @@ describe.concurrent('postgres: migrations', () => {
     assert.equal(await old(`release_lock('held', 'old-client')`), true)
     assert.ok((await grantOn(driver, 'held')) !== undefined)
     assert.equal(await old(`acquire_lock('held', 'old-client')`), false)
+  })
+
+  it('a transaction that has read the table holds up the migration, and nobody else: plain clients are answered meanwhile', async () => {
+    const schema = unique()
+    await pool.query(PLAIN(schema))
+    const reader = await pool.connect()
+    await reader.query(`BEGIN; SELECT FROM ${schema}.distributed_locks`)
+    let migrated = false
+    const migrating = migratePostgres({ client: pool, schema }).then(() => {
+      migrated = true
+    })
+    const blocked = `SELECT FROM pg_locks WHERE relation = '${schema}.distributed_locks'::regclass AND NOT granted`
+    for (let tries = 0; tries < 3; tries += 1) {
+      await until('the migration to wait for the table', async () => ((await pool.query(blocked)).rowCount ?? 0) > 0)
+      const { rows } = await pool.query(`SELECT ${schema}.acquire_lock('held', 'old-client') AS got`)
+      assert.deepEqual(rows, [{ got: true }])
+    }
+    assert.equal(migrated, false)
+    await reader.query('COMMIT')
+    reader.release()
+    await migrating
+    assert.deepEqual(await migratePostgres({ client: pool, schema }), [])
   })
 
   it('old functions that took text instead of varchar do not stay beside the new ones', async () => {

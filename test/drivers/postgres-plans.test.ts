@@ -22,6 +22,44 @@ describe('postgres: plans', () => {
     await assertByIndex(table)
   })
 
+  it('a sweep does not read again what was swept before, while an open transaction keeps it from being cleaned up', async () => {
+    await using table = await openTable()
+    const old = new pg.Client(inject('servers').postgres ?? '')
+    await old.connect()
+    await old.query(`BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM ${table.schema}.distributed_locks`)
+    await table.fill({ expired: 20_000, live: 100, waiters: 0 })
+    await table.client.query('SELECT holdfast_sweep(30000)')
+    const { rows } = await table.client.query(`SELECT FROM distributed_locks WHERE lock_name LIKE 'expired:%'`)
+    assert.equal(rows.length, 0)
+    const { plans } = await plansOf(table.client, () => table.client.query('SELECT holdfast_sweep(32)'))
+    const pages = plans.reduce((sum, { plan }) => sum + buffersOf(plan), 0)
+    assert.ok(plans.length > 0 && pages <= 100, `it touches ${pages} pages`)
+    await old.end()
+  })
+
+  it('a sweep begins anew when its clock was set back, and takes what ends later than it has swept', async () => {
+    await using table = await openTable()
+    const { client } = table
+    const left = async () => (await client.query(`SELECT FROM distributed_locks`)).rowCount
+    await client.query('SELECT holdfast_sweep(32)')
+    await table.fill({ expired: 10, live: 0, waiters: 0 })
+    // Its row has ended, and ended before what was swept.
+    await client.query('SELECT holdfast_sweep(32)')
+    assert.equal(await left(), 10)
+    await client.query(
+      `UPDATE distributed_locks SET expires_at = clock_timestamp() - interval '5.1 s' WHERE lock_name <> 'expired:1'`,
+    )
+    await client.query(`SELECT pg_sleep(0.2), set_config(name, ARRAY[extract(epoch FROM clock_timestamp()) - 6, extract(epoch FROM clock_timestamp()) - 10]::text, false)
+      FROM (SELECT 'holdfast.swept_' || 'distributed_locks'::regclass::oid AS name) AS setting`)
+    await client.query('SELECT holdfast_sweep(32)')
+    assert.equal(await left(), 1)
+    // In the future, as after a clock that was set back.
+    await client.query(`SELECT set_config(name, ARRAY[extract(epoch FROM clock_timestamp()) + 60, extract(epoch FROM clock_timestamp()) + 60]::text, false)
+      FROM (SELECT 'holdfast.swept_' || 'distributed_locks'::regclass::oid AS name) AS setting`)
+    await client.query('SELECT holdfast_sweep(32)')
+    assert.equal(await left(), 0)
+  })
+
   it('failure 45: the last of 3,000 waiters read a part of the queue that does not grow with it, and lock no row of the lock', async () => {
     await using table = await openTable()
     await table.fill({ expired: 0, live: 1, waiters: 3_000 })

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
 import { isStorable } from '../../core/names.ts'
 import type { PostgresConnections } from './postgres-client.ts'
@@ -96,12 +97,34 @@ export async function readVersion(connections: PostgresConnections, schema: stri
 
 export const latestVersion = (): number => FILES.length
 
-/** Brings the schema up to date, in one transaction. Any number of instances may do so at once. Answers what it ran. */
+/**
+ * Brings the schema up to date, in one transaction. Any number of instances may do so at once. Answers what it ran. A table that others keep locked is tried
+ * again and again: each try waits so shortly that nobody who stands behind it is kept from a lock.
+ */
 export async function migrate(connections: PostgresConnections, schema: string): Promise<readonly number[]> {
+  const startedMs = performance.now()
+  for (;;) {
+    try {
+      return await migrateOnce(connections, schema)
+    } catch (error) {
+      if (sqlState(error) !== '55P03') throw errorFrom(error, schema)
+      if (performance.now() - startedMs > LOCKED_MS) {
+        const reason =
+          `the lock tables in the schema ${quoteIdentifier(schema)} could not be brought up to date, because another transaction has kept them ` +
+          `locked for ${LOCKED_MS / 1_000} s: end it (see pg_stat_activity), and try again`
+        throw new StoreError(reason, { cause: error })
+      }
+      await sleep(TRY_AGAIN_MS * (1 + Math.random()))
+    }
+  }
+}
+
+const LOCKED_MS = 60_000
+const TRY_AGAIN_MS = 300
+
+async function migrateOnce(connections: PostgresConnections, schema: string): Promise<readonly number[]> {
   const statements = statementsFor(schema)
-  const connection = await connections.dedicate({ onEnd: () => {} }).catch((error: unknown) => {
-    throw storeErrorFrom(error)
-  })
+  const connection = await connections.dedicate({ onEnd: () => {} })
   try {
     await connection.script(statements.begin_migration)
     const [found] = await connection.query('SELECT FROM pg_namespace WHERE nspname = $1::text', [schema])
@@ -115,15 +138,19 @@ export async function migrate(connections: PostgresConnections, schema: string):
   } catch (error) {
     // The error that is told is the one that came first.
     await connection.script('ROLLBACK').catch(() => {})
-    if (sqlState(error) !== '42501') throw storeErrorFrom(error)
-    throw new StoreError(
-      `the schema ${quoteIdentifier(schema)} has no lock tables yet, or old ones, and this role may not create them: ` +
-        `let a role that may run "holdfast migrate --schema ${schema}", or the SQL of "holdfast migrate --print"`,
-      { cause: error },
-    )
+    throw error
   } finally {
     await connection.end()
   }
+}
+
+function errorFrom(error: unknown, schema: string): Error {
+  if (sqlState(error) !== '42501') return storeErrorFrom(error)
+  return new StoreError(
+    `the schema ${quoteIdentifier(schema)} has no lock tables yet, or old ones, and this role may not create them: ` +
+      `let a role that may run "holdfast migrate --schema ${schema}", or the SQL of "holdfast migrate --print"`,
+    { cause: error },
+  )
 }
 
 async function versionsIn(
