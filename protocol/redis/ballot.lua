@@ -4,14 +4,12 @@
 -- KEYS[1]          the token counter, as in leases.lua
 -- KEYS[last]       the voter: `sinceMs longestMs runId`. Since when, by its own clock, the server has forgotten
 --                  nothing; the longest time to live that any of its clients uses; and INFO's run_id at that time
--- ARGV[last − 1]   the longest time to live that this client uses, in ms
--- ARGV[last]       '1' if the server did not know this script: it may have been started since. Otherwise '0'
+-- ARGV[last]       the longest time to live that this client uses, in ms
 --
 -- Returns ['s', leftMs] if the server does not vote for another leftMs; otherwise what leases.lua returns.
 
 do
   local voter = table.remove(KEYS)
-  local mayHaveStarted = table.remove(ARGV) == '1'
   local longestMs = tonumber(table.remove(ARGV))
   local time = redis.call('TIME')
   local nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -21,22 +19,20 @@ do
   sinceMs = tonumber(sinceMs)
   -- Judged by the client with the longest leases, which may be another one.
   longestMs = math.max(longestMs, tonumber(longestKeptMs) or 0)
-  if mayHaveStarted or not sinceMs then
-    -- Asked here and not by the client, so that the answer is about the server that runs this.
-    local info = redis.call('INFO', 'server')
-    local runIdNow = string.match(info, 'run_id:(%w+)')
-    if sinceMs and runIdNow ~= runId then
-      -- It came up with an older snapshot, which has the voter in it. The uptime is a difference of whole seconds: the
-      -- server started before the end of that second.
-      local startedMs = (time[1] - string.match(info, 'uptime_in_seconds:(%d+)') + 1) * 1000
-      sinceMs = math.max(sinceMs, math.min(startedMs, nowMs))
-    end
-    runId = runIdNow
+  -- Asked with every call, and here: nothing else tells whether the server that runs this has been started since. A
+  -- script that it knows may have been sent by a client of another database, or have failed before it wrote the voter.
+  local info = redis.call('INFO', 'server')
+  local runIdNow = string.match(info, 'run_id:(%w+)')
+  if sinceMs and runIdNow ~= runId then
+    -- It came up with an older snapshot, which has the voter in it. The uptime is a difference of whole seconds: the
+    -- server started before the end of that second.
+    local startedMs = (time[1] - string.match(info, 'uptime_in_seconds:(%d+)') + 1) * 1000
+    sinceMs = math.max(sinceMs, math.min(startedMs, nowMs))
   end
   -- Without a voter its data is gone, or no client has asked before: that cannot be told apart. A voter in the future
   -- means that the clock was set back.
   if not sinceMs or sinceMs > nowMs then sinceMs = nowMs end
-  local voterNow = string.format('%.0f %.0f %s', sinceMs, longestMs, runId)
+  local voterNow = string.format('%.0f %.0f %s', sinceMs, longestMs, runIdNow)
   if voterNow ~= kept then redis.call('SET', voter, voterNow) end
 
   local leftMs = sinceMs + longestMs - nowMs

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { beforeEach, describe, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { shiftedClock } from '../harness/clock-shim.ts'
+import { until } from '../harness/processes.ts'
 import type { FaultProxy } from '../harness/proxy.ts'
 import { type Server, startRedis } from '../harness/servers.ts'
 import {
@@ -47,6 +48,15 @@ describe('redlock: voters', () => {
     )
   })
 
+  /** With what it had before the lock was granted. */
+  async function restartWithoutLock(lockName: string): Promise<void> {
+    const probe = client(second().port)
+    const held = await probe.getdel(`lock:${lockName}`)
+    await probe.save()
+    await probe.set(`lock:${lockName}`, held as string, 'PX', 2 * TTL_MS)
+    await restart(second())
+  }
+
   /** Two of three have it; the third never hears of it. */
   async function grantOnTwo(driver: Driver, ttlMs = TTL_MS) {
     third().blackHole()
@@ -64,14 +74,25 @@ describe('redlock: voters', () => {
       (lockName: string) => client(second().port).del('holdfast:voter', `lock:${lockName}`),
     ],
     ['restarted empty (failure 16)', () => restart(second())],
+    ['restarted with an older snapshot', restartWithoutLock],
     [
-      'restarted with an older snapshot',
+      'restarted with an older snapshot and was first asked by a client of another database',
       async (lockName: string) => {
+        await restartWithoutLock(lockName)
+        const [answer] = await onThree({ nodes: nodesOn(servers(), { db: 1 }) }).acquire([claim({ ttlMs: 100 })])
+        assert.match(String(answer), /does not vote/)
+      },
+    ],
+    [
+      'restarted with an older snapshot and could not write when it was first asked',
+      async (lockName: string) => {
+        await restartWithoutLock(lockName)
         const probe = client(second().port)
-        const held = await probe.getdel(`lock:${lockName}`)
-        await probe.save()
-        await probe.set(`lock:${lockName}`, held as string, 'PX', 2 * TTL_MS)
-        await restart(second())
+        await probe.config('SET', 'min-replicas-to-write', '1')
+        await onThree().acquire([claim({ ttlMs: 100 })])
+        const refused = async () => (await probe.info('errorstats')).includes('NOREPLICAS')
+        await until(refused, { timeoutMs: 5_000, failure: () => 'it was not asked' })
+        await probe.config('SET', 'min-replicas-to-write', '0')
       },
     ],
   ] as const) {

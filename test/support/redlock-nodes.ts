@@ -33,15 +33,16 @@ afterAll(async () => {
   await Promise.all(all.map((server) => server[Symbol.asyncDispose]()))
 })
 
-export function client(port: number): Redis {
-  const opened = new Redis(port, { commandTimeout: 10_000, retryStrategy: () => 20, maxRetriesPerRequest: 0 })
+export function client(port: number, options: { readonly db?: number } = {}): Redis {
+  const patience = { commandTimeout: 10_000, retryStrategy: () => 20, maxRetriesPerRequest: 0 }
+  const opened = new Redis(port, { ...patience, ...options })
   opened.on('error', () => {})
   clients.push(opened)
   return opened
 }
 
-export const nodesOn = (servers: readonly { readonly port: number }[]) =>
-  servers.map(({ port }) => redisDriver({ client: client(port) }))
+export const nodesOn = (servers: readonly { readonly port: number }[], options: { readonly db?: number } = {}) =>
+  servers.map(({ port }) => redisDriver({ client: client(port, options) }))
 
 export const redlock = (options: Partial<RedlockOptions> = {}): Driver =>
   redlockDriver({ nodes: options.nodes ?? nodesOn(all), persistent: true, ...options })

@@ -47,23 +47,14 @@ export function runScript(
   })
 }
 
-/**
- * Runs a script behind ballot.lua, for Redlock: rejects if the server may have forgotten leases that are still held. A
- * server that starts has no scripts, so only the first call after a start finds this one missing. That call says so,
- * and the guard looks at the start; all others cost no look.
- */
+/** Runs a script behind ballot.lua, for Redlock: rejects if the server may have forgotten leases that are still held. */
 export const ballotRunner =
   (longestTtlMs: number): typeof runScript =>
   async (connection, script, call) => {
-    const guarded = guardedScript(script)
     const afterKeys = 3 + Number(call[2])
     const keys = [...call.slice(3, afterKeys), VOTER]
-    const ask = (mayHaveStarted: '0' | '1'): ScriptCall =>
-      scriptCall(keys, [...call.slice(afterKeys), `${longestTtlMs}`, mayHaveStarted])
-    const reply = await send(connection, ask('0'), 'EVALSHA', guarded.sha).catch((error: unknown) => {
-      if (!isNoScript(error)) throw error
-      return send(connection, ask('1'), 'EVAL', guarded.text)
-    })
+    const args = [...call.slice(afterKeys), `${longestTtlMs}`]
+    const reply = await runScript(connection, guardedScript(script), scriptCall(keys, args))
     if (!Array.isArray(reply) || reply[0] !== 's') return reply
     const seconds = Math.ceil(Number(reply[1]) / 1_000)
     throw new StoreError(`it does not vote for another ${seconds} s, because it may have forgotten leases`)
