@@ -1,6 +1,8 @@
+import { eitherSignal, onAbort } from '../core/abort.ts'
 import { checkFunction } from '../core/arguments.ts'
 import type { Chain } from '../core/chain.ts'
-import { AbortedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
+import type { Clock, Timer } from '../core/clock.ts'
+import { AbortedError, InvalidArgumentError, NotAcquiredError, StoreError } from '../core/errors.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { MAX_LOCKS_AT_ONCE } from '../core/limits.ts'
@@ -70,19 +72,24 @@ interface Taking {
 
 /** First all of them at once, in one list; if that is refused, one after the other in their order. All of them or none. */
 async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Promise<readonly HeldLease[]> {
-  const { clock } = taking.holder
-  const startedMs = clock.now().monotonicMs
-  const waitMs = wanted[0]?.waitMs ?? 0
-  const atOnce = await takeAtOnce(taking, wanted, waitMs > 0)
-  if (atOnce !== undefined) return atOnce
+  using limit = new Limit(taking.holder.clock, wanted[0]?.waitMs ?? 0)
+  return (await takeAtOnce(taking, wanted, limit)) ?? takeInOrder(taking, wanted, limit)
+}
 
+async function takeInOrder(
+  taking: Taking,
+  wanted: readonly ClaimRequest[],
+  limit: Limit,
+): Promise<readonly HeldLease[]> {
   const taken: HeldLease[] = []
   const lost = new AbortController()
   try {
     for (const request of wanted) {
-      const leftMs = Math.max(0, startedMs + waitMs - clock.now().monotonicMs)
-      const signal = request.signal === undefined ? lost.signal : AbortSignal.any([request.signal, lost.signal])
-      const lease = heldLeaseOf(request.lockName, await claim(taking, { ...request, waitMs: leftMs, signal }))
+      const waitMs = limit.leftMs
+      if (waitMs === 0) throw new NotAcquiredError(request.lockName, `"${request.lockName}" was not asked for${limit}`)
+      using either = request.signal && eitherSignal(request.signal, lost.signal)
+      const result = await claim(taking, { ...request, waitMs, signal: either?.signal ?? lost.signal })
+      const lease = heldLeaseOf(request.lockName, result.granted ? result : { ...result, waitedMs: limit.waitedMs })
       taken.push(lease)
       // Who waited on for the rest would wait for nothing.
       lease.signal.addEventListener('abort', () => lost.abort(lease.lossError), { once: true })
@@ -90,30 +97,92 @@ async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Prom
     for (const lease of taken) lease.assertHeld()
     return taken
   } catch (error) {
-    await discard(taken)
+    await limit.race(discard(taken))
     throw lost.signal.aborted && error instanceof AbortedError && error.cause === lost.signal.reason
       ? error.cause
       : error
   }
 }
 
-/** Undefined: one of them is held, or the store did not answer in time, and who may wait does. */
+/** Undefined: one of them is held, or the store failed for a moment, and there is time to wait. */
 async function takeAtOnce(
   taking: Taking,
   wanted: readonly ClaimRequest[],
-  mayWait: boolean,
+  limit: Limit,
 ): Promise<readonly HeldLease[] | undefined> {
-  const ends = await Promise.allSettled(wanted.map((request) => claim(taking, { ...request, waitMs: 0 })))
+  using either = eitherSignal(wanted[0]?.signal ?? limit.signal, limit.signal)
+  const { signal } = either
+  const ends = await Promise.allSettled(wanted.map((request) => claim(taking, { ...request, waitMs: 0, signal })))
   const taken = ends.flatMap((end) => (end.status === 'fulfilled' && end.value.granted ? [end.value.lease] : []))
   if (taken.length === wanted.length) return taken
-  await discard(taken)
+  await limit.race(discard(taken))
+  const mayWait = limit.leftMs > 0
+  // Those that are held come first: what is known says more than what is not.
   for (const [index, { lockName }] of wanted.entries()) {
     const end = ends[index] as PromiseSettledResult<ClaimResult>
-    if (end.status === 'fulfilled') {
-      if (!mayWait) heldLeaseOf(lockName, end.value)
-    } else if (!mayWait || !isPassing(end.reason)) throw end.reason
+    if (end.status === 'fulfilled' && !mayWait) {
+      heldLeaseOf(lockName, end.value.granted ? end.value : { ...end.value, waitedMs: limit.waitedMs })
+    }
+  }
+  for (const [index, { lockName }] of wanted.entries()) {
+    const end = ends[index] as PromiseSettledResult<ClaimResult>
+    if (end.status === 'fulfilled' || (mayWait && isPassing(end.reason))) continue
+    const isLate = end.reason instanceof AbortedError && end.reason.cause === limit.signal.reason
+    throw isLate ? new StoreError(`the store did not answer a claim of "${lockName}" in time${limit}`) : end.reason
   }
   return undefined
+}
+
+/** The one waiting time of all the claims. 0: there is none, and each is answered at once. */
+class Limit implements Disposable {
+  readonly #clock: Clock
+  readonly #startedMs: number
+  readonly #waitMs: number
+  readonly #over = new AbortController()
+  readonly #timer: Timer | undefined
+
+  constructor(clock: Clock, waitMs: number) {
+    this.#clock = clock
+    this.#startedMs = clock.now().monotonicMs
+    this.#waitMs = waitMs
+    if (waitMs > 0) this.#timer = clock.setTimer(() => this.#over.abort(new Error('the waiting time is over')), waitMs)
+  }
+
+  /** Aborts when it is over. */
+  get signal(): AbortSignal {
+    return this.#over.signal
+  }
+
+  get waitedMs(): number {
+    return this.#clock.now().monotonicMs - this.#startedMs
+  }
+
+  get leftMs(): number {
+    return Math.max(0, this.#waitMs - this.waitedMs)
+  }
+
+  /** Waits for what goes on in the background if need be: a store that does not answer must not make the caller wait longer than it said. */
+  async race(work: Promise<unknown>): Promise<void> {
+    if (this.#timer === undefined) {
+      await work
+      return
+    }
+    if (this.#over.signal.aborted) return
+    let stop = (): void => undefined
+    const over = new Promise<void>((resolve) => {
+      stop = onAbort(this.#over.signal, resolve)
+    })
+    await Promise.race([work, over])
+    stop()
+  }
+
+  toString(): string {
+    return this.#waitMs === 0 ? '' : ` (waited ${(this.waitedMs / 1_000).toFixed(1)} s)`
+  }
+
+  [Symbol.dispose](): void {
+    this.#timer?.cancel()
+  }
 }
 
 /** What a claim that waits asks again after: an outage of a moment ends no wait, here as with a single lock. */

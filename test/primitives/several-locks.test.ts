@@ -1,14 +1,17 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, it, vi } from 'vitest'
-import { memoryDriver } from '../../src/drivers/memory.ts'
+import type { Driver } from '../../src/core/driver.ts'
+import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
 import {
   AbortedError,
   DistributedLock,
   InvalidArgumentError,
   LeaseLostError,
+  type LockOptions,
   NotAcquiredError,
   StoreError,
 } from '../../src/index.ts'
+import { seededRandom, VirtualTime } from '../../src/testing/virtual-clock.ts'
 
 describe('withLocks: arguments', () => {
   const driver = memoryDriver()
@@ -137,5 +140,91 @@ describe('withLocks: all or nothing', () => {
       brief,
     )
     await expect(failing).rejects.toThrow('mine')
+  })
+})
+
+describe('withLocks: the waiting time, in virtual time', () => {
+  const NEVER = new Promise<never>(() => {})
+  const LIMIT = { blockingTimeoutSeconds: 1 }
+
+  /** A store of which some calls are not answered. `ended` is what a call of `withLocks` ended with, and when. */
+  function scene(silent: (call: 'acquire' | 'release') => boolean) {
+    const time = new VirtualTime()
+    const store = createMemoryStore(time.clock())
+    const driver = memoryDriver({ store })
+    const quiet: Driver = {
+      ...driver,
+      // An answer takes some time, as everywhere.
+      acquire: async (claims) => {
+        if (silent('acquire')) return NEVER
+        await new Promise<void>((resolve) => time.in(1, resolve))
+        return driver.acquire(claims)
+      },
+      release: (leases) => (silent('release') ? NEVER : driver.release(leases)),
+    }
+    const random = seededRandom(7)
+    const open = (using: Driver) => new DistributedLock({ driver: using, clock: time.clock(), random })
+    const [lock, other] = [open(quiet), open(memoryDriver({ store }))]
+    const hold = async (name: string) => {
+      const holding = other.hold(name, { timeoutSeconds: 60, heartbeat: false })
+      await time.run(1)
+      return holding
+    }
+    const ended = async (names: string[], options: LockOptions) => {
+      const startedMs = time.nowMs
+      const job = lock.withLocks(names, () => 'done', options)
+      const end = job.then(
+        (result) => ({ result, error: undefined, afterMs: time.nowMs - startedMs }),
+        (error: Error) => ({ result: undefined, error, afterMs: time.nowMs - startedMs }),
+      )
+      await time.run(60_000)
+      return end
+    }
+    return { time, hold, ended }
+  }
+
+  it('a silent store is an error when the waiting time is over', async () => {
+    const { ended } = scene(() => true)
+    const { error, afterMs } = await ended(['a', 'b'], LIMIT)
+    expect(error).toBeInstanceOf(StoreError)
+    expect(error?.message).toMatch(/^the store did not answer a claim of "a" in time \(waited 1\.0 s\)/)
+    expect(afterMs).toBe(1_000)
+  })
+
+  it('so is a store that falls silent while it waits for the second of them', async () => {
+    let asked = 0
+    const { hold, ended } = scene((call) => call === 'acquire' && ++asked > 2)
+    await hold('b')
+    const { error, afterMs } = await ended(['a', 'b'], LIMIT)
+    expect(error).toBeInstanceOf(StoreError)
+    expect(afterMs).toBe(1_000)
+  })
+
+  it('releases that are not answered do not prolong it', async () => {
+    const { hold, ended } = scene((call) => call === 'release')
+    await hold('b')
+    const { error, afterMs } = await ended(['a', 'b'], LIMIT)
+    expect(error).toBeInstanceOf(NotAcquiredError)
+    expect(afterMs).toBe(1_000)
+  })
+
+  it('the error tells how long all of them were waited for, and who holds the one that is missing', async () => {
+    const { time, hold, ended } = scene(() => false)
+    const a = await hold('a')
+    const b = await hold('b')
+    time.in(600, () => void a.release())
+    const { error, afterMs } = await ended(['a', 'b'], LIMIT)
+    expect(error).toMatchObject({ code: 'NOT_ACQUIRED', lockName: 'b', holder: { holderId: b.holderId } })
+    expect(error?.message).toMatch(/\(waited 1\.0 s\)$/)
+    expect(afterMs).toBe(1_000)
+  })
+
+  it('a signal that aborts meanwhile is told of at once', async () => {
+    const { time, ended } = scene(() => true)
+    const abort = new AbortController()
+    time.in(400, () => abort.abort())
+    const { error, afterMs } = await ended(['a', 'b'], { ...LIMIT, signal: abort.signal })
+    expect(error).toBeInstanceOf(AbortedError)
+    expect(afterMs).toBe(400)
   })
 })
