@@ -178,7 +178,8 @@ class ThreadHeartbeat implements Heartbeat {
       return
     }
     const lease = this.#keepings.get(message.id)?.lease
-    if (lease === undefined) return
+    // Its loss is the last that is told of it.
+    if (lease === undefined || !lease.held) return
     if (message.type === 'lost') lease.lose(message.reason)
     else if (message.type === 'kept') {
       this.#failures = 0

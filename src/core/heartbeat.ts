@@ -203,6 +203,8 @@ class LocalKeeping implements Keeping {
     try {
       await renewal
     } catch (error) {
+      // Its loss is the last that is told of it.
+      if (!lease.held) return
       // One failed renewal is no loss. Anything but "not known" would fail in the same way the next time.
       if (!(error instanceof StoreError)) lease.lose('it could not be renewed', error)
       else this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))

@@ -253,9 +253,8 @@ export class HeldLease implements Lease, Kept {
     const { link } = this.#context
     this.claim.over = true
     // The store may still have it, for the margin's length or for ever (a session): nobody here relies on it any more.
-    void this.#context.underWay.track(
-      link.releaseUntilAnswered(this.ref, (failure) => this.#tellReleaseFailed(failure)),
-    )
+    void this.#context.underWay.track(link.releaseUntilAnswered(this.ref, () => undefined))
+    // The last that is told of it: whether that release arrives makes no difference to anyone.
     this.#tellLost(error)
   }
 

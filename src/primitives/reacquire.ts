@@ -1,3 +1,4 @@
+import { eitherSignal } from '../core/abort.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease } from '../core/lease.ts'
 import { InnerLease } from './inner-lease.ts'
@@ -58,9 +59,9 @@ export class Reacquire {
     const overtaken = new AbortController()
     const claims = this.#claiming.get(lockName) ?? new Set()
     this.#claiming.set(lockName, claims.add(overtaken))
+    using either = signal && eitherSignal(signal, overtaken.signal)
     try {
-      const either = signal === undefined ? overtaken.signal : AbortSignal.any([signal, overtaken.signal])
-      const result = await this.#parts.claim(holder, { ...request, signal: either })
+      const result = await this.#parts.claim(holder, { ...request, signal: either?.signal ?? overtaken.signal })
       return result.granted || this.#parts.own(lockName) === undefined ? result : undefined
     } catch (error) {
       if (!overtaken.signal.aborted || signal?.aborted) throw error
