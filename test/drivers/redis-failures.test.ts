@@ -167,11 +167,15 @@ describe.concurrent('redis: requests', () => {
     assert.equal((await b.inspect({ lockName: rival.lockName })).leases[0]?.claimId, rival.claimId)
   })
 
-  it('failure 13: a renewal after expiry answers lost, and re-creates nothing', async () => {
+  it('failure 13: a renewal after expiry answers lost, leaves the rival’s lease, and re-creates nothing', async () => {
     const [a, b] = [driverOn(shared.port), driverOn(shared.port)]
     const [stale, rival] = pairOn(name(), { ttlMs: 60 })
     const { fencingToken } = await granted(a, stale)
     const second = await untilGranted(b, rival)
+    const endOfRival = async () => (await b.inspect({ lockName: rival.lockName })).leases[0]?.expiresAtMs
+    const before = await endOfRival()
+    assert.deepEqual(await a.renew([{ ...stale, fencingToken, ttlMs: 120_000 }]), ['lost'])
+    assert.equal(await endOfRival(), before)
     await b.release([{ ...rival, fencingToken: second.fencingToken }])
     assert.deepEqual(await a.renew([{ ...stale, fencingToken, ttlMs: 60_000 }]), ['lost'])
     assert.deepEqual((await b.inspect({ lockName: rival.lockName })).leases, [])

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import type { Claim } from '../../../core/driver.ts'
 import { consumeOne, leaseOn, mustGrant, mustRefuse, releaseOne, renewOne, untilGranted, waitersOn } from '../asking.ts'
 import type { ConformanceStore } from '../driver-conformance.ts'
 import type { Need } from '../needs.ts'
@@ -84,21 +85,47 @@ export function registerBrokenStore<Store extends ConformanceStore>(
 
     if (stepClock !== undefined) {
       hurtTest(
-        'rule 8, failure 5: tokens rise although the store’s clock steps back',
-        ['fencing'],
+        'rule 8, failure 5: tokens rise from waiter to waiter although the store’s clock steps back',
+        ['fencing', 'queue'],
         async (scene, store) => {
           const driver = await scene.driver()
-          let last = 0
-          for (let round = 0; round < 3; round += 1) {
-            const claim = scene.claim()
-            const { fencingToken } = await mustGrant(driver, claim)
-            assert.ok(fencingToken > last)
-            last = fencingToken
-            await releaseOne(driver, claim, fencingToken)
-            await stepClock(store, -3_600_000)
+          const holder = scene.claim()
+          const waiters = [1, 2, 3].map(() => scene.claim({ waitMs: LONG_MS }))
+          let last = await mustGrant(driver, holder)
+          for (const waiter of waiters) await mustRefuse(driver, waiter)
+          await stepClock(store, -3_600_000)
+          for (const [at, waiter] of waiters.entries()) {
+            await releaseOne(driver, at === 0 ? holder : (waiters[at - 1] as Claim), last.fencingToken)
+            const next = await untilGranted(driver, waiter)
+            assert.ok(next.fencingToken > last.fencingToken, `${next.fencingToken} after ${last.fencingToken}`)
+            last = next
           }
         },
       )
+
+      // A store may have a shorter way for a lock that nobody shares, waits for or takes by force.
+      for (const [what, terms, needs] of [
+        ['', {}, []],
+        [' of shared leases', { mode: 'shared' }, ['shared']],
+        [' of thefts', { steal: true }, ['steal']],
+      ] as const) {
+        hurtTest(
+          `rule 8, failure 5: tokens${what} rise although the store’s clock steps back`,
+          ['fencing', ...needs],
+          async (scene, store) => {
+            const driver = await scene.driver()
+            let last = 0
+            for (let round = 0; round < 3; round += 1) {
+              const claim = scene.claim(terms)
+              const { fencingToken } = await mustGrant(driver, claim)
+              assert.ok(fencingToken > last, `${fencingToken} after ${last}`)
+              last = fencingToken
+              await releaseOne(driver, claim, fencingToken)
+              await stepClock(store, -3_600_000)
+            }
+          },
+        )
+      }
 
       hurtTest(
         'failure 4: when the store’s clock jumps forward, the next holder fences the first one off',
