@@ -178,10 +178,14 @@ class ThreadHeartbeat implements Heartbeat {
       return
     }
     const lease = this.#keepings.get(message.id)?.lease
+    if (lease === undefined) return
+    if (message.type === 'lost') {
+      lease.lose(message.reason)
+      return
+    }
     // Its loss is the last that is told of it.
-    if (lease === undefined || !lease.held) return
-    if (message.type === 'lost') lease.lose(message.reason)
-    else if (message.type === 'kept') {
+    if (!lease.held) return
+    if (message.type === 'kept') {
       this.#failures = 0
       this.#parts.events.emit('renewed', () => lease.eventBase)
     } else {
