@@ -24,6 +24,8 @@
 --   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
 --
+-- Every acquire runs a write command, whatever its answer: a replica refuses all of them with READONLY.
+--
 -- Returns [nowMs or 0, answer …]; the time is told with acquire. For more than one entry [nowMs or 0, 'g', first] is
 -- short for "yes to all", on acquire with the tokens from `first` on
 --   acquire  token                                        granted, for ttlMs, at nowMs
@@ -541,15 +543,20 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     tellSooner(data, order)
     return token
   end
-  local before = redis.call('HGET', data, member)
+  local before
   local sinceMs = nowMs
-  if before then
-    local waiter = cjson.decode(before)
-    if waitMs == 0 or waiter[1] <= nowMs then
+  if waitMs == 0 then
+    -- A write command, also where there is nothing to delete: a replica must not answer with a refusal, and a client
+    -- that was answered knows that this server was a master.
+    if redis.call('HDEL', data, member) == 1 then redis.call('ZREM', order, member) end
+  else
+    before = redis.call('HGET', data, member)
+    local waiter = before and cjson.decode(before)
+    if waiter and waiter[1] <= nowMs then
       -- A place that ran out is lost: the claim stands at the end, not where it was.
       dropWaiter(data, order, member)
       before = false
-    else
+    elseif waiter then
       sinceMs = waiter[2]
     end
   end

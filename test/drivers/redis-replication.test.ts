@@ -229,6 +229,42 @@ describe.concurrent('redis with replicas', () => {
     }, 60_000)
   }
 
+  for (const [what, changes] of [
+    ['refused', {}],
+    ['refused where others wait', { mode: 'shared' }],
+    ['queued', { waitMs: 60_000 }],
+  ] satisfies [string, Partial<Claim>][]) {
+    it(`a client that was only ever ${what} leaves a master that was demoted`, async () => {
+      await using scene = await startFailover()
+      const { front, master } = scene
+      const holder = redisDriver({ client: client(master) })
+      await grantFrom(holder, claim('order'))
+      if (what.endsWith('wait')) await holder.acquire([{ ...claim('order'), waitMs: 60_000 }])
+      const driver = redisDriver({ client: await openAt(front) })
+      assert.equal((await only(driver.acquire([{ ...claim('order'), ...changes }]))).granted, false)
+      await scene.demote()
+      const takes = async (): Promise<boolean> => {
+        const [answer] = await driver.acquire([claim(`more ${++counter}`)]).catch((error: Error) => [error])
+        return !(answer instanceof Error)
+      }
+      await until(takes, { ...patience('the driver to reach the new master'), timeoutMs: 10_000 })
+      await driver.close()
+    }, 60_000)
+  }
+
+  it('a replica answers no claim, not even with a refusal', async () => {
+    await using pair = await startPair()
+    const { master, replica } = pair
+    const holder = redisDriver({ client: client(master) })
+    await grantFrom(holder, claim('order'))
+    await holder.acquire([{ ...claim('order'), waitMs: 60_000 }])
+    await until(() => isInStep(master), patience('the replica to have all'))
+    const driver = redisDriver({ client: client(replica), onWarning: () => {} })
+    for (const mode of ['exclusive', 'shared'] as const) {
+      await assert.rejects(only(driver.acquire([{ ...claim('order'), mode }])), /READONLY.*connect to the master/s)
+    }
+  })
+
   for (const [through, open] of [
     ['ioredis', openAt],
     ['node-redis', openNodeRedisAt],

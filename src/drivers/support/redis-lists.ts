@@ -106,7 +106,7 @@ export function runLeases(
   return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
     (reply) => {
       const answers = readReply(operation, count, reply as LeasesReply)
-      if (connection.master !== undefined && hasYes(answers)) connection.master.wrote()
+      if (connection.master !== undefined && hasWritten(operation, answers)) connection.master.wrote()
       return answers
     },
     (error: unknown) => {
@@ -127,13 +127,12 @@ function readReply(operation: string, count: number, reply: LeasesReply): Leases
   return reply
 }
 
-/** A lease was granted, renewed or ended: something was written. */
-function hasYes(reply: LeasesReply): boolean {
-  for (let index = 1; index < reply.length; index += 1) if (isYes(reply[index])) return true
-  return false
-}
-
-const isYes = (answer: unknown): boolean => (Array.isArray(answer) ? answer[0] === 'y' : Number(answer) > 0)
+/**
+ * Whether a replica would have refused to run this. An acquire always runs a write command. The others run one if they
+ * renew or end a lease.
+ */
+const hasWritten = (operation: string, reply: LeasesReply): boolean =>
+  operation === 'acquire' || reply.some((answer, index) => index > 0 && Number(answer) > 0)
 
 /** Where a waiter is told of its grant, and the secret that proves the message. */
 export interface WakeAddress {

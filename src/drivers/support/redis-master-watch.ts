@@ -4,7 +4,8 @@ import { isReadOnly } from './redis-errors.ts'
 /**
  * Behind one address, a master can be demoted and keep its connections open. Every write over them fails for as long as
  * the client stays connected, although a new connection would reach the new master. So the client is made to connect
- * again when writes are refused that were taken before. A server that never took one was a replica from the start.
+ * again when a server refuses writes that has run a write command before. One that never did was a replica from the
+ * start.
  */
 export class MasterWatch {
   readonly #reconnect: () => void
@@ -19,7 +20,7 @@ export class MasterWatch {
     this.#clock = clock
   }
 
-  /** The server has taken a write. */
+  /** The server has run a write command, even if there was nothing to change. */
   wrote(): void {
     this.#hasWritten = true
     if (!this.#isRefused) return
