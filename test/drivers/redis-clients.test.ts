@@ -227,6 +227,17 @@ describe('redis: clients', () => {
     assert.equal(await fence.set('text', 'x', 11, ['PX', '60000']), 'OK')
     for (const token of [0, 1.5, Number.NaN]) await assert.rejects(fence.set('text', 'y', token), { argument: 'token' })
   })
+
+  for (const reply of [[0, 1], [1_763_266_293_000, 0], [1_763_266_293_000, 2 ** 60], [1_763_266_293_000], 'OK', null]) {
+    it(`${JSON.stringify(reply)}, which the script cannot have answered, grants nothing and is an error of the store`, async () => {
+      const through = client()
+      through.call = async () => structuredClone(reply)
+      const [answer] = await redisDriver({ client: through, onWarning() {} })
+        .acquire([claim()])
+        .catch((error: unknown) => [error])
+      assert.equal((answer as { code?: string }).code, 'STORE_UNAVAILABLE', JSON.stringify(answer))
+    })
+  }
 })
 
 function client(options: { db?: number; keyPrefix?: string; stringNumbers?: boolean; protocol?: 2 | 3 } = {}): Redis {

@@ -100,7 +100,12 @@ export interface TokenRefusal {
 
 export function readAcquire(claim: Claim, nowMs: number, reply: unknown): AcquireAnswer | TokenRefusal | Error {
   const { lockName, ttlMs } = claim
-  if (isCount(reply)) return { granted: true, fencingToken: Number(reply), ttlMs, acquiredAtMs: nowMs }
+  if (isCount(reply)) {
+    const fencingToken = Number(reply)
+    // A proxy or another server that answers what it likes must not grant a lock.
+    if (!isPositive(fencingToken)) return strange('acquire', reply)
+    return { granted: true, fencingToken, ttlMs, acquiredAtMs: nowMs }
+  }
   if (!Array.isArray(reply)) return strange('acquire', reply)
   const [kind, first, ...rest] = reply as [string, string, ...(number | string)[]]
   const [endMs, ahead, askAgainMs] = rest.map(Number) as [number, number, number]

@@ -1,5 +1,6 @@
 import type { RedisConnection } from './redis-connection.ts'
 import { storeErrorFrom } from './redis-errors.ts'
+import { strange } from './redis-format.ts'
 import { COUNTER, isOwnKey, lockKeys, ownKeyError, reachesOwnKeys, slotCounter, slotOf } from './redis-keys.ts'
 import { protocolScript, runScript, type ScriptCall } from './redis-scripts.ts'
 
@@ -105,7 +106,7 @@ export function runLeases(
   for (let index = 0; index < args.length; index += 1) call[at + 3 + index] = args[index] as string
   return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
     (reply) => {
-      const answers = readReply(operation, count, reply as LeasesReply)
+      const answers = readReply(operation, count, reply)
       if (connection.master !== undefined && hasWritten(operation, answers)) connection.master.wrote()
       return answers
     },
@@ -118,14 +119,21 @@ export function runLeases(
 export type LeasesReply = [nowMs: number, ...answers: unknown[]]
 
 /** "Yes to all" in full. With ioredis' `stringNumbers` numbers come as text, here and in every answer. */
-function readReply(operation: string, count: number, reply: LeasesReply): LeasesReply {
+function readReply(operation: string, count: number, reply: unknown): LeasesReply {
+  if (!isReply(reply)) throw strange(operation, reply)
   reply[0] = Number(reply[0])
-  if (count === 1 || reply[1] !== 'g') return reply
+  if (!(operation === 'acquire' ? reply[0] > 0 : reply[0] >= 0)) throw strange(operation, reply)
+  if (count === 1 || reply[1] !== 'g') {
+    if (reply.length !== 1 + count) throw strange(operation, reply)
+    return reply
+  }
   const first = operation === 'acquire' ? Number(reply[2]) : 1
   const step = operation === 'acquire' ? 1 : 0
   for (let index = 0; index < count; index += 1) reply[1 + index] = first + index * step
   return reply
 }
+
+const isReply = (reply: unknown): reply is LeasesReply => Array.isArray(reply) && reply.length > 1
 
 /**
  * Whether a replica would have refused to run this. An acquire always runs a write command. The others run one if they
