@@ -117,12 +117,13 @@ test.concurrent.each(Object.entries(said))('the example %s runs as it stands', a
   // 30 times faster than life: a lease of 60 s becomes one of 2 s, long enough for a machine that is busy.
   const env = { ...process.env, EXAMPLE_SPEED: '30', NO_COLOR: '1', HOLDFAST_URL: 'memory:' }
   const { code, stdout, output } = await run(process.execPath, [join(folder, `${name}.js`)], { env })
-  expect(
-    stdout
-      .trimEnd()
-      .split('\n')
-      .map((line) => line.trimEnd()),
-    output,
-  ).toEqual(lines.map((line) => line.trimEnd()))
+  const told = stdout.trimEnd().split('\n')
+  expect(comparable(name, told), output).toEqual(comparable(name, lines))
   expect(code).toBe(0)
 })
+
+/** In `once`, any of the three instances may be the first to ask. */
+function comparable(name: string, lines: readonly string[]): string[] {
+  const trimmed = lines.map((line) => line.trimEnd())
+  return name === 'once' ? trimmed.map((line) => line.replace(/instance-\d/, 'an instance')).sort() : trimmed
+}

@@ -183,7 +183,7 @@ describe.concurrent('postgres: failures', SLOW, () => {
 
   it('failure 25: a call that meets a connection which the server has just ended for idleness is sent on another one', async () => {
     await using proxy = await startProxy(server.port)
-    const options = encodeURIComponent('-c idle_session_timeout=300')
+    const options = encodeURIComponent('-c idle_session_timeout=1500')
     const name = unique('just ended')
     const client = new pg.Pool({ connectionString: `${through(proxy.port)}?options=${options}`, max: 1 })
     const driver = postgresDriver({ client })
