@@ -20,6 +20,8 @@
 -- From the front of the queue, as many are admitted as fit beside the leases that are out and beside each other, each judged by its own mode and
 -- limit; nobody overtakes the first one who does not fit. Who is admitted has the lease from this moment, and is told; as it may
 -- be dead, its lease lasts no longer than its place would have, until it is heard of.
+-- What began in the future was written before the server's clock was set back, and nobody has been heard of since: every renewal, and every asking again, moves
+-- such a beginning to now. It would stay for as long as the clock went back. So it begins now, and lasts for as long as it would have lasted then.
 -- Only the front of the queue is read, and the dead are removed as they come to it: a hand-over costs the same however many wait.
 -- The name's row is locked FOR UPDATE by this transaction.
 
@@ -41,14 +43,24 @@ DECLARE
   v_queued    BOOLEAN := false;    -- somebody is known to wait on
   v_changed   BOOLEAN := p_free;
   v_contended BOOLEAN;
+  v_future    CONSTANT TIMESTAMPTZ := v_now + interval '1 second';
+  v_ahead     BOOLEAN;
 BEGIN
   IF v_row.mode = 'shared' THEN
     DELETE FROM holdfast_leases WHERE lock_name = v_name AND expires_at <= v_now;
-    SELECT count(*), coalesce(sum(permits), 0) INTO v_leases, v_permits FROM holdfast_leases WHERE lock_name = v_name;
+    SELECT count(*), coalesce(sum(permits), 0), bool_or(acquired_at > v_future) INTO v_leases, v_permits, v_ahead
+    FROM holdfast_leases WHERE lock_name = v_name;
+    IF v_ahead THEN
+      UPDATE holdfast_leases SET acquired_at = v_now, expires_at = v_now + (expires_at - acquired_at)
+      WHERE lock_name = v_name AND acquired_at > v_future AND expires_at > acquired_at;
+    END IF;
     v_changed := true;
+  ELSIF v_held AND v_row.acquired_at > v_future AND v_row.expires_at > v_row.acquired_at THEN
+    v_row.expires_at := v_now + (v_row.expires_at - v_row.acquired_at);
+    UPDATE distributed_locks SET acquired_at = v_now, expires_at = v_row.expires_at WHERE lock_name = v_name;
   END IF;
   IF v_asks AND NOT v_held THEN
-    UPDATE holdfast_waiters SET expires_at = v_now + p_wait
+    UPDATE holdfast_waiters SET expires_at = v_now + p_wait, waiting_since = least(waiting_since, v_now)
     WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > v_now;
   END IF;
 
@@ -60,6 +72,10 @@ BEGIN
       v_waiter := p_claim;
     ELSIF v_waiter.expires_at <= v_now THEN
       PERFORM holdfast_remove_dead(v_name, v_now);
+      CONTINUE;
+    ELSIF v_waiter.waiting_since > v_future THEN
+      UPDATE holdfast_waiters SET waiting_since = v_now, expires_at = v_now + greatest(expires_at - waiting_since, interval '0')
+      WHERE lock_name = v_name AND waiting_since > v_future;
       CONTINUE;
     END IF;
     IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
@@ -110,7 +126,7 @@ BEGIN
     INSERT INTO holdfast_waiters AS w VALUES (
       v_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
       p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait)
-    ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at,
+    ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, waiting_since = least(w.waiting_since, v_now),
       place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
     RETURNING w.place INTO place;
     v_queued := true;
@@ -137,7 +153,7 @@ BEGIN
   ELSIF v_leases > 0 THEN
     UPDATE distributed_locks SET mode = 'shared', contended = true, claim_id = NULL, holder_id = v_row.holder_id,
       metadata = NULL, fencing_token = v_row.fencing_token,
-      acquired_at = CASE WHEN p_row.mode = 'shared' THEN p_row.acquired_at ELSE v_now END,
+      acquired_at = CASE WHEN p_row.mode = 'shared' THEN least(p_row.acquired_at, v_now) ELSE v_now END,
       expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = v_name)
     WHERE lock_name = v_name;
   ELSIF v_changed OR NOT p_row.contended THEN

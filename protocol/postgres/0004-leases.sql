@@ -236,7 +236,7 @@ BEGIN
     SELECT DISTINCT lock_name FROM unnest(p_names, p_claims) AS c (lock_name, claim_id) WHERE claim_id NOT IN (SELECT unnest(p_done))
   ) AS n, LATERAL (
     SELECT d.lock_name, d.claim_id FROM distributed_locks d
-    WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now OFFSET 0
+    WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now AND d.acquired_at <= v_now + interval '1 second' OFFSET 0
   ) AS d;
   IF v_held IS NULL THEN
     RETURN;
@@ -244,7 +244,7 @@ BEGIN
 
   -- A place is kept by writing it alone. One that is locked is being handed the lock, or given up.
   WITH kept AS (
-    UPDATE holdfast_waiters w SET expires_at = v_now + k.wait * interval '1 ms'
+    UPDATE holdfast_waiters w SET expires_at = v_now + k.wait * interval '1 ms', waiting_since = least(w.waiting_since, v_now)
     FROM (
       SELECT place.at, c.wait FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait), LATERAL (
         SELECT w.ctid AS at FROM holdfast_waiters w
@@ -291,7 +291,7 @@ BEGIN
           AND (SELECT d.claim_id FROM distributed_locks d WHERE d.lock_name = c.lock_name) IS DISTINCT FROM claim_id
         ORDER BY ord
       ) AS c
-      ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at,
+      ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, waiting_since = least(w.waiting_since, v_now),
         place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
       RETURNING w.claim_id, w.place
     )
@@ -347,8 +347,8 @@ DECLARE
   v_next    TIMESTAMPTZ;
 BEGIN
   not_known := false;
-  v_refused := CASE WHEN v_row.mode = 'exclusive' AND v_row.expires_at > clock_timestamp() AND v_row.claim_id <> p_claim.claim_id THEN true
-    ELSE holdfast_is_refused(v_row, p_claim) END;
+  v_refused := CASE WHEN v_row.mode = 'exclusive' AND v_row.expires_at > clock_timestamp() AND v_row.claim_id <> p_claim.claim_id
+    AND v_row.acquired_at < clock_timestamp() THEN true ELSE holdfast_is_refused(v_row, p_claim) END;
   IF v_refused AND p_wait > interval '0' THEN
     v_got := holdfast_stand(v_row, p_claim, p_wait, p_patient);
     v_place := v_got.place;
@@ -374,12 +374,12 @@ BEGIN
     v_now := clock_timestamp();
     -- Already yours: a reply was lost, or the lock was handed over.
     IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim.claim_id AND v_row.expires_at > v_now THEN
-      UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live WHERE lock_name = v_name;
+      UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live, acquired_at = least(acquired_at, v_now) WHERE lock_name = v_name;
       fencing_token := v_row.fencing_token;
       acquired_at := v_row.acquired_at;
       RETURN;
     ELSIF v_row.mode = 'shared' THEN
-      UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live
+      UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live, acquired_at = least(acquired_at, v_now)
       WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > v_now
       RETURNING fencing_token, acquired_at INTO fencing_token, acquired_at;
       IF FOUND THEN
@@ -423,14 +423,18 @@ BEGIN
 END
 $$;
 
--- Whether a claim cannot be granted now, by what everybody can see without a lock. False: that has to be decided under the row's lock.
+-- Whether a claim cannot be granted now, by what everybody can see without a lock. False: that has to be decided under the row's lock, as has what
+-- began in the future (see holdfast_admit).
 CREATE OR REPLACE FUNCTION holdfast_is_refused(p_row distributed_locks, p_claim holdfast_waiters) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_now   CONSTANT TIMESTAMPTZ := clock_timestamp();
-  v_first holdfast_waiters;
+  v_now    CONSTANT TIMESTAMPTZ := clock_timestamp();
+  v_future CONSTANT TIMESTAMPTZ := v_now + interval '1 second';
+  v_first  holdfast_waiters;
 BEGIN
-  IF p_row.mode = 'exclusive' AND p_row.expires_at > v_now THEN
+  IF p_row.mode = 'exclusive' AND p_row.acquired_at > v_future THEN
+    RETURN false;
+  ELSIF p_row.mode = 'exclusive' AND p_row.expires_at > v_now THEN
     RETURN p_row.claim_id IS DISTINCT FROM p_claim.claim_id;
   ELSIF p_row.contended IS NOT TRUE THEN
     RETURN false;
@@ -442,7 +446,11 @@ BEGIN
   END IF;
   -- Nobody overtakes the first who waits, if it lives.
   SELECT * INTO v_first FROM holdfast_waiters WHERE lock_name = p_row.lock_name ORDER BY place LIMIT 1;
-  IF v_first.expires_at > v_now AND v_first.claim_id <> p_claim.claim_id THEN
+  IF v_first.waiting_since > v_future OR (p_row.mode = 'shared' AND EXISTS (
+    SELECT FROM holdfast_leases WHERE lock_name = p_row.lock_name AND acquired_at > v_future
+  )) THEN
+    RETURN false;
+  ELSIF v_first.expires_at > v_now AND v_first.claim_id <> p_claim.claim_id THEN
     RETURN true;
   ELSIF p_row.mode <> 'shared' OR v_first.expires_at <= v_now THEN
     RETURN false;
@@ -468,7 +476,7 @@ BEGIN
   own := false;
   seen := p_row;
   -- A place that is locked is being handed the lock, or given up: the name's row will tell which.
-  UPDATE holdfast_waiters SET expires_at = v_now + p_wait WHERE ctid = (
+  UPDATE holdfast_waiters SET expires_at = v_now + p_wait, waiting_since = least(waiting_since, v_now) WHERE ctid = (
     SELECT ctid FROM holdfast_waiters
     WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now FOR NO KEY UPDATE SKIP LOCKED
   ) RETURNING place INTO place;
@@ -487,7 +495,7 @@ BEGIN
   INSERT INTO holdfast_waiters AS w VALUES (
     p_claim.lock_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
     p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait)
-  ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at,
+  ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, waiting_since = least(w.waiting_since, v_now),
     place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
   RETURNING w.place INTO place;
   IF NOT seen.contended THEN
@@ -547,14 +555,15 @@ BEGIN
   END IF;
   -- Exclusive leases, which are rows of their own.
   IF v_count = 1 THEN
-    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[1] * interval '1 ms'
+    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[1] * interval '1 ms',
+      acquired_at = least(d.acquired_at, clock_timestamp())
     FROM distributed_locks AS before
     WHERE d.lock_name = p_names[1] AND d.claim_id = p_claims[1] AND d.fencing_token = p_tokens[1]
       AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() AND before.lock_name = d.lock_name
     RETURNING '{1}', CASE WHEN d.contended AND d.expires_at < before.expires_at THEN ARRAY[d.lock_name] END INTO v_done, v_sooner;
   ELSE
     WITH renewed AS (
-      UPDATE distributed_locks d SET expires_at = clock_timestamp() + k.ttl * interval '1 ms'
+      UPDATE distributed_locks d SET expires_at = clock_timestamp() + k.ttl * interval '1 ms', acquired_at = least(d.acquired_at, clock_timestamp())
       FROM (
         SELECT own.at, own.expires_at, c.ttl, c.ord
         FROM unnest(p_names, p_claims, p_tokens, p_ttls) WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, ord), LATERAL (
@@ -619,13 +628,13 @@ BEGIN
     RETURN;
   END IF;
   IF v_row.mode = 'exclusive' THEN
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl, acquired_at = least(acquired_at, clock_timestamp())
     WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token AND expires_at > clock_timestamp()
     RETURNING expires_at INTO v_end;
     v_before := v_row.expires_at;
   ELSE
     SELECT expires_at INTO v_before FROM holdfast_leases WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
-    UPDATE holdfast_leases SET expires_at = clock_timestamp() + p_ttl
+    UPDATE holdfast_leases SET expires_at = clock_timestamp() + p_ttl, acquired_at = least(acquired_at, clock_timestamp())
     WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token AND expires_at > clock_timestamp()
       AND v_row.mode = 'shared'
     RETURNING expires_at INTO v_end;

@@ -74,7 +74,8 @@ BEGIN
   END IF;
   IF v_row.mode = 'exclusive' AND v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id
     AND v_row.expires_at > clock_timestamp() THEN
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second', metadata = p_metadata
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second', metadata = p_metadata,
+      acquired_at = least(acquired_at, clock_timestamp())
     WHERE lock_name = p_lock_name;
     RETURN true;
   END IF;

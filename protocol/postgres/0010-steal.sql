@@ -36,7 +36,7 @@ BEGIN
   v_now := clock_timestamp();
 
   IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim_id AND v_row.expires_at > v_now THEN
-    UPDATE distributed_locks SET expires_at = v_now + v_ttl WHERE lock_name = p_lock_name;
+    UPDATE distributed_locks SET expires_at = v_now + v_ttl, acquired_at = least(acquired_at, v_now) WHERE lock_name = p_lock_name;
     fencing_token := v_row.fencing_token;
     granted_at := extract(epoch FROM v_row.acquired_at) * 1000;
     RETURN;

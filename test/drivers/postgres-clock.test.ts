@@ -32,6 +32,42 @@ describe.concurrent('postgres: the server’s clock', SLOW, () => {
     assert.equal((await leasesOn(b, 'account:7')).length, 1)
   })
 
+  it('failure 43: a lease or place that is heard of after it stepped back a little is not cut short by those who ask next', async () => {
+    await using hurt = await openServer()
+    const driver = postgresDriver({ client: hurt.pool })
+    const claims = ['alone', 'list-1', 'list-2', 'read', 'again'].map((name) => claimOn(name))
+    const held = claims.map((claim) => (claim.lockName === 'read' ? { ...claim, mode: 'shared' as const } : claim))
+    const leases = await Promise.all(
+      held.map(async (claim) => ({ ...claim, fencingToken: (await granted(driver, claim)).fencingToken })),
+    )
+    const waiter = claimOn('alone', 60_000)
+    await driver.acquire([waiter])
+    await hurt.pool.query(`SELECT acquire_lock('plain', 'psql', 60)`)
+    hurt.clock.shift(-30_000)
+    const [alone, first, second, read, again] = leases.map((lease) => ({ ...lease, ttlMs: 60_000 }))
+    assert.ok(alone && first && second && read && again)
+    for (const list of [[alone], [first, second], [read]]) {
+      assert.deepEqual(
+        await driver.renew(list),
+        list.map(() => 'renewed'),
+      )
+    }
+    await granted(driver, again)
+    await hurt.pool.query(`SELECT acquire_lock('plain', 'psql', 60)`)
+    await driver.acquire([waiter])
+    // What began in the future is judged under the row's lock by those who ask next, alone and in lists.
+    const names = [...claims.map(({ lockName }) => lockName), 'plain']
+    for (const lockName of names) await driver.acquire([claimOn(lockName)])
+    await driver.acquire(names.map((lockName) => claimOn(lockName)))
+    const { rows } = await hurt.pool.query(
+      `SELECT lock_name, state, round(extract(epoch FROM expires_in) / 10)::int * 10 AS lasts FROM holdfast_locks ORDER BY state, lock_name`,
+    )
+    assert.deepEqual(
+      rows.map(({ lock_name, state, lasts }) => `${lock_name} ${state} ${lasts}`),
+      [...[...names].sort().map((name) => `${name} holds 60`), 'alone waits 60'],
+    )
+  })
+
   it('failure 5: when it steps back, a lease that looks absurdly long can be released by force, which is on record, and tokens rise', async () => {
     await using hurt = await openServer()
     await using holder = new DistributedLock({ url: hurt.url, holderId: 'holder' })

@@ -30,7 +30,6 @@ driverConformance({
       store.aheadMs += ms
       store.clock.shift(store.aheadMs)
     },
-    lastsAfterStep: 'its rows say when they end, and not for how long they were written',
   },
 })
 
