@@ -30,7 +30,7 @@ const ports = (): number[] => (inject('servers').cluster ?? []).map((url) => Num
 async function openThroughIoredis(): Promise<Opened> {
   const client = new Cluster(
     ports().map((port) => ({ host: '127.0.0.1', port })),
-    { redisOptions: { commandTimeout: 5_000 } },
+    { redisOptions: { commandTimeout: 20_000 } },
   )
   client.on('error', () => {})
   await once(client, 'ready')
@@ -48,7 +48,7 @@ function storeOn(open: () => Promise<Opened>): ConformanceStore {
   return {
     async driver() {
       const { client, close } = await open()
-      const driver = redisDriver({ client })
+      const driver = redisDriver({ client, commandTimeoutSeconds: 20 })
       return {
         ...driver,
         async close() {

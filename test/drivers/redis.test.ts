@@ -40,7 +40,7 @@ interface Opened {
 }
 
 async function openThroughIoredis(url: string): Promise<Opened> {
-  const client = new Redis(url, { commandTimeout: 5_000, retryStrategy: () => 20 })
+  const client = new Redis(url, { commandTimeout: 20_000, retryStrategy: () => 20 })
   client.on('error', () => {})
   return { client, close: () => client.disconnect() }
 }
@@ -61,13 +61,13 @@ interface OpenRedisStore extends ConformanceStore {
 /** A server of its own; closing it ends the clients that the drivers were given. */
 async function openStore(open: (url: string) => Promise<Opened>, clock?: ShiftedClock): Promise<OpenRedisStore> {
   const server = await startRedis(clock && { clock })
-  const control = new Redis(server.url, { commandTimeout: 5_000 })
+  const control = new Redis(server.url, { commandTimeout: 20_000 })
   control.on('error', () => {})
   let aheadMs = 0
   return {
     async driver() {
       const { client, close } = await open(server.url)
-      const driver = redisDriver({ client })
+      const driver = redisDriver({ client, commandTimeoutSeconds: 20 })
       return {
         ...driver,
         async close() {

@@ -49,11 +49,11 @@ async function openStore(count: number, clock?: ShiftedClock): Promise<RedlockSt
   return {
     servers,
     async driver() {
-      const clients = servers.map(({ port }) => new Redis(port, { commandTimeout: 5_000, retryStrategy: () => 20 }))
+      const clients = servers.map(({ port }) => new Redis(port, { commandTimeout: 20_000, retryStrategy: () => 20 }))
       for (const client of clients) client.on('error', () => {})
-      const nodes = clients.map((client) => redisDriver({ client }))
+      const nodes = clients.map((client) => redisDriver({ client, commandTimeoutSeconds: 20 }))
       // The servers have just been started, and nobody has forgotten anything: they may vote at once.
-      const driver = redlockDriver({ nodes, persistent: true, nodeTimeoutSeconds: 5 })
+      const driver = redlockDriver({ nodes, persistent: true, nodeTimeoutSeconds: 9 })
       return {
         ...driver,
         async close() {
