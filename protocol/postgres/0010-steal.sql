@@ -1,13 +1,14 @@
 -- Migration 10: a claim that takes the lock from whoever holds it.
 --
 -- holdfast_steal
--- Inputs:  lock name, claim id, holder id, time to live in ms, metadata as JSON text (NULL: none), relaxed as in holdfast_acquire
--- Outputs: fencing_token, and granted_at in ms, of its lease
+-- Inputs:  lock name, claim id, holder id, time to live in ms, metadata as JSON text (NULL: none), relaxed as in holdfast_acquire,
+--          the largest fencing token that it may end (NULL: any)
+-- Outputs: fencing_token, and granted_at in ms, of its lease; both NULL if the name has a lease with a larger token than it may end: nothing is changed then
 -- Every lease on the name is ended, a plain client's too, and is on record in holdfast_forced_releases, with the new holder as the one who did it, or
 -- what the metadata say under forcedBy. Those who wait keep their places. Asking again with the same claim id gives the same lease, its time started anew.
 -- Who has lost a lease is told on the channel holdfast_stolen: {"lost": [claim id, …], "by": holder id}, 50 of them in one message at most.
 CREATE OR REPLACE FUNCTION holdfast_steal(
-  p_lock_name TEXT, p_claim_id TEXT, p_holder_id TEXT, p_ttl FLOAT8, p_metadata TEXT, p_relaxed BOOLEAN,
+  p_lock_name TEXT, p_claim_id TEXT, p_holder_id TEXT, p_ttl FLOAT8, p_metadata TEXT, p_relaxed BOOLEAN, p_up_to BIGINT,
   OUT fencing_token BIGINT, OUT granted_at FLOAT8
 )
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '500ms'
@@ -39,6 +40,15 @@ BEGIN
     UPDATE distributed_locks SET expires_at = v_now + v_ttl, acquired_at = least(acquired_at, v_now) WHERE lock_name = p_lock_name;
     fencing_token := v_row.fencing_token;
     granted_at := extract(epoch FROM v_row.acquired_at) * 1000;
+    RETURN;
+  END IF;
+
+  IF (v_row.mode = 'exclusive' AND v_row.expires_at > v_now AND v_row.fencing_token > p_up_to)
+    OR (v_row.mode = 'shared' AND EXISTS (
+      SELECT FROM holdfast_leases
+      WHERE lock_name = p_lock_name AND expires_at > v_now AND holdfast_leases.fencing_token > p_up_to
+    ))
+  THEN
     RETURN;
   END IF;
 

@@ -115,7 +115,7 @@ END
 $$;
 
 CREATE OR REPLACE PROCEDURE holdfast_call_steal(
-  p_lock_name TEXT, p_claim_id TEXT, p_holder_id TEXT, p_ttl FLOAT8, p_metadata TEXT, p_relaxed BOOLEAN,
+  p_lock_name TEXT, p_claim_id TEXT, p_holder_id TEXT, p_ttl FLOAT8, p_metadata TEXT, p_relaxed BOOLEAN, p_up_to BIGINT,
   INOUT fencing_token TEXT, INOUT granted_at TEXT
 )
 LANGUAGE plpgsql AS $$
@@ -126,7 +126,7 @@ BEGIN
     CALL %1$I.holdfast_begin();
   END IF;
   SELECT s.fencing_token::text, s.granted_at::text INTO fencing_token, granted_at
-  FROM %1$I.holdfast_steal(p_lock_name, p_claim_id, p_holder_id, p_ttl, p_metadata, p_relaxed) AS s;
+  FROM %1$I.holdfast_steal(p_lock_name, p_claim_id, p_holder_id, p_ttl, p_metadata, p_relaxed, p_up_to) AS s;
 END
 $$;
 

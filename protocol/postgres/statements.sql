@@ -9,7 +9,8 @@ CALL :"schema".holdfast_call_acquire($1::text::text[], $2::text::text[], $3::tex
 
 -- name: steal
 -- Inputs and outputs: as holdfast_steal in 0010-steal.sql
-CALL :"schema".holdfast_call_steal($1::text, $2::text, $3::text, $4::text::float8, $5::text, $6::text::boolean, NULL, NULL)
+CALL :"schema".holdfast_call_steal($1::text, $2::text, $3::text, $4::text::float8, $5::text, $6::text::boolean,
+  $7::text::bigint, NULL, NULL)
 
 -- name: renew
 -- Inputs: lock names, claim ids, tokens, times to live in ms, relaxed. Outputs: answers

@@ -15,10 +15,11 @@
 --   acquire              ttlMs, tail, rest
 --                        tail: the JSON text `"holder"` or `"holder",{metadata}`
 --                        rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, 0],
---                        [mode, limit, permits, waitMs, 0, 1] or
+--                        [mode, limit, permits, waitMs, 0, steals] or
 --                        [mode, limit, permits, 0, proposed, false, mostAheadUs]:
---                        mode 0 exclusive, 1 shared; limit 0 none; 1: takes the lock from its holder, another client's
---                        too; proposed: a token chosen by the client (Redlock), which must be above the mark and at most
+--                        mode 0 exclusive, 1 shared; limit 0 none; steals: takes the lock from its holder, another
+--                        client's too: true, or the largest token that it may end, and is refused if there is a larger
+--                        one; proposed: a token chosen by the client (Redlock), which must be above the mark and at most
 --                        mostAheadUs ahead of this server's clock. Its lease replaces an older one of the same claim
 --   renew                ttlMs
 --   release              nothing
@@ -495,6 +496,20 @@ local function endAll(plain, data, order, tail)
   end
 end
 
+-- Whether there is a lease with a larger token, or one that cannot be read. Another client's lock has none.
+local function hasNewer(plainNow, data, order, token)
+  local function isNewer(text)
+    local theirs = tonumber(string.match(text, '^%[".-",(%d+),%d+,'))
+    return not theirs or theirs > token
+  end
+  if plainNow and begins(plainNow, '["') then return isNewer(plainNow) end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', order, '-inf', '(' .. textOf(-nowMs))) do
+    local text = redis.call('HGET', data, member)
+    if text and isNewer(text) then return true end
+  end
+  return false
+end
+
 -- The first waiter was told when the lease in its way ends, and that may be sooner now.
 local function tellSooner(data, order)
   local member, waiter = firstWaiter(data, order)
@@ -536,6 +551,9 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
 
   local member = 'w' .. id
   if steals then
+    if steals ~= true and hasNewer(plainNow, data, order, steals) then
+      return refusal(plain, data, order, plainNow, -1, nil)
+    end
     dropWaiter(data, order, member)
     endAll(plain, data, order, tail)
     local token = nextToken(0)

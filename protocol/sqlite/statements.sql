@@ -84,6 +84,10 @@ UPDATE holdfast_counter SET last_token = MAX(last_token + 1, ? * 1000) WHERE id 
 -- name: restore_counter
 INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0)
 
+-- name: newer_lease
+-- Inputs: lock_name, the largest fencing_token that a claim that steals may end, now_ms. Outputs: a lease with a larger one
+SELECT * FROM holdfast_leases WHERE lock_name = ? AND fencing_token > ? AND expires_at_ms > ? LIMIT 1
+
 -- name: end_leases
 -- Inputs: lock_name. For a claim that steals, in the transaction that then inserts its lease.
 DELETE FROM holdfast_leases WHERE lock_name = ?

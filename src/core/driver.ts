@@ -112,6 +112,11 @@ export interface Claim {
    * their places. Whoever held one is told that it was lost when it renews or releases, and through `listen` where the driver can.
    */
   readonly steal?: true
+  /**
+   * With `steal`: the largest fencing token that it may end. If the name has a lease with a larger one, the claim is refused, does not
+   * queue, and ends nothing: whoever looked at the leases and then takes the lock must not take it from a newer holder.
+   */
+  readonly stealUpTo?: number
 }
 
 export type Metadata = Readonly<Record<string, unknown>>

@@ -43,6 +43,8 @@ export interface ClaimRequest extends LeaseOptions {
   readonly signal?: AbortSignal | undefined
   /** Takes the lock from whoever holds it. */
   readonly steal?: true | undefined
+  /** The largest fencing token that it may take it from. */
+  readonly stealUpTo?: number | undefined
   readonly watcher?: ClaimWatcher | undefined
 }
 
@@ -218,7 +220,7 @@ export class Holder {
   }
 
   #claim(request: ClaimRequest): TrackedClaim {
-    const { lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain, together, steal } = request
+    const { lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain, together, steal, stealUpTo } = request
     const claim: { -readonly [Part in keyof TrackedClaim]: TrackedClaim[Part] } = {
       lockName,
       claimId: together?.nextMemberId() ?? chain?.nextClaimId() ?? this.#nextClaimId(),
@@ -232,6 +234,7 @@ export class Holder {
     if (limit !== undefined) claim.limit = limit
     if (metadata !== undefined) claim.metadata = metadata
     if (steal) claim.steal = true
+    if (stealUpTo !== undefined) claim.stealUpTo = stealUpTo
     return claim
   }
 

@@ -180,6 +180,8 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
         return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
       }
 
+      const newer = lock.leases.find(({ fencingToken }) => fencingToken > (claim.stealUpTo ?? Number.POSITIVE_INFINITY))
+      if (newer !== undefined) return { granted: false, holder: recordOf(newer), answeredAtMs: now }
       if (claim.steal === true) {
         const stolen = lock.leases
         lock.leases = []

@@ -156,9 +156,11 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     return acquireAnswers(claims, row)
   }
 
-  async function steal({ lockName, claimId, holderId, ttlMs, metadata }: Claim): Promise<AcquireAnswer> {
+  async function steal({ lockName, claimId, holderId, ttlMs, metadata, stealUpTo }: Claim): Promise<AcquireAnswer> {
     const json = metadata === undefined ? null : JSON.stringify(metadata)
-    const row = await call('steal', [lockName, claimId, holderId, String(ttlMs), json, relaxed])
+    const upTo = stealUpTo === undefined ? null : String(stealUpTo)
+    const row = await call('steal', [lockName, claimId, holderId, String(ttlMs), json, relaxed, upTo])
+    if (row['fencing_token'] === null) return { granted: false }
     return { granted: true, fencingToken: Number(row['fencing_token']), ttlMs, acquiredAtMs: Number(row['granted_at']) }
   }
 

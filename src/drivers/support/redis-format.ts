@@ -76,15 +76,21 @@ const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
   one.permits === other.permits &&
   one.metadata === other.metadata &&
   one.proposal === other.proposal &&
-  one.steal === other.steal
+  one.steal === other.steal &&
+  one.stealUpTo === other.stealUpTo
 
 function termsOf(claim: ProposedClaim): [ttlMs: string, tail: string, rest: string] {
-  const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, proposal } = claim
+  const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, stealUpTo, proposal } = claim
   const holder = JSON.stringify(holderId)
   const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
   const isPlain = mode === 'exclusive' && waitMs === 0 && proposal === undefined && !steal
   const wait = Math.ceil(waitMs)
-  const end = proposal === undefined ? (steal ? '0,1' : '0') : `${proposal.token},false,${proposal.mostAheadUs}`
+  const end =
+    proposal === undefined
+      ? steal
+        ? `0,${stealUpTo ?? true}`
+        : '0'
+      : `${proposal.token},false,${proposal.mostAheadUs}`
   const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${end}]`
   return [ttlText(claim), tail, rest]
 }

@@ -15,6 +15,9 @@ export function acquireOne(connection: SqliteConnection, view: LockView, claim: 
   }
   if (claim.steal === true) {
     view.clamp()
+    const { stealUpTo = Number.MAX_SAFE_INTEGER } = claim
+    const [newer] = connection.all('newer_lease', claim.lockName, stealUpTo, nowMs) as Row[]
+    if (newer !== undefined) return { granted: false, holder: recordOf(newer, nowMs) }
     connection.run('end_leases', claim.lockName)
     return grant(connection, view, claim, nowMs, true)
   }

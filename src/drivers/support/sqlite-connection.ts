@@ -382,6 +382,7 @@ const statements = {
     | 'holder'
     | 'next_end'
     | 'leases_from'
+    | 'newer_lease'
     | 'waiters_from'
     | 'waiters_of'
     | 'front_of'

@@ -19,6 +19,39 @@ export const steal: Group = (test) => {
     assert.equal(lease.fencingToken, stolen.fencingToken)
   })
 
+  test(
+    'a thief that names the newest lease that it may end is refused where there is a newer one',
+    ['fencing'],
+    async (scene) => {
+      const [a, b] = [await scene.driver(), await scene.driver()]
+      const [older, newer] = [scene.claim(), scene.claim()]
+      const { fencingToken: stealUpTo } = await mustGrant(a, older)
+      await releaseOne(a, older, stealUpTo)
+      const { fencingToken } = await mustGrant(a, newer)
+      await mustRefuse(b, scene.claim({ steal: true, stealUpTo, waitMs: LONG_MS }))
+      assert.equal(await renewOne(a, newer, fencingToken, LONG_MS), 'renewed')
+      if (scene.capabilities.queue) assert.deepEqual(await waitersOf(b, scene.lockName), [])
+      const thief = scene.claim({ steal: true, stealUpTo: fencingToken })
+      await mustGrant(b, thief)
+      assert.equal(await renewOne(a, newer, fencingToken, LONG_MS), 'lost')
+    },
+  )
+
+  test('one newer lease among several that are shared keeps all of them', ['fencing', 'shared'], async (scene) => {
+    const [a, b] = [await scene.driver(), await scene.driver()]
+    const readers = [scene.claim({ mode: 'shared' }), scene.claim({ mode: 'shared' })]
+    const tokens: number[] = []
+    for (const reader of readers) tokens.push((await mustGrant(a, reader)).fencingToken)
+    const [first = 0, second = 0] = tokens
+    await mustRefuse(b, scene.claim({ steal: true, stealUpTo: first }))
+    assert.equal((await leasesOn(b, scene.lockName)).length, 2)
+    const { fencingToken } = await mustGrant(b, scene.claim({ steal: true, stealUpTo: second }))
+    assert.deepEqual(
+      (await leasesOn(b, scene.lockName)).map((lease) => lease.fencingToken),
+      [fencingToken],
+    )
+  })
+
   test('a lock that is free is granted as to anybody', async (scene) => {
     const driver = await scene.driver()
     const thief = scene.claim({ steal: true, waitMs: LONG_MS })
