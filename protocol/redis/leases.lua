@@ -496,11 +496,11 @@ local function endAll(plain, data, order, tail)
   end
 end
 
--- Whether there is a lease with a larger token, or one that cannot be read. Another client's lock has none.
+-- Whether there is a lease with a larger token. Another client's lock has none.
 local function hasNewer(plainNow, data, order, token)
   local function isNewer(text)
     local theirs = tonumber(string.match(text, '^%[".-",(%d+),%d+,'))
-    return not theirs or theirs > token
+    return theirs and theirs > token
   end
   if plainNow and begins(plainNow, '["') then return isNewer(plainNow) end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', order, '-inf', '(' .. textOf(-nowMs))) do

@@ -6,6 +6,7 @@ import { afterAll, describe, inject, it } from 'vitest'
 import type { Claim } from '../../src/core/driver.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { lockKeys } from '../../src/drivers/support/redis-keys.ts'
+import { DistributedLock } from '../../src/index.ts'
 
 const client = new Redis(inject('servers').redis?.[0] ?? '', { commandTimeout: 5_000 })
 const driver = redisDriver({ client })
@@ -27,6 +28,17 @@ describe('redis: stealing', () => {
       assert.deepEqual(await outcomes([claimOn(lockName)]), [false])
       assert.deepEqual(await outcomes([{ ...claimOn(lockName), steal: true }]), [true])
       assert.match((await client.get(`lock:${lockName}`)) ?? '', /^\["[^"]+",\d+,\d+,\d+,"thief"\]$/)
+    }
+  })
+
+  it('a forced release ends the lock of a client that knows nothing of Holdfast, too, and lets the next one in', async () => {
+    await using lock = new DistributedLock({ driver })
+    for (const value of ['somebody', '["looks like ours"', '[]']) {
+      const lockName = randomUUID()
+      await client.set(`lock:${lockName}`, value)
+      const [ended] = await lock.forceRelease(lockName, { by: 'operator' })
+      assert.equal(ended?.holderId, 'another client')
+      assert.deepEqual(await outcomes([claimOn(lockName)]), [true])
     }
   })
 
