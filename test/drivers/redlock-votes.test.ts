@@ -58,7 +58,7 @@ describe('redlock: votes', () => {
   })
 
   it('a renewal above the longest time to live is refused before it is sent, and the others are renewed', async () => {
-    const [long, short] = [claim(), claim()]
+    const [long, short] = [claim({ ttlMs: 30_000 }), claim({ ttlMs: 30_000 })]
     const tokens = [await granted(redlock(), long), await granted(redlock(), short)]
     const driver = redlock({ longestTtlSeconds: 40, persistent: false })
     const [refused, renewed] = await driver.renew([

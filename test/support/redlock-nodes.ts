@@ -51,7 +51,7 @@ export const name = (): string => `redlock:${process.pid}:${++counter}`
 
 export function claim(changes: Partial<Claim> = {}): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  const plain = { mode: 'exclusive', permits: 1, ttlMs: 30_000, waitMs: 0 } as const
+  const plain = { mode: 'exclusive', permits: 1, ttlMs: 120_000, waitMs: 0 } as const
   return { lockName: name(), claimId, holderId: 'h', ...plain, ...changes }
 }
 
@@ -93,7 +93,7 @@ export async function cycle(driver: Driver): Promise<void> {
   await driver.release([{ ...held, fencingToken }])
 }
 
-/** Within less time than the lease would have lasted. */
+/** Within less time than a lease of `claim` lasts: what was not given back must not have ended by itself. */
 export const untilFree = (lockName: string, timeoutMs = 30_000): Promise<void> =>
   until(
     async () => {
