@@ -71,4 +71,31 @@ describe('what is told of a lease', () => {
     expect(told).toContain('renewalFailed')
     expect(told.slice(told.indexOf('lost'))).toEqual(['lost'])
   })
+
+  it('ends with its release: a renewal that was under way and is answered later is not told of, and none follows', async () => {
+    const time = new VirtualTime()
+    const driver = memoryDriver({ store: createMemoryStore(time.clock()) })
+    const renewals: (() => void)[] = []
+    const slow: Driver = {
+      ...driver,
+      async renew(leases) {
+        await new Promise<void>((resolve) => renewals.push(resolve))
+        return leases.map(() => 'renewed' as const)
+      },
+    }
+    const lock = new DistributedLock({ driver: slow, clock: time.clock(), random: seededRandom(7) })
+    const told: string[] = []
+    for (const event of ['acquired', 'renewed', 'lost', 'released'] as const) lock.on(event, () => told.push(event))
+    const holding = lock.hold('name', { timeoutSeconds: 9 })
+    await time.run(4_000)
+    expect(renewals.length).toBeGreaterThan(0)
+    const released = (await holding).release()
+    await time.run(100)
+    expect(await released).toBe(true)
+    const sent = renewals.length
+    for (const answer of renewals) answer()
+    await time.run(60_000)
+    expect(told).toEqual(['acquired', 'released'])
+    expect(renewals).toHaveLength(sent)
+  })
 })
