@@ -5,7 +5,7 @@
 -- KEYS[n+2 … 2n+1]       data:  hash; leases and waiters of a lock that is shared or waited for
 -- KEYS[2n+2 … 3n+1]      order: sorted set; shared leases by -(end in ms), waiters by their place (1, 2, …)
 -- ARGV[1]                'acquire' | 'renew' | 'release'
--- ARGV[2]                where this client is told of grants; a sharded channel, of the keys' slot, if it has a hash tag
+-- ARGV[2]                where this client is told of grants; with a hash tag, a sharded channel of the keys' slot
 -- ARGV[3]                a secret of the client's, new with every call: it proves what the client is told of these
 --                        claims
 -- ARGV[4]                a line for each entry: `id` (acquire), `id,token` (renew, release), `id` (release of whatever

@@ -54,15 +54,22 @@ export const capabilities: Capabilities = {
 
 export interface PostgresAdvisoryDriverOptions {
   /**
-   * A `Pool` of pg, or what `postgres()` gives: its settings, for connections of our own beside it. A connected `Client` of pg is itself the one connection,
-   * so with it nobody is woken: waiters poll. It can have one driver at a time, and `lockInTransaction` refuses it as long.
+   * A `Pool` of pg, or what `postgres()` gives: its settings, for connections of our own beside it. A connected
+   * `Client` of pg is itself the one connection, so with it nobody is woken: waiters poll. It can have one driver at a
+   * time, and `lockInTransaction` refuses it as long.
    */
   readonly client: PostgresClient
-  /** How many lock names this driver can wait for at once in the server's own queue, a connection each; beyond that, waiters poll. 8 if not said. */
+  /**
+   * How many lock names this driver can wait for at once in the server's own queue, a connection each; beyond that,
+   * waiters poll. 8 if not said.
+   */
   readonly maxWaitingConnections?: number
 }
 
-/** Session-level advisory locks: no table, and a lease lasts exactly as long as its connection. Nothing is sent before the first call. */
+/**
+ * Session-level advisory locks: no table, and a lease lasts exactly as long as its connection. Nothing is sent before
+ * the first call.
+ */
 export function postgresAdvisoryDriver({ client, ...options } = {} as PostgresAdvisoryDriverOptions): Driver {
   const connections = connectionsOf(client)
   if (!('connectionParameters' in client)) return driverOn(connections, options)
@@ -111,7 +118,10 @@ function driverOn(
     })
   }
 
-  /** With a second one at hand, for whoever is the first to wait. If that cannot be opened, whoever waits will try again and be told. */
+  /**
+   * With a second one at hand, for whoever is the first to wait. If that cannot be opened, whoever waits will try again
+   * and be told.
+   */
   async function openMain(): Promise<Session> {
     const session = await openSession()
     // Not at the same time: what one finds out about a pooler must not be disturbed by the other.
@@ -136,7 +146,9 @@ function driverOn(
     return undefined
   }
 
-  /** One call after the other: what is decided here about a connection must not change while the connection is asked. */
+  /**
+   * One call after the other: what is decided here about a connection must not change while the connection is asked.
+   */
   async function inTurn<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await line(async () => {
@@ -152,7 +164,8 @@ function driverOn(
   async function takeAll(claims: readonly Claim[]): Promise<Taken[]> {
     const taken = claims.map((claim): Taken => {
       const asking = askingOf(claim)
-      // Whatever it has already: one that stood in line once more would wait for its own lock, or get a second lease that nobody releases.
+      // Whatever it has already: one that stood in line once more would wait for its own lock, or get a second lease
+      // that nobody releases.
       const lease = waiting.leaseOf(claim) ?? main.now?.leases.get(claim.claimId)
       const known = lease === undefined && claim.waitMs > 0 && waiting.knows(asking) && waiting.start(claim, asking)
       return { claim, asking, lease, place: known ? 'known' : 'none' }
@@ -170,7 +183,10 @@ function driverOn(
     return taken
   }
 
-  /** Who holds what was refused. Whoever waits is told so when it stands in the server's queue, where others can see it; within a bound. */
+  /**
+   * Who holds what was refused. Whoever waits is told so when it stands in the server's queue, where others can see it;
+   * within a bound.
+   */
   async function locksOf(refused: readonly Taken[]): Promise<readonly Row[]> {
     const standing = refused.filter(({ place }) => place !== 'none').map(({ claim }) => claim)
     const untilMs = clock.now().monotonicMs + SEEN_MS
@@ -178,7 +194,8 @@ function driverOn(
     for (;;) {
       // On its way to the queue, or to a lock that is free.
       await waiting.served(standing, SEEN_AGAIN_MS)
-      // For a name that is known to change hands nobody is asked yet: mostly its turn comes before that would be of use.
+      // For a name that is known to change hands nobody is asked yet: mostly its turn comes before that would be of
+      // use.
       const asked = refused.filter(({ claim, place }) => place !== 'known' && waiting.leaseOf(claim) === undefined)
       const keys = asked.map(({ asking }) => asking.key)
       if (keys.length === 0) return []
@@ -205,7 +222,8 @@ function driverOn(
         }
         const holder = holderOf(claim.lockName, rows)
         const askAgainMs = claim.waitMs === 0 ? undefined : ASK_AGAIN_MS[place]
-        // What is granted from now on is told from now on, and in order: no grant that is heard of after this answer is older than it.
+        // What is granted from now on is told from now on, and in order: no grant that is heard of after this answer is
+        // older than it.
         return { granted: false, answeredAtMs: 0, ...(holder && { holder }), ...(askAgainMs && { askAgainMs }) }
       })
     },
@@ -309,9 +327,15 @@ const grantOf = ({ ttlMs }: Claim, { fencingToken, acquiredAtMs }: SessionLease)
   acquiredAtMs,
 })
 
-/** When a waiter looks again: one that found all waiting connections in use, and one that was not told yet who holds what it waits for. */
+/**
+ * When a waiter looks again: one that found all waiting connections in use, and one that was not told yet who holds
+ * what it waits for.
+ */
 const ASK_AGAIN_MS = { none: 100, known: 50, new: undefined }
-/** How long a refusal waits at the most for a connection to stand in line with, and for others to be able to see that it stands there. */
+/**
+ * How long a refusal waits at the most for a connection to stand in line with, and for others to be able to see that it
+ * stands there.
+ */
 const STANDING_MS = 50
 const SEEN_MS = 1_000
 const SEEN_AGAIN_MS = 2

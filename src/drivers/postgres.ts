@@ -56,14 +56,17 @@ export const capabilities: Capabilities = {
 }
 
 export interface PostgresDriverOptions {
-  /** A `Pool` or a connected `Client` of pg, or what `postgres()` gives. It stays the caller's: the driver never closes it. */
+  /**
+   * A `Pool` or a connected `Client` of pg, or what `postgres()` gives. It stays the caller's: the driver never closes
+   * it.
+   */
   readonly client: PostgresClient
   /** Where the tables are: `public` if not said. */
   readonly schema?: string
   /**
-   * `crash-safe`, the default: a lease that was granted is still there after the server crashed. `relaxed`: it is granted before it has reached the
-   * disk (`synchronous_commit = off`, for our statements only), so the leases of the last moment before a crash may be forgotten and granted
-   * to others; their fencing tokens are higher all the same.
+   * `crash-safe`, the default: a lease that was granted is still there after the server crashed. `relaxed`: it is
+   * granted before it has reached the disk (`synchronous_commit = off`, for our statements only), so the leases of the
+   * last moment before a crash may be forgotten and granted to others; their fencing tokens are higher all the same.
    */
   readonly durability?: 'crash-safe' | 'relaxed'
   /** Whether the first call creates the tables, or brings them up to date. True if not said. */
@@ -86,7 +89,10 @@ export async function openPostgres(url: string): Promise<Driver> {
   return { ...driverOn(await openConnections(target), options), reopen }
 }
 
-/** Creates the tables and functions, or brings them up to date; safe from many instances at once. Answers the numbers of what was run. */
+/**
+ * Creates the tables and functions, or brings them up to date; safe from many instances at once. Answers the numbers of
+ * what was run.
+ */
 export async function migratePostgres({
   client,
   schema = 'public',
@@ -132,7 +138,8 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       const [row] = await send(statements[statement], values)
       return row as Row
     } catch (error) {
-      // Whatever it was that failed, the next call looks again whether the tables are there: they may have been dropped, or just been made.
+      // Whatever it was that failed, the next call looks again whether the tables are there: they may have been
+      // dropped, or just been made.
       ready = undefined
       throw storeErrorFrom(error, connections)
     }
@@ -164,7 +171,10 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     return { granted: true, fencingToken: Number(row['fencing_token']), ttlMs, acquiredAtMs: Number(row['granted_at']) }
   }
 
-  /** Thefts are rare: each is a call of its own, after what stood before it in the list. What fails, fails for its own part of the list. */
+  /**
+   * Thefts are rare: each is a call of its own, after what stood before it in the list. What fails, fails for its own
+   * part of the list.
+   */
   async function acquireAndSteal(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
     const at = claims.findIndex((claim) => claim.steal)
     if (at === -1) return acquire(claims)

@@ -1,8 +1,8 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 
 /**
- * A connection has one session, and the server gives a session a lock that it has already: two drivers on one `Client` would both hold one name, and so would
- * a driver and a transaction.
+ * A connection has one session, and the server gives a session a lock that it has already: two drivers on one `Client`
+ * would both hold one name, and so would a driver and a transaction.
  */
 const occupied = new WeakSet<object>()
 

@@ -59,8 +59,8 @@ function leasesIn(row: Row): LeaseRecord[] {
     holderId,
     mode: shared ? 'shared' : 'exclusive',
     permits: 1,
-    // Of what the board's own statement asked for, the server tells: its token, and since when it was asked for. The next heartbeat writes on the board since when
-    // it is held.
+    // Of what the board's own statement asked for, the server tells: its token, and since when it was asked for. The
+    // next heartbeat writes on the board since when it is held.
     fencingToken: fencingToken ?? Number(row['token']),
     acquiredAtMs: acquiredAtMs ?? Number(row['asked_at']),
   }))

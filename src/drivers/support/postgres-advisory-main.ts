@@ -3,7 +3,10 @@ import { ClosedError } from '../../core/errors.ts'
 import { storeErrorFrom } from './postgres-errors.ts'
 import type { Asking, Session, SessionLease } from './postgres-session.ts'
 
-/** The one connection that carries the locks that were free when asked for, opened when first needed and anew when it was lost. */
+/**
+ * The one connection that carries the locks that were free when asked for, opened when first needed and anew when it
+ * was lost.
+ */
 export class MainSession {
   readonly #open: () => Promise<Session>
   #opening: Promise<Session> | undefined

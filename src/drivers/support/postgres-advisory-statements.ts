@@ -25,7 +25,10 @@ export interface Asking extends BoardEntry {
   readonly key: string
 }
 
-/** `word`: one that no other session has, so whoever knows the statement is the session that prepared it. `lead`: of its tokens. */
+/**
+ * `word`: one that no other session has, so whoever knows the statement is the session that prepared it. `lead`: of its
+ * tokens.
+ */
 export const preparation = (word: string, lead: number): string =>
   PREPARED.map((name) => {
     const statement = advisoryStatements[name].replace(':"name"', preparedName(name, word))

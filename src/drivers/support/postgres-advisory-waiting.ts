@@ -14,8 +14,8 @@ export interface WaitingParts {
 }
 
 /**
- * Waiting in the server's own queue: a connection stands there for one lock name, on behalf of the one claim of this process that is first in line for it, and
- * then carries the lock that it got.
+ * Waiting in the server's own queue: a connection stands there for one lock name, on behalf of the one claim of this
+ * process that is first in line for it, and then carries the lock that it got.
  */
 export class AdvisoryWaiting {
   readonly #parts: WaitingParts
@@ -38,8 +38,8 @@ export class AdvisoryWaiting {
   }
 
   /**
-   * Whether a connection is at hand that has stood in line for this lock before. Then a claim that may wait goes there at once: such a name is seldom found
-   * free, and if it is, its queue grants it at once.
+   * Whether a connection is at hand that has stood in line for this lock before. Then a claim that may wait goes there
+   * at once: such a name is seldom found free, and if it is, its queue grants it at once.
    */
   knows({ key }: Asking): boolean {
     return this.#idle.some((idle) => idle.key === key && idle.session.lost === undefined)
@@ -65,7 +65,10 @@ export class AdvisoryWaiting {
     return true
   }
 
-  /** Resolves when all of these claims' connections have been asked to stand in line, those that have to be opened first as well; within a bound. */
+  /**
+   * Resolves when all of these claims' connections have been asked to stand in line, those that have to be opened first
+   * as well; within a bound.
+   */
   async sent(claims: readonly LeaseRef[], withinMs: number): Promise<void> {
     const opening = this.#placesOf(claims).filter(({ session }) => session === undefined)
     await this.#within(
@@ -108,8 +111,8 @@ export class AdvisoryWaiting {
   }
 
   /**
-   * The claim has its lease elsewhere: it stands in line no more, and what it got there is given back. Readers exclude nobody, so both can have been granted at the same moment,
-   * and nobody would ever release the second.
+   * The claim has its lease elsewhere: it stands in line no more, and what it got there is given back. Readers exclude
+   * nobody, so both can have been granted at the same moment, and nobody would ever release the second.
    */
   async drop(ref: LeaseRef): Promise<void> {
     const place = this.#places.get(ref.claimId)

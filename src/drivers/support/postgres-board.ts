@@ -1,11 +1,11 @@
 import { deflateRawSync, inflateRawSync } from 'node:zlib'
 
 /**
- * What a connection holds, written where everybody can read it: as a comment in front of its last statement, which `pg_stat_activity` shows. Nothing
- * is stored, and it goes with the connection.
+ * What a connection holds, written where everybody can read it: as a comment in front of its last statement, which
+ * `pg_stat_activity` shows. Nothing is stored, and it goes with the connection.
  *
- * The server shows only the first `track_activity_query_size` bytes (1,024 if nobody changed that): a few leases in plain JSON, some dozens
- * packed. What does not fit is held all the same, and shown by its key.
+ * The server shows only the first `track_activity_query_size` bytes (1,024 if nobody changed that): a few leases in
+ * plain JSON, some dozens packed. What does not fit is held all the same, and shown by its key.
  */
 export interface BoardEntry {
   readonly lockName: string

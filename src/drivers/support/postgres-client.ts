@@ -79,7 +79,10 @@ export async function openConnections(target: PostgresTarget): Promise<PostgresC
 const POOL_SIZE = 4
 const CONNECT_MS = 5_000
 
-/** What `begin` hands over and what `reserve` gives is one connection, in a transaction or about to be: it has no `begin` of its own. */
+/**
+ * What `begin` hands over and what `reserve` gives is one connection, in a transaction or about to be: it has no
+ * `begin` of its own.
+ */
 const isSql = (client: unknown): client is PostgresSql =>
   typeof client === 'function' && 'unsafe' in client && 'begin' in client
 

@@ -13,8 +13,8 @@ export const IN_TRANSACTION =
   'give no client back to a pool before its COMMIT or ROLLBACK. For a lock that lasts as long as a transaction, use lockInTransaction'
 
 /**
- * Says what is wrong, and what to do, before it says what PostgreSQL said. `several`: another try may come to another connection, which decides
- * whether one helps where just this one cannot be used.
+ * Says what is wrong, and what to do, before it says what PostgreSQL said. `several`: another try may come to another
+ * connection, which decides whether one helps where just this one cannot be used.
  */
 export function storeErrorFrom(error: unknown, { several = true }: { readonly several?: boolean } = {}): HoldfastError {
   if (error instanceof HoldfastError) return error

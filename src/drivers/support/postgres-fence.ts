@@ -11,9 +11,9 @@ export interface FenceOptions {
 }
 
 /**
- * The guard of a protected resource, called in the transaction that writes to it, before or after the write. Rejects with `StaleTokenError`
- * when a larger token has been seen; every other error is the client's own. Until the transaction ends, others with a token for
- * the same resource wait here.
+ * The guard of a protected resource, called in the transaction that writes to it, before or after the write. Rejects
+ * with `StaleTokenError` when a larger token has been seen; every other error is the client's own. Until the
+ * transaction ends, others with a token for the same resource wait here.
  *
  * With the transaction alone it gives a guard whose `accept(resource, token)` does the same.
  */

@@ -17,11 +17,13 @@ interface Heard {
 }
 
 /**
- * What was heard, and proves nothing: every role that can connect can send to every channel. A grant is passed on in the store's own words; one that
- * the store does not confirm is no more than a reason to ask again, for a claim that waits here. A loss is a reason for the holder to ask.
+ * What was heard, and proves nothing: every role that can connect can send to every channel. A grant is passed on in
+ * the store's own words; one that the store does not confirm is no more than a reason to ask again, for a claim that
+ * waits here. A loss is a reason for the holder to ask.
  *
- * The store is asked one question at a time, about all that was heard meanwhile. Rounds that bring no grant have a bounded rate, so that a flood of
- * forged messages costs a bounded number of queries. Hints that come faster are put together, and real ones among them are late by a round at most.
+ * The store is asked one question at a time, about all that was heard meanwhile. Rounds that bring no grant have a
+ * bounded rate, so that a flood of forged messages costs a bounded number of queries. Hints that come faster are put
+ * together, and real ones among them are late by a round at most.
  */
 export class Hints {
   readonly #parts: HintsParts
@@ -59,7 +61,8 @@ export class Hints {
     for (const [claimId] of heard) this.#heard.delete(claimId)
     const told = heard.filter(([, { hint }]) => hint === 'granted')
     const claims = new Map(told.map(([claimId, { about }]) => [claimId, about]))
-    // If the store cannot be asked just now, whoever waits asks it again, with the deadlines and retries of every claim.
+    // If the store cannot be asked just now, whoever waits asks it again, with the deadlines and retries of every
+    // claim.
     const grants = claims.size === 0 ? NONE : await this.#parts.confirm(claims).catch(() => NONE)
     for (const [claimId, { hint, about }] of heard) {
       const grant = grants.get(claimId)

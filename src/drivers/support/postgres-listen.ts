@@ -20,7 +20,10 @@ export interface ListeningParts {
   readonly granted: string
 }
 
-/** One time of listening: a connection that is opened, and what keeps it. The one before it may still be ending, and has no say in it. */
+/**
+ * One time of listening: a connection that is opened, and what keeps it. The one before it may still be ending, and has
+ * no say in it.
+ */
 interface Subscription {
   opened: Promise<DedicatedConnection>
   timer?: NodeJS.Timeout
@@ -178,7 +181,10 @@ export class Listening {
   }
 }
 
-/** What is ended is used no more: an end that fails, as that of a connection that is broken, changes nothing, and hides nothing that was told before it. */
+/**
+ * What is ended is used no more: an end that fails, as that of a connection that is broken, changes nothing, and hides
+ * nothing that was told before it.
+ */
 async function endQuietly(connection: DedicatedConnection): Promise<void> {
   await connection.end().catch(() => {})
 }

@@ -8,16 +8,21 @@ import { type PostgresTransaction, queryIn } from './postgres-transaction.ts'
 export interface LockInTransactionOptions {
   /** Beside other shared ones, never beside an exclusive one. False if not said. */
   readonly shared?: boolean
-  /** False: answers at once. True, the default: waits for it in the server's own queue, for as long as the transaction's `lock_timeout` lets it. */
+  /**
+   * False: answers at once. True, the default: waits for it in the server's own queue, for as long as the transaction's
+   * `lock_timeout` lets it.
+   */
   readonly wait?: boolean
 }
 
 /**
- * Takes a lock in the caller's own open transaction. Its commit or rollback gives it back, and nothing else does. True: it is held. False: it is held by
- * another, and `wait` was false. Rejects with `InvalidArgumentError` if there is no transaction open, as with a pool or before `BEGIN`: the lock would be
- * free again at once. Also if the transaction is on a `Client` that a postgres-advisory driver uses. Everything else that fails is the client's own error.
+ * Takes a lock in the caller's own open transaction. Its commit or rollback gives it back, and nothing else does. True:
+ * it is held. False: it is held by another, and `wait` was false. Rejects with `InvalidArgumentError` if there is no
+ * transaction open, as with a pool or before `BEGIN`: the lock would be free again at once. Also if the transaction is
+ * on a `Client` that a postgres-advisory driver uses. Everything else that fails is the client's own error.
  *
- * It excludes, and is excluded by, the postgres-advisory driver's leases on the same name. It works behind a pooler in transaction mode.
+ * It excludes, and is excluded by, the postgres-advisory driver's leases on the same name. It works behind a pooler in
+ * transaction mode.
  */
 export async function lockInTransaction(
   transaction: PostgresTransaction,

@@ -57,8 +57,9 @@ interface Migration {
 }
 
 /**
- * In their order. All of them are run again when the last one has not been run yet, so whatever changes in any of them comes with a file of the next
- * number. Each brings its own tables and functions up to date, whichever version made them, and leaves alone what is.
+ * In their order. All of them are run again when the last one has not been run yet, so whatever changes in any of them
+ * comes with a file of the next number. Each brings its own tables and functions up to date, whichever version made
+ * them, and leaves alone what is.
  */
 const FILES = [
   '0001-tables.sql',
@@ -98,8 +99,9 @@ export async function readVersion(connections: PostgresConnections, schema: stri
 export const latestVersion = (): number => FILES.length
 
 /**
- * Brings the schema up to date, in one transaction. Any number of instances may do so at once. Answers what it ran. A table that others keep locked is tried
- * again and again: each try waits so shortly that nobody who stands behind it is kept from a lock.
+ * Brings the schema up to date, in one transaction. Any number of instances may do so at once. Answers what it ran. A
+ * table that others keep locked is tried again and again: each try waits so shortly that nobody who stands behind it is
+ * kept from a lock.
  */
 export async function migrate(connections: PostgresConnections, schema: string): Promise<readonly number[]> {
   const startedMs = performance.now()

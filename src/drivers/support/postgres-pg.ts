@@ -61,7 +61,8 @@ export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): 
         return dedicated(client, events, async () => client.release(true))
       }
       const client = new Client(options)
-      // Without the pool's own deadline for a query: each of ours has one, and one that stands in the server's queue must have none.
+      // Without the pool's own deadline for a query: each of ours has one, and one that stands in the server's queue
+      // must have none.
       if (client.connectionParameters) client.connectionParameters.query_timeout = false
       hearErrors(client)
       await client.connect()
@@ -73,7 +74,10 @@ export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): 
   }
 }
 
-/** A call may come to a connection that the server has just ended for idleness: it has not been done, and goes to another one. */
+/**
+ * A call may come to a connection that the server has just ended for idleness: it has not been done, and goes to
+ * another one.
+ */
 function notOnEndedConnection(query: PostgresConnections['query']): PostgresConnections['query'] {
   return (text, values) =>
     query(text, values).catch((error: unknown) => {
@@ -84,7 +88,10 @@ function notOnEndedConnection(query: PostgresConnections['query']): PostgresConn
 
 const IDLE_TOO_LONG = '57P05'
 
-/** An idle connection that breaks emits an error; with nobody to hear it, that would end the process. Once for each, however many drivers use it. */
+/**
+ * An idle connection that breaks emits an error; with nobody to hear it, that would end the process. Once for each,
+ * however many drivers use it.
+ */
 function hearErrors(emitter: Pick<PgPool, 'on'>): void {
   if (heard.has(emitter)) return
   heard.add(emitter)
@@ -176,7 +183,10 @@ function dedicated(
 
 const SCRIPT_MS = 120_000
 
-/** A client of pg that is asked while it is busy complains, and will refuse. So there is one line for each, however many drivers use it. */
+/**
+ * A client of pg that is asked while it is busy complains, and will refuse. So there is one line for each, however many
+ * drivers use it.
+ */
 function lineOf(client: PgClient): ReturnType<typeof createLine> {
   const line = lines.get(client) ?? createLine()
   lines.set(client, line)
@@ -197,8 +207,9 @@ async function ask(
 }
 
 /**
- * Named statements are parsed and planned once for each connection. Behind a pooler in transaction mode the next transaction may come to a
- * connection that knows nothing of them, or has them already: then, nothing having been done, it is sent again without a name, and so is all that follows.
+ * Named statements are parsed and planned once for each connection. Behind a pooler in transaction mode the next
+ * transaction may come to a connection that knows nothing of them, or has them already: then, nothing having been done,
+ * it is sent again without a name, and so is all that follows.
  */
 function askPrepared(client: Pick<PgClient, 'query'>): PostgresConnections['query'] {
   let prepares = true
@@ -226,8 +237,8 @@ function nameOf(text: string): string {
 const names = new Map<string, string>()
 
 /**
- * A call that the server refuses aborts the caller's transaction. A heartbeat must not do that to it, so what the client knows of it is asked
- * first. (Older versions of pg do not tell.)
+ * A call that the server refuses aborts the caller's transaction. A heartbeat must not do that to it, so what the
+ * client knows of it is asked first. (Older versions of pg do not tell.)
  */
 function refuseOpenTransaction(client: PgClient): void {
   const status = client.getTransactionStatus?.()

@@ -66,8 +66,8 @@ export async function openPinned(connections: PostgresConnections, events: Openi
 }
 
 /**
- * What the tokens of a server are ahead by for each time that it, or one that it took the place of, was promoted. See advisory.sql. A service that does not
- * tell its timeline has replicas that share its storage, and do not lag.
+ * What the tokens of a server are ahead by for each time that it, or one that it took the place of, was promoted. See
+ * advisory.sql. A service that does not tell its timeline has replicas that share its storage, and do not lag.
  */
 async function leadOf(connection: DedicatedConnection): Promise<number> {
   const [row] = await connection.query(advisoryStatements.timeline).catch((error: unknown) => {

@@ -10,9 +10,10 @@ export interface Identity {
 }
 
 /**
- * A pooler in transaction mode gives the next transaction of anybody the connection that just took our lock: two clients would hold one lock. While our
- * connection is open and idle, nobody else may be able to get hold of the server's side of it, and we must always reach the same one. Other traffic through
- * the pooler may hide that for a moment, so it is looked at several times.
+ * A pooler in transaction mode gives the next transaction of anybody the connection that just took our lock: two
+ * clients would hold one lock. While our connection is open and idle, nobody else may be able to get hold of the
+ * server's side of it, and we must always reach the same one. Other traffic through the pooler may hide that for a
+ * moment, so it is looked at several times.
  */
 export async function proveSession(
   connections: PostgresConnections,

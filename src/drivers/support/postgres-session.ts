@@ -66,13 +66,19 @@ export class Session {
     return this.#lost
   }
 
-  /** Whether the server would let this session have the lock although another lease on it excludes that: it counts, and asks nobody. */
+  /**
+   * Whether the server would let this session have the lock although another lease on it excludes that: it counts, and
+   * asks nobody.
+   */
   excludes({ key, shared }: Asking): boolean {
     const held = this.#keys.get(key)
     return held !== undefined && !(held.shared && shared)
   }
 
-  /** Asks for locks and does not wait: one answer each, in order. No two may have the same key, nor one that this session `excludes`. */
+  /**
+   * Asks for locks and does not wait: one answer each, in order. No two may have the same key, nor one that this
+   * session `excludes`.
+   */
   async try(asking: readonly Asking[]): Promise<readonly (SessionLease | undefined)[]> {
     const [first, ...others] = asking
     if (first === undefined) return []
@@ -85,17 +91,26 @@ export class Session {
     return asking.map((each, index) => (got.has(index + 1) ? this.#granted(each, row) : undefined))
   }
 
-  /** Stands in the server's own queue. Answers when its turn has come; `cancelWait` of another session is the only other way out. */
+  /**
+   * Stands in the server's own queue. Answers when its turn has come; `cancelWait` of another session is the only other
+   * way out.
+   */
   async wait(asking: Asking): Promise<SessionLease> {
     return (await this.#take(asking, true)) as SessionLease
   }
 
-  /** Takes another session out of the queue. A connection that is merely closed would stand there until the server looks after it. */
+  /**
+   * Takes another session out of the queue. A connection that is merely closed would stand there until the server looks
+   * after it.
+   */
   async cancelWait(of: Session): Promise<void> {
     await this.#opened.connection.query(advisoryStatements.cancel, [of.pid])
   }
 
-  /** For each whether the server knew of it. If not, the connection is ended: what else it is believed to hold cannot be relied on either. */
+  /**
+   * For each whether the server knew of it. If not, the connection is ended: what else it is believed to hold cannot be
+   * relied on either.
+   */
   async unlock(leases: readonly SessionLease[]): Promise<boolean[]> {
     for (const lease of leases) this.#forget(lease)
     let released: boolean[]
@@ -107,7 +122,8 @@ export class Session {
         for (const lease of leases) this.#remember(lease)
         throw error
       }
-      // The session has ended, and the leases with it. Without an answer in time it may go on at the server's side, which is not known.
+      // The session has ended, and the leases with it. Without an answer in time it may go on at the server's side,
+      // which is not known.
       if (this.#lost !== undefined && !isTimeout(error)) return leases.map(() => false)
       // Some of them may be held on, by nobody who knows of it.
       for (const lease of leases) this.#inDoubt.push(lease)
@@ -247,7 +263,10 @@ export class Session {
     return writeBoard(this.#leases.size === 0 ? asking : [...asking, ...[...this.#leases.values()].reverse()], room)
   }
 
-  /** A statement that fails in its middle has got some of its locks: they belong to the session, no rollback gives them back. */
+  /**
+   * A statement that fails in its middle has got some of its locks: they belong to the session, no rollback gives them
+   * back.
+   */
   async #giveBackExtra(asking: readonly Asking[]): Promise<void> {
     const { connection, word } = this.#opened
     const isHeld = ({ key }: Asking): boolean => this.#keys.has(key)
@@ -286,7 +305,10 @@ export class Session {
   }
 }
 
-/** On a connection of the caller's: a transaction id that was drawn before the lock was got may be lower than one of a holder in between. */
+/**
+ * On a connection of the caller's: a transaction id that was drawn before the lock was got may be lower than one of a
+ * holder in between.
+ */
 function refuseLate(row: Row): void {
   if (row['too_late'] !== true) return
   throw new StoreError(

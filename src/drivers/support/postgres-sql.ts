@@ -16,7 +16,9 @@ export interface SqlQuery extends PromiseLike<readonly unknown[]> {
 const QUERY_MS = 10_000
 const SCRIPT_MS = 120_000
 
-/** `reopen` makes another pool like it, where the pool is ours: one whose connections are half-open never answers again. */
+/**
+ * `reopen` makes another pool like it, where the pool is ours: one whose connections are half-open never answers again.
+ */
 export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): PostgresConnections {
   let sql = given
 
@@ -107,7 +109,10 @@ async function dedicate(
   }
 }
 
-/** Named statements, or it would ask the server for the types first, each time. Whoever has set `prepare: false` gets that. */
+/**
+ * Named statements, or it would ask the server for the types first, each time. Whoever has set `prepare: false` gets
+ * that.
+ */
 const ask = (sql: Pick<PostgresSql, 'unsafe'>, text: string, values: readonly (string | null)[]) =>
   sql.unsafe(text, [...values], { prepare: true }) as PromiseLike<readonly Row[]>
 

@@ -1,8 +1,8 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 
 /**
- * An open transaction of the caller's, by the few methods that we call: a connected client of pg; what `sql.begin` of postgres hands over; a
- * transaction of Knex, Kysely, Drizzle or Prisma.
+ * An open transaction of the caller's, by the few methods that we call: a connected client of pg; what `sql.begin` of
+ * postgres hands over; a transaction of Knex, Kysely, Drizzle or Prisma.
  */
 export type PostgresTransaction =
   | { query(text: string, values: unknown[]): PromiseLike<{ readonly rows: readonly unknown[] }> }
@@ -13,8 +13,8 @@ export type PostgresTransaction =
   | { readonly _: { readonly session: { prepareQuery(query: never, ...options: never[]): object } } }
 
 /**
- * One statement in the caller's transaction. Values are text; the statement says what they are. Rejects when there is no transaction open: what the statement
- * locks would be free again by the time that the caller is told that it has it.
+ * One statement in the caller's transaction. Values are text; the statement says what they are. Rejects when there is
+ * no transaction open: what the statement locks would be free again by the time that the caller is told that it has it.
  */
 export async function queryIn(
   transaction: PostgresTransaction,

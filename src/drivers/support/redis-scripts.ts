@@ -47,7 +47,9 @@ export function runScript(
   })
 }
 
-/** Runs a script behind ballot.lua, for Redlock: rejects if the server may have forgotten leases that are still held. */
+/**
+ * Runs a script behind ballot.lua, for Redlock: rejects if the server may have forgotten leases that are still held.
+ */
 export const ballotRunner =
   (longestTtlMs: number): typeof runScript =>
   async (connection, script, call) => {
