@@ -19,8 +19,8 @@
 --                        [mode, limit, permits, 0, proposed, false, mostAheadUs]:
 --                        mode 0 exclusive, 1 shared; limit 0 none; steals: takes the lock from its holder, another
 --                        client's too: true, or the largest token that it may end, and is refused if there is a larger
---                        one; proposed: a token chosen by the client (Redlock), which must be above the mark and at most
---                        mostAheadUs ahead of this server's clock. Its lease replaces an older one of the same claim
+--                        one; proposed: a token chosen by the client (Redlock), which must be above the mark and at
+--                        most mostAheadUs ahead of this server's clock. Its lease replaces an older one of the claim
 --   renew                ttlMs
 --   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
