@@ -25,7 +25,7 @@
 --   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
 --
--- Every acquire runs a write command, whatever its answer: a replica refuses all of them with READONLY.
+-- An acquire that is granted, refused or queued has run a write command: a replica answers it with READONLY.
 --
 -- Returns [nowMs or 0, answer …]; the time is told with acquire. For more than one entry [nowMs or 0, 'g', first] is
 -- short for "yes to all", on acquire with the tokens from `first` on
@@ -57,7 +57,13 @@
 -- Messages are published when all else is done. A waiter believes in a grant that it hears of, so the grant must have
 -- been written, and any write can fail: the server has become a replica, lacks replicas, or its disk is full. If the
 -- client may not publish, everything else is done, and waiters find out when they ask again.
+--
+-- While a Cluster slot is being moved away, this runs only if all its keys are still here, and a key that it has deleted
+-- cannot be touched again: the command fails, and what was written before stays. So what gets a new value is
+-- overwritten and never deleted first; what is added comes before what is taken away; a lock's entry in order is the
+-- first to come and the last to go; and reading or deleting what is gone finds nothing.
 
+local try = pcall
 local call, pcall, sub = redis.call, redis.pcall, string.sub
 local operation = ARGV[1]
 local n = (#KEYS - 1) / 3
@@ -177,6 +183,14 @@ local function begins(text, head) return string.sub(text, 1, #head) == head end
 -- `id` or `id,token`. An id ends with a quote, whatever stands in it.
 local function idOf(entry) return string.match(entry, '^(.*"),%d+$') or entry end
 
+-- For whatever reads or deletes: false if the key is gone from a slot that is being moved.
+local function take(...)
+  local reply = pcall(...)
+  if type(reply) ~= 'table' or not reply.err then return reply end
+  if string.find(reply.err, 'non local key', 1, true) then return false end
+  error(reply, 0)
+end
+
 local function mark()
   if not lastToken then lastToken = tonumber(redis.pcall('GET', KEYS[1])) or 0 end
   return lastToken
@@ -219,15 +233,16 @@ end
 
 -- false: free. A key of another type is somebody else's lock.
 local function plainText(plain)
-  local text = redis.pcall('GET', plain)
-  return type(text) == 'table' and '' or text
+  local text = pcall('GET', plain)
+  if type(text) ~= 'table' then return text end
+  return not string.find(text.err, 'non local key', 1, true) and ''
 end
 
 -- The sorted set vanishes when it is empty; the hash goes with it. Both end by themselves if nobody comes any more.
 local function keepFor(data, order, ms)
-  local left = redis.call('PTTL', order)
-  if left == -2 then
-    redis.call('DEL', data)
+  local left = take('PTTL', order)
+  if not left or left == -2 then
+    take('DEL', data)
   elseif left < ms then
     redis.call('PEXPIRE', order, ms + 1000)
     redis.call('PEXPIRE', data, ms + 1000)
@@ -235,28 +250,28 @@ local function keepFor(data, order, ms)
 end
 
 local function dropShared(data, order, member)
-  local text = redis.call('HGET', data, member)
-  redis.call('ZREM', order, member)
-  redis.call('HDEL', data, member)
+  local text = take('HGET', data, member)
   -- Not decoded: cjson refuses half of a surrogate pair, which a holder's name or metadata may have, and the lease
   -- could never be ended then.
   local permits = text and string.match(text, '^,%d+,%d+,%d+,(%d+),', #member + 1)
   if permits then redis.call('HINCRBY', data, 'n', -permits) end
+  take('HDEL', data, member)
+  take('ZREM', order, member)
 end
 
 -- How many permits are out, after those that ran out are gone.
 local function permitsOut(data, order)
-  local out = tonumber(redis.call('HGET', data, 'n')) or 0
+  local out = tonumber(take('HGET', data, 'n')) or 0
   if out == 0 then return 0 end
-  local over = redis.call('ZRANGEBYSCORE', order, -nowMs, '(0', 'LIMIT', 0, MOST_STEPS)
+  local over = take('ZRANGEBYSCORE', order, -nowMs, '(0', 'LIMIT', 0, MOST_STEPS) or {}
   if not over[1] then return out end
   for _, member in ipairs(over) do dropShared(data, order, member) end
-  return tonumber(redis.call('HGET', data, 'n')) or 0
+  return tonumber(take('HGET', data, 'n')) or 0
 end
 
 local function dropWaiter(data, order, member)
-  redis.call('ZREM', order, member)
-  redis.call('HDEL', data, member)
+  take('HDEL', data, member)
+  take('ZREM', order, member)
 end
 
 -- Waiters that were looked at for the entry in hand.
@@ -279,9 +294,9 @@ end
 local function firstWaiter(data, order)
   while steps < MOST_STEPS do
     steps = steps + 1
-    local member = redis.call('ZRANGEBYSCORE', order, '(0', '+inf', 'LIMIT', 0, 1)[1]
+    local member = (take('ZRANGEBYSCORE', order, '(0', '+inf', 'LIMIT', 0, 1) or {})[1]
     if not member then return nil end
-    local text = redis.call('HGET', data, member)
+    local text = take('HGET', data, member)
     local waiter = text and cjson.decode(text)
     if waiter and waiter[1] > nowMs then
       if waiter[11] and waiter[1] - nowMs > waiter[11] then
@@ -292,7 +307,7 @@ local function firstWaiter(data, order)
     end
     dropWaiter(data, order, member)
   end
-  return nil, redis.call('ZCOUNT', order, '(0', '+inf') > 0 and { nowMs }
+  return nil, (take('ZCOUNT', order, '(0', '+inf') or 0) > 0 and { nowMs }
 end
 
 -- What is published in the end.
@@ -310,15 +325,16 @@ local function listenersOf(channel)
   return listeners[channel]
 end
 
--- While shared leases exist the plain key is taken, too, for as long as the longest of them.
-local function markShared(plain, order)
-  local longest = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')
+-- While shared leases exist the plain key is taken, too, for as long as the longest of them. `freed`: whatever the plain
+-- key holds has ended.
+local function markShared(plain, order, freed)
+  local longest = take('ZRANGE', order, 0, 0, 'WITHSCORES') or {}
   local leftMs = longest[2] and -tonumber(longest[2]) - nowMs or 0
-  local text = plainText(plain)
+  local text = not freed and plainText(plain)
   if leftMs > 0 then
     if not text or text == SHARED then redis.call('SET', plain, SHARED, 'PX', textOf(leftMs)) end
   elseif text == SHARED then
-    redis.call('DEL', plain)
+    take('DEL', plain)
   end
 end
 
@@ -328,7 +344,7 @@ local function fits(mode, limit, permits, text, out)
   return limit == 0 or out + permits <= limit
 end
 
-local function writeLease(plain, data, order, id, mode, limit, permits, tail, ttlMs, token)
+local function writeLease(plain, data, order, id, mode, limit, permits, tail, ttlMs, token, freed)
   if mode == 0 then
     local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs) .. ',' .. tail .. ']'
     redis.call('SET', plain, text, 'PX', textOf(ttlMs))
@@ -336,11 +352,11 @@ local function writeLease(plain, data, order, id, mode, limit, permits, tail, tt
   end
   local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(limit) .. ','
     .. textOf(permits) .. ',' .. textOf(ttlMs) .. ',' .. tail .. ']'
-  redis.call('HSET', data, 'l' .. id, text)
   redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), 'l' .. id)
+  redis.call('HSET', data, 'l' .. id, text)
   redis.call('HINCRBY', data, 'n', permits)
   keepFor(data, order, ttlMs)
-  markShared(plain, order)
+  markShared(plain, order, freed)
   return text
 end
 
@@ -371,27 +387,22 @@ local function advance(plain, data, order, text, freed, ownId)
       dropWaiter(data, order, member)
     else
       local token = nextToken(0)
-      redis.call('ZREM', order, member)
-      if not isOwn then
-        ttlMs = math.min(ttlMs, endMs - nowMs)
-        local grant = id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs)
-        local secret = waiter[10] or ''
-        tell(waiter[8], '[' .. grant .. ',"' .. redis.sha1hex(secret .. grant .. secret) .. '"]')
-      end
-      if freed and mode == 1 then redis.call('DEL', plain) end
+      if not isOwn then ttlMs = math.min(ttlMs, endMs - nowMs) end
+      -- First something is deleted: a server without memory to spare then does not refuse the lease. For a shared one
+      -- order must not become empty in between.
+      if mode == 0 then take('ZREM', order, member) else take('HDEL', data, member) end
+      local lease = writeLease(plain, data, order, id, mode, limit, permits, waiter[9], ttlMs, token, freed)
       freed = false
-      local lease = writeLease(plain, data, order, id, mode, limit, permits, waiter[9], ttlMs, token)
-      if mode == 1 or ownId then redis.call('HDEL', data, member) end
+      if mode == 1 then take('ZREM', order, member) elseif ownId then take('HDEL', data, member) end
       if isOwn then return lease, out, nil, token end
+      local grant = id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs)
+      local secret = waiter[10] or ''
+      tell(waiter[8], '[' .. grant .. ',"' .. redis.sha1hex(secret .. grant .. secret) .. '"]')
       if mode == 0 then
         text = lease
         -- Nobody else fits beside it, and whoever gives back need not know who is first now.
         if not ownId then
-          if redis.call('EXISTS', order) == 0 then
-            redis.call('DEL', data)
-          else
-            redis.call('HDEL', data, member)
-          end
+          if take('EXISTS', order) == 1 then take('HDEL', data, member) else take('DEL', data) end
           return
         end
       else
@@ -400,15 +411,15 @@ local function advance(plain, data, order, text, freed, ownId)
       end
     end
   end
-  if freed then redis.call('DEL', plain) end
+  if freed then take('DEL', plain) end
   if not first then keepFor(data, order, 0) end
   return text, out, first
 end
 
 local function ownShared(data, order, id)
   local member = 'l' .. id
-  local score = redis.call('ZSCORE', order, member)
-  return score and -tonumber(score) > nowMs and redis.call('HGET', data, member)
+  local score = take('ZSCORE', order, member)
+  return score and -tonumber(score) > nowMs and take('HGET', data, member)
 end
 
 -- Where the time of a shared lease stands in its text: from, the time, to.
@@ -430,8 +441,8 @@ end
 -- they are found when that has ended.
 local function cutShared(plain, data, order)
   for round = 1, MOST_STEPS do
-    local longest = redis.call('ZRANGEBYSCORE', order, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)
-    local text = longest[1] and redis.call('HGET', data, longest[1])
+    local longest = take('ZRANGEBYSCORE', order, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1) or {}
+    local text = longest[1] and take('HGET', data, longest[1])
     local _, kept = ttlIn(text or '', longest[1] or '')
     local ttlMs = tonumber(kept)
     if not ttlMs or -tonumber(longest[2]) - nowMs <= ttlMs then
@@ -465,9 +476,9 @@ local function refusal(plain, data, order, text, ahead, first)
     end
   else
     cutShared(plain, data, order)
-    local soonest = redis.call('ZREVRANGEBYSCORE', order, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local soonest = take('ZREVRANGEBYSCORE', order, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1) or {}
     if soonest[1] then
-      holder = redis.call('HGET', data, soonest[1]) or ''
+      holder = take('HGET', data, soonest[1]) or ''
       endMs = -tonumber(soonest[2])
       askAgainMs = math.max(endMs - nowMs, 0)
     end
@@ -477,23 +488,22 @@ local function refusal(plain, data, order, text, ahead, first)
   return { 'n', holder, endMs, ahead, askAgainMs }
 end
 
--- Ends every lease, whoever has it; those who wait keep their places. Tells who has lost one.
-local function endAll(plain, data, order, tail)
-  -- An id with quotes in it is not found here, and its holder learns of it with its next renewal.
-  local lost = { string.match(plainText(plain) or '', '^%[("[^"\\]*"),%d+,') }
-  redis.call('DEL', plain)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', order, '-inf', '(0')) do
+-- Ends every shared lease, whoever has it; those who wait keep their places. Adds them to the list of those who have
+-- lost one.
+local function endShared(data, order, lost)
+  for _, member in ipairs(take('ZRANGEBYSCORE', order, '-inf', '(0') or {}) do
     lost[#lost + 1] = string.sub(member, 2)
-    redis.call('HDEL', data, member)
+    take('HDEL', data, member)
   end
-  redis.call('ZREMRANGEBYSCORE', order, '-inf', '(0')
-  redis.call('HDEL', data, 'n')
-  keepFor(data, order, 0)
-  if #lost > 0 then
-    -- The holder's name, up to the quote that is not escaped.
-    local by = string.sub(tail, 1, string.find((string.gsub(tail, '\\.', '..')), '"', 2, true))
-    tell('holdfast:stolen', '{"lost":[' .. table.concat(lost, ',') .. '],"by":' .. by .. '}')
-  end
+  take('HDEL', data, 'n')
+  take('ZREMRANGEBYSCORE', order, '-inf', '(0')
+end
+
+local function tellLost(lost, tail)
+  if #lost == 0 then return end
+  -- The holder's name, up to the quote that is not escaped.
+  local by = string.sub(tail, 1, string.find((string.gsub(tail, '\\.', '..')), '"', 2, true))
+  tell('holdfast:stolen', '{"lost":[' .. table.concat(lost, ',') .. '],"by":' .. by .. '}')
 end
 
 -- Whether there is a lease with a larger token. Another client's lock has none.
@@ -503,8 +513,8 @@ local function hasNewer(plainNow, data, order, token)
     return theirs and theirs > token
   end
   if plainNow and begins(plainNow, '["') then return isNewer(plainNow) end
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', order, '-inf', '(' .. textOf(-nowMs))) do
-    local text = redis.call('HGET', data, member)
+  for _, member in ipairs(take('ZRANGEBYSCORE', order, '-inf', '(' .. textOf(-nowMs)) or {}) do
+    local text = take('HGET', data, member)
     if text and isNewer(text) then return true end
   end
   return false
@@ -551,30 +561,30 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
 
   local member = 'w' .. id
   if steals then
+    -- A write command, as in every acquire, and one that deletes: a server without memory to spare then does not refuse
+    -- the lease.
+    dropWaiter(data, order, member)
     if steals ~= true and hasNewer(plainNow, data, order, steals) then
       return refusal(plain, data, order, plainNow, -1, nil)
     end
-    dropWaiter(data, order, member)
-    endAll(plain, data, order, tail)
+    -- An id with quotes in it is not found here, and its holder learns of it with its next renewal.
+    local lost = { string.match(plainNow or '', '^%[("[^"\\]*"),%d+,') }
     local token = nextToken(0)
     writeLease(plain, data, order, id, 0, 0, 1, tail, ttlMs, token)
+    endShared(data, order, lost)
+    tellLost(lost, tail)
     tellSooner(data, order)
     return token
   end
-  local before
+  local before = take('HGET', data, member)
   local sinceMs = nowMs
-  if waitMs == 0 then
-    -- A write command, also where there is nothing to delete: a replica must not answer with a refusal, and a client
-    -- that was answered knows that this server was a master.
-    if redis.call('HDEL', data, member) == 1 then redis.call('ZREM', order, member) end
-  else
-    before = redis.call('HGET', data, member)
-    local waiter = before and cjson.decode(before)
-    if waiter and waiter[1] <= nowMs then
+  if before then
+    local waiter = cjson.decode(before)
+    if waitMs == 0 or waiter[1] <= nowMs then
       -- A place that ran out is lost: the claim stands at the end, not where it was.
       dropWaiter(data, order, member)
       before = false
-    elseif waiter then
+    else
       sinceMs = waiter[2]
     end
   end
@@ -596,14 +606,19 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     writeLease(plain, data, order, id, mode, limit, permits, tail, ttlMs, token)
     return token
   end
-  if waitMs == 0 then return refusal(plain, data, order, text, -1, nil) end
+  if waitMs == 0 then
+    -- There is nothing to delete. But it is a write command: a replica must not answer with a refusal, and a client that
+    -- is answered knows that this server was a master.
+    take('HDEL', data, member)
+    return refusal(plain, data, order, text, -1, nil)
+  end
   local seq
   if before then
     seq = redis.call('ZSCORE', order, member)
   else
     seq = redis.call('HINCRBY', data, 'seq', 1)
-    redis.call('HSET', data, member, place)
     redis.call('ZADD', order, seq, member)
+    redis.call('HSET', data, member, place)
   end
   keepFor(data, order, waitMs)
   local ahead = first and redis.call('ZCOUNT', order, '(0', '(' .. seq) or 0
@@ -634,35 +649,39 @@ local function release(plain, data, order, entry)
   local own = ownShared(data, order, id)
   if own and begins(own, head) then
     dropShared(data, order, 'l' .. id)
-    markShared(plain, order)
     ended = 1
   end
   dropWaiter(data, order, 'w' .. id)
-  advance(plain, data, order, plainText(plain), false)
+  advance(plain, data, order, text, false)
+  if ended == 1 then markShared(plain, order) end
   return ended
 end
 
-for i = 1, n do
-  if not answers[1 + i] then
-    steps = 0
-    local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
-    local entry, at = entries[i], 5 + (i - 1) * step
-    if operation == 'acquire' then
-      local rest = ARGV[at + 2] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[at + 2])
-      answers[1 + i] = acquire(plain, data, order, entry, tonumber(ARGV[at]), ARGV[at + 1], rest)
-    elseif operation == 'renew' then
-      answers[1 + i] = renew(plain, data, order, entry, tonumber(ARGV[at]))
-    else
-      answers[1 + i] = release(plain, data, order, entry)
+local done, failure = try(function()
+  for i = 1, n do
+    if not answers[1 + i] then
+      steps = 0
+      local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
+      local entry, at = entries[i], 5 + (i - 1) * step
+      if operation == 'acquire' then
+        local rest = ARGV[at + 2] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[at + 2])
+        answers[1 + i] = acquire(plain, data, order, entry, tonumber(ARGV[at]), ARGV[at + 1], rest)
+      elseif operation == 'renew' then
+        answers[1 + i] = renew(plain, data, order, entry, tonumber(ARGV[at]))
+      else
+        answers[1 + i] = release(plain, data, order, entry)
+      end
     end
   end
-end
 
-for _, i in ipairs(sooner or {}) do
-  steps = 0
-  tellSooner(KEYS[1 + n + i], KEYS[1 + 2 * n + i])
-end
+  for _, i in ipairs(sooner or {}) do
+    steps = 0
+    tellSooner(KEYS[1 + n + i], KEYS[1 + 2 * n + i])
+  end
+end)
 
+-- Also if it broke off: what was written stays, and those who got something are told.
 if tokenMoved then redis.call('SET', KEYS[1], textOf(lastToken)) end
 for _, each in ipairs(news) do redis.pcall(isSharded(each[1]) and 'SPUBLISH' or 'PUBLISH', each[1], each[2]) end
+if not done then error(failure, 0) end
 return answers

@@ -6,7 +6,7 @@ import { createCluster } from 'redis'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Claim, Driver } from '../../src/core/driver.ts'
 import { type RedisClient, redisDriver } from '../../src/drivers/redis.ts'
-import { slotOf } from '../../src/drivers/support/redis-keys.ts'
+import { lockKeys, slotOf } from '../../src/drivers/support/redis-keys.ts'
 import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
 import { type RedisCluster, type Server, startRedisCluster } from '../harness/servers.ts'
@@ -122,6 +122,62 @@ describe('redis cluster: failures', () => {
       assert.deepEqual(await driver.renew(renewals.map((each) => ({ ...each, fencingToken: 1 }))), ['lost', 'lost'])
       assert.deepEqual(await driver.release(renewals), [true, true])
       await lock.close()
+    })
+  }
+
+  // Keys that exist can be changed and deleted there, but none can be made: a script that deletes one cannot touch it again.
+  for (const [held, waits] of [
+    ['exclusive', 'exclusive'],
+    ['exclusive', 'shared'],
+    ['shared', 'exclusive'],
+    ['shared', undefined],
+  ] as const) {
+    const next = waits === undefined ? 'ended' : `handed over to a waiter (${waits})`
+    it(`failure 54: while a slot is being moved, a lease (${held}) whose keys are not moved yet is ${next} whole`, async () => {
+      const scene = await startMovedScene(held, waits)
+      const { a, b, holder, waiter, granted, move } = scene
+      assert.deepEqual(await a.release([holder]), [true])
+      if (waiter !== undefined) await until(() => granted.length > 0, patience('the grant'))
+      await move.end()
+      assert.deepEqual(await again(() => a.renew([holder])), ['lost'])
+      const { leases } = await a.inspect({ lockName: holder.lockName })
+      assert.deepEqual(
+        leases.map(({ claimId, fencingToken }) => [claimId, fencingToken]),
+        granted,
+      )
+      const leftBy = waiter && { ...waiter, fencingToken: granted[0]?.[1] as number }
+      if (leftBy !== undefined) assert.deepEqual(await again(() => b.release([leftBy])), [true])
+      await scene.assertNothingLeft()
+    })
+  }
+
+  for (const [held, waits] of [
+    ['exclusive', 'exclusive'],
+    ['exclusive', undefined],
+    ['shared', 'exclusive'],
+    ['shared', undefined],
+  ] as const) {
+    const queue = waits === undefined ? 'after its queue has died' : 'from before its queue'
+    it(`failure 54: while a slot is being moved, a lease (${held}) is stolen ${queue}`, async () => {
+      const scene = await startMovedScene(held, waits)
+      const { a, b, holder, waiter, move } = scene
+      const thief = { ...claimOn(holder.lockName), steal: true as const }
+      const [stolen] = await b.acquire([thief]).catch((error: Error) => [error])
+      assert.ok(stolen !== undefined && 'granted' in stolen && stolen.granted, String(stolen))
+      await move.end()
+      assert.deepEqual(await again(() => a.renew([holder])), ['lost'])
+      const { leases } = await a.inspect({ lockName: holder.lockName })
+      assert.deepEqual(
+        leases.map(({ claimId }) => claimId),
+        [thief.claimId],
+      )
+      if (waiter !== undefined) assert.equal(await grantOf(b, waiter), undefined)
+      assert.deepEqual(await again(() => b.release([{ ...thief, fencingToken: stolen.fencingToken }])), [true])
+      if (waiter !== undefined) {
+        const fencingToken = (await grantOf(b, waiter)) as number
+        assert.deepEqual(await again(() => b.release([{ ...waiter, fencingToken }])), [true])
+      }
+      await scene.assertNothingLeft()
     })
   }
 
@@ -387,6 +443,50 @@ async function triesAgain(): Promise<number> {
 
 async function moveSlot(slot: number, to: Server): Promise<void> {
   await (await beginMove(slot, to)).end()
+}
+
+/**
+ * A lock that one driver has and another one waits for, or whose only waiter has died. Its slot is being moved, but none
+ * of its keys is.
+ */
+async function startMovedScene(held: 'exclusive' | 'shared', waits: 'exclusive' | 'shared' | undefined) {
+  const lockName = `moved whole ${++counter}`
+  const [a, b] = await Promise.all([1, 2].map(async () => redisDriver({ client: await openIoredis() })))
+  assert.ok(a && b)
+  const first = { ...claimOn(lockName), mode: held }
+  const [fencingToken] = await tokensOf(a, [first])
+  const holder = { ...first, fencingToken: fencingToken as number }
+  const granted: [string, number][] = []
+  await b.listen?.({
+    wake() {},
+    granted: (claimId, grant) => granted.push([claimId, grant.fencingToken]),
+    lost() {},
+    deaf() {},
+  })
+  const waiter = waits && { ...claimOn(lockName), mode: waits, waitMs: 60_000 }
+  if (waiter !== undefined) assert.equal(await grantOf(b, waiter), undefined)
+  // Else not all keys of a lock that is held exclusively would exist.
+  else if (held === 'exclusive') {
+    const dead = { ...claimOn(lockName), waitMs: 1 }
+    assert.equal(await grantOf(b, dead), undefined)
+    await sleep(2) // the place has run out
+  }
+  const slot = slotOf(`lock:${lockName}`)
+  const move = await beginMove(slot)
+  return {
+    a,
+    b,
+    holder,
+    waiter,
+    granted,
+    move,
+    async assertNothingLeft() {
+      const { plain, data, order } = lockKeys('lock:', lockName)
+      const kept = (await askRedis(await ownerOf(slot), 'EXISTS', plain, data, order)) as number
+      assert.equal(kept, 0)
+      await Promise.all([a.close(), b.close()])
+    },
+  }
 }
 
 /** As `redis-cli --cluster reshard` does it, which takes as long as there are keys to carry. */

@@ -39,6 +39,16 @@ describe('redis: upkeep', () => {
     assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
   })
 
+  it('a lock can be stolen where the server is out of memory', async () => {
+    await using server = await startRedis()
+    const driver = driverOn(server.port)
+    const { holder } = await heldAndWaitedFor(driver, server.port)
+    await client(server.port).config('SET', 'maxmemory', '1')
+    const thief = claim({ lockName: holder.lockName, steal: true })
+    await granted(driver, thief)
+    assert.deepEqual(await driver.release([thief]), [true])
+  })
+
   it('the same lease twice in one list is granted, renewed and released once', async () => {
     const driver = driverOn(shared.port)
     const [one, other] = [claim(), claim()]

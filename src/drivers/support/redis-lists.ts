@@ -107,7 +107,7 @@ export function runLeases(
   return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
     (reply) => {
       const answers = readReply(operation, count, reply)
-      if (connection.master !== undefined && hasWritten(operation, answers)) connection.master.wrote()
+      if (connection.master !== undefined && hasWritten(answers)) connection.master.wrote()
       return answers
     },
     (error: unknown) => {
@@ -135,12 +135,11 @@ function readReply(operation: string, count: number, reply: unknown): LeasesRepl
 
 const isReply = (reply: unknown): reply is LeasesReply => Array.isArray(reply) && reply.length > 1
 
-/**
- * Whether a replica would have refused to run this. An acquire always runs a write command. The others run one if they
- * renew or end a lease.
- */
-const hasWritten = (operation: string, reply: LeasesReply): boolean =>
-  operation === 'acquire' || reply.some((answer, index) => index > 0 && Number(answer) > 0)
+/** Whether a replica would have refused to run this. A claim that was granted, refused or queued ran a write command. */
+const hasWritten = (reply: LeasesReply): boolean =>
+  reply.some((answer, index) => index > 0 && (isClaimed(answer) || Number(answer) > 0))
+
+const isClaimed = (answer: unknown): boolean => Array.isArray(answer) && (answer[0] === 'y' || answer[0] === 'n')
 
 /** Where a waiter is told of its grant, and the secret that proves the message. */
 export interface WakeAddress {
