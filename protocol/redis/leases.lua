@@ -5,9 +5,10 @@
 -- KEYS[n+2 … 2n+1]       data:  hash; leases and waiters of a lock that is shared or waited for
 -- KEYS[2n+2 … 3n+1]      order: sorted set; shared leases by -(end in ms), waiters by their place (1, 2, …)
 -- ARGV[1]                'acquire' | 'renew' | 'release'
--- ARGV[2]                where this client is told of grants; with a hash tag, a sharded channel of the keys' slot
--- ARGV[3]                a secret of the client's, new with every call: it proves what the client is told of these
---                        claims
+-- ARGV[2]                acquire: where this client is told of grants; with a hash tag, a sharded channel of the keys'
+--                        slot. release: a channel on which to tell of it when it is done (Redlock), or ''
+-- ARGV[3]                acquire: a secret of the client's, new with every call: it proves what the client is told of
+--                        these claims. release: what to tell, a message in each line
 -- ARGV[4]                a line for each entry: `id` (acquire), `id,token` (renew, release), `id` (release of whatever
 --                        the claim has)
 -- ARGV[5 …]              the terms of each entry, or of the first one only if they are all alike. What is said in few
@@ -36,7 +37,7 @@
 --            ['b', mark]                                  the proposed token is not above this server's mark
 --            ['f', nowMs]                                 the proposed token is too far ahead of this server's clock
 --   renew    1 renewed, 0 lost
---   release  1 a lease was ended, 0 there was none
+--   release  1 a lease was ended, 0 there was none. The time is 1 if not all messages could be published
 --
 -- plain holds    [id,token,acquiredAtMs,ttlMs,tail]            an exclusive lease
 --                holdfast:shared                               shared leases, which are in data
@@ -85,6 +86,15 @@ local function readClock()
   nowUs = time[1] * 1000000 + time[2]
   nowMs = math.floor(nowUs / 1000)
   answers[1] = nowMs
+end
+
+-- In the script, and not by a command behind it: on a server that does not know the script, the command would overtake
+-- the release, and waiters would ask too early.
+local function tellOfRelease()
+  if operation ~= 'release' or ARGV[2] == '' then return end
+  for message in string.gmatch(ARGV[3], '[^\n]+') do
+    if type(pcall('PUBLISH', ARGV[2], message)) == 'table' then answers[1] = 1 end
+  end
 end
 
 -- Lets an exclusive lease end after ttlMs, a number as text. What is kept of the time must be what holds: those who
@@ -162,8 +172,11 @@ else
 end
 
 if tokenMoved then call('SET', KEYS[1], string.format('%.0f', lastToken)) end
-if yes == n and n > 1 and not sooner then return { answers[1], 'g', answers[2] } end
-if not left and not sooner then return answers end
+if not left and not sooner then
+  tellOfRelease()
+  if yes == n and n > 1 then return { answers[1], 'g', answers[2] } end
+  return answers
+end
 if not nowMs then readClock() end
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -684,4 +697,5 @@ end)
 if tokenMoved then redis.call('SET', KEYS[1], textOf(lastToken)) end
 for _, each in ipairs(news) do redis.pcall(isSharded(each[1]) and 'SPUBLISH' or 'PUBLISH', each[1], each[2]) end
 if not done then error(failure, 0) end
+tellOfRelease()
 return answers

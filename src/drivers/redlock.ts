@@ -120,10 +120,11 @@ export function redlockDriver(options: RedlockOptions): Driver {
     if (onNodeError !== undefined) queueMicrotask(() => outsideLocks(() => onNodeError(failure)))
   }
   const common = { nodes, names, timeoutMs, failed }
+  const nodeFailed = (node: RedisDriver, what: string, error: unknown): void =>
+    failed({ node: names[nodes.indexOf(node)] as string, error: storeErrorFrom(what, error) })
   /** What nobody waits for. */
   const inBackground = (node: RedisDriver, what: string, work: Promise<readonly unknown[]>): void => {
-    const tell = (error: unknown): void =>
-      failed({ node: names[nodes.indexOf(node)] as string, error: storeErrorFrom(what, error) })
+    const tell = (error: unknown): void => nodeFailed(node, what, error)
     work.then((answers) => {
       const error = answers.find((answer) => answer instanceof Error)
       if (error !== undefined) tell(error)
@@ -260,14 +261,13 @@ export function redlockDriver(options: RedlockOptions): Driver {
     async release(leases) {
       assertOpen()
       const sent = leases.map((lease) => asks.release(lease))
+      const telling = news.telling(random.id())
       return poll<RedisDriver, boolean, boolean | Error>({
         ...common,
         entries: leases.length,
         async call(node) {
-          const releasing = node.release(sent.flat())
-          // On the same connection, so it arrives after the release.
-          inBackground(node, 'tell of a release', news.tell(node, leases))
-          const answers = (await releasing).values()
+          const unheard = (error: Error): void => nodeFailed(node, 'tell of a release', error)
+          const answers = (await node.releaseAndTell(sent.flat(), { ...telling, failed: unheard })).values()
           return sent.map((parts) => anyOf(parts.map(() => answers.next().value as boolean | Error)))
         },
         decide({ answers, errors, pending }) {

@@ -72,12 +72,27 @@ describe('redlock: failures', () => {
     await until(both, { timeoutMs: 5_000, failure: () => `it was told ${failures.map(({ error }) => error.message)}` })
     failures.length = 0
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
-    const ofNews = (): boolean => told('node 2', /redis failed to tell of a release/)
-    await until(ofNews, {
+    const ofRelease = (): boolean => told('node 2', /redis failed to release/)
+    await until(ofRelease, {
       timeoutMs: 5_000,
       failure: () => `it was told ${failures.map(({ error }) => error.message)}`,
     })
     assert.ok(failures.every(({ node }) => node === 'node 2' || node === 'node 4'))
+  })
+
+  it('onNodeError is told which node refused to publish a release, and the release is done', async () => {
+    const failures: RedlockNodeError[] = []
+    const driver = redlock({ onNodeError: (failure) => failures.push(failure) })
+    const held = claim()
+    const { fencingToken } = await granted(driver, held)
+    const second = client((all[1] as Server).port)
+    await second.call('ACL', 'SETUSER', 'default', 'resetchannels')
+    assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
+    await until(() => failures.length > 0, { timeoutMs: 5_000, failure: () => 'it was told nothing' })
+    await second.call('ACL', 'SETUSER', 'default', 'allchannels')
+    const told = failures.map(({ node, error }) => `${node}: ${error.message}`)
+    assert.deepEqual(told, ['node 2: the server refused to publish on holdfast:released'])
+    await untilFree(held.lockName)
   })
 
   it('failure 47: onNodeError runs inside of no lock, whichever task met the failure', async () => {

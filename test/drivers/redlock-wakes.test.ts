@@ -34,6 +34,41 @@ describe('redlock: wake-ups', () => {
     assert.deepEqual(await released, [true])
   })
 
+  it('a waiter is woken after the release, although no node knew its script', async () => {
+    const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 10 })
+    const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), clock: clockAhead(0) })
+    let woken = 0
+    await using _ = await listenOn(waiter, () => {
+      woken += 1
+    })
+    const held = claim()
+    const { fencingToken } = await granted(holder, held)
+    await Promise.all(all.slice(0, 3).map(({ port }) => client(port).script('FLUSH')))
+    // The holder is not told yet that it has to send the script.
+    for (const proxy of proxies) proxy.hold('toClient')
+    const released = holder.release([{ ...held, fencingToken }])
+    await sleep(50) // for a message that comes too early
+    assert.equal(woken, 0)
+    for (const proxy of proxies) proxy.release('toClient')
+    await until(() => woken > 0, patience('the wake-up'))
+    await granted(waiter, claim({ lockName: held.lockName }))
+    assert.deepEqual(await released, [true])
+  })
+
+  it('a release that is sent again wakes waiters again', async () => {
+    const driver = redlock()
+    let woken = 0
+    await using _ = await listenOn(redlock({ clock: clockAhead(0) }), () => {
+      woken += 1
+    })
+    const held = claim()
+    const { fencingToken } = await granted(driver, held)
+    for (const turn of [1, 2]) {
+      await driver.release([{ ...held, fencingToken }])
+      await until(() => woken === turn, patience('the wake-up'))
+    }
+  })
+
   it('a waiter is woken a little later if the message never comes through a quorum', async () => {
     const [, second, third] = proxies as [FaultProxy, FaultProxy, FaultProxy]
     const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 1 })

@@ -64,8 +64,18 @@ export interface RedisDriver extends Driver {
     claims: readonly ProposedClaim[],
     longestTtlMs: number | undefined,
   ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
+  /** As `release`. Publishes what there is to tell of each lease, in the same step, after it was ended. */
+  releaseAndTell(leases: readonly LeaseRef[], news: ReleaseTelling): Promise<readonly (boolean | Error)[]>
   /** What lies on these names. */
   show(lockNames: readonly string[]): Promise<InspectPage>
+}
+
+export interface ReleaseTelling {
+  readonly channel: string
+  /** On one line. */
+  messageOf(lease: LeaseRef): string
+  /** The leases were ended, but the server refused to publish. */
+  failed(error: Error): void
 }
 
 export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
@@ -85,7 +95,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     const { requests, slot } = chunk
     const asks = requests.some(({ waitMs }) => waitMs > 0) ? waking.asks(requests, slot) : undefined
     const request = asks instanceof Promise ? await asks : asks
-    const reply = await runLeases(parts, 'acquire', chunk, acquireArgs(requests), request).catch((error: unknown) => {
+    const told = request && { channel: request.channel, text: request.secret }
+    const reply = await runLeases(parts, 'acquire', chunk, acquireArgs(requests), told).catch((error: unknown) => {
       if (request !== undefined) for (const claim of requests) waking.asked(claim, request)
       throw error
     })
@@ -94,11 +105,11 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       const answer = readAcquire(claim, nowMs, reply[1 + index])
       if ('tokenRefused' in answer) return strange('acquire', reply[1 + index])
       if (request === undefined || claim.waitMs === 0) return answer
-      const told = waking.asked(claim, request)
+      const heard = waking.asked(claim, request)
       const isRefused = 'granted' in answer && !answer.granted
-      if (isRefused && told === undefined) waking.waits(claim, request)
+      if (isRefused && heard === undefined) waking.waits(claim, request)
       else waking.waitsNoMore(claim)
-      return isRefused && told !== undefined ? told : answer
+      return isRefused && heard !== undefined ? heard : answer
     })
     return replicas === undefined ? answers : confirmed(parts, replicas, chunk, answers)
   }
@@ -117,6 +128,19 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     return answers.map((answer, index) =>
       waits(chunk.requests[index] as Claim, index) ? (again.shift() ?? answer) : answer,
     )
+  }
+
+  async function releaseChunk(chunk: Chunk<LeaseRef>, telling?: ReleaseTelling): Promise<(boolean | Error)[]> {
+    const { requests } = chunk
+    for (const lease of requests) waking.waitsNoMore(lease)
+    const wasResent = connection.watchResends?.()
+    const messages = new Set(telling && requests.map((lease) => telling.messageOf(lease)))
+    const news = telling && { channel: telling.channel, text: [...messages].join('\n') }
+    const reply = await runLeases(parts, 'release', chunk, releaseArgs(requests), news)
+    if (reply[0] === 1) telling?.failed(new StoreError(`the server refused to publish on ${telling.channel}`))
+    const answers = requests.map((_, index) => Number(reply[1 + index]) === 1)
+    if (!answers.includes(false) || (await wasResent?.()) !== true) return answers
+    return answers.map((answer) => answer || sentTwice())
   }
 
   return {
@@ -159,14 +183,12 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 
     async release(leases) {
       assertOpen()
-      return sendList<LeaseRef, boolean>(parts, leases, async (chunk) => {
-        for (const lease of chunk.requests) waking.waitsNoMore(lease)
-        const wasResent = connection.watchResends?.()
-        const reply = await runLeases(parts, 'release', chunk, releaseArgs(chunk.requests))
-        const answers = chunk.requests.map((_, index) => Number(reply[1 + index]) === 1)
-        if (!answers.includes(false) || (await wasResent?.()) !== true) return answers
-        return answers.map((answer) => answer || sentTwice())
-      })
+      return sendList<LeaseRef, boolean>(parts, leases, (chunk) => releaseChunk(chunk))
+    },
+
+    async releaseAndTell(leases, telling) {
+      assertOpen()
+      return sendList<LeaseRef, boolean>(parts, leases, (chunk) => releaseChunk(chunk, telling))
     },
 
     async consume(requests) {

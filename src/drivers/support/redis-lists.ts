@@ -84,7 +84,7 @@ export function runLeases(
   operation: 'acquire' | 'renew' | 'release',
   { requests, slot }: Chunk<{ readonly lockName: string }>,
   args: readonly string[],
-  { channel, secret }: WakeAddress = NOWHERE,
+  { channel, text }: Telling = NOTHING,
   run: typeof runScript = runScript,
 ): Promise<LeasesReply> {
   const count = requests.length
@@ -102,7 +102,7 @@ export function runLeases(
   const at = 4 + 3 * count
   call[at] = operation
   call[at + 1] = channel
-  call[at + 2] = secret
+  call[at + 2] = text
   for (let index = 0; index < args.length; index += 1) call[at + 3 + index] = args[index] as string
   return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
     (reply) => {
@@ -141,14 +141,13 @@ const hasWritten = (reply: LeasesReply): boolean =>
 
 const isClaimed = (answer: unknown): boolean => Array.isArray(answer) && (answer[0] === 'y' || answer[0] === 'n')
 
-/** Where a waiter is told of its grant, and the secret that proves the message. */
-export interface WakeAddress {
+/** What is published, and where: a client's channel and its secret (acquire), or a channel and messages (release). */
+export interface Telling {
   readonly channel: string
-  readonly secret: string
+  readonly text: string
 }
 
-/** For what does not wait. */
-const NOWHERE: WakeAddress = { channel: '', secret: '' }
+const NOTHING: Telling = { channel: '', text: '' }
 
 interface Part {
   readonly slot: number

@@ -1,8 +1,8 @@
 import type { Clock, Timer } from '../../core/clock.ts'
-import type { DriverListener, LeaseRef, StopListening } from '../../core/driver.ts'
+import type { DriverListener, StopListening } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import type { Subscriber } from './redis-connection.ts'
-import type { RedisDriver } from './redis-driver.ts'
+import type { RedisDriver, ReleaseTelling } from './redis-driver.ts'
 import { inTime, storeErrorFrom } from './redis-errors.ts'
 
 export interface ReleaseNewsParts {
@@ -13,7 +13,7 @@ export interface ReleaseNewsParts {
 
 /**
  * Tells waiters of a Redlock that a lock was given back. Nobody queues on the nodes, so the message goes to everybody
- * who listens. It is sent through every node, after the release there, and listened to on a quorum at least.
+ * who listens. Every node publishes it in the same step as the release, and it is listened to on a quorum at least.
  *
  * Waiters are woken when the message has come through a quorum of the nodes: before that, asking is refused, and they
  * would not ask again until their next poll. Where it does not come through so many, because nodes are down or not
@@ -30,12 +30,9 @@ export class ReleaseNews {
     this.#parts = parts
   }
 
-  tell(node: RedisDriver, leases: readonly LeaseRef[]): Promise<readonly unknown[]> {
-    return Promise.all(
-      leases.map(({ lockName, claimId }) =>
-        node.connection.command(lockName, ['PUBLISH', CHANNEL, JSON.stringify([lockName, claimId])]),
-      ),
-    )
+  /** What every node tells of one release. `id` is new each time: one that is sent again is news again. */
+  telling(id: string): Omit<ReleaseTelling, 'failed'> {
+    return { channel: CHANNEL, messageOf: ({ lockName, claimId }) => JSON.stringify([lockName, claimId, id]) }
   }
 
   async listen(listener: DriverListener, timeoutMs: number): Promise<StopListening> {

@@ -7,7 +7,6 @@ import type { RedisConnection, RedisNode, Subscriber } from './redis-connection.
 import { inTime, isForbidden, storeErrorFrom } from './redis-errors.ts'
 import { readMessage, readTheft } from './redis-format.ts'
 import { channelOf, STOLEN_CHANNEL } from './redis-keys.ts'
-import type { WakeAddress } from './redis-lists.ts'
 
 export interface WakingParts {
   readonly connection: RedisConnection
@@ -264,7 +263,10 @@ export class Waking {
 }
 
 /** A call of the script. Its secret is new: a grant that is proved by it was made after the call was done. */
-export interface Request extends WakeAddress {
+export interface Request {
+  /** Where its grants are told. */
+  readonly channel: string
+  readonly secret: string
   readonly slot: number
   readonly askedMs: number
 }
