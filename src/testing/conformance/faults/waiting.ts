@@ -83,7 +83,7 @@ export const waitingFaults: Group = (test) => {
     const lease = await a.lock.hold(scene.lockName, PATIENT)
     const longer = b.lock.acquire(scene.lockName, PATIENT)
     await untilAsked(b, 1)
-    const shorter = await b.lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.1 })
+    const shorter = await b.lock.acquire(scene.lockName, { blockingTimeoutSeconds: VAIN_SECONDS })
     assert.equal(shorter.acquired, false)
     assert.equal(shorter.holder?.holderId, lease.holderId)
     await lease.release()
