@@ -377,14 +377,21 @@ BEGIN
       UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live, acquired_at = least(acquired_at, v_now) WHERE lock_name = v_name;
       fencing_token := v_row.fencing_token;
       acquired_at := v_row.acquired_at;
+      IF v_row.contended AND v_now + p_claim.time_to_live < v_row.expires_at THEN
+        events := holdfast_first(v_name, NULL);
+      END IF;
       RETURN;
     ELSIF v_row.mode = 'shared' THEN
+      SELECT expires_at INTO v_next FROM holdfast_leases WHERE lock_name = v_name AND claim_id = p_claim.claim_id;
       UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live, acquired_at = least(acquired_at, v_now)
       WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > v_now
       RETURNING fencing_token, acquired_at INTO fencing_token, acquired_at;
       IF FOUND THEN
         UPDATE distributed_locks SET expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = v_name)
         WHERE lock_name = v_name;
+        IF v_now + p_claim.time_to_live < v_next THEN
+          events := holdfast_first(v_name, NULL);
+        END IF;
         RETURN;
       END IF;
     END IF;

@@ -438,16 +438,18 @@ end
 -- Where the time of a shared lease stands in its text: from, the time, to.
 local function ttlIn(text, member) return string.match(text, '^,%d+,%d+,%d+,%d+,()(%d+)(),', #member + 1) end
 
--- Lets a shared lease end after ttlMs. `text` is what is kept of it.
+-- Lets a shared lease end after ttlMs. `text` is what is kept of it. Returns whether that is sooner than before.
 local function keepShared(plain, data, order, id, text, ttlMs)
   local member = 'l' .. id
   local from, kept, to = ttlIn(text, member)
   if from and tonumber(kept) ~= ttlMs then
     redis.call('HSET', data, member, string.sub(text, 1, from - 1) .. textOf(ttlMs) .. string.sub(text, to))
   end
+  local endMs = -tonumber(redis.call('ZSCORE', order, member))
   redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), member)
   keepFor(data, order, ttlMs)
   markShared(plain, order)
+  return nowMs + ttlMs < endMs
 end
 
 -- Lets shared leases end after their own time, where that is sooner. One with a longer time to live may hide others:
@@ -554,11 +556,14 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     ownsShared = own
   end
   if own and (proposed == 0 or begins(own, '[' .. id .. ',' .. textOf(proposed) .. ',')) then
+    local endsSooner
     if ownsShared then
-      keepShared(plain, data, order, id, own, ttlMs)
+      endsSooner = keepShared(plain, data, order, id, own, ttlMs)
     else
+      endsSooner = redis.call('PTTL', plain) > ttlMs
       keepPlain(plain, own, string.find(own, ',', #id + 3, true), textOf(ttlMs))
     end
+    if endsSooner then tellSooner(data, order) end
     return { 'y', own }
   end
   if own then
@@ -642,9 +647,7 @@ local function renew(plain, data, order, entry, ttlMs)
   local id = idOf(entry)
   local own = ownShared(data, order, id)
   if own and begins(own, '[' .. entry .. ',') then
-    local endMs = -tonumber(redis.call('ZSCORE', order, 'l' .. id))
-    keepShared(plain, data, order, id, own, ttlMs)
-    if nowMs + ttlMs < endMs then tellSooner(data, order) end
+    if keepShared(plain, data, order, id, own, ttlMs) then tellSooner(data, order) end
     return 1
   end
   advance(plain, data, order, plainText(plain), false)

@@ -175,8 +175,10 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
       const own = lock.leases.find((lease) => lease.claim.claimId === claimId)
       if (own !== undefined) {
+        const sooner = now + ttlMs < own.expiresAtMs
         own.ttlMs = ttlMs
         own.expiresAtMs = now + ttlMs
+        if (sooner) changed(lockName, lock)
         return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
       }
 
