@@ -5,6 +5,7 @@ import { describe, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { until } from '../harness/processes.ts'
 import type { FaultProxy } from '../harness/proxy.ts'
+import type { Server } from '../harness/servers.ts'
 import { all, claim, client, clockAhead, granted, nodesOn, proxies, redlock } from '../support/redlock-nodes.ts'
 
 /** When those who wait are woken. */
@@ -84,6 +85,24 @@ describe('redlock: wake-ups', () => {
     await until(() => woken > 0, patience('the wake-up'))
   })
 
+  it('a subscription that was lost is made again, although the others are enough', async () => {
+    await using _ = await listenOn(redlock(), () => {})
+    const [first] = all as [Server]
+    await untilHeardAt(first)
+    const admin = client(first.port)
+    await admin.call('CLIENT', 'KILL', 'TYPE', 'pubsub')
+    await until(async () => (await listenersAt(first)) === 0, patience('the loss'))
+    await untilHeardAt(first)
+  })
+
+  it('a node that was out of reach when the others were enough is listened to when it is back', async () => {
+    const [first] = all as [Server]
+    await first.kill()
+    await using _ = await listenOn(redlock(), () => {})
+    await first.restart()
+    await untilHeardAt(first)
+  })
+
   it('a copy that comes through one node again and again counts once', async () => {
     const woken: string[] = []
     await using _ = await listenOn(redlock({ clock: clockAhead(0) }), (lockName) => woken.push(lockName))
@@ -117,5 +136,13 @@ async function listenOn(driver: Driver, wake: (lockName: string) => void): Promi
   const stopListening = await driver.listen?.({ wake, granted() {}, lost() {}, deaf: () => assert.fail('deaf') })
   return { [Symbol.asyncDispose]: async () => stopListening?.() }
 }
+
+async function listenersAt({ port }: Server): Promise<number> {
+  const [, count] = (await client(port).call('PUBSUB', 'NUMSUB', 'holdfast:released')) as [string, number]
+  return count
+}
+
+const untilHeardAt = (server: Server): Promise<void> =>
+  until(async () => (await listenersAt(server)) > 0, patience('the subscription'))
 
 const patience = (what: string) => ({ timeoutMs: 10_000, failure: () => `${what} never came` })

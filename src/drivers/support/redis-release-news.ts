@@ -56,7 +56,7 @@ export class ReleaseNews {
   }
 
   async #start(timeoutMs: number): Promise<Session> {
-    const session: Session = { subscribers: new Set(), over: false }
+    const session: Session = { subscribers: new Set(), timers: new Set(), over: false }
     const opening = this.#parts.nodes.map((node) => this.#subscribe(session, node, timeoutMs))
     await enoughOf(opening, this.#parts.quorum).catch((error: unknown) => {
       endAll(session)
@@ -65,27 +65,50 @@ export class ReleaseNews {
     return session
   }
 
+  /** Rejects if that fails; it is tried again all the same. */
   async #subscribe(session: Session, driver: RedisDriver, timeoutMs: number): Promise<void> {
-    await inTime('subscribe', timeoutMs, async () => {
-      const [node] = await driver.connection.nodes()
-      if (node === undefined) throw new StoreError('the node cannot be reached')
-      let opened: Subscriber | undefined
-      const subscriber = await node.subscriber({
-        message: (_channel, text) => this.#told(driver, text),
-        closed: (cause) => {
-          // Before it was open, the opening itself fails.
-          if (opened === undefined || !session.subscribers.delete(opened)) return
-          if (session.subscribers.size < this.#parts.quorum) this.#lost(session, storeErrorFrom('listen', cause))
-        },
-      })
-      opened = subscriber
-      if (session.over) {
-        subscriber.end()
-        return
-      }
-      await subscriber.subscribe(CHANNEL, false)
-      session.subscribers.add(subscriber)
+    const attempt: Attempt = { subscriber: undefined, over: false }
+    try {
+      await inTime('subscribe', timeoutMs, () => this.#open(session, driver, attempt, timeoutMs))
+    } catch (error) {
+      attempt.over = true
+      attempt.subscriber?.end()
+      this.#subscribeLater(session, driver, timeoutMs)
+      throw error
+    }
+  }
+
+  async #open(session: Session, driver: RedisDriver, attempt: Attempt, timeoutMs: number): Promise<void> {
+    const [node] = await driver.connection.nodes()
+    if (node === undefined) throw new StoreError('the node cannot be reached')
+    const subscriber = await node.subscriber({
+      message: (_channel, text) => this.#told(driver, text),
+      closed: (cause) => {
+        attempt.over = true
+        // Before it was open, the opening itself fails.
+        if (attempt.subscriber === undefined || !session.subscribers.delete(attempt.subscriber)) return
+        if (session.subscribers.size < this.#parts.quorum) this.#lost(session, storeErrorFrom('listen', cause))
+        else this.#subscribeLater(session, driver, timeoutMs)
+      },
     })
+    attempt.subscriber = subscriber
+    await subscriber.subscribe(CHANNEL, false)
+    // It took too long, its connection was lost, or nobody listens any more.
+    if (attempt.over || session.over) {
+      subscriber.end()
+      throw new StoreError('the subscription ended while it was opened')
+    }
+    session.subscribers.add(subscriber)
+  }
+
+  /** While the others are enough, nothing else would bring this one back. */
+  #subscribeLater(session: Session, driver: RedisDriver, timeoutMs: number): void {
+    if (session.over) return
+    const timer = this.#parts.clock.setTimer(() => {
+      session.timers.delete(timer)
+      this.#subscribe(session, driver, timeoutMs).catch(() => {}) // it is tried again
+    }, SUBSCRIBE_AGAIN_MS)
+    session.timers.add(timer)
   }
 
   #lost(session: Session, cause: Error): void {
@@ -139,11 +162,20 @@ interface Heard {
 
 interface Session {
   readonly subscribers: Set<Subscriber>
+  /** Of the nodes that are not listened to. */
+  readonly timers: Set<Timer>
+  over: boolean
+}
+
+/** To listen at one node. */
+interface Attempt {
+  subscriber: Subscriber | undefined
   over: boolean
 }
 
 function endAll(session: Session): void {
   session.over = true
+  for (const timer of session.timers) timer.cancel()
   for (const subscriber of session.subscribers) subscriber.end()
 }
 
@@ -168,6 +200,7 @@ function enoughOf(promises: readonly Promise<void>[], enough: number): Promise<v
 
 const CHANNEL = 'holdfast:released'
 const REMEMBERED = 1_000
+const SUBSCRIBE_AGAIN_MS = 1_000
 /**
  * How long to wait for the message to come through a quorum. Asking earlier than that is refused; a node that is this
  * far away makes a hand-off one ask longer.
