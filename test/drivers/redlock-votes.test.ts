@@ -2,11 +2,23 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Cluster } from 'ioredis'
 import { describe, it } from 'vitest'
+import type { Clock } from '../../src/core/clock.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { openRedlock, redlockDriver } from '../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../src/index.ts'
 import type { Server } from '../harness/servers.ts'
-import { all, claim, client, clockAhead, granted, name, nodesOn, redlock, untilOnly } from '../support/redlock-nodes.ts'
+import {
+  all,
+  claim,
+  client,
+  clockAhead,
+  cycle,
+  granted,
+  name,
+  nodesOn,
+  redlock,
+  untilOnly,
+} from '../support/redlock-nodes.ts'
 
 /**
  * What is asked of the nodes, and what becomes of their votes. One after the other: each test has the same five
@@ -130,6 +142,22 @@ describe('redlock: votes', () => {
       last = fencingToken
       await driver.release([{ ...held, fencingToken }])
     }
+  })
+
+  it('a client whose clock was a day ahead for a while proposes tokens by its clock again', async () => {
+    let aheadMs = 0
+    const clock: Clock = {
+      ...clockAhead(0),
+      now: () => ({ monotonicMs: performance.now(), wallMs: Date.now() + aheadMs }),
+    }
+    const driver = redlock({ clock })
+    aheadMs = 86_400_000
+    await cycle(driver)
+    aheadMs = 0
+    await cycle(driver)
+    const beforeUs = Date.now() * 1_000
+    const { fencingToken } = await granted(driver, claim())
+    assert.ok(fencingToken >= beforeUs, `${(beforeUs - fencingToken) / 1_000_000} s behind`)
   })
 
   it('redlock: and its hosts open a driver', async () => {

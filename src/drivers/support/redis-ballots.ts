@@ -51,6 +51,7 @@ export class Ballots {
    */
   decide({ answers, errors, pending }: Votes<Vote>, { claim, tokens, isRepeat }: Ask): Outcome | undefined {
     const { quorum } = this.#terms
+    if (this.#aheadUs !== 0) this.#trustClock(answers)
     const token = tokens.at(-1) as number
     const nodes = answers.length + errors.length + pending
     const grants = answers.filter((answer) => isGrant(answer) && answer.fencingToken === token)
@@ -117,6 +118,16 @@ export class Ballots {
     this.#last = Math.min(this.#last, Math.floor(this.#nowUs()))
   }
 
+  /**
+   * Once a quorum would take tokens by this client's own clock, nothing is taken off it any more. Behind the other
+   * clients' clocks, it would be outbid in every first round.
+   */
+  #trustClock(answers: readonly Vote[]): void {
+    const { clock, quorum, mostAheadUs } = this.#terms
+    const nowMs = answers.map(clockOf).toSorted((x, y) => y - x)[quorum - 1]
+    if (nowMs !== undefined && clock.now().wallMs * 1_000 <= nowMs * 1_000 + mostAheadUs) this.#aheadUs = 0
+  }
+
   #nowUs(): number {
     return this.#terms.clock.now().wallMs * 1_000 - this.#aheadUs
   }
@@ -128,9 +139,14 @@ const isRefusal = (vote: Vote): vote is Refusal => 'granted' in vote && !vote.gr
 
 /** The highest token that the node would take now. */
 function reachOf(vote: Vote, mostAheadUs: number): number {
-  if (isTokenRefusal(vote)) return Math.max(vote.nowMs * 1_000 + mostAheadUs, (vote.mark ?? 0) + 1)
-  const nowMs = vote.granted ? vote.acquiredAtMs : (vote.answeredAtMs ?? 0)
-  return nowMs * 1_000 + mostAheadUs
+  const byClock = clockOf(vote) * 1_000 + mostAheadUs
+  return isTokenRefusal(vote) ? Math.max(byClock, (vote.mark ?? 0) + 1) : byClock
+}
+
+/** The node's clock when it answered, or before. */
+function clockOf(vote: Vote): number {
+  if (isTokenRefusal(vote)) return vote.nowMs
+  return vote.granted ? vote.acquiredAtMs : (vote.answeredAtMs ?? 0)
 }
 
 /**
