@@ -532,6 +532,34 @@ describe.concurrent('postgres: beside others', SLOW, () => {
     }
   })
 
+  it('rule 8: a grant that had to wait for its row has a higher token than a holder that came and went meanwhile, alone and in a list', async () => {
+    for (const others of [[], ['1', '2']]) {
+      const word = unique('overtaken')
+      const names = ['0', ...others].map((each) => `${word}:${each}`)
+      const open = await pool.connect()
+      await open.query('BEGIN')
+      await open.query(`SELECT acquire_lock($1, 'open')`, [names[0]])
+      const { pid } = (await open.query('SELECT pg_backend_pid() AS pid')).rows[0]
+      const each = (value: string): string => `{${names.map(() => value).join()}}`
+      const text = `SELECT unnest(granted_claims) AS claim, unnest(granted_tokens)::float8 AS token FROM holdfast_acquire($1, $1, $1, '${each('f')}',
+        '${each('NULL')}', '${each('1')}', '${each('60000')}', '${each('0')}', '${each('NULL')}', 'none', false, 20000)`
+      const acquiring = pool.query(text, [names])
+      const blocked = 'SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))'
+      await until(
+        'it to wait, with its token drawn',
+        async () => ((await pool.query(blocked, [pid])).rowCount ?? 0) > 0,
+      )
+      const steal = `SELECT fencing_token AS token FROM holdfast_steal($1, 'between', 'open', 60000, NULL, false)`
+      const between = Number((await open.query(steal, [names[0]])).rows[0].token)
+      await open.query(`SELECT holdfast_release(ARRAY[$1], '{between}', ARRAY[$2::bigint], false)`, [names[0], between])
+      await open.query('COMMIT')
+      open.release()
+      const { rows } = await acquiring
+      assert.equal(rows.length, names.length)
+      for (const { claim, token } of rows) assert.ok(token > between, `${claim}: ${token} after ${between}`)
+    }
+  })
+
   it('lists of 512 in opposing orders, from 8 processes’ worth of drivers, never deadlock', async () => {
     const names = Array.from({ length: 512 }, (_, index) => unique(`list-${index}`))
     const drivers = Array.from({ length: 8 }, () => postgresDriver({ client: pool }))
