@@ -34,6 +34,7 @@
 --            ['y', lease text]                            already yours, for ttlMs from now
 --            ['n', holder text, end, ahead, askAgain]     refused; end in ms, -1 unknown; ahead -1: not queued;
 --                                                         askAgain -1: no hint
+--            ['m']                                        stolen, but not all shared leases are ended yet: ask again
 --            ['b', mark]                                  the proposed token is not above this server's mark
 --            ['f', nowMs]                                 the proposed token is too far ahead of this server's clock
 --   renew    1 renewed, 0 lost
@@ -45,7 +46,7 @@
 -- data holds     l<id> → [id,token,acquiredAtMs,limit,permits,ttlMs,tail]    a shared lease
 --                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail,secret,waitMs]    a waiter;
 --                        hears is 1 if this server had a subscriber on its channel when it last asked
---                n → permits that are out;  seq → the last place that was given
+--                n → permits that are out;  seq → the last place that was given;  t → the last token of a shared lease
 -- A lease or a waiter that has longer to go than its own ttlMs or waitMs was written while the server's clock was
 -- ahead. Whoever meets it in its way lets it end after that time from now: never sooner than its client believes.
 --
@@ -59,8 +60,8 @@
 -- been written, and any write can fail: the server has become a replica, lacks replicas, or its disk is full. If the
 -- client may not publish, everything else is done, and waiters find out when they ask again.
 --
--- While a Cluster slot is being moved away, this runs only if all its keys are still here, and a key that it has deleted
--- cannot be touched again: the command fails, and what was written before stays. So what gets a new value is
+-- While a Cluster slot is being moved away, this runs only if all its keys are still here, and a key that it has
+-- deleted cannot be touched again: the command fails, and what was written before stays. So what gets a new value is
 -- overwritten and never deleted first; what is added comes before what is taken away; a lock's entry in order is the
 -- first to come and the last to go; and reading or deleting what is gone finds nothing.
 
@@ -338,8 +339,8 @@ local function listenersOf(channel)
   return listeners[channel]
 end
 
--- While shared leases exist the plain key is taken, too, for as long as the longest of them. `freed`: whatever the plain
--- key holds has ended.
+-- While shared leases exist the plain key is taken, too, for as long as the longest of them. `freed`: whatever the
+-- plain key holds has ended.
 local function markShared(plain, order, freed)
   local longest = take('ZRANGE', order, 0, 0, 'WITHSCORES') or {}
   local leftMs = longest[2] and -tonumber(longest[2]) - nowMs or 0
@@ -366,7 +367,7 @@ local function writeLease(plain, data, order, id, mode, limit, permits, tail, tt
   local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(limit) .. ','
     .. textOf(permits) .. ',' .. textOf(ttlMs) .. ',' .. tail .. ']'
   redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), 'l' .. id)
-  redis.call('HSET', data, 'l' .. id, text)
+  redis.call('HSET', data, 'l' .. id, text, 't', textOf(token))
   redis.call('HINCRBY', data, 'n', permits)
   keepFor(data, order, ttlMs)
   markShared(plain, order, freed)
@@ -379,8 +380,9 @@ end
 -- well. Returns the plain text, the permits out, the waiter who is first then, and the token of `ownId` if that was
 -- among the granted.
 local function advance(plain, data, order, text, freed, ownId)
-  -- Beside an exclusive lease there are none, and beside another client's lock they do not matter.
-  local out = text and text ~= SHARED and 0 or permitsOut(data, order)
+  -- Beside an exclusive lease or another client's lock they do not matter. When one ends, there are some if it was a
+  -- theft that broke off.
+  local out = not freed and text and text ~= SHARED and 0 or permitsOut(data, order)
   if freed or (text == SHARED and out == 0) then
     text, freed = false, true
   end
@@ -424,10 +426,17 @@ local function advance(plain, data, order, text, freed, ownId)
       end
     end
   end
-  if freed then take('DEL', plain) end
+  if freed and out > 0 then
+    markShared(plain, order, true)
+  elseif freed then
+    take('DEL', plain)
+  end
   if not first then keepFor(data, order, 0) end
   return text, out, first
 end
+
+-- Beside an exclusive lease, shared ones are left only while a theft goes on: they are not renewed any more.
+local function isStolen(text) return text and begins(text, '["') end
 
 local function ownShared(data, order, id)
   local member = 'l' .. id
@@ -503,15 +512,20 @@ local function refusal(plain, data, order, text, ahead, first)
   return { 'n', holder, endMs, ahead, askAgainMs }
 end
 
--- Ends every shared lease, whoever has it; those who wait keep their places. Adds them to the list of those who have
--- lost one.
+-- Ends shared leases, MOST_STEPS at most, whoever has them; those who wait keep their places. Adds them to the list of
+-- those who have lost one. Returns whether there may be more.
 local function endShared(data, order, lost)
-  for _, member in ipairs(take('ZRANGEBYSCORE', order, '-inf', '(0') or {}) do
-    lost[#lost + 1] = string.sub(member, 2)
-    take('HDEL', data, member)
+  local members = take('ZRANGEBYSCORE', order, '-inf', '(0', 'LIMIT', 0, MOST_STEPS) or {}
+  if not members[1] then return false end
+  local permits = 0
+  for i, text in ipairs(redis.call('HMGET', data, unpack(members))) do
+    permits = permits + (tonumber(string.match(text or '', '^,%d+,%d+,%d+,(%d+),', #members[i] + 1)) or 0)
+    lost[#lost + 1] = string.sub(members[i], 2)
   end
-  take('HDEL', data, 'n')
-  take('ZREMRANGEBYSCORE', order, '-inf', '(0')
+  redis.call('HINCRBY', data, 'n', textOf(-permits))
+  take('HDEL', data, unpack(members))
+  take('ZREM', order, unpack(members))
+  return #members == MOST_STEPS
 end
 
 local function tellLost(lost, tail)
@@ -528,9 +542,15 @@ local function hasNewer(plainNow, data, order, token)
     return theirs and theirs > token
   end
   if plainNow and begins(plainNow, '["') then return isNewer(plainNow) end
-  for _, member in ipairs(take('ZRANGEBYSCORE', order, '-inf', '(' .. textOf(-nowMs)) or {}) do
-    local text = take('HGET', data, member)
-    if text and isNewer(text) then return true end
+  -- In most cases none was given since. Otherwise the one that was may have ended, and each has to be looked at.
+  local last = tonumber(take('HGET', data, 't'))
+  if last and last <= token then return false end
+  local members = take('ZRANGEBYSCORE', order, '-inf', '(' .. textOf(-nowMs)) or {}
+  for first = 1, #members, 1000 do
+    local texts = redis.call('HMGET', data, unpack(members, first, math.min(first + 999, #members)))
+    for _, text in ipairs(texts) do
+      if text and isNewer(text) then return true end
+    end
   end
   return false
 end
@@ -546,12 +566,21 @@ local function tellSooner(data, order)
   end
 end
 
+-- The thief's lease is written: from now on nobody else gets the lock, and no shared lease is renewed. Until all of
+-- those are ended, the thief must ask again.
+local function stolen(data, order, lost, tail)
+  local more = endShared(data, order, lost)
+  tellLost(lost, tail)
+  if more then return { 'm' } end
+  tellSooner(data, order)
+end
+
 local function acquire(plain, data, order, id, ttlMs, tail, rest)
   local mode, limit, permits, waitMs, proposed, steals, mostAheadUs = unpack(rest)
   local plainNow = plainText(plain)
   local own = plainNow and begins(plainNow, '[' .. id .. ',') and plainNow
   local ownsShared = false
-  if not own and mode == 1 then
+  if not own and mode == 1 and not isStolen(plainNow) then
     own = ownShared(data, order, id)
     ownsShared = own
   end
@@ -564,7 +593,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
       keepPlain(plain, own, string.find(own, ',', #id + 3, true), textOf(ttlMs))
     end
     if endsSooner then tellSooner(data, order) end
-    return { 'y', own }
+    return steals and stolen(data, order, {}, tail) or { 'y', own }
   end
   if own then
     -- A later round of the same claim. Its lease takes the place of the older one in this step: a release between the
@@ -589,10 +618,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     local lost = { string.match(plainNow or '', '^%[("[^"\\]*"),%d+,') }
     local token = nextToken(0)
     writeLease(plain, data, order, id, 0, 0, 1, tail, ttlMs, token)
-    endShared(data, order, lost)
-    tellLost(lost, tail)
-    tellSooner(data, order)
-    return token
+    return stolen(data, order, lost, tail) or token
   end
   local before = take('HGET', data, member)
   local sinceMs = nowMs
@@ -625,8 +651,8 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     return token
   end
   if waitMs == 0 then
-    -- There is nothing to delete. But it is a write command: a replica must not answer with a refusal, and a client that
-    -- is answered knows that this server was a master.
+    -- There is nothing to delete. But it is a write command: a replica must not answer with a refusal, and a client
+    -- that is answered knows that this server was a master.
     take('HDEL', data, member)
     return refusal(plain, data, order, text, -1, nil)
   end
@@ -645,12 +671,13 @@ end
 
 local function renew(plain, data, order, entry, ttlMs)
   local id = idOf(entry)
-  local own = ownShared(data, order, id)
+  local text = plainText(plain)
+  local own = not isStolen(text) and ownShared(data, order, id)
   if own and begins(own, '[' .. entry .. ',') then
     if keepShared(plain, data, order, id, own, ttlMs) then tellSooner(data, order) end
     return 1
   end
-  advance(plain, data, order, plainText(plain), false)
+  advance(plain, data, order, text, false)
   return 0
 end
 

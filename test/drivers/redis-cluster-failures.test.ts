@@ -125,7 +125,8 @@ describe('redis cluster: failures', () => {
     })
   }
 
-  // Keys that exist can be changed and deleted there, but none can be made: a script that deletes one cannot touch it again.
+  // Keys that exist can be changed and deleted there, but none can be made: a script that deletes one cannot touch it
+  // again.
   for (const [held, waits] of [
     ['exclusive', 'exclusive'],
     ['exclusive', 'shared'],
@@ -446,8 +447,8 @@ async function moveSlot(slot: number, to: Server): Promise<void> {
 }
 
 /**
- * A lock that one driver has and another one waits for, or whose only waiter has died. Its slot is being moved, but none
- * of its keys is.
+ * A lock that one driver has and another one waits for, or whose only waiter has died. Its slot is being moved, but
+ * none of its keys is.
  */
 async function startMovedScene(held: 'exclusive' | 'shared', waits: 'exclusive' | 'shared' | undefined) {
   const lockName = `moved whole ${++counter}`

@@ -5,7 +5,10 @@ import { Redis } from 'ioredis'
 import { afterAll, describe, inject, it } from 'vitest'
 import type { Claim } from '../../src/core/driver.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
+import { connectionOf } from '../../src/drivers/support/redis-connection.ts'
+import { acquireArgs } from '../../src/drivers/support/redis-format.ts'
 import { lockKeys } from '../../src/drivers/support/redis-keys.ts'
+import { runLeases } from '../../src/drivers/support/redis-lists.ts'
 import { DistributedLock } from '../../src/index.ts'
 
 const client = new Redis(inject('servers').redis?.[0] ?? '', { commandTimeout: 5_000 })
@@ -75,7 +78,94 @@ describe('redis: stealing', () => {
     await other.close()
   })
 
-  it('ends a thousand shared leases in one step, and leaves nothing of them behind', async () => {
+  it('rule 13: ends no more than 256 leases in one call, and tells of no more in one message', async () => {
+    const { lockName, readers, holder, others } = await heldByMany(600)
+    const told: string[][] = []
+    const listener = client.duplicate()
+    await listener.subscribe('holdfast:stolen')
+    const mine = new Set(readers.map(({ claimId }) => claimId))
+    listener.on('message', (_, text) => {
+      const { lost } = JSON.parse(text) as { lost: string[] }
+      if (lost.some((id) => mine.has(id))) told.push(lost)
+    })
+    const monitor = await client.monitor()
+    const ended: number[] = []
+    monitor.on('monitor', (_, [command = '', ...args], source) => {
+      const isOurs = source === 'lua' && command.toUpperCase() === 'ZREM' && args[0]?.includes(lockName)
+      if (isOurs && args.length > 2) ended.push(args.length - 1)
+    })
+    const thief = { ...claimOn(lockName), steal: true as const }
+    assert.deepEqual(await outcomes([thief, ...others]), [true, true])
+    while (told.flat().length < 600) await client.ping()
+    assert.deepEqual(
+      told.map((lost) => lost.length),
+      [256, 256, 88],
+    )
+    while (ended.length < 3) await client.ping()
+    assert.deepEqual(ended, [256, 256, 88])
+    assert.deepEqual(new Set(told.flat()), mine)
+    assert.deepEqual(await driver.renew([holder]), ['lost'])
+    monitor.disconnect()
+    listener.disconnect()
+  })
+
+  it('while it goes on in several calls, nobody else gets in, and none of the leases is renewed', async () => {
+    const { lockName, readers, holder } = await heldByMany(600)
+    const waiter = { ...claimOn(lockName), waitMs: 60_000 }
+    assert.deepEqual(await outcomes([waiter]), [false])
+    const thief = { ...claimOn(lockName), steal: true as const }
+    await stealOnce(thief)
+    const { leases } = await driver.inspect({ lockName })
+    assert.ok(leases.length > 1, 'some are left')
+    const newcomers = [claimOn(lockName), { ...claimOn(lockName), mode: 'shared' as const }, waiter]
+    assert.deepEqual(await outcomes(newcomers), [false, false, false])
+    assert.equal(await client.set(`lock:${lockName}`, 'another client', 'NX'), null)
+    const left = leases.filter(({ claimId }) => claimId !== thief.claimId)
+    assert.deepEqual(new Set(await driver.renew(left.map((lease) => ({ ...lease, ttlMs: 60_000 })))), new Set(['lost']))
+    assert.deepEqual(await driver.renew([holder]), ['lost'])
+    // The same claim goes on.
+    assert.deepEqual(await outcomes([thief]), [true])
+    assert.deepEqual(
+      (await driver.inspect({ lockName })).leases.map(({ claimId }) => claimId),
+      [thief.claimId],
+    )
+    assert.deepEqual(await driver.release(readers.slice(0, 1)), [false])
+    assert.deepEqual(await driver.release([thief]), [true])
+    assert.deepEqual(await outcomes([waiter]), [true])
+    assert.deepEqual(await driver.release([waiter]), [true])
+  })
+
+  it('one that breaks off leaves the lock to the leases that it has not ended', async () => {
+    const { lockName } = await heldByMany(600)
+    const waiter = { ...claimOn(lockName), waitMs: 60_000 }
+    assert.deepEqual(await outcomes([waiter]), [false])
+    const thief = { ...claimOn(lockName), steal: true as const }
+    await stealOnce(thief)
+    assert.deepEqual(await driver.release([thief]), [true])
+    assert.equal(await client.get(`lock:${lockName}`), 'holdfast:shared')
+    assert.deepEqual(await outcomes([waiter]), [false])
+    const { leases } = await driver.inspect({ lockName })
+    assert.equal(leases.length, 600 - 256)
+    assert.deepEqual(new Set(await driver.release(leases)), new Set([true]))
+    assert.deepEqual(await outcomes([waiter]), [true])
+    assert.deepEqual(await driver.release([waiter]), [true])
+    const { data, order } = lockKeys('lock:', lockName)
+    assert.equal(await client.exists(`lock:${lockName}`, data, order), 0)
+  })
+
+  it('up to a token, is refused while a newer reader holds the lock, and not because of one that has left', async () => {
+    const { lockName, readers } = await heldByMany(3)
+    const newest = { ...claimOn(lockName), mode: 'shared' as const }
+    const { leases } = await driver.inspect({ lockName })
+    const stealUpTo = Math.max(...leases.map(({ fencingToken }) => fencingToken))
+    const thief = { ...claimOn(lockName), steal: true as const, stealUpTo }
+    assert.deepEqual(await outcomes([newest, thief]), [true, false])
+    assert.equal((await driver.inspect({ lockName })).leases.length, readers.length + 1)
+    assert.deepEqual(await driver.release([newest]), [true])
+    assert.deepEqual(await outcomes([thief]), [true])
+  })
+
+  it('ends a thousand shared leases, and leaves nothing of them behind', async () => {
     const lockName = randomUUID()
     const readers = Array.from({ length: 1_000 }, () => ({ ...claimOn(lockName), mode: 'shared' as const }))
     assert.deepEqual(new Set(await outcomes(readers)), new Set([true]))
@@ -109,3 +199,21 @@ const claimOn = (lockName: string): Claim => ({
 
 const outcomes = async (claims: readonly Claim[]): Promise<boolean[]> =>
   (await driver.acquire(claims)).map((answer) => !(answer instanceof Error) && answer.granted)
+
+/** A lock that so many readers hold; the first of them with its token; and a claim to another lock. */
+async function heldByMany(count: number) {
+  const lockName = randomUUID()
+  const readers = Array.from({ length: count }, () => ({ ...claimOn(lockName), mode: 'shared' as const }))
+  const answers = await driver.acquire(readers)
+  const [first] = answers
+  assert.ok(first && 'granted' in first && first.granted)
+  const holder = { ...(readers[0] as Claim), fencingToken: first.fencingToken }
+  return { lockName, readers, holder, others: [claimOn(randomUUID())] }
+}
+
+/** The first call of a theft, after which its process stops. */
+async function stealOnce(thief: Claim): Promise<void> {
+  const parts = { connection: connectionOf(client), prefix: 'lock:', timeoutMs: 5_000 }
+  const [, answer] = await runLeases(parts, 'acquire', { requests: [thief], slot: 0 }, acquireArgs([thief]))
+  assert.deepEqual(answer, ['m'])
+}

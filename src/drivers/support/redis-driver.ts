@@ -23,7 +23,15 @@ import {
   type TokenRefusal,
 } from './redis-format.ts'
 import { inspect, show } from './redis-inspect.ts'
-import { type Chunk, type ListParts, MOST_ENTRIES, runLeases, sendList } from './redis-lists.ts'
+import {
+  type Chunk,
+  type LeasesReply,
+  type ListParts,
+  MOST_ENTRIES,
+  runLeases,
+  sendList,
+  type Telling,
+} from './redis-lists.ts'
 import { consume } from './redis-rates.ts'
 import { renewEach, renewList } from './redis-renewals.ts'
 import { type ReplicaWait, renewOnReplicas } from './redis-replicas.ts'
@@ -96,7 +104,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     const asks = requests.some(({ waitMs }) => waitMs > 0) ? waking.asks(requests, slot) : undefined
     const request = asks instanceof Promise ? await asks : asks
     const told = request && { channel: request.channel, text: request.secret }
-    const reply = await runLeases(parts, 'acquire', chunk, acquireArgs(requests), told).catch((error: unknown) => {
+    const reply = await runAcquire(parts, chunk, told).catch((error: unknown) => {
       if (request !== undefined) for (const claim of requests) waking.asked(claim, request)
       throw error
     })
@@ -216,6 +224,27 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     },
   }
 }
+
+/**
+ * A theft of a lock with many shared leases takes several calls, each of which ends a bounded number of them. The lock
+ * is the thief's from the first call on; it is granted when all leases are ended.
+ */
+async function runAcquire(parts: ListParts, chunk: Chunk<Claim>, told: Telling | undefined): Promise<LeasesReply> {
+  const { requests } = chunk
+  const reply = await runLeases(parts, 'acquire', chunk, acquireArgs(requests), told)
+  let open = requests.flatMap(({ steal }, index) => (steal && isUnfinished(reply[1 + index]) ? [index] : []))
+  while (open.length > 0) {
+    const thieves = open.map((index) => requests[index] as Claim)
+    const more = await runLeases(parts, 'acquire', { ...chunk, requests: thieves }, acquireArgs(thieves), told)
+    open.forEach((index, at) => {
+      reply[1 + index] = more[1 + at]
+    })
+    open = open.filter((index) => isUnfinished(reply[1 + index]))
+  }
+  return reply
+}
+
+const isUnfinished = (answer: unknown): boolean => Array.isArray(answer) && answer[0] === 'm'
 
 /**
  * A grant counts when enough replicas have confirmed it: otherwise a failover now would forget it. For that it is
