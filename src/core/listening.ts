@@ -12,10 +12,15 @@ export interface Waiter {
   wake(): void
   /** The store granted it by itself. */
   granted(grant: Grant): void
-  /** It has come to the front of the process's own line and may ask. */
-  lead(): void
-  /** What the store last said to it: no, or nothing, which is an error. Undefined before the first answer. */
+  /** It has come to the front of the process's own line and may ask. `before` was there until now. */
+  lead(before: Waiter): void
+  /**
+   * What the store last said to it, or to those who asked before it in the same line: no, or nothing, which is an error. Undefined before the first
+   * answer.
+   */
   readonly outlook: Refusal | HoldfastError | undefined
+  /** Since when those who led the line, up to it, have had no answer, on the monotonic clock. Undefined for the first, and once it has one. */
+  readonly silentSinceMs: number | undefined
 }
 
 export interface ListeningParts {
@@ -75,7 +80,7 @@ export class Listening {
     if (line.size === 0) this.#waiters.delete(lockName)
     if (first === waiter && !this.#parts.driver.capabilities.queue) {
       const [next] = line
-      next?.lead()
+      next?.lead(waiter)
     }
     if (this.#waiters.size === 0) this.#stopWhenIdle()
   }

@@ -77,6 +77,9 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   #tries = 0
   #refusal: Refusal | undefined
   #failure: HoldfastError | undefined
+  /** What those who led the line before it knew, and since when none of them was answered. */
+  #inherited: Refusal | HoldfastError | undefined
+  #silentSinceMs: number | undefined
 
   /** `waitMs` 0: answers at once. `settle` is called once, after `start`. */
   constructor(
@@ -123,8 +126,12 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     if (this.#leads) this.#ask()
   }
 
-  lead(): void {
+  lead(before: Waiter): void {
     this.#leads = true
+    const { outlook } = before
+    // Any other error may be that claim's own.
+    if (!(outlook instanceof Error) || isOutage(outlook)) this.#inherited = outlook
+    this.#silentSinceMs = before.silentSinceMs ?? this.#parts.clock.now().monotonicMs
     this.#ask()
   }
 
@@ -194,6 +201,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
 
   answered(answer: AcquireAnswer, sent: Instant, answered: Instant): void {
     this.#asking = false
+    this.#silentSinceMs = undefined
     this.#askedSent = sent
     if (this.#done) this.#withdraw()
     else if (answer.granted) this.#take(answer, sent, answered)
@@ -204,6 +212,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
 
   failed(error: HoldfastError, sent: Instant): void {
     this.#asking = false
+    this.#silentSinceMs = undefined
     this.#askedSent ??= sent
     this.#unanswered = true
     if (this.#done) this.#withdraw()
@@ -254,7 +263,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
 
   #retryOrGiveUp(error: HoldfastError): void {
     this.#failure = error
-    if (!this.#waits || !(error instanceof StoreError) || !error.retryable) {
+    if (!this.#waits || !isOutage(error)) {
       this.giveUp(error)
       return
     }
@@ -286,7 +295,15 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   }
 
   get outlook(): Refusal | HoldfastError | undefined {
-    return this.#failure ?? this.#refusal
+    const own = this.#failure ?? this.#refusal
+    if (own !== undefined || this.#silentSinceMs === undefined) return own
+    // Claims that lead one after the other, each for less than a call may take, would otherwise call an outage contention for ever.
+    const silentMs = this.#parts.clock.now().monotonicMs - this.#silentSinceMs
+    return silentMs < this.#parts.link.callTimeoutMs ? this.#inherited : undefined
+  }
+
+  get silentSinceMs(): number | undefined {
+    return this.#silentSinceMs
   }
 
   #timeUp(): void {
@@ -320,6 +337,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#parts.link.listening.leave(this)
   }
 }
+
+const isOutage = (error: Error): boolean => error instanceof StoreError && error.retryable
 
 const trustedMs = (grant: Grant, sent: Instant, now: Instant): number =>
   dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs

@@ -24,6 +24,19 @@ import {
 
 /** One after the other: each test hurts the same five servers. */
 describe('redlock: failures', () => {
+  it('claims of one process whose waiting time ends in the same moment are all told of contention', async () => {
+    await using other = new DistributedLock({ driver: redlock() })
+    await using lock = new DistributedLock({ driver: redlock() })
+    const lockName = name()
+    await other.hold(lockName)
+    const claims = [1, 2, 3, 4].map(() => lock.acquire(lockName, { blockingTimeoutSeconds: 0.5 }))
+    const ends = await Promise.allSettled(claims)
+    assert.deepEqual(
+      ends.map((end) => (end.status === 'fulfilled' ? end.value.acquired : end.reason)),
+      [false, false, false, false],
+    )
+  })
+
   for (const [how, hurt] of [
     ['killed', (index: number) => (all[index] as Server).kill()],
     ['hung', (index: number) => (all[index] as Server).pause()],
