@@ -234,6 +234,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     if (this.#refusal === undefined && this.#waits) {
       const { lockName, holderId, claimId } = this.claim
       this.#parts.events.emit('waiting', () => ({ lockName, holderId, claimId }))
+      // A listener may have given it up: joining now would leave a waiter that nobody removes.
+      if (this.#done) return
     }
     this.#refusal = refusal
     this.#failure = undefined
