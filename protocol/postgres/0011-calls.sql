@@ -20,10 +20,12 @@
 -- A procedure with a SET clause cannot COMMIT, so the schema's name stands in the text, as %1$I.
 
 -- The new transaction is READ COMMITTED, whatever the default is: with a snapshot taken too early, every concurrent change would be an error.
+-- What the next transaction will be is asked before the COMMIT, because after it a question would be a query, and the level can only be set before one. It
+-- is the default, and not the level of this transaction, which a call before may have set.
 CREATE OR REPLACE PROCEDURE holdfast_begin()
 LANGUAGE plpgsql AS $$
 BEGIN
-  IF current_setting('transaction_isolation') = 'read committed' THEN
+  IF current_setting('default_transaction_isolation') = 'read committed' THEN
     COMMIT;
   ELSE
     COMMIT;

@@ -38,6 +38,35 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     assert.ok(after.every((endMs, index) => endMs > (before[index] as number) + 30_000))
   })
 
+  for (const level of ['repeatable read', 'serializable']) {
+    it(`failure 44: costs a list no answer by being changed while it is waited for, where ${level} is the default`, async () => {
+      const leases = await acquireAll(20)
+      const options = `-c search_path=${schema} -c default_transaction_isolation=${level.replace(' ', '\\ ')}`
+      const strictPool = new pg.Pool({ connectionString: url, options })
+      const strict = postgresDriver({ client: strictPool, schema })
+      await strict.inspect({})
+      const calls = {
+        renew: () => strict.renew(leases.map((lease) => ({ ...lease, ttlMs: 120_000 }))),
+        acquire: () => strict.acquire(leases.map(({ lockName }) => claimOn(lockName))),
+        release: () => strict.release(leases),
+      }
+      for (const [name, call] of Object.entries(calls)) {
+        const change = `UPDATE distributed_locks SET metadata = '{}' WHERE lock_name = $1`
+        const transaction = await openTransaction(change, leases[0]?.lockName as string)
+        let isAnswered = false
+        const answered = (call() as Promise<unknown[]>).finally(() => {
+          isAnswered = true
+        })
+        await until('it to stand at the row', async () => isAnswered || (await waitingFor(transaction)) === 1)
+        await transaction.commit()
+        const others = (await answered).slice(1)
+        assert.ok(!others.some((answer) => answer instanceof Error), name)
+      }
+      await strict.close()
+      await strictPool.end()
+    })
+  }
+
   it('failure 44: costs a process that one lease, and none of its others', async () => {
     const own = postgresDriver({ client: pool, schema })
     const lock = new DistributedLock({ driver: own })
