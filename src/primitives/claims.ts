@@ -1,6 +1,6 @@
 import { checkFunction } from '../core/arguments.ts'
 import type { Chain } from '../core/chain.ts'
-import { AbortedError, InvalidArgumentError } from '../core/errors.ts'
+import { AbortedError, type HoldfastError, InvalidArgumentError } from '../core/errors.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { chainOf } from './inner-lease.ts'
@@ -33,7 +33,22 @@ export class Claims {
   /** As `hold`, for as long as a function runs. Throws `LeaseLostError` if it succeeded but the lease was lost. */
   async with<T>(lockName: string, share: Share, fn: LeaseFunction<T>, options: LockOptions): Promise<T> {
     checkFunction('fn', fn)
-    const lease = await this.hold(lockName, share, options)
+    const request = this.request(lockName, share, options, true)
+    const entered = this.reentry.enter(request, share)
+    if (entered !== undefined) return this.#withEntered(entered, share, fn)
+    const result = await new Promise<LockResult>((resolve, reject) => this.#ask(request, resolve, reject))
+    return this.#under(leaseOf(lockName, result), share, fn)
+  }
+
+  /** Not a step later: the callback that holds the lease may have ended by then. */
+  async #withEntered<T>(lease: Lease, share: Share, fn: LeaseFunction<T>): Promise<T> {
+    using _ = this.reentry.keep([lease])
+    // Nobody's function runs before the call that it was given to has returned.
+    await undefined
+    return await this.#under(lease, share, fn)
+  }
+
+  #under<T>(lease: Lease, share: Share, fn: LeaseFunction<T>): Promise<T> {
     return underLeases([lease], () => this.reentry.run(lease, share, async () => fn(lease)))
   }
 
@@ -60,15 +75,24 @@ export class Claims {
     return new Promise((resolve, reject) => {
       const request = this.request(lockName, share, options, heartbeat)
       const entered = this.reentry.enter(request, share)
-      const { holder } = this.#instance
       if (entered !== undefined) resolve({ acquired: true, lock: entered })
-      else if (holder === undefined || this.#hooks.instead !== undefined) resolve(this.#acquireInSteps(request))
-      else {
-        holder.claim(request, this.#hooks.ended, (result) => {
-          if (result instanceof Error) reject(result)
-          else resolve(answerOf(lockName, this.#noted(result)))
-        })
-      }
+      else this.#ask(request, resolve, reject)
+    })
+  }
+
+  #ask(
+    request: ClaimRequest,
+    resolve: (result: LockResult | Promise<LockResult>) => void,
+    reject: (error: HoldfastError) => void,
+  ): void {
+    const { holder } = this.#instance
+    if (holder === undefined || this.#hooks.instead !== undefined) {
+      resolve(this.#acquireInSteps(request))
+      return
+    }
+    holder.claim(request, this.#hooks.ended, (result) => {
+      if (result instanceof Error) reject(result)
+      else resolve(answerOf(request.lockName, this.#noted(result)))
     })
   }
 

@@ -14,15 +14,29 @@ import type { Share } from './lock-options.ts'
  * and has to ask the store like anybody else.
  */
 export class Reentry {
-  async run<T>(lease: Lease, share: Share, callback: () => Promise<T>): Promise<T> {
+  run<T>(lease: Lease, share: Share, callback: () => Promise<T>): Promise<T> {
     const outer = frames.getStore()
     const frame: Frame = { owner: this, lease, share, outer, inner: [], runs: new Set(), ended: false }
-    const work = runFrame(frame, callback)
-    const entered = entries.get(lease)
-    if (entered === undefined) return work
-    // Known to the frame whose lease it entered, which must not give the lock back while this runs.
-    entered.runs.add(work)
-    return work.finally(() => entered.runs.delete(work))
+    return runFrame(frame, callback)
+  }
+
+  /**
+   * The callbacks whose leases these entered do not give them back before this is disposed of. To be called in the step in which they were
+   * entered: a callback that ends in between would not know of them.
+   */
+  keep(entered: readonly Lease[]): Disposable {
+    let end = (): void => undefined
+    const run = new Promise<void>((resolve) => {
+      end = resolve
+    })
+    const kept = entered.flatMap((lease) => entries.get(lease) ?? [])
+    for (const frame of kept) frame.runs.add(run)
+    return {
+      [Symbol.dispose]: () => {
+        for (const frame of kept) frame.runs.delete(run)
+        end()
+      },
+    }
   }
 
   /**
@@ -89,7 +103,7 @@ async function runFrame<T>(frame: Frame, callback: () => Promise<T>): Promise<T>
   try {
     return await frames.run(frame, callback)
   } finally {
-    while (frame.runs.size > 0) await Promise.allSettled(frame.runs)
+    while (frame.runs.size > 0) await Promise.all(frame.runs)
     frame.ended = true
   }
 }
@@ -120,8 +134,8 @@ interface Frame {
   readonly share: Share
   readonly outer: Frame | undefined
   inner: InnerLease[]
-  /** Callbacks that run under this frame's lease by entering it again. */
-  readonly runs: Set<Promise<unknown>>
+  /** Calls that have entered this frame's lease again, until each has ended. */
+  readonly runs: Set<Promise<void>>
   ended: boolean
 }
 

@@ -20,12 +20,16 @@ export async function withLocks<T>(
 ): Promise<T> {
   checkNames(lockNames)
   checkFunction('fn', fn)
-  const leases = await takeAll(claims, inOrder(lockNames), options)
+  const requests = inOrder(lockNames).map((lockName) => claims.request(lockName, EXCLUSIVE, options, true))
+  const entered = requests.flatMap((request) => claims.reentry.enter(request, EXCLUSIVE) ?? [])
+  // In the same step: the callbacks that hold their leases may end before the next one.
+  using _ = claims.reentry.keep(entered)
+  const leases = await takeAll(claims, requests, entered)
   const run = [...leases.values()].reduceRight(
     (inner: () => Promise<T>, lease) => () => claims.reentry.run(lease, EXCLUSIVE, inner),
     async () => fn(lockNames.map((lockName) => leases.get(lockName) as Lease)),
   )
-  return underLeases([...leases.values()], run)
+  return await underLeases([...leases.values()], run)
 }
 
 function checkNames(lockNames: unknown): asserts lockNames is readonly string[] {
@@ -43,15 +47,10 @@ const inOrder = (lockNames: readonly string[]): string[] =>
 
 async function takeAll(
   claims: Claims,
-  lockNames: readonly string[],
-  options: LockOptions,
+  requests: readonly ClaimRequest[],
+  entered: readonly Lease[],
 ): Promise<Map<string, Lease>> {
-  const requests = lockNames.map((lockName) => claims.request(lockName, EXCLUSIVE, options, true))
-  const leases = new Map<string, Lease>()
-  for (const request of requests) {
-    const entered = claims.reentry.enter(request, EXCLUSIVE)
-    if (entered !== undefined) leases.set(request.lockName, entered)
-  }
+  const leases = new Map(entered.map((lease) => [lease.lockName, lease]))
   const wanted = requests.filter(({ lockName }) => !leases.has(lockName))
   try {
     const holder = await claims.open()
@@ -59,7 +58,7 @@ async function takeAll(
     for (const lease of await takeWanted({ claims, holder, together }, wanted)) leases.set(lease.lockName, lease)
     return leases
   } catch (error) {
-    for (const entered of leases.values()) await entered.release()
+    for (const lease of entered) await lease.release()
     throw error
   }
 }

@@ -63,6 +63,61 @@ export const reentry: Group = (test) => {
     assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
   })
 
+  test('an inner entry keeps the lock from the moment at which it is asked for', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const { lockName } = scene
+    const outers: ((start: () => void) => Promise<void>)[] = [
+      (start) => a.withLock(lockName, () => start()),
+      (start) => a.withLock(lockName, async () => start()),
+      (start) => a.withLock(lockName, () => a.withLock(lockName, () => start())),
+      (start) => a.withLocks([lockName], () => start()),
+    ]
+    const inners: ((job: () => Promise<boolean>) => Promise<boolean>)[] = [
+      (job) => a.withLock(lockName, job),
+      (job) => a.withLocks([lockName], job),
+    ]
+    for (const outer of outers) {
+      for (const inner of inners) {
+        const [entered, leave] = [deferred(), deferred()]
+        let running: Promise<boolean> | undefined
+        const whole = outer(() => {
+          running = inner(async () => {
+            entered.resolve()
+            await leave.promise
+            return (await b.acquire(lockName, { blocking: false })).acquired
+          })
+        })
+        await within('the entry', entered.promise)
+        await timersRun()
+        leave.resolve()
+        assert.equal(await running, false, 'another holder was let in beside the entry')
+        await whole
+        const next = await b.acquire(lockName, { blocking: false })
+        assert.ok(next.acquired, 'the outer call ended before it gave the lock back')
+        await next.lock.release()
+      }
+    }
+  })
+
+  test('an entry that is refused does not keep the outer call', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const other = scene.name('other')
+    await b.hold(other)
+    const refused: Promise<unknown>[] = []
+    await within(
+      'the outer call',
+      a.withLock(scene.lockName, () => {
+        const signal = AbortSignal.abort(new Error('not wanted'))
+        refused.push(a.withLock(scene.lockName, () => assert.fail('it ran'), { signal }))
+        refused.push(a.withLocks([scene.lockName, other], () => assert.fail('it ran'), { blocking: false }))
+        for (const each of refused) each.catch(() => undefined)
+      }),
+    )
+    await assert.rejects(refused[0] as Promise<unknown>, { code: 'ABORTED' })
+    await assert.rejects(refused[1] as Promise<unknown>, { code: 'NOT_ACQUIRED' })
+    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+  })
+
   test('an inner entry never shortens the outer lease', async (scene) => {
     const { lock } = await scene.lock()
     await lock.withLock(

@@ -3,7 +3,7 @@ import { ReadWriteLock } from '../../../primitives/read-write-lock.ts'
 import { leaseOn, waitersOn } from '../asking.ts'
 import type { Group } from '../runner.ts'
 import type { PrimitiveProcess, Scene } from '../scene.ts'
-import { BRIEF_SECONDS, LONG_MS, until, within } from '../timing.ts'
+import { BRIEF_SECONDS, deferred, LONG_MS, timersRun, until, within } from '../timing.ts'
 
 /** What `ReadWriteLock` makes of shared and exclusive claims, over processes. */
 export const readersAndWriters: Group = (test) => {
@@ -100,6 +100,35 @@ export const readersAndWriters: Group = (test) => {
       await sendsNothing(write, fencingToken)
       await sendsNothing(() => primitive.withRead(lockName, write), fencingToken)
     })
+  })
+
+  test('an inner read or write keeps the lock from the moment at which it is asked for', async (scene) => {
+    const [{ primitive: a }, { primitive: b }] = [await open(scene), await open(scene)]
+    const { lockName } = scene
+    type Runs = (job: () => unknown) => Promise<unknown>
+    const read: Runs = (job) => a.withRead(lockName, job)
+    const write: Runs = (job) => a.withWrite(lockName, job)
+    for (const [outer, inner] of [
+      [write, write],
+      [write, read],
+      [read, read],
+    ] as const) {
+      const entered = deferred()
+      let running: Promise<unknown> | undefined
+      const whole = outer(() => {
+        running = inner(async () => {
+          entered.resolve()
+          await timersRun()
+          return (await b.acquireWrite(lockName, { blocking: false })).acquired
+        })
+      })
+      await entered.promise
+      assert.equal(await running, false, 'a writer was let in beside the entry')
+      await whole
+      const next = await b.acquireWrite(lockName, { blocking: false })
+      assert.ok(next.acquired, 'the outer call ended before it gave the lock back')
+      await next.lock.release()
+    }
   })
 
   test('a reader that wants to write is refused at once instead of waiting for itself', async (scene) => {
