@@ -67,9 +67,8 @@ class ThreadHeartbeat implements Heartbeat {
     const isRested = answered.monotonicMs >= this.#retryAtMs
     const deadline = trustedUntil(sent, grantedMs)
     // Also where the grant came so late that the worker could not renew in time.
-    if (this.#closed || !isRested || !options.heartbeat || !this.schedule(lease, deadline)) {
-      return this.local.keep(lease, start, options)
-    }
+    const isForWorker = !this.#closed && isRested && options.heartbeat && this.schedule(lease, deadline)
+    if (!isForWorker || !this.#hasWorker()) return this.local.keep(lease, start, options)
     const id = lease.ref.claimId
     const slot = this.#slots.take(deadline)
     const keeping = new ThreadKeeping(this, lease, slot, {
@@ -96,6 +95,10 @@ class ThreadHeartbeat implements Heartbeat {
   forget({ ref: { claimId } }: Kept, slot: Slot): Promise<void> {
     if (!this.#keepings.delete(claimId)) return Promise.resolve()
     if (this.#keepings.size === 0) this.#lifeTimer?.cancel()
+    if (this.#worker === undefined) {
+      this.#slots.giveBack(slot)
+      return Promise.resolve()
+    }
     this.#post({ type: 'end', id: claimId })
     return new Promise((ended) => {
       this.#ending.set(claimId, { slot, ended })
@@ -113,6 +116,7 @@ class ThreadHeartbeat implements Heartbeat {
 
   /** All renewals of a kept lease are the worker's, so that it knows of every one that may still be under way. */
   renew(id: string, ttlMs: number): Promise<boolean> {
+    if (this.#worker === undefined) return Promise.reject(new StoreError("the heartbeat's thread has ended"))
     return new Promise((resolve, reject) => {
       this.#lastCall += 1
       const call = this.#lastCall
@@ -143,8 +147,20 @@ class ThreadHeartbeat implements Heartbeat {
   }
 
   #post(message: ToWorker): void {
-    this.#worker ??= this.#startWorker()
-    this.#worker.postMessage(message)
+    this.#worker?.postMessage(message)
+  }
+
+  /** Starts it if there is none. False where that is not possible, for lack of rights or of memory: the caller's lease must not suffer from it. */
+  #hasWorker(): boolean {
+    try {
+      this.#worker ??= this.#startWorker()
+      return true
+    } catch (error) {
+      // A listener may do anything, and the lease that needed the thread is not ready yet.
+      queueMicrotask(() => this.#parts.events.emit('heartbeatFailed', () => ({ error })))
+      this.#rest()
+      return false
+    }
   }
 
   /** The thread by itself does not keep the process alive; somebody who waits for its answer does. */
@@ -213,17 +229,22 @@ class ThreadHeartbeat implements Heartbeat {
   /** A worker has died: its leases are kept here, and the next lease after a pause starts another one. */
   #takeOver(worker: Worker, cause: Error): void {
     if (this.#worker !== worker) return
-    const { clock, random, events } = this.#parts
-    const now = clock.now()
     this.#worker = undefined
-    this.#failures += 1
-    this.#retryAtMs = now.monotonicMs + backoffMs(RESTART, this.#failures, random)
+    const now = this.#rest()
     this.#lifeTimer?.cancel()
-    events.emit('heartbeatFailed', () => ({ error: cause }))
+    this.#parts.events.emit('heartbeatFailed', () => ({ error: cause }))
     this.#answerAll(cause)
     const keepings = [...this.#keepings.values()]
     this.#keepings.clear()
     for (const keeping of keepings) this.#slots.giveBack(keeping.continueWith(this.local, now))
+  }
+
+  /** No other worker is started for a while. */
+  #rest(): Instant {
+    const now = this.now()
+    this.#failures += 1
+    this.#retryAtMs = now.monotonicMs + backoffMs(RESTART, this.#failures, this.#parts.random)
+    return now
   }
 }
 

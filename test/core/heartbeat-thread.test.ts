@@ -195,6 +195,23 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     rmSync(folder, { recursive: true })
   })
 
+  it('a thread that cannot be started is reported, and its leases are renewed on the main thread', async () => {
+    const driver = await open()
+    // A function cannot be sent to a thread. Without the right to start threads (`--permission`) Node.js throws in the same place.
+    const reopen = { module: 'file:///none.mjs', name: 'open', args: [() => 1] }
+    const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
+    const failed = new Promise<{ error: unknown }>((resolve) => lock.on('heartbeatFailed', resolve))
+    const renewed = new Promise<{ lockName: string }>((resolve) => lock.on('renewed', resolve))
+    const lease = await lock.hold('no thread', { timeoutSeconds: 0.6 })
+    expect((await failed).error).toMatchObject({ name: 'DataCloneError' })
+    expect((await renewed).lockName).toBe('no thread')
+    expect(lease.held).toBe(true)
+    expect(await lease.extend(5)).toBe(true)
+    expect(await lease.release()).toBe(true)
+    expect(await lock.withLock('no thread', () => 'done')).toBe('done')
+    await lock.close()
+  })
+
   it('an extension that the thread has not answered settles when the instance is closed', async () => {
     const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
     const lease = await lock.hold('closing', { timeoutSeconds: 5 })
