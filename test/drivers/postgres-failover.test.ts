@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
 import pg from 'pg'
-import { describe, it } from 'vitest'
+import { describe, inject, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { openPostgres } from '../../src/drivers/postgres.ts'
 import { openPostgresAdvisory } from '../../src/drivers/postgres-advisory.ts'
@@ -91,6 +92,55 @@ describe('postgres-advisory: failover', () => {
   })
 })
 
+describe('postgres-advisory: the timeline that tokens are counted by', () => {
+  it('is needed: a role that may not ask for it is refused, and told which right it lacks', async () => {
+    await using scene = await ownDatabase()
+    const driver = await openPostgresAdvisory(scene.url)
+    await ask(scene.adminUrl, 'REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC')
+    await assert.rejects(drawFrom(driver, 1), {
+      code: 'STORE_UNAVAILABLE',
+      retryable: false,
+      message: /GRANT EXECUTE ON FUNCTION pg_walfile_name\(pg_lsn\) TO/,
+    })
+    await ask(scene.adminUrl, `GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) TO ${scene.role}`)
+    assert.equal((await drawFrom(driver, 1)).length, 1)
+    await driver.close()
+  })
+
+  it('is asked for again where the question failed, so no token is lower than one before', async () => {
+    await using scene = await ownDatabase()
+    // In place of the server's own: twice promoted.
+    const answers = (body: string) =>
+      ask(
+        scene.adminUrl,
+        `CREATE OR REPLACE FUNCTION public.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE plpgsql AS 'BEGIN ${body}; END'`,
+      )
+    const drawOne = async (): Promise<number> => {
+      const driver = await openPostgresAdvisory(scene.url)
+      try {
+        return (await drawFrom(driver, 1))[0] as number
+      } finally {
+        await driver.close()
+      }
+    }
+    await ask(scene.adminUrl, `ALTER DATABASE ${scene.role} SET search_path = public, pg_catalog`)
+    await answers(`RETURN ''000000030000000000000000''`)
+    const first = await drawOne()
+    for (const code of ['57014', '53200', '40001']) {
+      await answers(`RAISE SQLSTATE ''${code}''`)
+      await assert.rejects(drawOne(), { code: 'STORE_UNAVAILABLE', retryable: true, message: new RegExp(code) })
+    }
+    await answers(`RETURN ''000000030000000000000000''`)
+    const second = await drawOne()
+    assert.ok(second > first, `${second} after ${first}`)
+    // A service without timelines.
+    for (const code of ['42883', '0A000', '55000']) {
+      await answers(`RAISE SQLSTATE ''${code}''`)
+      assert.ok((await drawOne()) < first)
+    }
+  })
+})
+
 describe('postgres, relaxed: a crash that the postmaster survives', () => {
   it(
     'takes the last moment’s commits along, the counter’s too, and the next token is higher all the same',
@@ -119,6 +169,27 @@ describe('postgres, relaxed: a crash that the postmaster survives', () => {
     },
   )
 })
+
+/** A database and a role of one name, on the server that all tests share. Rights on functions are those of a database. */
+async function ownDatabase() {
+  const shared = inject('servers').postgres ?? ''
+  const role = `timeline_${randomBytes(6).toString('hex')}`
+  await ask(shared, `CREATE ROLE ${role} LOGIN`)
+  await ask(shared, `CREATE DATABASE ${role}`)
+  const adminUrl = new URL(shared)
+  adminUrl.pathname = `/${role}`
+  const url = new URL(adminUrl)
+  url.username = role
+  return {
+    role,
+    adminUrl: adminUrl.href,
+    url: url.href,
+    async [Symbol.asyncDispose]() {
+      await ask(shared, `DROP DATABASE ${role} WITH (FORCE)`)
+      await ask(shared, `DROP ROLE ${role}`)
+    },
+  }
+}
 
 const openBoth = async (url: string) => ({ table: await openPostgres(url), advisory: await openPostgresAdvisory(url) })
 

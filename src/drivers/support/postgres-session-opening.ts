@@ -67,16 +67,27 @@ export async function openPinned(connections: PostgresConnections, events: Openi
 
 /**
  * What the tokens of a server are ahead by for each time that it, or one that it took the place of, was promoted. See
- * advisory.sql. A service that does not tell its timeline has replicas that share its storage, and do not lag.
+ * advisory.sql. A service that does not know its timeline has replicas that share its storage, and do not lag. Where
+ * it could not be asked for any other reason, the session is not opened: without the lead that others have, its tokens
+ * would be lower than theirs.
  */
 async function leadOf(connection: DedicatedConnection): Promise<number> {
   const [row] = await connection.query(advisoryStatements.timeline).catch((error: unknown) => {
-    if (sqlState(error) === undefined) throw error
+    const state = sqlState(error)
+    if (state === '42501') throw new StoreError(NO_RIGHT, { cause: error, retryable: false })
+    if (!NO_TIMELINE.includes(state ?? '')) throw error
     return []
   })
   const timeline = Number(row?.['timeline'] ?? 1)
   return (timeline - 1) * LEAD
 }
+
+/** No such function, no such type, not supported, and not in the state for it (a standby was refused before). */
+const NO_TIMELINE = ['42883', '42704', '0A000', '55000']
+
+const NO_RIGHT =
+  'this role may not ask PostgreSQL for its timeline, which fencing tokens need to rise over a failover: ' +
+  'in this database, run GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) TO the role'
 
 /** 11.5 days, as 10^12 microseconds. So many promotions that tokens were no safe integers any more would be 7,000. */
 const LEAD = 1_000_000_000_000
