@@ -549,7 +549,7 @@ describe.concurrent('postgres: beside others', SLOW, () => {
         'it to wait, with its token drawn',
         async () => ((await pool.query(blocked, [pid])).rowCount ?? 0) > 0,
       )
-      const steal = `SELECT fencing_token AS token FROM holdfast_steal($1, 'between', 'open', 60000, NULL, false)`
+      const steal = `SELECT fencing_token AS token FROM holdfast_steal($1, 'between', 'open', 60000, NULL, false, NULL)`
       const between = Number((await open.query(steal, [names[0]])).rows[0].token)
       await open.query(`SELECT holdfast_release(ARRAY[$1], '{between}', ARRAY[$2::bigint], false)`, [names[0], between])
       await open.query('COMMIT')
