@@ -55,7 +55,8 @@ async function takeAll(
   try {
     const holder = await claims.open()
     const together = requests[0]?.chain?.together() ?? holder.newChain()
-    for (const lease of await takeWanted({ claims, holder, together }, wanted)) leases.set(lease.lockName, lease)
+    for (const lease of await takeWanted({ claims, holder, together, entered }, wanted))
+      leases.set(lease.lockName, lease)
     return leases
   } catch (error) {
     for (const lease of entered) await lease.release()
@@ -67,12 +68,21 @@ interface Taking {
   readonly claims: Claims
   readonly holder: Holder
   readonly together: Chain
+  /** What is held already while the others are waited for. */
+  readonly entered: readonly Lease[]
 }
 
 /** First all of them at once, in one list; if that is refused, one after the other in their order. All of them or none. */
 async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Promise<readonly HeldLease[]> {
   using limit = new Limit(taking.holder.clock, wanted[0]?.waitMs ?? 0)
-  return (await takeAtOnce(taking, wanted, limit)) ?? takeInOrder(taking, wanted, limit)
+  const taken = (await takeAtOnce(taking, wanted, limit)) ?? (await takeInOrder(taking, wanted, limit))
+  try {
+    for (const lease of [...taking.entered, ...taken]) lease.assertHeld()
+    return taken
+  } catch (error) {
+    await limit.race(discard(taken))
+    throw error
+  }
 }
 
 async function takeInOrder(
@@ -82,6 +92,9 @@ async function takeInOrder(
 ): Promise<readonly HeldLease[]> {
   const taken: HeldLease[] = []
   const lost = new AbortController()
+  // Who waited on for the rest would wait for nothing.
+  const watch = ({ signal }: Lease): (() => void) => onAbort(signal, () => lost.abort(signal.reason))
+  const stops = taking.entered.map(watch)
   try {
     for (const request of wanted) {
       const waitMs = limit.leftMs
@@ -90,16 +103,16 @@ async function takeInOrder(
       const result = await claim(taking, { ...request, waitMs, signal: either?.signal ?? lost.signal })
       const lease = heldLeaseOf(request.lockName, result.granted ? result : { ...result, waitedMs: limit.waitedMs })
       taken.push(lease)
-      // Who waited on for the rest would wait for nothing.
-      lease.signal.addEventListener('abort', () => lost.abort(lease.lossError), { once: true })
+      stops.push(watch(lease))
     }
-    for (const lease of taken) lease.assertHeld()
     return taken
   } catch (error) {
     await limit.race(discard(taken))
     throw lost.signal.aborted && error instanceof AbortedError && error.cause === lost.signal.reason
       ? error.cause
       : error
+  } finally {
+    for (const stop of stops) stop()
   }
 }
 

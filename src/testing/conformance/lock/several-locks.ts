@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { leasesOn } from '../asking.ts'
 import type { Group } from '../runner.ts'
-import { deferred, KEPT_SECONDS, LONG_MS, until, VAIN_SECONDS, within } from '../timing.ts'
+import { BRIEF_SECONDS, deferred, KEPT_SECONDS, LONG_MS, timersRun, until, VAIN_SECONDS, within } from '../timing.ts'
 
 /** `withLocks`: every one of the names, or none of them. */
 export const severalLocks: Group = (test) => {
@@ -33,6 +33,64 @@ export const severalLocks: Group = (test) => {
     await lock.withLocks(['c', 'a', 'b'].map(scene.name), () => {})
     assert.equal(wire.counts.acquire.calls - before.calls, 1)
     assert.equal(wire.counts.release.calls, 1)
+  })
+
+  test('a lease that was entered again and is lost ends the wait for the others', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const other = scene.name('other')
+    await b.hold(other)
+    const options = { blockingTimeoutSeconds: KEPT_SECONDS }
+    const both = () => a.withLocks([scene.lockName, other], () => assert.fail('it ran'), options)
+    const brief = { heartbeat: false, timeoutSeconds: BRIEF_SECONDS }
+    const lost = { code: 'LEASE_LOST', lockName: scene.lockName }
+    await assert.rejects(
+      a.withLock(scene.lockName, () => assert.rejects(both(), lost), brief),
+      lost,
+    )
+  })
+
+  test('the function does not run if a lease that was entered again is lost before the others are granted', async (scene) => {
+    const [{ lock: a, wire }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const other = scene.name('other')
+    const brief = { heartbeat: false, timeoutSeconds: BRIEF_SECONDS }
+    const lost = { code: 'LEASE_LOST', lockName: scene.lockName }
+    const job = a.withLock(
+      scene.lockName,
+      async (outer) => {
+        const ended = deferred()
+        outer.signal.addEventListener('abort', () => ended.resolve())
+        wire.once('acquire', async (forward) => {
+          await ended.promise
+          return forward()
+        })
+        await assert.rejects(
+          a.withLocks([scene.lockName, other], () => assert.fail('it ran')),
+          lost,
+        )
+      },
+      brief,
+    )
+    await assert.rejects(job, lost)
+    assert.equal((await b.acquire(other)).acquired, true, 'what was granted too late was not given back')
+  })
+
+  test('a call that waits for further locks keeps the one that it entered, though nobody awaits it', async (scene) => {
+    const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
+    const other = scene.name('other')
+    const held = await b.hold(other)
+    let inner: Promise<boolean> | undefined
+    const outer = a.withLock(scene.lockName, () => {
+      inner = a.withLocks([scene.lockName, other], async ([first]) => {
+        await timersRun()
+        return first?.held === true && !(await b.acquire(scene.lockName, { blocking: false })).acquired
+      })
+    })
+    await until('the lock that is entered', async () => (await leasesOn(realDriver, scene.lockName)).length === 1)
+    await timersRun()
+    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false)
+    await held.release()
+    assert.equal(await within('the inner call', inner as Promise<boolean>), true)
+    await outer
   })
 
   test('if one is held and nobody waits, nothing is kept', async (scene) => {
