@@ -154,6 +154,8 @@ export class DistributedLock implements AsyncDisposable {
   }
 
   readonly #taken = (lease: HeldLease): void => {
+    // A listener of `acquired` may have ended it, and nothing would forget it any more.
+    if (!lease.held) return
     this.#leases.set(lease.lockName, lease)
     this.#reacquire?.taken(lease)
   }

@@ -27,21 +27,26 @@ export class Reacquire {
 
   async acquire(holder: Holder, request: ClaimRequest): Promise<LockResult> {
     const { lockName } = request
+    const startedMs = holder.clock.now().monotonicMs
     for (;;) {
       const own = this.#parts.own(lockName)
-      // A lease of `withLocks` is one that its own caller gives back.
-      if (own !== undefined && (await this.#extend(own, request))) {
-        return { acquired: true, lock: this.#use(own, this.#uses.get(own) ?? 1) }
+      if (own !== undefined && (await this.#extend(own, request)) && own.held) {
+        // In the same step as the look at it: the last of the others may give it back in any other.
+        this.#uses.set(own, (this.#uses.get(own) ?? 0) + 1)
+        return { acquired: true, lock: this.#useOf(own) }
       }
-      const result = await this.#claim(holder, request)
-      if (result?.granted) return { acquired: true, lock: this.#use(result.lease, 0) }
-      if (result !== undefined) return answerOf(lockName, result)
+      // One waiting time, however often others of this instance come first.
+      const waitMs = Math.max(0, request.waitMs - (holder.clock.now().monotonicMs - startedMs))
+      const result = await this.#claim(holder, { ...request, waitMs }, own)
+      if (result?.granted) return { acquired: true, lock: this.#useOf(result.lease) }
+      if (result) return answerOf(lockName, { ...result, waitedMs: result.waitedMs + request.waitMs - waitMs })
     }
   }
 
-  /** A lease on this name was granted. */
-  taken({ lockName }: HeldLease): void {
-    for (const overtaken of this.#claiming.get(lockName) ?? []) overtaken.abort()
+  /** A lease on this name was granted. Its first use is that of whoever claimed it; one of `withLocks` is given back by its own caller. */
+  taken(lease: HeldLease): void {
+    this.#uses.set(lease, 1)
+    for (const overtaken of this.#claiming.get(lease.lockName) ?? []) overtaken.abort()
   }
 
   /** It only ever becomes longer: another task of this instance relies on what it was given. */
@@ -49,12 +54,11 @@ export class Reacquire {
     const isLonger = own.remainingSeconds * 1_000 >= ttlMs
     if (!isLonger && !(await own.extend(ttlMs / 1_000))) return false
     if (heartbeat) own.keepAlive()
-    // The last of the others may have given it back meanwhile.
-    return own.held
+    return true
   }
 
   /** Undefined: another claim of this instance was granted meanwhile. */
-  async #claim(holder: Holder, request: ClaimRequest): Promise<ClaimResult | undefined> {
+  async #claim(holder: Holder, request: ClaimRequest, tried: HeldLease | undefined): Promise<ClaimResult | undefined> {
     const { lockName, signal } = request
     const overtaken = new AbortController()
     const claims = this.#claiming.get(lockName) ?? new Set()
@@ -62,7 +66,9 @@ export class Reacquire {
     using either = signal && eitherSignal(signal, overtaken.signal)
     try {
       const result = await this.#parts.claim(holder, { ...request, signal: either?.signal ?? overtaken.signal })
-      return result.granted || this.#parts.own(lockName) === undefined ? result : undefined
+      const own = this.#parts.own(lockName)
+      // What could not be extended a moment ago is no reason to try again.
+      return !result.granted && own?.held && own !== tried ? undefined : result
     } catch (error) {
       if (!overtaken.signal.aborted || signal?.aborted) throw error
       return undefined
@@ -72,8 +78,7 @@ export class Reacquire {
     }
   }
 
-  #use(lease: HeldLease, others: number): InnerLease {
-    this.#uses.set(lease, others + 1)
+  #useOf(lease: HeldLease): InnerLease {
     return new InnerLease(lease, () => {
       const left = (this.#uses.get(lease) ?? 1) - 1
       this.#uses.set(lease, left)

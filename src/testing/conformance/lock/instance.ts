@@ -162,6 +162,40 @@ export const lockInstance: Group = (test) => {
     assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
   })
 
+  test('reacquire: extend never hands out a lease that its last user has just given back', async (scene) => {
+    const { lock } = await scene.lock({ reacquire: 'extend' })
+    // The release falls into each of the steps that asking again takes.
+    for (let steps = 0; steps < 16; steps += 1) {
+      const first = await lock.hold(scene.lockName, { timeoutSeconds: 60 })
+      const again = lock.hold(scene.lockName, { timeoutSeconds: 10 })
+      for (let step = 0; step < steps; step += 1) await undefined
+      const released = first.release()
+      const lease = await again
+      assert.equal(lease.held, true, `given back after ${steps} steps`)
+      assert.equal(await released, true)
+      assert.equal(lease.held, true, `given back after ${steps} steps`)
+      assert.equal(await lease.release(), true)
+    }
+  })
+
+  test('reacquire: extend gives an answer although an earlier lease ended as soon as it was granted', async (scene) => {
+    const [{ lock: a, wire }, { lock: b }] = [await scene.lock({ reacquire: 'extend' }), await scene.lock()]
+    const stop = a.on('acquired', () => void a.releaseAll())
+    const first = await a.acquire(scene.lockName)
+    stop()
+    assert.ok(first.acquired && !first.lock.held)
+    await b.hold(scene.lockName)
+    const giveUp = new AbortController()
+    let asked = 0
+    wire.always('acquire', (forward) => {
+      asked += 1
+      if (asked > 5) giveUp.abort(new Error('it asks again and again'))
+      return forward()
+    })
+    const second = await a.acquire(scene.lockName, { blocking: false, signal: giveUp.signal })
+    assert.equal(second.acquired, false)
+  })
+
   test('rule 6: an abort of the job does not abort the release', async (scene) => {
     const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
     const abort = new AbortController()
