@@ -179,7 +179,11 @@ class Limit implements Disposable {
       await work
       return
     }
-    if (this.#over.signal.aborted) return
+    if (this.#over.signal.aborted) {
+      // What was sent in this turn goes out first: whoever asks next comes after it.
+      await Promise.race([work, new Promise<void>((resolve) => this.#clock.setTimer(resolve, 0))])
+      return
+    }
     let stop = (): void => undefined
     const over = new Promise<void>((resolve) => {
       stop = onAbort(this.#over.signal, resolve)
