@@ -221,12 +221,13 @@ export class HeldLease implements Lease, Kept {
     if (!this.#heldAt(now)) return Promise.resolve(false)
     const heldMs = now.monotonicMs - this.#answeredMs
     const tooEarlyMs = Math.ceil(minHoldMs - heldMs)
+    const { deadline } = this.#keeping
     // From here on nobody may rely on it, whatever becomes of the call.
     this.#end('released')
-    if (tooEarlyMs > 0) return this.#context.underWay.track(this.#giveBackIn(tooEarlyMs, heldMs))
+    if (tooEarlyMs > 0) return this.#context.underWay.track(this.#giveBackIn(tooEarlyMs, heldMs, deadline))
     // Not so above: a late answer to the claim's own request must not free what is kept for minHoldSeconds.
     this.claim.over = true
-    return this.#giveBackNow(heldMs)
+    return this.#giveBackNow(heldMs, deadline)
   }
 
   /** Renews it from now on, although it was not asked for at first. */
@@ -258,8 +259,15 @@ export class HeldLease implements Lease, Kept {
     this.#tellLost(error)
   }
 
-  /** The release has found that the store had ended the lease before: whoever worked under it worked beside another. */
-  #wasLost(): void {
+  /**
+   * The release has found that the store no longer had the lease. If the answer came before the lease's own end, the store had ended it early, and whoever
+   * worked under it may have worked beside another. A later answer proves nothing: the release may have arrived after that end, and the work was over by then.
+   */
+  #notInStore(heldMs: number, deadline: Instant, answered: Instant): void {
+    if (isPast(deadline, answered)) {
+      this.#tellReleased(heldMs)
+      return
+    }
     const error = this.#lossError('the store no longer had it when it was released')
     this.#ended = error
     this.#tellLost(error)
@@ -295,14 +303,14 @@ export class HeldLease implements Lease, Kept {
     return { lockName, holderId, claimId, fencingToken: this.fencingToken }
   }
 
-  #giveBackNow(heldMs: number): Promise<boolean> {
+  #giveBackNow(heldMs: number, deadline: Instant): Promise<boolean> {
     const { link, underWay } = this.#context
     underWay.begin()
     return new Promise((resolve, reject) => {
       link.release(this.ref, {
-        answered: (wasHeld) => {
+        answered: (wasHeld, _sent, answered) => {
           if (wasHeld) this.#tellReleased(heldMs)
-          else this.#wasLost()
+          else this.#notInStore(heldMs, deadline, answered)
           resolve(wasHeld)
           underWay.end()
         },
@@ -317,14 +325,14 @@ export class HeldLease implements Lease, Kept {
   }
 
   /** The store itself ends it then, even if this process is gone by that time. If that fails, it ends with its time to live. */
-  async #giveBackIn(delayMs: number, heldMs: number): Promise<boolean> {
-    const { link } = this.#context
+  async #giveBackIn(delayMs: number, heldMs: number, deadline: Instant): Promise<boolean> {
+    const { link, clock } = this.#context
     // A renewal of the heartbeat's that is still under way would set another end.
     await this.#quiet
     try {
       const answer = await link.renew({ ...this.ref, ttlMs: delayMs })
       if (answer === 'lost') {
-        this.#wasLost()
+        this.#notInStore(heldMs, deadline, clock.now())
         return false
       }
       if (answer === 'held') link.releaseLater(this.ref, delayMs, (error) => this.#tellReleaseFailed(error))

@@ -1,6 +1,7 @@
+import { isPast } from '../../core/clock.ts'
 import type { Claim } from '../../core/driver.ts'
 import { type ClaimRecord, describe, type History, type SimulatedProcess } from './history.ts'
-import type { LeaseRules } from './lease-rules.ts'
+import { type LeaseRules, lostFrom } from './lease-rules.ts'
 import type { DriverObserver } from './observe.ts'
 import type { Job } from './plan.ts'
 import type { StoreRules } from './store-rules.ts'
@@ -190,8 +191,10 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         const record = history.claims.get(lease.claimId)
         if (record === undefined || answer instanceof Error) return
         record.releaseAnswered = true
-        if (!answer && record.releaseRefused !== 'yes')
-          record.releaseRefused = record.releases === 1 ? 'yes' : 'perhaps'
+        if (answer || record.releaseRefused === 'yes') return
+        // After the lease's own end the store may rightly have forgotten it.
+        const inTime = record.lease !== undefined && !isPast(lostFrom(record.lease), process.clock.now())
+        record.releaseRefused = record.releases === 1 && inTime ? 'yes' : 'perhaps'
       },
 
       releasing(lease) {

@@ -32,8 +32,8 @@ export interface ClaimRecord {
   releases: number
   releaseAnswered: boolean
   /**
-   * The store said to its first release that the lease had ended before: that is a loss, and has to be told. `perhaps`: it
-   * said so to a later one, or to a renewal that may stand for a release (`minHoldSeconds`).
+   * The store said to its first release, before the lease's own end, that the lease had ended: that is a loss, and has to be told. `perhaps`: it
+   * said so later, or to a later release, or to a renewal that may stand for a release (`minHoldSeconds`).
    */
   releaseRefused: 'no' | 'perhaps' | 'yes'
   /** When a release was last sent, or done by the store. */

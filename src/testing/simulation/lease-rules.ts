@@ -241,7 +241,7 @@ function trustedUntil({ confirmed }: LeaseTrack): Instant {
 }
 
 /** The earliest that a holder may have to give up, when the shortest request of all may have come into force. */
-function lostFrom({ confirmed, shortestMs }: LeaseTrack): Instant {
+export function lostFrom({ confirmed, shortestMs }: LeaseTrack): Instant {
   const forMs = shortestMs - margin(shortestMs) - EARLY_MS
   return {
     monotonicMs: Math.min(...confirmed.map(({ earliest }) => earliest.monotonicMs)) + forMs,
