@@ -126,7 +126,7 @@ export class RateLimiter implements AsyncDisposable {
     const cost = this.#checked(key, options)
     const waitMs = waitMsFrom('timeoutSeconds', options.timeoutSeconds ?? 10)
     const signal = options.signal === undefined ? undefined : checkSignal('signal', options.signal)
-    return this.#waiting.wait({ key, cost, waitMs, signal })
+    return this.#turns.settle(this.#waiting.wait({ key, cost, waitMs, signal }))
   }
 
   /** Gives up what waits, and closes the store if this limiter opened it. Later calls throw `ClosedError`. */

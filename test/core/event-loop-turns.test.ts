@@ -41,6 +41,11 @@ describe('failure 48: a loop of awaits on a local store lets timers run', () => 
       expect(await timersDuring(() => limiter.consume('key'))).toBeGreaterThan(0)
     })
 
+    it(`waits for units that are there on ${store}`, async () => {
+      await using limiter = new RateLimiter({ url, limits: { limit: 1_000_000, periodSeconds: 1 } })
+      expect(await timersDuring(() => limiter.wait('waited for'))).toBeGreaterThan(0)
+    })
+
     it(`refused and remembered rate-limiting steps on ${store}`, async () => {
       await using limiter = new RateLimiter({ url, limits: { limit: 1, periodSeconds: 3_600 } })
       await limiter.consume('used up')
