@@ -80,7 +80,7 @@ async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Prom
     for (const lease of [...taking.entered, ...taken]) lease.assertHeld()
     return taken
   } catch (error) {
-    await limit.race(discard(taken))
+    await discard(taken)
     throw error
   }
 }
@@ -107,7 +107,7 @@ async function takeInOrder(
     }
     return taken
   } catch (error) {
-    await limit.race(discard(taken))
+    await discard(taken)
     throw lost.signal.aborted && error instanceof AbortedError && error.cause === lost.signal.reason
       ? error.cause
       : error
@@ -179,11 +179,7 @@ class Limit implements Disposable {
       await work
       return
     }
-    if (this.#over.signal.aborted) {
-      // What was sent in this turn goes out first: whoever asks next comes after it.
-      await Promise.race([work, new Promise<void>((resolve) => this.#clock.setTimer(resolve, 0))])
-      return
-    }
+    if (this.#over.signal.aborted) return
     let stop = (): void => undefined
     const over = new Promise<void>((resolve) => {
       stop = onAbort(this.#over.signal, resolve)
