@@ -14,8 +14,6 @@
 -- - after a failover to a replica that was behind, whose counter is, too: the first token after a promotion is raised in the same way, to a later clock than
 --   the old primary ever saw;
 -- - after the clock was set back, because nothing ever lowers the sequence.
--- After a promotion it is raised to two minutes ahead, and once: a raise that is repeated could be overtaken, between its look at the clock and setval, by
--- sessions that draw, and then lower the sequence below their tokens.
 -- It stays a safe integer for a JavaScript client until the year 2255.
 
 CREATE SEQUENCE IF NOT EXISTS holdfast_tokens AS BIGINT;
@@ -41,11 +39,7 @@ BEGIN
     PERFORM pg_advisory_lock(7813544519228563561);
     v_last := coalesce(pg_sequence_last_value('holdfast_tokens'::regclass), 0);
     v_clock := extract(epoch FROM clock_timestamp()) * 1000000;
-    -- Both are far enough that neither is due again afterwards, and a second beyond what others, who need no raise, can draw in the meantime.
-    IF v_last < v_start + v_lead THEN
-      PERFORM setval('holdfast_tokens', greatest(
-        v_clock + v_lead * CASE WHEN pg_last_xact_replay_timestamp() IS NULL THEN 1 ELSE 2 END, v_start + v_lead, v_last + 1000000));
-    ELSIF v_last < v_clock THEN
+    IF (v_last < v_clock OR v_last < v_start + v_lead) AND v_last < v_clock + v_lead THEN
       PERFORM setval('holdfast_tokens', v_clock + v_lead);
     END IF;
     PERFORM pg_advisory_unlock(7813544519228563561);
