@@ -75,17 +75,22 @@ export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): 
 }
 
 /**
- * A call may come to a connection that the server has just ended for idleness: it has not been done, and goes to
- * another one.
+ * A call may come to a connection that the server has just ended for idleness. It has not been done, and goes to another
+ * one, which may have ended as well: the pool drops each of them.
  */
 function notOnEndedConnection(query: PostgresConnections['query']): PostgresConnections['query'] {
-  return (text, values) =>
-    query(text, values).catch((error: unknown) => {
-      if (sqlState(error) !== IDLE_TOO_LONG) throw error
-      return query(text, values)
-    })
+  return async (text, values) => {
+    for (let tries = 1; ; tries += 1) {
+      try {
+        return await query(text, values)
+      } catch (error) {
+        if (sqlState(error) !== IDLE_TOO_LONG || tries === MOST_TRIES) throw error
+      }
+    }
+  }
 }
 
+const MOST_TRIES = 20
 const IDLE_TOO_LONG = '57P05'
 
 /**

@@ -35,7 +35,7 @@ export const severalLocks: Group = (test) => {
     assert.equal(wire.counts.release.calls, 1)
   })
 
-  test('a lease that was entered again and is lost ends the wait for the others', async (scene) => {
+  test('a lease that was entered again and is lost ends the wait for the others', ['ttl'], async (scene) => {
     const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
     const other = scene.name('other')
     await b.hold(other)
@@ -49,30 +49,34 @@ export const severalLocks: Group = (test) => {
     )
   })
 
-  test('the function does not run if a lease that was entered again is lost before the others are granted', async (scene) => {
-    const [{ lock: a, wire }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const other = scene.name('other')
-    const brief = { heartbeat: false, timeoutSeconds: BRIEF_SECONDS }
-    const lost = { code: 'LEASE_LOST', lockName: scene.lockName }
-    const job = a.withLock(
-      scene.lockName,
-      async (outer) => {
-        const ended = deferred()
-        outer.signal.addEventListener('abort', () => ended.resolve())
-        wire.once('acquire', async (forward) => {
-          await ended.promise
-          return forward()
-        })
-        await assert.rejects(
-          a.withLocks([scene.lockName, other], () => assert.fail('it ran')),
-          lost,
-        )
-      },
-      brief,
-    )
-    await assert.rejects(job, lost)
-    assert.equal((await b.acquire(other)).acquired, true, 'what was granted too late was not given back')
-  })
+  test(
+    'the function does not run if a lease that was entered again is lost before the others are granted',
+    ['ttl'],
+    async (scene) => {
+      const [{ lock: a, wire }, { lock: b }] = [await scene.lock(), await scene.lock()]
+      const other = scene.name('other')
+      const brief = { heartbeat: false, timeoutSeconds: BRIEF_SECONDS }
+      const lost = { code: 'LEASE_LOST', lockName: scene.lockName }
+      const job = a.withLock(
+        scene.lockName,
+        async (outer) => {
+          const ended = deferred()
+          outer.signal.addEventListener('abort', () => ended.resolve())
+          wire.once('acquire', async (forward) => {
+            await ended.promise
+            return forward()
+          })
+          await assert.rejects(
+            a.withLocks([scene.lockName, other], () => assert.fail('it ran')),
+            lost,
+          )
+        },
+        brief,
+      )
+      await assert.rejects(job, lost)
+      assert.equal((await b.acquire(other)).acquired, true, 'what was granted too late was not given back')
+    },
+  )
 
   test('a call that waits for further locks keeps the one that it entered, though nobody awaits it', async (scene) => {
     const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
