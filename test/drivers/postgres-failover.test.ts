@@ -215,6 +215,7 @@ const isLevel = async (primary: string, replica: string): Promise<boolean> =>
 
 async function ask(url: string, text: string): Promise<unknown> {
   const client = new pg.Client(url)
+  client.on('error', () => {})
   await client.connect()
   try {
     return (await client.query(text)).rows[0]?.answer
