@@ -10,22 +10,34 @@ import { InvalidArgumentError } from './core/errors.ts'
  */
 export async function connect(url: string): Promise<Driver> {
   checkUrl(url)
-  const [scheme] = url.split(':', 1) as [string]
-  const open = openers[scheme] as (url: string) => Promise<Driver>
+  const open = openers[schemeOf(url)] as (url: string) => Promise<Driver>
   return open(url)
 }
 
-/** The store that is meant: the one named, else by the environment, else the embedded default. */
-export const chooseUrl = (url?: string): string => url ?? process.env['HOLDFAST_URL'] ?? 'sqlite:'
+/**
+ * The store that is meant: the one named, else by the environment, else the embedded default.
+ *
+ * @throws `InvalidArgumentError` for a `HOLDFAST_URL` that is empty, as a script makes it from another variable that is
+ * not set: the default would then exclude only the processes of this machine.
+ */
+export function chooseUrl(url?: string): string {
+  if (url !== undefined) return url
+  const named = process.env['HOLDFAST_URL'] ?? 'sqlite:'
+  if (named !== '') return named
+  throw new InvalidArgumentError('HOLDFAST_URL', named, 'a store’s URL, or not set at all')
+}
 
 /** So that a constructor can refuse at once what `connect` would refuse later. */
 export function checkUrl(url: unknown): asserts url is string {
-  const scheme = typeof url === 'string' && url.includes(':') ? url.slice(0, url.indexOf(':')) : ''
-  if (!Object.hasOwn(openers, scheme)) {
+  if (!Object.hasOwn(openers, schemeOf(url))) {
     const known = Object.keys(openers).map((each) => `${each}:`)
     throw new InvalidArgumentError('url', redactedUrl(url), `a store's URL, beginning with ${known.join(' or ')}`)
   }
 }
+
+/** In lower case, as in every URL. Empty if there is none. */
+const schemeOf = (url: unknown): string =>
+  typeof url === 'string' ? url.slice(0, Math.max(0, url.indexOf(':'))).toLowerCase() : ''
 
 type Opener = (url: string) => Promise<Driver>
 
@@ -47,5 +59,9 @@ const openers: Record<string, Opener> = {
   rediss: redis,
   'redis+cluster': redis,
   'rediss+cluster': redis,
+  valkey: redis,
+  valkeys: redis,
+  'valkey+cluster': redis,
+  'valkeys+cluster': redis,
   redlock,
 }

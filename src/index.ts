@@ -32,6 +32,7 @@ export {
   type HoldfastErrorCode,
   InvalidArgumentError,
   LeaseLostError,
+  MissingClientError,
   NotAcquiredError,
   NotHeldError,
   OverloadError,
@@ -59,7 +60,7 @@ export {
   type LeaderElectionOptions,
 } from './primitives/leader-election.ts'
 export type { LeadOptions } from './primitives/leading.ts'
-export type { LockOptions } from './primitives/lock-options.ts'
+export type { LockOptions, PermitOptions } from './primitives/lock-options.ts'
 export type { LockResult } from './primitives/lock-result.ts'
 export type { ObserveOptions } from './primitives/observing.ts'
 export { OnceOnly, type OnceOptions, type OnceRun, type TickOptions } from './primitives/once-only.ts'
@@ -72,5 +73,5 @@ export {
 export type { LimitStanding, RateLimitOptions, RateLimitResult } from './primitives/rate-limits.ts'
 export type { LocalShareOptions } from './primitives/rate-share.ts'
 export { ReadWriteLock } from './primitives/read-write-lock.ts'
-export { type PermitOptions, Semaphore, type SemaphoreOptions } from './primitives/semaphore.ts'
+export { Semaphore, type SemaphoreOptions } from './primitives/semaphore.ts'
 export type { DemotionReason, Term } from './primitives/term.ts'

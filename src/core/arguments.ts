@@ -10,6 +10,7 @@ import {
   MIN_TTL_MS,
 } from './limits.ts'
 import { checkLockName, isStorable } from './names.ts'
+import { checkOptions, optionNames } from './options.ts'
 
 /** Checks at the public edge. Each names the argument, the value and the rule, before anything is sent. */
 
@@ -50,12 +51,23 @@ export function checkWhole(argument: string, value: unknown, least: number, most
   return value
 }
 
-/** A URL as an error may show it: errors are logged, and a log is no place for a password. */
+/**
+ * A URL as an error may show it: errors are logged, and a log is no place for a password. A password may contain
+ * anything, so what precedes the last `@` is hidden, and so is everything of which it is not certain what it is: a URL
+ * without its `@host` ends with the password, and parameters and paths may be part of one.
+ */
 export function redactedUrl(url: unknown): unknown {
-  if (typeof url !== 'string') return url
-  // Up to the last @, because a password may contain anything. Parameters may hold one, too.
-  return url.replace(/^([^:@]*:(?:\/\/)?)?.*@/s, '$1…@').replace(/[?#].*$/s, '')
+  if (typeof url !== 'string' || url === '') return url
+  const [, scheme = '', slashes = '', rest = ''] = /^([a-z][a-z\d+.-]*:)?(\/\/)?(.*)$/is.exec(url) ?? []
+  if (/^sqlite:$/i.test(scheme)) return `${scheme}${slashes}${rest.replace(/[?#].*$/s, '?…')}`
+  const at = rest.lastIndexOf('@')
+  const [authority = ''] = /^[^/?#]*/.exec(rest.slice(at + 1)) ?? []
+  const [, host, port = ''] = /^(\[[\da-f:.]+\]|[\w.-]+)(:\d{1,5})?$/i.exec(authority) ?? []
+  if (at !== -1) return `${scheme}${slashes}…@${host === undefined ? '…' : host + port}`
+  return `${scheme}${slashes}${slashes === '' || host === undefined ? '…' : host}`
 }
+
+const QUERY = optionNames<InspectQuery>({ lockName: true, prefix: true, after: true, pageSize: true })
 
 /**
  * What a driver's `inspect` was asked for, with its defaults. Every driver checks a query with this before it asks its store. Without it a negative page
@@ -64,7 +76,7 @@ export function redactedUrl(url: unknown): unknown {
  * @throws `InvalidArgumentError`
  */
 export function checkInspectQuery(query: InspectQuery): CheckedInspectQuery {
-  if (typeof query !== 'object' || query === null) throw new InvalidArgumentError('query', query, 'an object')
+  checkOptions(query, QUERY, 'query')
   const { lockName, prefix = '', after, pageSize = 100 } = query
   if (lockName !== undefined) checkLockName(lockName)
   if (typeof prefix !== 'string' || prefix.length > MAX_NAME_LENGTH || !isStorable(prefix)) {

@@ -1,6 +1,7 @@
 import type { Clock, Timer } from './clock.ts'
 import type { Driver } from './driver.ts'
 import { HoldfastError, StoreError } from './errors.ts'
+import { messageOf, safeCause } from './foreign-errors.ts'
 
 /**
  * Calls to one driver, each with the same time to be answered in, whatever the socket does. One timer stands for all of them: they fall due in
@@ -58,8 +59,8 @@ export class Calls {
   /** Drivers wrap their clients' errors themselves; this stands behind a driver that forgot to. */
   asStoreError(what: string, error: unknown): HoldfastError {
     if (error instanceof HoldfastError) return error
-    const message = error instanceof Error ? error.message : String(error)
-    return new StoreError(`the ${this.#driver.name} store failed to ${what}: ${message}`, { cause: error })
+    const message = `the ${this.#driver.name} store failed to ${what}: ${messageOf(error)}`
+    return new StoreError(message, { cause: safeCause(error) })
   }
 
   /** The timer stays when the last call has ended, and fires for nothing once: setting one for each call costs more than the call's own way through here. */

@@ -9,6 +9,7 @@ export type HoldfastErrorCode =
   | 'ABORTED'
   | 'CLOSED'
   | 'UNSUPPORTED'
+  | 'MISSING_CLIENT'
   | 'OVERLOADED'
   | 'STALE_TOKEN'
   | 'RATE_LIMITED'
@@ -28,13 +29,14 @@ export class InvalidArgumentError extends HoldfastError {
   override readonly name = 'InvalidArgumentError'
   readonly code = 'INVALID_ARGUMENT'
   readonly argument: string
+  /** An object or a function is only described: a client, or a driver made of one, may hold a password. */
   readonly value: unknown
   readonly rule: string
 
-  constructor(argument: string, value: unknown, rule: string) {
-    super(`${argument} must be ${rule}, but is ${describe(value)}`)
+  constructor(argument: string, value: unknown, rule: string, message?: string) {
+    super(message ?? `${argument} must be ${rule}, but is ${describe(value)}`)
     this.argument = argument
-    this.value = value
+    this.value = isPrimitive(value) ? value : describe(value)
     this.rule = rule
   }
 }
@@ -140,6 +142,20 @@ export class UnsupportedError extends HoldfastError {
   readonly code = 'UNSUPPORTED'
 }
 
+/** The store's driver needs a package that is not installed. The message has the command that installs it. */
+export class MissingClientError extends HoldfastError {
+  override readonly name = 'MissingClientError'
+  readonly code = 'MISSING_CLIENT'
+  /** Any one of them is enough. */
+  readonly packages: readonly string[]
+
+  constructor(driver: string, packages: readonly string[], options?: ErrorOptions) {
+    const commands = packages.map((each) => `npm install ${each}`).join(', or ')
+    super(`${driver} needs a client that is not installed: ${commands}`, options)
+    this.packages = packages
+  }
+}
+
 /** A stated bound was reached, such as the number of claims under way. Nothing was done. */
 export class OverloadError extends HoldfastError {
   override readonly name = 'OverloadError'
@@ -192,6 +208,9 @@ export class ResultNotKeptError extends HoldfastError {
     this.key = key
   }
 }
+
+const isPrimitive = (value: unknown): boolean =>
+  value === null || (typeof value !== 'object' && typeof value !== 'function')
 
 function describe(value: unknown): string {
   if (typeof value === 'string') {

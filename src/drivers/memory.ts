@@ -16,6 +16,7 @@ import type {
   Renewal,
 } from '../core/driver.ts'
 import { ClosedError, StoreError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { admitted } from './support/admission.ts'
 import { createRates } from './support/memory-rates.ts'
 import { memoryName } from './support/memory-url.ts'
@@ -38,11 +39,14 @@ export interface MemoryDriverOptions {
   readonly store?: MemoryStore
 }
 
+const OPTIONS = optionNames<MemoryDriverOptions>({ store: true })
+
 /**
  * Keeps leases in this process's memory: for tests, and for services that run as one process. It is also the reference
  * of what every driver means, so it is written to be read.
  */
-export function memoryDriver({ store = createMemoryStore() }: MemoryDriverOptions = {}): Driver {
+export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
+  const { store = createMemoryStore() } = checkOptions(options, OPTIONS)
   let closed = false
   const mine = new Set<DriverListener>()
 

@@ -1,11 +1,11 @@
 import { checkOneOf, ttlMsFrom } from '../core/arguments.ts'
-import { InvalidArgumentError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { HeldLease, Lease, LockInfo } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
 import { forceRelease } from './force-release.ts'
-import { Instance, type InstanceOptions } from './instance.ts'
+import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { EXCLUSIVE, type LockOptions } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
 import { Reacquire } from './reacquire.ts'
@@ -15,6 +15,9 @@ export interface DistributedLockOptions extends InstanceOptions {
   /** What asking again for a lock means that this very instance holds: no, as for anybody (the default), or a longer lease. */
   reacquire?: 'refuse' | 'extend'
 }
+
+const OPTIONS = optionNames<DistributedLockOptions>({ ...INSTANCE_OPTIONS, reacquire: true })
+const FORCE_OPTIONS = optionNames<{ by: string }>({ by: true })
 
 /**
  * One lock API over the store that a team already runs. An instance is cheap to use and meant to be shared: the tasks of a process exclude
@@ -28,7 +31,7 @@ export class DistributedLock implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: DistributedLockOptions = {}) {
-    this.#instance = new Instance('DistributedLock', options)
+    this.#instance = new Instance('DistributedLock', options, OPTIONS)
     const reacquire = checkOneOf('reacquire', options.reacquire ?? 'refuse', ['refuse', 'extend'])
     if (reacquire === 'extend') {
       this.#reacquire = new Reacquire({
@@ -129,7 +132,7 @@ export class DistributedLock implements AsyncDisposable {
    */
   async forceRelease(lockName: string, options: { by: string }): Promise<LockInfo[]> {
     checkLockName(lockName)
-    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+    checkOptions(options, FORCE_OPTIONS)
     checkLockName(options.by, 'by')
     this.#instance.assertOpen()
     return forceRelease(this.#instance.holder ?? (await this.#instance.open()), lockName, options.by)

@@ -1,6 +1,9 @@
 import { checkWhole } from '../core/arguments.ts'
 import { OverloadError, StaleTokenError } from '../core/errors.ts'
 import { checkResource, type FencingGuard, type Token, tokenOf } from '../core/fencing.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
+
+const OPTIONS = optionNames<{ maxResources?: number }>({ maxResources: true })
 
 /**
  * The guard of whatever one process alone writes to: a file, a device, a service that it stands before. It remembers the largest token of each resource in
@@ -16,7 +19,8 @@ export class Fence implements FencingGuard {
   readonly #maxResources: number
 
   /** `maxResources`: 100,000 if not said, about 11 MB with short names. Throws `InvalidArgumentError`. */
-  constructor({ maxResources = 100_000 }: { maxResources?: number } = {}) {
+  constructor(options: { maxResources?: number } = {}) {
+    const { maxResources = 100_000 } = checkOptions(options, OPTIONS)
     this.#maxResources = checkWhole('maxResources', maxResources, 1, 10_000_000)
   }
 

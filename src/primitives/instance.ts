@@ -1,6 +1,6 @@
 import { hostname } from 'node:os'
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
-import { ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
+import { redactedUrl, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Driver } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
@@ -8,12 +8,17 @@ import { Emitter } from '../core/events.ts'
 import { Holder, type HolderOptions } from '../core/holder.ts'
 import { CALL_TIMEOUT_MS, DEADLOCK_AFTER_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
 import { checkHolderId } from '../core/names.ts'
+import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 import { type Random, systemRandom } from '../core/random.ts'
 
 export interface InstanceOptions {
   /** A driver made by the caller, who also closes it. */
   driver?: Driver
-  /** Which store: `memory:`, … The instance opens it with its first use and closes it. `HOLDFAST_URL` if neither is said. */
+  /**
+   * Which store: `memory:`, `redis://…`, … The instance opens it with its first use and closes it. Without `url` and
+   * `driver`, `HOLDFAST_URL` names it; without that, it is a SQLite file, which excludes the processes of this machine
+   * only. A `url` that is passed but undefined or empty is an error, never the default.
+   */
   url?: string
   /** Who holds: shown to others. Host, process and a random part if not said. */
   holderId?: string
@@ -37,6 +42,19 @@ export interface InstanceOptions {
   random?: Random
 }
 
+/** The names of the options above, for the primitives that have more. */
+export const INSTANCE_OPTIONS: OptionNames<InstanceOptions> = {
+  driver: true,
+  url: true,
+  holderId: true,
+  callTimeoutSeconds: true,
+  waiterTtlSeconds: true,
+  deadlockAfterSeconds: true,
+  heartbeatThread: true,
+  clock: true,
+  random: true,
+}
+
 /** What lies beneath every primitive: a holder on the store that was asked for, which is opened with its first use. */
 export class Instance {
   readonly holderId: string
@@ -48,13 +66,16 @@ export class Instance {
   #opening: Promise<Holder> | undefined
   #closing: Promise<void> | undefined
 
-  /** Throws `InvalidArgumentError`. Opens nothing yet. `what` is the primitive's name, for errors. */
-  constructor(what: string, options: InstanceOptions) {
-    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  /**
+   * Throws `InvalidArgumentError`. Opens nothing yet. `what` is the primitive's name, for errors; `known` are its
+   * options, if it has others than these.
+   */
+  constructor(what: string, options: InstanceOptions, known: ReadonlySet<string> = OPTIONS) {
+    checkOptions(options, known)
     const { driver, url } = options
     if (driver !== undefined) checkDriver(driver)
     if (driver !== undefined && url !== undefined)
-      throw new InvalidArgumentError('url', url, 'left out when a driver is passed')
+      throw new InvalidArgumentError('url', redactedUrl(url), 'left out when a driver is passed')
     this.#what = what
     this.#settings = settingsFrom(options, this.events)
     this.holderId = this.#settings.holderId
@@ -62,6 +83,7 @@ export class Instance {
       this.#holder = new Holder({ ...this.#settings, driver })
       return
     }
+    refuseUnsetStore(options)
     this.#ownUrl = chooseUrl(url)
     checkUrl(this.#ownUrl)
   }
@@ -119,6 +141,24 @@ export class Instance {
   }
 }
 
+const OPTIONS = optionNames<InstanceOptions>(INSTANCE_OPTIONS)
+
+/**
+ * `{ url: process.env.REDIS_URL }` without the variable must not become a lock that excludes only this machine. Nor must
+ * a driver that was never made.
+ */
+function refuseUnsetStore(options: InstanceOptions): void {
+  for (const name of ['url', 'driver'] as const) {
+    if (!Object.hasOwn(options, name) || options.url) continue
+    const rule =
+      name === 'url'
+        ? 'a store’s URL (is the environment variable set that it comes from?). To use HOLDFAST_URL, or else a SQLite ' +
+          'file of this machine, leave it out'
+        : 'a driver. To use a url instead, leave it out'
+    throw new InvalidArgumentError(name, options[name], rule)
+  }
+}
+
 /** The usual slip is a driver that is still being opened. */
 function checkDriver(driver: unknown): void {
   const has = (method: string): boolean => typeof (driver as Record<string, unknown> | null)?.[method] === 'function'
@@ -140,10 +180,13 @@ function settingsFrom(options: InstanceOptions, events: Emitter): Omit<HolderOpt
     throw new InvalidArgumentError('heartbeatThread', heartbeatThread, 'true, false or an object')
   }
   if (heartbeatThread === false) return settings
-  const { stalledAfterSeconds = STALLED_AFTER_MS / 1_000 } = heartbeatThread === true ? {} : heartbeatThread
+  const { stalledAfterSeconds = STALLED_AFTER_MS / 1_000 } =
+    heartbeatThread === true ? {} : checkOptions(heartbeatThread, THREAD_OPTIONS, 'heartbeatThread')
   const stalledAfterMs = ttlMsFrom('heartbeatThread.stalledAfterSeconds', stalledAfterSeconds)
   return { ...settings, thread: { callTimeoutMs, stalledAfterMs } }
 }
+
+const THREAD_OPTIONS = optionNames<{ stalledAfterSeconds: number }>({ stalledAfterSeconds: true })
 
 function deadlockAfterMsFrom({
   deadlockAfterSeconds = DEADLOCK_AFTER_MS / 1_000,

@@ -2,14 +2,15 @@ import { checkFunction, checkJson, checkSignal, ttlMsFrom, waitMsFrom } from '..
 import { backoffMs } from '../core/backoff.ts'
 import { systemClock } from '../core/clock.ts'
 import type { LeaseRecord } from '../core/driver.ts'
-import { AbortedError, InvalidArgumentError, StoreError, UnsupportedError } from '../core/errors.ts'
+import { AbortedError, StoreError, UnsupportedError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { ClaimRequest, Holder } from '../core/holder.ts'
 import { MAX_WAIT_MS } from '../core/limits.ts'
 import { checkLockName } from '../core/names.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { pause } from '../core/pause.ts'
 import { systemRandom } from '../core/random.ts'
-import { Instance, type InstanceOptions } from './instance.ts'
+import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { type LeadOptions, leadRepeatedly } from './leading.ts'
 import { heldLeaseOf } from './lock-result.ts'
 import { type ObserveOptions, observeLeader } from './observing.ts'
@@ -38,6 +39,15 @@ export interface CampaignOptions<Value = unknown> {
    */
   onDemoted?: (term: Term<Value>, reason: DemotionReason) => void
 }
+
+const OPTIONS = optionNames<LeaderElectionOptions>({ ...INSTANCE_OPTIONS, name: true, timeoutSeconds: true })
+const CAMPAIGN_OPTIONS = optionNames<CampaignOptions>({
+  value: true,
+  signal: true,
+  blockingTimeoutSeconds: true,
+  maxTermSeconds: true,
+  onDemoted: true,
+})
 
 /** Who leads, as the store shows it. */
 export interface Leader<Value = unknown> {
@@ -71,7 +81,7 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: LeaderElectionOptions) {
-    this.#instance = new Instance('LeaderElection', options)
+    this.#instance = new Instance('LeaderElection', options, OPTIONS)
     checkLockName(options.name, 'name')
     this.name = options.name
     this.#ttlMs = ttlMsFrom('timeoutSeconds', options.timeoutSeconds ?? 15)
@@ -204,7 +214,7 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
   }
 
   #request(options: CampaignOptions<Value>): { request: ClaimRequest; endless: boolean } {
-    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+    checkOptions(options, CAMPAIGN_OPTIONS)
     const { value, signal, blockingTimeoutSeconds, maxTermSeconds, onDemoted } = options
     const endless = blockingTimeoutSeconds === undefined
     if (onDemoted !== undefined) checkFunction('onDemoted', onDemoted)

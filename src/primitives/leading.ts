@@ -2,7 +2,8 @@ import { onAbort } from '../core/abort.ts'
 import { checkFunction, checkSignal, waitMsFrom } from '../core/arguments.ts'
 import { backoffMs } from '../core/backoff.ts'
 import type { Clock } from '../core/clock.ts'
-import { AbortedError, ClosedError, InvalidArgumentError, LeaseLostError, NotHeldError } from '../core/errors.ts'
+import { AbortedError, ClosedError, LeaseLostError, NotHeldError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { pause } from '../core/pause.ts'
 import type { Random } from '../core/random.ts'
 import type { CampaignOptions } from './leader-election.ts'
@@ -23,6 +24,15 @@ export interface LeadOptions<Value = unknown>
   restSeconds?: number
 }
 
+const OPTIONS = optionNames<LeadOptions>({
+  value: true,
+  maxTermSeconds: true,
+  onDemoted: true,
+  signal: true,
+  onError: true,
+  restSeconds: true,
+})
+
 interface LeadParts<Value> {
   readonly clock: Clock
   readonly random: Random
@@ -38,7 +48,7 @@ export async function leadRepeatedly<Value>(
   lead: Lead<Value>,
   options: LeadOptions<Value>,
 ): Promise<void> {
-  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  checkOptions(options, OPTIONS)
   const { signal, onError, restSeconds = 1, ...campaigning } = options
   const restMs = waitMsFrom('restSeconds', restSeconds)
   if (onError !== undefined) checkFunction('onError', onError)

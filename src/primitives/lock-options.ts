@@ -1,8 +1,8 @@
 import { checkBoolean, checkMetadata, checkSignal, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
-import { InvalidArgumentError } from '../core/errors.ts'
 import type { ClaimRequest } from '../core/holder.ts'
 import type { Lease } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
+import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 
 export interface LockOptions {
   /** The lease's time to live. 30 if not said; from 0.05 to one year. */
@@ -31,6 +31,25 @@ export interface LockOptions {
   under?: Lease
 }
 
+export interface PermitOptions extends LockOptions {
+  /** How many permits to take, all of them or none. 1 if not said, at most the limit. */
+  permits?: number
+}
+
+const NAMES: OptionNames<LockOptions> = {
+  timeoutSeconds: true,
+  blocking: true,
+  blockingTimeoutSeconds: true,
+  metadata: true,
+  signal: true,
+  heartbeat: true,
+  minHoldSeconds: true,
+  maxHoldSeconds: true,
+  under: true,
+}
+const LOCK_OPTIONS = optionNames<LockOptions>(NAMES)
+const PERMIT_OPTIONS = optionNames<PermitOptions>({ ...NAMES, permits: true })
+
 /** How much of a lock is asked for: all of it, a reader's share, or permits of a limit. */
 export type Share = Pick<ClaimRequest, 'mode' | 'limit' | 'permits'>
 
@@ -53,7 +72,7 @@ export function claimRequestFrom(
     heartbeat = heartbeatByDefault,
     minHoldSeconds = 0,
     maxHoldSeconds,
-  } = checkOptions(options)
+  } = checkOptions(options, share.limit === undefined ? LOCK_OPTIONS : PERMIT_OPTIONS)
   const waitMs = waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds)
   return {
     lockName,
@@ -68,9 +87,4 @@ export function claimRequestFrom(
     minHoldMs: waitMsFrom('minHoldSeconds', minHoldSeconds),
     maxHoldMs: maxHoldSeconds === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('maxHoldSeconds', maxHoldSeconds),
   }
-}
-
-export function checkOptions<Options extends object>(options: Options): Options {
-  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
-  return options
 }

@@ -1,6 +1,7 @@
 import { checkFunction, checkSignal, ttlMsFrom } from '../core/arguments.ts'
 import type { Clock } from '../core/clock.ts'
-import { InvalidArgumentError, StoreError } from '../core/errors.ts'
+import { StoreError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { pause } from '../core/pause.ts'
 
 export interface ObserveOptions {
@@ -11,6 +12,8 @@ export interface ObserveOptions {
   /** Hears that the store did not answer; looking goes on. */
   onError?: (error: StoreError) => void
 }
+
+const OPTIONS = optionNames<ObserveOptions>({ everySeconds: true, signal: true, onError: true })
 
 interface Observed {
   readonly term: number
@@ -29,7 +32,7 @@ export function observeLeader<Leader extends Observed>(
   parts: ObserveParts<Leader>,
   options: ObserveOptions,
 ): AsyncIterableIterator<Leader | undefined> {
-  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  checkOptions(options, OPTIONS)
   const { everySeconds = 1, signal, onError } = options
   const everyMs = ttlMsFrom('everySeconds', everySeconds)
   if (signal !== undefined) checkSignal('signal', signal)

@@ -10,6 +10,7 @@ import type { HeldLease, Lease } from '../core/lease.ts'
 import { MAX_NAME_LENGTH, MAX_WAIT_MS } from '../core/limits.ts'
 import type { Link } from '../core/link.ts'
 import { checkText } from '../core/names.ts'
+import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 import { pause } from '../core/pause.ts'
 import { systemRandom } from '../core/random.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
@@ -36,6 +37,15 @@ export interface TickOptions extends Partial<OnceOptions> {
   /** The schedule's period, for schedulers that do not tell which tick it is. */
   everySeconds?: number
 }
+
+const NAMES: OptionNames<OnceOptions> = {
+  forSeconds: true,
+  timeoutSeconds: true,
+  blockingTimeoutSeconds: true,
+  signal: true,
+}
+const ONCE_OPTIONS = optionNames<OnceOptions>(NAMES)
+const TICK_OPTIONS = optionNames<TickOptions>({ ...NAMES, everySeconds: true })
 
 /** What a run is given: its fencing token, and whether it may still go on. */
 export type OnceRun = Pick<Lease, 'fencingToken' | 'signal' | 'held' | 'remainingSeconds' | 'assertHeld'>
@@ -114,7 +124,7 @@ export class OnceOnly implements AsyncDisposable {
     options: TickOptions = {},
   ): (context?: Context) => Promise<T> {
     checkFunction('fn', fn)
-    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+    checkOptions(options, TICK_OPTIONS)
     const { everySeconds, forSeconds = TICK_SECONDS, ...rest } = options
     const everyMs = everySeconds === undefined ? undefined : ttlMsFrom('everySeconds', everySeconds)
     checkText('name', name, MOST_KEY_LENGTH)
@@ -235,7 +245,7 @@ interface Finished {
 
 function requestFrom(key: string, options: OnceOptions) {
   const names = namesOf(key)
-  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  checkOptions(options, ONCE_OPTIONS)
   const { forSeconds, timeoutSeconds = 30, blockingTimeoutSeconds, signal } = options
   const endless = blockingTimeoutSeconds === undefined
   const request: ClaimRequest = {

@@ -1,5 +1,6 @@
 import { checkBoolean, checkFunction } from '../core/arguments.ts'
 import { InvalidArgumentError, StoreError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { rateLimitHeaders } from './rate-limit-headers.ts'
 import { RateLimiter } from './rate-limiter.ts'
 
@@ -108,6 +109,14 @@ export function rateLimitFastify<Request = NodeRequest>(
   }
 }
 
+const OPTIONS = optionNames<HttpRateLimitOptions<unknown>>({
+  limiter: true,
+  key: true,
+  cost: true,
+  names: true,
+  failOpen: true,
+})
+
 interface Verdict {
   readonly fields: readonly (readonly [name: string, value: string])[]
   /** The body, if the answer is no. */
@@ -118,7 +127,7 @@ interface Verdict {
 function judgeFrom<Request>(
   options: HttpRateLimitOptions<Request>,
 ): (request: Request) => Promise<Verdict | undefined> {
-  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
+  checkOptions(options, OPTIONS)
   const { limiter, key: keyOf, cost: costOf = () => 1, names, failOpen = false } = options
   if (!(limiter instanceof RateLimiter)) throw new InvalidArgumentError('limiter', limiter, 'a RateLimiter')
   checkFunction('key', keyOf)

@@ -1,9 +1,10 @@
 import { checkSignal, checkWhole, waitMsFrom } from '../core/arguments.ts'
 import { type Clock, type Instant, systemClock } from '../core/clock.ts'
 import type { RateAnswer, RateRequest } from '../core/driver.ts'
-import { ClosedError, InvalidArgumentError, RateLimitedError } from '../core/errors.ts'
+import { ClosedError, RateLimitedError } from '../core/errors.ts'
 import type { Holder } from '../core/holder.ts'
 import { checkLockName } from '../core/names.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { type Turns, turnsOf } from '../core/turns.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
 import {
@@ -42,6 +43,18 @@ export interface RateWaitOptions extends ConsumeOptions {
   signal?: AbortSignal
 }
 
+const OPTIONS = optionNames<RateLimiterOptions>({
+  driver: true,
+  url: true,
+  callTimeoutSeconds: true,
+  clock: true,
+  random: true,
+  limits: true,
+  localShare: true,
+})
+const CONSUME_OPTIONS = optionNames<ConsumeOptions>({ cost: true })
+const WAIT_OPTIONS = optionNames<RateWaitOptions>({ cost: true, timeoutSeconds: true, signal: true })
+
 /**
  * Says how often something may be done, over all processes on one store: by the generic cell rate algorithm, on the
  * store's own clock. A limiter has the limits, the key says for whom they count, such as `login:user:7`. Limiters on one
@@ -59,7 +72,7 @@ export class RateLimiter implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: RateLimiterOptions) {
-    this.#instance = new Instance('RateLimiter', options)
+    this.#instance = new Instance('RateLimiter', options, OPTIONS)
     this.#limits = limitsFrom(options.limits)
     this.#mostCost = Math.min(...this.#limits.map(({ burst }) => burst))
     this.#clock = options.clock ?? systemClock
@@ -123,7 +136,7 @@ export class RateLimiter implements AsyncDisposable {
    * again when the store said that it could succeed, and whoever is first then has it.
    */
   async wait(key: string, options: RateWaitOptions = {}): Promise<RateLimitResult> {
-    const cost = this.#checked(key, options)
+    const cost = this.#checked(key, options, WAIT_OPTIONS)
     const waitMs = waitMsFrom('timeoutSeconds', options.timeoutSeconds ?? 10)
     const signal = options.signal === undefined ? undefined : checkSignal('signal', options.signal)
     return this.#turns.settle(this.#waiting.wait({ key, cost, waitMs, signal }))
@@ -177,11 +190,10 @@ export class RateLimiter implements AsyncDisposable {
     return result
   }
 
-  #checked(key: string, options: ConsumeOptions | undefined): number {
+  #checked(key: string, options: ConsumeOptions | undefined, known = CONSUME_OPTIONS): number {
     checkLockName(key, 'key')
     this.#instance.assertOpen()
     if (options === undefined) return 1
-    if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
-    return checkWhole('cost', options.cost ?? 1, 1, this.#mostCost)
+    return checkWhole('cost', checkOptions(options, known).cost ?? 1, 1, this.#mostCost)
   }
 }

@@ -2,6 +2,7 @@ import { checkWhole } from '../core/arguments.ts'
 import type { RateAnswer, RateLimit } from '../core/driver.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import { MAX_RATE_LIMITS, MAX_TTL_MS } from '../core/limits.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 
 /** So many in a period, in the long run. */
 export interface RateLimitOptions {
@@ -46,6 +47,8 @@ export interface Limit extends RateLimit {
   readonly fullMs: number
 }
 
+const OPTIONS = optionNames<RateLimitOptions>({ limit: true, periodSeconds: true, burst: true })
+
 /** Checks them, and puts them as drivers take them. */
 export function limitsFrom(options: unknown): readonly Limit[] {
   const list: readonly unknown[] = Array.isArray(options) ? options : [options]
@@ -59,7 +62,7 @@ function limitFrom(argument: string, options: unknown): Limit {
   if (typeof options !== 'object' || options === null) {
     throw new InvalidArgumentError(argument, options, 'an object with limit and periodSeconds')
   }
-  const { limit, periodSeconds, burst = limit } = options as Partial<RateLimitOptions>
+  const { limit, periodSeconds, burst = limit } = checkOptions(options as Partial<RateLimitOptions>, OPTIONS, argument)
   checkWhole(`${argument}.limit`, limit, 1, MOST_UNITS)
   checkWhole(`${argument}.burst`, burst, 1, MOST_UNITS)
   const periodMs = typeof periodSeconds === 'number' ? periodSeconds * 1_000 : Number.NaN

@@ -2,6 +2,7 @@ import { checkWhole } from '../core/arguments.ts'
 import { type Clock, type Instant, isPast, later } from '../core/clock.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import { MAX_TTL_MS } from '../core/limits.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import type { RateLimitResult } from './rate-limits.ts'
 
 export interface LocalShareOptions {
@@ -11,11 +12,13 @@ export interface LocalShareOptions {
   forSeconds: number
 }
 
+const OPTIONS = optionNames<LocalShareOptions>({ units: true, forSeconds: true })
+
 export function checkShare(value: unknown, mostUnits: number): LocalShareOptions {
   if (typeof value !== 'object' || value === null) {
     throw new InvalidArgumentError('localShare', value, 'an object with units and forSeconds')
   }
-  const { units, forSeconds } = value as Partial<LocalShareOptions>
+  const { units, forSeconds } = checkOptions(value as Partial<LocalShareOptions>, OPTIONS, 'localShare')
   checkWhole('localShare.units', units, 1, mostUnits)
   if (!(typeof forSeconds === 'number' && forSeconds >= 0.001 && forSeconds <= MAX_TTL_MS / 1_000)) {
     const rule = `a number of seconds from 0.001 to ${MAX_TTL_MS / 1_000}`

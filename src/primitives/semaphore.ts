@@ -2,9 +2,10 @@ import { checkWhole } from '../core/arguments.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { Lease } from '../core/lease.ts'
 import { MAX_PERMITS } from '../core/limits.ts'
+import { optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
-import { Instance, type InstanceOptions } from './instance.ts'
-import { checkOptions, type LockOptions, type Share } from './lock-options.ts'
+import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
+import type { PermitOptions, Share } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
 
 export interface SemaphoreOptions extends InstanceOptions {
@@ -12,10 +13,7 @@ export interface SemaphoreOptions extends InstanceOptions {
   limit: number
 }
 
-export interface PermitOptions extends LockOptions {
-  /** How many permits to take, all of them or none. 1 if not said, at most the limit. */
-  permits?: number
-}
+const OPTIONS = optionNames<SemaphoreOptions>({ ...INSTANCE_OPTIONS, limit: true })
 
 /**
  * A limited number of holders at once. Every lease is so many permits, with a time to live of its own: those of a process that died come back when that
@@ -33,7 +31,7 @@ export class Semaphore implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: SemaphoreOptions) {
-    this.#instance = new Instance('Semaphore', options)
+    this.#instance = new Instance('Semaphore', options, OPTIONS)
     this.limit = checkWhole('limit', options.limit, 1, MAX_PERMITS)
     this.#claims = new Claims(this.#instance)
   }
@@ -92,7 +90,8 @@ export class Semaphore implements AsyncDisposable {
   }
 
   #share(options: PermitOptions): Share {
-    const { permits = 1 } = checkOptions(options)
+    // Everything else about the options is checked with the claim.
+    const { permits = 1 } = options ?? {}
     return { mode: 'shared', limit: this.limit, permits: checkWhole('permits', permits, 1, this.limit) }
   }
 }

@@ -3,8 +3,9 @@ import { systemClock } from '../core/clock.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import { isStorable } from '../core/names.ts'
+import { optionNames } from '../core/options.ts'
 import { systemRandom } from '../core/random.ts'
-import { Instance, type InstanceOptions } from './instance.ts'
+import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { argumentsFrom, checkRequest } from './web-locks/arguments.ts'
 import { domException } from './web-locks/dom-exception.ts'
 import { Requests } from './web-locks/requests.ts'
@@ -29,6 +30,8 @@ export interface WebLocksOptions extends InstanceOptions {
   /** The leases' time to live, which is how long the lock of a process that died stays held. Renewed while the lock is held. 10 if not said. */
   timeoutSeconds?: number
 }
+
+const OPTIONS = optionNames<WebLocksOptions>({ ...INSTANCE_OPTIONS, prefix: true, timeoutSeconds: true })
 
 /**
  * The Web Locks API, as `navigator.locks` has it, over any store: code that was written for the one runs with the other, over machines. Opens nothing
@@ -57,7 +60,7 @@ export class LockManager implements AsyncDisposable {
 
   private constructor(secret: symbol, options: WebLocksOptions) {
     if (secret !== INTERNAL) throw new TypeError('Illegal constructor')
-    this.#instance = new Instance('LockManager', options)
+    this.#instance = new Instance('LockManager', options, OPTIONS)
     const { prefix = 'web:', timeoutSeconds = 10, clock = systemClock, random = systemRandom } = options
     this.#prefix = checkPrefix(prefix)
     const ttlMs = ttlMsFrom('timeoutSeconds', timeoutSeconds)

@@ -37,7 +37,7 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs noth
     ['an exit code above 255', ['run', 'job', '-E', '256', '--', 'COMMAND'], /-E must be/],
     ['an exit code that is not whole', ['run', 'job', '-E', '1.5', '--', 'COMMAND'], /-E must be/],
     ['an unknown option', ['run', 'job', '--tll', '5', '--', 'COMMAND'], /Unknown option '--tll'/],
-    ['an unknown store', ['run', 'job', '--url', 'floppy:a', '--', 'COMMAND'], /url must be .* "floppy:a"/],
+    ['an unknown store', ['run', 'job', '--url', 'floppy:a', '--', 'COMMAND'], /url must be .* "floppy:…"/],
     ['a path without a scheme', ['run', 'job', '--url', '/tmp/locks.db', '--', 'COMMAND'], /url must be .* sqlite:/],
     ['an unknown command', ['walk', 'job'], /there is no command "walk"; there are: .*run/],
     ['an unknown option of ls', ['ls', '--jsno'], /Unknown option '--jsno'/],

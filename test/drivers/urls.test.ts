@@ -30,6 +30,12 @@ const redis: readonly Row[] = [
   ['redis://[0:0:0:0:0:0:0:1]', '::1:6379 / 0 lock:'],
   ['redis://my_host-1.example', 'my_host-1.example:6379 / 0 lock:'],
   ['rediss://host', 'host:6379 tls / 0 lock:'],
+  ['REDIS://Host', 'host:6379 / 0 lock:'],
+  ['RedisS://host', 'host:6379 tls / 0 lock:'],
+  ['valkey://host:7000/2', 'host:7000 / 2 lock:'],
+  ['valkeys://me:s3cret@host', 'host:6379 tls me:s3cret@ / 0 lock:'],
+  ['VALKEY+CLUSTER://one,two', 'cluster one:6379,two:6379 / 0 lock:'],
+  ['valkeys+cluster://one', 'cluster one:6379 tls / 0 lock:'],
   ['redis://:s3cret@host', 'host:6379 :s3cret@ / 0 lock:'],
   ['redis://me:s3cret@host/1', 'host:6379 me:s3cret@ / 1 lock:'],
   ['redis://m%40e:s3%2Fc%3Fr%25et@host', 'host:6379 m@e:s3/c?r%et@ / 0 lock:'],
@@ -93,6 +99,17 @@ const redisRefused: readonly Refusal[] = [
   ['redis://me:s3?cr&et@host/0', /percent-encoded wherever/],
   ['redis://me:s3#cret@host', /percent-encoded wherever/],
   ['redis://me@host', /url user name must be followed by a password/],
+  // Forgotten: the colon before the password, or @host behind it.
+  ['redis://s3cret@host', /url user name must be followed by a password: user:password@, or :password@, but is "…"/],
+  ['redis://me:s3cret/0', /url port must be/],
+  ['redis://me:123/s3cret', /url database must be a whole number from 0 to 65535, but is "…"/],
+  ['redis://me:123?s3cret', /url parameter must be one of prefix, but is "…"/],
+  ['redis://me:123?s3&s3', /url parameter … must be given only once/],
+  ['redis://me:123#s3cret', /but is "redis:\/\/me"/],
+  ['redis://me:s3?cret', /url port must be/],
+  ['redis://me:99999123', /url port must be a whole number from 1 to 65535, but is "…"/],
+  ['redis://me:s3cret@host:99999', /url port must be a whole number from 1 to 65535, but is "99999"/],
+  ['redis://me:s3cret@host:port', /url port must be .* but is "…"/],
   ['redis://me:@host', /followed by a password/],
   ['redis://host\n', /without control characters/],
   ['redis://me:s3cret@ho\tst', /without control characters/],
@@ -124,7 +141,7 @@ const redlockRefused: readonly Refusal[] = [
   ['redlock://a,b,c?tls=yes', /url parameter tls must be true, false, 1 or 0, but is "yes"/],
   ['redlock://a,b,c?tls', /url parameter tls must be/],
   ['redlock://a,b,c?tls=TRUE', /url parameter tls must be/],
-  ['redlock://a,b,c?tsl=1', /one of prefix, tls, longestTtlSeconds, persistent, but is "tsl"/],
+  ['redlock://a,b,c?tsl=1', /one of prefix, tls, longestTtlSeconds, persistent \(did you mean tls\?\), but is "tsl"/],
   ['redlock://a,b,c?persistent=on', /url parameter persistent must be/],
   ['redlock://a,b,c?tls=1&tls=0', /given only once/],
   ['redlock://a,b,c?longestTtlSeconds=1e3', /url parameter longestTtlSeconds must be a number of seconds/],
@@ -162,6 +179,7 @@ const sqliteRefused: readonly Refusal[] = [
   ['sqlite:FILE:x.db', /no file: URL/],
   ['sqlite:x.db?cache=shared', /without parameters: in a file name, \? is written %3F/],
   ['sqlite:x.db?', /without parameters/],
+  ['sqlite:x.db?key=s3cret', /without parameters.* but is "sqlite:x.db\?…"/],
   ['sqlite:?mode=ro', /without parameters/],
   ['sqlite:x.db#1', /# is written %23/],
   ['sqlite:100%.db', /url path must be percent-encoded UTF-8: a percent sign itself is written %25/],
@@ -179,7 +197,7 @@ const memory: readonly Row[] = [
 
 const memoryRefused: readonly Refusal[] = [
   ['memory://jobs', /memory: or memory:name/],
-  ['memory:jobs?x=1', /without \/\/ and parameters/],
+  ['memory:jobs?x=s3cret', /without \/\/ and parameters/],
   ['memory:jobs#x', /without \/\/ and parameters/],
   ['memory:100%', /percent-encoded/],
 ]
@@ -250,13 +268,19 @@ const postgresRefused: readonly Refusal[] = [
 
 const otherRefused: readonly Refusal[] = [
   ['', /a store's URL, beginning with/],
-  ['REDIS://host', /a store's URL/],
+  ['redis', /a store's URL/],
+  ['redis ://host', /a store's URL/],
   [' redis://host', /a store's URL/],
   ['mysql://me:s3cret@host', /but is "mysql:\/\/…@host"/],
   ['mysql://me:s3/c@r?et@host', /but is "mysql:\/\/…@host"/],
   ['mysql://host?password=s3cret', /but is "mysql:\/\/host"/],
   ['me:s3cret@host', /but is "me:…@host"/],
   ['s3cret@host:1', /but is "…@host:1"/],
+  ['me:s3cret', /but is "me:…"/],
+  ['s3cret', /but is "…"/],
+  ['host=db password=s3cret', /but is "…"/],
+  ['mysql://me:s3cret', /but is "mysql:\/\/…"/],
+  ['mysql://me:s3#cret', /but is "mysql:\/\/…"/],
 ]
 
 beforeAll(() => {

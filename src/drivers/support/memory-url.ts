@@ -1,3 +1,4 @@
+import { redactedUrl } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { decoded, refuseControlCharacters } from './url.ts'
 
@@ -6,7 +7,7 @@ export function memoryName(url: string): string {
   refuseControlCharacters(url)
   const text = url.slice('memory:'.length)
   if (text.startsWith('//') || /[?#]/.test(text)) {
-    throw new InvalidArgumentError('url', url, 'memory: or memory:name, without // and parameters')
+    throw new InvalidArgumentError('url', redactedUrl(url), 'memory: or memory:name, without // and parameters')
   }
   return decoded('url name', text)
 }

@@ -1,5 +1,6 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { checkLockName } from '../../core/names.ts'
+import { checkOptions, optionNames } from '../../core/options.ts'
 import { isOccupied } from './postgres-advisory-client.ts'
 import { advisoryKey } from './postgres-advisory-key.ts'
 import { advisoryStatements } from './postgres-advisory-statements.ts'
@@ -14,6 +15,8 @@ export interface LockInTransactionOptions {
    */
   readonly wait?: boolean
 }
+
+const OPTIONS = optionNames<LockInTransactionOptions>({ shared: true, wait: true })
 
 /**
  * Takes a lock in the caller's own open transaction. Its commit or rollback gives it back, and nothing else does. True:
@@ -30,8 +33,7 @@ export async function lockInTransaction(
   options: LockInTransactionOptions = {},
 ): Promise<boolean> {
   checkLockName(lockName)
-  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError('options', options, 'an object')
-  const { shared = false, wait = true } = options
+  const { shared = false, wait = true } = checkOptions(options, OPTIONS)
   for (const [name, value] of Object.entries({ shared, wait })) {
     if (typeof value !== 'boolean') throw new InvalidArgumentError(name, value, 'true or false')
   }

@@ -8,6 +8,7 @@ import {
   knownParameters,
   type Parameter,
   secondsParameter,
+  shownName,
   type UrlParts,
   urlParts,
 } from './url.ts'
@@ -81,7 +82,7 @@ function placeOf({ hosts }: UrlParts, { host, port }: { host?: string; port?: st
   }
 }
 
-function databaseOf({ path }: UrlParts): string {
+function databaseOf({ path, shownPath }: UrlParts): string {
   if (path === undefined) {
     const rule = 'named: without it, a client takes the name of its user, or what its environment says'
     throw new InvalidArgumentError('url database', '', rule)
@@ -89,7 +90,11 @@ function databaseOf({ path }: UrlParts): string {
   const database = decoded('url database', path)
   // pg undoes no %3F and no %23.
   if (!path.includes('/') && !/[?#\0]/.test(database)) return database
-  throw new InvalidArgumentError('url database', database, 'the name of a database, without ? and #, and with / as %2F')
+  throw new InvalidArgumentError(
+    'url database',
+    shownPath,
+    'the name of a database, without ? and #, and with / as %2F',
+  )
 }
 
 /** What `Pool` of pg is given. Its own parser reads nothing in it another way than it was read here. */
@@ -124,16 +129,26 @@ export function postgresConfig(target: PostgresTarget): { url: string; options: 
   }
 }
 
+/** As an error names a database. */
+export function postgresPlace({ host, port, database }: Pick<PostgresTarget, 'host' | 'port' | 'database'>): string {
+  if (host.startsWith('/')) return `postgres:///${database}?host=${host}`
+  return `postgres://${host.includes(':') ? `[${host}]` : host}:${port}/${database}`
+}
+
 const PLACEHOLDER = 'see-options'
 
 type Rules = Readonly<Record<string, readonly string[] | undefined>>
 
 /** Of the client that is used. One that it would ignore is refused, and so is a value of which that is known. */
 function clientParameters({ parameters }: PostgresTarget, client: string, rules: Rules): readonly Parameter[] {
-  for (const { name, value } of parameters) {
+  for (const { name, value, raw } of parameters) {
     if (!Object.hasOwn(rules, name)) {
       const known = [...OURS, ...Object.keys(rules)].join(', ')
-      throw new InvalidArgumentError('url parameter', name, `one that is known here or to ${client}: ${known}`)
+      throw new InvalidArgumentError(
+        'url parameter',
+        shownName({ name, raw }),
+        `one that is known here or to ${client}: ${known}`,
+      )
     }
     const allowed = rules[name]
     if (allowed !== undefined && !allowed.includes(value)) {

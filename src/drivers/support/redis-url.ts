@@ -28,10 +28,11 @@ export interface RedisUrl {
 
 /**
  * `redis://user:password@host:port/database?prefix=…`, `redis+cluster://host:port,host:port`, with `rediss` for TLS.
+ * `valkey` and `valkeys` are the same.
  */
 export function redisUrl(url: string): RedisUrl {
   const parts = urlParts(url, 'redis://host:6379/0')
-  const [, tls, plusCluster] = /^redis(s)?(\+cluster)?$/.exec(parts.scheme) ?? []
+  const [, tls, plusCluster] = /^(?:redis|valkey)(s)?(\+cluster)?$/.exec(parts.scheme) ?? []
   const cluster = plusCluster !== undefined
   const hosts = parts.hosts.map((host) => hostPort(host, DEFAULT_PORT))
   if (!cluster && hosts.length > 1) {
@@ -73,16 +74,17 @@ export function redlockUrl(url: string): RedlockUrl {
   }
 }
 
-function databaseOf({ path = '0' }: UrlParts): number {
+function databaseOf({ path = '0', shownPath }: UrlParts): number {
   const number = /^(?:0|[1-9]\d{0,4})$/.test(path) ? Number(path) : Number.NaN
   if (number <= MOST_DATABASE) return number
-  throw new InvalidArgumentError('url database', path, `a whole number from 0 to ${MOST_DATABASE}`)
+  throw new InvalidArgumentError('url database', shownPath, `a whole number from 0 to ${MOST_DATABASE}`)
 }
 
 function loginOf({ username, password }: UrlParts): Pick<RedisTarget, 'username' | 'password'> {
   // Some clients then log in as the default user, and say nothing.
   if (username !== undefined && password === undefined) {
-    throw new InvalidArgumentError('url user name', username, 'followed by a password: user:password@')
+    // A password that stands alone was meant, as often as not.
+    throw new InvalidArgumentError('url user name', '…', 'followed by a password: user:password@, or :password@')
   }
   return { username, password }
 }

@@ -1,3 +1,4 @@
+import { redactedUrl } from '../../core/arguments.ts'
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
 import { isStorable } from '../../core/names.ts'
 import { decoded, refuseControlCharacters } from './url.ts'
@@ -13,7 +14,7 @@ export function sqlitePath(url: string, platform: NodeJS.Platform = process.plat
   if (/[?#]/.test(rest)) {
     throw new InvalidArgumentError(
       'url',
-      url,
+      redactedUrl(url),
       'without parameters: in a file name, ? is written %3F and # is written %23',
     )
   }
@@ -28,7 +29,7 @@ export function sqlitePath(url: string, platform: NodeJS.Platform = process.plat
   }
   const path = decoded('url path', text)
   if (path === ':memory:' || path === '/:memory:') {
-    throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that')
+    throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that', { retryable: false })
   }
   if (!isStorable(path) || path.endsWith('/')) {
     throw new InvalidArgumentError('url path', path, 'the path of a file, without NUL')

@@ -1,5 +1,6 @@
 import { redactedUrl } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
+import { nearestName } from '../../core/options.ts'
 
 /**
  * How every store's URL is read. A part that a reader does not take is refused: what is ignored is a place that the
@@ -14,6 +15,8 @@ export interface UrlParts {
   readonly hosts: readonly string[]
   /** What follows the first slash, not decoded. An empty one is the same as none. */
   readonly path: string | undefined
+  /** The path as an error may show it. Where `@host` was forgotten, it is the end of a password with a slash in it. */
+  readonly shownPath: string
   readonly parameters: readonly Parameter[]
 }
 
@@ -39,11 +42,12 @@ export function urlParts(url: string, example: string): UrlParts {
   const login = authority.slice(0, Math.max(at, 0))
   const colon = login.includes(':') ? login.indexOf(':') : login.length
   return {
-    scheme,
+    scheme: scheme.toLowerCase(),
     username: decoded('url user name', login.slice(0, colon)) || undefined,
     password: decoded('url password', login.slice(colon + 1)) || undefined,
     hosts: authority.slice(at + 1).split(','),
     path: path || undefined,
+    shownPath: at === -1 && authority.includes(':') ? '…' : path,
     parameters: urlParameters(search),
   }
 }
@@ -51,9 +55,9 @@ export function urlParts(url: string, example: string): UrlParts {
 /** What stands behind the question mark, each name once. */
 export function urlParameters(search: string): readonly Parameter[] {
   const parameters = search === '' ? [] : search.split('&').map(parameterOf)
-  for (const [index, { name }] of parameters.entries()) {
+  for (const [index, { name, raw }] of parameters.entries()) {
     if (parameters.findIndex((each) => each.name === name) !== index) {
-      throw new InvalidArgumentError(`url parameter ${name}`, 'given twice', 'given only once')
+      throw new InvalidArgumentError(`url parameter ${shownName({ name, raw })}`, 'given twice', 'given only once')
     }
   }
   return parameters
@@ -62,7 +66,7 @@ export function urlParameters(search: string): readonly Parameter[] {
 function parameterOf(raw: string): Parameter {
   const equals = raw.includes('=') ? raw.indexOf('=') : raw.length
   const name = decoded('the name of a url parameter', raw.slice(0, equals))
-  return { name, value: decoded(`url parameter ${name}`, raw.slice(equals + 1)), raw }
+  return { name, value: decoded(`url parameter ${shownName({ name, raw })}`, raw.slice(equals + 1)), raw }
 }
 
 /** The values of parameters of ours, by name. Throws for one that is not known. */
@@ -74,7 +78,9 @@ export function knownParameters<Name extends string>(
   for (const { name, value, raw } of parameters) {
     if (!known.some((each) => each === name)) {
       const rule = known.length === 0 ? 'left out: this URL takes none' : `one of ${known.join(', ')}`
-      throw new InvalidArgumentError('url parameter', name, rule)
+      const meant = nearestName(name, known)
+      const hint = meant === undefined ? rule : `${rule} (did you mean ${meant}?)`
+      throw new InvalidArgumentError('url parameter', shownName({ name, raw }), hint)
     }
     // A form's text has a space here, a URL's a plus sign. Clients that disagree would lock in two places.
     if (raw.includes('+')) throw new InvalidArgumentError(`url parameter ${name}`, value, 'without +: write %2B or %20')
@@ -82,6 +88,10 @@ export function knownParameters<Name extends string>(
   }
   return values
 }
+
+/** A password with a question mark in it ends up here, if it is not percent-encoded and `@host` was forgotten. */
+export const shownName = ({ name, raw }: Pick<Parameter, 'name' | 'raw'>): string =>
+  name === '' || (raw.includes('=') && /^\w+$/.test(name)) ? name : '…'
 
 export function booleanParameter(name: string, value: string | undefined): boolean | undefined {
   if (value === undefined) return undefined
@@ -119,8 +129,8 @@ export function checkPort(port: string): number {
   throw new InvalidArgumentError('url port', unlessSecret(port), 'a whole number from 1 to 65535')
 }
 
-/** Where `@host` was forgotten, the password stands in its place. */
-const unlessSecret = (text: string): string => (text.includes(':') || /\D/.test(text) ? '…' : text)
+/** Where `@host` was forgotten, the password stands in its place. A port has few digits; more may be a password. */
+const unlessSecret = (text: string): string => (/^\d{0,5}$/.test(text) ? text : '…')
 
 /** One spelling for each host: names in lower case, addresses written in one way. */
 function canonicalHost(name: string): string | undefined {

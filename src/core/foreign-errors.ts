@@ -1,0 +1,142 @@
+import { HoldfastError } from './errors.ts'
+
+/**
+ * What may be kept of a client's error as a `cause`. Errors are logged as they are, with all that hangs on them, and
+ * clients attach what they were doing: ioredis the arguments of the failed command (the password, if that was AUTH), pg
+ * the client with its settings, Node the URL that it could not read. So this is a copy with the message, the stack and
+ * the fields that identify a failure, and with no other.
+ */
+export function safeCause(error: unknown): Error {
+  return copyOf(error, 0)
+}
+
+function copyOf(error: unknown, depth: number): Error {
+  if (error instanceof HoldfastError) return error
+  if (!(error instanceof Error)) return new Error(withoutSecrets(String(error)))
+  const { errors, cause } = error as { errors?: unknown; cause?: unknown }
+  const copy = new Error(withoutSecrets(error.message))
+  // So that `instanceof` says of the copy what it says of the original.
+  Object.setPrototypeOf(copy, Object.getPrototypeOf(error) as object)
+  const set = (name: string, value: unknown, enumerable = false): void => {
+    Object.defineProperty(copy, name, { value, enumerable, writable: true, configurable: true })
+  }
+  set('stack', withoutSecrets(error.stack ?? ''))
+  for (const name of KEPT) {
+    const value: unknown = Object.getOwnPropertyDescriptor(error, name)?.value
+    if (typeof value === 'string') set(name, withoutSecrets(value), true)
+    else if (typeof value === 'number') set(name, value, true)
+  }
+  if (depth >= MOST_DEEP) return copy
+  if (Array.isArray(errors)) {
+    set(
+      'errors',
+      errors.slice(0, MOST_ERRORS).map((each) => copyOf(each, depth + 1)),
+    )
+  }
+  if (cause !== undefined) set('cause', copyOf(cause, depth + 1))
+  return copy
+}
+
+/** Of Node's own errors, PostgreSQL's and SQLite's. */
+const KEPT = [
+  ...['name', 'code', 'errno', 'syscall', 'address', 'port', 'hostname', 'path', 'reason', 'library'],
+  ...['severity', 'detail', 'hint', 'position', 'where', 'schema', 'table', 'column', 'constraint', 'routine'],
+  ...['schema_name', 'table_name', 'constraint_name', 'errcode', 'errstr', 'rawCode'],
+]
+const MOST_DEEP = 5
+const MOST_ERRORS = 20
+
+/** What a client says, never empty: an error that stands for several attempts to connect has no message of its own. */
+export function messageOf(error: unknown): string {
+  if (!(error instanceof Error)) return withoutSecrets(String(error))
+  const { errors } = error as { errors?: unknown }
+  const [first] = Array.isArray(errors) ? (errors as readonly unknown[]) : []
+  if (error.message === '' && first instanceof Error) return messageOf(first)
+  return withoutSecrets(error.message || error.name)
+}
+
+/**
+ * Removes the login from URLs, and what a Redis server repeats of a command that it does not know: of AUTH, that is the
+ * password.
+ */
+export const withoutSecrets = (text: string): string =>
+  text.replaceAll(/\b([a-z][a-z\d+.-]*:\/\/)[^\s"'`<>]*@/gi, '$1…@').replaceAll(/(args beginning with: ).*/gi, '$1…')
+
+/** Why a server could not be reached or talked to, in words, where the error is one of the network or of TLS. */
+export interface ConnectionTrouble {
+  readonly reason: string
+  readonly advice: string
+  /**
+   * `unreachable`: there was no connection. `closed`: it ended. `no-tls`: the server does not speak it. `tls`: server and
+   * client do not agree on a certificate or a cipher.
+   */
+  readonly kind: 'unreachable' | 'closed' | 'no-tls' | 'tls'
+  /** A setting is wrong, and trying again cannot help. */
+  readonly isPermanent: boolean
+}
+
+export function connectionTrouble(error: unknown): ConnectionTrouble | undefined {
+  const { code, message = '', errors, cause } = (error ?? {}) as Partial<AggregateError> & { code?: unknown }
+  const known = TROUBLES.find(({ codes, text }) => codes.includes(String(code)) || text?.test(message))
+  if (known !== undefined) {
+    const { kind = 'unreachable', advice = '' } = known
+    const reason = kind === 'tls' ? `${known.reason} (${String(code)})` : known.reason
+    return { reason, advice, kind, isPermanent: kind === 'tls' || kind === 'no-tls' }
+  }
+  // Of several addresses of one host, the first speaks for all.
+  if (Array.isArray(errors) && errors.length > 0) return connectionTrouble(errors[0])
+  return cause === undefined ? undefined : connectionTrouble(cause)
+}
+
+interface Trouble {
+  readonly codes: readonly string[]
+  /** For clients that give no code. */
+  readonly text?: RegExp
+  readonly reason: string
+  readonly advice?: string
+  readonly kind?: ConnectionTrouble['kind']
+}
+
+const TROUBLES: readonly Trouble[] = [
+  { codes: ['ECONNREFUSED'], reason: 'connection refused', advice: 'Is the server running?' },
+  { codes: ['ENOTFOUND'], reason: 'the host name is unknown', advice: 'Is it spelled correctly?' },
+  { codes: ['EAI_AGAIN'], reason: 'the host name could not be looked up', advice: 'Does the name service answer?' },
+  { codes: ['EHOSTUNREACH', 'ENETUNREACH'], reason: 'there is no route to the host' },
+  {
+    codes: ['ETIMEDOUT', 'CONNECT_TIMEOUT', 'UND_ERR_CONNECT_TIMEOUT'],
+    text: /^(?:connection timeout|timeout expired|.*due to connection timeout|.*trying to connect)$/i,
+    reason: 'no connection in time',
+    advice: 'Are host and port right, and does no firewall drop the packets?',
+  },
+  {
+    codes: [
+      ...['ERR_SSL_WRONG_VERSION_NUMBER', 'ERR_SSL_PACKET_LENGTH_TOO_LONG', 'ERR_SSL_TLSV1_ALERT_PROTOCOL_VERSION'],
+      ...['ERR_SSL_UNSUPPORTED_PROTOCOL', 'ERR_SSL_NO_SHARED_CIPHER', 'EPROTO'],
+    ],
+    text: /server does not support SSL|wrong version number|packet length too long/i,
+    reason: 'the server does not speak TLS on this port',
+    kind: 'no-tls',
+  },
+  {
+    codes: [
+      ...['DEPTH_ZERO_SELF_SIGNED_CERT', 'SELF_SIGNED_CERT_IN_CHAIN', 'UNABLE_TO_VERIFY_LEAF_SIGNATURE'],
+      ...['UNABLE_TO_GET_ISSUER_CERT', 'UNABLE_TO_GET_ISSUER_CERT_LOCALLY', 'CERT_HAS_EXPIRED', 'CERT_NOT_YET_VALID'],
+      ...['CERT_UNTRUSTED', 'CERT_REVOKED', 'HOSTNAME_MISMATCH', 'ERR_TLS_CERT_ALTNAME_INVALID'],
+    ],
+    reason: 'the server’s TLS certificate is not accepted',
+    advice: 'Tell Node of the authority that signed it with NODE_EXTRA_CA_CERTS, and use the host name that it is for.',
+    kind: 'tls',
+  },
+  {
+    codes: ['ERR_SSL_TLSV13_ALERT_CERTIFICATE_REQUIRED', 'ERR_SSL_SSLV3_ALERT_HANDSHAKE_FAILURE'],
+    reason: 'the server did not accept the TLS handshake',
+    advice: 'It may ask for a client certificate: pass in a client of your own.',
+    kind: 'tls',
+  },
+  {
+    codes: ['ECONNRESET', 'EPIPE', 'CONNECTION_CLOSED', 'CONNECTION_ENDED', 'CONNECTION_DESTROYED'],
+    text: /^(?:connection is closed|socket closed unexpectedly|the client is closed|connection terminated|connection closed|the server closed)/i,
+    reason: 'the connection was closed',
+    kind: 'closed',
+  },
+]

@@ -1,0 +1,205 @@
+import { afterEach, describe, expect, it, vi } from 'vitest'
+import { chooseUrl, connect } from '../../src/connect.ts'
+import { nearestName } from '../../src/core/options.ts'
+import { memoryDriver } from '../../src/drivers/memory.ts'
+import { migratePostgres, migrationScript, postgresDriver, postgresFence } from '../../src/drivers/postgres.ts'
+import { lockInTransaction, postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
+import { redisDriver, redisFence } from '../../src/drivers/redis.ts'
+import { redlockDriver } from '../../src/drivers/redlock.ts'
+import { sqliteDriver } from '../../src/drivers/sqlite.ts'
+import {
+  DistributedLock,
+  Fence,
+  getDistributedLock,
+  InvalidArgumentError,
+  LeaderElection,
+  OnceOnly,
+  RateLimiter,
+  ReadWriteLock,
+  Semaphore,
+} from '../../src/index.ts'
+import { rateLimitFetch } from '../../src/primitives/rate-limit-http.ts'
+import { webLocks } from '../../src/primitives/web-locks.ts'
+
+afterEach(() => {
+  vi.unstubAllEnvs()
+})
+
+const limits = { limit: 1, periodSeconds: 1 }
+const url = 'memory:'
+
+/** Everything that takes an instance's options. */
+const primitives: Record<string, (options: object) => unknown> = {
+  DistributedLock: (options) => new DistributedLock(options),
+  ReadWriteLock: (options) => new ReadWriteLock(options),
+  Semaphore: (options) => new Semaphore({ ...options, limit: 1 }),
+  LeaderElection: (options) => new LeaderElection({ ...options, name: 'leader' }),
+  OnceOnly: (options) => new OnceOnly(options),
+  RateLimiter: (options) => new RateLimiter({ ...options, limits }),
+  webLocks: (options) => webLocks(options),
+}
+
+describe.each(Object.entries(primitives))('%s: no store is chosen silently', (_, create) => {
+  it.each([
+    ['undefined, as from an environment variable that is not set', { url: undefined }, 'url'],
+    ['empty', { url: '' }, 'url'],
+    ['null', { url: null }, 'url'],
+    ['empty beside a driver', { url: '', driver: memoryDriver() }, 'url'],
+    ['a driver that is undefined', { driver: undefined }, 'driver'],
+    ['a driver that is null', { driver: null }, 'driver'],
+    ['both undefined', { url: undefined, driver: undefined }, 'url'],
+  ])('a url that is %s', (_case, options, argument) => {
+    vi.stubEnv('HOLDFAST_URL', 'memory:')
+    const error = thrownBy(() => create(options))
+    expect(error).toBeInstanceOf(InvalidArgumentError)
+    expect(error).toMatchObject({ argument })
+  })
+
+  it('a HOLDFAST_URL that is empty is an error, and not the default', () => {
+    vi.stubEnv('HOLDFAST_URL', '')
+    expect(thrownBy(() => create({}))).toMatchObject({ code: 'INVALID_ARGUMENT', argument: 'HOLDFAST_URL' })
+  })
+
+  it('one that is given is enough, whatever the other one is', () => {
+    create({ url, driver: undefined })
+    create({ url: undefined, driver: memoryDriver() })
+  })
+
+  it('an option that it does not know is refused, with the one that is meant', () => {
+    expect(thrownBy(() => create({ uri: 'redis://host' }))).toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringMatching(/^options has no option "uri": did you mean url\? \(known: /),
+    })
+  })
+})
+
+describe('the store of an instance', () => {
+  it('the embedded default applies only where neither a url nor HOLDFAST_URL is there', () => {
+    vi.stubEnv('HOLDFAST_URL', undefined)
+    expect(chooseUrl()).toBe('sqlite:')
+    vi.stubEnv('HOLDFAST_URL', 'memory:')
+    expect(chooseUrl()).toBe('memory:')
+    expect(chooseUrl('memory:named')).toBe('memory:named')
+  })
+
+  it('the lock of the process refuses an empty HOLDFAST_URL, too', () => {
+    vi.stubEnv('HOLDFAST_URL', '')
+    expect(() => getDistributedLock()).toThrow(/HOLDFAST_URL must be a store’s URL, or not set at all/)
+  })
+
+  it.each(['MEMORY:', 'Memory:jobs'])('a scheme is the same in upper case: %s', async (upper) => {
+    await (await connect(upper)).close()
+  })
+})
+
+/** Calls with an option that is not known, and what the error says of it. */
+const calls: [what: string, call: () => unknown, message: RegExp][] = [
+  ['acquire', () => lock().acquire('a', { ttl: 5 } as object), /no option "ttl": did you mean timeoutSeconds\?/],
+  ['hold', () => lock().hold('a', { timeoutMs: 5 } as object), /no option "timeoutMs": did you mean timeoutSeconds\?/],
+  ['withLock', () => lock().withLock('a', () => 1, { wait: 5 } as object), /did you mean blockingTimeoutSeconds\?/],
+  ['withLocks', () => lock().withLocks(['a'], () => 1, { blockng: true } as object), /did you mean blocking\?/],
+  ['permits of a lock', () => lock().acquire('a', { permits: 1 } as object), /no option "permits" \(known/],
+  ['forceRelease', () => lock().forceRelease('a', { by: 'me', form: 1 } as never), /no option "form"/],
+  ['acquireRead', () => new ReadWriteLock({ url }).acquireRead('a', { ttl: 5 } as object), /timeoutSeconds/],
+  ['permits', () => new Semaphore({ url, limit: 1 }).acquire('a', { permit: 1 } as object), /did you mean permits\?/],
+  ['campaign', () => election().campaign({ values: 1 } as object), /did you mean value\?/],
+  ['run of an election', () => election().run(() => 1, { rest: 1 } as object), /did you mean restSeconds\?/],
+  ['observe', () => election().observe({ every: 1 } as object), /did you mean everySeconds\?/],
+  ['once', () => new OnceOnly({ url }).once('a', () => 1, { forSeconds: 1, ttl: 1 } as never), /timeoutSeconds\?/],
+  ['everyTick', () => new OnceOnly({ url }).everyTick('a', () => 1, { evrySeconds: 1 } as object), /everySeconds\?/],
+  ['consume', () => limiter().consume('a', { costs: 1 } as object), /did you mean cost\?/],
+  ['wait', () => limiter().wait('a', { timeout: 1 } as object), /did you mean timeoutSeconds\?/],
+  [
+    'a limit',
+    () => new RateLimiter({ url, limits: { ...limits, window: 1 } as never }),
+    /limits has no option "window"/,
+  ],
+  ['localShare', () => new RateLimiter({ url, limits, localShare: { unit: 1 } as never }), /did you mean units\?/],
+  ['heartbeatThread', () => new DistributedLock({ url, heartbeatThread: { stalled: 1 } as never }), /stalledAfterSec/],
+  [
+    'rateLimitFetch',
+    () => rateLimitFetch(() => new Response(), { limit: limiter() } as never),
+    /did you mean limiter\?/,
+  ],
+  ['Fence', () => new Fence({ max: 1 } as object), /Fence|options has no option "max"/],
+  ['memoryDriver', () => memoryDriver({ stor: 1 } as object), /did you mean store\?/],
+  ['sqliteDriver', () => sqliteDriver({ db: 1 } as never), /did you mean database\?/],
+  ['redisDriver', () => redisDriver({ redis: 1 } as never), /did you mean client\?/],
+  ['redisDriver, keyPrefix', () => redisDriver({ client: 1, keyPrefix: '' } as never), /did you mean prefix\?/],
+  ['redlockDriver', () => redlockDriver({ node: [] } as never), /did you mean nodes\?/],
+  ['postgresDriver', () => postgresDriver({ pool: 1 } as never), /did you mean client\?/],
+  ['postgresAdvisoryDriver', () => postgresAdvisoryDriver({ pool: 1 } as never), /did you mean client\?/],
+  ['redisFence', () => redisFence({ redis: 1 } as never), /did you mean client\?/],
+  ['postgresFence', () => postgresFence({} as never, 'a', 1, { shema: 'x' } as object), /did you mean schema\?/],
+  ['lockInTransaction', () => lockInTransaction({} as never, 'a', { waits: true } as object), /did you mean wait\?/],
+  ['migratePostgres', () => migratePostgres({ client: 1, shema: '' } as never), /did you mean schema\?/],
+  ['migrationScript', () => migrationScript('public', { olny: 'fence' } as object), /did you mean only\?/],
+  ['inspect', () => memoryDriver().inspect({ lockname: 'a' } as object), /did you mean lockName\?/],
+]
+
+describe('an option that is not known is refused before anything is sent', () => {
+  it.each(calls)('%s', async (_, call, message) => {
+    const error = await rejectionOf(call)
+    expect(error).toBeInstanceOf(InvalidArgumentError)
+    expect((error as Error).message).toMatch(message)
+  })
+
+  it('its value is not told: it may be a password', async () => {
+    const error = await rejectionOf(() => new DistributedLock({ url, password: 's3cret' } as object))
+    expect(JSON.stringify({ ...(error as Error), message: (error as Error).message })).not.toContain('s3cret')
+  })
+
+  it('what an object inherits is none of its options', async () => {
+    const options = Object.assign(Object.create({ ttl: 5 }) as object, { timeoutSeconds: 1 })
+    expect(await lock().acquire('inherited', options)).toMatchObject({ acquired: true })
+  })
+
+  it('an option that is known, and undefined, is left out', async () => {
+    const options = { timeoutSeconds: undefined, signal: undefined } as object
+    expect(await lock().acquire('undefined', options)).toMatchObject({ acquired: true })
+  })
+})
+
+describe('the nearest name', () => {
+  const known = ['timeoutSeconds', 'blocking', 'blockingTimeoutSeconds', 'metadata', 'url', 'holderId']
+  it.each([
+    ['timeoutSecond', 'timeoutSeconds'],
+    ['timeout', 'timeoutSeconds'],
+    ['timeoutMs', 'timeoutSeconds'],
+    ['TTL', 'timeoutSeconds'],
+    ['ttlMs', 'timeoutSeconds'],
+    ['blockingTimeout', 'blockingTimeoutSeconds'],
+    ['bolcking', 'blocking'],
+    ['meta', 'metadata'],
+    ['uri', 'url'],
+    ['URL', 'url'],
+    ['owner', 'holderId'],
+    ['nonsense', undefined],
+    ['x', undefined],
+    ['', undefined],
+  ])('of %j is %s', (name, expected) => {
+    expect(nearestName(name, known)).toBe(expected)
+  })
+})
+
+const lock = (): DistributedLock => new DistributedLock({ url })
+const election = (): LeaderElection => new LeaderElection({ url, name: 'leader' })
+const limiter = (): RateLimiter => new RateLimiter({ url, limits })
+
+function thrownBy(work: () => unknown): unknown {
+  try {
+    work()
+  } catch (error) {
+    return error
+  }
+  return undefined
+}
+
+async function rejectionOf(call: () => unknown): Promise<unknown> {
+  try {
+    await call()
+  } catch (error) {
+    return error
+  }
+  return undefined
+}
