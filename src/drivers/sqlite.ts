@@ -2,6 +2,8 @@ import { resolve } from 'node:path'
 import { checkInspectQuery } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Capabilities, Driver, LeaseRef, RateAnswer, RenewAnswer, Renewal } from '../core/driver.ts'
+import { InvalidArgumentError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { answerTake, type Take, type Taken, takeStep, takesOf } from './support/consume-step.ts'
 import { acquireOne } from './support/sqlite-acquire.ts'
 import { openDatabase, type SqliteDatabase } from './support/sqlite-client.ts'
@@ -38,11 +40,15 @@ export interface SqliteDriverOptions {
   readonly clock?: Clock
 }
 
+const OPTIONS = optionNames<SqliteDriverOptions>({ database: true, clock: true })
+
 /**
  * Leases in a database that the caller has open already, beside the caller's own tables. Rejects with a `StoreError`
  * that says what is wrong with it. While the caller has a transaction open on it, every call does.
  */
-export async function sqliteDriver({ database, clock = systemClock }: SqliteDriverOptions): Promise<Driver> {
+export async function sqliteDriver(options: SqliteDriverOptions): Promise<Driver> {
+  const { database, clock = systemClock } = checkOptions(options, OPTIONS)
+  checkDatabase(database)
   return driverOn(await SqliteConnection.open({ passedIn: database }, clock), clock)
 }
 
@@ -64,6 +70,13 @@ export async function openSqlite(url: string, clock: Clock = systemClock): Promi
   }
   const reopen = { module: import.meta.url, name: 'openSqlite', args: [sqliteUrl(path)] }
   return { ...driverOn(await SqliteConnection.open({ path, open }, clock), clock), reopen }
+}
+
+function checkDatabase(database: unknown): void {
+  const has = (method: string): boolean => typeof (database as Record<string, unknown> | null)?.[method] === 'function'
+  if (!['exec', 'prepare', 'close'].every(has)) {
+    throw new InvalidArgumentError('database', database, 'an open database of node:sqlite, libsql or better-sqlite3')
+  }
 }
 
 function driverOn(connection: SqliteConnection, clock: Clock): Driver {

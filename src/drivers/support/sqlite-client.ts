@@ -1,4 +1,4 @@
-import { StoreError } from '../../core/errors.ts'
+import { MissingClientError } from '../../core/errors.ts'
 
 /** The few methods that we call: `node:sqlite`, libsql and better-sqlite3 all have them. */
 export interface SqliteDatabase {
@@ -7,22 +7,31 @@ export interface SqliteDatabase {
   close(): unknown
 }
 
+/** `never`: which values a statement takes, each client types in another way. */
 export interface SqliteStatement {
+  all(...values: never[]): unknown[]
+  run(...values: never[]): { readonly changes: number | bigint }
+}
+
+/** The same, as it is called here: every client takes text, numbers and null. */
+export interface Statement {
   all(...values: (string | number | null)[]): unknown[]
   run(...values: (string | number | null)[]): { readonly changes: number | bigint }
 }
 
+interface OwnDatabase extends SqliteDatabase {
+  prepare(sql: string): Statement
+}
+
 /** Opens a file with what this Node has: `node:sqlite`, else libsql, else better-sqlite3. */
-export async function openDatabase(path: string): Promise<SqliteDatabase> {
+export async function openDatabase(path: string): Promise<OwnDatabase> {
   const failures: unknown[] = []
   for (const { module, name } of clients) {
     const Database = await load(module, name, failures)
     if (Database !== undefined) return new Database(path)
   }
-  throw new StoreError(
-    `this Node (${process.version}) has no node:sqlite, and neither libsql nor better-sqlite3 could be loaded: npm install libsql`,
-    { cause: new AggregateError(failures) },
-  )
+  const driver = `the sqlite driver on this Node (${process.version}), which has no node:sqlite,`
+  throw new MissingClientError(driver, ['libsql', 'better-sqlite3'], { cause: new AggregateError(failures) })
 }
 
 const clients = [
@@ -31,7 +40,7 @@ const clients = [
   { module: 'better-sqlite3', name: 'default' },
 ]
 
-type Constructor = new (path: string) => SqliteDatabase
+type Constructor = new (path: string) => OwnDatabase
 
 async function load(module: string, name: string, failures: unknown[]): Promise<Constructor | undefined> {
   try {

@@ -2,7 +2,7 @@ import type { Clock } from '../../core/clock.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
 import { type Turns, turnsOf } from '../../core/turns.ts'
 import { namedStatements, readProtocol } from './sql-file.ts'
-import type { SqliteDatabase, SqliteStatement } from './sqlite-client.ts'
+import type { SqliteDatabase, Statement } from './sqlite-client.ts'
 import { isBusy, storeErrorFrom } from './sqlite-errors.ts'
 import { refusePlace } from './sqlite-file.ts'
 import { MovedError, OpenFiles } from './sqlite-open-files.ts'
@@ -162,6 +162,8 @@ export class SqliteConnection {
   }
 }
 
+const IN_MEMORY = 'a SQLite database in memory excludes nobody; use memory: for that'
+
 /** An open database and its prepared statements. */
 class Opened {
   /** Of the file itself, without links. */
@@ -169,7 +171,7 @@ class Opened {
   readonly passedIn: boolean
   readonly #database: SqliteDatabase
   readonly #asked: string
-  readonly #statements = new Map<string, SqliteStatement>()
+  readonly #statements = new Map<string, Statement>()
   #files: OpenFiles | undefined
 
   constructor(database: SqliteDatabase, source: DatabaseSource) {
@@ -177,7 +179,7 @@ class Opened {
     this.passedIn = 'passedIn' in source
     const [main] = this.rows('PRAGMA database_list')
     this.path = (main?.['file'] ?? '') as string
-    if (this.path === '') throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that')
+    if (this.path === '') throw new StoreError(IN_MEMORY, { retryable: false })
     this.#asked = 'passedIn' in source ? this.path : source.path
   }
 
@@ -189,10 +191,10 @@ class Opened {
     return this.#database.prepare(sql).all() as Record<string, unknown>[]
   }
 
-  statement(name: StatementName): SqliteStatement {
+  statement(name: StatementName): Statement {
     const known = this.#statements.get(name)
     if (known !== undefined) return known
-    const prepared = this.#database.prepare(statements[name])
+    const prepared = this.#database.prepare(statements[name]) as Statement
     this.#statements.set(name, prepared)
     return prepared
   }
@@ -328,12 +330,15 @@ function formatOf(opened: Opened): number | undefined {
     if (version <= FORMAT) return version
     throw new StoreError(
       `the lock file ${path} has format ${version}, and this version of Holdfast knows ${FORMAT}; upgrade Holdfast`,
+      { retryable: false },
     )
   }
   const [{ application_id: id } = { application_id: 0 }] = opened.rows('PRAGMA application_id')
   const tables = opened.rows("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1")
   if (!passedIn && id !== APPLICATION_ID && (id !== 0 || tables.length > 0)) {
-    throw new StoreError(`the file ${path} is a database of another program; choose another path for the locks`)
+    throw new StoreError(`the file ${path} is a database of another program; choose another path for the locks`, {
+      retryable: false,
+    })
   }
   return undefined
 }

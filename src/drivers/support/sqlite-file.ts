@@ -65,12 +65,16 @@ function unlessThere(make: () => void): void {
   }
 }
 
+/** What another process or some time may mend. A folder that is missing or belongs to another user, it will not. */
+const PASSING = new Set(['ENOSPC', 'EDQUOT', 'EMFILE', 'ENFILE', 'EIO', 'EAGAIN', 'EBUSY', 'ENOMEM'])
+
 function attempt(failure: string, step: () => void): void {
   try {
     step()
   } catch (error) {
     if (error instanceof HoldfastError) throw error
     const said = error instanceof Error ? error.message : String(error)
-    throw new StoreError(`${failure}: ${said}`, { cause: error })
+    const retryable = PASSING.has((error as NodeJS.ErrnoException).code ?? '')
+    throw new StoreError(`${failure}: ${said}`, { cause: error, retryable })
   }
 }

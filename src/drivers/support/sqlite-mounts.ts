@@ -13,11 +13,13 @@ export function refuseMount(path: string, realPath: string): void {
   if (network !== undefined) {
     throw new StoreError(
       `the lock file ${path} would lie on a network share (${network}), where SQLite's locks do not exclude other machines; choose a local disk, or a store that is made for a network`,
+      { retryable: false },
     )
   }
   if (isMountPoint(realPath, mountinfo)) {
     throw new StoreError(
       `the lock file ${path} is a mount point of its own (as with "docker run -v file:file"), so SQLite keeps its write-ahead log where others do not see it; mount the folder that it lies in`,
+      { retryable: false },
     )
   }
 }
