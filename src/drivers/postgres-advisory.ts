@@ -11,6 +11,7 @@ import type {
   RenewAnswer,
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { occupy } from './support/postgres-advisory-client.ts'
 import { holderOf, inspectLocks } from './support/postgres-advisory-inspect.ts'
 import { advisoryKey } from './support/postgres-advisory-key.ts'
@@ -66,15 +67,18 @@ export interface PostgresAdvisoryDriverOptions {
   readonly maxWaitingConnections?: number
 }
 
+const OPTIONS = optionNames<PostgresAdvisoryDriverOptions>({ client: true, maxWaitingConnections: true })
+
 /**
  * Session-level advisory locks: no table, and a lease lasts exactly as long as its connection. Nothing is sent before
  * the first call.
  */
-export function postgresAdvisoryDriver({ client, ...options } = {} as PostgresAdvisoryDriverOptions): Driver {
+export function postgresAdvisoryDriver(options: PostgresAdvisoryDriverOptions): Driver {
+  const { client, ...rest } = checkOptions(options, OPTIONS)
   const connections = connectionsOf(client)
-  if (!('connectionParameters' in client)) return driverOn(connections, options)
+  if (!('connectionParameters' in client)) return driverOn(connections, rest)
   const leave = occupy(client)
-  const driver = driverOn(connections, { ...options, maxWaitingConnections: 0 })
+  const driver = driverOn(connections, { ...rest, maxWaitingConnections: 0 })
   const close = (): Promise<void> => driver.close().finally(leave)
   return { ...driver, close }
 }
@@ -108,14 +112,23 @@ function driverOn(
   })
   const line = createLine()
   let closed = false
+  let hasOpened = false
 
-  function openSession(): Promise<Session> {
-    return Session.open(connections, (lost, cause) => {
-      const error = storeErrorFrom(cause)
+  async function openSession(): Promise<Session> {
+    const tellLost = (lost: Session, cause: Error): void => {
+      const error = storeErrorFrom(cause, connections)
       for (const { claimId } of [...lost.leases.values()]) {
         for (const listener of [...listeners]) listener.lost(claimId, error)
       }
-    })
+    }
+    try {
+      const session = await Session.open(connections, tellLost)
+      hasOpened = true
+      return session
+    } catch (error) {
+      // A server that gave sessions before, and is a standby now, was demoted: the address may lead to the next primary.
+      throw storeErrorFrom(error, { place: connections.place, hasWritten: hasOpened })
+    }
   }
 
   /**
@@ -156,7 +169,7 @@ function driverOn(
         return work()
       })
     } catch (error) {
-      throw storeErrorFrom(error)
+      throw storeErrorFrom(error, connections)
     }
   }
 

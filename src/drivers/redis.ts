@@ -1,6 +1,7 @@
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { outsideLocks } from '../core/reentry-context.ts'
 import { type RedisWarning, ServerLook } from './support/redis-checks.ts'
 import { connectionOf, type RedisClient } from './support/redis-connection.ts'
@@ -50,6 +51,16 @@ export interface RedisDriverOptions {
   readonly clock?: Clock
 }
 
+const OPTIONS = optionNames<RedisDriverOptions>({
+  client: true,
+  prefix: true,
+  replicas: true,
+  commandTimeoutSeconds: true,
+  onWarning: true,
+  clock: true,
+})
+const REPLICA_OPTIONS = optionNames<NonNullable<RedisDriverOptions['replicas']>>({ count: true, timeoutSeconds: true })
+
 /**
  * Leases in Redis or Valkey, on one server, behind Sentinel or on a Cluster. Nothing is sent until the first call. The
  * client is used as it is and never closed; `close` ends the one connection that the driver opens itself, for
@@ -59,6 +70,7 @@ export interface RedisDriverOptions {
  * `UnsupportedError` for `replicas` on a Cluster, where `WAIT` cannot be sent to the node in question.
  */
 export function redisDriver(options: RedisDriverOptions): RedisDriver {
+  checkOptions(options, OPTIONS)
   const { client, prefix = 'lock:', commandTimeoutSeconds = 5, onWarning = emitWarning, clock = systemClock } = options
   checkPrefix(prefix)
   const timeoutMs = checkedMs('commandTimeoutSeconds', commandTimeoutSeconds)
@@ -105,7 +117,7 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
 /**
  * `redis://`, `rediss://` and `redis+cluster://` (`rediss+cluster://`): opens a client of its own, with ioredis or else
  * with redis, whichever is installed. Nothing is locked in another database than the one that the URL names. Rejects
- * with `InvalidArgumentError` for a URL of which any part is not understood, and with `UnsupportedError` where neither
+ * with `InvalidArgumentError` for a URL of which any part is not understood, and with `MissingClientError` where neither
  * is installed.
  */
 export async function openRedis(url: string): Promise<Driver> {
@@ -122,7 +134,8 @@ export async function openRedis(url: string): Promise<Driver> {
   }
 }
 
-function replicaWait({ count, timeoutSeconds = 1 }: { count: number; timeoutSeconds?: number }): ReplicaWait {
+function replicaWait(options: NonNullable<RedisDriverOptions['replicas']>): ReplicaWait {
+  const { count, timeoutSeconds = 1 } = checkOptions(options, REPLICA_OPTIONS, 'replicas')
   if (!Number.isInteger(count) || count < 1)
     throw new InvalidArgumentError('replicas.count', count, 'a whole number from 1')
   return { count, timeoutMs: checkedMs('replicas.timeoutSeconds', timeoutSeconds) }

@@ -10,6 +10,7 @@ import type {
   Renewal,
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError, UnsupportedError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import { type Random, systemRandom } from '../core/random.ts'
 import { outsideLocks } from '../core/reentry-context.ts'
 import { type Ask, Asks, leasesOf, mayCount } from './support/redis-asks.ts'
@@ -74,6 +75,17 @@ export interface RedlockOptions {
   readonly random?: Random
 }
 
+const OPTIONS = optionNames<RedlockOptions>({
+  nodes: true,
+  quorum: true,
+  nodeTimeoutSeconds: true,
+  longestTtlSeconds: true,
+  persistent: true,
+  onNodeError: true,
+  clock: true,
+  random: true,
+})
+
 export interface RedlockNodeError {
   /** Its place in `nodes`, from 1 on, as errors name it: `node 3`. */
   readonly node: string
@@ -86,6 +98,7 @@ export interface RedlockNodeError {
  * that is there twice, for a quorum below the majority, and for seconds that are none.
  */
 export function redlockDriver(options: RedlockOptions): Driver {
+  checkOptions(options, OPTIONS)
   const { clock = systemClock, random = systemRandom, persistent = false, longestTtlSeconds = 60 } = options
   const nodes = distinctServers(options.nodes)
   const majority = Math.floor(nodes.length / 2) + 1
@@ -121,7 +134,7 @@ export function redlockDriver(options: RedlockOptions): Driver {
   }
   const common = { nodes, names, timeoutMs, failed }
   const nodeFailed = (node: RedisDriver, what: string, error: unknown): void =>
-    failed({ node: names[nodes.indexOf(node)] as string, error: storeErrorFrom(what, error) })
+    failed({ node: names[nodes.indexOf(node)] as string, error: storeErrorFrom(what, error, node.connection) })
   /** What nobody waits for. */
   const inBackground = (node: RedisDriver, what: string, work: Promise<readonly unknown[]>): void => {
     const tell = (error: unknown): void => nodeFailed(node, what, error)

@@ -33,11 +33,13 @@ describe('postgres: bad arguments are refused by name, before anything is sent',
     assert.throws(() => postgresDriver({ client, migrate: 'no' as never }), refused('migrate', 'no'))
     assert.throws(() => postgresDriver({ client, durability: 'on' as never }), refused('durability', 'on'))
     for (const wrong of [null, undefined, 7, {}, 'postgres:']) {
-      assert.throws(() => postgresDriver({ client: wrong as never }), refused('client', wrong))
-      assert.throws(() => postgresAdvisoryDriver({ client: wrong as never }), refused('client', wrong))
+      // An object is described: one that is almost a client may hold a password.
+      const shown = typeof wrong === 'object' && wrong !== null ? 'an object (Object)' : wrong
+      assert.throws(() => postgresDriver({ client: wrong as never }), refused('client', shown))
+      assert.throws(() => postgresAdvisoryDriver({ client: wrong as never }), refused('client', shown))
     }
     for (const create of [postgresDriver, postgresAdvisoryDriver] as (() => unknown)[]) {
-      assert.throws(() => create(), refused('client', undefined))
+      assert.throws(() => create(), refused('options', undefined))
     }
     for (const most of [-1, 1.5, 101, '8']) {
       const options = { client, maxWaitingConnections: most as number }

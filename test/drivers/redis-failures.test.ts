@@ -279,7 +279,10 @@ describe.concurrent('redis: the server’s data', () => {
       const full = await control.set(`filler:${at}`, 'x'.repeat(1_000)).catch((error: Error) => error)
       if (full instanceof Error) break
     }
-    await assert.rejects(driverOn(server.port).acquire([claim()]), /redis failed to acquire: OOM.*raise maxmemory/)
+    await assert.rejects(
+      driverOn(server.port).acquire([claim()]),
+      /redis failed to acquire at redis:.*: OOM.*raise maxmemory/,
+    )
   })
 })
 

@@ -285,9 +285,12 @@ describe.concurrent('redis with replicas', () => {
   it('a demoted master that is still behind the address is tried again once a second, not with every call', () => {
     let [nowMs, reconnects, changes] = [0, 0, 0]
     const clock = { ...systemClock, now: () => ({ monotonicMs: nowMs, wallMs: nowMs }) }
-    const watch = new MasterWatch(() => {
-      reconnects += 1
-    }, clock)
+    const watch = new MasterWatch(
+      () => {
+        reconnects += 1
+      },
+      { clock },
+    )
     watch.onChange(() => {
       changes += 1
     })

@@ -1,7 +1,7 @@
-import { InvalidArgumentError } from '../../core/errors.ts'
+import { InvalidArgumentError, MissingClientError } from '../../core/errors.ts'
 import { type PgClient, type PgPool, pgClientConnections, pgPoolConnections } from './postgres-pg.ts'
 import { type PostgresSql, sqlConnections } from './postgres-sql.ts'
-import { type PostgresTarget, pgConfig, postgresConfig } from './postgres-url.ts'
+import { type PostgresTarget, pgConfig, postgresConfig, postgresPlace } from './postgres-url.ts'
 
 export type { PgClient, PgPool } from './postgres-pg.ts'
 export type { PostgresSql } from './postgres-sql.ts'
@@ -11,6 +11,8 @@ export type PostgresClient = PgPool | PgClient | PostgresSql
 
 /** All that the drivers need of a client. Every call has a deadline, whatever the socket does. */
 export interface PostgresConnections {
+  /** Which database, as errors name it: a URL without its login. */
+  readonly place: string
   /** One statement on any connection. */
   query(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
   /** The same for one that the server refuses inside a transaction of the caller's. */
@@ -62,7 +64,10 @@ export async function openConnections(target: PostgresTarget): Promise<PostgresC
   if (pg !== undefined) {
     const { Pool } = (pg['default'] ?? pg) as { Pool: new (config: object) => PgPool }
     const config = { max: POOL_SIZE, connectionTimeoutMillis: CONNECT_MS, keepAlive: true, allowExitOnIdle: true }
-    return pgPoolConnections(new Pool({ ...config, ...pgConfig(target) }), { owned: true })
+    return pgPoolConnections(new Pool({ ...config, ...pgConfig(target) }), {
+      owned: true,
+      place: postgresPlace(target),
+    })
   }
   const postgres = await importIfThere('postgres')
   if (postgres !== undefined) {
@@ -72,7 +77,7 @@ export async function openConnections(target: PostgresTarget): Promise<PostgresC
     const open = (): PostgresSql => create(url, { ...own, ...options })
     return sqlConnections(open(), open)
   }
-  throw new InvalidArgumentError('url', 'postgres:', 'used with a client installed: npm install pg')
+  throw new MissingClientError('the postgres driver', ['pg', 'postgres'])
 }
 
 /** How many connections a driver that was opened by a URL uses at most for its calls; one more listens. */

@@ -1,4 +1,5 @@
 import { HoldfastError, StoreError } from '../../core/errors.ts'
+import { type ConnectionTrouble, connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
 
 /** PostgreSQL's five characters, as both clients tell them. */
 export function sqlState(error: unknown): string | undefined {
@@ -12,24 +13,58 @@ export const IN_TRANSACTION =
   'or released only with its COMMIT, and not at all with its ROLLBACK. Give the driver a connection or a pool of its own, and ' +
   'give no client back to a pool before its COMMIT or ROLLBACK. For a lock that lasts as long as a transaction, use lockInTransaction'
 
-/**
- * Says what is wrong, and what to do, before it says what PostgreSQL said. `several`: another try may come to another
- * connection, which decides whether one helps where just this one cannot be used.
- */
-export function storeErrorFrom(error: unknown, { several = true }: { readonly several?: boolean } = {}): HoldfastError {
-  if (error instanceof HoldfastError) return error
-  const state = sqlState(error)
-  if (state === '2D000' || state === '25P02')
-    return new StoreError(IN_TRANSACTION, { cause: error, retryable: several })
-  const said = error instanceof Error ? error.message || error.name : String(error)
-  const reason = state === undefined ? 'could not be reached, or the connection broke' : reasonFor(state)
-  const from = (error as { code?: unknown } | undefined)?.code
-  return new StoreError(`PostgreSQL ${reason} (${from ?? 'no code'}: ${said})`, { cause: error })
+/** What is known of where a statement was sent. */
+export interface AskedServer {
+  /** As an error names it: a URL without its login. */
+  readonly place?: string
+  /** Another try may come to another connection, which decides whether one helps where just this one cannot be used. */
+  readonly several?: boolean
+  /** This driver has written there before: a server that is read-only now has been demoted. */
+  readonly hasWritten?: boolean
 }
 
-function reasonFor(state: string): string {
+/** Says what is wrong, where, and what to do, before it says what PostgreSQL said. */
+export function storeErrorFrom(
+  error: unknown,
+  { place, several = true, hasWritten = false }: AskedServer = {},
+): HoldfastError {
+  if (error instanceof HoldfastError) return error
+  const cause = safeCause(error)
+  const state = sqlState(error)
+  if (state === '2D000' || state === '25P02') return new StoreError(IN_TRANSACTION, { cause, retryable: several })
+  const said = messageOf(error)
+  const trouble = state === undefined ? connectionTrouble(error) : undefined
+  const isPermanent = trouble?.isPermanent ?? (isRefusal(state, said) || (state === READ_ONLY && !hasWritten))
+  const reason = trouble === undefined ? reasonFor(state, said) : wordsFor(trouble)
+  const code = (error as { code?: unknown } | undefined)?.code
+  const where = place === undefined ? '' : ` at ${place}`
+  const message = `PostgreSQL${where} ${reason} (${typeof code === 'string' ? code : 'no code'}: ${said})`
+  return new StoreError(message, { cause, retryable: !isPermanent })
+}
+
+/** What no further try can change: the login, the database, the rights. */
+const isRefusal = (state: string | undefined, said: string): boolean =>
+  state === undefined ? said.startsWith('SASL') : ['28', '3D'].includes(state.slice(0, 2)) || state === '42501'
+
+function wordsFor({ kind, reason, advice }: ConnectionTrouble): string {
+  if (kind === 'closed') return BROKEN
+  const remedy = kind === 'no-tls' ? 'Use sslmode=disable, or switch TLS on at the server.' : advice
+  return `could not be reached: ${reason}${remedy && `. ${remedy}`}`
+}
+
+function reasonFor(state: string | undefined, said: string): string {
+  if (state === undefined) return isRefusal(state, said) ? LOGIN : BROKEN
+  if (state === '28000' && /no encryption|SSL off/i.test(said)) return ONLY_TLS
   return reasons[state] ?? reasons[state.slice(0, 2)] ?? 'refused the statement'
 }
+
+const BROKEN = 'could not be reached, or the connection broke'
+const LOGIN = 'did not accept the user or the password'
+const ONLY_TLS = 'only accepts connections with TLS: add sslmode=require to the URL'
+const READ_ONLY = '25006'
+
+/** What a server says of itself that is in recovery, where it was asked before anything was written. */
+export const standbyError = (): Error => Object.assign(new Error('it is in recovery'), { code: READ_ONLY })
 
 const ROW_LOCKED = 'the row of the lock name is locked by another transaction, which has been open for too long'
 
@@ -38,8 +73,9 @@ export const rowLocked = (lockName = ''): StoreError =>
   new StoreError(`whether "${lockName}" is held is not known: ${ROW_LOCKED}`)
 
 const reasons: Record<string, string> = {
-  '08': 'could not be reached, or the connection broke',
-  '28': 'did not accept the user or the password',
+  '08': BROKEN,
+  '25006': 'is a standby, or read-only, on which no lock can be taken: connect to the primary',
+  '28': LOGIN,
   '3D000': 'has no such database',
   '42501':
     'does not let this role use the lock tables; grant it what docs/drivers/postgres.md lists under "A role of its own"',

@@ -52,7 +52,7 @@ export class Listening {
     } catch (error) {
       this.#listeners.delete(listener)
       if (this.#current === current) this.#current = undefined
-      throw storeErrorFrom(error)
+      throw storeErrorFrom(error, this.#parts.connections)
     }
     return async () => {
       this.#listeners.delete(listener)
@@ -167,7 +167,8 @@ export class Listening {
     this.#hints.clear()
     const listeners = [...this.#listeners]
     this.#listeners.clear()
-    for (const listener of listeners) listener.deaf(storeErrorFrom(cause))
+    const error = storeErrorFrom(cause, this.#parts.connections)
+    for (const listener of listeners) listener.deaf(error)
   }
 
   async #stop(): Promise<void> {

@@ -1,8 +1,10 @@
 import { createHash } from 'node:crypto'
+import { redactedUrl } from '../../core/arguments.ts'
 import { StoreError } from '../../core/errors.ts'
 import type { DedicatedConnection, DedicatedEvents, PostgresConnections, Row } from './postgres-client.ts'
 import { IN_TRANSACTION, sqlState } from './postgres-errors.ts'
 import { createLine } from './postgres-line.ts'
+import { postgresPlace } from './postgres-url.ts'
 
 /** What we call of a `Pool` of pg. */
 export interface PgPool {
@@ -46,10 +48,14 @@ export interface PgNotification {
 /** A half-open connection answers nothing and fails nowhere: after this long its query fails, and a pool drops it. */
 const QUERY_MS = 10_000
 
-export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): PostgresConnections {
+export function pgPoolConnections(
+  pool: PgPool,
+  { owned, place = placeOf((pool as { options?: PgPlace }).options) }: { owned: boolean; place?: string },
+): PostgresConnections {
   hearErrors(pool)
   const query = notOnEndedConnection(askPrepared(pool))
   return {
+    place,
     query,
     call: query,
     several: true,
@@ -72,6 +78,20 @@ export function pgPoolConnections(pool: PgPool, { owned }: { owned: boolean }): 
       if (owned) await pool.end()
     },
   }
+}
+
+/** What a client of pg says of itself, and a pool of its settings. */
+interface PgPlace {
+  readonly host?: string
+  readonly port?: number
+  readonly database?: string
+  readonly connectionString?: string
+}
+
+function placeOf({ host, port, database, connectionString }: PgPlace = {}): string {
+  // Written by others, who may not have encoded the password: where it ends is a guess.
+  if (connectionString !== undefined) return String(redactedUrl(connectionString)).replace('…@', '')
+  return postgresPlace({ host: host ?? 'localhost', port: port ?? 5432, database: database ?? '' })
 }
 
 /**
@@ -116,6 +136,7 @@ export function pgClientConnections(client: PgClient): PostgresConnections {
   hearErrors(client)
   const inTurn = lineOf(client)
   return {
+    place: placeOf(client as PgPlace),
     // Without names: a prepared statement would stay on the caller's connection.
     query: (text, values) => inTurn(() => ask(client, text, values)),
     call: (text, values) =>

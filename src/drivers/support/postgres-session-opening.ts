@@ -1,8 +1,9 @@
 import { randomBytes } from 'node:crypto'
 import { StoreError, UnsupportedError } from '../../core/errors.ts'
+import { safeCause } from '../../core/foreign-errors.ts'
 import { advisoryStatements, deallocation, execution, preparation, restoring } from './postgres-advisory-statements.ts'
 import type { DedicatedConnection, PostgresConnections, Row } from './postgres-client.ts'
-import { sqlState } from './postgres-errors.ts'
+import { sqlState, standbyError } from './postgres-errors.ts'
 import { POOLER, proveSession } from './postgres-session-proof.ts'
 
 /** A connection that was proved to be one session of the server, with its settings made and its statements prepared. */
@@ -42,7 +43,7 @@ export async function openPinned(connections: PostgresConnections, events: Openi
     const identity = { pid: row['pid'] as string, word }
     undoOpening = restoring(row['before'] as string)
     // A session survives the promotion, and its tokens would have the lead of the timeline before.
-    if (row['standby'] === true) throw new StoreError('this PostgreSQL is a standby, on which no lock can be taken')
+    if (row['standby'] === true) throw standbyError()
     // The server itself says at the start of a connection who serves it; a pooler makes something up.
     const isPooled = connection.serverPid !== identity.pid
     // The one connection that there is cannot be proved by others.
@@ -74,7 +75,7 @@ export async function openPinned(connections: PostgresConnections, events: Openi
 async function leadOf(connection: DedicatedConnection): Promise<number> {
   const [row] = await connection.query(advisoryStatements.timeline).catch((error: unknown) => {
     const state = sqlState(error)
-    if (state === '42501') throw new StoreError(NO_RIGHT, { cause: error, retryable: false })
+    if (state === '42501') throw new StoreError(NO_RIGHT, { cause: safeCause(error), retryable: false })
     if (!NO_TIMELINE.includes(state ?? '')) throw error
     return []
   })

@@ -1,5 +1,6 @@
-import { StoreError } from '../../core/errors.ts'
+import { MissingClientError, StoreError } from '../../core/errors.ts'
 import { importIfThere, type PostgresConnections, type Row } from './postgres-client.ts'
+import { postgresPlace } from './postgres-url.ts'
 
 /** What we call of what `postgres()` gives. */
 export interface PostgresSql {
@@ -42,6 +43,7 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
   const query: PostgresConnections['query'] = (text, values) => inTime((sql) => ask(sql, text, values))
 
   return {
+    place: placeOf(given),
     query,
     call: query,
     several: (given.options as { max?: number }).max !== 1,
@@ -52,14 +54,24 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
   }
 }
 
+function placeOf({ options }: PostgresSql): string {
+  const { host, port, path, database = '' } = options as Partial<Record<'host' | 'port', unknown[]>> & SqlOptions
+  if (path) return postgresPlace({ host: path, port: 0, database })
+  return postgresPlace({ host: String(host?.[0] ?? 'localhost'), port: Number(port?.[0] ?? 5432), database })
+}
+
+interface SqlOptions {
+  readonly path?: string | false
+  readonly database?: string
+}
+
 async function dedicate(
   given: PostgresSql,
   events: Parameters<PostgresConnections['dedicate']>[0],
 ): ReturnType<PostgresConnections['dedicate']> {
   const found = await importIfThere('postgres')
   const create = found?.['default'] as ((options: object) => PostgresSql) | undefined
-  if (create === undefined)
-    throw new StoreError('the package postgres cannot be imported from here: npm install postgres')
+  if (create === undefined) throw new MissingClientError('a client of postgres', ['postgres'])
   let ended = false
   let connected = false
   // postgres connects again by itself and says nothing; this is where it does say it.

@@ -101,7 +101,7 @@ export class ServerLook {
   }
 
   async #askAll(): Promise<ServerReport> {
-    const nodes = await inTime('find the servers', this.#timeoutMs, () => this.#connection.nodes())
+    const nodes = await inTime('find the servers', this.#timeoutMs, () => this.#connection.nodes(), this.#connection)
     const answers = await Promise.all(nodes.map((node) => this.#ask(node).catch((error: Error) => error)))
     const facts = answers.flatMap((answer) => (answer === undefined || answer instanceof Error ? [] : [answer]))
     const failure = answers.find((answer) => answer instanceof Error)

@@ -11,6 +11,13 @@ import {
 /** What the driver needs of a client, whichever it is. */
 export interface RedisConnection {
   readonly cluster: boolean
+  /** Which server, as errors name it: a URL without its login. */
+  readonly place: string
+  /**
+   * Why a command could not be sent, where the client itself only says that it could not. Absent where the client's own
+   * error tells.
+   */
+  failureBehind?(error: unknown): unknown
   /** Sends a command to wherever `key` lives. Rejects with the client's own error. */
   command(key: string, args: readonly string[]): Promise<unknown>
   /**
@@ -71,9 +78,20 @@ export function connectionOf(client: RedisClient): RedisConnection {
 const connections = new WeakMap<RedisClient, RedisConnection>()
 
 function newConnection(client: RedisClient): RedisConnection {
+  refusePool(client)
   if (isIoredis(client)) return ioredisConnection(client)
   if (isNodeRedis(client)) return nodeRedisConnection(client)
   throw new InvalidArgumentError('client', client, 'a client of ioredis, iovalkey or redis (node-redis)')
+}
+
+/** A pool of node-redis looks like a client of it. */
+function refusePool(client: RedisClient): void {
+  if (!isFunction(client, 'execute') || !('totalClients' in client)) return
+  const rule =
+    'one client (createClient), not a pool: a pool may send each command over another connection, but WAIT speaks of ' +
+    'what its own connection has written, and a subscription needs one that lasts. One client is enough: commands of ' +
+    'all locks share it'
+  throw new InvalidArgumentError('client', client, rule)
 }
 
 const isIoredis = (client: RedisClient): client is IoredisClient | IoredisCluster =>
@@ -82,5 +100,5 @@ const isIoredis = (client: RedisClient): client is IoredisClient | IoredisCluste
 const isNodeRedis = (client: RedisClient): client is NodeRedisClient | NodeRedisCluster | NodeRedisSentinel =>
   isFunction(client, 'sendCommand') && (isFunction(client, 'duplicate') || isFunction(client, 'getMasterNode'))
 
-const isFunction = (client: object | undefined, name: string): boolean =>
-  typeof (client as Record<string, unknown> | undefined)?.[name] === 'function'
+const isFunction = (client: object | null | undefined, name: string): boolean =>
+  typeof (client as Record<string, unknown> | null | undefined)?.[name] === 'function'

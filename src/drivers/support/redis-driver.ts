@@ -178,7 +178,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 
     async show(lockNames) {
       assertOpen()
-      return inTime('inspect', timeoutMs, () => show(connection, prefix, lockNames))
+      return inTime('inspect', timeoutMs, () => show(connection, prefix, lockNames), connection)
     },
 
     async renew(renewals) {
@@ -206,7 +206,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 
     async inspect(query) {
       assertOpen()
-      return inTime('inspect', timeoutMs, () => inspect(connection, prefix, query))
+      return inTime('inspect', timeoutMs, () => inspect(connection, prefix, query), connection)
     },
 
     async listen(listener) {

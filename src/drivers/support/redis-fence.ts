@@ -1,5 +1,6 @@
 import { StaleTokenError } from '../../core/errors.ts'
 import { checkResource, type FencingGuard, type Token, tokenOf } from '../../core/fencing.ts'
+import { checkOptions, optionNames } from '../../core/options.ts'
 import { connectionOf, type RedisClient } from './redis-connection.ts'
 import { inTime } from './redis-errors.ts'
 import { siblingKey } from './redis-keys.ts'
@@ -40,7 +41,11 @@ export interface GuardedScript {
 
 export type { Token } from '../../core/fencing.ts'
 
-export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOptions): RedisFence {
+const OPTIONS = optionNames<RedisFenceOptions>({ client: true, commandTimeoutSeconds: true })
+const WRITE_OPTIONS = optionNames<GuardedScript>({ token: true, resource: true, keys: true, args: true })
+
+export function redisFence(options: RedisFenceOptions): RedisFence {
+  const { client, commandTimeoutSeconds = 5 } = checkOptions(options, OPTIONS)
   const connection = connectionOf(client)
   const scripts = new Map<string, Script>()
 
@@ -54,14 +59,15 @@ export function redisFence({ client, commandTimeoutSeconds = 5 }: RedisFenceOpti
     return script
   }
 
-  async function run(text: string, { token, keys, args = [], resource = keys[0] }: GuardedScript): Promise<unknown> {
+  async function run(text: string, options: GuardedScript): Promise<unknown> {
+    // A resource under a mistyped name would be guarded by the mark of the first key.
+    const { token, keys, args = [], resource = keys[0] } = checkOptions(options, WRITE_OPTIONS)
     // Without this, every write to a resource that was left empty by mistake would be judged by one and the same mark.
     checkResource(resource)
     const fencingToken = tokenOf(token)
     const call = scriptCall([siblingKey(resource, 'f'), ...keys], [`${fencingToken}`, ...args])
-    const reply = await inTime('write behind a fence', commandTimeoutSeconds * 1_000, () =>
-      runScript(connection, guarded(text), call),
-    )
+    const write = (): Promise<unknown> => runScript(connection, guarded(text), call)
+    const reply = await inTime('write behind a fence', commandTimeoutSeconds * 1_000, write, connection)
     if (Array.isArray(reply) && reply[0] === 'holdfast:stale') {
       throw new StaleTokenError(resource, fencingToken, Number(reply[1]))
     }

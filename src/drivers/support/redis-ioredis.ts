@@ -9,6 +9,9 @@ export interface IoredisClient {
   readonly options: {
     readonly host?: string | undefined
     readonly port?: number | undefined
+    readonly path?: string | undefined
+    readonly tls?: unknown
+    readonly sentinels?: unknown
     readonly keyPrefix?: string | undefined
     readonly retryStrategy?: ((times: number) => unknown) | null | undefined
   }
@@ -16,7 +19,9 @@ export interface IoredisClient {
   disconnect(reconnect?: boolean): void
   call(command: string, ...args: string[]): Promise<unknown>
   pipeline(commands: unknown[][]): { exec(): Promise<[error: Error | null, reply: unknown][] | null> }
-  on(event: 'close', listener: () => void): unknown
+  on(event: 'close' | 'ready', listener: () => void): unknown
+  on(event: 'error', listener: (error: Error) => void): unknown
+  listenerCount(event: string): number
   // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its options, and differs between versions
   duplicate(...override: any[]): unknown
 }
@@ -64,10 +69,12 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
     client.on('close', count)
     return {
       cluster: false,
+      place: placeOf(client),
+      failureBehind: watchFailures(client),
       command,
       watchResends,
       together: (commands) => pipelined(client, commands),
-      master: new MasterWatch(() => reconnect(client)),
+      master: new MasterWatch(() => reconnect(client), { mayBePromoted: Boolean(client.options.sentinels) }),
       nodes: async () => [node],
       nodeOfSlot: async () => node,
     }
@@ -77,6 +84,10 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
   client.on('-node', count)
   return {
     cluster: true,
+    // Read when an error is made: the client learns its nodes from the servers.
+    get place() {
+      return `redis+cluster://${client.nodes('master').map(addressOf).join(',')}`
+    },
     command,
     watchResends,
     nodes,
@@ -104,6 +115,38 @@ function reconnect(client: IoredisClient): void {
   // A client that does not connect again by itself would be closed for good.
   const connectsAgain = typeof client.options.retryStrategy?.(1) === 'number'
   if (connectsAgain && client.status === 'ready') client.disconnect(true)
+}
+
+/**
+ * After some attempts to connect, ioredis fails its commands with the number of attempts. Why they failed, it tells only
+ * those who listen. A client without a listener of its owner's gets none from here: it would no longer print the errors
+ * that nobody hears.
+ */
+function watchFailures(client: IoredisClient): (error: unknown) => unknown {
+  let last: Error | undefined
+  if (client.listenerCount('error') > 0) {
+    client.on('error', (error) => {
+      last = error
+    })
+    client.on('ready', () => {
+      last = undefined
+    })
+  }
+  const isUnsent = (error: unknown): boolean => error instanceof Error && UNSENT.test(error.message)
+  return (error) => (isUnsent(error) ? (last ?? new Error('Connection is closed.')) : error)
+}
+
+const UNSENT = /max retries per request|^Connection is closed|^Stream isn't writeable/
+
+function placeOf(client: IoredisClient): string {
+  const { path, tls, sentinels } = client.options
+  if (path) return path
+  if (sentinels) return 'the master that Sentinel names'
+  return `redis${tls ? 's' : ''}://${addressOf(client)}`
+}
+
+function addressOf({ options: { host = '127.0.0.1', port = 6379 } }: IoredisClient): string {
+  return `${host.includes(':') ? `[${host}]` : host}:${port}`
 }
 
 /** Every command has a name. */

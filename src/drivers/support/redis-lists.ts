@@ -111,7 +111,7 @@ export function runLeases(
       return answers
     },
     (error: unknown) => {
-      throw storeErrorFrom(operation, error)
+      throw storeErrorFrom(operation, error, connection)
     },
   )
 }

@@ -9,15 +9,25 @@ import { isReadOnly } from './redis-errors.ts'
  */
 export class MasterWatch {
   readonly #reconnect: () => void
+  readonly #mayBePromoted: boolean
   readonly #clock: Clock
   readonly #listeners = new Set<() => void>()
   #hasWritten = false
   #isRefused = false
   #nextTryMs = Number.NEGATIVE_INFINITY
 
-  constructor(reconnect: () => void, clock: Clock = systemClock) {
+  constructor(reconnect: () => void, { mayBePromoted = false, clock = systemClock }: MasterWatchOptions = {}) {
     this.#reconnect = reconnect
+    this.#mayBePromoted = mayBePromoted
     this.#clock = clock
+  }
+
+  /**
+   * It refuses writes, and has never taken one over this connection: a replica from the start. Not known where Sentinel
+   * names the server, which may be about to promote it.
+   */
+  get isReplica(): boolean {
+    return !this.#hasWritten && !this.#mayBePromoted
   }
 
   /** The server has run a write command, even if there was nothing to change. */
@@ -42,6 +52,12 @@ export class MasterWatch {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }
+}
+
+export interface MasterWatchOptions {
+  /** The address comes from Sentinel. */
+  readonly mayBePromoted?: boolean
+  readonly clock?: Clock
 }
 
 /**

@@ -65,6 +65,7 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
     const node = nodeOf('0', async () => client)
     return {
       cluster: false,
+      place: placeOf(client),
       command: (_key, args) => client.sendCommand([...args]),
       together(commands) {
         const pipeline = client.multi() as Pipeline
@@ -81,6 +82,9 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
   const command = (key: string, args: readonly string[]) => client.sendCommand(routingKey(key), false, [...args])
   return {
     cluster: true,
+    get place() {
+      return `redis+cluster://${client.masters.map(({ address }) => address).join(',')}`
+    },
     command,
     nodes: async () => client.masters.map(nodeOfMaster),
     async nodeOfSlot(slot) {
@@ -103,7 +107,16 @@ function reconnect(client: NodeRedisClient): void {
   client.sendCommand(['QUIT']).catch(() => {}) // The connection may be gone already, which is what was wanted.
 }
 
+function placeOf(client: NodeRedisClient): string {
+  const { host = 'localhost', port = 6379, path, tls } = socketOf(client)
+  return path ?? `redis${tls ? 's' : ''}://${host.includes(':') ? `[${host}]` : host}:${port}`
+}
+
 interface SocketOptions {
+  readonly host?: string
+  readonly port?: number
+  readonly path?: string
+  readonly tls?: unknown
   readonly reconnectStrategy?: false | number | ((retries: number, cause: Error) => unknown)
 }
 
@@ -154,6 +167,7 @@ function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
   }
   return {
     cluster: false,
+    place: 'the master that Sentinel names',
     command: (_key, args) => send(args),
     watchResends() {
       lastId ??= connectionId()

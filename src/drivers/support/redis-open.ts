@@ -1,5 +1,7 @@
-import { StoreError, UnsupportedError } from '../../core/errors.ts'
+import { MissingClientError, StoreError } from '../../core/errors.ts'
+import { messageOf, safeCause } from '../../core/foreign-errors.ts'
 import type { RedisClient } from './redis-connection.ts'
+import { storeErrorFrom } from './redis-errors.ts'
 import type { IoredisClient, IoredisCluster } from './redis-ioredis.ts'
 import type { NodeRedisClient, NodeRedisCluster } from './redis-node-redis.ts'
 import type { RedisTarget } from './redis-url.ts'
@@ -18,7 +20,7 @@ export interface OpenOptions {
 export async function openClient(target: RedisTarget, options: OpenOptions = {}): Promise<OpenedClient> {
   const opened = (await openIoredis(target, options)) ?? (await openNodeRedis(target, options))
   if (opened !== undefined) return opened
-  throw new UnsupportedError('a redis: URL needs a client: npm install ioredis, or npm install redis')
+  throw new MissingClientError('the redis driver', ['ioredis', 'redis'])
 }
 
 /** What is used of the module. */
@@ -52,7 +54,7 @@ export async function openIoredis(
   // Every command says what is wrong; without this, a dead connection would end the process.
   client.on('error', () => {})
   const close = async (): Promise<void> => client.disconnect()
-  if (cluster) await orClose(untilKnown(client), close)
+  if (cluster) await orClose(untilKnown(client), close, hosts)
   return { client, close }
 }
 
@@ -64,8 +66,13 @@ function untilKnown(client: IoredisEvents): Promise<void> {
   return new Promise((resolve, reject) => {
     let failure = new Error(`no answer within ${CONNECT_MS} ms`)
     const timer = setTimeout(() => reject(failure), CONNECT_MS)
-    client.on('error', (error) => {
-      failure = error
+    client.on('error', (error: Error & { lastNodeError?: Error }) => {
+      // The client says that no node could be asked; the last one says why.
+      failure = error.lastNodeError ?? error
+      if (!isRetryable(failure)) {
+        clearTimeout(timer)
+        reject(failure)
+      }
     })
     client.on('ready', () => {
       clearTimeout(timer)
@@ -74,14 +81,23 @@ function untilKnown(client: IoredisEvents): Promise<void> {
   })
 }
 
-async function orClose(connected: Promise<unknown>, close: () => Promise<void>): Promise<void> {
+async function orClose(
+  connected: Promise<unknown>,
+  close: () => Promise<void>,
+  hosts: RedisTarget['hosts'],
+): Promise<void> {
   try {
     await connected
   } catch (error) {
     await close()
-    const message = error instanceof Error ? error.message : String(error)
-    throw new StoreError(`the Redis Cluster cannot be reached: ${message}`, { cause: error })
+    const place = `redis+cluster://${hosts.map(({ host, port }) => `${host}:${port}`).join(',')}`
+    throw storeErrorFrom('open the Cluster', error, { place })
   }
+}
+
+const isRetryable = (error: unknown): boolean => {
+  const known = storeErrorFrom('connect', error)
+  return known instanceof StoreError && known.retryable
 }
 
 /**
@@ -142,7 +158,7 @@ export async function openNodeRedis(
     if (client.isOpen) client.destroy()
   }
   const connected = client.connect()
-  if (cluster) await orClose(connected, close)
+  if (cluster) await orClose(connected, close, hosts)
   // It goes on trying in the background, and commands wait for it.
   else connected.catch(() => {})
   return { client, close }
@@ -172,7 +188,7 @@ function sendWhenReady(
     if (isFinal(failure)) settle(failure)
   })
   // What a server refuses it will refuse again; a connection that is lost may be back at once.
-  const isFinal = (error: Error): boolean => fast || error instanceof StoreError || /^[A-Z]+ /.test(error.message)
+  const isFinal = (error: Error): boolean => fast || !isRetryable(error) || /^[A-Z]+ /.test(error.message)
 
   function ready(): Promise<void> {
     if (failure !== undefined && isFinal(failure)) return Promise.reject(failure)
@@ -209,8 +225,8 @@ const isOfSelect = (error: Error & { command?: { name?: string } }): boolean =>
 
 function wrongDatabase(database: number, error: Error): StoreError {
   const advice = 'Let the user run SELECT, or name a database that the server has'
-  const message = `redis database ${database} cannot be selected: ${error.message}. ${advice}`
-  return new StoreError(message, { cause: error, retryable: false })
+  const message = `redis database ${database} cannot be selected: ${messageOf(error)}. ${advice}`
+  return new StoreError(message, { cause: safeCause(error), retryable: false })
 }
 
 /** Undefined where it is not installed; anything else that goes wrong with it is not hidden. */

@@ -92,5 +92,7 @@ export function poll<Node, Answer, Outcome>(what: Poll<Node, Answer, Outcome>): 
 export function quorumError(what: string, quorum: number, nodes: number, errors: readonly NodeError[]): StoreError {
   const failures = errors.map(({ node, error }) => `${node}: ${error.message}`)
   const message = `redlock could not ${what}: ${nodes - errors.length} of ${nodes} nodes answered, ${quorum} are needed; ${failures.join('; ')}`
-  return new StoreError(message, { cause: errors[0]?.error })
+  const permanent = errors.filter(({ error }) => !(error instanceof StoreError && error.retryable))
+  // Where a quorum can never be reached, as with a password that is wrong on most nodes, waiting would be for nothing.
+  return new StoreError(message, { cause: errors[0]?.error, retryable: nodes - permanent.length >= quorum })
 }

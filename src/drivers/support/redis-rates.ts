@@ -24,7 +24,7 @@ export async function consume(
       for (const { name, policy } of part) for (const id of policy.ids) keys.push(rateKey(prefix, name, id))
       const call = scriptCall(keys, policyArgs(part))
       const run = (): Promise<unknown> => runScript(connection, protocolScript('consume.lua'), call)
-      const reply = await inTime('consume', timeoutMs, run).catch((error: Error) => error)
+      const reply = await inTime('consume', timeoutMs, run, connection).catch((error: Error) => error)
       if (!(reply instanceof Error)) {
         if (answerAll(part, reply as readonly (string | number)[], answers)) connection.master?.wrote()
         return

@@ -69,7 +69,8 @@ export class ReleaseNews {
   async #subscribe(session: Session, driver: RedisDriver, timeoutMs: number): Promise<void> {
     const attempt: Attempt = { subscriber: undefined, over: false }
     try {
-      await inTime('subscribe', timeoutMs, () => this.#open(session, driver, attempt, timeoutMs))
+      const open = (): Promise<void> => this.#open(session, driver, attempt, timeoutMs)
+      await inTime('subscribe', timeoutMs, open, driver.connection)
     } catch (error) {
       attempt.over = true
       attempt.subscriber?.end()
@@ -87,7 +88,8 @@ export class ReleaseNews {
         attempt.over = true
         // Before it was open, the opening itself fails.
         if (attempt.subscriber === undefined || !session.subscribers.delete(attempt.subscriber)) return
-        if (session.subscribers.size < this.#parts.quorum) this.#lost(session, storeErrorFrom('listen', cause))
+        if (session.subscribers.size < this.#parts.quorum)
+          this.#lost(session, storeErrorFrom('listen', cause, driver.connection))
         else this.#subscribeLater(session, driver, timeoutMs)
       },
     })

@@ -30,6 +30,6 @@ async function renewByKey({ connection, prefix }: ListParts, renewal: Renewal): 
     const reply = await runScript(connection, protocolScript('renew.lua'), call)
     return Number(reply) === 1 ? 'renewed' : undefined
   } catch (error) {
-    return storeErrorFrom('renew', error)
+    return storeErrorFrom('renew', error, connection)
   }
 }

@@ -38,9 +38,8 @@ export async function renewOnReplicas(
       throw error
     })
   }
-  const [, ...replies] = await inTime('wait for replicas', timeoutMs + parts.timeoutMs, () =>
-    runLeases(parts, 'renew', chunk, renewArgs(chunk.requests), undefined, run),
-  )
+  const renew = () => runLeases(parts, 'renew', chunk, renewArgs(chunk.requests), undefined, run)
+  const [, ...replies] = await inTime('wait for replicas', timeoutMs + parts.timeoutMs, renew, parts.connection)
   return replies.map((reply) => {
     if (Number(reply) !== 1) return 'lost'
     if (seen >= count) return 'renewed'

@@ -151,17 +151,18 @@ export class Waking {
     try {
       session.sharded = connection.cluster && (await sharded())
       if (!session.sharded) {
-        const [node] = await inTime('find a node', timeoutMs, () => connection.nodes())
+        const [node] = await inTime('find a node', timeoutMs, () => connection.nodes(), connection)
         if (node === undefined) throw new StoreError('redis has no node to subscribe at')
         const subscriber = await this.#subscriberAt(session, node)
-        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(), false))
-        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(STOLEN_CHANNEL, false)).catch(unlessForbidden)
+        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(), false), connection)
+        const hearThefts = (): Promise<void> => subscriber.subscribe(STOLEN_CHANNEL, false)
+        await inTime('subscribe', timeoutMs, hearThefts, connection).catch(unlessForbidden)
       }
       // The connection may have been lost after it was subscribed.
       if (session.ended !== undefined) throw session.ended
       session.isOpen = true
     } catch (error) {
-      const cause = storeErrorFrom('subscribe', error)
+      const cause = storeErrorFrom('subscribe', error, connection)
       this.#lost(session, cause)
       throw cause
     }
@@ -171,29 +172,31 @@ export class Waking {
     if (session.slots.has(slot)) return
     const { connection, timeoutMs } = this.#parts
     try {
-      const node = await inTime('find a node', timeoutMs, () => connection.nodeOfSlot(slot))
+      const node = await inTime('find a node', timeoutMs, () => connection.nodeOfSlot(slot), connection)
       const subscriber = await this.#subscriberAt(session, node)
-      await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(slot), true))
+      await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(slot), true), connection)
       session.slots.add(slot)
     } catch (error) {
       // The slot may just have moved. Everybody listens anew, when the client knows where to.
-      this.#lost(session, storeErrorFrom('subscribe', error))
+      this.#lost(session, storeErrorFrom('subscribe', error, connection))
     }
   }
 
   #subscriberAt(session: Session, node: RedisNode): Promise<Subscriber> {
     const known = session.subscribers.get(node.id)
     if (known !== undefined) return known
-    const opening = inTime('open a subscription', this.#parts.timeoutMs, async () => {
+    const { connection, timeoutMs } = this.#parts
+    const open = async (): Promise<Subscriber> => {
       const subscriber = await node.subscriber({
         message: (channel, text) => (channel === STOLEN_CHANNEL ? this.#toldOfTheft(text) : this.#told(channel, text)),
-        closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause)),
+        closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause, connection)),
       })
       session.all.add(subscriber)
       // The session ended while this connection was being made.
       if (session.ended !== undefined) subscriber.end()
       return subscriber
-    })
+    }
+    const opening = inTime('open a subscription', timeoutMs, open, connection)
     session.subscribers.set(node.id, opening)
     return opening
   }
