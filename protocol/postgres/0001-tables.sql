@@ -1,7 +1,7 @@
 -- Migration 1: the tables.
 --
 -- Inputs:  the schema to work in is the first one of search_path; whoever runs this file by hand sets it before.
--- Outputs: holdfast_migrations, distributed_locks, holdfast_leases, holdfast_waiters, holdfast_fences
+-- Outputs: holdfast_migrations, distributed_locks, holdfast_leases, holdfast_waiters
 -- Safe to run again, and on a database that has the plain five-column table already, with rows in it: they stay as they are.
 -- What is there already is not touched: even an ALTER or CREATE INDEX with IF NOT EXISTS locks its table, and waits for every transaction that has only read
 -- it, while all other clients queue behind it.
@@ -113,12 +113,5 @@ BEGIN
 END
 $$;
 CREATE SEQUENCE IF NOT EXISTS holdfast_places;
-
--- The largest token that each protected resource has seen.
-CREATE TABLE IF NOT EXISTS holdfast_fences (
-  resource      TEXT COLLATE "C" PRIMARY KEY,
-  fencing_token BIGINT      NOT NULL,
-  seen_at       TIMESTAMPTZ NOT NULL
-);
 
 INSERT INTO holdfast_migrations (version) VALUES (1) ON CONFLICT DO NOTHING;

@@ -1,11 +1,21 @@
 -- Migration 8: the fencing guard, to be called in the transaction that writes to the protected resource.
 --
+-- It can also be run by itself, where the protected data is kept but no locks are: it needs none of the other files.
+--
 -- holdfast_fence(p_resource, p_token)
 -- Inputs:  what is protected, in whatever words; the fencing token of the lease under which it is written
 -- Outputs: none. Fails with SQLSTATE HF001 when a larger token has been seen for the resource: whoever holds this one has lost its lease.
 --          The resource's row stays locked until the transaction ends, so a write that was let through is done before the next one is judged.
 -- holdfast_forget_fences(p_unused_for)
 -- Outputs: how many resources were forgotten that nobody has written to for so long. Not done by itself: only you know for how long a process may sleep.
+
+-- The largest token that each protected resource has seen.
+CREATE TABLE IF NOT EXISTS holdfast_fences (
+  resource      TEXT COLLATE "C" PRIMARY KEY,
+  fencing_token BIGINT      NOT NULL,
+  seen_at       TIMESTAMPTZ NOT NULL
+);
+
 CREATE OR REPLACE FUNCTION holdfast_fence(p_resource TEXT, p_token BIGINT) RETURNS VOID
 LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -29,4 +39,10 @@ LANGUAGE sql SET search_path FROM CURRENT AS $$
   SELECT count(*) FROM forgotten
 $$;
 
-INSERT INTO holdfast_migrations (version) VALUES (8) ON CONFLICT DO NOTHING;
+DO $$
+BEGIN
+  IF to_regclass('holdfast_migrations') IS NOT NULL THEN
+    INSERT INTO holdfast_migrations (version) VALUES (8) ON CONFLICT DO NOTHING;
+  END IF;
+END
+$$;

@@ -60,10 +60,12 @@ Creates the tables and functions of the PostgreSQL driver, or brings them up to 
 
   --url URL         which database: postgres://… (HOLDFAST_URL)
   --schema NAME     which schema (public)
+  --only fence      only what postgresFence needs, where the protected data is kept but no locks are
   --print           print the SQL instead, for a migration tool of your own
 
 Examples
   holdfast migrate --url postgres://localhost/app
   holdfast migrate --print > migrations/0042-holdfast.sql
+  holdfast migrate --url postgres://localhost/shop --only fence
 `,
 }

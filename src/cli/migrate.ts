@@ -1,31 +1,46 @@
 import { parseArgs } from 'node:util'
+import { checkOneOf } from '../core/arguments.ts'
 import { migratePostgresUrl, migrationScript } from '../drivers/postgres.ts'
 import { UsageError, usageErrorFrom } from './exit-codes.ts'
 
-/** `holdfast migrate [--url postgres://…] [--schema name] [--print]`: creates the tables in PostgreSQL, or brings them up to date. */
+/** Creates the tables in PostgreSQL, or brings them up to date. */
 export async function main(args: readonly string[]): Promise<number> {
-  const { url, schema, print } = parse(args)
+  const { url, schema, only, print } = parse(args)
+  const scope = only === undefined ? {} : { only: checkOneOf('--only', only, ['fence']) }
   if (print) {
-    process.stdout.write(migrationScript(schema ?? 'public'))
+    process.stdout.write(migrationScript(schema ?? 'public', scope))
     return 0
   }
-  if (!/^postgres(?:ql)?:/.test(url)) {
+  if (!/^postgres(?:ql)?:/i.test(url)) {
     throw new UsageError(
       'migrate works on PostgreSQL: give --url postgres://… or set HOLDFAST_URL; other stores need none',
     )
   }
-  const ran = await migratePostgresUrl(url, schema)
+  const ran = await migratePostgresUrl(url, { ...scope, ...(schema !== undefined && { schema }) })
   process.stdout.write(ran.length === 0 ? 'nothing to do\n' : `ran ${ran.length} migrations: ${ran.join(', ')}\n`)
   return 0
 }
 
-function parse(args: readonly string[]): { url: string; schema: string | undefined; print: boolean } {
+interface Parsed {
+  readonly url: string
+  readonly schema: string | undefined
+  readonly only: string | undefined
+  readonly print: boolean
+}
+
+function parse(args: readonly string[]): Parsed {
   try {
     const { values } = parseArgs({
       args: [...args],
-      options: { url: { type: 'string' }, schema: { type: 'string' }, print: { type: 'boolean' } },
+      options: {
+        url: { type: 'string' },
+        schema: { type: 'string' },
+        only: { type: 'string' },
+        print: { type: 'boolean' },
+      },
     })
-    return { url: values.url ?? process.env['HOLDFAST_URL'] ?? '', schema: values.schema, print: values.print ?? false }
+    const { url = process.env['HOLDFAST_URL'] ?? '', schema, only, print = false } = values
+    return { url, schema, only, print }
   } catch (error) {
     throw usageErrorFrom(error)
   }

@@ -11,6 +11,7 @@ import type {
   Renewal,
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
 import {
   booleanArray,
   numberArray,
@@ -28,7 +29,14 @@ import {
 } from './support/postgres-client.ts'
 import { rowLocked, storeErrorFrom } from './support/postgres-errors.ts'
 import { Listening } from './support/postgres-listen.ts'
-import { latestVersion, migrate, readVersion, statementsFor } from './support/postgres-migrate.ts'
+import {
+  checkScope,
+  latestVersion,
+  type MigrationScope,
+  migrate,
+  readVersion,
+  statementsFor,
+} from './support/postgres-migrate.ts'
 import { consume } from './support/postgres-rates.ts'
 import { postgresUrl } from './support/postgres-url.ts'
 
@@ -40,7 +48,7 @@ export {
   type PostgresTransaction,
   postgresFence,
 } from './support/postgres-fence.ts'
-export { migrationScript } from './support/postgres-migrate.ts'
+export { type MigrationScope, migrationScript } from './support/postgres-migrate.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -73,9 +81,12 @@ export interface PostgresDriverOptions {
   readonly migrate?: boolean
 }
 
+const OPTIONS = optionNames<PostgresDriverOptions>({ client: true, schema: true, durability: true, migrate: true })
+
 /** Leases in a table, through a client that the caller already has. Nothing is sent before the first call. */
-export function postgresDriver({ client, ...options } = {} as PostgresDriverOptions): Driver {
-  return driverOn(connectionsOf(client), options)
+export function postgresDriver(options: PostgresDriverOptions): Driver {
+  const { client, ...rest } = checkOptions(options, OPTIONS)
+  return driverOn(connectionsOf(client), rest)
 }
 
 /**
@@ -89,23 +100,33 @@ export async function openPostgres(url: string): Promise<Driver> {
   return { ...driverOn(await openConnections(target), options), reopen }
 }
 
+export interface MigrateOptions extends Pick<PostgresDriverOptions, 'schema'>, MigrationScope {}
+
 /**
- * Creates the tables and functions, or brings them up to date; safe from many instances at once. Answers the numbers of
- * what was run.
+ * Creates the tables and functions, or brings them up to date; safe from many instances at once. Returns the numbers of
+ * what was run. With `only: 'fence'`, it makes nothing but what `postgresFence` needs.
  */
-export async function migratePostgres({
-  client,
-  schema = 'public',
-}: Pick<PostgresDriverOptions, 'client' | 'schema'>): Promise<readonly number[]> {
-  return migrate(connectionsOf(client), schema)
+export async function migratePostgres(
+  options: MigrateOptions & Pick<PostgresDriverOptions, 'client'>,
+): Promise<readonly number[]> {
+  const { client, schema = 'public', ...scope } = checkOptions(options, MIGRATE_OPTIONS)
+  return migrate(connectionsOf(client), schema, checkScope(scope))
 }
 
-/** The same for the store that a URL names. */
-export async function migratePostgresUrl(url: string, schema?: string): Promise<readonly number[]> {
-  const { target, options } = postgresUrl(url)
+const MIGRATE_OPTIONS = optionNames<MigrateOptions & Pick<PostgresDriverOptions, 'client'>>({
+  client: true,
+  schema: true,
+  only: true,
+})
+
+/** The same for the database that a URL names. `schema` comes before the URL's own. */
+export async function migratePostgresUrl(url: string, options: MigrateOptions = {}): Promise<readonly number[]> {
+  const { target, options: fromUrl } = postgresUrl(url)
+  const { schema = fromUrl.schema ?? 'public', ...scope } = checkOptions(options, MIGRATE_OPTIONS)
+  checkScope(scope)
   const connections = await openConnections(target)
   try {
-    return await migrate(connections, schema ?? options.schema ?? 'public')
+    return await migrate(connections, schema, scope)
   } finally {
     await connections.close()
   }
@@ -113,7 +134,7 @@ export async function migratePostgresUrl(url: string, schema?: string): Promise<
 
 function driverOn(connections: PostgresConnections, options: Omit<PostgresDriverOptions, 'client'>): Driver {
   const { schema = 'public', durability = 'crash-safe', migrate: migrates = true } = options
-  checkOptions(durability, migrates)
+  checkSettings(durability, migrates)
   const statements = statementsFor(schema)
   const relaxed = String(durability === 'relaxed')
   const channel = `holdfast_${randomBytes(12).toString('hex')}`
@@ -124,6 +145,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     granted: statements.granted,
   })
   let ready: Promise<void> | undefined
+  let hasWritten = false
   let closed = false
 
   async function call(
@@ -136,12 +158,13 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       await ready
       const send = statement === 'inspect' ? connections.query : connections.call
       const [row] = await send(statements[statement], values)
+      if (statement !== 'inspect') hasWritten = true
       return row as Row
     } catch (error) {
       // Whatever it was that failed, the next call looks again whether the tables are there: they may have been
       // dropped, or just been made.
       ready = undefined
-      throw storeErrorFrom(error, connections)
+      throw storeErrorFrom(error, { place: connections.place, several: connections.several, hasWritten })
     }
   }
 
@@ -234,7 +257,9 @@ async function prepare(connections: PostgresConnections, schema: string, migrate
   if ((await readVersion(connections, schema)) >= latestVersion()) return
   if (!migrates) {
     throw new StoreError(
-      `the lock tables in the schema "${schema}" are missing or old: run "holdfast migrate --schema ${schema}"`,
+      `the lock tables in the schema "${schema}" at ${connections.place} are missing or old: ` +
+        `run "holdfast migrate --schema ${schema}"`,
+      { retryable: false },
     )
   }
   await migrate(connections, schema)
@@ -271,7 +296,7 @@ const refArrays = (leases: readonly (LeaseRef | Renewal)[]): string[] => [
   numberArray(leases.map(({ fencingToken }) => fencingToken)),
 ]
 
-function checkOptions(durability: unknown, migrates: unknown): void {
+function checkSettings(durability: unknown, migrates: unknown): void {
   if (durability !== 'crash-safe' && durability !== 'relaxed') {
     throw new InvalidArgumentError('durability', durability, 'crash-safe or relaxed')
   }

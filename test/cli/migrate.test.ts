@@ -77,7 +77,9 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     expect(away).toMatchObject({
       code: 69,
       stdout: '',
-      stderr: expect.stringMatching(/^holdfast: PostgreSQL could not/),
+      stderr: expect.stringMatching(
+        /^holdfast: PostgreSQL at postgres:\/\/127.0.0.1:1\/postgres could not be reached: connection refused. Is/,
+      ),
     })
     const other = await store.run(['migrate', '--url', 'memory:'])
     expect(other).toMatchObject({ code: 64, stdout: '', stderr: expect.stringMatching(/migrate works on PostgreSQL/) })

@@ -1,5 +1,7 @@
-import { StaleTokenError } from '../../core/errors.ts'
+import { StaleTokenError, StoreError } from '../../core/errors.ts'
 import { checkResource, type FencingGuard, type Token, tokenOf } from '../../core/fencing.ts'
+import { safeCause } from '../../core/foreign-errors.ts'
+import { checkOptions, optionNames } from '../../core/options.ts'
 import { sqlState } from './postgres-errors.ts'
 import { statementsFor } from './postgres-migrate.ts'
 import { type PostgresTransaction, queryIn } from './postgres-transaction.ts'
@@ -10,10 +12,13 @@ export interface FenceOptions {
   readonly schema?: string
 }
 
+const OPTIONS = optionNames<FenceOptions>({ schema: true })
+
 /**
  * The guard of a protected resource, called in the transaction that writes to it, before or after the write. Rejects
- * with `StaleTokenError` when a larger token has been seen; every other error is the client's own. Until the
- * transaction ends, others with a token for the same resource wait here.
+ * with `StaleTokenError` when a larger token has been seen, and with a `StoreError` that says what to run where the
+ * function of the guard is missing; every other error is the client's own. Until the transaction ends, others with a
+ * token for the same resource wait here.
  *
  * With the transaction alone it gives a guard whose `accept(resource, token)` does the same.
  */
@@ -40,27 +45,35 @@ async function accept(
   transaction: PostgresTransaction,
   resource: string,
   token: Token,
-  { schema = 'public' }: FenceOptions = {},
+  options: FenceOptions = {},
 ): Promise<void> {
+  const { schema = 'public' } = checkOptions(options, OPTIONS)
   checkResource(resource)
   const fencingToken = tokenOf(token)
   try {
     await queryIn(transaction, statementsFor(schema).fence, [resource, String(fencingToken)])
   } catch (error) {
-    if (isStale(error)) throw new StaleTokenError(resource, fencingToken, undefined, { cause: error })
-    throw error
+    if (hasState(error, STALE)) {
+      throw new StaleTokenError(resource, fencingToken, undefined, { cause: safeCause(error) })
+    }
+    if (!MISSING.some((state) => hasState(error, state))) throw error
+    const command = `holdfast migrate --only fence --schema ${schema}`
+    const message = `the schema "${schema}" of this database has no holdfast_fence, or an old one: run "${command}"`
+    throw new StoreError(message, { cause: safeCause(error), retryable: false })
   }
 }
 
 /** Query builders wrap the client's error, each in its own way. */
-function isStale(error: unknown): boolean {
-  if (sqlState(error) === STALE) return true
+function hasState(error: unknown, state: string): boolean {
+  if (sqlState(error) === state) return true
   const {
     cause,
     meta,
     message = '',
   } = (error ?? {}) as { cause?: unknown; meta?: { code?: unknown }; message?: string }
-  return meta?.code === STALE || (cause !== undefined && isStale(cause)) || message.includes(`\`${STALE}\``)
+  return meta?.code === state || (cause !== undefined && hasState(cause, state)) || message.includes(`\`${state}\``)
 }
 
 const STALE = 'HF001'
+/** No such function, no such schema, and no table behind the function. */
+const MISSING = ['42883', '3F000', '42P01']

@@ -1,6 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { checkOneOf } from '../../core/arguments.ts'
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
+import { safeCause } from '../../core/foreign-errors.ts'
 import { isStorable } from '../../core/names.ts'
+import { checkOptions, optionNames } from '../../core/options.ts'
 import type { PostgresConnections } from './postgres-client.ts'
 import { sqlState, storeErrorFrom } from './postgres-errors.ts'
 import { namedStatements, readProtocol } from './sql-file.ts'
@@ -75,15 +78,39 @@ const FILES = [
   '0011-calls.sql',
 ]
 
-export const migrations = (): readonly Migration[] =>
-  FILES.map((file) => ({ version: Number(file.slice(0, 4)), sql: readProtocol(`postgres/${file}`) }))
+/** The one that `postgresFence` needs. */
+const FENCE_FILE = '0008-fences.sql'
 
-/** All of it as plain SQL, for a team's own migration tool or for psql. */
-export function migrationScript(schema: string): string {
+/** Which of the migrations. */
+export interface MigrationScope {
+  /**
+   * `fence`: nothing but what `postgresFence` needs, for a database that keeps the protected data and no locks. Without
+   * it, all migrations.
+   */
+  readonly only?: 'fence'
+}
+
+export function migrations({ only }: MigrationScope = {}): readonly Migration[] {
+  const files = only === undefined ? FILES : [FENCE_FILE]
+  return files.map((file) => ({ version: Number(file.slice(0, 4)), sql: readProtocol(`postgres/${file}`) }))
+}
+
+/** As plain SQL, for a team's own migration tool or for psql. Throws `InvalidArgumentError`. */
+export function migrationScript(schema: string, options: MigrationScope = {}): string {
+  const { only } = checkScope(options)
   const { begin_migration, use_schema } = statementsFor(schema)
   const createSchema = `CREATE SCHEMA IF NOT EXISTS ${quoteIdentifier(schema)};`
-  return [begin_migration, createSchema, use_schema, ...migrations().map(({ sql }) => sql), 'COMMIT;\n'].join('\n\n')
+  const files = migrations(only === undefined ? {} : { only }).map(({ sql }) => sql)
+  return [begin_migration, createSchema, use_schema, ...files, 'COMMIT;\n'].join('\n\n')
 }
+
+export function checkScope(options: MigrationScope): MigrationScope {
+  const { only } = checkOptions(options, SCOPE)
+  if (only !== undefined) checkOneOf('only', only, ['fence'])
+  return options
+}
+
+const SCOPE = optionNames<MigrationScope>({ only: true })
 
 /** The last migration that was run. 0: none. */
 export async function readVersion(connections: PostgresConnections, schema: string): Promise<number> {
@@ -92,7 +119,7 @@ export async function readVersion(connections: PostgresConnections, schema: stri
     return Number(row?.['version'])
   } catch (error) {
     if (['42P01', '3F000'].includes(sqlState(error) ?? '')) return 0
-    throw storeErrorFrom(error)
+    throw storeErrorFrom(error, connections)
   }
 }
 
@@ -103,18 +130,22 @@ export const latestVersion = (): number => FILES.length
  * table that others keep locked is tried again and again: each try waits so shortly that nobody who stands behind it is
  * kept from a lock.
  */
-export async function migrate(connections: PostgresConnections, schema: string): Promise<readonly number[]> {
+export async function migrate(
+  connections: PostgresConnections,
+  schema: string,
+  scope: MigrationScope = {},
+): Promise<readonly number[]> {
   const startedMs = performance.now()
   for (;;) {
     try {
-      return await migrateOnce(connections, schema)
+      return await migrateOnce(connections, schema, scope)
     } catch (error) {
-      if (sqlState(error) !== '55P03') throw errorFrom(error, schema)
+      if (sqlState(error) !== '55P03') throw errorFrom(error, schema, connections)
       if (performance.now() - startedMs > LOCKED_MS) {
         const reason =
           `the lock tables in the schema ${quoteIdentifier(schema)} could not be brought up to date, because another transaction has kept them ` +
           `locked for ${LOCKED_MS / 1_000} s: end it (see pg_stat_activity), and try again`
-        throw new StoreError(reason, { cause: error })
+        throw new StoreError(reason, { cause: safeCause(error) })
       }
       await sleep(TRY_AGAIN_MS * (1 + Math.random()))
     }
@@ -124,7 +155,11 @@ export async function migrate(connections: PostgresConnections, schema: string):
 const LOCKED_MS = 60_000
 const TRY_AGAIN_MS = 300
 
-async function migrateOnce(connections: PostgresConnections, schema: string): Promise<readonly number[]> {
+async function migrateOnce(
+  connections: PostgresConnections,
+  schema: string,
+  scope: MigrationScope,
+): Promise<readonly number[]> {
   const statements = statementsFor(schema)
   const connection = await connections.dedicate({ onEnd: () => {} })
   try {
@@ -133,7 +168,7 @@ async function migrateOnce(connections: PostgresConnections, schema: string): Pr
     if (found === undefined) await connection.script(`CREATE SCHEMA ${quoteIdentifier(schema)}`)
     await connection.script(statements.use_schema)
     const done = await versionsIn(connection, schema)
-    const due = done.has(latestVersion()) ? [] : migrations()
+    const due = done.has(latestVersion()) ? [] : migrations(scope)
     for (const { sql } of due) await connection.script(sql)
     await connection.script('COMMIT')
     return due.map(({ version }) => version)
@@ -146,12 +181,12 @@ async function migrateOnce(connections: PostgresConnections, schema: string): Pr
   }
 }
 
-function errorFrom(error: unknown, schema: string): Error {
-  if (sqlState(error) !== '42501') return storeErrorFrom(error)
+function errorFrom(error: unknown, schema: string, connections: PostgresConnections): Error {
+  if (sqlState(error) !== '42501') return storeErrorFrom(error, connections)
   return new StoreError(
     `the schema ${quoteIdentifier(schema)} has no lock tables yet, or old ones, and this role may not create them: ` +
       `let a role that may run "holdfast migrate --schema ${schema}", or the SQL of "holdfast migrate --print"`,
-    { cause: error },
+    { cause: safeCause(error), retryable: false },
   )
 }
 
