@@ -43,6 +43,7 @@ DECLARE
   v_queued    BOOLEAN := false;    -- somebody is known to wait on
   v_changed   BOOLEAN := p_free;
   v_contended BOOLEAN;
+  v_raised    BOOLEAN;
   v_future    CONSTANT TIMESTAMPTZ := v_now + interval '1 second';
   v_ahead     BOOLEAN;
 BEGIN
@@ -91,7 +92,8 @@ BEGIN
       CONTINUE WHEN NOT FOUND;  -- It has just left.
     END IF;
     v_changed := true;
-    -- Drawn under the row's lock, so the order of tokens is the order of holding.
+    -- Drawn under the row's lock, so the order of tokens is the order of holding. A hand-over may be the first draw after a failover.
+    v_raised := holdfast_raise_tokens();
     v_row.fencing_token := nextval('holdfast_tokens');
     v_row.holder_id := v_waiter.holder_id;
     IF v_asks AND v_waiter.claim_id = p_claim.claim_id THEN

@@ -50,7 +50,6 @@ BEGIN
   IF p_patience IS NOT NULL THEN
     v_void := set_config('lock_timeout', p_patience::integer::text, true);
   END IF;
-  v_void := holdfast_raise_tokens();
   refused_at := extract(epoch FROM clock_timestamp()) * 1000;
 
   -- The usual case: names that are free. A name that begins with a shared claim gets a row that is free.
@@ -60,6 +59,9 @@ BEGIN
   -- somebody's row is late, and counts from now: its time was read before. Else the time stays, because an update that changes it touches the indexes.
   IF v_count = 1 THEN
     SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_names[1];
+  END IF;
+  IF v_row.lock_name IS NULL THEN
+    v_void := holdfast_raise_tokens();
   END IF;
   IF v_count = 1 AND v_row.lock_name IS NULL THEN
     INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended)

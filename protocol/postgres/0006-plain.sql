@@ -63,7 +63,6 @@ BEGIN
       RETURN false;
     END IF;
   END IF;
-  PERFORM holdfast_raise_tokens();
   v_row := holdfast_lock(p_lock_name, 'change', true);
   IF v_row.lock_name IS NULL THEN
     -- Free, so that a row that was not there is decided on below like any other, under its lock.

@@ -170,6 +170,44 @@ describe('postgres, relaxed: a crash that the postmaster survives', () => {
   )
 })
 
+describe('postgres: the counter of tokens after a promotion', () => {
+  it('is raised once, so a session that stalls in another raise cannot lower it below a token', SLOW, async () => {
+    await using primary = await startPostgres()
+    await using server = await startPostgresReplica(primary.port)
+    const driver = await openPostgres(primary.url)
+    await drawFrom(driver, 1)
+    await driver.close()
+    // The function as it is, but it stalls before it sets the counter, while another session has the lock 1, in a session that asks for it.
+    const source = `SELECT pg_get_functiondef('holdfast_raise_tokens'::regproc) AS answer`
+    const sets = `PERFORM setval('holdfast_tokens'`
+    const stall = `PERFORM pg_advisory_xact_lock(1) WHERE current_setting('test.stalls', true) = 'on'; ${sets}`
+    await ask(primary.url, String(await ask(primary.url, source)).replaceAll(sets, stall))
+    await until('the replica to catch up', () => isLevel(primary.url, server.url))
+    await ask(server.url, 'SELECT pg_promote()')
+
+    const quick = new pg.Client(server.url)
+    const slow = new pg.Client({ connectionString: server.url, options: '-c test.stalls=on' })
+    await Promise.all([quick.connect(), slow.connect()])
+    await quick.query('SELECT pg_advisory_lock(1)')
+    const raise = 'SELECT holdfast_raise_tokens() AS raised'
+    assert.equal((await quick.query(raise)).rows[0].raised, true)
+    let isDone = false
+    const slowly = slow.query(raise).finally(() => {
+      isDone = true
+    })
+    const stalls = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND NOT granted`
+    await until('the stall', async () => isDone || ((await quick.query(stalls)).rowCount ?? 0) > 0)
+    const draw = `SELECT max(nextval('holdfast_tokens'))::float8 AS token FROM generate_series(1, $1::integer)`
+    const before = (await quick.query(draw, [500_000])).rows[0].token
+    await quick.query('SELECT pg_advisory_unlock(1)')
+    const { raised } = (await slowly).rows[0]
+    const after = (await quick.query(draw, [1])).rows[0].token
+    await Promise.all([quick.end(), slow.end()])
+    assert.ok(after > before, `${after} after ${before}`)
+    assert.equal(raised, false)
+  })
+})
+
 /** A database and a role of one name, on the server that all tests share. Rights on functions are those of a database. */
 async function ownDatabase() {
   const shared = inject('servers').postgres ?? ''

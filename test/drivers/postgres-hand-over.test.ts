@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, describe, inject, it } from 'vitest'
-import type { Driver } from '../../src/core/driver.ts'
+import type { Driver, LeaseRef } from '../../src/core/driver.ts'
 import { postgresDriver } from '../../src/drivers/postgres.ts'
 import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
 import { DistributedLock } from '../../src/primitives/distributed-lock.ts'
@@ -60,6 +61,31 @@ describe.concurrent('postgres: handing over', () => {
     await stop?.()
     await driver.close()
   })
+})
+
+describe.concurrent('postgres: handing over after the counter of tokens was lost', () => {
+  const ways = {
+    'a release': (driver: Driver, holder: LeaseRef) => driver.release([holder]),
+    'a list of releases': (driver: Driver, holder: LeaseRef) => driver.release([holder, claimOn(unique('other'))]),
+    'a forced release': (_: Driver, { lockName }: LeaseRef, schema: string) =>
+      pool.query(`SELECT ${schema}.force_release_lock($1, 'test')`, [lockName]),
+  }
+  for (const [way, end] of Object.entries(ways)) {
+    it(`failure 18: ${way} gives the next holder a higher token than the last one had`, async () => {
+      const schema = `lost_${randomBytes(6).toString('hex')}`
+      const driver = postgresDriver({ client: pool, schema })
+      const [holder, next] = [claimOn('a'), claimOn('a', 60_000)]
+      const { fencingToken } = await granted(driver, holder)
+      await driver.acquire([next])
+      await pool.query(`ALTER SEQUENCE ${schema}.holdfast_tokens RESTART`)
+      await end(driver, { ...holder, fencingToken }, schema)
+      const [handed] = (await driver.inspect({ lockName: 'a' })).leases
+      assert.equal(handed?.claimId, next.claimId)
+      assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
+      await driver.close()
+      await pool.query(`SET client_min_messages = warning; DROP SCHEMA ${schema} CASCADE`)
+    })
+  }
 })
 
 /** Two instances take turns, each with a driver of its own, and both always want the lock. */
