@@ -34,11 +34,9 @@ CREATE OR REPLACE FUNCTION acquire_lock(
 LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-  v_row    distributed_locks;
-  v_claim  holdfast_waiters;
-  v_got    RECORD;
-  v_events JSONB[];
-  v_wrote  BOOLEAN := pg_current_xact_id_if_assigned() IS NOT NULL;
+  v_row   distributed_locks;
+  v_claim holdfast_waiters;
+  v_got   RECORD;
 BEGIN
   IF p_ttl_seconds IS NULL OR p_ttl_seconds <= 0 THEN
     RAISE EXCEPTION 'p_ttl_seconds must be positive, but is %', p_ttl_seconds USING ERRCODE = 'invalid_parameter_value';
@@ -82,13 +80,9 @@ BEGIN
   IF v_got.fencing_token IS NOT NULL THEN
     UPDATE distributed_locks SET claim_id = NULL WHERE lock_name = p_lock_name;
   END IF;
-  v_events := v_got.events;
-  -- Only in a transaction of its own: in somebody's longer one, rows that were swept would stay locked until its end.
-  IF NOT v_wrote AND clock_timestamp() - now() < interval '1 second' AND current_setting('transaction_isolation') = 'read committed' THEN
-    v_events := v_events || holdfast_sweep(10);
-  END IF;
-  IF v_events IS NOT NULL THEN
-    PERFORM holdfast_tell(v_events);
+  -- Rows of other names are not swept here: they would stay locked until the end of the caller's transaction.
+  IF v_got.events IS NOT NULL THEN
+    PERFORM holdfast_tell(v_got.events);
   END IF;
   RETURN v_got.fencing_token IS NOT NULL;
 END

@@ -158,6 +158,29 @@ describe('postgres: transactions of others', () => {
     await sql.end()
   })
 
+  it('acquire_lock, as the first statement of a transaction, locks the row of its own name and no other', async () => {
+    const own = `${schema}_sweep`
+    await migratePostgres({ client: pool, schema: own })
+    const ended = ['ended:1', 'ended:2', 'ended:3']
+    await pool.query(
+      `INSERT INTO ${own}.distributed_locks (lock_name, holder_id, acquired_at, expires_at, contended)
+       SELECT name, 'dead', now() - interval '1 minute', now() - interval '30 s', name = 'ended:3' FROM unnest($1::text[]) AS name`,
+      [ended],
+    )
+    const client = await pool.connect()
+    await client.query('BEGIN')
+    const { rows } = await client.query(`SELECT ${own}.acquire_lock('mine', 'psql') AS got`)
+    assert.deepEqual(rows, [{ got: true }])
+    const free = `SELECT lock_name FROM ${own}.distributed_locks ORDER BY lock_name FOR UPDATE SKIP LOCKED`
+    assert.deepEqual(
+      (await pool.query(free)).rows.map(({ lock_name }) => lock_name),
+      ended,
+    )
+    await client.query('ROLLBACK')
+    client.release()
+    await pool.query(`SET client_min_messages = warning; DROP SCHEMA ${own} CASCADE`)
+  })
+
   it('acquire_lock and release_lock run in any transaction', async () => {
     const client = await pool.connect()
     const name = unique('plain')
