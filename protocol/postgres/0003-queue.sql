@@ -8,11 +8,11 @@
 --   none               a claim is refused, keeps its place in the queue of a lock that is held, or leaves it. Its own row in holdfast_waiters is
 --                      all that it touches, so whoever takes a waiter out of the queue makes sure that it was still there
 --
--- holdfast_admit(p_row, p_free, p_claim, p_wait)
+-- holdfast_admit(p_row, p_free, p_claim)
 -- Inputs:  p_row        of distributed_locks, as it is; locked by this transaction
 --          p_free       the exclusive lease in that row has just been given back
---          p_claim      who asks for the lock now, as a waiter without a place; NULL: nobody
---          p_wait       how long its place lasts without being heard of; zero: it does not wait
+--          p_claim      who asks for the lock now, as a waiter without a place; NULL: nobody. waiting_since is when it asked: a place that had not ended then
+--                       is kept, however long the row's lock was waited for. lasts is zero: it does not wait
 -- Outputs: fencing_token, acquired_at  of the lease that p_claim got; NULL: it was refused
 --          place        of p_claim in the queue; NULL: it has none
 --          events       what others are to be told, see holdfast_tell
@@ -20,13 +20,20 @@
 -- From the front of the queue, as many are admitted as fit beside the leases that are out and beside each other, each judged by its own mode and
 -- limit; nobody overtakes the first one who does not fit. Who is admitted has the lease from this moment, and is told; as it may
 -- be dead, its lease lasts no longer than its place would have, until it is heard of.
--- What began in the future was written before the server's clock was set back, and nobody has been heard of since: every renewal, and every asking again, moves
--- such a beginning to now. It would stay for as long as the clock went back. So it begins now, and lasts for as long as it would have lasted then.
+-- A lease or a place that ends later than if it were renewed now was written before the server's clock was set back, and has not been heard of since. It would
+-- stay for as long as the clock went back. So it ends as if it had been heard of now.
 -- Only the front of the queue is read, and the dead are removed as they come to it: a hand-over costs the same however many wait.
 -- The name's row is locked FOR UPDATE by this transaction.
 
+-- How long an exclusive lease lasts from when it was heard of. Of a plain client's, all that is known is its beginning and its end. In seconds, because days
+-- are not of one length where clocks are put forward in spring.
+CREATE OR REPLACE FUNCTION holdfast_lasts(p_row distributed_locks) RETURNS INTERVAL
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT coalesce(CASE WHEN p_row.claim_id IS NOT NULL THEN p_row.lasts END, make_interval(secs => extract(epoch FROM p_row.expires_at - p_row.acquired_at)))
+$$;
+
 CREATE OR REPLACE FUNCTION holdfast_admit(
-  p_row distributed_locks, p_free BOOLEAN, p_claim holdfast_waiters, p_wait INTERVAL,
+  p_row distributed_locks, p_free BOOLEAN, p_claim holdfast_waiters,
   OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT place BIGINT, OUT events JSONB[]
 )
 LANGUAGE plpgsql AS $$
@@ -49,20 +56,20 @@ DECLARE
 BEGIN
   IF v_row.mode = 'shared' THEN
     DELETE FROM holdfast_leases WHERE lock_name = v_name AND expires_at <= v_now;
-    SELECT count(*), coalesce(sum(permits), 0), bool_or(acquired_at > v_future) INTO v_leases, v_permits, v_ahead
+    SELECT count(*), coalesce(sum(permits), 0), bool_or(expires_at > v_future + lasts) INTO v_leases, v_permits, v_ahead
     FROM holdfast_leases WHERE lock_name = v_name;
     IF v_ahead THEN
-      UPDATE holdfast_leases SET acquired_at = v_now, expires_at = v_now + (expires_at - acquired_at)
-      WHERE lock_name = v_name AND acquired_at > v_future AND expires_at > acquired_at;
+      UPDATE holdfast_leases SET acquired_at = least(acquired_at, v_now), expires_at = v_now + lasts
+      WHERE lock_name = v_name AND expires_at > v_future + lasts;
     END IF;
     v_changed := true;
-  ELSIF v_held AND v_row.acquired_at > v_future AND v_row.expires_at > v_row.acquired_at THEN
-    v_row.expires_at := v_now + (v_row.expires_at - v_row.acquired_at);
-    UPDATE distributed_locks SET acquired_at = v_now, expires_at = v_row.expires_at WHERE lock_name = v_name;
+  ELSIF v_held AND v_row.expires_at > v_future + holdfast_lasts(v_row) THEN
+    v_row.expires_at := v_now + holdfast_lasts(v_row);
+    UPDATE distributed_locks SET acquired_at = least(acquired_at, v_now), expires_at = v_row.expires_at WHERE lock_name = v_name;
   END IF;
   IF v_asks AND NOT v_held THEN
-    UPDATE holdfast_waiters SET expires_at = v_now + p_wait, waiting_since = least(waiting_since, v_now)
-    WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > v_now;
+    UPDATE holdfast_waiters SET expires_at = v_now + p_claim.lasts, lasts = p_claim.lasts, waiting_since = least(waiting_since, v_now)
+    WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > p_claim.waiting_since;
   END IF;
 
   WHILE NOT v_held LOOP
@@ -74,9 +81,9 @@ BEGIN
     ELSIF v_waiter.expires_at <= v_now THEN
       PERFORM holdfast_remove_dead(v_name, v_now);
       CONTINUE;
-    ELSIF v_waiter.waiting_since > v_future THEN
-      UPDATE holdfast_waiters SET waiting_since = v_now, expires_at = v_now + greatest(expires_at - waiting_since, interval '0')
-      WHERE lock_name = v_name AND waiting_since > v_future;
+    ELSIF v_waiter.expires_at > v_future + v_waiter.lasts THEN
+      UPDATE holdfast_waiters SET waiting_since = least(waiting_since, v_now), expires_at = v_now + lasts
+      WHERE lock_name = v_name AND expires_at > v_future + lasts;
       CONTINUE;
     END IF;
     IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
@@ -97,19 +104,19 @@ BEGIN
     v_row.fencing_token := nextval('holdfast_tokens');
     v_row.holder_id := v_waiter.holder_id;
     IF v_asks AND v_waiter.claim_id = p_claim.claim_id THEN
-      v_waiter.expires_at := v_now + p_claim.time_to_live;
+      v_waiter.lasts := p_claim.time_to_live;
       v_waiter.metadata := p_claim.metadata;
       fencing_token := v_row.fencing_token;
       acquired_at := v_now;
     ELSE
-      v_waiter.expires_at := least(v_now + v_waiter.time_to_live, v_waiter.expires_at);
+      v_waiter.lasts := least(v_waiter.time_to_live, make_interval(secs => extract(epoch FROM v_waiter.expires_at - v_now)));
       events := events || jsonb_build_array(v_waiter.channel, 'granted', v_waiter.claim_id, v_name);
     END IF;
     IF v_waiter.mode = 'exclusive' THEN
       v_held := true;
       v_row.claim_id := v_waiter.claim_id;
       v_row.metadata := v_waiter.metadata;
-      v_row.expires_at := v_waiter.expires_at;
+      v_row.lasts := v_waiter.lasts;
     ELSE
       IF v_leases = 0 AND p_row.mode = 'exclusive' THEN
         -- Left behind by somebody who emptied distributed_locks alone.
@@ -119,17 +126,17 @@ BEGIN
       v_permits := v_permits + v_waiter.permits;
       INSERT INTO holdfast_leases VALUES (
         v_name, v_waiter.claim_id, v_waiter.holder_id, v_waiter.max_permits, v_waiter.permits,
-        v_row.fencing_token, v_now, v_waiter.expires_at, v_waiter.metadata);
+        v_row.fencing_token, v_now, v_now + v_waiter.lasts, v_waiter.metadata, v_waiter.lasts);
     END IF;
   END LOOP;
 
-  IF v_asks AND fencing_token IS NULL AND p_wait > interval '0' THEN
+  IF v_asks AND fencing_token IS NULL AND p_claim.lasts > interval '0' THEN
     -- Keeps its place; one that it was not heard of for too long is lost, and it comes last again.
     INSERT INTO holdfast_waiters AS w VALUES (
       v_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
-      p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait)
-    ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, waiting_since = least(w.waiting_since, v_now),
-      place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
+      p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_claim.lasts, p_claim.lasts)
+    ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
+      waiting_since = least(w.waiting_since, v_now), place = CASE WHEN w.expires_at > p_claim.waiting_since THEN w.place ELSE excluded.place END
     RETURNING w.place INTO place;
     v_queued := true;
   END IF;
@@ -140,8 +147,8 @@ BEGIN
   v_contended := v_leases > 0 OR v_queued OR (p_row.contended AND current_setting('transaction_isolation') <> 'read committed');
   IF v_held AND v_changed THEN
     UPDATE distributed_locks SET mode = 'exclusive', claim_id = v_row.claim_id, holder_id = v_row.holder_id,
-      metadata = v_row.metadata, fencing_token = v_row.fencing_token, acquired_at = v_now, expires_at = v_row.expires_at,
-      contended = v_contended OR EXISTS (SELECT FROM holdfast_waiters w WHERE w.lock_name = v_name)
+      metadata = v_row.metadata, fencing_token = v_row.fencing_token, acquired_at = v_now, expires_at = v_now + v_row.lasts,
+      lasts = v_row.lasts, contended = v_contended OR EXISTS (SELECT FROM holdfast_waiters w WHERE w.lock_name = v_name)
     WHERE lock_name = v_name;
   ELSIF v_held THEN
     IF NOT v_contended THEN
@@ -277,7 +284,7 @@ BEGIN
   PERFORM set_config(v_name, ARRAY[extract(epoch FROM v_to - interval '1 ms'), CASE WHEN v_is_old THEN extract(epoch FROM v_now) ELSE v_swept[2] END]::text, false);
   DELETE FROM distributed_locks WHERE ctid = ANY (v_rows);
   FOREACH v_row IN ARRAY coalesce(v_queues[1 : 16], '{}') LOOP
-    v_events := v_events || (holdfast_admit(v_row, false, NULL, NULL)).events;
+    v_events := v_events || (holdfast_admit(v_row, false, NULL)).events;
   END LOOP;
   -- Their own names' rows are gone: emptied by somebody.
   DELETE FROM holdfast_leases WHERE ctid = ANY (ARRAY(

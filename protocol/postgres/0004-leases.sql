@@ -13,7 +13,8 @@
 
 -- holdfast_acquire
 -- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to live in ms, how long it waits
---          without being heard of in ms (0: not at all), metadata as JSON text (NULL: none); for all: the channel where this process listens
+--          without being heard of in ms (0: not at all), metadata as JSON text (NULL: none); for all: the channel where this process listens;
+--          p_asked, when they were asked for, if that was a call before this one (NULL: now)
 -- Outputs: granted_claims, granted_tokens, granted_at  one element for each lease, in any order; granted_at in ms
 --          refused_claims, refused_ahead, refused_until  one element for each refusal, in any order: how many wait before it, 100 at most; in how
 --            many ms asking again may help. Both NULL: it does not wait
@@ -24,6 +25,7 @@
 CREATE OR REPLACE FUNCTION holdfast_acquire(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
   p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_relaxed BOOLEAN, p_patience FLOAT8 DEFAULT NULL,
+  p_asked TIMESTAMPTZ DEFAULT NULL,
   OUT granted_claims TEXT[], OUT granted_tokens BIGINT[], OUT granted_at FLOAT8[],
   OUT refused_claims TEXT[], OUT refused_ahead INTEGER[], OUT refused_until FLOAT8[], OUT refused_at FLOAT8, OUT holders JSONB,
   OUT not_known TEXT[]
@@ -35,6 +37,7 @@ DECLARE
   v_late   CONSTANT INTERVAL := '10 ms';
   v_alone  CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
   v_count  CONSTANT INTEGER := cardinality(p_names);
+  v_asked  CONSTANT TIMESTAMPTZ := coalesce(p_asked, clock_timestamp());
   v_stale  TEXT[];
   v_each   RECORD;
   v_row    distributed_locks;
@@ -64,9 +67,9 @@ BEGIN
     v_void := holdfast_raise_tokens();
   END IF;
   IF v_count = 1 AND v_row.lock_name IS NULL THEN
-    INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended)
+    INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended, lasts)
     SELECT p_names[1], p_holders[1], t, CASE WHEN p_shared[1] THEN t ELSE t + p_ttls[1] * interval '1 ms' END, p_metadata[1]::jsonb,
-      CASE WHEN NOT p_shared[1] THEN p_claims[1] END, nextval('holdfast_tokens'), p_shared[1]
+      CASE WHEN NOT p_shared[1] THEN p_claims[1] END, nextval('holdfast_tokens'), p_shared[1], p_ttls[1] * interval '1 ms'
     FROM clock_timestamp() AS t
     ON CONFLICT (lock_name) DO NOTHING
     RETURNING d.fencing_token, d.acquired_at, d.claim_id,
@@ -95,10 +98,10 @@ BEGIN
         WITH ORDINALITY AS c (lock_name, claim_id, holder_id, shared, ttl, metadata, ord)
       ORDER BY lock_name COLLATE "C", ord
     ), granted AS (
-      INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended)
+      INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended, lasts)
       -- Each row has the time and the token of its own turn: a list may have to wait for any of them.
       SELECT lock_name, holder_id, clock_timestamp(), clock_timestamp() + CASE WHEN shared THEN 0 ELSE ttl END * interval '1 ms',
-        metadata::jsonb, CASE WHEN NOT shared THEN claim_id END, nextval('holdfast_tokens'), shared
+        metadata::jsonb, CASE WHEN NOT shared THEN claim_id END, nextval('holdfast_tokens'), shared, ttl * interval '1 ms'
       FROM first
       WHERE (SELECT true FROM distributed_locks e WHERE e.lock_name = first.lock_name) IS NULL
       ORDER BY lock_name COLLATE "C"
@@ -141,10 +144,12 @@ BEGIN
     v_claim.time_to_live := p_ttls[1] * interval '1 ms';
     v_claim.metadata := p_metadata[1]::jsonb;
     v_claim.channel := p_channel;
+    v_claim.waiting_since := v_asked;
+    v_claim.lasts := p_waits[1] * interval '1 ms';
     IF v_row.lock_name IS NULL THEN
       SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_names[1];
     END IF;
-    v_got := holdfast_ask(v_row, v_claim, p_waits[1] * interval '1 ms', true);
+    v_got := holdfast_ask(v_row, v_claim, true);
     v_events := v_got.events;
     IF v_got.fencing_token IS NOT NULL THEN
       granted_claims := p_claims;
@@ -158,7 +163,7 @@ BEGIN
     END IF;
   ELSIF cardinality(granted_claims) IS DISTINCT FROM v_count THEN
     SELECT * INTO refused_claims, refused_ahead, refused_until, holders
-    FROM holdfast_line_up(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata, p_channel, granted_claims);
+    FROM holdfast_line_up(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata, p_channel, v_asked, granted_claims);
     -- The rest, in the order of the list.
     FOR v_each IN
       SELECT * FROM unnest(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata)
@@ -174,8 +179,10 @@ BEGIN
       v_claim.time_to_live := v_each.ttl * interval '1 ms';
       v_claim.metadata := v_each.metadata::jsonb;
       v_claim.channel := p_channel;
+      v_claim.waiting_since := v_asked;
+      v_claim.lasts := v_each.wait * interval '1 ms';
       SELECT * INTO v_row FROM distributed_locks WHERE lock_name = v_each.lock_name;
-      v_got := holdfast_ask(v_row, v_claim, v_each.wait * interval '1 ms', false);
+      v_got := holdfast_ask(v_row, v_claim, false);
       v_events := v_events || v_got.events;
       IF v_got.not_known THEN
         not_known := not_known || v_claim.claim_id;
@@ -198,8 +205,9 @@ BEGIN
     END IF;
   END IF;
 
-  -- One call in eight sweeps, and then eight times as much: on average twice what calls leave behind at the most.
-  IF random() < 0.125 THEN
+  -- One call in eight sweeps, and then eight times as much: on average twice what calls leave behind at the most. Not where more calls follow in the same
+  -- transaction, which would wait for rows while those that were swept are locked.
+  IF p_asked IS NULL AND random() < 0.125 THEN
     v_events := v_events || holdfast_sweep(16 * v_count + 16);
   END IF;
   IF v_events IS NOT NULL THEN
@@ -212,11 +220,11 @@ $$;
 
 -- The claims of a list on names that others hold exclusively, all at once: they keep their places in the queues, or join them, or are refused. What
 -- cannot be decided so is left out.
--- Inputs:  as holdfast_acquire, and the claims that are done already
+-- Inputs:  as holdfast_acquire, when they were asked for, and the claims that are done already
 -- Outputs: as holdfast_acquire
 CREATE OR REPLACE FUNCTION holdfast_line_up(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
-  p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_done TEXT[],
+  p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_asked TIMESTAMPTZ, p_done TEXT[],
   OUT refused_claims TEXT[], OUT refused_ahead INTEGER[], OUT refused_until FLOAT8[], OUT holders JSONB
 )
 -- Lists are joined with lists here, never with tables.
@@ -238,7 +246,8 @@ BEGIN
     SELECT DISTINCT lock_name FROM unnest(p_names, p_claims) AS c (lock_name, claim_id) WHERE claim_id NOT IN (SELECT unnest(p_done))
   ) AS n, LATERAL (
     SELECT d.lock_name, d.claim_id FROM distributed_locks d
-    WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now AND d.acquired_at <= v_now + interval '1 second' OFFSET 0
+    WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now
+      AND d.expires_at <= v_now + interval '1 second' + holdfast_lasts(d) OFFSET 0
   ) AS d;
   IF v_held IS NULL THEN
     RETURN;
@@ -246,11 +255,12 @@ BEGIN
 
   -- A place is kept by writing it alone. One that is locked is being handed the lock, or given up.
   WITH kept AS (
-    UPDATE holdfast_waiters w SET expires_at = v_now + k.wait * interval '1 ms', waiting_since = least(w.waiting_since, v_now)
+    UPDATE holdfast_waiters w SET expires_at = v_now + k.wait * interval '1 ms', lasts = k.wait * interval '1 ms',
+      waiting_since = least(w.waiting_since, v_now)
     FROM (
       SELECT place.at, c.wait FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait), LATERAL (
         SELECT w.ctid AS at FROM holdfast_waiters w
-        WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id AND w.expires_at > v_now FOR NO KEY UPDATE SKIP LOCKED
+        WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id AND w.expires_at > p_asked FOR NO KEY UPDATE SKIP LOCKED
       ) AS place
       WHERE c.wait > 0 AND c.lock_name IN (SELECT unnest(v_held)) AND c.claim_id NOT IN (SELECT unnest(v_by))
     ) AS k WHERE w.ctid = k.at
@@ -281,7 +291,7 @@ BEGIN
     WITH joined AS (
       INSERT INTO holdfast_waiters AS w
       SELECT lock_name, nextval('holdfast_places'), claim_id, holder_id, CASE WHEN shared THEN 'shared' ELSE 'exclusive' END, max_permits,
-        permits, ttl * interval '1 ms', metadata::jsonb, p_channel, v_now, v_now + wait * interval '1 ms'
+        permits, ttl * interval '1 ms', metadata::jsonb, p_channel, v_now, v_now + wait * interval '1 ms', wait * interval '1 ms'
       FROM (
         SELECT * FROM (
           SELECT *, min(ord) OVER (PARTITION BY claim_id) AS first
@@ -293,8 +303,8 @@ BEGIN
           AND (SELECT d.claim_id FROM distributed_locks d WHERE d.lock_name = c.lock_name) IS DISTINCT FROM claim_id
         ORDER BY ord
       ) AS c
-      ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, waiting_since = least(w.waiting_since, v_now),
-        place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
+      ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
+        waiting_since = least(w.waiting_since, v_now), place = CASE WHEN w.expires_at > p_asked THEN w.place ELSE excluded.place END
       RETURNING w.claim_id, w.place
     )
     SELECT array_agg(claim_id), array_agg(place) INTO v_joined, v_joining FROM joined;
@@ -328,11 +338,10 @@ END
 $$;
 
 -- One claim.
--- Inputs:  the name's row, as it is without a lock; the claim, as a waiter without a place; how long its place lasts; whether it waits for a row
---          that is locked
+-- Inputs:  the name's row, as it is without a lock; the claim, as holdfast_admit takes it; whether it waits for a row that is locked
 -- Outputs: fencing_token and acquired_at of its lease; or ahead, until and holder, as in holdfast_acquire; or not_known; and events
 CREATE OR REPLACE FUNCTION holdfast_ask(
-  p_row distributed_locks, p_claim holdfast_waiters, p_wait INTERVAL, p_patient BOOLEAN,
+  p_row distributed_locks, p_claim holdfast_waiters, p_patient BOOLEAN,
   OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT ahead INTEGER, OUT until FLOAT8, OUT holder JSONB, OUT not_known BOOLEAN,
   OUT events JSONB[]
 )
@@ -350,9 +359,9 @@ DECLARE
 BEGIN
   not_known := false;
   v_refused := CASE WHEN v_row.mode = 'exclusive' AND v_row.expires_at > clock_timestamp() AND v_row.claim_id <> p_claim.claim_id
-    AND v_row.acquired_at < clock_timestamp() THEN true ELSE holdfast_is_refused(v_row, p_claim) END;
-  IF v_refused AND p_wait > interval '0' THEN
-    v_got := holdfast_stand(v_row, p_claim, p_wait, p_patient);
+    AND v_row.expires_at < clock_timestamp() + v_row.lasts THEN true ELSE holdfast_is_refused(v_row, p_claim) END;
+  IF v_refused AND p_claim.lasts > interval '0' THEN
+    v_got := holdfast_stand(v_row, p_claim, p_patient);
     v_place := v_got.place;
     v_own := v_got.own;
     v_row := v_got.seen;
@@ -376,7 +385,8 @@ BEGIN
     v_now := clock_timestamp();
     -- Already yours: a reply was lost, or the lock was handed over.
     IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim.claim_id AND v_row.expires_at > v_now THEN
-      UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live, acquired_at = least(acquired_at, v_now) WHERE lock_name = v_name;
+      UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live, lasts = p_claim.time_to_live, acquired_at = least(acquired_at, v_now)
+      WHERE lock_name = v_name;
       fencing_token := v_row.fencing_token;
       acquired_at := v_row.acquired_at;
       IF v_row.contended AND v_now + p_claim.time_to_live < v_row.expires_at THEN
@@ -385,7 +395,7 @@ BEGIN
       RETURN;
     ELSIF v_row.mode = 'shared' THEN
       SELECT expires_at INTO v_next FROM holdfast_leases WHERE lock_name = v_name AND claim_id = p_claim.claim_id;
-      UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live, acquired_at = least(acquired_at, v_now)
+      UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live, lasts = p_claim.time_to_live, acquired_at = least(acquired_at, v_now)
       WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > v_now
       RETURNING fencing_token, acquired_at INTO fencing_token, acquired_at;
       IF FOUND THEN
@@ -400,7 +410,7 @@ BEGIN
     IF v_own THEN
       v_row := holdfast_lock(v_name, 'change', true);
     END IF;
-    v_got := holdfast_admit(v_row, false, p_claim, p_wait);
+    v_got := holdfast_admit(v_row, false, p_claim);
     fencing_token := v_got.fencing_token;
     acquired_at := v_got.acquired_at;
     events := v_got.events;
@@ -433,7 +443,7 @@ END
 $$;
 
 -- Whether a claim cannot be granted now, by what everybody can see without a lock. False: that has to be decided under the row's lock, as has what
--- began in the future (see holdfast_admit).
+-- was written before the clock was set back (see holdfast_admit).
 CREATE OR REPLACE FUNCTION holdfast_is_refused(p_row distributed_locks, p_claim holdfast_waiters) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -441,7 +451,7 @@ DECLARE
   v_future CONSTANT TIMESTAMPTZ := v_now + interval '1 second';
   v_first  holdfast_waiters;
 BEGIN
-  IF p_row.mode = 'exclusive' AND p_row.acquired_at > v_future THEN
+  IF p_row.mode = 'exclusive' AND p_row.expires_at > v_future + holdfast_lasts(p_row) THEN
     RETURN false;
   ELSIF p_row.mode = 'exclusive' AND p_row.expires_at > v_now THEN
     RETURN p_row.claim_id IS DISTINCT FROM p_claim.claim_id;
@@ -455,8 +465,8 @@ BEGIN
   END IF;
   -- Nobody overtakes the first who waits, if it lives.
   SELECT * INTO v_first FROM holdfast_waiters WHERE lock_name = p_row.lock_name ORDER BY place LIMIT 1;
-  IF v_first.waiting_since > v_future OR (p_row.mode = 'shared' AND EXISTS (
-    SELECT FROM holdfast_leases WHERE lock_name = p_row.lock_name AND acquired_at > v_future
+  IF v_first.expires_at > v_future + v_first.lasts OR (p_row.mode = 'shared' AND EXISTS (
+    SELECT FROM holdfast_leases WHERE lock_name = p_row.lock_name AND expires_at > v_future + lasts
   )) THEN
     RETURN false;
   ELSIF v_first.expires_at > v_now AND v_first.claim_id <> p_claim.claim_id THEN
@@ -475,7 +485,7 @@ $$;
 -- Inputs:  the name's row, as it was seen; the rest as holdfast_ask
 -- Outputs: the place; NULL if the row is locked, gone, or the claim's own by now, which own tells; the row, as it is now
 CREATE OR REPLACE FUNCTION holdfast_stand(
-  p_row distributed_locks, p_claim holdfast_waiters, p_wait INTERVAL, p_patient BOOLEAN, OUT place BIGINT, OUT own BOOLEAN, OUT seen distributed_locks
+  p_row distributed_locks, p_claim holdfast_waiters, p_patient BOOLEAN, OUT place BIGINT, OUT own BOOLEAN, OUT seen distributed_locks
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -485,9 +495,9 @@ BEGIN
   own := false;
   seen := p_row;
   -- A place that is locked is being handed the lock, or given up: the name's row will tell which.
-  UPDATE holdfast_waiters SET expires_at = v_now + p_wait, waiting_since = least(waiting_since, v_now) WHERE ctid = (
+  UPDATE holdfast_waiters SET expires_at = v_now + p_claim.lasts, lasts = p_claim.lasts, waiting_since = least(waiting_since, v_now) WHERE ctid = (
     SELECT ctid FROM holdfast_waiters
-    WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now FOR NO KEY UPDATE SKIP LOCKED
+    WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > p_claim.waiting_since FOR NO KEY UPDATE SKIP LOCKED
   ) RETURNING place INTO place;
   IF place IS NOT NULL THEN
     RETURN;
@@ -503,9 +513,9 @@ BEGIN
   -- row stronger here would wait for each other.
   INSERT INTO holdfast_waiters AS w VALUES (
     p_claim.lock_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
-    p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait)
-  ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, waiting_since = least(w.waiting_since, v_now),
-    place = CASE WHEN w.expires_at > v_now THEN w.place ELSE excluded.place END
+    p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_claim.lasts, p_claim.lasts)
+  ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
+    waiting_since = least(w.waiting_since, v_now), place = CASE WHEN w.expires_at > p_claim.waiting_since THEN w.place ELSE excluded.place END
   RETURNING w.place INTO place;
   IF NOT seen.contended THEN
     UPDATE distributed_locks SET contended = true WHERE lock_name = p_claim.lock_name;
@@ -564,7 +574,7 @@ BEGIN
   END IF;
   -- Exclusive leases, which are rows of their own.
   IF v_count = 1 THEN
-    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[1] * interval '1 ms',
+    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[1] * interval '1 ms', lasts = p_ttls[1] * interval '1 ms',
       acquired_at = least(d.acquired_at, clock_timestamp())
     FROM distributed_locks AS before
     WHERE d.lock_name = p_names[1] AND d.claim_id = p_claims[1] AND d.fencing_token = p_tokens[1]
@@ -572,7 +582,8 @@ BEGIN
     RETURNING '{1}', CASE WHEN d.contended AND d.expires_at < before.expires_at THEN ARRAY[d.lock_name] END INTO v_done, v_sooner;
   ELSE
     WITH renewed AS (
-      UPDATE distributed_locks d SET expires_at = clock_timestamp() + k.ttl * interval '1 ms', acquired_at = least(d.acquired_at, clock_timestamp())
+      UPDATE distributed_locks d SET expires_at = clock_timestamp() + k.ttl * interval '1 ms', lasts = k.ttl * interval '1 ms',
+        acquired_at = least(d.acquired_at, clock_timestamp())
       FROM (
         SELECT own.at, own.expires_at, c.ttl, c.ord
         FROM unnest(p_names, p_claims, p_tokens, p_ttls) WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, ord), LATERAL (
@@ -637,13 +648,13 @@ BEGIN
     RETURN;
   END IF;
   IF v_row.mode = 'exclusive' THEN
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl, acquired_at = least(acquired_at, clock_timestamp())
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl, lasts = p_ttl, acquired_at = least(acquired_at, clock_timestamp())
     WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token AND expires_at > clock_timestamp()
     RETURNING expires_at INTO v_end;
     v_before := v_row.expires_at;
   ELSE
     SELECT expires_at INTO v_before FROM holdfast_leases WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
-    UPDATE holdfast_leases SET expires_at = clock_timestamp() + p_ttl, acquired_at = least(acquired_at, clock_timestamp())
+    UPDATE holdfast_leases SET expires_at = clock_timestamp() + p_ttl, lasts = p_ttl, acquired_at = least(acquired_at, clock_timestamp())
     WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token AND expires_at > clock_timestamp()
       AND v_row.mode = 'shared'
     RETURNING expires_at INTO v_end;
@@ -817,7 +828,7 @@ BEGIN
     DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id RETURNING place INTO v_left;
   END IF;
   IF v_row.lock_name IS NOT NULL AND (v_free OR v_left IS NOT NULL) THEN
-    v_got := holdfast_admit(v_row, v_free AND v_row.mode = 'exclusive', NULL, NULL);
+    v_got := holdfast_admit(v_row, v_free AND v_row.mode = 'exclusive', NULL);
     events := v_got.events;
     IF v_left IS NOT NULL AND events IS NULL THEN
       events := holdfast_first(p_lock_name, v_left);

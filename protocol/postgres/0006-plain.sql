@@ -54,6 +54,8 @@ BEGIN
   v_claim.permits := 1;
   v_claim.time_to_live := p_ttl_seconds * interval '1 second';
   v_claim.metadata := p_metadata;
+  v_claim.waiting_since := clock_timestamp();
+  v_claim.lasts := interval '0';
   -- What others hold is refused without a lock, which would last until the end of the caller's transaction. (With an old snapshot that cannot be seen.)
   IF current_setting('transaction_isolation') = 'read committed' THEN
     SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
@@ -76,7 +78,7 @@ BEGIN
     WHERE lock_name = p_lock_name;
     RETURN true;
   END IF;
-  v_got := holdfast_admit(v_row, false, v_claim, interval '0');
+  v_got := holdfast_admit(v_row, false, v_claim);
   IF v_got.fencing_token IS NOT NULL THEN
     UPDATE distributed_locks SET claim_id = NULL WHERE lock_name = p_lock_name;
   END IF;

@@ -37,7 +37,7 @@ BEGIN
   v_now := clock_timestamp();
 
   IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim_id AND v_row.expires_at > v_now THEN
-    UPDATE distributed_locks SET expires_at = v_now + v_ttl, acquired_at = least(acquired_at, v_now) WHERE lock_name = p_lock_name;
+    UPDATE distributed_locks SET expires_at = v_now + v_ttl, lasts = v_ttl, acquired_at = least(acquired_at, v_now) WHERE lock_name = p_lock_name;
     fencing_token := v_row.fencing_token;
     granted_at := extract(epoch FROM v_row.acquired_at) * 1000;
     RETURN;
@@ -77,7 +77,7 @@ BEGIN
 
   -- Whether somebody waits stays as the row says: if that is no longer so, the next release finds out.
   UPDATE distributed_locks SET mode = 'exclusive', claim_id = p_claim_id, holder_id = p_holder_id, metadata = p_metadata::jsonb,
-    fencing_token = nextval('holdfast_tokens'), acquired_at = v_now, expires_at = v_now + v_ttl
+    fencing_token = nextval('holdfast_tokens'), acquired_at = v_now, expires_at = v_now + v_ttl, lasts = v_ttl
   WHERE lock_name = p_lock_name RETURNING fencing_token INTO fencing_token;
   granted_at := extract(epoch FROM v_now) * 1000;
   -- The first waiter was told when the lease before this one ends, and this one may end sooner.

@@ -54,6 +54,7 @@ CREATE OR REPLACE PROCEDURE holdfast_call_acquire(
 )
 LANGUAGE plpgsql AS $$
 DECLARE
+  v_asked CONSTANT TIMESTAMPTZ := clock_timestamp();
   v_got   RECORD;
   v_more  RECORD;
   v_each  RECORD;
@@ -89,7 +90,7 @@ BEGIN
         BEGIN
           SELECT * INTO v_more FROM %1$I.holdfast_acquire(ARRAY[v_each.lock_name], ARRAY[v_each.claim_id], ARRAY[v_each.holder_id],
             ARRAY[v_each.shared], ARRAY[v_each.max_permits], ARRAY[v_each.permits], ARRAY[v_each.ttl], ARRAY[v_each.wait],
-            ARRAY[v_each.metadata], p_channel, p_relaxed, %1$I.holdfast_patience(50, v_until));
+            ARRAY[v_each.metadata], p_channel, p_relaxed, %1$I.holdfast_patience(50, v_until), v_asked);
           v_got.granted_claims := v_got.granted_claims || v_more.granted_claims;
           v_got.granted_tokens := v_got.granted_tokens || v_more.granted_tokens;
           v_got.granted_at := v_got.granted_at || v_more.granted_at;

@@ -183,6 +183,25 @@ describe.concurrent('postgres: claims and renewals', () => {
   })
 })
 
+describe.concurrent('postgres: a place in the queue', () => {
+  it('that ends while its claim waits for the row is kept, because the claim asked before that', async () => {
+    const [holder] = await acquireAll(1)
+    assert.ok(holder)
+    const { lockName } = holder
+    const [first, second] = [claimOn(lockName, 60_000), claimOn(lockName, 60_000)]
+    for (const claim of [first, second]) await driver.acquire([claim])
+    const end = (table: string, claimId: string) =>
+      pool.query(`UPDATE ${table} SET expires_at = clock_timestamp() WHERE claim_id = $1`, [claimId])
+    await end('distributed_locks', holder.claimId)
+    const transaction = await openTransaction(LOCK, lockName)
+    const asked = granted(driver, first)
+    await until('it to stand at the row', async () => (await waitingFor(transaction)) === 1)
+    await end('holdfast_waiters', first.claimId)
+    await transaction.commit()
+    assert.ok((await asked).fencingToken > holder.fencingToken)
+  })
+})
+
 describe.concurrent('postgres: a hand-over that is not committed yet', () => {
   it('gives readers that ask at that moment their leases, and none waits for another', async () => {
     const [writer] = await acquireAll(1)

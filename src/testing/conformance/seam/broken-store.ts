@@ -174,6 +174,41 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
+      // What is kept while the clock is ahead may have begun before.
+      hurtTest(
+        'failure 43: a waiter that kept its place while the store’s clock was ahead, and died, is passed over when its own time is up',
+        ['queue'],
+        async (scene, store) => {
+          const [a, b] = [await scene.driver(), await scene.driver()]
+          const [holder, dead] = [scene.claim({ ttlMs: 7_200_000 }), scene.claim({ waitMs: 7_200_000 })]
+          const { fencingToken } = await mustGrant(a, holder)
+          await mustRefuse(b, dead)
+          await stepClock(store, 3_600_000)
+          await mustRefuse(b, { ...dead, waitMs: SHORT_MS })
+          await stepClock(store, -3_600_000)
+          const alive = scene.claim({ waitMs: LONG_MS })
+          await mustRefuse(a, alive)
+          await releaseOne(a, holder, fencingToken)
+          await untilGranted(a, alive)
+        },
+      )
+
+      for (const mode of ['exclusive', 'shared'] as const) {
+        hurtTest(
+          `failure 43: ${mode === 'shared' ? 'a shared' : 'an exclusive'} lease that was renewed while the store’s clock was ahead, and whose holder died, ends when its own time is up`,
+          ['ttl', ...(mode === 'shared' ? ['shared' as const] : [])],
+          async (scene, store) => {
+            const [a, b] = [await scene.driver(), await scene.driver()]
+            const holder = scene.claim({ mode, ttlMs: 7_200_000 })
+            const { fencingToken } = await mustGrant(a, holder)
+            await stepClock(store, 3_600_000)
+            assert.equal(await renewOne(a, holder, fencingToken, SHORT_MS), 'renewed')
+            await stepClock(store, -3_600_000)
+            await untilGranted(b, scene.claim())
+          },
+        )
+      }
+
       hurtTest(
         'failure 43: waiters that died while the store’s clock was ahead end together, not one after the other',
         ['queue'],
