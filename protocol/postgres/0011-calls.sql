@@ -73,7 +73,7 @@ BEGIN
       SELECT * INTO v_got FROM %1$I.holdfast_acquire(
         p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata, p_channel, p_relaxed, 50);
     EXCEPTION WHEN lock_not_available THEN
-      -- A free name that others have taken and not committed: one by one, then.
+      -- A free name that others have taken and not committed, or a waiter's place that others keep locked: one by one, then.
       SELECT NULL::text[] AS granted_claims, NULL::bigint[] AS granted_tokens, NULL::float8[] AS granted_at, NULL::text[] AS refused_claims,
         NULL::integer[] AS refused_ahead, NULL::float8[] AS refused_until, extract(epoch FROM now())::float8 * 1000 AS refused_at,
         NULL::jsonb AS holders, p_claims AS not_known INTO v_got;
@@ -148,9 +148,17 @@ BEGIN
   ELSE
     CALL %1$I.holdfast_begin();
   END IF;
-  -- A list of one may wait that long; a longer one does not wait.
-  v_answers := %1$I.holdfast_renew(
-    p_names, p_claims, p_tokens, p_ttls, p_relaxed, CASE WHEN p_ttls[1] < 10000 THEN greatest(1, p_ttls[1] / 10) END);
+  IF cardinality(p_names) = 1 THEN
+    v_answers := %1$I.holdfast_renew(
+      p_names, p_claims, p_tokens, p_ttls, p_relaxed, CASE WHEN p_ttls[1] < 10000 THEN greatest(1, p_ttls[1] / 10) END);
+  ELSE
+    BEGIN
+      v_answers := %1$I.holdfast_renew(p_names, p_claims, p_tokens, p_ttls, p_relaxed, greatest(1, least(50, p_ttls[1] / 10)));
+    EXCEPTION WHEN lock_not_available THEN
+      -- A name's row was free, and one that belongs to it was not: one by one, then.
+      v_answers := array_fill(NULL::boolean, ARRAY[cardinality(p_names)]);
+    END;
+  END IF;
   IF array_position(v_answers, NULL) IS NOT NULL THEN
     CALL %1$I.holdfast_begin();
     v_patience := least(1000, (SELECT min(ttl) FROM unnest(p_ttls) AS ttl) / 10);
@@ -187,7 +195,16 @@ BEGIN
   ELSE
     CALL %1$I.holdfast_begin();
   END IF;
-  v_answers := %1$I.holdfast_release(p_names, p_claims, p_tokens, p_relaxed);
+  IF cardinality(p_names) = 1 THEN
+    v_answers := %1$I.holdfast_release(p_names, p_claims, p_tokens, p_relaxed);
+  ELSE
+    BEGIN
+      v_answers := %1$I.holdfast_release(p_names, p_claims, p_tokens, p_relaxed, 50);
+    EXCEPTION WHEN lock_not_available THEN
+      -- As for renewals. Mostly it is the place of a waiter that is due next.
+      v_answers := array_fill(NULL::boolean, ARRAY[cardinality(p_names)]);
+    END;
+  END IF;
   IF array_position(v_answers, NULL) IS NOT NULL THEN
     CALL %1$I.holdfast_begin();
     v_until := clock_timestamp() + interval '250 ms';

@@ -63,6 +63,26 @@ describe.concurrent('postgres: handing over', () => {
   })
 })
 
+describe.concurrent('postgres: a waiter behind more dead ones than are looked at together', () => {
+  it('is told when the lease before it ends, and has the lock with its release', async () => {
+    const driver = postgresDriver({ client: pool })
+    const holder = claimOn(unique('behind'))
+    const { lockName } = holder
+    await granted(driver, holder)
+    await driver.acquire(Array.from({ length: 250 }, () => claimOn(lockName, 1)))
+    const living = claimOn(lockName, 60_000)
+    await driver.acquire([living])
+    const ended = `SELECT FROM holdfast_waiters WHERE lock_name = $1 AND expires_at > clock_timestamp()`
+    await until('the others to be dead', async () => (await pool.query(ended, [lockName])).rowCount === 1)
+    const [refused] = await driver.acquire([living])
+    assert.ok(refused && 'granted' in refused && !refused.granted && refused.ahead === 0, JSON.stringify(refused))
+    await driver.release([holder])
+    const { leases, waiters } = await driver.inspect({ lockName })
+    assert.deepEqual([leases.map(({ claimId }) => claimId), waiters], [[living.claimId], []])
+    await driver.close()
+  })
+})
+
 describe.concurrent('postgres: handing over after the counter of tokens was lost', () => {
   const ways = {
     'a release': (driver: Driver, holder: LeaseRef) => driver.release([holder]),

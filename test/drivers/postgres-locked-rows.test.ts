@@ -38,6 +38,43 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     assert.ok(after.every((endMs, index) => endMs > (before[index] as number) + 30_000))
   })
 
+  it('failure 44: costs a list its own answer and no other, also where it is not the name’s own row', async () => {
+    const names = Array.from({ length: 5 }, (_, index) => unique(`part-${index}`)) as [string, ...string[]]
+    const hold = async (mode: 'shared' | 'exclusive') => {
+      const claims = names.map((name) => ({ ...claimOn(name), mode }))
+      const answers = await driver.acquire(claims)
+      return claims.map((claim, index) => ({ ...claim, fencingToken: (answers[index] as Grant).fencingToken }))
+    }
+    const readers = await hold('shared')
+    {
+      await using _ = await openTransaction(`SELECT FROM holdfast_leases WHERE lock_name = $1 FOR UPDATE`, names[0])
+      const [first, ...others] = await driver.renew(readers.map((lease) => ({ ...lease, ttlMs: 1_000 })))
+      assert.match(String(first), /locked by another transaction/)
+      assert.deepEqual(others, Array(4).fill('renewed'))
+    }
+    await driver.release(readers)
+    const leases = await hold('exclusive')
+    await driver.acquire([claimOn(names[0], 60_000)])
+    await using _ = await openTransaction(`SELECT FROM holdfast_waiters WHERE lock_name = $1 FOR UPDATE`, names[0])
+    const [first, ...others] = await driver.release(leases)
+    assert.match(String(first), /locked by another transaction/)
+    assert.deepEqual(others, Array(4).fill(true))
+  })
+
+  it('is waited for by a list that keeps no rows of others locked: it sweeps none that have ended before', async () => {
+    const own = `${schema}_wait`
+    await migratePostgres({ client: pool, schema: own })
+    const table = `${own}.distributed_locks`
+    await pool.query(`INSERT INTO ${table} (lock_name, holder_id, acquired_at, expires_at)
+      SELECT 'ended:' || i, 'dead', now() - interval '1 minute', now() - interval '30 s' FROM generate_series(1, 5) AS i`)
+    // What the driver's call does for each row that it waits for. Other calls sweep one time in eight.
+    await pool.query(`SELECT ${own}.holdfast_acquire(ARRAY['n' || i], ARRAY['c' || i], '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{0}', '{NULL}',
+      'none', false, 50, clock_timestamp()) FROM generate_series(1, 100) AS i`)
+    const left = `SELECT count(*)::integer AS left FROM ${table} WHERE holder_id = 'dead'`
+    assert.deepEqual((await pool.query(left)).rows, [{ left: 5 }])
+    await pool.query(`SET client_min_messages = warning; DROP SCHEMA ${own} CASCADE`)
+  })
+
   for (const level of ['repeatable read', 'serializable']) {
     it(`failure 44: costs a list no answer by being changed while it is waited for, where ${level} is the default`, async () => {
       const leases = await acquireAll(20)
