@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
-import { describe, inject, it } from 'vitest'
+import { describe, inject, it, vi } from 'vitest'
 import type { Grant } from '../../src/core/driver.ts'
 import { migratePostgres, postgresDriver } from '../../src/drivers/postgres.ts'
 import {
@@ -54,6 +54,18 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
     const second = postgresAdvisoryDriver({ client })
     await granted(second, claimOn(unique('one-driver')))
     await second.close()
+  })
+
+  it('has one driver at a time, also where the program has loaded two copies of this package', async () => {
+    await using scene = await oneClient()
+    const { client } = scene
+    const first = postgresAdvisoryDriver({ client })
+    vi.resetModules()
+    const copy = await import('../../src/drivers/postgres-advisory.ts')
+    assert.notEqual(copy.postgresAdvisoryDriver, postgresAdvisoryDriver)
+    assert.throws(() => copy.postgresAdvisoryDriver({ client }), { code: 'INVALID_ARGUMENT', message: /one first/ })
+    await first.close()
+    await copy.postgresAdvisoryDriver({ client }).close()
   })
 
   it('is refused by lockInTransaction, which would be given the driver’s locks as well, and free for it again after close', async () => {

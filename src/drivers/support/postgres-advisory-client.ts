@@ -1,10 +1,15 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 
+const OCCUPIED: unique symbol = Symbol.for('holdfast.postgres-advisory.occupied')
+
 /**
  * A connection has one session, and the server gives a session a lock that it has already: two drivers on one `Client`
- * would both hold one name, and so would a driver and a transaction.
+ * would both hold one name, and so would a driver and a transaction. One set for the process: a program may have loaded
+ * two copies of this package.
  */
-const occupied = new WeakSet<object>()
+const everywhere = globalThis as { [OCCUPIED]?: WeakSet<object> }
+everywhere[OCCUPIED] ??= new WeakSet()
+const occupied = everywhere[OCCUPIED]
 
 /** Answers what makes the client free again. */
 export function occupy(client: object): () => void {
