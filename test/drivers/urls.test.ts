@@ -377,6 +377,16 @@ describe('URLs', () => {
     }
   })
 
+  it('every sslmode that pg reads as verify-full is passed on as that, so a later version does not verify less', () => {
+    const passed = (search: string): string =>
+      new URL(pgConfig(postgresUrl(`postgres://host/app?${search}`).target).connectionString).search.slice(1)
+    for (const mode of ['prefer', 'require', 'verify-ca']) {
+      assert.equal(passed(`sslmode=${mode}`), 'sslmode=verify-full')
+      assert.equal(passed(`uselibpqcompat=true&sslmode=${mode}`), `uselibpqcompat=true&sslmode=${mode}`)
+    }
+    for (const mode of ['disable', 'no-verify']) assert.equal(passed(`sslmode=${mode}`), `sslmode=${mode}`)
+  })
+
   it('a SQLite database in memory is refused: it would exclude nobody', async () => {
     for (const url of ['sqlite::memory:', 'sqlite:%3Amemory:', 'sqlite:///:memory:']) {
       await assert.rejects(connect(url), { code: 'STORE_UNAVAILABLE', message: /excludes nobody/ })

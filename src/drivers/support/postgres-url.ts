@@ -102,7 +102,9 @@ export function pgConfig(target: PostgresTarget): { connectionString: string; co
   const { host, port, database, user, password, connectSeconds } = target
   const login = user === undefined && password === undefined ? '' : `${encoded(user)}:${encoded(password)}@`
   const place = host.startsWith('/') ? encodeURIComponent(host) : host.includes(':') ? `[${host}]` : host
-  const parameters = clientParameters(target, 'pg', PG).map(withoutFalse)
+  const known = clientParameters(target, 'pg', PG)
+  const asLibpq = known.some(({ name, value }) => name === 'uselibpqcompat' && value === 'true')
+  const parameters = known.map((parameter) => pgParameter(parameter, asLibpq))
   const search = parameters.length === 0 ? '' : `?${parameters.join('&')}`
   return {
     connectionString: `postgres://${login}${place}:${port}/${encodeURI(database)}${search}`,
@@ -110,8 +112,15 @@ export function pgConfig(target: PostgresTarget): { connectionString: string; co
   }
 }
 
-/** pg takes the text `false` for a yes. */
-const withoutFalse = ({ name, value, raw }: Parameter): string => (name === 'ssl' && value === 'false' ? 'ssl=0' : raw)
+/**
+ * pg takes the text `false` for a yes. Every `sslmode` that encrypts is `verify-full` to pg 8, which warns that pg 9 will
+ * verify less: it is passed on as what it means, so that no version weakens it.
+ */
+function pgParameter({ name, value, raw }: Parameter, asLibpq: boolean): string {
+  if (name === 'ssl' && value === 'false') return 'ssl=0'
+  const verifies = name === 'sslmode' && ['prefer', 'require', 'verify-ca'].includes(value)
+  return verifies && !asLibpq ? 'sslmode=verify-full' : raw
+}
 
 /** What `postgres()` is given: what is in the options, it does not look for in the URL. */
 export function postgresConfig(target: PostgresTarget): { url: string; options: object } {
