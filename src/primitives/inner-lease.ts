@@ -1,13 +1,18 @@
+import { onAbort } from '../core/abort.ts'
 import { ttlMsFrom } from '../core/arguments.ts'
 import type { Chain } from '../core/chain.ts'
-import { NotHeldError } from '../core/errors.ts'
+import { LeaseLostError, NotHeldError } from '../core/errors.ts'
 import { HeldLease, ignoreOurs, type Lease, type LockInfo } from '../core/lease.ts'
+import { outsideLocks } from '../core/reentry-context.ts'
 
 /** One of several uses of a lease. Its release ends only itself, and it never makes the lease shorter for the others. */
 export class InnerLease implements Lease {
   readonly #outer: Lease
   readonly #onEnd: (lease: InnerLease) => Promise<boolean> | undefined
   #ended = false
+  #lost: LeaseLostError | undefined
+  #abort: AbortController | undefined
+  #stopWatching: (() => void) | undefined
 
   /** `onEnd` is called once. It returns what the release answers if it gives the lease back: this was the last use. */
   constructor(outer: Lease, onEnd: (lease: InnerLease) => Promise<boolean> | undefined) {
@@ -42,8 +47,17 @@ export class InnerLease implements Lease {
     return this.#outer.fencingToken
   }
 
+  /** Its own, because it can be lost while the lease is given back in good order. Made when first asked for. */
   get signal(): AbortSignal {
-    return this.#outer.signal
+    const { signal: outer } = this.#outer
+    if (this.#abort === undefined) {
+      const abort = new AbortController()
+      this.#abort = abort
+      if (!this.#ended) this.#stopWatching = onAbort(outer, () => abort.abort(outer.reason))
+    }
+    if (this.#lost !== undefined) this.#abort.abort(this.#lost)
+    else if (outer.aborted) this.#abort.abort(outer.reason)
+    return this.#abort.signal
   }
 
   get held(): boolean {
@@ -55,6 +69,7 @@ export class InnerLease implements Lease {
   }
 
   assertHeld(): void {
+    if (this.#lost !== undefined) throw this.#lost
     this.#outer.assertHeld()
     if (this.#ended) throw new NotHeldError(this.lockName)
   }
@@ -69,7 +84,22 @@ export class InnerLease implements Lease {
     const { held } = this
     if (this.#ended) return false
     this.#ended = true
-    return (await this.#onEnd(this)) ?? held
+    try {
+      return (await this.#onEnd(this)) ?? held
+    } finally {
+      // Not before: the release of the last use may find out that the lease was lost.
+      this.#stopWatching?.()
+    }
+  }
+
+  /** Ends it without a release: what it is a use of is about to be given back. */
+  lose(reason: string): void {
+    if (this.#ended) return
+    this.#ended = true
+    this.#stopWatching?.()
+    const error = new LeaseLostError(this.lockName, this.fencingToken, reason)
+    this.#lost = error
+    outsideLocks(() => this.#abort?.abort(error))
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -98,13 +98,17 @@ export class Reentry {
   }
 }
 
-/** Runs the callback, and then waits for the entries that it began and did not wait for: they rely on the same lease. */
+/**
+ * Runs the callback, and then waits for the functions that it began under the same lease and did not wait for. What it has
+ * entered by `hold` or `acquire` and not released is lost then: nothing tells when that ends, and the lease is given back.
+ */
 async function runFrame<T>(frame: Frame, callback: () => Promise<T>): Promise<T> {
   try {
     return await frames.run(frame, callback)
   } finally {
     while (frame.runs.size > 0) await Promise.all(frame.runs)
     frame.ended = true
+    for (const lease of frame.inner) lease.lose('the function that it was entered in has ended')
   }
 }
 

@@ -119,13 +119,45 @@ describe('re-entry', () => {
     expect(await straggler).toBe(false)
   })
 
-  it('an inner lease that outlives the outer one is not held', async () => {
-    const lock = openLock()
-    let kept: Lease | undefined
+  it('an inner lease that outlives the outer one is lost before the lock is given back', async () => {
+    const order: string[] = []
+    const driver = memoryDriver()
+    const release: Driver['release'] = (leases) => {
+      order.push('given back')
+      return driver.release(leases)
+    }
+    const lock = openLock({ driver: { ...driver, release } })
+    let inner: Lease[] = []
     await lock.withLock('name', async () => {
-      kept = await lock.hold('name')
+      inner = [await lock.hold('name'), await lock.hold('name'), await lock.hold('name')]
+      const [kept, , released] = inner
+      kept?.signal.addEventListener('abort', () => order.push('lost'))
+      released?.signal.addEventListener('abort', () => order.push('lost after its release'))
+      await released?.release()
     })
-    expect(kept?.held).toBe(false)
+    expect(order).toEqual(['lost', 'given back'])
+    const [kept, unwatched, released] = inner
+    for (const lease of [kept, unwatched]) {
+      expect(lease?.held).toBe(false)
+      expect(lease?.signal.reason).toBeInstanceOf(LeaseLostError)
+      expect(() => lease?.assertHeld()).toThrow(LeaseLostError)
+      expect(await lease?.release()).toBe(false)
+    }
+    expect(released?.signal.aborted).toBe(false)
+  })
+
+  it('an inner lease is lost with the outer one, for the same reason', async () => {
+    const driver = memoryDriver()
+    const [lock, operator] = [openLock({ driver }), openLock({ driver })]
+    const held = lock.withLock('name', async (outer) => {
+      const [watched, unwatched] = [await lock.hold('name'), await lock.hold('name')]
+      const aborted = new Promise((resolve) => watched.signal.addEventListener('abort', resolve))
+      await operator.forceRelease('name', { by: 'an operator' })
+      await aborted
+      expect(outer.signal.reason).toBeInstanceOf(LeaseLostError)
+      for (const { signal } of [watched, unwatched]) expect(signal.reason).toBe(outer.signal.reason)
+    })
+    await expect(held).rejects.toThrow(LeaseLostError)
   })
 
   it('a lease that was taken anew after the outer one was given back is what its name means then', async () => {

@@ -64,6 +64,19 @@ describe('failure 47: a callback of the library does not enter the lock of the t
     expect(entered).toBe(false)
   })
 
+  it('a listener of the signal of a lease that was entered, and outlives the function', async () => {
+    let entered: Promise<boolean> | undefined
+    await lock.withLock('db', async () => {
+      await lock.withLock('b', async () => {
+        const { signal } = await lock.hold('b')
+        signal.addEventListener('abort', () => {
+          entered = tries()
+        })
+      })
+      expect(await entered).toBe(false)
+    })
+  })
+
   it('a leader that is told of its demotion', async () => {
     const election = new LeaderElection({ driver, name: 'b' })
     ends.push(() => election.close())
