@@ -90,22 +90,25 @@ export class OnceOnly implements AsyncDisposable {
   async once<T>(key: string, fn: (run: OnceRun) => Promise<T> | T, options: OnceOptions): Promise<T> {
     checkFunction('fn', fn)
     const { names, request, forMs } = requestFrom(key, options)
+    const beganMs = this.#nowMs
     this.#instance.assertOpen()
     this.#reentry.assertOutside(request, 'a run has no result before it has ended')
     if (options.signal?.aborted) throw new AbortedError(`waiting for "${key}"`, options.signal.reason)
     const holder = this.#instance.holder ?? (await this.#instance.open())
     assertKeeping(holder, forMs)
     // Only to save the lease: whether it is done is settled under it.
-    const early = await kept(holder, names.done).catch(unlessDown)
+    const early = await this.#look(holder, names.done).catch(unlessDown)
     if (early !== undefined) return this.#found(key, early)
-    const result = await this.#turn(holder, { ...request, chain: this.#reentry.chain }, key)
+    const result = await this.#turn(holder, { ...request, chain: this.#reentry.chain }, { key, beganMs })
     if ('metadata' in result) return resultOf(key, result.metadata)
     // Contention is an error here: this throws.
     if (!result.granted) return leaseOf(names.run, answerOf(names.run, result)) as never
     await using lease = result.lease
-    const found = await this.#insist(lease, () => kept(holder, names.done))
+    const found = await this.#insist(lease, () => this.#look(holder, names.done))
     if (found !== undefined) return this.#found(key, found)
     const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
+    // The store's word: a lease that was ended by force is otherwise noticed only by the next heartbeat, and a result would be kept while another run is under way.
+    await this.#insist(lease, () => lease.extend(lease.ttlMs / 1_000)).catch(notKnown(key))
     throwIfLost(lease)
     this.#instance.assertOpen()
     // Awaited here: at the end of this block the lease is given back.
@@ -163,9 +166,9 @@ export class OnceOnly implements AsyncDisposable {
   }
 
   /** The lease, or the result that another call of this instance has found meanwhile. */
-  async #turn(holder: Holder, request: ClaimRequest, key: string): Promise<ClaimResult | Found> {
+  async #turn(holder: Holder, request: ClaimRequest, { key, beganMs }: Called): Promise<ClaimResult | Found> {
     const calls = this.#waiting.get(key) ?? new Set()
-    const call: WaitingCall = { found: new AbortController(), result: undefined }
+    const call: WaitingCall = { beganMs, found: new AbortController(), result: undefined }
     this.#waiting.set(key, calls.add(call))
     using either = request.signal && eitherSignal(request.signal, call.found.signal)
     try {
@@ -179,13 +182,27 @@ export class OnceOnly implements AsyncDisposable {
     }
   }
 
-  /** All who wait for this key here are told: one after the other would each take the lease, only to find the same. */
-  #found<T>(key: string, { metadata }: Pick<LeaseRecord, 'metadata'>): T {
+  /**
+   * All who wait for this key here are told: one after the other would each take the lease, only to find the same. Those who came after the store was asked are not: the
+   * answer may be late, and its period over when they came.
+   */
+  #found<T>(key: string, found: Found): T {
     for (const call of this.#waiting.get(key) ?? []) {
-      call.result = { metadata }
+      if (call.beganMs > found.askedMs) continue
+      call.result = found
       call.found.abort()
     }
-    return resultOf(key, metadata)
+    return resultOf(key, found.metadata)
+  }
+
+  async #look(holder: Holder, done: string): Promise<Found | undefined> {
+    const askedMs = this.#nowMs
+    const record = await kept(holder, done)
+    return record && { metadata: record.metadata, askedMs }
+  }
+
+  get #nowMs(): number {
+    return this.#clock.now().monotonicMs
   }
 
   async #keep<T>({ holder, lease, key, done, forMs }: Finished, own: T): Promise<T> {
@@ -201,14 +218,13 @@ export class OnceOnly implements AsyncDisposable {
       waitMs: 0,
       over: false,
     } as const
+    const askedMs = this.#nowMs
     // Not through the holder: this lease is nobody's to renew or to give back, it has to outlive the process.
-    const answer = await this.#insist(lease, () => ask(holder.link, claim)).catch((cause: unknown) => {
-      throw new StoreError(`the job "${key}" ran, but whether its result is kept is not known`, { cause })
-    })
+    const answer = await this.#insist(lease, () => ask(holder.link, claim)).catch(notKnown(key))
     // Refused: a run that took over from this one was quicker, and everybody else has its result.
-    const theirs = answer.granted ? undefined : await this.#insist(lease, () => kept(holder, done))
+    const theirs = answer.granted ? undefined : await this.#insist(lease, () => this.#look(holder, done))
     if (theirs !== undefined) return this.#found(key, theirs)
-    this.#found(key, { metadata })
+    this.#found(key, { metadata, askedMs })
     return own
   }
 
@@ -218,19 +234,28 @@ export class OnceOnly implements AsyncDisposable {
       try {
         return await ask()
       } catch (error) {
-        if (!isDown(error) || !lease.held) throw error
+        if (!isDown(error)) throw error
         await pause(this.#clock, backoffMs(RETRY, tries, this.#random), lease.signal)
+        if (!lease.held) throw error
       }
     }
   }
 }
 
+interface Called {
+  readonly key: string
+  /** On the monotonic clock, as `askedMs`. */
+  readonly beganMs: number
+}
+
 interface Found {
   readonly metadata: Metadata | undefined
+  /** When the store was asked for it, or to keep it: it was there at some moment after that. */
+  readonly askedMs: number
 }
 
 /** A call that waits for its turn to run. */
-interface WaitingCall {
+interface WaitingCall extends Pick<Called, 'beganMs'> {
   readonly found: AbortController
   result: Found | undefined
 }
@@ -309,6 +334,12 @@ function resultOf<T>(key: string, metadata: Metadata | undefined): T {
   // A copy: what one caller does to its result is not what another one gets.
   return structuredClone(metadata?.['result']) as T
 }
+
+const notKnown =
+  (key: string) =>
+  (cause: unknown): never => {
+    throw new StoreError(`the job "${key}" ran, but whether its result is kept is not known`, { cause })
+  }
 
 const isDown = (error: unknown): boolean => error instanceof StoreError && error.retryable
 

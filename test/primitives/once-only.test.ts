@@ -245,6 +245,81 @@ describe('once', () => {
     expect(tokens[1]).toBeGreaterThan(tokens[0] as number)
   })
 
+  it('a run whose lease was ended by force rejects and keeps nothing; the run that took over keeps its result', async () => {
+    const store = createMemoryStore()
+    const [a, b] = [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: memoryDriver({ store }) })]
+    const operator = new DistributedLock({ driver: memoryDriver({ store }) })
+    opened.push(operator)
+    const [begun, end, bothRun, endOther] = [gate(), gate(), gate(), gate()]
+    const forced = a.once(
+      'key',
+      async () => {
+        begun.open()
+        await end.opened
+        return 'forced'
+      },
+      HOUR,
+    )
+    const rejected = expect(forced).rejects.toThrow(LeaseLostError)
+    await begun.opened
+    // Between two heartbeats: the run has not heard of it when it ends.
+    expect(await operator.forceRelease('once:key:run', { by: 'operator' })).toHaveLength(1)
+    const other = b.once(
+      'key',
+      async () => {
+        bothRun.open()
+        await endOther.opened
+        return 'other'
+      },
+      HOUR,
+    )
+    await bothRun.opened
+    end.open()
+    await rejected
+    endOther.open()
+    expect(await other).toBe('other')
+    expect(await a.once('key', () => 'again', HOUR)).toBe('other')
+  })
+
+  it('a result that was looked up before a call began is not told to it, however late the answer comes', async () => {
+    const driver = memoryDriver()
+    const [looked, answer] = [gate(), gate()]
+    let isLate = false
+    const inspect: typeof driver.inspect = async (query) => {
+      const page = await driver.inspect(query)
+      if (!isLate) return page
+      isLate = false
+      looked.open()
+      await answer.opened
+      return page
+    }
+    const [mine, others] = [jobsOn({ driver: { ...driver, inspect } }), jobsOn({ driver })]
+    expect(await mine.once('key', () => 'old', HOUR)).toBe('old')
+    isLate = true
+    const early = mine.once('key', () => 'not this', HOUR)
+    await looked.opened
+    // The old result's period is over, and the job runs again.
+    expect(await others.forget('key')).toBe(true)
+    const [begun, end, waits] = [gate(), gate(), gate()]
+    const run = others.once(
+      'key',
+      async () => {
+        begun.open()
+        await end.opened
+        return 'new'
+      },
+      HOUR,
+    )
+    await begun.opened
+    mine.on('waiting', () => waits.open())
+    const later = mine.once('key', () => 'not this', HOUR)
+    await waits.opened
+    answer.open()
+    expect(await early).toBe('old')
+    end.open()
+    expect(await Promise.all([run, later])).toEqual(['new', 'new'])
+  })
+
   it('a store that is away for a moment after the run is asked until it keeps the result', async () => {
     const store = createMemoryStore()
     const wire = interferingDriver(memoryDriver({ store }))
