@@ -3,6 +3,7 @@ import type { Chain } from '../core/chain.ts'
 import { AbortedError, type HoldfastError, InvalidArgumentError } from '../core/errors.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
+import { turnsOf } from '../core/turns.ts'
 import { chainOf } from './inner-lease.ts'
 import type { Instance } from './instance.ts'
 import { claimRequestFrom, type LockOptions, type Share } from './lock-options.ts'
@@ -44,7 +45,7 @@ export class Claims {
   async #withEntered<T>(lease: Lease, share: Share, fn: LeaseFunction<T>): Promise<T> {
     using _ = this.reentry.keep([lease])
     // Nobody's function runs before the call that it was given to has returned.
-    await undefined
+    await this.settle(Promise.resolve())
     return await this.#under(lease, share, fn)
   }
 
@@ -70,12 +71,17 @@ export class Claims {
     return this.#noted(await holder.acquire(request, this.#hooks.ended))
   }
 
+  /** For what may be answered without the store: a loop of such calls must leave the event loop its turns. */
+  settle<T>(result: Promise<T>): Promise<T> {
+    return turnsOf(this.#instance.clock).settle(result)
+  }
+
   /** One promise from the caller to the store's answer: this is the way that every claim goes. */
   #acquire(lockName: string, share: Share, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
     return new Promise((resolve, reject) => {
       const request = this.request(lockName, share, options, heartbeat)
       const entered = this.reentry.enter(request, share)
-      if (entered !== undefined) resolve({ acquired: true, lock: entered })
+      if (entered !== undefined) resolve(this.settle(Promise.resolve({ acquired: true, lock: entered })))
       else this.#ask(request, resolve, reject)
     })
   }
@@ -87,7 +93,7 @@ export class Claims {
   ): void {
     const { holder } = this.#instance
     if (holder === undefined || this.#hooks.instead !== undefined) {
-      resolve(this.#acquireInSteps(request))
+      resolve(this.settle(this.#acquireInSteps(request)))
       return
     }
     holder.claim(request, this.#hooks.ended, (result) => {

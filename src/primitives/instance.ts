@@ -88,6 +88,10 @@ export class Instance {
     checkUrl(this.#ownUrl)
   }
 
+  get clock(): Clock {
+    return this.#settings.clock
+  }
+
   /** The holder if the store is open: one promise less on the way of every claim. */
   get holder(): Holder | undefined {
     return this.#holder

@@ -24,7 +24,7 @@ export async function withLocks<T>(
   const entered = requests.flatMap((request) => claims.reentry.enter(request, EXCLUSIVE) ?? [])
   // In the same step: the callbacks that hold their leases may end before the next one.
   using _ = claims.reentry.keep(entered)
-  const leases = await takeAll(claims, requests, entered)
+  const leases = await claims.settle(takeAll(claims, requests, entered))
   const run = [...leases.values()].reduceRight(
     (inner: () => Promise<T>, lease) => () => claims.reentry.run(lease, EXCLUSIVE, inner),
     async () => fn(lockNames.map((lockName) => leases.get(lockName) as Lease)),

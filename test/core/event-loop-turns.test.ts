@@ -36,6 +36,21 @@ describe('failure 48: a loop of awaits on a local store lets timers run', () => 
       expect(await timersDuring(() => lock.acquire('item', { blocking: false }))).toBeGreaterThan(0)
     })
 
+    it(`locks that are entered again on ${store}`, async () => {
+      await using lock = new DistributedLock({ url })
+      await lock.withLock('entered', async () => {
+        expect(await timersDuring(() => lock.withLock('entered', () => 1))).toBeGreaterThan(0)
+        expect(await timersDuring(() => lock.withLocks(['entered'], () => 1))).toBeGreaterThan(0)
+        expect(await timersDuring(async () => (await lock.hold('entered')).release())).toBeGreaterThan(0)
+      })
+    })
+
+    it(`locks that their instance asks for again on ${store}`, async () => {
+      await using lock = new DistributedLock({ url, reacquire: 'extend' })
+      await lock.acquire('extended', { timeoutSeconds: 60 })
+      expect(await timersDuring(() => lock.acquire('extended', { timeoutSeconds: 1 }))).toBeGreaterThan(0)
+    })
+
     it(`rate-limiting steps on ${store}`, async () => {
       await using limiter = new RateLimiter({ url, limits: { limit: 1_000_000, periodSeconds: 1 } })
       expect(await timersDuring(() => limiter.consume('key'))).toBeGreaterThan(0)
