@@ -53,6 +53,21 @@ describe('a lock that is lost', () => {
     assert.equal(signal.reason, cause)
   })
 
+  for (const steal of [true, false]) {
+    it(`rejects also if only the release finds it out, on a store that ${steal ? 'can' : 'cannot'} steal`, async () => {
+      const store = memoryDriver()
+      const driver = { ...store, capabilities: { ...store.capabilities, steal } }
+      const holding = hold(open({ driver, prefix: '' }), 'name')
+      await holding.granted
+      const [lease] = (await store.inspect({ lockName: 'name' })).leases
+      assert.ok(lease !== undefined)
+      await store.release([{ lockName: 'name', claimId: lease.claimId }])
+      holding.end()
+      await rejectsWithName(holding.done, 'AbortError')
+      assert.ok((await causeOf(holding.done)) instanceof LeaseLostError)
+    })
+  }
+
   it('is lost when the store is silent for as long as its lease lasts', async () => {
     const { locks, wire } = openWired({ timeoutSeconds: 0.3 })
     const holding = hold(locks, 'name')

@@ -1,13 +1,6 @@
 import { backoffMs } from '../../core/backoff.ts'
 import type { Clock } from '../../core/clock.ts'
-import {
-  AbortedError,
-  ClosedError,
-  HoldfastError,
-  LeaseLostError,
-  StoreError,
-  UnsupportedError,
-} from '../../core/errors.ts'
+import { AbortedError, ClosedError, LeaseLostError, StoreError, UnsupportedError } from '../../core/errors.ts'
 import type { ClaimRequest, Holder } from '../../core/holder.ts'
 import type { HeldLease } from '../../core/lease.ts'
 import { pause } from '../../core/pause.ts'
@@ -86,10 +79,9 @@ export class Requests {
     try {
       const result = await Promise.race([invoke(callback, createLock(name, mode, lease)), ending.tooEarly])
       ending.checkHeld(lease)
-      const wasHeld = await this.#release(lockName, lease, ending)
-      // Where it can be stolen, a "no" means that it was, in the last moment. Elsewhere it was held as long as this process could tell.
-      const canBeStolen = this.#parts.instance.holder?.link.driver.capabilities.steal
-      if (!wasHeld && canBeStolen) throw ending.lost(lease)
+      await this.#release(lockName, lease, ending)
+      // The release may find out that the store had ended it before.
+      if (lease.lossError !== undefined) throw ending.lost(lease)
       return result
     } finally {
       if (lease.held) await this.#release(lockName, lease, ending)
@@ -150,15 +142,10 @@ export class Requests {
     }
   }
 
-  /** Whether it was still ours. A release that the store did not answer is sent again in the background. */
-  async #release(lockName: string, lease: HeldLease, ending?: Ending): Promise<boolean> {
+  /** A release that the store did not answer is sent again in the background. */
+  async #release(lockName: string, lease: HeldLease, ending?: Ending): Promise<void> {
     if (ending !== undefined) ending.isOver = true
-    const released = lease.release().catch((error: unknown) => {
-      if (!(error instanceof HoldfastError)) throw error
-      return true
-    })
-    await this.order.after(lockName, released)
-    return released
+    await this.order.after(lockName, lease[Symbol.asyncDispose]())
   }
 }
 
