@@ -42,7 +42,7 @@ class ThreadHeartbeat implements Heartbeat {
   readonly #keepings = new Map<string, ThreadKeeping>()
   /** Leases that have ended here, until the worker has heard of it: before that it may still write into their slots. */
   readonly #ending = new Map<string, { readonly slot: Slot; ended(): void }>()
-  readonly #calls = new Map<number, (answer: RenewedMessage) => void>()
+  readonly #calls = new Map<number, { readonly id: string; answer(message: Omit<RenewedMessage, 'type' | 'call'>): void }>()
   readonly #start: WorkerStart
   /** Started with the first lease: a claim that is refused needs no thread. */
   #worker: Worker | undefined
@@ -100,6 +100,8 @@ class ThreadHeartbeat implements Heartbeat {
       return Promise.resolve()
     }
     this.#post({ type: 'end', id: claimId })
+    // Whoever waits for an extension need not wait for a worker that may hang.
+    for (const { id, answer } of [...this.#calls.values()]) if (id === claimId) answer({ renewed: false })
     return new Promise((ended) => {
       this.#ending.set(claimId, { slot, ended })
       this.#keepAlive()
@@ -120,12 +122,13 @@ class ThreadHeartbeat implements Heartbeat {
     return new Promise((resolve, reject) => {
       this.#lastCall += 1
       const call = this.#lastCall
-      this.#calls.set(call, ({ renewed, error }) => {
+      const answer = ({ renewed, error }: { renewed: boolean; error?: string }): void => {
         this.#calls.delete(call)
         this.#keepAlive()
         if (error === undefined) resolve(renewed)
         else reject(new StoreError(error))
-      })
+      }
+      this.#calls.set(call, { id, answer })
       this.#post({ type: 'renew', id, call, ttlMs })
       this.#keepAlive()
     })
@@ -182,7 +185,7 @@ class ThreadHeartbeat implements Heartbeat {
 
   #hear(message: FromWorker): void {
     if (message.type === 'renewed') {
-      this.#calls.get(message.call)?.(message)
+      this.#calls.get(message.call)?.answer(message)
       return
     }
     if (message.type === 'ended') {
@@ -211,8 +214,7 @@ class ThreadHeartbeat implements Heartbeat {
 
   /** Nobody waits for ever for a thread that is gone. */
   #answerAll(cause: Error): void {
-    for (const answer of [...this.#calls.values()])
-      answer({ type: 'renewed', call: 0, renewed: false, error: cause.message })
+    for (const { answer } of [...this.#calls.values()]) answer({ renewed: false, error: cause.message })
     for (const { slot, ended } of this.#ending.values()) {
       this.#slots.giveBack(slot)
       ended()
@@ -296,13 +298,24 @@ class ThreadKeeping implements Keeping {
   }
 
   async renew(ttlMs: number): Promise<boolean> {
-    if (this.#local !== undefined) return this.#local.renew(ttlMs)
+    const renewed = this.#local === undefined ? await this.#renewInWorker(ttlMs) : undefined
+    return renewed ?? this.#local?.renew(ttlMs) ?? false
+  }
+
+  /** Undefined: the lease was taken from the worker meanwhile, whose answer says nothing about the lease then. */
+  async #renewInWorker(ttlMs: number): Promise<boolean | undefined> {
     const asked = { ttlMs }
     this.#asked.add(asked)
-    const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs).finally(() => this.#asked.delete(asked))
-    // The deadline may have come nearer.
-    if (this.lease.held && this.#local === undefined) this.due()
-    return renewed
+    try {
+      const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs).finally(() => this.#asked.delete(asked))
+      if (this.#local !== undefined) return undefined
+      // The deadline may have come nearer.
+      if (this.lease.held) this.due()
+      return renewed
+    } catch (error) {
+      if (this.#local !== undefined) return undefined
+      throw error
+    }
   }
 
   /** The worker never does anything else. */

@@ -165,6 +165,21 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
+  it.each([
+    ['answers late', 'openSlow', [1_500]],
+    ['never answers', 'openHanging', []],
+  ])('an extension through a thread that %s is made by the main thread when that takes over', async (_, name, args) => {
+    const driver = await open()
+    const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
+    const reopen = { module, name, args: [...args, server.port] }
+    const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
+    const lease = await lock.hold(name, { timeoutSeconds: 1 })
+    expect(await lease.extend(30)).toBe(true)
+    expect(lease.held).toBe(true)
+    expect(await lease.release()).toBe(true)
+    await lock.close()
+  })
+
   it('a lease of the shortest time to live is kept although the thread takes longer than that to start', async () => {
     let kept = false
     // A machine that is busy may itself stand still for so long. Without the main thread every try fails.

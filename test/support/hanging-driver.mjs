@@ -19,6 +19,23 @@ export async function openHanging() {
 }
 
 /**
+ * Renews, and answers a renewal so much later.
+ *
+ * @param {number} lateMs
+ * @param {number} port
+ */
+export async function openSlow(lateMs, port) {
+  const driver = await openRemoteMemory(port)
+  /** @param {readonly unknown[]} renewals */
+  const renew = async (renewals) => {
+    const answers = await driver.renew(renewals)
+    await new Promise((resolve) => setTimeout(resolve, lateMs))
+    return answers
+  }
+  return { ...driver, renew }
+}
+
+/**
  * Fails the first time, over all threads: `file` remembers it.
  *
  * @param {string} file
