@@ -113,11 +113,10 @@ export class Claims {
     return result
   }
 
-  #chain(under: unknown): Chain | undefined {
-    if (under === undefined) return this.reentry.chain
+  #chain(under: Lease | undefined): Chain | undefined {
     const chain = chainOf(under)
-    if (chain === undefined) throw new InvalidArgumentError('under', under, 'a lease')
-    return chain
+    if (under !== undefined && chain === undefined) throw new InvalidArgumentError('under', under, 'a lease')
+    return under?.held ? chain : this.reentry.chain
   }
 }
 

@@ -68,8 +68,9 @@ export class Reentry {
   get chain(): Chain | undefined {
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
       // One that entered a lease again is inside of the frame that has it, and of those between.
-      const chain = frame.ended || entries.has(frame.lease) ? undefined : chainOf(frame.lease)
-      if (chain !== undefined) return chain
+      if (frame.ended || entries.has(frame.lease)) continue
+      // What was given back stands in nobody's way, although the store may keep it for `minHoldSeconds`.
+      if (frame.lease.held) return chainOf(frame.lease)
     }
     return undefined
   }

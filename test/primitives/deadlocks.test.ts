@@ -274,6 +274,34 @@ describe('circles of other shapes', () => {
     expect(leases[0]?.claimId.split('.')).toHaveLength(2)
   })
 
+  it.each([
+    ['inside its callback', () => ({})],
+    ['under it', (under: Lease) => ({ under })],
+  ])('a lock that was given back and is kept for minHoldSeconds is in no circle with a claim %s', async (_, options) => {
+    const driver = memoryDriver()
+    await using one = new DistributedLock({ driver, ...soon })
+    await using two = new DistributedLock({ driver, ...soon })
+    const [held, released] = [gate(), gate()]
+    const ends = await Promise.all([
+      one.withLock(
+        'a',
+        async (lease) => {
+          await held.opened
+          await lease.release()
+          released.open()
+          return one.withLock('b', () => 'one', { ...LONG, ...options(lease) })
+        },
+        { minHoldSeconds: 1 },
+      ),
+      two.withLock('b', async () => {
+        held.open()
+        await released.opened
+        return two.withLock('a', () => 'two', LONG)
+      }),
+    ])
+    expect(ends).toEqual(['one', 'two'])
+  })
+
   it('a claim’s id tells every lease that it is made under, and nothing that is beside it', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
