@@ -6,6 +6,7 @@ import type { LeaseRef, Reopen } from './driver.ts'
 import { StoreError } from './errors.ts'
 import {
   createHeartbeat,
+  type Extent,
   type Heartbeat,
   type HeartbeatParts,
   type Keeping,
@@ -117,7 +118,7 @@ class ThreadHeartbeat implements Heartbeat {
   }
 
   /** All renewals of a kept lease are the worker's, so that it knows of every one that may still be under way. */
-  renew(id: string, ttlMs: number): Promise<boolean> {
+  renew(id: string, ttlMs: number, how: Extent): Promise<boolean> {
     if (this.#worker === undefined) return Promise.reject(new StoreError("the heartbeat's thread has ended"))
     return new Promise((resolve, reject) => {
       this.#lastCall += 1
@@ -129,7 +130,7 @@ class ThreadHeartbeat implements Heartbeat {
         else reject(new StoreError(error))
       }
       this.#calls.set(call, { id, answer })
-      this.#post({ type: 'renew', id, call, ttlMs })
+      this.#post({ type: 'renew', id, call, ttlMs, how })
       this.#keepAlive()
     })
   }
@@ -297,17 +298,18 @@ class ThreadKeeping implements Keeping {
     return this.#local
   }
 
-  async renew(ttlMs: number): Promise<boolean> {
-    const renewed = this.#local === undefined ? await this.#renewInWorker(ttlMs) : undefined
-    return renewed ?? this.#local?.renew(ttlMs) ?? false
+  async renew(ttlMs: number, how: Extent): Promise<boolean> {
+    const renewed = this.#local === undefined ? await this.#renewInWorker(ttlMs, how) : undefined
+    return renewed ?? this.#local?.renew(ttlMs, how) ?? false
   }
 
   /** Undefined: the lease was taken from the worker meanwhile, whose answer says nothing about the lease then. */
-  async #renewInWorker(ttlMs: number): Promise<boolean | undefined> {
+  async #renewInWorker(ttlMs: number, how: Extent): Promise<boolean | undefined> {
     const asked = { ttlMs }
     this.#asked.add(asked)
     try {
-      const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs).finally(() => this.#asked.delete(asked))
+      const answer = this.#heartbeat.renew(this.lease.ref.claimId, ttlMs, how)
+      const renewed = await answer.finally(() => this.#asked.delete(asked))
       if (this.#local !== undefined) return undefined
       // The deadline may have come nearer.
       if (this.lease.held) this.due()
@@ -368,7 +370,7 @@ export type ToWorker =
       readonly start: KeepingStart
       readonly maxHoldMs: number
     }
-  | { readonly type: 'renew'; readonly id: string; readonly call: number; readonly ttlMs: number }
+  | { readonly type: 'renew'; readonly id: string; readonly call: number; readonly ttlMs: number; readonly how: Extent }
   | { readonly type: 'check'; readonly id: string }
   | { readonly type: 'end'; readonly id: string }
 

@@ -4,7 +4,7 @@ import { Agenda } from './agenda.ts'
 import { isPast, systemClock } from './clock.ts'
 import type { Driver, LeaseRef } from './driver.ts'
 import { Emitter } from './events.ts'
-import { createHeartbeat, type Keeping, type Kept } from './heartbeat.ts'
+import { createHeartbeat, type Extent, type Keeping, type Kept } from './heartbeat.ts'
 import type { FromWorker, ToWorker, WorkerStart } from './heartbeat-thread.ts'
 import { Link } from './link.ts'
 import { systemRandom } from './random.ts'
@@ -70,8 +70,8 @@ class WorkerLease implements Kept {
     else agenda.set(this, Math.min(this.#keeping.deadline.monotonicMs, clock.now().monotonicMs + LOOK_AGAIN_MS))
   }
 
-  renew(ttlMs: number): Promise<boolean> {
-    return this.#keeping.renew(ttlMs)
+  renew(ttlMs: number, how: Extent): Promise<boolean> {
+    return this.#keeping.renew(ttlMs, how)
   }
 
   check(): void {
@@ -109,9 +109,9 @@ hear = (message) => {
   }
 }
 
-async function renew({ id, call, ttlMs }: ToWorker & { type: 'renew' }): Promise<void> {
+async function renew({ id, call, ttlMs, how }: ToWorker & { type: 'renew' }): Promise<void> {
   try {
-    post({ type: 'renewed', call, renewed: (await leases.get(id)?.renew(ttlMs)) ?? false })
+    post({ type: 'renewed', call, renewed: (await leases.get(id)?.renew(ttlMs, how)) ?? false })
   } catch (error) {
     post({ type: 'renewed', call, renewed: false, error: error instanceof Error ? error.message : String(error) })
   }

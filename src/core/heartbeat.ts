@@ -36,7 +36,7 @@ export interface Keeping {
   /** The agenda's call: renews if that is due, and sets the next moment. */
   due(): void
   /** False: lost. Throws `StoreError` when it is not known. */
-  renew(ttlMs: number): Promise<boolean>
+  renew(ttlMs: number, how: Extent): Promise<boolean>
   /** Goes on renewing from now on. */
   repeat(): void
   /** Asks the store whether it still has the lease, after a message that it has not. */
@@ -44,6 +44,9 @@ export interface Keeping {
   /** Renews no more. Resolves when no renewal of its own is under way; undefined if none is. */
   end(): Promise<unknown> | undefined
 }
+
+/** `at least`: the lease never ends sooner than it would anyway, or than others are extending it to at the same time. */
+export type Extent = 'exactly' | 'at least'
 
 export interface HeartbeatParts {
   readonly clock: Clock
@@ -68,9 +71,9 @@ class LocalKeeping implements Keeping {
   #repeats: boolean
   /** The heartbeat renews no more after this moment (`maxHoldSeconds`). */
   readonly #stopsAtMs: number
-  /** Made with the first of them: most leases end before one is due. */
+  /** Renewals that an extension waits for. Made with the first of them: most leases end before one is due. */
   #beats: Set<Promise<boolean>> | undefined
-  /** What the caller is extending to just now: a heartbeat meanwhile must not shorten it. */
+  /** What callers are extending to just now: a heartbeat meanwhile must not shorten it. */
   #asked: number[] | undefined
   #renewAtMs = Number.POSITIVE_INFINITY
   #checking: 'once' | 'again' | undefined
@@ -106,14 +109,17 @@ class LocalKeeping implements Keeping {
     this.#schedule(now)
   }
 
-  async renew(ttlMs: number): Promise<boolean> {
+  async renew(ttlMs: number, how: Extent): Promise<boolean> {
     this.#asked ??= []
     const asked = this.#asked
     asked.push(ttlMs)
     try {
       // The heartbeat's own renewal, if it is still under way, could arrive after this one and undo what the caller asked for.
       await this.#quiet()
-      return await this.#renewOnce(ttlMs)
+      if (how === 'exactly') return await this.#renewOnce(ttlMs)
+      const now = this.#parts.clock.now()
+      if (dueAtMs(this.deadline, now) - now.monotonicMs >= ttlMs) return this.#lease.held
+      return await this.#beatOnce(ttlMs)
     } finally {
       asked.splice(asked.indexOf(ttlMs), 1)
     }
@@ -193,23 +199,26 @@ class LocalKeeping implements Keeping {
     void this.#renewInBackground(ttlMs)
   }
 
+  /** A renewal that shortens nothing: neither what callers are extending to, nor what they are going to, who wait for it. */
+  #beatOnce(ttlMs: number): Promise<boolean> {
+    this.#beats ??= new Set()
+    const beats = this.#beats
+    const renewal = this.#renewOnce(Math.max(ttlMs, ...(this.#asked ?? []))).finally(() => beats.delete(renewal))
+    beats.add(renewal)
+    return renewal
+  }
+
   /** Never rejects. */
   async #renewInBackground(ttlMs: number): Promise<void> {
     const lease = this.#lease
-    this.#beats ??= new Set()
-    const beats = this.#beats
-    const renewal = this.#renewOnce(Math.max(ttlMs, ...(this.#asked ?? [])))
-    beats.add(renewal)
     try {
-      await renewal
+      await this.#beatOnce(ttlMs)
     } catch (error) {
       // Its loss is the last that is told of it.
       if (!lease.held) return
       // One failed renewal is no loss. Anything but "not known" would fail in the same way the next time.
       if (!(error instanceof StoreError)) lease.lose('it could not be renewed', error)
       else this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
-    } finally {
-      beats.delete(renewal)
     }
   }
 

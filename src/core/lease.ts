@@ -5,10 +5,11 @@ import { type Clock, dueAtMs, type Instant, isPast } from './clock.ts'
 import type { LeaseRecord, LeaseRef } from './driver.ts'
 import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
 import type { Emitter } from './events.ts'
-import { type Heartbeat, type Keeping, type Kept, NOT_IN_STORE, TIMER_GRAIN_MS } from './heartbeat.ts'
+import { type Extent, type Heartbeat, type Keeping, type Kept, NOT_IN_STORE, TIMER_GRAIN_MS } from './heartbeat.ts'
 import type { Link, TrackedClaim } from './link.ts'
 import type { Random } from './random.ts'
 import { outsideLocks } from './reentry-context.ts'
+import { turnsOf } from './turns.ts'
 import type { UnderWay } from './under-way.ts'
 import type { Granted } from './wait.ts'
 
@@ -201,10 +202,20 @@ export class HeldLease implements Lease, Kept {
     else this.#keeping.due()
   }
 
-  async extend(seconds: number): Promise<boolean> {
+  extend(seconds: number): Promise<boolean> {
+    return this.#extend(seconds, 'exactly')
+  }
+
+  /** As `extend`, for one of several who rely on the lease: it never makes it shorter. */
+  lengthen(seconds: number): Promise<boolean> {
+    // The store is not asked where the lease is long enough, and gives the event loop no turn then.
+    return turnsOf(this.#context.clock).settle(this.#extend(seconds, 'at least'))
+  }
+
+  async #extend(seconds: number, how: Extent): Promise<boolean> {
     const ttlMs = ttlMsFrom('seconds', seconds)
     if (!this.held) return false
-    return (await this.#context.underWay.track(this.#keeping.renew(ttlMs))) && this.held
+    return (await this.#context.underWay.track(this.#keeping.renew(ttlMs, how))) && this.held
   }
 
   release(): Promise<boolean> {

@@ -77,7 +77,8 @@ export class InnerLease implements Lease {
   async extend(seconds: number): Promise<boolean> {
     ttlMsFrom('seconds', seconds)
     if (this.#ended) return false
-    return this.#outer.remainingSeconds >= seconds || this.#outer.extend(seconds)
+    // An entry of an entry does the same.
+    return this.#outer instanceof HeldLease ? this.#outer.lengthen(seconds) : this.#outer.extend(seconds)
   }
 
   async release(): Promise<boolean> {

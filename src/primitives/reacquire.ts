@@ -51,8 +51,7 @@ export class Reacquire {
 
   /** It only ever becomes longer: another task of this instance relies on what it was given. */
   async #extend(own: HeldLease, { ttlMs, heartbeat }: ClaimRequest): Promise<boolean> {
-    const isLonger = own.remainingSeconds * 1_000 >= ttlMs
-    if (!isLonger && !(await own.extend(ttlMs / 1_000))) return false
+    if (!(await own.lengthen(ttlMs / 1_000))) return false
     if (heartbeat) own.keepAlive()
     return true
   }

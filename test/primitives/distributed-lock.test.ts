@@ -160,6 +160,46 @@ describe('re-entry', () => {
     await expect(held).rejects.toThrow(LeaseLostError)
   })
 
+  it('an inner extend never shortens what the outer lease is extended to at the same time', async () => {
+    const driver = memoryDriver()
+    let sent = gate()
+    let answered = Promise.resolve()
+    const renew: Driver['renew'] = async (renewals) => {
+      const answers = await driver.renew(renewals)
+      sent.open()
+      await answered
+      return answers
+    }
+    const lock = openLock({ driver: { ...driver, renew } })
+    await lock.withLock(
+      'name',
+      async (outer) => {
+        const inner = await lock.hold('name')
+        const orders = [
+          () => [outer.extend(60), inner.extend(30)],
+          () => [inner.extend(30), outer.extend(60)],
+        ]
+        for (const extend of orders) {
+          expect(await outer.extend(10)).toBe(true)
+          expect(await Promise.all(extend())).toEqual([true, true])
+          expect(outer.remainingSeconds).toBeGreaterThan(50)
+        }
+        expect(await outer.extend(10)).toBe(true)
+        // The inner one's renewal is under way when the outer one is extended.
+        const answer = gate()
+        answered = answer.opened
+        sent = gate()
+        const first = inner.extend(30)
+        await sent.opened
+        const second = outer.extend(60)
+        answer.open()
+        expect(await Promise.all([first, second])).toEqual([true, true])
+        expect(outer.remainingSeconds).toBeGreaterThan(50)
+      },
+      { heartbeat: false },
+    )
+  })
+
   it('a lease that was taken anew after the outer one was given back is what its name means then', async () => {
     const lock = openLock()
     await lock.withLock('name', async (outer) => {
@@ -219,6 +259,13 @@ describe("reacquire: 'extend'", () => {
     expect(again.acquired && again.lock.remainingSeconds).toBeGreaterThan(90)
     await lock.acquire('short', { timeoutSeconds: 0.3 })
     expect(await lock.withLock('short', () => sleep(600, 'done'), { timeoutSeconds: 0.3 })).toBe('done')
+  })
+
+  it('does not shorten what another task asks for at the same time', async () => {
+    const lock = openLock({ reacquire: 'extend' })
+    const lease = await lock.hold('name', { timeoutSeconds: 10, heartbeat: false })
+    await Promise.all([60, 30].map((timeoutSeconds) => lock.acquire('name', { timeoutSeconds })))
+    expect(lease.remainingSeconds).toBeGreaterThan(50)
   })
 
   it('the first withLock to end does not free the lock under the second', async () => {
