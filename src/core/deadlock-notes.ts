@@ -1,5 +1,6 @@
 import { chainIdOf, chainIdsOf } from './chain.ts'
 import type { LeaseRecord } from './driver.ts'
+import { StoreError } from './errors.ts'
 import type { Link, TrackedClaim } from './link.ts'
 import type { UnderWay } from './under-way.ts'
 
@@ -14,13 +15,20 @@ export class Note {
   readonly #link: Link
   readonly #underWay: UnderWay
   readonly #claims: readonly TrackedClaim[]
+  readonly #onFailure: (error: unknown) => void
   #work = Promise.resolve()
   #written = false
+  #refused = false
   #ended = false
 
-  constructor(link: Link, underWay: UnderWay, { lockName, claimId, holderId }: TrackedClaim) {
+  /** The link is one for notes alone. A client may have no rights on their names, which fails all else that is in one list with them. */
+  constructor(
+    { link, underWay, onFailure }: NoteParts,
+    { lockName, claimId, holderId }: Pick<TrackedClaim, 'lockName' | 'claimId' | 'holderId'>,
+  ) {
     this.#link = link
     this.#underWay = underWay
+    this.#onFailure = onFailure
     this.#claims = chainsAround(claimId).map((chainId) => ({
       lockName: noteName(chainId),
       claimId: `${claimId}~${chainId.length.toString(36)}`,
@@ -46,7 +54,10 @@ export class Note {
     if (this.#ended) return
     this.#ended = true
     if (!this.#written) return
-    this.#then(() => Promise.all(this.#claims.map((claim) => this.#link.withdraw(claim, () => undefined))))
+    this.#then(async () => {
+      if (this.#refused) return
+      await Promise.all(this.#claims.map((claim) => this.#link.withdraw(claim, () => undefined)))
+    })
   }
 
   #then(work: () => Promise<unknown>): void {
@@ -55,9 +66,20 @@ export class Note {
 
   #ask(claim: TrackedClaim): Promise<void> {
     return new Promise((resolve) => {
-      this.#link.acquire(claim, { answered: () => resolve(), failed: () => resolve() })
+      const failed = (error: unknown): void => {
+        this.#refused ||= error instanceof StoreError && !error.retryable
+        this.#onFailure(error)
+        resolve()
+      }
+      this.#link.acquire(claim, { answered: () => resolve(), failed })
     })
   }
+}
+
+export interface NoteParts {
+  readonly link: Link
+  readonly underWay: UnderWay
+  readonly onFailure: (error: unknown) => void
 }
 
 /** Where those who wait inside a lease's callback have left their notes. Undefined where nothing can be inside: another client's lease. */
@@ -66,13 +88,18 @@ export function notesOn({ claimId }: LeaseRecord): string | undefined {
   return chainId.includes('.') ? noteName(chainId) : undefined
 }
 
+/** Whether it is a note, and nobody's lock: for those who show what lies in a store. */
+export const isNote = (lease: LeaseRecord): boolean =>
+  lease.mode === 'shared' && lease.lockName.startsWith(NOTES) && waitsFor(lease) !== undefined
+
 /** What a note says. */
 export function waitsFor({ metadata }: LeaseRecord): string | undefined {
   const lockName = metadata?.['waitsFor']
   return typeof lockName === 'string' ? lockName : undefined
 }
 
-const noteName = (chainId: string): string => `waits:${chainId}`
+const noteName = (chainId: string): string => `${NOTES}${chainId}`
+const NOTES = 'waits:'
 
 /** The chains of all leases that the claim keeps while it waits. Its own is one of them if others are taken together with it. */
 function chainsAround(claimId: string): string[] {

@@ -3,8 +3,8 @@ import { backoffMs } from './backoff.ts'
 import type { Clock } from './clock.ts'
 import { type Blocked, blockedClaims, circleKey, circlesToLeave, deadlockError } from './deadlock.ts'
 import { lookAround } from './deadlock-look.ts'
-import { Note } from './deadlock-notes.ts'
-import { HoldfastError } from './errors.ts'
+import { Note, type NoteParts } from './deadlock-notes.ts'
+import { HoldfastError, StoreError } from './errors.ts'
 import { DEADLOCK_QUESTIONS } from './limits.ts'
 import type { Link } from './link.ts'
 import type { Random } from './random.ts'
@@ -31,14 +31,19 @@ export class DeadlockWatch {
   readonly #afterMs: number
   readonly #watched = new Map<PendingClaim, WatchedClaim>()
   #last: Look | undefined
+  #refused = false
 
+  /** The link is the watch's own: nothing else shares a list with its notes. It is closed with the watch. */
   constructor(parts: DeadlockWatchParts, afterMs: number) {
     this.#parts = parts
     this.#afterMs = afterMs
   }
 
   watch(pending: PendingClaim): void {
-    const watched = new WatchedClaim(this.#parts, pending, this.#afterMs, (afterMs) => this.#look(afterMs))
+    if (this.#refused) return
+    const look = (afterMs?: number): Promise<Circles> => this.#look(afterMs)
+    const parts = { ...this.#parts, look, onFailure: (error: unknown) => this.#failed(error) }
+    const watched = new WatchedClaim(parts, pending, this.#afterMs)
     this.#watched.set(pending, watched)
     watched.begin()
   }
@@ -49,6 +54,24 @@ export class DeadlockWatch {
     this.#watched.delete(pending)
     if (this.#watched.size === 0) this.#last = undefined
     watched.end()
+  }
+
+  close(): Promise<void> {
+    return this.#parts.link.close()
+  }
+
+  /** A store that does not answer is the claim's own to tell of. One that does not let this client look is not asked again. */
+  #failed(error: unknown): void {
+    // Anything else is a fault in here, and no reason to end the process.
+    if (!(error instanceof HoldfastError)) process.emitWarning(error instanceof Error ? error : String(error))
+    if (!(error instanceof StoreError) || error.retryable || this.#refused) return
+    this.#refused = true
+    for (const pending of [...this.#watched.keys()]) this.forget(pending)
+    process.emitWarning('this instance does not look for deadlocks: the store refuses its notes (waits:*)', {
+      type: 'HoldfastWarning',
+      code: 'HOLDFAST_DEADLOCKS_OFF',
+      detail: `${error.message}. Give this client the right to these names, or set deadlockAfterSeconds to false.`,
+    })
   }
 
   /** One that began after this moment, or, if nothing is said, lately enough to show all that a claim that is due can be in. */
@@ -90,12 +113,15 @@ interface Look {
   readonly circles: Promise<Circles>
 }
 
+interface WatchedParts extends DeadlockWatchParts, NoteParts {
+  look(afterMs?: number): Promise<Circles>
+}
+
 class WatchedClaim implements Task {
   readonly keepsAlive = false
   onAgenda: AgendaEntry | undefined
-  readonly #parts: DeadlockWatchParts
+  readonly #parts: WatchedParts
   readonly #pending: PendingClaim
-  readonly #look: (afterMs?: number) => Promise<Circles>
   readonly #afterMs: number
   #note: Note | undefined
   #dueMs = Number.POSITIVE_INFINITY
@@ -104,16 +130,10 @@ class WatchedClaim implements Task {
   #found: { readonly circle: string; readonly atMs: number } | undefined
   #ended = false
 
-  constructor(
-    parts: DeadlockWatchParts,
-    pending: PendingClaim,
-    afterMs: number,
-    look: (afterMs?: number) => Promise<Circles>,
-  ) {
+  constructor(parts: WatchedParts, pending: PendingClaim, afterMs: number) {
     this.#parts = parts
     this.#pending = pending
     this.#afterMs = afterMs
-    this.#look = look
   }
 
   begin(): void {
@@ -143,7 +163,7 @@ class WatchedClaim implements Task {
     this.#dueMs = Number.POSITIVE_INFINITY
     if (this.#parts.link.driver.capabilities.queue) {
       const isFirst = this.#note === undefined
-      this.#note ??= new Note(this.#parts.link, this.#parts.underWay, this.#pending.claim)
+      this.#note ??= new Note(this.#parts, this.#pending.claim)
       if (isFirst || this.#tries > 0) this.#note.write()
       if (isFirst) {
         this.lookIn(this.#afterMs / 2)
@@ -161,10 +181,9 @@ class WatchedClaim implements Task {
 
   async #lookAndJudge(): Promise<void> {
     try {
-      this.#judge(await this.#look(this.#found?.atMs))
+      this.#judge(await this.#parts.look(this.#found?.atMs))
     } catch (error) {
-      // A store that does not answer is the claim's own to tell of. Anything else is a fault in here, and no reason to end the process.
-      if (!(error instanceof HoldfastError)) process.emitWarning(error instanceof Error ? error : String(error))
+      this.#parts.onFailure(error)
       this.#lookLater()
     }
   }

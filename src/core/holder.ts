@@ -10,7 +10,7 @@ import { createHeartbeat, type Heartbeat } from './heartbeat.ts'
 import { createThreadHeartbeat, type ThreadOptions } from './heartbeat-thread.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS } from './limits.ts'
-import { closeLink, type Link, openLink, type TrackedClaim } from './link.ts'
+import { closeLink, Link, openLink, type TrackedClaim } from './link.ts'
 import type { Random } from './random.ts'
 import { UnderWay } from './under-way.ts'
 import { unsupported } from './unsupported.ts'
@@ -89,7 +89,8 @@ export class Holder {
     const ended = (lease: HeldLease): boolean => this.#leases.delete(lease)
     const { deadlockAfterMs } = options
     if (deadlockAfterMs !== undefined && showsWaiters(driver)) {
-      this.#deadlocks = new DeadlockWatch(parts, deadlockAfterMs)
+      const link = new Link(driver, { clock, random, callTimeoutMs })
+      this.#deadlocks = new DeadlockWatch({ ...parts, link }, deadlockAfterMs)
     }
     this.#context = { ...parts, heartbeat: this.#heartbeat, ended }
   }
@@ -166,6 +167,7 @@ export class Holder {
     this.link.listening.onFailed.delete(this.#onListenFailed)
     this.link.onStolen.delete(this.#onStolen)
     this.#agenda.close()
+    await this.#deadlocks?.close()
     await closeLink(this.link)
   }
 

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
 import {
@@ -8,6 +8,7 @@ import {
   OnceOnly,
   ReadWriteLock,
   Semaphore,
+  StoreError,
 } from '../../src/index.ts'
 import { seededRandom, VirtualTime } from '../../src/testing/virtual-clock.ts'
 
@@ -145,6 +146,61 @@ describe('what it asks for', () => {
     await time.run(10_000)
     await Promise.all([ends, closed])
     expect(await notes()).toEqual([])
+  })
+
+  it('notes never go to the store in one list with leases', async () => {
+    const { time, settings } = scene()
+    const { driver, ...rest } = settings('a')
+    const lists: string[][] = []
+    const seen = <Each extends { lockName: string }>(list: readonly Each[]): readonly Each[] => {
+      lists.push(list.map(({ lockName }) => (lockName.startsWith('waits:') ? 'note' : 'lease')))
+      return list
+    }
+    const acquire: Driver['acquire'] = (claims) => (driver as Driver).acquire(seen(claims))
+    const release: Driver['release'] = (leases) => (driver as Driver).release(seen(leases))
+    const lock = new DistributedLock({ ...rest, driver: { ...(driver as Driver), acquire, release } })
+    const holding = lock.hold('x', LONG)
+    const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', LONG), LONG)
+    await time.run(2_000)
+    await Promise.all([(await holding).release(), time.run(2_000)])
+    expect(await waiting).toBe('done')
+    expect(lists.filter((list) => list.includes('note'))).toEqual([['note'], ['note']])
+  })
+
+  it('a store that refuses notes is asked for none again, and that is one warning', async () => {
+    const { time, settings } = scene()
+    const { driver, ...rest } = settings('a')
+    let denied = 0
+    const deny = async <Answer>(list: readonly { lockName: string }[], call: () => Promise<Answer>): Promise<Answer> => {
+      if (!list.some(({ lockName }) => lockName.startsWith('waits:'))) return call()
+      denied += 1
+      throw new StoreError('NOPERM', { retryable: false })
+    }
+    const store = driver as Driver
+    const lock = new DistributedLock({
+      ...rest,
+      driver: {
+        ...store,
+        acquire: (claims) => deny(claims, () => store.acquire(claims)),
+        release: (leases) => deny(leases, () => store.release(leases)),
+      },
+    })
+    const failed: string[] = []
+    lock.on('releaseFailed', ({ lockName }) => failed.push(lockName))
+    const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+    const holding = lock.hold('x', LONG)
+    const nested = (own: string) => lock.withLock(own, () => lock.withLock('x', () => 'done', LONG), LONG)
+    const waiting = [nested('one'), nested('two')]
+    await time.run(2_000)
+    const later = nested('three')
+    await time.run(2_000)
+    await Promise.all([(await holding).release(), time.run(2_000)])
+    expect(await Promise.all([...waiting, later])).toEqual(['done', 'done', 'done'])
+    const warnings = warn.mock.calls.map(([message]) => String(message))
+    vi.restoreAllMocks()
+    expect(warnings).toEqual([expect.stringContaining('does not look for deadlocks')])
+    expect(failed).toEqual([])
+    expect(denied).toBe(1)
   })
 
   it('nothing, where the store shows no one who waits', async () => {

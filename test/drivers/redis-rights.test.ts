@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { Cluster, Redis } from 'ioredis'
 import { createClient } from 'redis'
-import { afterAll, beforeAll, describe, inject, it } from 'vitest'
+import { afterAll, beforeAll, describe, inject, it, vi } from 'vitest'
 import type { Driver, RateLimit } from '../../src/core/driver.ts'
 import { type RedisClient, type RedisDriver, redisDriver, redisFence } from '../../src/drivers/redis.ts'
 import { redlockDriver } from '../../src/drivers/redlock.ts'
@@ -143,6 +143,26 @@ describe('redis: the rights that the docs give', () => {
       assert.notDeepEqual(await deniedOn([shared], user), [])
     })
   }
+
+  it('on its own lock names alone are enough for a client, but for the look for deadlocks', async () => {
+    const user = await userOn([shared], APP.replace('~lock:*', '~lock:app:*'))
+    const driver = plainDriver(await openIoredis(shared, user))
+    await using lock = new DistributedLock({ driver, deadlockAfterSeconds: 0.02 })
+    const failed: string[] = []
+    lock.on('releaseFailed', ({ lockName }) => failed.push(lockName))
+    const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+    const names = ['own', 'other'].map((part) => `app:${name()}:${part}`) as [string, string]
+    const held = await lock.hold(names[1])
+    const waiting = lock.withLock(names[0], () => lock.withLock(names[1], () => 'done', PATIENT))
+    await until(() => warn.mock.calls.length > 0, patience('the warning'))
+    const warnings = warn.mock.calls.map(([message]) => String(message))
+    vi.restoreAllMocks()
+    await held.release()
+    assert.equal(await waiting, 'done')
+    assert.match(warnings.join(), /^this instance does not look for deadlocks/)
+    assert.deepEqual(failed, [])
+    for (const denied of await deniedOn([shared], user)) assert.match(denied, /waits:/)
+  })
 
   it('let an application do nothing outside of locks, and nothing to the server', async () => {
     for (const rules of [APP, IN_DRIVER_PAGE]) {
