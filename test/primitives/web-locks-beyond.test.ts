@@ -1,8 +1,16 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, afterEach, describe, it } from 'vitest'
 import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
-import { AbortedError, ClosedError, InvalidArgumentError, LeaseLostError, StoreError } from '../../src/index.ts'
+import {
+  AbortedError,
+  ClosedError,
+  DistributedLock,
+  InvalidArgumentError,
+  LeaseLostError,
+  StoreError,
+} from '../../src/index.ts'
 import { type LockManager, type WebLocksOptions, webLocks } from '../../src/primitives/web-locks.ts'
 import { type InterferingDriver, interferingDriver } from '../../src/testing/conformance/interfering-driver.ts'
 import { makeFolder } from '../harness/folders.ts'
@@ -36,6 +44,23 @@ const causeOf = (promise: Promise<unknown>): Promise<unknown> =>
     () => assert.fail('it resolved'),
     (error: { cause: unknown }) => error.cause,
   )
+
+it('query shows no notes of those who look for deadlocks, also under an empty prefix', async () => {
+  const driver = memoryDriver()
+  const locks = open({ driver, prefix: '' })
+  await using lock = new DistributedLock({ driver, deadlockAfterSeconds: 0.02, holderId: 'me' })
+  const x = await lock.hold('x')
+  const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', { blockingTimeoutSeconds: 60 }))
+  const notes = async () => (await driver.inspect({ prefix: 'waits:' })).leases.length
+  while ((await notes()) === 0) await sleep(5)
+  const locked = hold(locks, 'waits:')
+  await locked.granted
+  const { held } = await locks.query()
+  assert.deepEqual(held.map(({ name }) => name).sort(), ['own', 'waits:', 'x'])
+  locked.end()
+  await x.release()
+  assert.equal(await waiting, 'done')
+})
 
 describe('a lock that is lost', () => {
   it('rejects with an AbortError whose cause is the LeaseLostError, and aborts its Lock’s signal', async () => {

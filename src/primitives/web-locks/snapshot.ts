@@ -1,4 +1,5 @@
 import { madeBefore } from '../../core/chain.ts'
+import { isNote } from '../../core/deadlock-notes.ts'
 import type { LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
 import type { Holder } from '../../core/holder.ts'
 import { readPages } from '../../core/pages.ts'
@@ -18,7 +19,8 @@ export interface SnapshotParts {
 /** What lies under the prefix, of every client: page by page, so what changes meanwhile may be seen or not. */
 export async function snapshot({ holder, prefix, pending, longNames }: SnapshotParts): Promise<LockManagerSnapshot> {
   const query = { prefix, pageSize: PAGE_SIZE }
-  const { leases, waiters } = await readPages((page) => holder.inspect(page), query)
+  const { leases: records, waiters } = await readPages((page) => holder.inspect(page), query)
+  const leases = records.filter((lease) => !isNote(lease))
 
   // Only leases carry metadata; a waiter's name is the same as that of whom it waits for.
   const kept = new Map<string, Metadata>()
