@@ -1,5 +1,6 @@
 import { channel } from 'node:diagnostics_channel'
 import { checkFunction, checkOneOf } from './arguments.ts'
+import { callListener } from './call-listener.ts'
 import type { Metadata } from './driver.ts'
 import { outsideLocks } from './reentry-context.ts'
 
@@ -29,8 +30,7 @@ export type LockEvent = keyof LockEvents
 export type LockListener<E extends LockEvent> = (event: LockEvents[E]) => void
 
 /**
- * A typed emitter. The event's object is only made when somebody listens, and a listener that throws does so on its own:
- * a fault in somebody's logging must not stop a heartbeat.
+ * A typed emitter. The event's object is only made when somebody listens, and what a listener throws is a warning.
  */
 export class Emitter {
   /** A registration each: a listener that was registered twice is called twice. */
@@ -54,25 +54,13 @@ export class Emitter {
     const traced = channels[event]
     if (!traced.hasSubscribers && (listeners === undefined || listeners.size === 0)) return
     const made = make()
-    outsideLocks(() => {
-      // A diagnostics channel already reports a subscriber's error without passing it on.
-      traced.publish(made)
-      // A copy: a listener that registers itself again must not be called again for this event.
-      for (const registration of [...(listeners ?? [])]) {
-        if (listeners?.has(registration)) callSafely(registration.listener as LockListener<E>, made)
-      }
-    })
-  }
-}
-
-/** A fault in a listener is the listener's own: it must not stop a heartbeat. */
-function callSafely<E extends LockEvent>(listener: LockListener<E>, event: LockEvents[E]): void {
-  try {
-    listener(event)
-  } catch (error) {
-    process.nextTick(() => {
-      throw error
-    })
+    // A diagnostics channel already reports a subscriber's error without passing it on.
+    outsideLocks(() => traced.publish(made))
+    // A copy: a listener that registers itself again must not be called again for this event.
+    for (const registration of [...(listeners ?? [])]) {
+      if (!listeners?.has(registration)) continue
+      callListener(`a listener of "${event}"`, registration.listener as LockListener<E>, made)
+    }
   }
 }
 

@@ -1,8 +1,8 @@
+import { callListener } from '../core/call-listener.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { outsideLocks } from '../core/reentry-context.ts'
 import { type RedisWarning, ServerLook } from './support/redis-checks.ts'
 import { connectionOf, type RedisClient } from './support/redis-connection.ts'
 import { type RedisDriver, redisCapabilities, redisDriverOn } from './support/redis-driver.ts'
@@ -92,8 +92,7 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
       for (const warning of warnings) {
         if (told.has(warning.message)) continue
         told.add(warning.message)
-        // The first call may come from inside a lock, which the caller's function would enter.
-        outsideLocks(() => onWarning(warning))
+        callListener('onWarning', onWarning, warning)
       }
     })
   }

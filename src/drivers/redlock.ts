@@ -1,3 +1,4 @@
+import { callListener } from '../core/call-listener.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
@@ -12,7 +13,6 @@ import type {
 import { ClosedError, InvalidArgumentError, StoreError, UnsupportedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { type Random, systemRandom } from '../core/random.ts'
-import { outsideLocks } from '../core/reentry-context.ts'
 import { type Ask, Asks, leasesOf, mayCount } from './support/redis-asks.ts'
 import { Ballots, type Outcome, type Vote } from './support/redis-ballots.ts'
 import { connectionOf } from './support/redis-connection.ts'
@@ -127,10 +127,8 @@ export function redlockDriver(options: RedlockOptions): Driver {
     if (closed) throw new ClosedError('the redlock driver is closed')
   }
   const { onNodeError } = options
-  // By itself, so that an error which the caller's function throws does not break the vote. Outside of the lock of the
-  // task that asked: the function would enter that lock beside the task.
   const failed = (failure: RedlockNodeError): void => {
-    if (onNodeError !== undefined) queueMicrotask(() => outsideLocks(() => onNodeError(failure)))
+    if (onNodeError !== undefined) queueMicrotask(() => callListener('onNodeError', onNodeError, failure))
   }
   const common = { nodes, names, timeoutMs, failed }
   const nodeFailed = (node: RedisDriver, what: string, error: unknown): void =>

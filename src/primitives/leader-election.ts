@@ -35,7 +35,7 @@ export interface CampaignOptions<Value = unknown> {
   /**
    * Called exactly once for each term, in the step in which it ends: before the resignation is sent, or no later than the lease's deadline; so
    * before anybody else can be elected. (A blocked event loop delays it, as it delays everything; `held` is right even then.) It should only stop things:
-   * what it throws is thrown on its own, as from an event listener.
+   * what it throws is a warning, as from an event listener.
    */
   onDemoted?: (term: Term<Value>, reason: DemotionReason) => void
 }

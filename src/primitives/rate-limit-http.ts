@@ -1,4 +1,5 @@
 import { checkBoolean, checkFunction } from '../core/arguments.ts'
+import { warnOfFault } from '../core/call-listener.ts'
 import { InvalidArgumentError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { rateLimitHeaders } from './rate-limit-headers.ts'
@@ -64,31 +65,47 @@ export function rateLimitFetch<Request, Rest extends unknown[]>(
   }
 }
 
-/** Middleware for Express, Connect, and whatever else hands on `(request, response, next)` of node:http. As `rateLimitFetch`; errors go to `next`. */
+/**
+ * Middleware for Express, Connect, and all others that hand on `(request, response, next)` of node:http. As
+ * `rateLimitFetch`; errors go to `next`, which is called at most once. What `next` itself throws is a warning, and the
+ * answer is a 500 unless something was answered before.
+ */
 export function rateLimitExpress<Request = NodeRequest>(
   options: HttpRateLimitOptions<Request>,
 ): (request: Request, response: NodeResponse, next: (error?: unknown) => void) => void {
   const judge = judgeFrom(options)
   return (request, response, next) => {
-    const pass = (verdict: Verdict | undefined): void => {
-      // Somebody else, such as a time limit, may have answered while the store was being asked.
-      if (response.headersSent) {
-        if (verdict?.refusal === undefined) next()
-        return
+    const handOn = (...error: [error?: unknown]): void => {
+      try {
+        next(...error)
+      } catch (thrown) {
+        // As it does where a handler behind it fails before its first await, and nothing between them catches it.
+        warnOfFault('next, called by rateLimitExpress,', thrown)
+        if (response.headersSent) return
+        response.statusCode = 500
+        response.end('')
       }
-      for (const [name, value] of verdict?.fields ?? []) {
-        response.setHeader(name, LISTS.has(name) ? joined(response.getHeader(name), value) : value)
-      }
-      if (verdict?.refusal === undefined) {
-        next()
-        return
-      }
-      response.statusCode = 429
-      response.end(verdict.refusal)
     }
-    // Also what `next` itself throws, as it does where a handler behind it fails before its first await.
-    judge(request).then(pass).catch(next)
+    const pass = (verdict: Verdict | undefined): boolean => {
+      // Somebody else, such as a time limit, may have answered while the store was being asked.
+      if (!response.headersSent) writeVerdict(response, verdict)
+      return verdict?.refusal === undefined
+    }
+    judge(request)
+      .then(pass)
+      .then((passes) => {
+        if (passes) handOn()
+      }, handOn)
   }
+}
+
+function writeVerdict(response: NodeResponse, verdict: Verdict | undefined): void {
+  for (const [name, value] of verdict?.fields ?? []) {
+    response.setHeader(name, LISTS.has(name) ? joined(response.getHeader(name), value) : value)
+  }
+  if (verdict?.refusal === undefined) return
+  response.statusCode = 429
+  response.end(verdict.refusal)
 }
 
 /** A hook for Fastify: `app.addHook('onRequest', rateLimitFastify({ … }))`, or for a single route. As `rateLimitFetch`. */

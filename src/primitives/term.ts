@@ -1,3 +1,4 @@
+import { callListener } from '../core/call-listener.ts'
 import { type LeaseLostError, NotHeldError } from '../core/errors.ts'
 import type { HeldLease } from '../core/lease.ts'
 import { outsideLocks } from '../core/reentry-context.ts'
@@ -120,16 +121,7 @@ export class HeldTerm<Value> implements Term<Value> {
     if (this.#demoted) return
     this.#demoted = true
     const reason = this.#lease.lossError ?? new NotHeldError(this.name)
-    outsideLocks(() => {
-      this.#abort.abort(reason)
-      try {
-        this.#onDemoted?.(this, reason)
-      } catch (error) {
-        // On its own, as from an event listener: a fault in it must not keep the lease from being given back.
-        process.nextTick(() => {
-          throw error
-        })
-      }
-    })
+    this.stop(reason)
+    if (this.#onDemoted !== undefined) callListener('onDemoted', this.#onDemoted, this, reason)
   }
 }

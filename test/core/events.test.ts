@@ -1,5 +1,5 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, it, vi } from 'vitest'
 import { Emitter } from '../../src/core/events.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
 import { DistributedLock, type LockEvent } from '../../src/index.ts'
@@ -49,22 +49,29 @@ describe('events', () => {
     emitter.emit('listenFailed', make)
   })
 
-  it('a listener that throws does so on its own: the lock does not notice', async () => {
-    const uncaught = new Promise<Error>((resolve) => {
-      const others = process.listeners('uncaughtException')
-      process.removeAllListeners('uncaughtException')
-      process.once('uncaughtException', (error) => {
-        for (const other of others) process.on('uncaughtException', other)
-        resolve(error)
-      })
-    })
-    const lock = new DistributedLock({ driver: memoryDriver() })
+  it('an error that a listener throws, or rejects with, is a warning, and ends neither lock nor process', async () => {
+    const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+    await using lock = new DistributedLock({ driver: memoryDriver() })
     lock.on('acquired', () => {
       throw new Error('in a listener')
     })
+    lock.on('acquired', async () => {
+      throw new Error('in an async listener')
+    })
+    let told = 0
+    lock.on('acquired', () => {
+      told += 1
+    })
     expect((await lock.acquire('name')).acquired).toBe(true)
-    expect((await uncaught).message).toBe('in a listener')
-    await lock.close()
+    const warnings = warn.mock.calls.map(([message, options]) => [String(message), options])
+    vi.restoreAllMocks()
+    expect(told).toBe(1)
+    expect(warnings).toEqual(
+      ['in a listener', 'in an async listener'].map((message) => [
+        `a listener of "acquired" threw Error: ${message}`,
+        expect.objectContaining({ code: 'HOLDFAST_LISTENER_FAILED', detail: expect.stringContaining(message) }),
+      ]),
+    )
   })
 })
 

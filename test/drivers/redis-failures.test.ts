@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { describe, it } from 'vitest'
+import { describe, it, vi } from 'vitest'
 import { type RedisWarning, redisDriver, redisFence } from '../../src/drivers/redis.ts'
 import { shiftedClock } from '../harness/clock-shim.ts'
 import { until } from '../harness/processes.ts'
@@ -270,6 +270,18 @@ describe.concurrent('redis: the server’s data', () => {
       assert.equal(await entered, false, 'it entered the lock of the task that asked')
     })
     await lock.close()
+  })
+
+  it('an error that onWarning throws is a warning, and does not end the process', async () => {
+    await using server = await startRedis({ settings: { 'maxmemory-policy': 'allkeys-lru' } })
+    const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+    const onWarning = (): void => {
+      throw new Error('in onWarning')
+    }
+    await granted(redisDriver({ client: client(server.port), onWarning }), claim())
+    const isTold = (): boolean => warn.mock.calls.some(([message]) => message === 'onWarning threw Error: in onWarning')
+    await until(isTold, patience('the warning'))
+    warn.mockRestore()
   })
 
   it('a server that is out of memory, or still has no memory to give, is an error that says what to do', async () => {

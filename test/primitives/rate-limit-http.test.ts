@@ -3,7 +3,7 @@ import { createServer, type IncomingMessage, type RequestListener } from 'node:h
 import type { AddressInfo } from 'node:net'
 import express, { type Request as ExpressRequest } from 'express'
 import fastify, { type FastifyRequest } from 'fastify'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, it, vi } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
 import { InvalidArgumentError, RateLimiter, type RateLimiterOptions } from '../../src/index.ts'
@@ -243,17 +243,25 @@ describe('the header fields', () => {
 })
 
 describe('an error that `next` throws', () => {
-  it('is passed on to `next`, as one of the middleware itself', async () => {
+  it.each([
+    ['a 500 if nothing was answered', false, 500],
+    ['nothing more if something was', true, 200],
+  ])('is a warning, and %s: `next` is called once', async (_, headersSent, statusCode) => {
     await using limiter = new RateLimiter({ driver: memoryDriver(), limits: { limit: 10, periodSeconds: 1 } })
     const middleware = rateLimitExpress({ limiter, key: () => 'key' })
-    const thrown = new Error('a handler failed')
-    const response = { statusCode: 200, getHeader: () => undefined, setHeader: () => {}, end: () => {} }
-    const passedOn = await new Promise((resolve) => {
-      middleware({ headers: {} }, response, (error) => {
-        if (error === undefined) throw thrown
-        resolve(error)
-      })
+    const response = { statusCode: 200, headersSent, getHeader: () => undefined, setHeader: () => {}, end: () => {} }
+    const warned = new Promise((resolve) => {
+      vi.spyOn(process, 'emitWarning').mockImplementation(resolve)
     })
-    expect(passedOn).toBe(thrown)
+    const errors: unknown[] = []
+    middleware({ headers: {} }, response, (error) => {
+      errors.push(error)
+      throw new Error('a handler failed')
+    })
+    expect(await warned).toMatch(/^next, .*threw Error: a handler failed$/)
+    vi.restoreAllMocks()
+    await new Promise(setImmediate) // a second call would have come by then
+    expect(errors).toEqual([undefined])
+    expect(response.statusCode).toBe(statusCode)
   })
 })
