@@ -21,7 +21,7 @@ export class Note {
   #refused = false
   #ended = false
 
-  /** The link is one for notes alone. A client may have no rights on their names, which fails all else that is in one list with them. */
+  /** The link carries nothing but notes: a client without rights on their names is denied all that is in one list with them. */
   constructor(
     { link, underWay, onFailure }: NoteParts,
     { lockName, claimId, holderId }: Pick<TrackedClaim, 'lockName' | 'claimId' | 'holderId'>,

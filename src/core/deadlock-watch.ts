@@ -60,7 +60,7 @@ export class DeadlockWatch {
     return this.#parts.link.close()
   }
 
-  /** A store that does not answer is the claim's own to tell of. One that does not let this client look is not asked again. */
+  /** A store that does not answer is the claim's own to tell of. One that denies notes to this client is not asked again. */
   #failed(error: unknown): void {
     // Anything else is a fault in here, and no reason to end the process.
     if (!(error instanceof HoldfastError)) process.emitWarning(error instanceof Error ? error : String(error))

@@ -43,7 +43,7 @@ class ThreadHeartbeat implements Heartbeat {
   readonly #keepings = new Map<string, ThreadKeeping>()
   /** Leases that have ended here, until the worker has heard of it: before that it may still write into their slots. */
   readonly #ending = new Map<string, { readonly slot: Slot; ended(): void }>()
-  readonly #calls = new Map<number, { readonly id: string; answer(message: Omit<RenewedMessage, 'type' | 'call'>): void }>()
+  readonly #calls = new Map<number, { readonly id: string; answer(answer: RenewAnswer): void }>()
   readonly #start: WorkerStart
   /** Started with the first lease: a claim that is refused needs no thread. */
   #worker: Worker | undefined
@@ -123,7 +123,7 @@ class ThreadHeartbeat implements Heartbeat {
     return new Promise((resolve, reject) => {
       this.#lastCall += 1
       const call = this.#lastCall
-      const answer = ({ renewed, error }: { renewed: boolean; error?: string }): void => {
+      const answer = ({ renewed, error }: RenewAnswer): void => {
         this.#calls.delete(call)
         this.#keepAlive()
         if (error === undefined) resolve(renewed)
@@ -381,9 +381,12 @@ export type FromWorker =
   | { readonly type: 'lost'; readonly id: string; readonly reason: string }
   | { readonly type: 'failed'; readonly id: string; readonly error: string }
 
-interface RenewedMessage {
+interface RenewedMessage extends RenewAnswer {
   readonly type: 'renewed'
   readonly call: number
+}
+
+interface RenewAnswer {
   readonly renewed: boolean
   readonly error?: string
 }

@@ -45,7 +45,7 @@ export interface Keeping {
   end(): Promise<unknown> | undefined
 }
 
-/** `at least`: the lease never ends sooner than it would anyway, or than others are extending it to at the same time. */
+/** `at least`: never to end sooner than it would anyway, or than others are extending it to at the same time. */
 export type Extent = 'exactly' | 'at least'
 
 export interface HeartbeatParts {
@@ -199,7 +199,7 @@ class LocalKeeping implements Keeping {
     void this.#renewInBackground(ttlMs)
   }
 
-  /** A renewal that shortens nothing: neither what callers are extending to, nor what they are going to, who wait for it. */
+  /** A renewal that shortens nothing: extensions that are under way have their say in it, and later ones wait for it. */
   #beatOnce(ttlMs: number): Promise<boolean> {
     this.#beats ??= new Set()
     const beats = this.#beats

@@ -107,7 +107,8 @@ export class OnceOnly implements AsyncDisposable {
     const found = await this.#insist(lease, () => this.#look(holder, names.done))
     if (found !== undefined) return this.#found(key, found)
     const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
-    // The store's word: a lease that was ended by force is otherwise noticed only by the next heartbeat, and a result would be kept while another run is under way.
+    // A lease that was ended by force is otherwise noticed only by the next heartbeat, and a result would be kept while
+    // another run is under way.
     await this.#insist(lease, () => lease.extend(lease.ttlMs / 1_000)).catch(notKnown(key))
     throwIfLost(lease)
     this.#instance.assertOpen()
@@ -183,8 +184,8 @@ export class OnceOnly implements AsyncDisposable {
   }
 
   /**
-   * All who wait for this key here are told: one after the other would each take the lease, only to find the same. Those who came after the store was asked are not: the
-   * answer may be late, and its period over when they came.
+   * All who wait for this key here are told: one after the other would each take the lease, only to find the same. Not
+   * those who came after the store was asked: the answer may be late, and its period over when they came.
    */
   #found<T>(key: string, found: Found): T {
     for (const call of this.#waiting.get(key) ?? []) {

@@ -100,8 +100,8 @@ export class Reentry {
 }
 
 /**
- * Runs the callback, and then waits for the functions that it began under the same lease and did not wait for. What it has
- * entered by `hold` or `acquire` and not released is lost then: nothing tells when that ends, and the lease is given back.
+ * Runs the callback, and then waits for the functions that it began under the same lease and did not wait for. What was
+ * entered by `hold` or `acquire` and not released is lost then: nobody knows when that ends, and the lock is given back.
  */
 async function runFrame<T>(frame: Frame, callback: () => Promise<T>): Promise<T> {
   try {

@@ -171,8 +171,8 @@ describe('what it asks for', () => {
     const { time, settings } = scene()
     const { driver, ...rest } = settings('a')
     let denied = 0
-    const deny = async <Answer>(list: readonly { lockName: string }[], call: () => Promise<Answer>): Promise<Answer> => {
-      if (!list.some(({ lockName }) => lockName.startsWith('waits:'))) return call()
+    const deny = async <Answer>(list: readonly { lockName: string }[], ask: () => Promise<Answer>) => {
+      if (!list.some(({ lockName }) => lockName.startsWith('waits:'))) return ask()
       denied += 1
       throw new StoreError('NOPERM', { retryable: false })
     }

@@ -245,7 +245,7 @@ describe('once', () => {
     expect(tokens[1]).toBeGreaterThan(tokens[0] as number)
   })
 
-  it('a run whose lease was ended by force rejects and keeps nothing; the run that took over keeps its result', async () => {
+  it('a run whose lease was ended by force rejects and keeps nothing; the one that took over does', async () => {
     const store = createMemoryStore()
     const [a, b] = [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: memoryDriver({ store }) })]
     const operator = new DistributedLock({ driver: memoryDriver({ store }) })
