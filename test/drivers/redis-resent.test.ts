@@ -134,6 +134,20 @@ for (const [through, open] of clients) {
   })
 }
 
+for (const [through, open] of clients) {
+  it(`redis: a rate-limiting step whose reply was lost is charged once or twice, through ${through}`, async () => {
+    const { driver, proxies } = await open()
+    const step = { name: name(), cost: 1, limits: [{ limit: 10, periodMs: 3_600_000, burst: 10 }] }
+    const cut = Promise.race(proxies.map((proxy) => proxy.cutAfterForwarding(step.name)))
+    await driver.consume?.([step])
+    await cut
+    for (const proxy of proxies) proxy.heal()
+    const [answer] = (await driver.consume?.([{ ...step, cost: 0 }])) ?? []
+    assert.ok(answer !== undefined && !(answer instanceof Error), String(answer))
+    assert.ok(answer.remaining === 9 || answer.remaining === 8, `${answer.remaining} of 10 are left`)
+  })
+}
+
 async function proxyTo(port: number): Promise<FaultProxy> {
   const proxy = await startProxy(port)
   closing.push(() => proxy.close())

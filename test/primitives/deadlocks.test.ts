@@ -277,7 +277,7 @@ describe('circles of other shapes', () => {
   it.each([
     ['inside its callback', () => ({})],
     ['under it', (under: Lease) => ({ under })],
-  ])('a lock that was given back and is kept for minHoldSeconds is in no circle with a claim %s', async (_, options) => {
+  ])('a lock that was given back and is kept for minHoldSeconds is in no circle: a claim %s', async (_, options) => {
     const driver = memoryDriver()
     await using one = new DistributedLock({ driver, ...soon })
     await using two = new DistributedLock({ driver, ...soon })

@@ -175,10 +175,7 @@ describe('re-entry', () => {
       'name',
       async (outer) => {
         const inner = await lock.hold('name')
-        const orders = [
-          () => [outer.extend(60), inner.extend(30)],
-          () => [inner.extend(30), outer.extend(60)],
-        ]
+        const orders = [() => [outer.extend(60), inner.extend(30)], () => [inner.extend(30), outer.extend(60)]]
         for (const extend of orders) {
           expect(await outer.extend(10)).toBe(true)
           expect(await Promise.all(extend())).toEqual([true, true])
