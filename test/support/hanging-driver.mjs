@@ -26,7 +26,7 @@ export async function openHanging() {
  */
 export async function openSlow(lateMs, port) {
   const driver = await openRemoteMemory(port)
-  /** @param {readonly unknown[]} renewals */
+  /** @type {typeof driver.renew} */
   const renew = async (renewals) => {
     const answers = await driver.renew(renewals)
     await new Promise((resolve) => setTimeout(resolve, lateMs))
