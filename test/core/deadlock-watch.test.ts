@@ -164,7 +164,10 @@ describe('what it asks for', () => {
     await time.run(2_000)
     await Promise.all([(await holding).release(), time.run(2_000)])
     expect(await waiting).toBe('done')
-    expect(lists.filter((list) => list.includes('note'))).toEqual([['note'], ['note']])
+    const withNotes = lists.filter((list) => list.includes('note'))
+    // At least to write one and to take it back.
+    expect(withNotes.length).toBeGreaterThan(1)
+    expect(withNotes.filter((list) => list.includes('lease'))).toEqual([])
   })
 
   it('a store that refuses notes is asked for none again, and that is one warning', async () => {
