@@ -50,10 +50,13 @@ export interface ClaimRecord {
 export interface LeaseTrack {
   /** One of those who use it. */
   lease: Lease
-  /** All of them: where asking again means more of it, one claim has several. */
-  readonly uses: Set<Lease>
-  /** Kept: asking for it anew would abort it. */
-  readonly signal: AbortSignal
+  /**
+   * All of them, with their signals: where asking again means more of it, one claim has several. Signals are kept: asking
+   * for one anew would abort it.
+   */
+  readonly uses: Map<Lease, AbortSignal>
+  /** The signal of the use that was given back last: if there is no other, its release is that of the lease. */
+  lastReleased: AbortSignal | undefined
   readonly claim: ClaimRecord
   /** The grant and the renewals that the store may have done last: later ones whose answer came make earlier ones void. */
   confirmed: Confirmed[]

@@ -147,7 +147,7 @@ async function use(lease: Lease, job: Job, host: Host): Promise<LeaseTrack> {
   const claim = history.claimOf(lease)
   if (claim === undefined) throw new Error(`"${lease.lockName}" ${lease.fencingToken} was never granted by the store`)
   const track = leases.begin(lease, claim)
-  const { signal } = track
+  const signal = track.uses.get(lease) as AbortSignal
   signal.addEventListener('abort', () => {
     if (claim.over !== 'lost' && claim.releaseRefused === 'no')
       history.violate('a signal aborts only for a loss', claim.claimId)

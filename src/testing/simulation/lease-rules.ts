@@ -92,15 +92,15 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
   return {
     begin(lease, claim) {
       if (claim.lease !== undefined) {
-        claim.lease.uses.add(lease)
+        claim.lease.uses.set(lease, lease.signal)
         return claim.lease
       }
       const { ttlMs } = claim.job
       const earliest = claim.lastAnsweredAsk ?? claim.firstAsk
       const track: LeaseTrack = {
         lease,
-        uses: new Set([lease]),
-        signal: lease.signal,
+        uses: new Map([[lease, lease.signal]]),
+        lastReleased: undefined,
         claim,
         confirmed: [{ sent: claim.lastAsk, earliest, ttlMs, answeredMs: time.nowMs }],
         shortestMs: ttlMs,
@@ -188,10 +188,11 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
         end(claim, 'released')
         return true
       }
+      track.lastReleased = track.uses.get(lease)
       track.uses.delete(lease)
       // At the end of this turn: a job that was given a use of it in this very turn has not begun with it yet.
       time.in(0, () => {
-        const [left] = track.uses
+        const [left] = track.uses.keys()
         if (left === undefined) end(claim, 'released')
         else track.lease = left
       })
@@ -222,7 +223,8 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
       if (track !== undefined && claim.over === undefined) triedHard(track)
       end(claim, 'lost')
       time.in(0, () => {
-        if (track?.signal.aborted === false)
+        const signals = track?.uses.size === 0 ? [track.lastReleased] : [...(track?.uses.values() ?? [])]
+        if (signals.some((signal) => signal?.aborted === false))
           history.violate('a loss is signalled in time', `${describe(claim)}: no abort`)
       })
     },

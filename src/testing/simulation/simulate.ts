@@ -120,7 +120,7 @@ async function run(history: History, openStore: OpenStore): Promise<void> {
   if (plan.kind !== 'calm') await runOn(history, plan.faultsEndMs + 1_000 - time.nowMs)
 
   for (const claim of history.claims.values()) {
-    const used = [...(claim.lease?.uses ?? [])].find((lease) => lease.held)
+    const used = [...(claim.lease?.uses.keys() ?? [])].find((lease) => lease.held)
     if (used !== undefined) ofLeases.released(claim, used, true)
   }
   await settle(history, Promise.all(hosts.map(({ lock }) => lock.close())), 'every instance closes')
