@@ -5,6 +5,7 @@ import { systemClock } from '../core/clock.ts'
 import type { AcquireAnswer, LeaseRecord, Metadata } from '../core/driver.ts'
 import { AbortedError, InvalidArgumentError, ResultNotKeptError, StoreError, UnsupportedError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
+import { NOT_IN_STORE } from '../core/heartbeat.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { MAX_NAME_LENGTH, MAX_WAIT_MS } from '../core/limits.ts'
@@ -107,11 +108,7 @@ export class OnceOnly implements AsyncDisposable {
     const found = await this.#insist(lease, () => this.#look(holder, names.done))
     if (found !== undefined) return this.#found(key, found)
     const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
-    // A lease that was ended by force is otherwise noticed only by the next heartbeat, and a result would be kept while
-    // another run is under way.
-    await this.#insist(lease, () => lease.extend(lease.ttlMs / 1_000)).catch(notKnown(key))
-    throwIfLost(lease)
-    this.#instance.assertOpen()
+    await this.#assertStillHeld(holder, lease, key)
     // Awaited here: at the end of this block the lease is given back.
     return await this.#keep({ holder, lease, key, done: names.done, forMs }, own)
   }
@@ -204,6 +201,22 @@ export class OnceOnly implements AsyncDisposable {
 
   get #nowMs(): number {
     return this.#clock.now().monotonicMs
+  }
+
+  /**
+   * By the store's word. A lease that was ended by force is otherwise noticed only by the next heartbeat, and a result
+   * would be kept while another run is under way.
+   */
+  async #assertStillHeld(holder: Holder, lease: HeldLease, key: string): Promise<void> {
+    throwIfLost(lease)
+    this.#instance.assertOpen()
+    const renewal = { ...lease.ref, ttlMs: lease.ttlMs }
+    const answer = await this.#insist(lease, () => holder.link.renew(renewal)).catch(notKnown(key))
+    if (answer !== 'lost') return
+    lease.lose(NOT_IN_STORE)
+    throwIfLost(lease)
+    // It was not lost but given back: the instance was closed meanwhile.
+    this.#instance.assertOpen()
   }
 
   async #keep<T>({ holder, lease, key, done, forMs }: Finished, own: T): Promise<T> {
