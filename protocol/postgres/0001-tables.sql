@@ -18,8 +18,9 @@ BEGIN
   FOR v_old IN
     SELECT p.oid FROM pg_proc p
     WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND p.proname = ANY (ARRAY[
-      'holdfast_acquire', 'holdfast_admit', 'holdfast_ask', 'holdfast_call_acquire', 'holdfast_consume', 'holdfast_end', 'holdfast_first',
-      'holdfast_line_up', 'holdfast_lock_rows', 'holdfast_raise_tokens', 'holdfast_rate_step', 'holdfast_release', 'holdfast_renew', 'holdfast_set_durability', 'holdfast_stand'])
+      'holdfast_acquire', 'holdfast_admit', 'holdfast_ask', 'holdfast_call_acquire', 'holdfast_consume',
+      'holdfast_end', 'holdfast_first', 'holdfast_line_up', 'holdfast_lock_rows', 'holdfast_raise_tokens',
+      'holdfast_rate_step', 'holdfast_release', 'holdfast_renew', 'holdfast_set_durability', 'holdfast_stand'])
   LOOP
     EXECUTE 'DROP ROUTINE ' || v_old;
   END LOOP;
@@ -45,7 +46,8 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
 -- claim_id       the acquisition that holds it exclusively; NULL for a row of a plain client
 -- fencing_token  of that lease
 -- mode           'exclusive': this row is the lease. 'shared': the leases are in holdfast_leases, and this row stands for all of them
--- lasts          how long that lease lasts from when it was heard of: an end that is farther away was written before the clock was set back. NULL: not known
+-- lasts          how long that lease lasts from when it was heard of: an end that is farther away was
+--                written before the clock was set back. NULL: not known
 -- contended      somebody waits, or the leases are shared: what changes this name has to look at the other tables as well.
 --                A row without it is decided by itself alone, which is what makes the usual case one statement.
 DO $$

@@ -11,8 +11,9 @@
 -- holdfast_admit(p_row, p_free, p_claim)
 -- Inputs:  p_row        of distributed_locks, as it is; locked by this transaction
 --          p_free       the exclusive lease in that row has just been given back
---          p_claim      who asks for the lock now, as a waiter without a place; NULL: nobody. waiting_since is when it asked: a place that had not ended then
---                       is kept, however long the row's lock was waited for. lasts is zero: it does not wait
+--          p_claim      who asks for the lock now, as a waiter without a place; NULL: nobody. waiting_since is when it
+--                       asked: a place that had not ended then is kept, however long the row's lock was waited for.
+--                       lasts is zero: it does not wait
 -- Outputs: fencing_token, acquired_at  of the lease that p_claim got; NULL: it was refused
 --          place        of p_claim in the queue; NULL: it has none
 --          events       what others are to be told, see holdfast_tell
@@ -25,11 +26,12 @@
 -- Only the front of the queue is read, and the dead are removed as they come to it: a hand-over costs the same however many wait.
 -- The name's row is locked FOR UPDATE by this transaction.
 
--- How long an exclusive lease lasts from when it was heard of. Of a plain client's, all that is known is its beginning and its end. In seconds, because days
--- are not of one length where clocks are put forward in spring.
+-- How long an exclusive lease lasts from when it was heard of. Of a plain client's, all that is known is its beginning
+-- and its end. In seconds, because days are not of one length where clocks are put forward in spring.
 CREATE OR REPLACE FUNCTION holdfast_lasts(p_row distributed_locks) RETURNS INTERVAL
 LANGUAGE sql IMMUTABLE AS $$
-  SELECT coalesce(CASE WHEN p_row.claim_id IS NOT NULL THEN p_row.lasts END, make_interval(secs => extract(epoch FROM p_row.expires_at - p_row.acquired_at)))
+  SELECT coalesce(CASE WHEN p_row.claim_id IS NOT NULL THEN p_row.lasts END,
+    make_interval(secs => extract(epoch FROM p_row.expires_at - p_row.acquired_at)))
 $$;
 
 CREATE OR REPLACE FUNCTION holdfast_admit(
@@ -99,7 +101,8 @@ BEGIN
       CONTINUE WHEN NOT FOUND;  -- It has just left.
     END IF;
     v_changed := true;
-    -- Drawn under the row's lock, so the order of tokens is the order of holding. A hand-over may be the first draw after a failover.
+    -- Drawn under the row's lock, so the order of tokens is the order of holding. A hand-over may be the first draw
+    -- after a failover.
     v_raised := holdfast_raise_tokens();
     v_row.fencing_token := nextval('holdfast_tokens');
     v_row.holder_id := v_waiter.holder_id;

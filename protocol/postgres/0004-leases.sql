@@ -205,8 +205,8 @@ BEGIN
     END IF;
   END IF;
 
-  -- One call in eight sweeps, and then eight times as much: on average twice what calls leave behind at the most. Not where more calls follow in the same
-  -- transaction, which would wait for rows while those that were swept are locked.
+  -- One call in eight sweeps, and then eight times as much: on average twice what calls leave behind at the most. Not
+  -- where more calls follow in the same transaction, which would wait for rows while those that were swept are locked.
   IF p_asked IS NULL AND random() < 0.125 THEN
     v_events := v_events || holdfast_sweep(16 * v_count + 16);
   END IF;

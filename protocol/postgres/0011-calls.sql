@@ -73,7 +73,8 @@ BEGIN
       SELECT * INTO v_got FROM %1$I.holdfast_acquire(
         p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata, p_channel, p_relaxed, 50);
     EXCEPTION WHEN lock_not_available THEN
-      -- A free name that others have taken and not committed, or a waiter's place that others keep locked: one by one, then.
+      -- A free name that others have taken and not committed, or a waiter's place that others keep locked: one by one,
+      -- then.
       SELECT NULL::text[] AS granted_claims, NULL::bigint[] AS granted_tokens, NULL::float8[] AS granted_at, NULL::text[] AS refused_claims,
         NULL::integer[] AS refused_ahead, NULL::float8[] AS refused_until, extract(epoch FROM now())::float8 * 1000 AS refused_at,
         NULL::jsonb AS holders, p_claims AS not_known INTO v_got;

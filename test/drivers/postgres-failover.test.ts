@@ -177,7 +177,8 @@ describe('postgres: the counter of tokens after a promotion', () => {
     const driver = await openPostgres(primary.url)
     await drawFrom(driver, 1)
     await driver.close()
-    // The function as it is, but it stalls before it sets the counter, while another session has the lock 1, in a session that asks for it.
+    // The function as it is, but in a session that asks for it, it stalls before it sets the counter, while another
+    // session has the lock 1.
     const source = `SELECT pg_get_functiondef('holdfast_raise_tokens'::regproc) AS answer`
     const sets = `PERFORM setval('holdfast_tokens'`
     const stall = `PERFORM pg_advisory_xact_lock(1) WHERE current_setting('test.stalls', true) = 'on'; ${sets}`

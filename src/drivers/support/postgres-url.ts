@@ -113,8 +113,8 @@ export function pgConfig(target: PostgresTarget): { connectionString: string; co
 }
 
 /**
- * pg takes the text `false` for a yes. Every `sslmode` that encrypts is `verify-full` to pg 8, which warns that pg 9 will
- * verify less: it is passed on as what it means, so that no version weakens it.
+ * pg takes the text `false` for a yes. `prefer`, `require` and `verify-ca` are `verify-full` to pg 8, which warns that
+ * pg 9 will verify less: they are passed on as what they mean, so that no version weakens them.
  */
 function pgParameter({ name, value, raw }: Parameter, asLibpq: boolean): string {
   if (name === 'ssl' && value === 'false') return 'ssl=0'
