@@ -66,7 +66,7 @@ describe('postgres: plans', () => {
     await table.client.query(
       `UPDATE holdfast_waiters SET lock_name = 'live:1'; UPDATE distributed_locks SET contended = true`,
     )
-    const driver = postgresDriver(table)
+    const driver = postgresDriver({ client: table.client, schema: table.schema })
     for (const count of [1, 64]) {
       const claims = Array.from({ length: count }, (_, index) => ({
         ...claimOn('live:1', 60_000),
