@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { constants } from 'node:os'
 import type { Lease } from '../core/lease.ts'
 import { exitCodes } from './exit-codes.ts'
+import { say } from './text.ts'
 
 /**
  * Runs a command for as long as the lease lasts, in a process group of its own, and answers with the code to end with.
@@ -48,7 +49,7 @@ export async function superviseCommand(
     // The command itself has ended; what it started may not have.
     signalGroup(group, 'SIGKILL')
     const what = watch.lost ? 'could not be kept, and the command was ended' : 'had ended before the command did'
-    process.stderr.write(`holdfast: the lease on "${lease.lockName}" ${what}\n`)
+    say(`the lease on "${lease.lockName}" ${what}`)
     return exitCodes.lost
   } finally {
     watch.stop()
@@ -140,9 +141,7 @@ function startGuard(): ChildProcess {
     stdio: ['pipe', 'ignore', 'ignore'],
     detached: true,
   })
-  guard.on('error', (error) =>
-    process.stderr.write(`holdfast: the command is not guarded against kill -9: ${error.message}\n`),
-  )
+  guard.on('error', (error) => say(`the command is not guarded against kill -9: ${error.message}`))
   guard.stdin?.on('error', () => guard.kill())
   guard.unref()
   return guard
@@ -152,7 +151,7 @@ function exitOf(child: ChildProcess): Promise<number> {
   return new Promise((resolve) => {
     child.on('error', (error: NodeJS.ErrnoException) => {
       const reason = reasons[error.code ?? ''] ?? error.message
-      process.stderr.write(`holdfast: cannot run "${child.spawnfile}": ${reason}\n`)
+      say(`cannot run "${child.spawnfile}": ${reason}`)
       resolve(error.code === 'ENOENT' ? exitCodes.notFound : exitCodes.notExecutable)
     })
     child.on('exit', (code, signal) => {
@@ -170,7 +169,7 @@ function signalGroup(group: number | undefined, signal: NodeJS.Signals): void {
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
     // No use in dying of it: the command would still be there, and nobody left to try again.
-    if (code === 'EPERM') process.stderr.write(`holdfast: the command belongs to another user: no ${signal} for it\n`)
+    if (code === 'EPERM') say(`the command belongs to another user: no ${signal} for it`)
     // Otherwise nobody is left in it.
     else if (code !== 'ESRCH') throw error
   }

@@ -3,6 +3,8 @@ export const exitCodes = {
   usage: 64,
   /** The store could not be asked. The command did not run. */
   unavailable: 69,
+  /** A fault in `holdfast` itself. */
+  internal: 70,
   /** The lock was not got. The command did not run. `-E` changes it. */
   notAcquired: 75,
   /** The lease was lost while the command ran, and the command was ended. */

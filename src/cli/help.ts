@@ -32,6 +32,7 @@ ${STORE}
   --shared          beside other --shared holders, but never beside an exclusive one
   --min-hold SECONDS  keep the lock at least so long, so that a machine with a late clock does not run the job again
   --max-hold SECONDS  stop renewing after this time: a command that hangs loses its lock and is ended
+  --store-timeout SECONDS  how long to try a store that does not answer, before COMMAND runs (60)
   -E, --conflict-exit-code CODE  what to end with when the lock was not got (${exitCodes.notAcquired})
 
 Ends with COMMAND's own code, or ${exitCodes.signal} + the number of the signal that ended it. Otherwise: ${exitCodes.notAcquired} the lock was not got,

@@ -1,15 +1,16 @@
 import { parseArgs } from 'node:util'
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
-import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
+import type { Driver, LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { readPages } from '../core/pages.ts'
 import { UsageError, usageErrorFrom } from './exit-codes.ts'
+import { printable, printableJson } from './text.ts'
 
 export async function main(args: readonly string[]): Promise<number> {
   const { url, prefix, json } = parse(args)
   const driver = await connect(url)
   try {
     const { leases, waiters } = await readPages((query) => driver.inspect(query), { prefix })
-    process.stdout.write(json ? asJson(leases, waiters) : asTable(leases, waiters))
+    process.stdout.write(json ? asJson(leases, waiters) : asTable({ driver, leases, waiters, prefix }))
     return 0
   } finally {
     await driver.close()
@@ -37,7 +38,8 @@ function asJson(leases: readonly LeaseRecord[], waiters: readonly WaiterRecord[]
     ...leases.map(({ acquiredAtMs, expiresAtMs, ...lease }) => ({
       state: 'holds',
       ...lease,
-      acquiredAt: new Date(acquiredAtMs),
+      // A lock of another client does not tell.
+      ...(acquiredAtMs > 0 && { acquiredAt: new Date(acquiredAtMs) }),
       ...(expiresAtMs !== undefined && { expiresAt: new Date(expiresAtMs) }),
     })),
     ...waiters.map(({ waitingSinceMs, ...waiter }) => ({
@@ -46,26 +48,35 @@ function asJson(leases: readonly LeaseRecord[], waiters: readonly WaiterRecord[]
       waitingSince: new Date(waitingSinceMs),
     })),
   ]
-  return lines.map((line) => `${JSON.stringify(line)}\n`).join('')
+  return lines.map((line) => `${printableJson(line)}\n`).join('')
 }
 
-function asTable(leases: readonly LeaseRecord[], waiters: readonly WaiterRecord[]): string {
-  if (leases.length === 0 && waiters.length === 0) return 'nobody holds a lock\n'
+interface Found {
+  readonly driver: Driver
+  readonly leases: readonly LeaseRecord[]
+  readonly waiters: readonly WaiterRecord[]
+  readonly prefix: string
+}
+
+function asTable({ driver, leases, waiters, prefix }: Found): string {
+  const filter = prefix === '' ? '' : ` whose name begins with "${printable(prefix)}"`
+  if (leases.length === 0 && waiters.length === 0) return `nobody holds a lock${filter}\n`
+  const endless = driver.capabilities.expiry === 'session' ? 'with its session' : 'no expiry'
   const rows = [
     ...leases.map((lease) => [
-      lease.lockName,
+      printable(lease.lockName),
       'holds',
       lease.mode,
-      lease.holderId,
-      time(lease.acquiredAtMs),
-      lease.expiresAtMs === undefined ? 'with its session' : time(lease.expiresAtMs),
-      String(lease.fencingToken),
+      printable(lease.holderId),
+      lease.acquiredAtMs > 0 ? time(lease.acquiredAtMs) : 'unknown',
+      lease.expiresAtMs === undefined ? endless : time(lease.expiresAtMs),
+      lease.fencingToken > 0 ? String(lease.fencingToken) : 'none',
     ]),
     ...waiters.map((waiter) => [
-      waiter.lockName,
+      printable(waiter.lockName),
       'waits',
       waiter.mode,
-      waiter.holderId,
+      printable(waiter.holderId),
       time(waiter.waitingSinceMs),
       '',
       '',
@@ -73,15 +84,14 @@ function asTable(leases: readonly LeaseRecord[], waiters: readonly WaiterRecord[
   ].sort(([a = ''], [b = '']) => (a < b ? -1 : a > b ? 1 : 0))
   const table = [['LOCK', '', 'MODE', 'HOLDER', 'SINCE', 'EXPIRES', 'TOKEN'], ...rows]
   const widths = table.reduce<number[]>((most, row) => row.map((cell, i) => Math.max(most[i] ?? 0, cell.length)), [])
-  return table
-    .map(
-      (row) =>
-        `${row
-          .map((cell, i) => cell.padEnd(widths[i] ?? 0))
-          .join('  ')
-          .trimEnd()}\n`,
-    )
-    .join('')
+  const lines = table.map((row) =>
+    row
+      .map((cell, i) => cell.padEnd(widths[i] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  )
+  if (filter !== '') lines.push('', `Shown: only locks${filter}.`)
+  return `${lines.join('\n')}\n`
 }
 
 const time = (ms: number): string => new Date(ms).toISOString()

@@ -1,7 +1,9 @@
 #!/usr/bin/env node
 import { HoldfastError, InvalidArgumentError } from '../core/errors.ts'
+import { safeCause } from '../core/foreign-errors.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { helpFor } from './help.ts'
+import { say } from './text.ts'
 
 /** Each command is loaded when it is called: `holdfast --help` need not open a database client. */
 const commands: Record<string, () => Promise<{ main(args: readonly string[]): Promise<number> }>> = {
@@ -47,13 +49,16 @@ try {
   process.exitCode = await main(process.argv.slice(2))
 } catch (error) {
   if (error instanceof UsageError || error instanceof InvalidArgumentError) {
-    process.stderr.write(`holdfast: ${error.message}\nTry: holdfast --help\n`)
+    say(error.message)
+    process.stderr.write('Try: holdfast --help\n')
     process.exitCode = exitCodes.usage
   } else if (error instanceof HoldfastError) {
-    process.stderr.write(`holdfast: ${error.message}\n`)
+    say(error.message)
     process.exitCode = exitCodes.unavailable
   } else {
-    throw error
+    // Not as Node prints it, with all that hangs on the error: that may be a URL with its password.
+    for (const line of (safeCause(error).stack ?? String(error)).split('\n')) say(line)
+    process.exitCode = exitCodes.internal
   }
 }
 // A store that does not answer must not keep us: everything that could be waited for has been.

@@ -5,17 +5,21 @@ import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import { checkWhole, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { systemClock } from '../core/clock.ts'
 import { Emitter } from '../core/events.ts'
+import { messageOf } from '../core/foreign-errors.ts'
 import { type ClaimRequest, Holder } from '../core/holder.ts'
-import { lockInfoFrom } from '../core/lease.ts'
 import { CALL_TIMEOUT_MS, MAX_WAIT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
 import { checkLockName } from '../core/names.ts'
 import { systemRandom } from '../core/random.ts'
+import { holderText } from '../primitives/lock-result.ts'
 import { superviseCommand } from './command.ts'
 import { exitCodes, UsageError, usageErrorFrom } from './exit-codes.ts'
+import { Outage } from './outage.ts'
+import { say } from './text.ts'
 
 export async function main(args: readonly string[]): Promise<number> {
-  const { url, request, command, conflictCode } = parse(args)
-  const driver = await connect(url)
+  const { url, request, command, conflictCode, storeTimeoutMs } = parse(args)
+  const outage = new Outage({ boundMs: storeTimeoutMs, waitMs: request.waitMs })
+  const driver = await outage.open(() => connect(url))
   const events = new Emitter()
   const holder = new Holder({
     driver,
@@ -37,11 +41,12 @@ export async function main(args: readonly string[]): Promise<number> {
   let code = 0
   let isLostLate = false
   try {
-    const result = await holder.acquire({ ...request, signal: interrupted.signal })
+    const signal = AbortSignal.any([interrupted.signal, outage.signal])
+    const result = await holder.acquire({ ...request, signal })
+    outage.end()
     if (!result.granted) {
-      const seen = result.refusal?.holder && lockInfoFrom(result.refusal.holder)
-      const who = seen === undefined ? 'another' : `${seen.holderId} since ${seen.acquiredAt.toISOString()}`
-      process.stderr.write(`holdfast: "${request.lockName}" is held by ${who}\n`)
+      const seen = result.refusal?.holder
+      say(`"${request.lockName}" is held by ${seen === undefined ? 'another' : holderText(seen)}`)
       return conflictCode
     }
     const running = superviseCommand(command, result.lease, request.ttlMs)
@@ -55,16 +60,21 @@ export async function main(args: readonly string[]): Promise<number> {
       isLostLate = true
     })
   } catch (error) {
+    if (outage.signal.aborted) {
+      say(outage.message)
+      return exitCodes.unavailable
+    }
     if (!interrupted.signal.aborted) throw error
     return exitCodes.signal + constants.signals[interrupted.signal.reason as NodeJS.Signals]
   } finally {
+    outage.end()
     await closeWithin(Math.max(1_000, leftMs), async () => {
       await holder.close()
       await driver.close()
     })
   }
   if (!isLostLate || code === exitCodes.lost) return code
-  process.stderr.write(`holdfast: the lease on "${request.lockName}" had ended before the command did\n`)
+  say(`the lease on "${request.lockName}" had ended before the command did`)
   return exitCodes.lost
 }
 
@@ -74,9 +84,7 @@ export async function main(args: readonly string[]): Promise<number> {
  */
 async function closeWithin(ms: number, close: () => Promise<void>): Promise<void> {
   const closed = new AbortController()
-  const said = (error: unknown): void => {
-    process.stderr.write(`holdfast: closing the store: ${error instanceof Error ? error.message : String(error)}\n`)
-  }
+  const said = (error: unknown): void => say(`closing the store: ${messageOf(error)}`)
   await Promise.race([close().catch(said), sleep(ms, undefined, { signal: closed.signal })])
   closed.abort()
 }
@@ -89,6 +97,7 @@ interface Parsed {
   readonly request: ClaimRequest
   readonly command: readonly [string, ...string[]]
   readonly conflictCode: number
+  readonly storeTimeoutMs: number
 }
 
 function parse(args: readonly string[]): Parsed {
@@ -109,6 +118,7 @@ function parse(args: readonly string[]): Parsed {
   return {
     url,
     command: [program, ...programArgs],
+    storeTimeoutMs: ttlMsFrom('--store-timeout', numberFrom('--store-timeout', values['store-timeout'] ?? '60')),
     conflictCode: code === undefined ? exitCodes.notAcquired : checkWhole('-E', numberFrom('-E', code), 0, 255),
     request: {
       lockName,
@@ -137,6 +147,7 @@ function parseOwn(args: readonly string[]) {
         shared: { type: 'boolean' },
         'min-hold': { type: 'string' },
         'max-hold': { type: 'string' },
+        'store-timeout': { type: 'string' },
         'conflict-exit-code': { type: 'string', short: 'E' },
       },
     })

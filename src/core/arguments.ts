@@ -59,7 +59,9 @@ export function checkWhole(argument: string, value: unknown, least: number, most
 export function redactedUrl(url: unknown): unknown {
   if (typeof url !== 'string' || url === '') return url
   const [, scheme = '', slashes = '', rest = ''] = /^([a-z][a-z\d+.-]*:)?(\/\/)?(.*)$/is.exec(url) ?? []
-  if (/^sqlite:$/i.test(scheme)) return `${scheme}${slashes}${rest.replace(/[?#].*$/s, '?…')}`
+  // A path, in which an @ is no more than a letter, unless it looks like the URL of a server.
+  const isPath = slashes === '' || rest.startsWith('/') || !/[@:]/.test(rest)
+  if (/^sqlite:$/i.test(scheme) && isPath) return `${scheme}${slashes}${rest.replace(/[?#].*$/s, '?…')}`
   const at = rest.lastIndexOf('@')
   const [authority = ''] = /^[^/?#]*/.exec(rest.slice(at + 1)) ?? []
   const [, host, port = ''] = /^(\[[\da-f:.]+\]|[\w.-]+)(:\d{1,5})?$/i.exec(authority) ?? []

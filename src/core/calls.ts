@@ -78,11 +78,14 @@ export class Calls {
   #tick(): void {
     this.#timer = undefined
     const nowMs = this.#clock.now().monotonicMs
+    const where = this.#driver.place === undefined ? '' : ` at ${this.#driver.place}`
     for (const call of this.#underWay) {
       if (call.dueMs > nowMs) break
       this.#underWay.delete(call)
       call.fail(
-        new StoreError(`the ${this.#driver.name} store did not answer ${call.what} within ${this.#timeoutMs} ms`),
+        new StoreError(
+          `the ${this.#driver.name} store${where} did not answer ${call.what} within ${this.#timeoutMs} ms`,
+        ),
       )
     }
     this.#arm()

@@ -13,6 +13,8 @@
 export interface Driver {
   /** One word, the same as in the import path and the docs: `memory`, `sqlite`, … */
   readonly name: string
+  /** Where the store is, as errors name it: a URL without its login. */
+  readonly place?: string
   readonly capabilities: Capabilities
   /** How many requests a list may have at most where fewer are better than the core's own bound: lists under way at once overlap. */
   readonly listLength?: number

@@ -221,6 +221,7 @@ function driverOn(
 
   return {
     name: 'postgres-advisory',
+    place: connections.place,
     capabilities,
 
     async acquire(claims) {

@@ -212,6 +212,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
 
   return {
     name: 'postgres',
+    place: connections.place,
     capabilities,
     acquire: acquireAndSteal,
 

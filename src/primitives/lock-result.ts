@@ -1,3 +1,4 @@
+import type { LeaseRecord } from '../core/driver.ts'
 import { LeaseLostError, NotAcquiredError } from '../core/errors.ts'
 import type { ClaimResult } from '../core/holder.ts'
 import { type HeldLease, type Lease, type LockInfo, lockInfoFrom } from '../core/lease.ts'
@@ -28,12 +29,18 @@ function refusalOf(lockName: string, { refusal, waitedMs }: Refused): LockResult
   const waited = waitedMs >= 1 ? ` (waited ${(waitedMs / 1_000).toFixed(1)} s)` : ''
   if (refusal?.holder === undefined)
     return { acquired: false, error: `"${lockName}" is held by another claim${waited}` }
-  const holder = lockInfoFrom(refusal.holder)
   return {
     acquired: false,
-    error: `"${lockName}" is held by ${holder.holderId} since ${holder.acquiredAt.toISOString()}${waited}`,
-    holder,
+    error: `"${lockName}" is held by ${holderText(refusal.holder)}${waited}`,
+    holder: lockInfoFrom(refusal.holder),
   }
+}
+
+/** Who holds a lock, in words. Of another client's lock it is not known since when. */
+export function holderText({ holderId, acquiredAtMs, expiresAtMs }: LeaseRecord): string {
+  if (acquiredAtMs > 0) return `${holderId} since ${new Date(acquiredAtMs).toISOString()}`
+  const end = expiresAtMs === undefined ? 'no expiry' : `expires: ${new Date(expiresAtMs).toISOString()}`
+  return `${holderId} (since: unknown, ${end})`
 }
 
 /**

@@ -1,5 +1,6 @@
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
 import type { RedisDriver } from './redis-driver.ts'
+import { storeErrorFrom } from './redis-errors.ts'
 
 /**
  * Nodes of which none votes for a server that votes already: a quorum must be one of servers. Two names may lead to one
@@ -54,7 +55,7 @@ async function runIdOf({ connection }: RedisDriver): Promise<string | undefined>
   const [node] = await connection.nodes()
   const info = await node?.command(['INFO', 'server']).catch((error: Error) => {
     if (/^NOPERM|unknown command/i.test(error.message)) return ''
-    throw error
+    throw storeErrorFrom('look at the server', error, connection)
   })
   return /^run_id:(\w+)/m.exec(String(info))?.[1]
 }

@@ -153,6 +153,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 
   return {
     name: 'redis',
+    place: connection.place,
     capabilities: redisCapabilities,
     // Lists of this length go out at once and overlap: while the server works on one, the client reads the answers to
     // another.

@@ -1,5 +1,7 @@
+import { connect as connectSocket, isIP } from 'node:net'
+import { connect as connectTls } from 'node:tls'
 import { MissingClientError, StoreError } from '../../core/errors.ts'
-import { messageOf, safeCause } from '../../core/foreign-errors.ts'
+import { connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
 import type { RedisClient } from './redis-connection.ts'
 import { storeErrorFrom } from './redis-errors.ts'
 import type { IoredisClient, IoredisCluster } from './redis-ioredis.ts'
@@ -54,7 +56,7 @@ export async function openIoredis(
   // Every command says what is wrong; without this, a dead connection would end the process.
   client.on('error', () => {})
   const close = async (): Promise<void> => client.disconnect()
-  if (cluster) await orClose(untilKnown(client), close, hosts)
+  if (cluster) await orClose(untilKnown(client, { hosts, tls }), close, hosts)
   return { client, close }
 }
 
@@ -62,22 +64,45 @@ export async function openIoredis(
  * Until its slots are known, a Cluster's client takes the hosts of the URL for nodes. The nodes may name themselves by
  * other addresses, and a command that was sent before fails when those take their place.
  */
-function untilKnown(client: IoredisEvents): Promise<void> {
+function untilKnown(client: IoredisEvents, place: Pick<RedisTarget, 'hosts' | 'tls'>): Promise<void> {
   return new Promise((resolve, reject) => {
-    let failure = new Error(`no answer within ${CONNECT_MS} ms`)
+    let failure = new Error('Connection timeout')
     const timer = setTimeout(() => reject(failure), CONNECT_MS)
+    const failed = (error: Error): void => {
+      failure = error
+      if (isRetryable(error)) return
+      clearTimeout(timer)
+      reject(error)
+    }
+    let isProbed = false
+    // The client says that no node could be asked, the last node perhaps why. What neither tells is why there was no
+    // connection.
     client.on('error', (error: Error & { lastNodeError?: Error }) => {
-      // The client says that no node could be asked; the last one says why.
-      failure = error.lastNodeError ?? error
-      if (!isRetryable(failure)) {
-        clearTimeout(timer)
-        reject(failure)
+      const said = error.lastNodeError ?? error
+      if (connectionTrouble(said)?.kind !== 'closed') failed(said)
+      else if (!isProbed) {
+        isProbed = true
+        void probe(place).then((why) => failed(why ?? said))
       }
     })
     client.on('ready', () => {
       clearTimeout(timer)
       resolve()
     })
+  })
+}
+
+/** Why the first host cannot be connected to. Undefined if it can. */
+function probe({ hosts, tls }: Pick<RedisTarget, 'hosts' | 'tls'>): Promise<Error | undefined> {
+  const [{ host, port } = { host: '', port: 0 }] = hosts
+  return new Promise((resolve) => {
+    const socket = tls ? connectTls({ host, port, servername: isIP(host) ? '' : host }) : connectSocket({ host, port })
+    const end = (error?: Error): void => {
+      socket.destroy()
+      resolve(error)
+    }
+    socket.setTimeout(CONNECT_MS / 2, () => end(new Error('Connection timeout')))
+    socket.on('error', end).once(tls ? 'secureConnect' : 'connect', () => end())
   })
 }
 
@@ -151,16 +176,23 @@ export async function openNodeRedis(
         defaults: { ...login, ...(tls && { socket: { tls } }) },
       })
     : module.createClient({ ...login, socket: sockets[0], database, disableOfflineQueue: true })
-  client.on('error', () => {})
+  let last: Error | undefined
+  client.on('error', (error) => {
+    last = error
+  })
   if (!cluster) sendWhenReady(client as NodeRedisClient & NodeRedisEvents, { database, fast })
   const close = async (): Promise<void> => {
     // Version 5 throws for a client that is closed.
     if (client.isOpen) client.destroy()
   }
   const connected = client.connect()
-  if (cluster) await orClose(connected, close, hosts)
+  // The client of a Cluster says that no node could be asked; what it told of the last one says why.
+  const known = connected.catch((error: unknown) => {
+    throw last ?? error
+  })
+  if (cluster) await orClose(known, close, hosts)
   // It goes on trying in the background, and commands wait for it.
-  else connected.catch(() => {})
+  else known.catch(() => {})
   return { client, close }
 }
 
@@ -186,13 +218,15 @@ function sendWhenReady(
     if (client.isReady) return
     failure = isOfSelect(error) ? wrongDatabase(database, error) : error
     if (isFinal(failure)) settle(failure)
+    else waiting?.within(GRACE_MS)
   })
   // What a server refuses it will refuse again; a connection that is lost may be back at once.
   const isFinal = (error: Error): boolean => fast || !isRetryable(error) || /^[A-Z]+ /.test(error.message)
 
   function ready(): Promise<void> {
     if (failure !== undefined && isFinal(failure)) return Promise.reject(failure)
-    waiting ??= waitFor(CONNECT_MS, () => settle(failure ?? new Error(`no connection within ${CONNECT_MS} ms`)))
+    const waitMs = failure === undefined ? CONNECT_MS : GRACE_MS
+    waiting ??= waitFor(waitMs, () => settle(failure ?? new Error('Connection timeout')))
     return waiting.over
   }
 
@@ -203,11 +237,20 @@ function sendWhenReady(
 
 interface Waiting {
   readonly over: Promise<void>
+  /** It takes no longer than this from now on. */
+  within(ms: number): void
   settle(error?: Error): void
 }
 
 function waitFor(ms: number, late: () => void): Waiting {
-  const timer = setTimeout(late, ms)
+  let timer = setTimeout(late, ms)
+  let isShort = false
+  const within = (shortMs: number): void => {
+    if (isShort) return
+    isShort = true
+    clearTimeout(timer)
+    timer = setTimeout(late, shortMs)
+  }
   let settle: Waiting['settle'] = () => {}
   const over = new Promise<void>((resolve, reject) => {
     settle = (error) => {
@@ -216,7 +259,7 @@ function waitFor(ms: number, late: () => void): Waiting {
       else reject(error)
     }
   })
-  return { over, settle }
+  return { over, within, settle }
 }
 
 /** Of ioredis, which says which command it was, or of redis, which does not. */
@@ -239,4 +282,7 @@ async function optional(load: () => Promise<unknown>): Promise<unknown> {
   }
 }
 
-const CONNECT_MS = 5_000
+/** Less than the core waits for a call: what is known of the failure is told. */
+const CONNECT_MS = 4_500
+/** How long commands wait for another attempt to connect after one has failed. */
+const GRACE_MS = 1_000

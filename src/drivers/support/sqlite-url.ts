@@ -19,13 +19,17 @@ export function sqlitePath(url: string, platform: NodeJS.Platform = process.plat
     )
   }
   if (/^file:/i.test(rest)) {
-    throw new InvalidArgumentError('url', url, 'sqlite:relative/path or sqlite:/absolute/path, and no file: URL')
+    throw new InvalidArgumentError(
+      'url',
+      redactedUrl(url),
+      'sqlite:relative/path or sqlite:/absolute/path, and no file: URL',
+    )
   }
   const [, slashes = '', text = ''] = /^(\/\/(?=\/))?(.*)$/s.exec(rest) ?? []
   if (text.startsWith('//') && slashes === '') {
-    const name = text.slice(2)
+    const name = /[@:]/.test(text) ? '…' : text.slice(2)
     const rule = `sqlite:${name} for a path in the working folder, or sqlite:///${name} for one from the root`
-    throw new InvalidArgumentError('url', url, rule)
+    throw new InvalidArgumentError('url', redactedUrl(url), rule)
   }
   const path = decoded('url path', text)
   if (path === ':memory:' || path === '/:memory:') {
