@@ -29,6 +29,8 @@ export interface Run {
   readonly exited: Promise<number | NodeJS.Signals>
   /** Resolves when it has printed something that fits, with the groups of the expression. */
   says(expected: RegExp): Promise<string[]>
+  /** The same for its standard error. */
+  tells(expected: RegExp): Promise<string[]>
   signal(signal: NodeJS.Signals): void
   /** Nobody reads its standard output any more. */
   deafen(): void
@@ -133,6 +135,15 @@ function startProgram(args: readonly string[], env: Record<string, string | unde
       resolve(signal ?? code ?? 0)
     })
   })
+  async function heard(expected: RegExp, text: () => string): Promise<string[]> {
+    await until(() => expected.test(text()) || child.exitCode !== null, {
+      timeoutMs: PATIENCE_MS,
+      failure: () => `${args.join(' ')} did not say ${expected}, but:\n${stdout}\n${stderr}`,
+    })
+    const found = expected.exec(text())
+    if (found === null) throw new Error(`${args.join(' ')} ended (${child.exitCode}) and said:\n${stdout}\n${stderr}`)
+    return found.slice(1)
+  }
   return {
     pid,
     exited,
@@ -146,15 +157,8 @@ function startProgram(args: readonly string[], env: Record<string, string | unde
       child.stdin.end()
       return exited
     },
-    async says(expected) {
-      await until(() => expected.test(stdout) || child.exitCode !== null, {
-        timeoutMs: PATIENCE_MS,
-        failure: () => `${args.join(' ')} did not say ${expected}, but:\n${stdout}\n${stderr}`,
-      })
-      const found = expected.exec(stdout)
-      if (found === null) throw new Error(`${args.join(' ')} ended (${child.exitCode}) and said:\n${stdout}\n${stderr}`)
-      return found.slice(1)
-    },
+    says: (expected) => heard(expected, () => stdout),
+    tells: (expected) => heard(expected, () => stderr),
     signal: (signal) => process.kill(pid, signal),
     deafen: () => child.stdout.destroy(),
   }

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import type { Claim, Driver } from '../../src/core/driver.ts'
 import { createStore, SLOW, type Store, UNTIL_CLOSED } from './holdfast.ts'
 
 describe.concurrent('holdfast ls', SLOW, () => {
@@ -70,24 +71,41 @@ describe.concurrent('holdfast ls', SLOW, () => {
         .split('\n')
         .map((line) => JSON.parse(line).lockName),
     ).toEqual(['report'])
-    expect(await store.run(['ls', 'nothing'])).toMatchObject({ code: 0, stdout: 'nobody holds a lock\n' })
+    const nothing = 'nobody holds a lock whose name begins with "nothing"\n'
+    expect(await store.run(['ls', 'nothing'])).toMatchObject({ code: 0, stdout: nothing })
+  })
+
+  test('a table says what it leaves out', async () => {
+    await using store = createStore()
+    await hold(await store.driver(), ['cron:a', 'report'])
+    const { stdout } = await store.run(['ls', 'cron:'])
+    expect(stdout).toMatch(/^cron:a /m)
+    expect(stdout).not.toContain('report')
+    expect(stdout).toMatch(/\n\nShown: only locks whose name begins with "cron:".\n$/)
+    expect((await store.run(['ls'])).stdout).not.toContain('Shown')
+  })
+
+  test('what other clients wrote cannot steer the terminal, in a table or as JSON', async () => {
+    await using store = createStore()
+    const driver = await store.driver()
+    await hold(driver, [EVIL], { holderId: EVIL, metadata: { text: EVIL, [EVIL]: 1 } })
+    const commands = [['ls'], ['ls', EVIL.slice(0, 3)], ['ls', '--json'], ['run', EVIL, '--no-wait', '--', 'true']]
+    for (const args of commands) {
+      const { stdout, stderr } = await store.run(args)
+      expect(stdout + stderr).toContain('\\u001b[2J\\u009b31m\\u202e')
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what it looks for
+      expect((stdout + stderr).replaceAll('\n', '')).not.toMatch(/[\u0000-\u001f\u007f-\u009f\u202e\u2028]/)
+    }
+    // It is JSON all the same, and means what was written.
+    const [line = ''] = (await store.run(['ls', '--json'])).stdout.split('\n')
+    expect(JSON.parse(line)).toMatchObject({ lockName: EVIL, holderId: EVIL, metadata: { text: EVIL, [EVIL]: 1 } })
   })
 
   test('shows more names than fit on one page of the store’s answers', async () => {
     await using store = createStore()
     const driver = await store.driver()
     const names = Array.from({ length: 250 }, (_, index) => `job:${String(index).padStart(3, '0')}`)
-    await driver.acquire(
-      names.map((lockName) => ({
-        lockName,
-        claimId: lockName,
-        holderId: 'test',
-        mode: 'exclusive',
-        permits: 1,
-        ttlMs: 600_000,
-        waitMs: 0,
-      })),
-    )
+    await hold(driver, names)
     const { stdout } = await store.run(['ls', '--json'])
     expect(
       stdout
@@ -106,6 +124,14 @@ describe.concurrent('holdfast ls', SLOW, () => {
     expect(run.stderr).toBe('')
   })
 })
+
+/** Clears the screen, changes the colour by an 8-bit sequence, turns the direction round, and begins a line. */
+const EVIL = 'a\u001b[2J\u009b31m\u202e\u007f\u2028\r\nb'
+
+async function hold(driver: Driver, names: readonly string[], changes: Partial<Claim> = {}): Promise<void> {
+  const plain = { holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 600_000, waitMs: 0 } as const
+  await driver.acquire(names.map((lockName, index) => ({ lockName, claimId: `claim ${index}`, ...plain, ...changes })))
+}
 
 /** One that holds, one that waits for it, and a shared one on another name. */
 async function busy(store: Store) {

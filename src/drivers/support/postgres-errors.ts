@@ -54,13 +54,14 @@ function wordsFor({ kind, reason, advice }: ConnectionTrouble): string {
 
 function reasonFor(state: string | undefined, said: string): string {
   if (state === undefined) return isRefusal(state, said) ? LOGIN : BROKEN
-  if (state === '28000' && /no encryption|SSL off/i.test(said)) return ONLY_TLS
+  if (state === '28000' && /no encryption|SSL off/i.test(said)) return NOT_WITHOUT_TLS
   return reasons[state] ?? reasons[state.slice(0, 2)] ?? 'refused the statement'
 }
 
 const BROKEN = 'could not be reached, or the connection broke'
 const LOGIN = 'did not accept the user or the password'
-const ONLY_TLS = 'only accepts connections with TLS: add sslmode=require to the URL'
+const NOT_WITHOUT_TLS =
+  'does not accept this user without TLS: add sslmode=require to the URL, or an entry to pg_hba.conf'
 const READ_ONLY = '25006'
 
 /** What a server says of itself that is in recovery, where it was asked before anything was written. */

@@ -7,6 +7,7 @@ import { storeErrorFrom } from './redis-errors.ts'
 import type { IoredisClient, IoredisCluster } from './redis-ioredis.ts'
 import type { NodeRedisClient, NodeRedisCluster } from './redis-node-redis.ts'
 import type { RedisTarget } from './redis-url.ts'
+import type { HostPort } from './url.ts'
 
 export interface OpenedClient {
   readonly client: RedisClient
@@ -52,6 +53,7 @@ export async function openIoredis(
   const client = cluster
     ? new module.Cluster(hosts, { redisOptions: options })
     : new module.Redis({ ...options, ...hosts[0], db: database })
+  if (!cluster && tls) failWithoutTls(client as IoredisClient & IoredisEvents, hosts[0] as HostPort)
   if (database !== 0) useOnlyDatabase(client as IoredisClient & IoredisEvents, database)
   // Every command says what is wrong; without this, a dead connection would end the process.
   client.on('error', () => {})
@@ -149,6 +151,57 @@ function useOnlyDatabase(client: IoredisClient & IoredisEvents, database: number
   }
 }
 
+/**
+ * A Redis server takes the beginning of a TLS handshake for the beginning of a command, and waits for the rest. So
+ * nothing comes back, and it looks like a network that swallows packets. Asked without TLS, it answers.
+ */
+async function speaksPlain({ host, port }: HostPort): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connectSocket({ host, port })
+    const end = (answer: boolean): void => {
+      socket.destroy()
+      resolve(answer)
+    }
+    socket.setTimeout(CONNECT_MS, () => end(false))
+    socket.on('error', () => end(false)).on('close', () => end(false))
+    socket.once('connect', () => socket.write('PING\r\n')).once('data', (data) => end(/^[-+]/.test(data.toString())))
+  })
+}
+
+/** Calls back if there is no connection after a moment because the server does not speak TLS. */
+function watchForPlain(
+  client: { on(event: 'ready', listener: () => void): unknown },
+  host: HostPort,
+  found: (error: StoreError) => void,
+): void {
+  const timer = setTimeout(async () => {
+    if (await speaksPlain(host)) {
+      const error = new Error('the server does not support SSL connections')
+      found(storeErrorFrom('connect', error, { place: `rediss://${host.host}:${host.port}` }) as StoreError)
+    }
+  }, PLAIN_AFTER_MS)
+  timer.unref()
+  client.on('ready', () => clearTimeout(timer))
+}
+
+function failWithoutTls(client: IoredisClient & IoredisEvents, host: HostPort): void {
+  let isReady = false
+  let refuse: (error: StoreError) => void = () => {}
+  const refused = new Promise<never>((_, reject) => {
+    refuse = reject
+  })
+  refused.catch(() => {}) // Heard by those who wait for the connection, if there are any.
+  client.on('ready', () => {
+    isReady = true
+  })
+  watchForPlain(client, host, refuse)
+  const { call } = client
+  client.call = (command, ...args) => {
+    const reply = call.call(client, command, ...args)
+    return isReady ? reply : Promise.race([reply, refused])
+  }
+}
+
 interface NodeRedisModule {
   createClient(options: object): NodeRedisClient & NodeRedisEvents
   createCluster(options: object): NodeRedisCluster & NodeRedisEvents
@@ -180,7 +233,10 @@ export async function openNodeRedis(
   client.on('error', (error) => {
     last = error
   })
-  if (!cluster) sendWhenReady(client as NodeRedisClient & NodeRedisEvents, { database, fast })
+  if (!cluster) {
+    const refuse = sendWhenReady(client as NodeRedisClient & NodeRedisEvents, { database, fast })
+    if (tls) watchForPlain(client, hosts[0] as HostPort, refuse)
+  }
   const close = async (): Promise<void> => {
     // Version 5 throws for a client that is closed.
     if (client.isOpen) client.destroy()
@@ -198,12 +254,13 @@ export async function openNodeRedis(
 
 /**
  * node-redis sends what waits in its own queue right behind SELECT, before it knows the answer: in database 0, if
- * SELECT is refused. So its queue is switched off, and commands wait here until the connection is ready.
+ * SELECT is refused. So its queue is switched off, and commands wait here until the connection is ready. Returns what
+ * makes those fail that wait, and those that come before it is.
  */
 function sendWhenReady(
   client: NodeRedisClient & NodeRedisEvents,
   { database, fast }: { database: number; fast: boolean },
-): void {
+): (error: StoreError) => void {
   let failure: Error | undefined
   let waiting: Waiting | undefined
   const settle = (error?: Error): void => {
@@ -215,7 +272,8 @@ function sendWhenReady(
     settle()
   })
   client.on('error', (error) => {
-    if (client.isReady) return
+    // What was found out about TLS says more than the timeouts that follow from it.
+    if (client.isReady || (failure !== undefined && !isRetryable(failure))) return
     failure = isOfSelect(error) ? wrongDatabase(database, error) : error
     if (isFinal(failure)) settle(failure)
     else waiting?.within(GRACE_MS)
@@ -233,6 +291,10 @@ function sendWhenReady(
   const { sendCommand } = client
   client.sendCommand = (args) =>
     client.isReady ? sendCommand.call(client, args) : ready().then(() => sendCommand.call(client, args))
+  return (error) => {
+    failure = error
+    settle(error)
+  }
 }
 
 interface Waiting {
@@ -284,5 +346,7 @@ async function optional(load: () => Promise<unknown>): Promise<unknown> {
 
 /** Less than the core waits for a call: what is known of the failure is told. */
 const CONNECT_MS = 4_500
+/** After how long without a connection it is looked at whether the server speaks TLS at all. */
+const PLAIN_AFTER_MS = 300
 /** How long commands wait for another attempt to connect after one has failed. */
 const GRACE_MS = 1_000

@@ -1,0 +1,253 @@
+import assert from 'node:assert/strict'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import Database from 'libsql'
+import pg from 'pg'
+import postgres from 'postgres'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import { connect } from '../../src/connect.ts'
+import type { Driver } from '../../src/core/driver.ts'
+import { postgresDriver } from '../../src/drivers/postgres.ts'
+import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
+import { redisDriver } from '../../src/drivers/redis.ts'
+import { sqliteDriver } from '../../src/drivers/sqlite.ts'
+import { openNodeRedis } from '../../src/drivers/support/redis-open.ts'
+import { redisUrl } from '../../src/drivers/support/redis-url.ts'
+import { DistributedLock, StoreError } from '../../src/index.ts'
+import { type Folder, makeFolder } from '../harness/folders.ts'
+import { type Server, startPostgres, startPostgresReplica, startRedis } from '../harness/servers.ts'
+import { askRedis } from '../harness/wire.ts'
+
+/** What no further try can change is not tried again, however long a claim may wait. */
+let folder: Folder
+let redis: Server
+let replica: Server
+let primary: Server
+let standby: Server
+let root: pg.Pool
+
+beforeAll(async () => {
+  folder = makeFolder('permanent')
+  ;[redis, primary] = await Promise.all([startRedis(), startPostgres()])
+  ;[replica, standby] = await Promise.all([
+    startRedis({ settings: { replicaof: `127.0.0.1 ${redis.port}` } }),
+    startPostgresReplica(primary.port),
+  ])
+  await askRedis(redis, 'ACL', 'SETUSER', 'guest', 'on', '>right', '+ping', '+info')
+  await askRedis(redis, 'CONFIG', 'SET', 'requirepass', 'right')
+  root = new pg.Pool({ connectionString: primary.url, max: 2 })
+  const { rows } = await root.query('SHOW hba_file')
+  const lines = ['host all postgres 127.0.0.1/32 trust', 'host all me 127.0.0.1/32 scram-sha-256']
+  const list = lines.map((line) => `'${line}'`).join()
+  await root.query(`COPY (SELECT unnest(ARRAY[${list}])) TO '${rows[0].hba_file}'`)
+  await root.query(`CREATE ROLE me LOGIN PASSWORD 'right'`)
+  await root.query('REVOKE CREATE ON SCHEMA public FROM PUBLIC')
+  await root.query('SELECT pg_reload_conf()')
+}, 120_000)
+
+afterAll(async () => {
+  await root.end()
+  await Promise.all([redis, replica, primary, standby].map((each) => each[Symbol.asyncDispose]()))
+  folder.remove()
+})
+
+const at = ({ port }: Server): string => `127.0.0.1:${port}`
+
+const redisCases: readonly (readonly [what: string, url: () => string, says: RegExp])[] = [
+  ['a wrong password', () => `redis://:wrong@${at(redis)}`, /WRONGPASS.*password is wrong/],
+  ['no password', () => `redis://${at(redis)}`, /NOAUTH.*password is wrong, or missing/],
+  ['a server that was a replica from the start', () => `redis://${at(replica)}`, /READONLY.*connect to the master/],
+  ['a user without rights', () => `redis://guest:right@${at(redis)}`, /NOPERM.*it needs the keys lock:\*/],
+  ['TLS where there is none', () => `rediss://:right@${at(redis)}`, /does not speak TLS.*Use redis:\/\//],
+]
+
+const postgresCases: readonly (readonly [what: string, url: () => string, says: RegExp])[] = [
+  ['a wrong password', () => `postgres://me:wrong@${at(primary)}/postgres`, /did not accept the user or the password/],
+  [
+    'a user that is not there',
+    () => `postgres://nobody:x@${at(primary)}/postgres`,
+    /does not accept this user without TLS/,
+  ],
+  ['a database that is not there', () => `postgres://postgres@${at(primary)}/nowhere`, /has no such database/],
+  ['a standby from the start', () => `postgres://postgres@${at(standby)}/postgres`, /is a standby, or read-only/],
+]
+
+describe('a failure that no further try can mend is told at once, and not tried again', { timeout: 60_000 }, () => {
+  for (const [client, open] of Object.entries({ ioredis: connect, 'node-redis': viaNodeRedis })) {
+    it.each(redisCases)(`redis, ${client}: %s`, async (_, url, says) => {
+      await assertPermanent(() => open(url()), says)
+    })
+  }
+
+  it('redis Cluster: a wrong password', async () => {
+    await assertPermanent(() => connect(`redis+cluster://:wrong@${at(redis)}`), /WRONGPASS|NOAUTH/)
+  })
+
+  it('redlock: a password that is wrong on a majority of the nodes, and TLS that no node speaks', async () => {
+    await assertPermanent(() => connect(`redlock://:wrong@${at(redis)}`), /WRONGPASS|NOAUTH/)
+    await assertPermanent(() => connect(`redlock://:right@${at(redis)}?tls=true`), /does not speak TLS/)
+    // One of two that can be reached later may be enough.
+    await assertRetryable(() => connect(`redlock://:wrong@127.0.0.1:1,127.0.0.1:2,${at(redis)}`))
+  })
+
+  for (const [client, open] of Object.entries({ pg: connect, postgres: viaPostgres })) {
+    it.each(postgresCases)(`postgres, ${client}: %s`, async (_, url, says) => {
+      await assertPermanent(() => open(url()), says)
+    })
+    it.each(postgresCases)(`postgres-advisory, ${client}: %s`, async (_, url, says) => {
+      const advisory = (): Promise<Driver> =>
+        client === 'pg'
+          ? connect(url().replace('postgres:', 'postgres+advisory:'))
+          : viaPostgres(url(), postgresAdvisoryDriver)
+      await assertPermanent(advisory, says)
+    })
+  }
+
+  it('postgres: tables that are missing, where they may not or shall not be made', async () => {
+    const none = `postgres://postgres@${at(primary)}/postgres?holdfast_schema=none&holdfast_migrate=false`
+    await assertPermanent(() => connect(none), /are missing or old: run "holdfast migrate --schema none"/)
+    const mine = `postgres://me:right@${at(primary)}/postgres`
+    await assertPermanent(
+      () => connect(mine),
+      /this role may not create them: let a role that may run "holdfast migrate/,
+    )
+  })
+
+  it('sqlite: a folder that cannot be made, a file of another program, a database that cannot be written', async () => {
+    writeFileSync(join(folder.path, 'file'), '')
+    await assertPermanent(() => connect(`sqlite:${folder.path}/file/locks.db`), /cannot be looked at: ENOTDIR/)
+    await assertPermanent(() => connect('sqlite:/proc/nowhere/locks.db'), /cannot be made/)
+    writeFileSync(join(folder.path, 'text'), 'no database'.repeat(100))
+    await assertPermanent(() => connect(`sqlite:${folder.path}/text`), /it is not an SQLite database/)
+    const other = new Database(join(folder.path, 'other.db'))
+    other.exec('CREATE TABLE theirs (a)')
+    await assertPermanent(() => connect(`sqlite:${folder.path}/other.db`), /a database of another program/)
+    other.close()
+    // Not by the file's mode, which does not keep root from writing.
+    const database = new Database(join(folder.path, 'other.db'))
+    database.exec('PRAGMA query_only = 1')
+    await assertPermanent(() => sqliteDriver({ database }), /cannot be written by this user/)
+    database.close()
+  })
+})
+
+describe('a server that took writes before, and takes none now, was demoted: that passes', { timeout: 60_000 }, () => {
+  it('redis', async () => {
+    await using server = await startRedis()
+    const driver = await connect(server.url)
+    await grant(driver)
+    await askRedis(server, 'REPLICAOF', '127.0.0.1', '1')
+    const error = await failureOf(() => grant(driver))
+    assert.ok(error instanceof StoreError && error.retryable, String(error))
+    assert.match(error.message, /READONLY/)
+    await driver.close()
+  })
+
+  it('postgres', async () => {
+    const driver = await connect(`postgres://postgres@${at(primary)}/postgres?holdfast_schema=demoted`)
+    await grant(driver)
+    await root.query('ALTER DATABASE postgres SET default_transaction_read_only = on')
+    await root.query(
+      `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%demoted%'`,
+    )
+    const error = await failureOf(() => untilReadOnly(driver))
+    assert.ok(error instanceof StoreError && error.retryable, String(error))
+    const client = new pg.Client({ connectionString: primary.url, options: '-c default_transaction_read_only=off' })
+    await client.connect()
+    await client.query('ALTER DATABASE postgres RESET default_transaction_read_only')
+    await client.end()
+    await driver.close()
+  })
+})
+
+let counter = 0
+
+async function grant(driver: Driver): Promise<void> {
+  const id = `${++counter}`
+  const plain = { holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
+  const [answer] = await driver.acquire([{ lockName: `name ${id}`, claimId: id, ...plain }])
+  if (answer instanceof Error) throw answer
+}
+
+/** The connections that were ended fail first. */
+async function untilReadOnly(driver: Driver): Promise<void> {
+  for (let tries = 0; tries < 20; tries += 1) {
+    const error = await failureOf(() => grant(driver))
+    if (error instanceof Error && error.message.includes('read-only')) throw error
+  }
+}
+
+async function failureOf(work: () => Promise<unknown>): Promise<unknown> {
+  try {
+    await work()
+  } catch (error) {
+    return error
+  }
+  return undefined
+}
+
+/** A claim that may wait for long is told at once: the store is asked once, and the error says that it is no use. */
+async function assertPermanent(open: () => Promise<Driver>, says: RegExp): Promise<void> {
+  const { error, asked } = await claimAt(open)
+  assert.ok(error instanceof StoreError, String(error))
+  assert.match(error.message, says)
+  assert.equal(error.retryable, false, error.message)
+  assert.ok(asked <= 1, `asked ${asked} times: ${error.message}`)
+}
+
+async function assertRetryable(open: () => Promise<Driver>): Promise<void> {
+  const { error } = await claimAt(open, 0)
+  assert.ok(error instanceof StoreError && error.retryable, String(error))
+}
+
+async function claimAt(
+  open: () => Promise<Driver>,
+  blockingTimeoutSeconds = 10,
+): Promise<{ error: unknown; asked: number }> {
+  let asked = 0
+  let driver: Driver | undefined
+  try {
+    const opened = await open()
+    driver = opened
+    const counting: Driver = {
+      ...opened,
+      acquire(claims) {
+        asked += 1
+        return opened.acquire(claims)
+      },
+    }
+    const lock = new DistributedLock({ driver: counting })
+    await lock.acquire(`job ${++counter}`, { blocking: blockingTimeoutSeconds > 0, blockingTimeoutSeconds })
+    return { error: undefined, asked }
+  } catch (error) {
+    return { error, asked }
+  } finally {
+    await driver?.close()
+  }
+}
+
+async function viaNodeRedis(url: string): Promise<Driver> {
+  const { target, prefix } = redisUrl(url)
+  const opened = await openNodeRedis(target, {})
+  assert.ok(opened !== undefined)
+  const driver = redisDriver({ client: opened.client, prefix, onWarning: () => {} })
+  return {
+    ...driver,
+    async close() {
+      await driver.close()
+      await opened.close()
+    },
+  }
+}
+
+async function viaPostgres(url: string, create = postgresDriver): Promise<Driver> {
+  const sql = postgres(url, { max: 2, onnotice: () => {} })
+  const driver = create({ client: sql })
+  return {
+    ...driver,
+    async close() {
+      await driver.close()
+      await sql.end({ timeout: 0 })
+    },
+  }
+}
