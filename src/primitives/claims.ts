@@ -3,7 +3,7 @@ import type { Chain } from '../core/chain.ts'
 import { AbortedError, type HoldfastError, InvalidArgumentError } from '../core/errors.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
-import { turnsOf } from '../core/turns.ts'
+import { type Turns, turnsOf } from '../core/turns.ts'
 import { chainOf } from './inner-lease.ts'
 import type { Instance } from './instance.ts'
 import { claimRequestFrom, type LockOptions, type Share } from './lock-options.ts'
@@ -15,10 +15,12 @@ export class Claims {
   readonly reentry = new Reentry()
   readonly #instance: Instance
   readonly #hooks: ClaimHooks
+  readonly #turns: Turns
 
   constructor(instance: Instance, hooks: ClaimHooks = {}) {
     this.#instance = instance
     this.#hooks = hooks
+    this.#turns = turnsOf(instance.clock)
   }
 
   /** Contention is an answer; there is no heartbeat if nothing is said. */
@@ -73,7 +75,7 @@ export class Claims {
 
   /** For what may be answered without the store: a loop of such calls must leave the event loop its turns. */
   settle<T>(result: Promise<T>): Promise<T> {
-    return turnsOf(this.#instance.clock).settle(result)
+    return this.#turns.settle(result)
   }
 
   /** One promise from the caller to the store's answer: this is the way that every claim goes. */

@@ -68,6 +68,10 @@ export class InnerLease implements Lease {
     return this.#ended ? 0 : this.#outer.remainingSeconds
   }
 
+  get lossError(): LeaseLostError | undefined {
+    return this.#lost ?? lossOf(this.#outer)
+  }
+
   assertHeld(): void {
     if (this.#lost !== undefined) throw this.#lost
     this.#outer.assertHeld()
@@ -111,6 +115,11 @@ export class InnerLease implements Lease {
     const { lockName, holderId, acquiredAt, expiresAt, metadata, fencingToken } = this
     return { lockName, holderId, acquiredAt, expiresAt, ...(metadata && { metadata }), fencingToken }
   }
+}
+
+/** Why a lease was lost, as far as that was noticed. */
+export function lossOf(lease: Lease): LeaseLostError | undefined {
+  return lease instanceof HeldLease || lease instanceof InnerLease ? lease.lossError : undefined
 }
 
 /** The chain of a lease that was granted by this copy of the package. */

@@ -1,7 +1,8 @@
 import type { LeaseRecord } from '../core/driver.ts'
-import { LeaseLostError, NotAcquiredError } from '../core/errors.ts'
+import { NotAcquiredError } from '../core/errors.ts'
 import type { ClaimResult } from '../core/holder.ts'
 import { type HeldLease, type Lease, type LockInfo, lockInfoFrom } from '../core/lease.ts'
+import { lossOf } from './inner-lease.ts'
 
 export type LockResult = { acquired: true; lock: Lease } | { acquired: false; error: string; holder?: LockInfo }
 
@@ -60,6 +61,8 @@ export async function underLeases<T>(leases: readonly Lease[], run: () => Promis
 }
 
 /** Throws the `LeaseLostError` of a lease that was lost. */
-export function throwIfLost({ signal }: Lease): void {
-  if (signal.reason instanceof LeaseLostError) throw signal.reason
+export function throwIfLost(lease: Lease): void {
+  // Asking is what notices that its time is up. Its signal would tell, too, but most are never made.
+  const error = lease.held ? undefined : lossOf(lease)
+  if (error !== undefined) throw error
 }
