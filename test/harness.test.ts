@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findBinaries } from './harness/binaries.ts'
 import { shiftedClock } from './harness/clock-shim.ts'
+import { freePort } from './harness/ports.ts'
 import { isAlive, until } from './harness/processes.ts'
 import { type FaultProxy, startProxy } from './harness/proxy.ts'
 import { type Server, startPostgres, startRedis, startRedisSentinel, startServers } from './harness/servers.ts'
@@ -331,6 +332,16 @@ describe.concurrent('clock shim', SLOW, () => {
     await using worker = await startWorker({ source: 'expose({ now: () => Date.now() })' }, { env: clock.env })
     clock.shift(-HOUR_MS)
     expect(Math.abs(Number(await worker.call('now')) - Date.now() + HOUR_MS)).toBeLessThan(TOLERANCE_MS)
+  })
+})
+
+describe('free ports', () => {
+  test('a port that was handed out is handed to nobody else', async () => {
+    // A copy of the module knows as little of the first as another process does.
+    const copy = `${new URL('./harness/ports.ts', import.meta.url).href}?copy`
+    const other: typeof import('./harness/ports.ts') = await import(/* @vite-ignore */ copy)
+    const handedOut = await Promise.all(Array.from({ length: 600 }, (_, at) => (at % 2 ? freePort : other.freePort)()))
+    expect(new Set(handedOut).size).toBe(600)
   })
 })
 
