@@ -12,5 +12,5 @@ async function rewriteIndex(fail: boolean): Promise<void> {
 await rewriteIndex(false)
 await rewriteIndex(true).catch((error: Error) => console.log(`failed: ${error.message}`))
 
-const after = await lock.acquire('file:index', { blocking: false })
+const after = await lock.acquire('file:index')
 console.log(`free again: ${after.acquired}`)

@@ -13,7 +13,7 @@ for (const lock of instances) await lock.close()
 
 async function processPayment(lock: DistributedLock, orderId: string): Promise<void> {
   const lockName = `order:${orderId}`
-  const result = await lock.acquire(lockName, { blocking: false, metadata: { doing: 'payment' } })
+  const result = await lock.acquire(lockName, { metadata: { doing: 'payment' } })
   if (result.acquired) {
     try {
       await chargeCard(orderId)

@@ -24,7 +24,7 @@ async function book(what: string): Promise<void> {
 
 async function stranger(): Promise<void> {
   await sleep(5)
-  const result = await lock.acquire('account:7', { blocking: false })
+  const result = await lock.acquire('account:7')
   console.log(`another task gets it meanwhile: ${result.acquired}`)
 }
 

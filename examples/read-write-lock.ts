@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DeadlockError, ReadWriteLock } from 'holdfast'
 
-await using pages = new ReadWriteLock({ url: 'memory:pages' })
+await using pages = new ReadWriteLock({ url: 'memory:pages', defaults: { blocking: true } })
 
 let title = 'Harbours'
 let readers = 0

@@ -30,7 +30,7 @@ console.log(`clock 10 s late, lock kept for 60 s: ran ${await dailyCleanup(late,
 for (const lock of instances) await lock.close()
 
 async function dailyCleanup(lock: DistributedLock, name: string, more: LockOptions = {}): Promise<boolean> {
-  const result = await lock.acquire(name, { timeoutSeconds: 3_600, blocking: false, ...more })
+  const result = await lock.acquire(name, { timeoutSeconds: 3_600, ...more })
   if (!result.acquired) return false
   try {
     await deleteOldFiles()

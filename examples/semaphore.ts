@@ -18,7 +18,7 @@ async function exportRows(semaphore: Semaphore, size: 'small' | 'large'): Promis
       await sleep(10) // … the export
       inside -= permits
     },
-    { permits },
+    { permits, blocking: true },
   )
 }
 
@@ -30,7 +30,7 @@ console.log(`6 exports done, at most ${most} permits out at once`)
 // All or nothing, and no waiting: somebody else is told who has them.
 const [mine, theirs] = instances as [Semaphore, Semaphore]
 await using lease = await mine.hold('exports', { permits: 3 })
-const refused = await theirs.acquire('exports', { blocking: false })
+const refused = await theirs.acquire('exports')
 console.log(`another one meanwhile: ${refused.acquired}, held: ${lease.held}`)
 
 // What was given back is given back once.

@@ -3,7 +3,12 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DeadlockError, DistributedLock } from 'holdfast'
 
-await using lock = new DistributedLock({ url: 'memory:bank', holderId: 'bank-1', deadlockAfterSeconds: 0.1 })
+await using lock = new DistributedLock({
+  url: 'memory:bank',
+  holderId: 'bank-1',
+  deadlockAfterSeconds: 0.1,
+  defaults: { blocking: true }, // transfers wait for each other
+})
 
 const balances = new Map([
   ['ann', 100],

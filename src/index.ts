@@ -52,7 +52,7 @@ export {
   getDistributedLock,
 } from './primitives/distributed-lock.ts'
 export { Fence } from './primitives/fence.ts'
-export type { InstanceOptions } from './primitives/instance.ts'
+export type { CloseOptions, InstanceOptions } from './primitives/instance.ts'
 export {
   type CampaignOptions,
   type Leader,
@@ -60,7 +60,7 @@ export {
   type LeaderElectionOptions,
 } from './primitives/leader-election.ts'
 export type { LeadOptions } from './primitives/leading.ts'
-export type { LockOptions, PermitOptions } from './primitives/lock-options.ts'
+export type { LockDefaults, LockOptions, PermitOptions } from './primitives/lock-options.ts'
 export type { LockResult } from './primitives/lock-result.ts'
 export type { ObserveOptions } from './primitives/observing.ts'
 export { OnceOnly, type OnceOptions, type OnceRun, type TickOptions } from './primitives/once-only.ts'
@@ -72,6 +72,6 @@ export {
 } from './primitives/rate-limiter.ts'
 export type { LimitStanding, RateLimitOptions, RateLimitResult } from './primitives/rate-limits.ts'
 export type { LocalShareOptions } from './primitives/rate-share.ts'
-export { ReadWriteLock } from './primitives/read-write-lock.ts'
+export { ReadWriteLock, type ReadWriteLockOptions } from './primitives/read-write-lock.ts'
 export { Semaphore, type SemaphoreOptions } from './primitives/semaphore.ts'
 export type { DemotionReason, Term } from './primitives/term.ts'

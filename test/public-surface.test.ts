@@ -21,7 +21,7 @@ test('it holds the names and signatures that the design fixes', () => {
     'withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options?: LockOptions): Promise<T>',
     'hold(lockName: string, options?: LockOptions): Promise<Lease>',
     'releaseAll(): Promise<void>',
-    'getDistributedLock(): DistributedLock',
+    'getDistributedLock(options?: DistributedLockOptions): DistributedLock',
     'interface Lease extends LockInfo, AsyncDisposable',
   ]) {
     expect(surface).toContain(fixed)

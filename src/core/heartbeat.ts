@@ -83,7 +83,7 @@ class LocalKeeping implements Keeping {
     this.#parts = parts
     this.#lease = lease
     this.#trust = new Trust(start)
-    this.#repeats = options.heartbeat || parts.link.driver.capabilities.expiry === 'session'
+    this.#repeats = options.heartbeat
     this.#stopsAtMs = sent.monotonicMs + options.maxHoldMs
     this.#renewAtMs = this.#nextRenewal(answered)
     // A grant that was handed over late, or for a short time first, is made whole once, soon enough that it can fail twice.

@@ -11,6 +11,7 @@ import { createThreadHeartbeat, type ThreadOptions } from './heartbeat-thread.ts
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS } from './limits.ts'
 import { closeLink, Link, openLink, type TrackedClaim } from './link.ts'
+import { within } from './pause.ts'
 import type { Random } from './random.ts'
 import { UnderWay } from './under-way.ts'
 import { unsupported } from './unsupported.ts'
@@ -61,9 +62,12 @@ export class Holder {
   readonly #agenda: Agenda
   readonly #heartbeat: Heartbeat
   readonly #context: LeaseContext & WaitParts
-  readonly #pending = new Set<PendingClaim>()
+  readonly #pending = new Map<PendingClaim, ClaimRequest>()
   readonly #leases = new Set<HeldLease>()
   readonly #underWay = new UnderWay()
+  /** Leases that have not ended, and functions that run under them. */
+  readonly #held = new UnderWay()
+  readonly #running = new UnderWay()
   readonly #deadlocks: DeadlockWatch | undefined
   readonly #claimPrefix: string
   readonly #onListenFailed: (error: unknown) => void
@@ -86,7 +90,9 @@ export class Holder {
     this.link.onStolen.add(this.#onStolen)
     const parts = { clock, random, link: this.link, agenda: this.#agenda, events, underWay: this.#underWay }
     this.#heartbeat = thread === undefined ? createHeartbeat(parts) : createThreadHeartbeat(parts, thread)
-    const ended = (lease: HeldLease): boolean => this.#leases.delete(lease)
+    const ended = (lease: HeldLease): void => {
+      if (this.#leases.delete(lease)) this.#held.end()
+    }
     const { deadlockAfterMs } = options
     if (deadlockAfterMs !== undefined && showsWaiters(driver)) {
       const link = new Link(driver, { clock, random, callTimeoutMs })
@@ -132,7 +138,7 @@ export class Holder {
       if (isNested(request)) this.#deadlocks?.forget(pending)
       done(end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd))
     })
-    this.#pending.add(pending)
+    this.#pending.set(pending, request)
     if (isNested(request) && request.waitMs > 0) this.#deadlocks?.watch(pending)
     pending.start()
   }
@@ -152,16 +158,37 @@ export class Holder {
     return this.link.consumeAtOnce(request)
   }
 
-  /** Gives up every claim, releases every lease, and resolves when nothing of it is under way any more. */
-  close(): Promise<void> {
-    this.#closing ??= this.#close()
+  /** Counts a function that runs under a lease of this holder, until it has settled: closing waits for it. */
+  running<T>(work: Promise<T>): Promise<T> {
+    return this.#running.track(work)
+  }
+
+  /**
+   * Lets work that has begun come to its end, for so long at the most. What waits is given up, unless running work waits for it. It is for whoever calls this to
+   * make no further claims on behalf of new work.
+   */
+  async drain(drainMs: number): Promise<void> {
+    this.#giveUp(({ chain }) => chain === undefined)
+    await within(this.clock, drainMs, Promise.all([this.#held.idle(), this.#running.idle()]))
+  }
+
+  /**
+   * Gives up every claim, asks running functions to stop, gives them `settleMs` for that, releases every lease, and resolves when nothing of it is under way any
+   * more.
+   */
+  close(settleMs = 0): Promise<void> {
+    this.#closing ??= this.#close(settleMs)
     return this.#closing
   }
 
-  async #close(): Promise<void> {
-    for (const pending of [...this.#pending])
-      pending.giveUp(new ClosedError('the instance was closed while the claim waited'))
-    await Promise.allSettled([...this.#leases].map((lease) => lease.release()))
+  async #close(settleMs: number): Promise<void> {
+    this.#giveUp(() => true)
+    if (this.#running.count > 0) {
+      for (const lease of [...this.#leases]) lease.askToStop('its instance is being closed')
+      await within(this.clock, settleMs, this.#running.idle())
+    }
+    const cause = new ClosedError('the instance was closed')
+    await Promise.allSettled([...this.#leases].map((lease) => lease.revoke('its instance was closed', cause)))
     await this.#underWay.idle()
     await this.#heartbeat.close()
     this.link.listening.onFailed.delete(this.#onListenFailed)
@@ -169,6 +196,12 @@ export class Holder {
     this.#agenda.close()
     await this.#deadlocks?.close()
     await closeLink(this.link)
+  }
+
+  #giveUp(isMeant: (request: ClaimRequest) => boolean): void {
+    for (const [pending, request] of [...this.#pending]) {
+      if (isMeant(request)) pending.giveUp(new ClosedError('the instance was closed while the claim waited'))
+    }
   }
 
   #resultOf(
@@ -192,6 +225,7 @@ export class Holder {
     }
     const lease = new HeldLease(this.#context, claim, outcome, request, onEnd)
     this.#leases.add(lease)
+    this.#held.begin()
     this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs: pending.waitedMs }))
     if (claim.steal === true) this.#tellStolen(lease)
     return { granted: true, lease }

@@ -94,6 +94,8 @@ export class HeldLease implements Lease, Kept {
   #quiet: Promise<unknown> | undefined
   /** The last message that it was lost: the reason, if the store confirms it. */
   #rumour: Error | undefined
+  /** Why whoever works under it has been asked to stop, although it is still held. */
+  #warning: LeaseLostError | undefined
   #chain: Chain | undefined
 
   /** `onEnd` is told once, when the lease has ended in whichever way. */
@@ -182,7 +184,8 @@ export class HeldLease implements Lease, Kept {
   /** Made when first asked for: most leases end well, and nobody looks. */
   get signal(): AbortSignal {
     this.#abort ??= new AbortController()
-    if (!this.held && this.#ended instanceof LeaseLostError) this.#abort.abort(this.#ended)
+    void this.held // what notices a loss that no timer has told of yet
+    if (this.lossError !== undefined) this.#abort.abort(this.lossError)
     return this.#abort.signal
   }
 
@@ -191,8 +194,9 @@ export class HeldLease implements Lease, Kept {
     throw this.lossError ?? new NotHeldError(this.claim.lockName)
   }
 
+  /** Why whoever works under it has to stop, or had to. */
   get lossError(): LeaseLostError | undefined {
-    return this.#ended instanceof LeaseLostError ? this.#ended : undefined
+    return this.#ended instanceof LeaseLostError ? this.#ended : this.#warning
   }
 
   due(): void {
@@ -219,22 +223,35 @@ export class HeldLease implements Lease, Kept {
   }
 
   release(): Promise<boolean> {
-    return this.#release(this.#options.minHoldMs)
+    return this.#release(this.#options.minHoldMs, 'released')
+  }
+
+  /** Gives it back although somebody may still work under it: for them it is lost, and they are told. True if it was still held. */
+  revoke(reason: string, cause?: Error): Promise<boolean> {
+    return this.#release(this.#options.minHoldMs, this.#lossError(reason, cause))
+  }
+
+  /** Aborts the signal of whoever works under it, while it is still held and renewed: they have time to stop before it is given back. */
+  askToStop(reason: string): void {
+    if (this.#ended !== undefined || this.#warning !== undefined) return
+    this.#warning = this.#lossError(reason)
+    outsideLocks(() => this.#abort?.abort(this.#warning))
   }
 
   /** Gives back what nobody has used: without `minHoldSeconds`, and never throws. */
   async discard(): Promise<void> {
-    await this.#release(0).catch(ignoreOurs)
+    await this.#release(0, 'released').catch(ignoreOurs)
   }
 
-  #release(minHoldMs: number): Promise<boolean> {
+  #release(minHoldMs: number, how: 'released' | LeaseLostError): Promise<boolean> {
     const now = this.#context.clock.now()
     if (!this.#heldAt(now)) return Promise.resolve(false)
     const heldMs = now.monotonicMs - this.#answeredMs
     const tooEarlyMs = Math.ceil(minHoldMs - heldMs)
     const { deadline } = this.#keeping
     // From here on nobody may rely on it, whatever becomes of the call.
-    this.#end('released')
+    this.#end(how)
+    if (how !== 'released') outsideLocks(() => this.#abort?.abort(how))
     if (tooEarlyMs > 0) return this.#context.underWay.track(this.#giveBackIn(tooEarlyMs, heldMs, deadline))
     // Not so above: a late answer to the claim's own request must not free what is kept for minHoldSeconds.
     this.claim.over = true

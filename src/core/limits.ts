@@ -25,6 +25,8 @@ export const MAX_RATE_LIMITS = 4
 export const MAX_PENDING_CLAIMS = 100_000
 /** How long a call to the store may take before it counts as unanswered, if not said otherwise. */
 export const CALL_TIMEOUT_MS = 5_000
+/** How long closing an instance may take, whatever the store does, if not said otherwise. */
+export const CLOSE_TIMEOUT_MS = 5_000
 /** How long a dead waiter can delay those behind it, if not said otherwise. */
 export const WAITER_TTL_MS = 10_000
 /** After how long a claim that waits looks for a deadlock, if not said otherwise. */

@@ -4,9 +4,16 @@ import { AbortedError, type HoldfastError, InvalidArgumentError } from '../core/
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { type Turns, turnsOf } from '../core/turns.ts'
-import { chainOf } from './inner-lease.ts'
+import { beneath, chainOf } from './inner-lease.ts'
 import type { Instance } from './instance.ts'
-import { claimRequestFrom, type LockOptions, type Share } from './lock-options.ts'
+import {
+  checkDefaults,
+  claimRequestFrom,
+  type DefaultsOption,
+  type LockDefaults,
+  type LockOptions,
+  type Share,
+} from './lock-options.ts'
 import { answerOf, type LockResult, leaseOf, underLeases } from './lock-result.ts'
 import { Reentry } from './reentry.ts'
 
@@ -16,11 +23,16 @@ export class Claims {
   readonly #instance: Instance
   readonly #hooks: ClaimHooks
   readonly #turns: Turns
+  readonly #defaults: LockDefaults | undefined
+  /** How many functions run under a lease. */
+  readonly #inUse = new Map<Lease, number>()
 
-  constructor(instance: Instance, hooks: ClaimHooks = {}) {
+  /** Throws `InvalidArgumentError`. */
+  constructor(instance: Instance, { defaults }: DefaultsOption, hooks: ClaimHooks = {}) {
     this.#instance = instance
     this.#hooks = hooks
     this.#turns = turnsOf(instance.clock)
+    this.#defaults = defaults && checkDefaults(defaults)
   }
 
   /** Contention is an answer; there is no heartbeat if nothing is said. */
@@ -52,15 +64,35 @@ export class Claims {
   }
 
   #under<T>(lease: Lease, share: Share, fn: LeaseFunction<T>): Promise<T> {
-    return underLeases([lease], () => this.reentry.run(lease, share, async () => fn(lease)))
+    return this.running([lease], () => this.reentry.run(lease, share, async () => fn(lease)))
+  }
+
+  /** Runs a function under leases of this instance, which then are in use until it has settled, and gives them back. */
+  running<T>(leases: readonly Lease[], run: () => Promise<T>): Promise<T> {
+    for (const lease of leases) this.#inUse.set(beneath(lease), (this.#inUse.get(beneath(lease)) ?? 0) + 1)
+    const work = underLeases(leases, () => run().finally(() => this.#used(leases)))
+    return this.#instance.holder?.running(work) ?? work
+  }
+
+  /**
+   * Gives a lease back because somebody said so, by its name or with all others. If a function runs under it, and it is not that function who says so, then the
+   * function has lost its lock and is told.
+   */
+  end(lease: HeldLease, why: string): Promise<boolean> {
+    const inner = this.reentry.innermost(lease.lockName)
+    const isOwn = inner !== undefined && beneath(inner) === lease
+    return isOwn || !this.#inUse.has(lease) ? lease.release() : lease.revoke(why)
   }
 
   /** Checks everything. Throws `InvalidArgumentError`, `ClosedError`, `AbortedError`. */
   request(lockName: string, share: Share, options: LockOptions, heartbeatByDefault: boolean): ClaimRequest {
-    const request = claimRequestFrom(lockName, options, heartbeatByDefault, share)
-    this.#instance.assertOpen()
-    if (options.signal?.aborted) throw new AbortedError(`acquiring "${lockName}"`, options.signal.reason)
+    const request = claimRequestFrom(lockName, options, heartbeatByDefault, share, this.#defaults)
     const chain = this.#chain(options.under)
+    // Work that has begun may need more locks to come to its end.
+    if (chain === undefined) this.#instance.assertOpen()
+    else this.#instance.assertNotEnded()
+    const { signal } = request
+    if (signal?.aborted) throw new AbortedError(`acquiring "${lockName}"`, signal.reason)
     return chain === undefined ? request : { ...request, chain }
   }
 
@@ -108,6 +140,14 @@ export class Claims {
   async #acquireInSteps(request: ClaimRequest): Promise<LockResult> {
     const holder = await this.open()
     return this.#hooks.instead?.(holder, request) ?? answerOf(request.lockName, await this.claim(holder, request))
+  }
+
+  #used(leases: readonly Lease[]): void {
+    for (const lease of leases) {
+      const left = (this.#inUse.get(beneath(lease)) ?? 1) - 1
+      if (left === 0) this.#inUse.delete(beneath(lease))
+      else this.#inUse.set(beneath(lease), left)
+    }
   }
 
   #noted(result: ClaimResult): ClaimResult {

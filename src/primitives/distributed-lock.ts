@@ -1,22 +1,24 @@
+import { isDeepStrictEqual } from 'node:util'
 import { checkOneOf, ttlMsFrom } from '../core/arguments.ts'
+import { InvalidArgumentError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { HeldLease, Lease, LockInfo } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
 import { forceRelease } from './force-release.ts'
-import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
-import { EXCLUSIVE, type LockOptions } from './lock-options.ts'
+import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
+import { type DefaultsOption, EXCLUSIVE, type LockOptions } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
 import { Reacquire } from './reacquire.ts'
 import { withLocks } from './several-locks.ts'
 
-export interface DistributedLockOptions extends InstanceOptions {
+export interface DistributedLockOptions extends InstanceOptions, DefaultsOption {
   /** What asking again for a lock means that this very instance holds: no, as for anybody (the default), or a longer lease. */
   reacquire?: 'refuse' | 'extend'
 }
 
-const OPTIONS = optionNames<DistributedLockOptions>({ ...INSTANCE_OPTIONS, reacquire: true })
+const OPTIONS = optionNames<DistributedLockOptions>({ ...INSTANCE_OPTIONS, reacquire: true, defaults: true })
 const FORCE_OPTIONS = optionNames<{ by: string }>({ by: true })
 
 /**
@@ -39,7 +41,7 @@ export class DistributedLock implements AsyncDisposable {
         claim: (holder, request) => this.#claims.claim(holder, request),
       })
     }
-    this.#claims = new Claims(this.#instance, {
+    this.#claims = new Claims(this.#instance, options, {
       taken: this.#taken,
       ended: this.#forget,
       instead: this.#reacquire && ((holder, request) => this.#reacquire?.acquire(holder, request)),
@@ -63,20 +65,25 @@ export class DistributedLock implements AsyncDisposable {
 
   /**
    * Gives back what this instance holds on the name. True if it was still held. False if it was not, or ran out before.
-   * Inside `withLock` it ends the innermost entry.
+   * Inside `withLock` it ends the innermost entry. From outside, the function that runs there loses its lock: its lease's `signal` aborts, and `withLock`
+   * rejects with `LeaseLostError`.
    */
   async release(lockName: string): Promise<boolean> {
     checkLockName(lockName)
-    this.#instance.assertOpen()
-    return (await this.#leaseOn(lockName)?.release()) ?? false
+    this.#instance.assertNotEnded()
+    const inner = this.#claims.reentry.innermost(lockName)
+    if (inner !== undefined) return inner.release()
+    const lease = this.#leases.get(lockName)
+    return lease !== undefined && this.#claims.end(lease, 'it was released by another task')
   }
 
   /** New end = now + `additionalSeconds`. False if this instance does not hold the name any more. */
   async extend(lockName: string, additionalSeconds: number): Promise<boolean> {
     checkLockName(lockName)
     ttlMsFrom('additionalSeconds', additionalSeconds)
-    this.#instance.assertOpen()
-    return (await this.#leaseOn(lockName)?.extend(additionalSeconds)) ?? false
+    this.#instance.assertNotEnded()
+    const lease = this.#claims.reentry.innermost(lockName) ?? this.#leases.get(lockName)
+    return (await lease?.extend(additionalSeconds)) ?? false
   }
 
   /**
@@ -112,10 +119,13 @@ export class DistributedLock implements AsyncDisposable {
     return this.#claims.hold(lockName, EXCLUSIVE, options)
   }
 
-  /** Releases everything that this instance holds. Throws `StoreError` if the store did not answer for one of them. */
+  /**
+   * Releases everything that this instance holds. Functions that run under a lease lose it, as with `release`. Throws `StoreError` if the store did not answer for
+   * one of them.
+   */
   async releaseAll(): Promise<void> {
     const leases = [...(this.#instance.holder?.leases ?? [])]
-    const ends = await Promise.allSettled(leases.map((lease) => lease.release()))
+    const ends = await Promise.allSettled(leases.map((lease) => this.#claims.end(lease, 'all locks were released')))
     for (const end of ends) if (end.status === 'rejected') throw end.reason
   }
 
@@ -138,9 +148,12 @@ export class DistributedLock implements AsyncDisposable {
     return forceRelease(this.#instance.holder ?? (await this.#instance.open()), lockName, options.by)
   }
 
-  /** Gives up what waits, releases what is held, and closes the store if this instance opened it. Later calls throw `ClosedError`. */
-  close(): Promise<void> {
-    return this.#instance.close()
+  /**
+   * Gives up what waits, lets running work end for `drainSeconds`, asks the rest of it to stop, releases what is held, and closes the store if this instance opened
+   * it. Later calls throw `ClosedError`. Takes no longer than `drainSeconds` and `timeoutSeconds` together.
+   */
+  async close(options: CloseOptions = {}): Promise<void> {
+    return this.#instance.close(options, this.#claims.reentry.isInside)
   }
 
   get closed(): boolean {
@@ -166,16 +179,35 @@ export class DistributedLock implements AsyncDisposable {
   readonly #forget = (lease: HeldLease): void => {
     if (this.#leases.get(lease.lockName) === lease) this.#leases.delete(lease.lockName)
   }
+}
 
-  #leaseOn(lockName: string): Lease | undefined {
-    return this.#claims.reentry.innermost(lockName) ?? this.#leases.get(lockName)
+/**
+ * One for the process: on the store that `HOLDFAST_URL` names, or as the first call's options say. A later call may leave them out; options that differ from
+ * the first ones are an `InvalidArgumentError`, because whoever gave them would get another lock than they asked for. After it was closed, the next call makes
+ * a new one, with the options it is given or else those of before.
+ */
+export function getDistributedLock(options?: DistributedLockOptions): DistributedLock {
+  if (shared === undefined || shared.lock.closed) {
+    const chosen = { ...(options ?? shared?.options) }
+    shared = { lock: new DistributedLock(chosen), options: chosen }
+  } else if (options !== undefined) {
+    const different = differences(options, shared.options)
+    // Their names only: a URL has a password in it.
+    if (different.length > 0) {
+      const which = different.map((name) => `options.${name}`).join(', ')
+      throw new InvalidArgumentError(which, 'another', 'left out, or the same as in the first call')
+    }
   }
+  return shared.lock
 }
 
-/** One for the process, on the store that `HOLDFAST_URL` names. A new one after that was closed. */
-export function getDistributedLock(): DistributedLock {
-  if (shared === undefined || shared.closed) shared = new DistributedLock()
-  return shared
-}
+let shared: { readonly lock: DistributedLock; readonly options: DistributedLockOptions } | undefined
 
-let shared: DistributedLock | undefined
+/** The names of the options that differ. Plain values may be alike; a driver, a clock or a signal is the same one or another. */
+function differences(a: DistributedLockOptions, b: DistributedLockOptions): string[] {
+  const names = [...new Set([...Object.keys(a), ...Object.keys(b)])] as (keyof DistributedLockOptions)[]
+  return names.filter((name) => {
+    const isPlain = name === 'defaults' || name === 'heartbeatThread'
+    return !(isPlain ? isDeepStrictEqual(a[name], b[name]) : Object.is(a[name], b[name]))
+  })
+}

@@ -27,6 +27,11 @@ export class InnerLease implements Lease {
     return chainOf(this.#outer)
   }
 
+  /** The lease that all its uses share. */
+  get beneath(): Lease {
+    return beneath(this.#outer)
+  }
+
   get lockName(): string {
     return this.#outer.lockName
   }
@@ -121,6 +126,9 @@ export class InnerLease implements Lease {
 export function lossOf(lease: Lease): LeaseLostError | undefined {
   return lease instanceof HeldLease || lease instanceof InnerLease ? lease.lossError : undefined
 }
+
+/** The lease itself, of which this may be one of several uses. */
+export const beneath = (lease: Lease): Lease => (lease instanceof InnerLease ? lease.beneath : lease)
 
 /** The chain of a lease that was granted by this copy of the package. */
 export function chainOf(lease: unknown): Chain | undefined {

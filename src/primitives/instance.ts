@@ -6,9 +6,16 @@ import type { Driver } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
 import { Emitter } from '../core/events.ts'
 import { Holder, type HolderOptions } from '../core/holder.ts'
-import { CALL_TIMEOUT_MS, DEADLOCK_AFTER_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
+import {
+  CALL_TIMEOUT_MS,
+  CLOSE_TIMEOUT_MS,
+  DEADLOCK_AFTER_MS,
+  STALLED_AFTER_MS,
+  WAITER_TTL_MS,
+} from '../core/limits.ts'
 import { checkHolderId } from '../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
+import { within } from '../core/pause.ts'
 import { type Random, systemRandom } from '../core/random.ts'
 
 export interface InstanceOptions {
@@ -55,6 +62,19 @@ export const INSTANCE_OPTIONS: OptionNames<InstanceOptions> = {
   random: true,
 }
 
+export interface CloseOptions {
+  /**
+   * For how long work that has begun may go on: functions under a lease, and whatever is held until it is released. New claims are rejected from the beginning,
+   * except those that such a function makes. 0 if not said.
+   */
+  drainSeconds?: number
+  /**
+   * How long closing may take after that, whatever the store does: 5. First the signals of leases abort; functions that run under one have three fifths of this time
+   * to settle, and keep their locks until they have. Then everything is released. What the store has not answered by the end is left to expire.
+   */
+  timeoutSeconds?: number
+}
+
 /** What lies beneath every primitive: a holder on the store that was asked for, which is opened with its first use. */
 export class Instance {
   readonly holderId: string
@@ -65,6 +85,7 @@ export class Instance {
   #holder: Holder | undefined
   #opening: Promise<Holder> | undefined
   #closing: Promise<void> | undefined
+  #ended = false
 
   /**
    * Throws `InvalidArgumentError`. Opens nothing yet. `what` is the primitive's name, for errors; `known` are its
@@ -112,9 +133,17 @@ export class Instance {
     if (this.#closing !== undefined) throw new ClosedError(`this ${this.#what} is closed`)
   }
 
-  /** Gives up what waits, releases what is held, and closes the store if this instance opened it. */
-  close(): Promise<void> {
-    this.#closing ??= this.#close()
+  /** For what may still be done while running work is let come to its end. */
+  assertNotEnded(): void {
+    if (this.#ended) this.assertOpen()
+  }
+
+  /** As `CloseOptions` says; `isInside`: by a function that runs under a lease of this instance, which cannot wait for its own end. Throws `InvalidArgumentError`. */
+  close(options: CloseOptions = {}, isInside = false): Promise<void> {
+    const { drainSeconds = 0, timeoutSeconds = CLOSE_TIMEOUT_MS / 1_000 } = checkOptions(options, CLOSE_OPTIONS)
+    const drainMs = waitMsFrom('drainSeconds', drainSeconds)
+    const timeoutMs = waitMsFrom('timeoutSeconds', timeoutSeconds)
+    this.#closing ??= this.#close(isInside ? 0 : drainMs, timeoutMs, isInside ? 0 : timeoutMs * SETTLING)
     return this.#closing
   }
 
@@ -129,6 +158,8 @@ export class Instance {
       throw error
     }
     try {
+      // Closing does not wait for a store that takes too long to open.
+      if (this.#ended) this.assertOpen()
       this.#holder = new Holder({ ...this.#settings, driver })
       return this.#holder
     } catch (error) {
@@ -137,11 +168,23 @@ export class Instance {
     }
   }
 
-  async #close(): Promise<void> {
-    const holder = this.#holder ?? (await this.#opening?.catch(() => undefined))
-    if (holder === undefined) return
-    await holder.close()
-    if (this.#ownUrl !== undefined) await holder.link.driver.close()
+  async #close(drainMs: number, timeoutMs: number, settleMs: number): Promise<void> {
+    const { clock } = this.#settings
+    if (drainMs > 0) await this.#holder?.drain(drainMs)
+    this.#ended = true
+    const isDone = await within(clock, timeoutMs, this.#end(settleMs))
+    // The store does not answer. Its connections must not keep the process from its end.
+    if (!isDone) void this.#closeStore()?.catch(() => undefined)
+  }
+
+  async #end(settleMs: number): Promise<void> {
+    await this.#opening?.catch(() => undefined)
+    await this.#holder?.close(settleMs)
+    await this.#closeStore()
+  }
+
+  #closeStore(): Promise<void> | undefined {
+    return this.#ownUrl === undefined ? undefined : this.#holder?.link.driver.close()
   }
 }
 
@@ -190,6 +233,8 @@ function settingsFrom(options: InstanceOptions, events: Emitter): Omit<HolderOpt
   return { ...settings, thread: { callTimeoutMs, stalledAfterMs } }
 }
 
+const CLOSE_OPTIONS = optionNames<CloseOptions>({ drainSeconds: true, timeoutSeconds: true })
+
 const THREAD_OPTIONS = optionNames<{ stalledAfterSeconds: number }>({ stalledAfterSeconds: true })
 
 function deadlockAfterMsFrom({
@@ -198,3 +243,6 @@ function deadlockAfterMsFrom({
   const afterMs = deadlockAfterSeconds === false ? 0 : waitMsFrom('deadlockAfterSeconds', deadlockAfterSeconds)
   return afterMs === 0 ? undefined : afterMs
 }
+
+/** The part of closing in which functions may settle; the rest is for the releases. */
+const SETTLING = 0.6

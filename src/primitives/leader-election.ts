@@ -2,7 +2,7 @@ import { checkFunction, checkJson, checkSignal, ttlMsFrom, waitMsFrom } from '..
 import { backoffMs } from '../core/backoff.ts'
 import { systemClock } from '../core/clock.ts'
 import type { LeaseRecord } from '../core/driver.ts'
-import { AbortedError, StoreError, UnsupportedError } from '../core/errors.ts'
+import { AbortedError, ClosedError, StoreError, UnsupportedError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { ClaimRequest, Holder } from '../core/holder.ts'
 import { MAX_WAIT_MS } from '../core/limits.ts'
@@ -10,7 +10,7 @@ import { checkLockName } from '../core/names.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { pause } from '../core/pause.ts'
 import { systemRandom } from '../core/random.ts'
-import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
+import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { type LeadOptions, leadRepeatedly } from './leading.ts'
 import { heldLeaseOf } from './lock-result.ts'
 import { type ObserveOptions, observeLeader } from './observing.ts'
@@ -159,13 +159,19 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
     checkFunction('lead', lead)
     this.#instance.assertOpen()
     const parts = { clock: this.#clock, random: this.#random, ended: this.#ended.signal }
-    return leadRepeatedly({ ...parts, campaign: (campaign) => this.#campaign(campaign) }, lead, options)
+    const campaign = (how: CampaignOptions<Value>): Promise<HeldTerm<Value>> => this.#campaign(how)
+    const running = <T>(work: Promise<T>): Promise<T> => this.#instance.holder?.running(work) ?? work
+    return leadRepeatedly({ ...parts, campaign, running }, lead, options)
   }
 
-  /** Gives up campaigns, resigns, and closes the store if this instance opened it. Does not wait for a callback of `run`: abort its signal first, and await it. */
-  close(): Promise<void> {
-    this.#ended.abort()
-    return this.#instance.close()
+  /**
+   * Gives up campaigns, resigns, and closes the store if this instance opened it. The function that `run` runs is asked to stop at once, and leads on until it has
+   * settled: for `drainSeconds` and then for three fifths of `timeoutSeconds` at the most. A term of `campaign` is kept for `drainSeconds` unless it is resigned.
+   */
+  async close(options: CloseOptions = {}): Promise<void> {
+    const closing = this.#instance.close(options)
+    this.#ended.abort(new ClosedError('this LeaderElection is being closed'))
+    return closing
   }
 
   get closed(): boolean {

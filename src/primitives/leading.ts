@@ -38,13 +38,15 @@ interface LeadParts<Value> {
   readonly random: Random
   readonly ended: AbortSignal
   campaign(options: CampaignOptions<Value>): Promise<HeldTerm<Value>>
+  /** Closing waits for what it is told of here. */
+  running<T>(work: Promise<T>): Promise<T>
 }
 
 type Lead<Value> = (term: Term<Value>) => Promise<unknown> | unknown
 
 /** `LeaderElection.run`: term after term, until it is told to stop. */
 export async function leadRepeatedly<Value>(
-  { clock, random, ended, campaign }: LeadParts<Value>,
+  { clock, random, ended, campaign, running }: LeadParts<Value>,
   lead: Lead<Value>,
   options: LeadOptions<Value>,
 ): Promise<void> {
@@ -59,7 +61,7 @@ export async function leadRepeatedly<Value>(
   while (!isOver()) {
     const term = await campaign(signal === undefined ? campaigning : { ...campaigning, signal }).catch(ifOver(isOver))
     if (term === undefined) return
-    const { failed, error, lost } = await leadOnce(term, lead, signal)
+    const { failed, error, lost } = await running(leadOnce(term, lead, signal, ended))
     if (failed && onError === undefined) throw error
     if (failed) onError?.(error, term)
     failures = failed ? failures + 1 : 0
@@ -70,19 +72,24 @@ export async function leadRepeatedly<Value>(
   }
 }
 
-async function leadOnce<Value>(term: HeldTerm<Value>, lead: Lead<Value>, signal: AbortSignal | undefined) {
-  const stop = (): void => term.stop(new AbortedError(`leading "${term.name}"`, signal?.reason))
-  const stopListening = signal && onAbort(signal, stop)
+async function leadOnce<Value>(
+  term: HeldTerm<Value>,
+  lead: Lead<Value>,
+  signal: AbortSignal | undefined,
+  ended: AbortSignal,
+) {
+  const stop = (): void => term.stop(new AbortedError(`leading "${term.name}"`, signal?.reason ?? ended.reason))
+  const stopListening = [signal, ended].flatMap((each) => (each === undefined ? [] : [onAbort(each, stop)]))
   let failed = false
   let error: unknown
   try {
-    if (signal?.aborted) stop()
+    if (signal?.aborted || ended.aborted) stop()
     else await lead(term)
   } catch (thrown) {
     error = thrown
     failed = !isHowItStops(term, thrown)
   }
-  stopListening?.()
+  for (const end of stopListening) end()
   await term[Symbol.asyncDispose]()
   return { failed, error, lost: term.lost }
 }

@@ -7,9 +7,12 @@ import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 export interface LockOptions {
   /** The lease's time to live. 30 if not said; from 0.05 to one year. */
   timeoutSeconds?: number
-  /** False: answer at once instead of waiting. True if not said. */
+  /**
+   * True: wait for a lock that is held. False, or nothing said: answer at once. An instance that finds the job taken skips it, instead of queueing up and doing
+   * it a second time.
+   */
   blocking?: boolean
-  /** How long to wait for a lock that is held. 10 if not said; 0 is the same as `blocking: false`. */
+  /** How long to wait for a lock that is held: 10 with `blocking: true`. To say it is to wait, unless `blocking` is false; 0 does not wait. */
   blockingTimeoutSeconds?: number
   /** Shown to whoever asks who holds the lock. Plain JSON, at most 16 KiB. */
   metadata?: Record<string, unknown>
@@ -36,7 +39,7 @@ export interface PermitOptions extends LockOptions {
   permits?: number
 }
 
-const NAMES: OptionNames<LockOptions> = {
+const DEFAULT_NAMES: OptionNames<LockDefaults> = {
   timeoutSeconds: true,
   blocking: true,
   blockingTimeoutSeconds: true,
@@ -45,10 +48,19 @@ const NAMES: OptionNames<LockOptions> = {
   heartbeat: true,
   minHoldSeconds: true,
   maxHoldSeconds: true,
-  under: true,
 }
+const NAMES: OptionNames<LockOptions> = { ...DEFAULT_NAMES, under: true }
+const DEFAULTS = optionNames<LockDefaults>(DEFAULT_NAMES)
 const LOCK_OPTIONS = optionNames<LockOptions>(NAMES)
 const PERMIT_OPTIONS = optionNames<PermitOptions>({ ...NAMES, permits: true })
+
+/** What holds for every call that does not say otherwise. */
+export type LockDefaults = Omit<LockOptions, 'under'>
+
+export interface DefaultsOption {
+  /** Options of the claims for every call that does not say otherwise: `{ timeoutSeconds: 60, blocking: true }`. */
+  defaults?: LockDefaults
+}
 
 /** How much of a lock is asked for: all of it, a reader's share, or permits of a limit. */
 export type Share = Pick<ClaimRequest, 'mode' | 'limit' | 'permits'>
@@ -61,30 +73,44 @@ export function claimRequestFrom(
   options: LockOptions,
   heartbeatByDefault: boolean,
   share: Share = EXCLUSIVE,
+  defaults: LockDefaults = {},
 ): ClaimRequest {
   checkLockName(lockName)
   const {
-    timeoutSeconds = 30,
-    blocking = true,
-    blockingTimeoutSeconds = 10,
-    metadata,
-    signal,
-    heartbeat = heartbeatByDefault,
-    minHoldSeconds = 0,
-    maxHoldSeconds,
+    timeoutSeconds = defaults.timeoutSeconds ?? 30,
+    metadata = defaults.metadata,
+    signal = defaults.signal,
+    heartbeat = defaults.heartbeat ?? heartbeatByDefault,
+    minHoldSeconds = defaults.minHoldSeconds ?? 0,
+    maxHoldSeconds = defaults.maxHoldSeconds,
   } = checkOptions(options, share.limit === undefined ? LOCK_OPTIONS : PERMIT_OPTIONS)
-  const waitMs = waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds)
   return {
     lockName,
     mode: share.mode,
     limit: share.limit,
     permits: share.permits,
     ttlMs: ttlMsFrom('timeoutSeconds', timeoutSeconds),
-    waitMs: checkBoolean('blocking', blocking) ? waitMs : 0,
+    waitMs: waitMsOf(options, defaults),
     metadata: metadata === undefined ? undefined : checkMetadata(metadata),
     signal: signal === undefined ? undefined : checkSignal('signal', signal),
     heartbeat: checkBoolean('heartbeat', heartbeat),
     minHoldMs: waitMsFrom('minHoldSeconds', minHoldSeconds),
     maxHoldMs: maxHoldSeconds === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('maxHoldSeconds', maxHoldSeconds),
   }
+}
+
+/** What a call says of waiting counts before what its instance's defaults say of it, and a time to wait says that it waits. */
+function waitMsOf(options: LockOptions, defaults: LockDefaults): number {
+  const { blockingTimeoutSeconds = defaults.blockingTimeoutSeconds ?? 10 } = options
+  const saysHowLong = options.blockingTimeoutSeconds !== undefined
+  const waitsByDefault = saysHowLong || (defaults.blocking ?? defaults.blockingTimeoutSeconds !== undefined)
+  const { blocking = waitsByDefault } = options
+  const waitMs = waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds)
+  return checkBoolean('blocking', blocking) ? waitMs : 0
+}
+
+/** Checks what would be wrong with every call. */
+export function checkDefaults(defaults: LockDefaults): LockDefaults {
+  claimRequestFrom('defaults', checkOptions(defaults, DEFAULTS, 'defaults'), false)
+  return { ...defaults }
 }

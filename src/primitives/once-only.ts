@@ -14,7 +14,7 @@ import { checkText } from '../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 import { pause } from '../core/pause.ts'
 import { systemRandom } from '../core/random.ts'
-import { Instance, type InstanceOptions } from './instance.ts'
+import { type CloseOptions, Instance, type InstanceOptions } from './instance.ts'
 import { EXCLUSIVE } from './lock-options.ts'
 import { answerOf, leaseOf, throwIfLost } from './lock-result.ts'
 import { Reentry } from './reentry.ts'
@@ -107,10 +107,15 @@ export class OnceOnly implements AsyncDisposable {
     await using lease = result.lease
     const found = await this.#insist(lease, () => this.#look(holder, names.done))
     if (found !== undefined) return this.#found(key, found)
+    // Awaited here: at the end of this block the lease is given back.
+    return await holder.running(this.#run({ holder, lease, key, done: names.done, forMs }, fn))
+  }
+
+  async #run<T>(turn: Turn, fn: (run: OnceRun) => Promise<T> | T): Promise<T> {
+    const { holder, lease, key } = turn
     const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
     await this.#assertStillHeld(holder, lease, key)
-    // Awaited here: at the end of this block the lease is given back.
-    return await this.#keep({ holder, lease, key, done: names.done, forMs }, own)
+    return this.#keep(turn, own)
   }
 
   /**
@@ -145,9 +150,12 @@ export class OnceOnly implements AsyncDisposable {
     return new Promise((answered, failed) => holder.link.release(lease, { answered, failed }))
   }
 
-  /** Gives up what waits, and closes the store if this instance opened it. A run that is under way loses its lease. Results stay. */
-  close(): Promise<void> {
-    return this.#instance.close()
+  /**
+   * Gives up what waits, lets runs that are under way end for `drainSeconds`, asks the rest of them to stop, and closes the store if this instance opened it. A
+   * run that has ended nevertheless keeps its result; one that has not loses its lease. Results stay.
+   */
+  async close(options: CloseOptions = {}): Promise<void> {
+    return this.#instance.close(options, this.#reentry.isInside)
   }
 
   get closed(): boolean {
@@ -209,17 +217,14 @@ export class OnceOnly implements AsyncDisposable {
    */
   async #assertStillHeld(holder: Holder, lease: HeldLease, key: string): Promise<void> {
     throwIfLost(lease)
-    this.#instance.assertOpen()
     const renewal = { ...lease.ref, ttlMs: lease.ttlMs }
     const answer = await this.#insist(lease, () => holder.link.renew(renewal)).catch(notKnown(key))
     if (answer !== 'lost') return
     lease.lose(NOT_IN_STORE)
     throwIfLost(lease)
-    // It was not lost but given back: the instance was closed meanwhile.
-    this.#instance.assertOpen()
   }
 
-  async #keep<T>({ holder, lease, key, done, forMs }: Finished, own: T): Promise<T> {
+  async #keep<T>({ holder, lease, key, done, forMs }: Turn, own: T): Promise<T> {
     const metadata = metadataOf(own)
     const claim = {
       lockName: done,
@@ -274,7 +279,8 @@ interface WaitingCall extends Pick<Called, 'beganMs'> {
   result: Found | undefined
 }
 
-interface Finished {
+/** What a call has got when it is its turn to run. */
+interface Turn {
   readonly holder: Holder
   readonly lease: HeldLease
   readonly key: string

@@ -1,9 +1,14 @@
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { Lease } from '../core/lease.ts'
+import { optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
-import { Instance, type InstanceOptions } from './instance.ts'
-import { EXCLUSIVE, type LockOptions, type Share } from './lock-options.ts'
+import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
+import { type DefaultsOption, EXCLUSIVE, type LockOptions, type Share } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
+
+export interface ReadWriteLockOptions extends InstanceOptions, DefaultsOption {}
+
+const OPTIONS = optionNames<ReadWriteLockOptions>({ ...INSTANCE_OPTIONS, defaults: true })
 
 /**
  * Many readers or one writer. A writer is the same claim as that of a `DistributedLock` on this name: the two exclude each other.
@@ -16,9 +21,9 @@ export class ReadWriteLock implements AsyncDisposable {
   readonly #claims: Claims
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
-  constructor(options: InstanceOptions = {}) {
-    this.#instance = new Instance('ReadWriteLock', options)
-    this.#claims = new Claims(this.#instance)
+  constructor(options: ReadWriteLockOptions = {}) {
+    this.#instance = new Instance('ReadWriteLock', options, OPTIONS)
+    this.#claims = new Claims(this.#instance, options)
   }
 
   get holderId(): string {
@@ -67,9 +72,9 @@ export class ReadWriteLock implements AsyncDisposable {
     return this.#claims.with(lockName, EXCLUSIVE, fn, options)
   }
 
-  /** Gives up what waits, releases what is held, and closes the store if this instance opened it. Later calls throw `ClosedError`. */
-  close(): Promise<void> {
-    return this.#instance.close()
+  /** As that of a `DistributedLock`. Later calls throw `ClosedError`. */
+  async close(options: CloseOptions = {}): Promise<void> {
+    return this.#instance.close(options, this.#claims.reentry.isInside)
   }
 
   get closed(): boolean {

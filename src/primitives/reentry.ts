@@ -83,6 +83,14 @@ export class Reentry {
     throw waitsForItself(frame.lease, `it holds ${held} of ${limit} permits, and wants ${permits} more`)
   }
 
+  /** Whether a callback of this instance runs here: what waits for it to end would wait for itself. */
+  get isInside(): boolean {
+    for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
+      if (!frame.ended && frame.owner === this) return true
+    }
+    return false
+  }
+
   /** The innermost lease that the running callback has on this name: what a release by name means there. */
   innermost(lockName: string): Lease | undefined {
     const [frame] = this.#framesOf(lockName)

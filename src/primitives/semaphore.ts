@@ -4,16 +4,16 @@ import type { Lease } from '../core/lease.ts'
 import { MAX_PERMITS } from '../core/limits.ts'
 import { optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
-import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
-import type { PermitOptions, Share } from './lock-options.ts'
+import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
+import type { DefaultsOption, PermitOptions, Share } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
 
-export interface SemaphoreOptions extends InstanceOptions {
+export interface SemaphoreOptions extends InstanceOptions, DefaultsOption {
   /** How many permits of a name may be out at once, over all processes. A whole number from 1 to 1,000,000. */
   limit: number
 }
 
-const OPTIONS = optionNames<SemaphoreOptions>({ ...INSTANCE_OPTIONS, limit: true })
+const OPTIONS = optionNames<SemaphoreOptions>({ ...INSTANCE_OPTIONS, limit: true, defaults: true })
 
 /**
  * A limited number of holders at once. Every lease is so many permits, with a time to live of its own: those of a process that died come back when that
@@ -33,7 +33,7 @@ export class Semaphore implements AsyncDisposable {
   constructor(options: SemaphoreOptions) {
     this.#instance = new Instance('Semaphore', options, OPTIONS)
     this.limit = checkWhole('limit', options.limit, 1, MAX_PERMITS)
-    this.#claims = new Claims(this.#instance)
+    this.#claims = new Claims(this.#instance, options)
   }
 
   get holderId(): string {
@@ -71,9 +71,9 @@ export class Semaphore implements AsyncDisposable {
     return this.#claims.with(lockName, this.#share(options), fn, options)
   }
 
-  /** Gives up what waits, releases what is held, and closes the store if this instance opened it. Later calls throw `ClosedError`. */
-  close(): Promise<void> {
-    return this.#instance.close()
+  /** As that of a `DistributedLock`. Later calls throw `ClosedError`. */
+  async close(options: CloseOptions = {}): Promise<void> {
+    return this.#instance.close(options, this.#claims.reentry.isInside)
   }
 
   get closed(): boolean {

@@ -9,7 +9,7 @@ import { MAX_LOCKS_AT_ONCE } from '../core/limits.ts'
 import { checkLockName } from '../core/names.ts'
 import type { Claims } from './claims.ts'
 import { EXCLUSIVE, type LockOptions } from './lock-options.ts'
-import { heldLeaseOf, underLeases } from './lock-result.ts'
+import { heldLeaseOf } from './lock-result.ts'
 
 /** Runs a function while holding every one of the names. `DistributedLock.withLocks` tells the whole of it. */
 export async function withLocks<T>(
@@ -29,7 +29,7 @@ export async function withLocks<T>(
     (inner: () => Promise<T>, lease) => () => claims.reentry.run(lease, EXCLUSIVE, inner),
     async () => fn(lockNames.map((lockName) => leases.get(lockName) as Lease)),
   )
-  return await underLeases([...leases.values()], run)
+  return await claims.running([...leases.values()], run)
 }
 
 function checkNames(lockNames: unknown): asserts lockNames is readonly string[] {

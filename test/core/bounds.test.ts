@@ -18,7 +18,7 @@ describe('a claim that waits', () => {
     const lock = new DistributedLock({ driver: memoryDriver() })
     await lock.hold('name')
     const abort = new AbortController()
-    const claims = Array.from({ length: 50 }, () => lock.acquire('name', { signal: abort.signal }))
+    const claims = Array.from({ length: 50 }, () => lock.acquire('name', { blocking: true, signal: abort.signal }))
     const all = Promise.allSettled(claims)
     expect(getEventListeners(abort.signal, 'abort')).toHaveLength(1)
     abort.abort()

@@ -22,7 +22,7 @@ describe('events', () => {
     }
     const first = await lock.hold('name')
     await lock.acquire('name', { blocking: false })
-    const second = lock.hold('name')
+    const second = lock.hold('name', { blocking: true })
     await first.release()
     await second
     await lock.close()

@@ -35,7 +35,7 @@ describe.each(oddAnswers)('a driver that answers once with %s', (_, answer) => {
 
   it('does not end a wait, and an acquire that does not wait says that it is not known', async () => {
     const waiting = new DistributedLock({ driver: oddOnce('acquire', answer) })
-    expect((await waiting.acquire('name')).acquired).toBe(true)
+    expect((await waiting.acquire('name', { blocking: true })).acquired).toBe(true)
     await waiting.close()
     const hasty = new DistributedLock({ driver: oddOnce('acquire', answer) })
     await expect(hasty.acquire('name', { blocking: false })).rejects.toBeInstanceOf(StoreError)

@@ -40,7 +40,7 @@ describe.concurrent('the end of a process', () => {
       }
       const driver = { ...inner, acquire: slowly(inner.acquire), release: slowly(inner.release) }
       const lock = new DistributedLock({ driver, callTimeoutSeconds: 20 })
-      for (let turn = 0; turn < 2; turn += 1) await (await lock.hold('name')).release()
+      for (let turn = 0; turn < 2; turn += 1) await (await lock.hold('name', { blocking: true })).release()
       console.log('answered')`
     expect(await run(program)).toBe('answered')
   }, 40_000)
@@ -49,9 +49,9 @@ describe.concurrent('the end of a process', () => {
     const program = `
       const lock = new DistributedLock({ driver: inner })
       await lock.hold('name', { timeoutSeconds: 0.2, heartbeat: false })
-      await (await lock.hold('name')).release()
+      await (await lock.hold('name', { blocking: true })).release()
       await lock.hold('name', { timeoutSeconds: 0.2, heartbeat: false })
-      await lock.hold('name')
+      await lock.hold('name', { blocking: true })
       console.log('granted')`
     expect(await run(program)).toBe('granted')
   }, 40_000)

@@ -83,7 +83,7 @@ describe('many at once', () => {
     await lock.acquire('name')
     const abort = new AbortController()
     setMaxListeners(0, abort.signal)
-    const waiting = Array.from({ length: 1_000 }, () => lock.acquire('name', { signal: abort.signal }))
+    const waiting = Array.from({ length: 1_000 }, () => lock.acquire('name', { blocking: true, signal: abort.signal }))
     const settled = Promise.allSettled(waiting)
     let queued = 0
     while (queued < 1_000) {
@@ -117,7 +117,7 @@ describe('many at once', () => {
     const order: number[] = []
     const all = Promise.all(
       Array.from({ length: 20 }, async (_, i) => {
-        await using _lease = await lock.hold('name')
+        await using _lease = await lock.hold('name', { blocking: true })
         order.push(i)
       }),
     )

@@ -676,7 +676,7 @@ const through = (port: number): string => server.url.replace(`:${server.port}`, 
 
 function openLock(options: DistributedLockOptions = {}): AsyncDisposable & { lock: DistributedLock } {
   const own = options.driver === undefined ? postgresDriver({ client: pool }) : undefined
-  const lock = new DistributedLock({ driver: own as Driver, ...options })
+  const lock = new DistributedLock({ driver: own as Driver, defaults: { blocking: true }, ...options })
   return {
     lock,
     async [Symbol.asyncDispose]() {

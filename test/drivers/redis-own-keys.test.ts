@@ -65,7 +65,7 @@ describe('redis: keys of our own', () => {
     drivers.push(redlockDriver({ nodes: [redisDriver({ client: own, prefix: '' })], persistent: true }))
     for (const driver of drivers) {
       await using lock = new DistributedLock({ driver })
-      await assert.rejects(lock.hold('holdfast:token', { timeoutSeconds: 5 }), {
+      await assert.rejects(lock.hold('holdfast:token', { timeoutSeconds: 5, blocking: true }), {
         code: driver.name === 'redis' ? 'INVALID_ARGUMENT' : 'STORE_UNAVAILABLE',
         message: /lockName must .*"holdfast:".* own keys/,
       })

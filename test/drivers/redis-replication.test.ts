@@ -124,7 +124,7 @@ describe.concurrent('redis with replicas', () => {
     const replicas = { count: 1, timeoutSeconds: 0.2 }
     const driver = redisDriver({ client: client(pair.master), replicas })
     const lock = new DistributedLock({ driver })
-    const lease = await lock.hold('order', { timeoutSeconds: 20, heartbeat: false })
+    const lease = await lock.hold('order', { timeoutSeconds: 20, heartbeat: false, blocking: true })
     await pair.replica.pause()
     await assert.rejects(lease.extend(600), { code: 'STORE_UNAVAILABLE', message: /0 of 1 replicas confirmed/ })
     assert.ok(lease.remainingSeconds <= 20, `it relies on ${lease.remainingSeconds} s`)

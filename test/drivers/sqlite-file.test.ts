@@ -239,7 +239,7 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
     const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
     await using lock = new DistributedLock({ url: `sqlite:${scene.path}` })
     await grantOf(driver, claimOn('name'))
-    const waiting = lock.acquire('name')
+    const waiting = lock.acquire('name', { blocking: true })
     await until(async () => (await driver.inspect({ lockName: 'name' })).waiters.length === 1, {
       timeoutMs: 10_000,
       failure: () => 'nobody came to wait',

@@ -5,11 +5,13 @@ import type { Driver } from '../../src/core/driver.ts'
 import type { Lease } from '../../src/core/lease.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
 import {
+  AbortedError,
   ClosedError,
   DistributedLock,
   type DistributedLockOptions,
   getDistributedLock,
   LeaseLostError,
+  type LockOptions,
   NotAcquiredError,
   NotHeldError,
 } from '../../src/index.ts'
@@ -36,6 +38,25 @@ describe('two tasks of one process, through getDistributedLock()', () => {
     expect(getDistributedLock().closed).toBe(false)
   })
 
+  it('options are taken from the first call, and different ones are refused later, without telling what is in them', async () => {
+    await getDistributedLock().close()
+    const options = { url: 'memory:secret', defaults: { timeoutSeconds: 7 } }
+    const lock = getDistributedLock(options)
+    expect(getDistributedLock()).toBe(lock)
+    expect(getDistributedLock({ url: 'memory:secret', defaults: { timeoutSeconds: 7 } })).toBe(lock)
+    expect(() => getDistributedLock({ ...options, url: 'memory:secret-other' })).toThrow(
+      /options.url must be left out, or the same as in the first call, but is "another"/,
+    )
+    expect(() => getDistributedLock({ url: 'memory:secret' })).toThrow(/defaults/)
+    await lock.close()
+    // Whoever asks without options means the same lock as before, not the one of an environment variable.
+    const again = getDistributedLock()
+    expect(again).not.toBe(lock)
+    expect(getDistributedLock(options)).toBe(again)
+    await again.close()
+    await getDistributedLock({ url: 'memory:two-tasks' }).close()
+  })
+
   it('the second is refused while the first holds the lock', async () => {
     const first = await getDistributedLock().acquire('task')
     const second = await getDistributedLock().acquire('task', { blocking: false })
@@ -54,12 +75,66 @@ describe('two tasks of one process, through getDistributedLock()', () => {
       await inside.opened
       order.push('first')
     })
-    const second = getDistributedLock().withLock('task', async () => {
-      order.push('second')
-    })
+    const second = getDistributedLock().withLock(
+      'task',
+      async () => {
+        order.push('second')
+      },
+      { blocking: true },
+    )
     inside.open()
     await Promise.all([first, second])
     expect(order).toEqual(['first', 'second'])
+  })
+})
+
+describe('defaults', () => {
+  const heldBy = async (lock: DistributedLock) => {
+    const lease = await lock.hold('name')
+    return {
+      lease,
+      waits: (options: LockOptions) => lock.acquire('name', { ...options, signal: AbortSignal.timeout(20) }),
+    }
+  }
+  const IS_REFUSED = { acquired: false }
+  const waited = expect.objectContaining({ code: 'ABORTED' })
+
+  it.each<[LockOptions, LockOptions, boolean]>([
+    [{}, {}, false],
+    [{}, { blocking: true }, true],
+    [{}, { blockingTimeoutSeconds: 5 }, true],
+    [{}, { blockingTimeoutSeconds: 0 }, false],
+    [{}, { blocking: false, blockingTimeoutSeconds: 5 }, false],
+    [{ blocking: true }, {}, true],
+    [{ blocking: true }, { blocking: false }, false],
+    [{ blocking: true }, { blockingTimeoutSeconds: 0 }, false],
+    [{ blockingTimeoutSeconds: 5 }, {}, true],
+    [{ blockingTimeoutSeconds: 5 }, { blocking: false }, false],
+    [{ blocking: false }, { blockingTimeoutSeconds: 5 }, true],
+    [{ blocking: false, blockingTimeoutSeconds: 5 }, {}, false],
+    [{ blocking: false, blockingTimeoutSeconds: 5 }, { blocking: true }, true],
+  ])('defaults %j and options %j wait: %s', async (defaults, options, waits) => {
+    const lock = openLock({ defaults })
+    const { waits: ask } = await heldBy(lock)
+    if (waits) await expect(ask(options)).rejects.toEqual(waited)
+    else expect(await ask(options)).toMatchObject(IS_REFUSED)
+  })
+
+  it('set every option of a claim, for every call that does not say otherwise', async () => {
+    const metadata = { by: 'default' }
+    const lock = openLock({ defaults: { timeoutSeconds: 7, metadata, heartbeat: false } })
+    const lease = await lock.hold('a')
+    expect(lease.remainingSeconds).toBeGreaterThan(6)
+    expect(lease.remainingSeconds).toBeLessThan(7)
+    expect(lease.metadata).toEqual(metadata)
+    expect((await lock.hold('b', { metadata: { by: 'call' } })).metadata).toEqual({ by: 'call' })
+    const signal = AbortSignal.abort()
+    await expect(openLock({ defaults: { signal } }).acquire('a')).rejects.toThrow(AbortedError)
+  })
+
+  it('are checked when the instance is made', () => {
+    expect(() => openLock({ defaults: { timeoutSeconds: -1 } })).toThrow(/timeoutSeconds/)
+    expect(() => openLock({ defaults: 7 as never })).toThrow(/defaults/)
   })
 })
 
@@ -383,7 +458,7 @@ describe('minHoldSeconds and maxHoldSeconds', () => {
     expect(await lock.release('cron:cleanup')).toBe(true)
     expect(result.lock.held).toBe(false)
     expect((await lock.acquire('cron:cleanup', { blocking: false })).acquired).toBe(false)
-    expect((await lock.acquire('cron:cleanup')).acquired).toBe(true)
+    expect((await lock.acquire('cron:cleanup', { blocking: true })).acquired).toBe(true)
     expect(performance.now() - started).toBeGreaterThan(290)
   })
 
@@ -409,7 +484,7 @@ describe('an instance', () => {
     const driver = memoryDriver()
     const lock = openLock({ driver })
     await lock.acquire('name')
-    const waiting = expect(lock.acquire('name')).rejects.toBeInstanceOf(ClosedError)
+    const waiting = expect(lock.acquire('name', { blocking: true })).rejects.toBeInstanceOf(ClosedError)
     await lock.close()
     await waiting
     await expect(lock.acquire('name')).rejects.toBeInstanceOf(ClosedError)

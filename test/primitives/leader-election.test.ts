@@ -1,10 +1,11 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, describe, expect, inject, it, vi } from 'vitest'
 import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
 import { openPostgresAdvisory } from '../../src/drivers/postgres-advisory.ts'
+import { openDatabase } from '../../src/drivers/support/sqlite-client.ts'
 import {
   AbortedError,
   ClosedError,
@@ -96,9 +97,10 @@ describe('campaigning', () => {
   it('a store that cannot be opened yet is waited for, but not for longer than was said', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'holdfast-election-'))
     try {
-      const inTheWay = join(folder, 'locks')
-      writeFileSync(inTheWay, '') // a file where the folder should be
-      const election = new LeaderElection({ name: 'scheduler', url: `sqlite:${inTheWay}/locks.db` })
+      const file = join(folder, 'locks.db')
+      const inTheWay = await openDatabase(file)
+      inTheWay.exec('BEGIN EXCLUSIVE')
+      const election = new LeaderElection({ name: 'scheduler', url: `sqlite:${file}` })
       opened.push(election)
       await expect(election.campaign({ blockingTimeoutSeconds: 0.3 })).rejects.toBeInstanceOf(StoreError)
       const abort = new AbortController()
@@ -107,9 +109,10 @@ describe('campaigning', () => {
       await sleep(150) // they are trying
       abort.abort()
       await expect(given).rejects.toBeInstanceOf(AbortedError)
-      rmSync(inTheWay)
+      inTheWay.exec('ROLLBACK')
       expect((await endless).held).toBe(true)
       await election.close()
+      inTheWay.close()
     } finally {
       rmSync(folder, { recursive: true })
     }
@@ -124,7 +127,7 @@ describe('campaigning', () => {
     await a.close()
     expect(term.held).toBe(false)
     expect(term.signal.aborted).toBe(true)
-    expect(() => term.assertHeld()).toThrow(NotHeldError)
+    expect(() => term.assertHeld()).toThrow(LeaseLostError)
     await expect(a.campaign()).rejects.toBeInstanceOf(ClosedError)
   })
 

@@ -406,7 +406,7 @@ describe('once', () => {
     const store = createMemoryStore()
     const jobs = jobsOn({ driver: memoryDriver({ store }) })
     const run = jobs.once('key', () => jobs.close(), HOUR)
-    await expect(run).rejects.toBeInstanceOf(ClosedError)
+    await expect(run).rejects.toBeInstanceOf(LeaseLostError)
     expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 2, HOUR)).toBe(2)
   })
 

@@ -8,7 +8,7 @@ describe('readers and writers of one process', () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
     const readers = [await lock.holdRead('page'), await lock.holdRead('page')]
     const order: string[] = []
-    const writer = lock.withWrite('page', () => order.push('written'))
+    const writer = lock.withWrite('page', () => order.push('written'), { blocking: true })
     for (const reader of readers) {
       await sleep(5) // for a writer that does not wait
       order.push('read')
@@ -42,7 +42,7 @@ describe('entering again', () => {
   it('an upgrade is refused at once, with what to do instead; the reader goes on', async () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
     await lock.withRead('page', async (reader) => {
-      const attempt = lock.withWrite('page', () => 'never')
+      const attempt = lock.withWrite('page', () => 'never', { blocking: true })
       await expect(attempt).rejects.toBeInstanceOf(DeadlockError)
       await expect(attempt).rejects.toThrow(/would wait for itself on "page"/)
       await expect(attempt).rejects.toMatchObject({

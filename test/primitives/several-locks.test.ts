@@ -43,7 +43,7 @@ describe('withLocks: the order in which it waits', () => {
     const inOrder = ['A', 'a', 'é', '€', '\uffee', '😀']
     for (const [index, name] of inOrder.entries()) {
       const inTheWay = await other.hold(name)
-      const job = lock.withLocks(inOrder.toReversed(), () => 'done')
+      const job = lock.withLocks(inOrder.toReversed(), () => 'done', { blocking: true })
       while ((await driver.inspect({ lockName: name })).waiters.length === 0) await sleep(1)
       const held = (await driver.inspect({})).leases.filter(({ holderId }) => holderId === lock.holderId)
       expect(held.map(({ lockName }) => lockName).sort()).toEqual(inOrder.slice(0, index).sort())
@@ -86,7 +86,7 @@ describe('withLocks: all or nothing', () => {
     await using other = new DistributedLock({ driver })
     await other.hold('b')
     const abort = new AbortController()
-    const job = lock.withLocks(['a', 'b'], () => {}, { signal: abort.signal })
+    const job = lock.withLocks(['a', 'b'], () => {}, { blocking: true, signal: abort.signal })
     while ((await driver.inspect({ lockName: 'b' })).waiters.length === 0) await sleep(1)
     abort.abort()
     await expect(job).rejects.toBeInstanceOf(AbortedError)
@@ -104,7 +104,7 @@ describe('withLocks: all or nothing', () => {
     }
     await using lock = new DistributedLock({ driver: { ...inner, acquire } })
     failures = 2
-    expect(await lock.withLocks(['a', 'b'], () => 'ran')).toBe('ran')
+    expect(await lock.withLocks(['a', 'b'], () => 'ran', { blocking: true })).toBe('ran')
     failures = 2
     await expect(lock.withLocks(['a', 'b'], () => 'ran', { blocking: false })).rejects.toBeInstanceOf(StoreError)
     expect((await inner.inspect({})).leases).toEqual([])

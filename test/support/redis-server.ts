@@ -65,7 +65,7 @@ export function client(port: number, options: ClientOptions = {}): Redis {
 export const driverOn = (port: number): Driver => redisDriver({ client: client(port) })
 
 export const lockOn = (port: number, options = {}): DistributedLock =>
-  new DistributedLock({ ...options, driver: driverOn(port) })
+  new DistributedLock({ defaults: { blocking: true }, ...options, driver: driverOn(port) })
 
 export const name = (): string => `failure:${process.pid}:${++counter}`
 

@@ -180,10 +180,10 @@ class Ending {
     if (!lease.held) throw this.lost(lease)
   }
 
-  lost({ lockName, fencingToken, lossError, released }: HeldLease): DOMException {
-    const closed = released && !this.isOver ? new ClosedError('the manager was closed') : undefined
+  lost({ lockName, fencingToken, lossError }: HeldLease): DOMException {
+    const closed = lossError?.cause instanceof ClosedError ? new ClosedError('the manager was closed') : undefined
     const cause =
-      lossError ?? closed ?? new LeaseLostError(lockName, fencingToken, 'it had ended before it was given back')
+      closed ?? lossError ?? new LeaseLostError(lockName, fencingToken, 'it had ended before it was given back')
     return domException('AbortError', `the lock "${this.#name}" was lost: ${cause.message}`, cause)
   }
 }

@@ -5,6 +5,7 @@ import { releaseFaults } from './faults/release.ts'
 import { renewalFaults } from './faults/renewal.ts'
 import { waitingFaults } from './faults/waiting.ts'
 import { deadlocks } from './lock/deadlocks.ts'
+import { lockEnding } from './lock/ending.ts'
 import { forcedReleases } from './lock/force.ts'
 import { holdTimes } from './lock/hold-times.ts'
 import { lockInstance } from './lock/instance.ts'
@@ -115,6 +116,7 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
       registerGroup(context, 'deadlocks', deadlocks, ['queue'])
     }
     registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
+    registerGroup(context, 'DistributedLock: who waits, and how it ends', lockEnding)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
     registerGroup(context, 'DistributedLock: entering again', reentry)
     registerGroup(context, 'DistributedLock: released by force', forcedReleases, ['steal'])

@@ -9,6 +9,7 @@ import { ReadWriteLock } from '../../primitives/read-write-lock.ts'
 import { Semaphore } from '../../primitives/semaphore.ts'
 import type { Term } from '../../primitives/term.ts'
 import type { Need } from './needs.ts'
+import { WAITS } from './scene.ts'
 import { deferred } from './timing.ts'
 import { webLocksSubject } from './web-locks-subject.ts'
 
@@ -29,7 +30,7 @@ export interface MutexSubjectOptions {
 
 /** One process's instance. */
 export interface MutexInstance {
-  /** Contention is a value; everything else rejects. */
+  /** Waits unless told otherwise. Contention is a value; everything else rejects. */
   take(lockName: string, options?: LockOptions): Promise<Taken>
   /** How often it has asked the store when it begins to wait: once if not said. */
   readonly asksBeforeWaiting?: number
@@ -137,9 +138,9 @@ const campaign: MutexSubject = {
   },
 }
 
-const lock = (options: MutexSubjectOptions) => new DistributedLock(options)
-const readWriteLock = (options: MutexSubjectOptions) => new ReadWriteLock(options)
-const semaphore = (options: MutexSubjectOptions) => new Semaphore({ ...options, limit: 1 })
+const lock = (options: MutexSubjectOptions) => new DistributedLock({ ...options, defaults: WAITS })
+const readWriteLock = (options: MutexSubjectOptions) => new ReadWriteLock({ ...options, defaults: WAITS })
+const semaphore = (options: MutexSubjectOptions) => new Semaphore({ ...options, limit: 1, defaults: WAITS })
 
 /** It asks for all at once, and then waits for one after the other. */
 const withLocks: MutexSubject = {

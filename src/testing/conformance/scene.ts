@@ -19,7 +19,7 @@ export interface Scene {
   driver(): Promise<Driver>
   /** A primitive on a driver of its own, with the wire between them. */
   open<Primitive extends Closable>(make: (driver: Driver) => Primitive): Promise<PrimitiveProcess<Primitive>>
-  /** The same for a `DistributedLock`. */
+  /** The same for a `DistributedLock`. Its claims wait unless they, or `defaults`, say otherwise. */
   lock(options?: Omit<DistributedLockOptions, 'driver' | 'url'>): Promise<LockProcess>
   /** The same for whatever is under test as a mutex. */
   mutex(subject: MutexSubject, options?: MutexOptions): Promise<MutexProcess>
@@ -104,7 +104,7 @@ export async function inScene(
     driver,
     open,
     async lock(options = {}) {
-      const process = await open((to) => new DistributedLock({ ...options, driver: to }))
+      const process = await open((to) => new DistributedLock({ defaults: WAITS, ...options, driver: to }))
       return { ...process, lock: process.primitive }
     },
     async mutex(subject, options = {}) {
@@ -131,5 +131,8 @@ export async function inScene(
     await Promise.all(drivers.map((opened) => opened.close()))
   }
 }
+
+/** A grant that a loaded machine delivers too late is asked for again. */
+export const WAITS = { blocking: true } as const
 
 const uniqueId = (): string => randomBytes(9).toString('base64url')

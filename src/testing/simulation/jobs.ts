@@ -1,4 +1,4 @@
-import { AbortedError, LeaseLostError, NotAcquiredError, StoreError } from '../../core/errors.ts'
+import { AbortedError, ClosedError, LeaseLostError, NotAcquiredError, StoreError } from '../../core/errors.ts'
 import type { Lease } from '../../core/lease.ts'
 import type { DistributedLock } from '../../primitives/distributed-lock.ts'
 import type { LockOptions } from '../../primitives/lock-options.ts'
@@ -136,11 +136,17 @@ async function insideLock(job: Job, options: LockOptions, host: Host, settled: S
     if (ended === undefined) settled(error instanceof NotAcquiredError ? 'refused' : 'failed')
     else if (job.end === 'throw' && error !== own)
       history.violate("withLock rejects with the job's own error", `${error}`)
-    else if (error instanceof LeaseLostError && !ended.lost && ended.claim.releaseRefused === 'no')
+    else if (error instanceof LeaseLostError && isInvented(ended))
       history.violate('withLock invents no loss', `${error}`)
     if (error !== own) throw error
   }
 }
+
+const isInvented = ({ claim, lost }: { readonly claim: ClaimRecord; readonly lost: boolean }): boolean =>
+  !lost && claim.releaseRefused === 'no' && !isEndedByAnother(claim)
+
+/** A task has released the lock by its name, while another task of its process used the same lease. */
+const isEndedByAnother = ({ process, over }: ClaimRecord): boolean => process.reacquires && over === 'released'
 
 async function use(lease: Lease, job: Job, host: Host): Promise<LeaseTrack> {
   const { history, leases } = host
@@ -149,7 +155,8 @@ async function use(lease: Lease, job: Job, host: Host): Promise<LeaseTrack> {
   const track = leases.begin(lease, claim)
   const signal = track.uses.get(lease) as AbortSignal
   signal.addEventListener('abort', () => {
-    if (claim.over !== 'lost' && claim.releaseRefused === 'no')
+    const isClosed = signal.reason instanceof LeaseLostError && signal.reason.cause instanceof ClosedError
+    if (claim.over !== 'lost' && claim.releaseRefused === 'no' && !isClosed && !isEndedByAnother(claim))
       history.violate('a signal aborts only for a loss', claim.claimId)
   })
   for (const act of job.acts) {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { ReadWriteLock } from '../../../primitives/read-write-lock.ts'
 import { leaseOn, waitersOn } from '../asking.ts'
 import type { Group } from '../runner.ts'
-import type { PrimitiveProcess, Scene } from '../scene.ts'
+import { type PrimitiveProcess, type Scene, WAITS } from '../scene.ts'
 import { BRIEF_SECONDS, deferred, LONG_MS, timersRun, until, within } from '../timing.ts'
 
 /** What `ReadWriteLock` makes of shared and exclusive claims, over processes. */
@@ -144,7 +144,7 @@ export const readersAndWriters: Group = (test) => {
 
 type Process = PrimitiveProcess<ReadWriteLock>
 
-const open = (scene: Scene): Promise<Process> => scene.open((driver) => new ReadWriteLock({ driver }))
+const open = (scene: Scene): Promise<Process> => scene.open((driver) => new ReadWriteLock({ driver, defaults: WAITS }))
 
 const waitersAre = (scene: Scene, { realDriver }: Process, count: number): Promise<unknown> =>
   until(`${count} to wait`, async () => (await waitersOn(realDriver, scene.lockName)).length === count)

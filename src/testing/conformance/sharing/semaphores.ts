@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { Semaphore } from '../../../primitives/semaphore.ts'
 import { leasesOn, waitersOn } from '../asking.ts'
 import type { Group } from '../runner.ts'
-import type { PrimitiveProcess, Scene } from '../scene.ts'
+import { type PrimitiveProcess, type Scene, WAITS } from '../scene.ts'
 import { BRIEF_SECONDS, LONG_MS, until, within } from '../timing.ts'
 
 /** What `Semaphore` makes of shared claims with a limit, over processes. */
@@ -84,6 +84,7 @@ export const semaphores: Group = (test) => {
 
 type Process = PrimitiveProcess<Semaphore>
 
-const open = (scene: Scene, limit: number): Promise<Process> => scene.open((driver) => new Semaphore({ driver, limit }))
+const open = (scene: Scene, limit: number): Promise<Process> =>
+  scene.open((driver) => new Semaphore({ driver, limit, defaults: WAITS }))
 
 const WAITING = { blockingTimeoutSeconds: LONG_MS / 1_000 }

@@ -1,0 +1,144 @@
+import assert from 'node:assert/strict'
+import { LeaseLostError, NotAcquiredError } from '../../../core/errors.ts'
+import type { Lease } from '../../../core/lease.ts'
+import type { DistributedLock } from '../../../primitives/distributed-lock.ts'
+import { leasesOn } from '../asking.ts'
+import type { Group } from '../runner.ts'
+import { deferred, until, within } from '../timing.ts'
+
+/** Who waits, who is told that a lock has ended, and how an instance is closed. */
+export const lockEnding: Group = (test) => {
+  test('nothing waits unless it is asked to: of two instances one does the job, and the other is told at once', async (scene) => {
+    const [{ lock: a, realDriver }, { lock: b }] = [
+      await scene.lock({ defaults: {} }),
+      await scene.lock({ defaults: {} }),
+    ]
+    const first = await a.acquire(scene.lockName)
+    const second = await b.acquire(scene.lockName)
+    assert.deepEqual([first.acquired, second.acquired], [true, false])
+    assert.equal(await a.release(scene.lockName), true)
+
+    const ended = deferred()
+    const report = a.withLock(scene.lockName, () => ended.promise, { timeoutSeconds: 30 })
+    await until('the first to hold it', async () => (await leasesOn(realDriver, scene.lockName)).length === 1)
+    await assert.rejects(
+      b.withLock(scene.lockName, () => assert.fail('it ran twice'), { timeoutSeconds: 30 }),
+      NotAcquiredError,
+    )
+    await assert.rejects(b.hold(scene.lockName), NotAcquiredError)
+    await assert.rejects(
+      b.withLocks([scene.lockName, scene.name('2')], () => assert.fail('it ran twice')),
+      NotAcquiredError,
+    )
+    ended.resolve()
+    await report
+  })
+
+  test('a time to wait says that it waits', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock({ defaults: {} }), await scene.lock({ defaults: {} })]
+    const first = await a.hold(scene.lockName)
+    const second = b.withLock(scene.lockName, () => 'second', { blockingTimeoutSeconds: 30 })
+    const third = a.withLock(scene.lockName, () => 'third', { blocking: true })
+    await first.release()
+    assert.deepEqual(await Promise.all([second, third]), ['second', 'third'])
+  })
+
+  test('a lease without heartbeat ends with its time to live, although its process lives', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const result = await a.acquire(scene.lockName, { timeoutSeconds: 1 })
+    assert.ok(result.acquired)
+    const next = await b.hold(scene.lockName, { blockingTimeoutSeconds: 30 })
+    assert.equal(result.lock.held, false)
+    assert.ok(next.fencingToken > result.lock.fencingToken)
+  })
+
+  const enders: Record<string, (lock: DistributedLock, lockName: string) => Promise<unknown>> = {
+    'release(name)': (lock, lockName) => lock.release(lockName),
+    'releaseAll()': (lock) => lock.releaseAll(),
+    'close()': (lock) => lock.close(),
+  }
+  for (const [what, end] of Object.entries(enders)) {
+    test(`${what} by another task is a loss for the function that runs under the lock`, async (scene) => {
+      const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+      const taken = deferred<Lease>()
+      const settled = deferred()
+      const job = a.withLock(scene.lockName, async (lease) => {
+        taken.resolve(lease)
+        await settled.promise
+        return 'done'
+      })
+      const { signal } = await taken.promise
+      const ending = end(a, scene.lockName)
+      await until('the function to be told', () => signal.aborted)
+      assert.ok(signal.reason instanceof LeaseLostError, String(signal.reason))
+      settled.resolve()
+      await assert.rejects(job, LeaseLostError)
+      await ending
+      assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    })
+  }
+
+  test('a function that gives its own lock back has lost nothing', async (scene) => {
+    const { lock } = await scene.lock()
+    assert.equal(await lock.withLock(scene.lockName, () => lock.release(scene.lockName)), true)
+    await lock.withLock(scene.lockName, () => lock.releaseAll())
+  })
+
+  test('close lets a function settle before it gives its lock back', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const taken = deferred<Lease>()
+    const job = a.withLock(scene.lockName, async (lease) => {
+      taken.resolve(lease)
+      await until('the function to be told', () => lease.signal.aborted)
+      assert.equal(
+        (await b.acquire(scene.lockName, { blocking: false })).acquired,
+        false,
+        'given back beside the function',
+      )
+      assert.equal(lease.held, true)
+    })
+    await taken.promise
+    await Promise.all([a.close(), assert.rejects(job, LeaseLostError)])
+    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+  })
+
+  test('close with drainSeconds takes nothing new, and lets what has begun come to its end', async (scene) => {
+    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const inner = scene.name('inner')
+    const taken = deferred<Lease>()
+    const goOn = deferred()
+    const job = a.withLock(scene.lockName, async (lease) => {
+      taken.resolve(lease)
+      await goOn.promise
+      await a.withLock(inner, (second) => assert.equal(second.held, true))
+      assert.equal(lease.signal.aborted, false)
+      return 'done'
+    })
+    await taken.promise
+    const waiting = assert.rejects(a.hold(scene.lockName, { blocking: true }), { code: 'CLOSED' })
+    const closed = a.close({ drainSeconds: 30 })
+    await waiting
+    await assert.rejects(a.acquire(scene.name('new')), { code: 'CLOSED' })
+    goOn.resolve()
+    assert.equal(await job, 'done')
+    await closed
+    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+  })
+
+  test('close takes no longer than it may, whatever the store and the functions do', async (scene) => {
+    const { lock, wire } = await scene.lock()
+    const taken = deferred<Lease>()
+    const never = deferred()
+    const job = lock.withLock(scene.lockName, async (lease) => {
+      taken.resolve(lease)
+      await never.promise
+    })
+    const { signal } = await taken.promise
+    wire.cut()
+    await within('close to settle', lock.close({ drainSeconds: 0.1, timeoutSeconds: 0.5 }))
+    assert.equal(signal.aborted, true)
+    wire.heal()
+    never.resolve()
+    await assert.rejects(job, LeaseLostError)
+  })
+}
