@@ -91,6 +91,39 @@ describe('the lock file', () => {
   })
 })
 
+describe('a clean installation', () => {
+  test('warns of no engine on the oldest Node that the package supports', () => {
+    type Locked = { engines?: { node?: string } }
+    const { packages } = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8')) as {
+      packages: Record<string, Locked>
+    }
+    const oldest = (manifest['engines'] as { node: string }).node.replace('>=', '')
+    const refusing = Object.entries(packages).filter(([, { engines }]) => !isIn(oldest, engines?.node ?? '*'))
+    expect(refusing.map(([name, { engines }]) => `${name} needs ${engines?.node}`)).toEqual([])
+  })
+})
+
+const hasSqlite = (): boolean => process.getBuiltinModule?.('node:sqlite') !== undefined
+
+/** Whether a version is in a range, as far as packages write them. */
+function isIn(version: string, range: string): boolean {
+  const numbers = (text: string): number[] =>
+    [0, 1, 2].map((at) => Number.parseInt(text.split('.')[at] ?? '0', 10) || 0)
+  const compared = (other: string): number => {
+    const [a, b] = [numbers(version), numbers(other)]
+    return a.map((each, at) => each - (b[at] as number)).find((difference) => difference !== 0) ?? 0
+  }
+  return range.split('||').some((part) =>
+    [...part.matchAll(/([<>=^~]*)\s*v?([\d.]+)/g)].every(([, operator = '', other = '']) => {
+      if (operator === '>=') return compared(other) >= 0
+      if (operator === '>') return compared(other) > 0
+      if (operator === '<') return compared(other) < 0
+      if (operator === '<=') return compared(other) <= 0
+      return numbers(version)[0] === numbers(other)[0] && compared(other) >= 0
+    }),
+  )
+}
+
 describe('in a project that installed it', () => {
   test('every entry can be imported, and a lock can be held', async () => {
     const program = `
@@ -112,6 +145,42 @@ describe('in a project that installed it', () => {
       cwd: consumer,
     })
     expect(stdout, output).toBe(`${manifest['version']}\n`)
+  })
+
+  test('a client that is not installed is one error on every driver, with the command that installs it', async () => {
+    const urls = [
+      'redis://h',
+      'redis+cluster://h',
+      'redlock://h',
+      'postgres://h/d',
+      'postgres+advisory://h/d',
+      'sqlite:x.db',
+    ]
+    const program = `
+      import { connect, MissingClientError } from 'holdfast'
+      for (const url of ${JSON.stringify(urls)}) {
+        const error = await connect(url).then((driver) => driver.close(), (error) => error)
+        console.log(url, error instanceof MissingClientError, error?.code, error?.message)
+      }`
+    const { stdout, output } = await run(process.execPath, ['--input-type=module', '-e', program], { cwd: consumer })
+    const lines = stdout.trimEnd().split('\n')
+    expect(lines, output).toHaveLength(urls.length)
+    const commands = {
+      redis: 'ioredis, or npm install redis',
+      redlock: 'ioredis, or npm install redis',
+      postgres: 'pg, or',
+    }
+    for (const line of lines) {
+      const [scheme = ''] = /^[a-z]+/.exec(line) ?? []
+      // Node has one for SQLite from 22.13 on.
+      const command =
+        scheme === 'sqlite' ? (hasSqlite() ? undefined : 'libsql') : commands[scheme as keyof typeof commands]
+      if (command === undefined) expect(line).toMatch(/ false undefined/)
+      else
+        expect(line).toMatch(
+          new RegExp(` true MISSING_CLIENT .* needs a client that is not installed: npm install ${command}`),
+        )
+    }
   })
 
   test('the stored format is found where the package is installed', async () => {
