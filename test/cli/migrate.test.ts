@@ -55,6 +55,22 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     expect(again).toEqual({ code: 0, stdout: 'nothing to do\n', stderr: '' })
   })
 
+  test('--only fence makes the guard and no locks, by itself or printed', async () => {
+    const [schema, printed] = [unique(), unique()]
+    const run = await store.run(['migrate', '--url', url, '--schema', schema, '--only', 'fence'])
+    expect(run).toEqual({ code: 0, stdout: 'ran 1 migrations: 8\n', stderr: '' })
+    const { stdout } = await store.run(['migrate', '--print', '--schema', printed, '--only', 'fence'])
+    await pool.query(stdout)
+    for (const each of [schema, printed]) {
+      await pool.query(`SELECT ${each}.holdfast_fence('a', 1)`)
+      await expect(acquires(each)).rejects.toThrow(/acquire_lock/)
+    }
+    expect(await store.run(['migrate', '--only', 'locks'])).toMatchObject({
+      code: 64,
+      stderr: expect.stringMatching(/--only must be one of 'fence'/),
+    })
+  })
+
   test('a role that may not create tables is told what to run, and who else has to', async () => {
     const [schema, role] = [unique(), unique()]
     await pool.query(`CREATE ROLE ${role} LOGIN; CREATE SCHEMA ${schema}; GRANT USAGE ON SCHEMA ${schema} TO ${role}`)

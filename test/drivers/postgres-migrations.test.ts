@@ -4,7 +4,13 @@ import { readFile } from 'node:fs/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
-import { migratePostgres, migrationScript, openPostgres, postgresDriver } from '../../src/drivers/postgres.ts'
+import {
+  migratePostgres,
+  migrationScript,
+  openPostgres,
+  postgresDriver,
+  postgresFence,
+} from '../../src/drivers/postgres.ts'
 import { RateLimiter } from '../../src/primitives/rate-limiter.ts'
 import { type Server, startPostgres } from '../harness/servers.ts'
 import { until } from './postgres/scene.ts'
@@ -45,6 +51,41 @@ describe.concurrent('postgres: migrations', () => {
     const grants = (await Promise.all(drivers.map((driver) => grantOn(driver, 'one')))).filter(Boolean)
     assert.equal(grants.length, 1)
     await strict.end()
+  })
+
+  it('the fence can be migrated alone, again and again, and the rest later', async () => {
+    const schema = unique()
+    const tablesOf = async (): Promise<unknown[]> => {
+      const text = 'SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY tablename'
+      return (await pool.query(text, [schema])).rows.map(({ tablename }) => tablename)
+    }
+    const client = await pool.connect()
+    const fence = (token: number): Promise<void> => postgresFence(client, 'account:7', token, { schema })
+    await client.query('BEGIN')
+    await assert.rejects(fence(1), {
+      code: 'STORE_UNAVAILABLE',
+      retryable: false,
+      message: new RegExp(
+        `has no holdfast_fence, or an old one: run "holdfast migrate --only fence --schema ${schema}"`,
+      ),
+    })
+    await client.query('ROLLBACK')
+    assert.deepEqual(await migratePostgres({ client: pool, schema, only: 'fence' }), [8])
+    assert.deepEqual(await migratePostgres({ client: pool, schema, only: 'fence' }), [8])
+    assert.deepEqual(await tablesOf(), ['holdfast_fences'])
+    await client.query('BEGIN')
+    await fence(7)
+    await client.query('COMMIT; BEGIN')
+    await assert.rejects(fence(6), { code: 'STALE_TOKEN' })
+    await client.query('ROLLBACK')
+    assert.ok((await migratePostgres({ client: pool, schema })).length > 1)
+    assert.ok((await tablesOf()).includes('distributed_locks'))
+    await client.query('BEGIN')
+    await assert.rejects(fence(6), { code: 'STALE_TOKEN' }, 'the largest token is remembered')
+    await client.query('ROLLBACK')
+    client.release()
+    assert.deepEqual(await migratePostgres({ client: pool, schema, only: 'fence' }), [])
+    await assert.rejects(migratePostgres({ client: pool, schema, only: 'locks' as never }), { argument: 'only' })
   })
 
   it('every file may be run again', async () => {

@@ -1,10 +1,16 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import type { AddressInfo } from 'node:net'
+import { createServer } from 'node:tls'
 import { Redis } from 'ioredis'
-import { createClient } from 'redis'
+import { createClient, createClientPool } from 'redis'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Claim, Driver } from '../../src/core/driver.ts'
 import { openRedis, type RedisClient, redisDriver, redisFence } from '../../src/drivers/redis.ts'
 import { serverFacts, warningsOf } from '../../src/drivers/support/redis-checks.ts'
+import { openIoredis, openNodeRedis } from '../../src/drivers/support/redis-open.ts'
+import { redisUrl } from '../../src/drivers/support/redis-url.ts'
+import { DistributedLock } from '../../src/index.ts'
 import { until } from '../harness/processes.ts'
 import { type Server, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
@@ -212,6 +218,41 @@ describe('redis: clients', () => {
     assert.deepEqual(left, ['holdfast:token'])
   })
 
+  it('a pool of node-redis is refused with a reason: WAIT and subscriptions need one connection', () => {
+    const pool = createClientPool({ url: server.url })
+    for (const create of [redisDriver, redisFence]) {
+      assert.throws(() => create({ client: pool as never }), {
+        code: 'INVALID_ARGUMENT',
+        message: /client must be one client \(createClient\), not a pool: .*WAIT.*subscription/,
+      })
+    }
+  })
+
+  it('a lock of another client is told of without a time that nobody knows', async () => {
+    const lock = new DistributedLock({ driver: redisDriver({ client: client() }) })
+    await client().set('lock:foreign', 'theirs')
+    const endless = await lock.acquire('foreign', { blocking: false })
+    assert.ok(!endless.acquired)
+    assert.match(endless.error, /^"foreign" is held by another client \(since: unknown, no expiry\)/)
+    await client().set('lock:foreign', 'theirs', 'PX', 60_000)
+    await assert.rejects(lock.hold('foreign', { blocking: false }), {
+      message: /^"foreign" is held by another client \(since: unknown, expires: 20\d\d-[^)]*Z\)/,
+    })
+  })
+
+  for (const [through, open] of Object.entries({ ioredis: openIoredis, 'node-redis': openNodeRedis })) {
+    it(`a server that expects TLS, and gets none, is told of as such, through ${through}`, async () => {
+      using tls = await startTls()
+      const opened = await open(redisUrl(`redis://127.0.0.1:${tls.port}`).target, {})
+      assert.ok(opened !== undefined)
+      const driver = redisDriver({ client: opened.client, onWarning() {} })
+      const [answer] = await driver.acquire([claim()]).catch((error: unknown) => [error])
+      assert.match(String(answer), /cannot reach redis:.*closed.*rediss|Protocol error.*rediss/)
+      await driver.close()
+      await opened.close()
+    })
+  }
+
   it('the guard runs the caller’s own script, and refuses a bad token before anything is sent', async () => {
     const fence = redisFence({ client: client() })
     const push = "return redis.call('RPUSH', KEYS[1], unpack(ARGV))"
@@ -239,6 +280,14 @@ describe('redis: clients', () => {
     })
   }
 })
+
+/** A server that speaks TLS, and nothing else. It needs no certificate to refuse what is none. */
+async function startTls(): Promise<{ port: number } & Disposable> {
+  const tls = createServer(() => {}).listen(0, '127.0.0.1')
+  tls.on('tlsClientError', () => {})
+  await once(tls, 'listening')
+  return { port: (tls.address() as AddressInfo).port, [Symbol.dispose]: () => tls.close() }
+}
 
 function client(options: { db?: number; keyPrefix?: string; stringNumbers?: boolean; protocol?: 2 | 3 } = {}): Redis {
   const opened = new Redis({ port: server.port, commandTimeout: 5_000, ...options })

@@ -1,5 +1,5 @@
 import { ClosedError, HoldfastError, StoreError } from '../../core/errors.ts'
-import { connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
+import { type ConnectionTrouble, connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
 
 /** What is known of the server that a command was sent to. */
 export interface AskedServer {
@@ -7,7 +7,7 @@ export interface AskedServer {
   readonly place: string
   /** Why the connection is gone, where the client only says that it is. */
   failureBehind?(error: unknown): unknown
-  readonly master?: { readonly isReplica: boolean }
+  readonly master?: { readonly neverWrote: boolean }
 }
 
 /** Wraps a client's error once: where it happened, what the server or the network said, and what can be done about it. */
@@ -18,7 +18,8 @@ export function storeErrorFrom(what: string, error: unknown, server?: AskedServe
   if (failure instanceof HoldfastError) return failure
   const message = messageOf(failure)
   const trouble = connectionTrouble(failure)
-  const isReplica = isReadOnly(failure) && server?.master?.isReplica === true
+  const neverWrote = server?.master?.neverWrote === true
+  const isReplica = isReadOnly(failure) && neverWrote
   const known = hints.find(({ sign }) => sign.test(message))
   const retryable = !(isReplica || known?.isPermanent || trouble?.isPermanent)
   const options = { cause: safeCause(failure), retryable }
@@ -26,9 +27,15 @@ export function storeErrorFrom(what: string, error: unknown, server?: AskedServe
     const where = server === undefined ? '' : ` at ${server.place}`
     return new StoreError(`redis failed to ${what}${where}: ${message}${known ? ` (${known.hint})` : ''}`, options)
   }
-  const advice = trouble.kind === 'no-tls' ? 'Use redis:// instead of rediss://, or tls=false.' : trouble.advice
+  const advice = adviceFor(trouble, neverWrote)
   const reason = `cannot reach ${server?.place ?? 'the server'}: ${trouble.reason}`
   return new StoreError(`redis failed to ${what}: ${reason}${advice && `. ${advice}`}`, options)
+}
+
+function adviceFor({ kind, advice }: ConnectionTrouble, neverWrote: boolean): string {
+  if (kind === 'no-tls') return 'Use redis:// instead of rediss://, or tls=false.'
+  // A connection that worked before was lost; one that never did may have been hung up on.
+  return kind === 'closed' && neverWrote ? 'If the server expects TLS, use rediss:// or tls=true.' : advice
 }
 
 export const closedError = (): ClosedError => new ClosedError('the redis driver is closed')

@@ -23,10 +23,10 @@ export class MasterWatch {
   }
 
   /**
-   * It refuses writes, and has never taken one over this connection: a replica from the start. Not known where Sentinel
-   * names the server, which may be about to promote it.
+   * Nothing was ever written there: if it refuses writes, it was a replica from the start. False where Sentinel names the
+   * server, which may be about to promote it.
    */
-  get isReplica(): boolean {
+  get neverWrote(): boolean {
     return !this.#hasWritten && !this.#mayBePromoted
   }
 
