@@ -52,6 +52,7 @@ export {
   getDistributedLock,
 } from './primitives/distributed-lock.ts'
 export { Fence } from './primitives/fence.ts'
+export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/inspecting.ts'
 export type { CloseOptions, InstanceOptions } from './primitives/instance.ts'
 export {
   type CampaignOptions,

@@ -12,7 +12,7 @@ import { readPages } from './pages.ts'
 export async function lookAround(link: Link, lockNames: readonly string[]): Promise<Seen> {
   // A session store has no queue of its own. It shows who waits, with all that there is, in one answer.
   if (!link.driver.capabilities.queue) {
-    return readPages((query) => link.inspect(query), { pageSize: MAX_PAGE_SIZE }, 1)
+    return readPages((query) => link.inspect(query), { pageSize: MAX_PAGE_SIZE }, { pages: 1 })
   }
   const walk = new Walk(link)
   for (let names = lockNames; names.length > 0; ) {

@@ -3,13 +3,22 @@ import type { Receiver } from './batch.ts'
 import { Chain, claimPart } from './chain.ts'
 import type { Clock } from './clock.ts'
 import { DeadlockWatch } from './deadlock-watch.ts'
-import type { Driver, InspectPage, InspectQuery, Metadata, RateAnswer, RateRequest, Refusal } from './driver.ts'
-import { ClosedError, type HoldfastError, OverloadError, UnsupportedError } from './errors.ts'
+import type {
+  AcquireAnswer,
+  Driver,
+  InspectPage,
+  InspectQuery,
+  Metadata,
+  RateAnswer,
+  RateRequest,
+  Refusal,
+} from './driver.ts'
+import { ClosedError, type HoldfastError, OverloadError, StoreError, UnsupportedError } from './errors.ts'
 import type { Emitter } from './events.ts'
 import { createHeartbeat, type Heartbeat } from './heartbeat.ts'
 import { createThreadHeartbeat, type ThreadOptions } from './heartbeat-thread.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
-import { MAX_PENDING_CLAIMS } from './limits.ts'
+import { MAX_PENDING_CLAIMS, PING_TTL_MS } from './limits.ts'
 import { closeLink, Link, openLink, type TrackedClaim } from './link.ts'
 import { within } from './pause.ts'
 import type { Random } from './random.ts'
@@ -146,6 +155,36 @@ export class Holder {
   inspect(query: InspectQuery): Promise<InspectPage> {
     this.#assertOpen()
     return this.link.inspect(query)
+  }
+
+  /**
+   * Takes a lock whose name is new and gives it back: proof that the store can be reached, has what the driver needs and takes writes. Asks once, and rejects with
+   * what the store says. No event tells of it.
+   */
+  async ping(): Promise<void> {
+    this.#assertOpen()
+    const { driver } = this.link
+    const ttlMs = Math.min(PING_TTL_MS, driver.longestTtlMs ?? PING_TTL_MS)
+    const lease = { heartbeat: false, minHoldMs: 0, maxHoldMs: ttlMs }
+    const lockName = `ping:${this.#options.random.id()}`
+    const claim = this.#claim({ lockName, mode: 'exclusive', ttlMs, waitMs: 0, ...lease })
+    await this.#underWay.track(this.#ping(claim))
+  }
+
+  async #ping(claim: TrackedClaim): Promise<void> {
+    const { link } = this
+    try {
+      const answer = await new Promise<AcquireAnswer>((answered, failed) => link.acquire(claim, { answered, failed }))
+      if (!answer.granted) throw new StoreError(`the ${link.driver.name} store refused a lock that was free`)
+      const ref = { lockName: claim.lockName, claimId: claim.claimId, fencingToken: answer.fencingToken }
+      const wasHeld = await new Promise<boolean>((answered, failed) => link.release(ref, { answered, failed }))
+      if (!wasHeld) throw new StoreError(`the ${link.driver.name} store did not keep a lock that it had granted`)
+    } catch (error) {
+      // What can never work has written nothing.
+      const mayBeThere = !(error instanceof StoreError) || error.retryable
+      if (mayBeThere) void this.#underWay.track(link.withdraw(claim, () => undefined))
+      throw error
+    }
   }
 
   consume(request: RateRequest, receiver: Receiver<RateAnswer>): void {

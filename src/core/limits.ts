@@ -15,6 +15,9 @@ export const MAX_WAIT_MS = MAX_TTL_MS
 /** How many lock names a page of `inspect` may hold. */
 export const MAX_PAGE_SIZE = 10_000
 
+/** How many leases and waiters of one lock name an instance's own `inspect` shows; reading stops with the page that reaches it. */
+export const MAX_INSPECTED = 10_000
+
 /** How many permits a semaphore can have: far more than there are holders, and small enough to be added up in any store. */
 export const MAX_PERMITS = 1_000_000
 /** How many requests one call to a driver may carry; what is over goes in a second call at the same moment. */
@@ -25,6 +28,8 @@ export const MAX_RATE_LIMITS = 4
 export const MAX_PENDING_CLAIMS = 100_000
 /** How long a call to the store may take before it counts as unanswered, if not said otherwise. */
 export const CALL_TIMEOUT_MS = 5_000
+/** How long the lock of a `ping` lasts whose release did not arrive. */
+export const PING_TTL_MS = 5_000
 /** How long closing an instance may take, whatever the store does, if not said otherwise. */
 export const CLOSE_TIMEOUT_MS = 5_000
 /** How long a dead waiter can delay those behind it, if not said otherwise. */

@@ -7,6 +7,7 @@ import { checkLockName } from '../core/names.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
 import { forceRelease } from './force-release.ts'
+import { inspectLock, isLocked, type LockInspection } from './inspecting.ts'
 import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { type DefaultsOption, EXCLUSIVE, type LockOptions } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
@@ -146,6 +147,41 @@ export class DistributedLock implements AsyncDisposable {
     checkLockName(options.by, 'by')
     this.#instance.assertOpen()
     return forceRelease(this.#instance.holder ?? (await this.#instance.open()), lockName, options.by)
+  }
+
+  /**
+   * Shows who holds the lock and who waits for it, whichever process or primitive that is. It writes nothing. Of a name with very many leases and waiters it shows
+   * about the first 10,000, and `complete` is false. What it shows may have changed by the time it is read: to decide whether to do something, acquire the lock.
+   *
+   * @throws `StoreError`, `InvalidArgumentError`, `ClosedError`
+   */
+  async inspect(lockName: string): Promise<LockInspection> {
+    checkLockName(lockName)
+    this.#instance.assertNotEnded()
+    return inspectLock(this.#instance.holder ?? (await this.#instance.open()), lockName)
+  }
+
+  /**
+   * Whether the store has a lease on the name, of any holder: another process, another task, this instance itself, a reader or a permit. It writes nothing. An answer is
+   * never a promise: the lock may be taken or free by the time it arrives. To decide whether to do something, acquire the lock.
+   *
+   * @throws `StoreError` if the store could not be asked: it never answers `false` for that; `InvalidArgumentError`, `ClosedError`
+   */
+  async isLocked(lockName: string): Promise<boolean> {
+    checkLockName(lockName)
+    this.#instance.assertNotEnded()
+    return isLocked(this.#instance.holder ?? (await this.#instance.open()), lockName)
+  }
+
+  /**
+   * Opens the store if it is not open, and proves that it works: takes a lock whose name is new (`ping:` and a random part) and gives it back. So the server can be
+   * reached, it is the right one, has the tables, and takes writes. It asks once, leaves nothing behind, and no event tells of it. For the start of a service, and for its
+   * readiness probe.
+   *
+   * @throws `StoreError`; its `retryable` is false for a fault that trying again cannot mend, such as a wrong password, missing tables or a read-only replica
+   */
+  ping(): Promise<void> {
+    return this.#instance.ping()
   }
 
   /**

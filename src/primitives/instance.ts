@@ -125,6 +125,12 @@ export class Instance {
     return this.#opening
   }
 
+  /** Opens the store if it is not open, and proves that it works: see `DistributedLock.ping`. */
+  async ping(): Promise<void> {
+    this.assertNotEnded()
+    await (this.#holder ?? (await this.open())).ping()
+  }
+
   get closed(): boolean {
     return this.#closing !== undefined
   }

@@ -164,6 +164,11 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
     return leadRepeatedly({ ...parts, campaign, running }, lead, options)
   }
 
+  /** Opens the store and proves that it works, as `ping` of a `DistributedLock` does. */
+  ping(): Promise<void> {
+    return this.#instance.ping()
+  }
+
   /**
    * Gives up campaigns, resigns, and closes the store if this instance opened it. The function that `run` runs is asked to stop at once, and leads on until it has
    * settled: for `drainSeconds` and then for three fifths of `timeoutSeconds` at the most. A term of `campaign` is kept for `drainSeconds` unless it is resigned.

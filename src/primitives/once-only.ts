@@ -150,6 +150,11 @@ export class OnceOnly implements AsyncDisposable {
     return new Promise((answered, failed) => holder.link.release(lease, { answered, failed }))
   }
 
+  /** Opens the store and proves that it works, as `ping` of a `DistributedLock` does. */
+  ping(): Promise<void> {
+    return this.#instance.ping()
+  }
+
   /**
    * Gives up what waits, lets runs that are under way end for `drainSeconds`, asks the rest of them to stop, and closes the store if this instance opened it. A
    * run that has ended nevertheless keeps its result; one that has not loses its lease. Results stay.

@@ -72,6 +72,11 @@ export class ReadWriteLock implements AsyncDisposable {
     return this.#claims.with(lockName, EXCLUSIVE, fn, options)
   }
 
+  /** Opens the store and proves that it works, as `ping` of a `DistributedLock` does. */
+  ping(): Promise<void> {
+    return this.#instance.ping()
+  }
+
   /** As that of a `DistributedLock`. Later calls throw `ClosedError`. */
   async close(options: CloseOptions = {}): Promise<void> {
     return this.#instance.close(options, this.#claims.reentry.isInside)

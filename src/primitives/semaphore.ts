@@ -71,6 +71,11 @@ export class Semaphore implements AsyncDisposable {
     return this.#claims.with(lockName, this.#share(options), fn, options)
   }
 
+  /** Opens the store and proves that it works, as `ping` of a `DistributedLock` does. */
+  ping(): Promise<void> {
+    return this.#instance.ping()
+  }
+
   /** As that of a `DistributedLock`. Later calls throw `ClosedError`. */
   async close(options: CloseOptions = {}): Promise<void> {
     return this.#instance.close(options, this.#claims.reentry.isInside)

@@ -186,23 +186,30 @@ async function failureOf(work: () => Promise<unknown>): Promise<unknown> {
   return undefined
 }
 
-/** A claim that may wait for long is told at once: the store is asked once, and the error says that it is no use. */
+/** A claim that may wait for long, and a ping, are told at once: the store is asked once, and the error says that it is no use. */
 async function assertPermanent(open: () => Promise<Driver>, says: RegExp): Promise<void> {
-  const { error, asked } = await claimAt(open)
-  assert.ok(error instanceof StoreError, String(error))
-  assert.match(error.message, says)
-  assert.equal(error.retryable, false, error.message)
-  assert.ok(asked <= 1, `asked ${asked} times: ${error.message}`)
+  for (const use of [claim, ping]) {
+    const { error, asked } = await useOf(open, use)
+    assert.ok(error instanceof StoreError, String(error))
+    assert.match(error.message, says)
+    assert.equal(error.retryable, false, error.message)
+    assert.ok(asked <= 1, `asked ${asked} times: ${error.message}`)
+  }
 }
 
+const claim = (lock: DistributedLock): Promise<unknown> =>
+  lock.acquire(`job ${++counter}`, { blockingTimeoutSeconds: 10 })
+
+const ping = (lock: DistributedLock): Promise<unknown> => lock.ping()
+
 async function assertRetryable(open: () => Promise<Driver>): Promise<void> {
-  const { error } = await claimAt(open, 0)
+  const { error } = await useOf(open, ping)
   assert.ok(error instanceof StoreError && error.retryable, String(error))
 }
 
-async function claimAt(
+async function useOf(
   open: () => Promise<Driver>,
-  blockingTimeoutSeconds = 10,
+  use: (lock: DistributedLock) => Promise<unknown>,
 ): Promise<{ error: unknown; asked: number }> {
   let asked = 0
   let driver: Driver | undefined
@@ -216,8 +223,7 @@ async function claimAt(
         return opened.acquire(claims)
       },
     }
-    const lock = new DistributedLock({ driver: counting })
-    await lock.acquire(`job ${++counter}`, { blocking: blockingTimeoutSeconds > 0, blockingTimeoutSeconds })
+    await use(new DistributedLock({ driver: counting }))
     return { error: undefined, asked }
   } catch (error) {
     return { error, asked }

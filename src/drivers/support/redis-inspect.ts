@@ -22,7 +22,10 @@ export async function inspect(connection: RedisConnection, prefix: string, query
     }
   }
   const found = [...parts]
-  const { page, left } = await showPart(connection, prefix, found.slice(0, pageSize))
+  // Without a prefix every string of the database would look like a lock of another client: such a one is shown only if
+  // it is asked for by its name.
+  const showsOthers = prefix !== '' || lockName !== undefined
+  const { page, left } = await showPart(connection, prefix, found.slice(0, pageSize), showsOthers)
   const rest = [...left, ...found.slice(pageSize)]
   return rest.length === 0 && walk.over ? page : { ...page, next: writeCursor({ ...walk, rest }) }
 }
@@ -87,7 +90,7 @@ export async function show(
   const pages: InspectPage[] = []
   let parts: readonly Part[] = names.map((name) => [name, BEGINNING])
   while (parts.length > 0) {
-    const { page, left } = await showPart(connection, prefix, parts)
+    const { page, left } = await showPart(connection, prefix, parts, true)
     pages.push(page)
     parts = left
   }
@@ -99,6 +102,7 @@ async function showPart(
   connection: RedisConnection,
   prefix: string,
   parts: readonly Part[],
+  showsOthers: boolean,
 ): Promise<{ page: InspectPage; left: Part[] }> {
   const shown = new Map<string, Shown>()
   const bySlot = new Map<number, Part[]>()
@@ -134,7 +138,7 @@ async function showPart(
       left.push(part)
       continue
     }
-    leases.push(leasesIn(name, found, prefix))
+    leases.push(leasesIn(name, found, showsOthers))
     waiters.push(pairs(found[3]).map(([id, text]) => readWaiter(name, id, text)))
     if (found[4] !== '') left.push([name, found[4]])
   }
@@ -144,12 +148,11 @@ async function showPart(
 /** Plain text, its end, shared leases and their ends, waiters' ids and texts, where to go on. */
 type Shown = [string, number, string[], string[], string]
 
-function leasesIn(lockName: string, [plain, end, shared]: Shown, prefix: string): LeaseRecord[] {
+function leasesIn(lockName: string, [plain, end, shared]: Shown, showsOthers: boolean): LeaseRecord[] {
   const endMs = Number(end)
   const leases = pairs(shared).map(([text, each]) => readLease(lockName, text, Number(each)))
   if (endMs === -2 || plain === SHARED) return leases
-  // Without a prefix every string of the database would look like somebody's lock.
-  if (prefix === '' && !isOurs(plain)) return leases
+  if (!showsOthers && !isOurs(plain)) return leases
   return [readLease(lockName, plain, endMs), ...leases]
 }
 

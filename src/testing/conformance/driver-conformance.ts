@@ -9,6 +9,7 @@ import { lockEnding } from './lock/ending.ts'
 import { forcedReleases } from './lock/force.ts'
 import { holdTimes } from './lock/hold-times.ts'
 import { lockInstance } from './lock/instance.ts'
+import { looking } from './lock/looking.ts'
 import { reentry } from './lock/reentry.ts'
 import { severalLocks } from './lock/several-locks.ts'
 import { mutexExclusion } from './mutex/exclusion.ts'
@@ -116,6 +117,7 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
       registerGroup(context, 'deadlocks', deadlocks, ['queue'])
     }
     registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
+    registerGroup(context, 'DistributedLock: looking at locks, and whether the store works', looking)
     registerGroup(context, 'DistributedLock: who waits, and how it ends', lockEnding)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
     registerGroup(context, 'DistributedLock: entering again', reentry)
