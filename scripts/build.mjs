@@ -1,7 +1,8 @@
 // @ts-check
-// Builds dist/ from src/ with plain tsc. From nothing, so that a file that was renamed leaves no ghost behind; and beside
-// the old one until it is done, so that a build that fails, or somebody who reads dist/ meanwhile, finds it whole.
-import { mkdirSync, renameSync, rmSync } from 'node:fs'
+// Builds dist/ from src/ with plain tsc, and puts the texts of protocol/ into it. From nothing, so that a file that was
+// renamed leaves no ghost behind; and beside the old one until it is done, so that a build that fails, or somebody who
+// reads dist/ meanwhile, finds it whole.
+import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { isMain, root, tsc } from './support/command.mjs'
 
 /** @returns {Promise<{ code: number, output: string }>} */
@@ -11,11 +12,45 @@ export async function build() {
   mkdirSync(`${root}.cache`, { recursive: true })
   try {
     const { code, output } = await tsc(['-p', 'tsconfig.build.json', '--outDir', fresh])
-    if (code === 0) swap(fresh, `${root}dist`, old)
+    if (code === 0) {
+      embedProtocol(fresh)
+      swap(fresh, `${root}dist`, old)
+    }
     return { code, output }
   } finally {
     for (const folder of [fresh, old]) rmSync(folder, { recursive: true, force: true })
   }
+}
+
+/**
+ * Replaces each `readProtocol('folder/file')` by the file's text. A bundle has no protocol/ beside it.
+ *
+ * @param {string} folder
+ */
+function embedProtocol(folder) {
+  const reader = 'drivers/support/read-protocol'
+  for (const ending of ['js', 'd.ts']) rmSync(`${folder}/${reader}.${ending}`)
+  for (const file of readdirSync(folder, { recursive: true, encoding: 'utf8' })) {
+    if (!file.endsWith('.js')) continue
+    const code = readFileSync(`${folder}/${file}`, 'utf8')
+    if (!code.includes('readProtocol')) continue
+    const embedded = code
+      .replace(/^import \{ readProtocol \} from '.*';\n/m, '')
+      .replaceAll(/\breadProtocol\('(.+?)'\)/g, (_, path) => JSON.stringify(protocolText(path)))
+    if (embedded.includes('readProtocol')) throw new Error(`${file}: readProtocol is not called with a literal`)
+    writeFileSync(`${folder}/${file}`, embedded)
+  }
+}
+
+/**
+ * Without the lines that only explain: they are half of it, and each user would carry them. Migrations keep theirs,
+ * because people read what `holdfast migrate --print` shows them.
+ *
+ * @param {string} path
+ */
+function protocolText(path) {
+  const text = readFileSync(`${root}protocol/${path}`, 'utf8')
+  return /^postgres\/\d/.test(path) ? text : text.replaceAll(/^[ \t]*--(?! name: ).*\n/gm, '')
 }
 
 /**

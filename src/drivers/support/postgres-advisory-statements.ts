@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import type { BoardEntry } from './postgres-board.ts'
 import { withoutComments } from './postgres-migrate.ts'
-import { namedStatements, readProtocol } from './sql-file.ts'
+import { readProtocol } from './read-protocol.ts'
+import { namedStatements } from './sql-file.ts'
 
 const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'still', 'locks'] as const
 

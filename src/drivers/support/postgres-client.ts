@@ -1,4 +1,5 @@
 import { InvalidArgumentError, MissingClientError } from '../../core/errors.ts'
+import { importIfThere } from './optional-client.ts'
 import { type PgClient, type PgPool, pgClientConnections, pgPoolConnections } from './postgres-pg.ts'
 import { type PostgresSql, sqlConnections } from './postgres-sql.ts'
 import { type PostgresTarget, pgConfig, postgresConfig, postgresPlace } from './postgres-url.ts'
@@ -96,12 +97,3 @@ const isPgClient = (client: unknown): client is PgClient =>
 
 const isPgPool = (client: unknown): client is PgPool =>
   typeof client === 'object' && client !== null && 'query' in client && 'connect' in client && 'totalCount' in client
-
-export async function importIfThere(name: string): Promise<Record<string, unknown> | undefined> {
-  try {
-    return (await import(name)) as Record<string, unknown>
-  } catch (error) {
-    if ((error as { code?: string }).code === 'ERR_MODULE_NOT_FOUND') return undefined
-    throw error
-  }
-}

@@ -6,7 +6,8 @@ import { isStorable } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import type { PostgresConnections } from './postgres-client.ts'
 import { sqlState, storeErrorFrom } from './postgres-errors.ts'
-import { namedStatements, readProtocol } from './sql-file.ts'
+import { readProtocol } from './read-protocol.ts'
+import { namedStatements } from './sql-file.ts'
 
 export type StatementName =
   | 'acquire'
@@ -64,22 +65,22 @@ interface Migration {
  * comes with a file of the next number. Each brings its own tables and functions up to date, whichever version made
  * them, and leaves alone what is.
  */
-const FILES = [
-  '0001-tables.sql',
-  '0002-tokens.sql',
-  '0003-queue.sql',
-  '0004-leases.sql',
-  '0005-inspect.sql',
-  '0006-plain.sql',
-  '0007-rates.sql',
-  '0008-fences.sql',
-  '0009-force.sql',
-  '0010-steal.sql',
-  '0011-calls.sql',
+const TEXTS: readonly string[] = [
+  readProtocol('postgres/0001-tables.sql'),
+  readProtocol('postgres/0002-tokens.sql'),
+  readProtocol('postgres/0003-queue.sql'),
+  readProtocol('postgres/0004-leases.sql'),
+  readProtocol('postgres/0005-inspect.sql'),
+  readProtocol('postgres/0006-plain.sql'),
+  readProtocol('postgres/0007-rates.sql'),
+  readProtocol('postgres/0008-fences.sql'),
+  readProtocol('postgres/0009-force.sql'),
+  readProtocol('postgres/0010-steal.sql'),
+  readProtocol('postgres/0011-calls.sql'),
 ]
 
 /** The one that `postgresFence` needs. */
-const FENCE_FILE = '0008-fences.sql'
+const FENCE_VERSION = 8
 
 /** Which of the migrations. */
 export interface MigrationScope {
@@ -91,8 +92,8 @@ export interface MigrationScope {
 }
 
 export function migrations({ only }: MigrationScope = {}): readonly Migration[] {
-  const files = only === undefined ? FILES : [FENCE_FILE]
-  return files.map((file) => ({ version: Number(file.slice(0, 4)), sql: readProtocol(`postgres/${file}`) }))
+  const all = TEXTS.map((sql, index) => ({ version: index + 1, sql }))
+  return only === undefined ? all : all.filter(({ version }) => version === FENCE_VERSION)
 }
 
 /** As plain SQL, for a team's own migration tool or for psql. Throws `InvalidArgumentError`. */
@@ -123,7 +124,7 @@ export async function readVersion(connections: PostgresConnections, schema: stri
   }
 }
 
-export const latestVersion = (): number => FILES.length
+export const latestVersion = (): number => TEXTS.length
 
 /**
  * Brings the schema up to date, in one transaction. Any number of instances may do so at once. Answers what it ran. A

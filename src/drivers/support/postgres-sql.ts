@@ -1,5 +1,6 @@
 import { MissingClientError, StoreError } from '../../core/errors.ts'
-import { importIfThere, type PostgresConnections, type Row } from './postgres-client.ts'
+import { importIfThere } from './optional-client.ts'
+import type { PostgresConnections, Row } from './postgres-client.ts'
 import { postgresPlace } from './postgres-url.ts'
 
 /** What we call of what `postgres()` gives. */

@@ -1,11 +1,11 @@
 import { StaleTokenError } from '../../core/errors.ts'
 import { checkResource, type FencingGuard, type Token, tokenOf } from '../../core/fencing.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
+import { readProtocol } from './read-protocol.ts'
 import { connectionOf, type RedisClient } from './redis-connection.ts'
 import { inTime } from './redis-errors.ts'
 import { siblingKey } from './redis-keys.ts'
 import { runScript, type Script, scriptCall, scriptOf } from './redis-scripts.ts'
-import { readProtocol } from './sql-file.ts'
 
 export interface RedisFenceOptions {
   /** Where the protected data is: it need not be the server that keeps the locks. */

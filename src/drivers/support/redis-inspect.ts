@@ -1,10 +1,13 @@
 import { checkInspectQuery } from '../../core/arguments.ts'
 import type { InspectPage, InspectQuery, LeaseRecord, WaiterRecord } from '../../core/driver.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
+import { readProtocol } from './read-protocol.ts'
 import type { RedisConnection, RedisNode } from './redis-connection.ts'
 import { isOurs, readLease, readWaiter } from './redis-format.ts'
 import { isOwnKey, lockKeys, plainOfData, slotOf } from './redis-keys.ts'
 import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
+
+const inspectScript = protocolScript(() => readProtocol('redis/inspect.lua'))
 
 /**
  * Leases and waiters in pages. It walks the key space with SCAN, node after node, and looks at a bounded number of
@@ -123,7 +126,7 @@ async function showPart(
       ]
       const froms = ofSlot.map(([, from]) => from)
       const call = scriptCall(all, [`${ofSlot.length}`, `${MOST_LOOKED_AT}`, ...froms])
-      const reply = (await runScript(connection, protocolScript('inspect.lua'), call)) as Shown[]
+      const reply = (await runScript(connection, inspectScript(), call)) as Shown[]
       for (const [at, each] of reply.entries()) shown.set((ofSlot[at] as Part)[0], each)
     }),
   )

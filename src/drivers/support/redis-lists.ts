@@ -1,8 +1,11 @@
+import { readProtocol } from './read-protocol.ts'
 import type { RedisConnection } from './redis-connection.ts'
 import { storeErrorFrom } from './redis-errors.ts'
 import { strange } from './redis-format.ts'
 import { COUNTER, isOwnKey, lockKeys, ownKeyError, reachesOwnKeys, slotCounter, slotOf } from './redis-keys.ts'
 import { protocolScript, runScript, type ScriptCall } from './redis-scripts.ts'
+
+const leasesScript = protocolScript(() => readProtocol('redis/leases.lua'))
 
 export interface ListParts {
   readonly connection: RedisConnection
@@ -104,7 +107,7 @@ export function runLeases(
   call[at + 1] = channel
   call[at + 2] = text
   for (let index = 0; index < args.length; index += 1) call[at + 3 + index] = args[index] as string
-  return run(connection, protocolScript('leases.lua'), call as ScriptCall).then(
+  return run(connection, leasesScript(), call as ScriptCall).then(
     (reply) => {
       const answers = readReply(operation, count, reply)
       if (connection.master !== undefined && hasWritten(answers)) connection.master.wrote()

@@ -2,6 +2,7 @@ import { connect as connectSocket, isIP } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 import { MissingClientError, StoreError } from '../../core/errors.ts'
 import { connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
+import { importIfThere } from './optional-client.ts'
 import type { RedisClient } from './redis-connection.ts'
 import { storeErrorFrom } from './redis-errors.ts'
 import type { IoredisClient, IoredisCluster } from './redis-ioredis.ts'
@@ -41,7 +42,7 @@ export async function openIoredis(
   { hosts, cluster, tls, username, password, database }: RedisTarget,
   { fast = false }: OpenOptions,
 ): Promise<OpenedClient | undefined> {
-  const module = (await optional(() => import('ioredis'))) as IoredisModule | undefined
+  const module = (await importIfThere('ioredis')) as IoredisModule | undefined
   if (module === undefined) return undefined
   const options = {
     maxRetriesPerRequest: fast ? 0 : 3,
@@ -218,7 +219,7 @@ export async function openNodeRedis(
   { hosts, cluster, tls, username, password, database }: RedisTarget,
   { fast = false }: OpenOptions,
 ): Promise<OpenedClient | undefined> {
-  const module = (await optional(() => import('redis'))) as NodeRedisModule | undefined
+  const module = (await importIfThere('redis')) as NodeRedisModule | undefined
   if (module === undefined) return undefined
   const login = { ...(username !== undefined && { username }), ...(password !== undefined && { password }) }
   const sockets = hosts.map((host) => ({ ...host, connectTimeout: CONNECT_MS, ...(tls && { tls }) }))
@@ -332,16 +333,6 @@ function wrongDatabase(database: number, error: Error): StoreError {
   const advice = 'Let the user run SELECT, or name a database that the server has'
   const message = `redis database ${database} cannot be selected: ${messageOf(error)}. ${advice}`
   return new StoreError(message, { cause: safeCause(error), retryable: false })
-}
-
-/** Undefined where it is not installed; anything else that goes wrong with it is not hidden. */
-async function optional(load: () => Promise<unknown>): Promise<unknown> {
-  try {
-    return await load()
-  } catch (error) {
-    if ((error as { code?: string }).code === 'ERR_MODULE_NOT_FOUND') return undefined
-    throw error
-  }
 }
 
 /** Less than the core waits for a call: what is known of the failure is told. */

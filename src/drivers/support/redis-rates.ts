@@ -1,9 +1,12 @@
 import type { RateAnswer, RateRequest } from '../../core/driver.ts'
 import { answerTake, countOf, policiesOf, type Take, takesOf } from './consume-step.ts'
+import { readProtocol } from './read-protocol.ts'
 import { inTime } from './redis-errors.ts'
 import { rateKey, slotOf } from './redis-keys.ts'
 import { chunksOf, type ListParts } from './redis-lists.ts'
 import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
+
+const consumeScript = protocolScript(() => readProtocol('redis/consume.lua'))
 
 /**
  * Rate-limiting steps: those that are alike and on one name are one entry of the script, whose answer is then told to
@@ -23,7 +26,7 @@ export async function consume(
       const keys: string[] = []
       for (const { name, policy } of part) for (const id of policy.ids) keys.push(rateKey(prefix, name, id))
       const call = scriptCall(keys, policyArgs(part))
-      const run = (): Promise<unknown> => runScript(connection, protocolScript('consume.lua'), call)
+      const run = (): Promise<unknown> => runScript(connection, consumeScript(), call)
       const reply = await inTime('consume', timeoutMs, run, connection).catch((error: Error) => error)
       if (!(reply instanceof Error)) {
         if (answerAll(part, reply as readonly (string | number)[], answers)) connection.master?.wrote()

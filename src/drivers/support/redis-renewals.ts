@@ -1,8 +1,11 @@
 import type { RenewAnswer, Renewal } from '../../core/driver.ts'
+import { readProtocol } from './read-protocol.ts'
 import { storeErrorFrom } from './redis-errors.ts'
 import { entryOf, renewArgs, ttlText } from './redis-format.ts'
 import { type Chunk, type ListParts, runLeases } from './redis-lists.ts'
 import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
+
+const renewScript = protocolScript(() => readProtocol('redis/renew.lua'))
 
 export async function renewList(parts: ListParts, chunk: Chunk<Renewal>): Promise<RenewAnswer[]> {
   const [, ...replies] = await runLeases(parts, 'renew', chunk, renewArgs(chunk.requests))
@@ -27,7 +30,7 @@ export async function renewEach(parts: ListParts, chunk: Chunk<Renewal>): Promis
 async function renewByKey({ connection, prefix }: ListParts, renewal: Renewal): Promise<'renewed' | Error | undefined> {
   const call = scriptCall([prefix + renewal.lockName], [entryOf(renewal), ttlText(renewal)])
   try {
-    const reply = await runScript(connection, protocolScript('renew.lua'), call)
+    const reply = await runScript(connection, renewScript(), call)
     return Number(reply) === 1 ? 'renewed' : undefined
   } catch (error) {
     return storeErrorFrom('renew', error, connection)

@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
 import { StoreError } from '../../core/errors.ts'
+import { readProtocol } from './read-protocol.ts'
 import type { RedisConnection } from './redis-connection.ts'
 import { isNoScript } from './redis-errors.ts'
 import { VOTER } from './redis-keys.ts'
-import { readProtocol } from './sql-file.ts'
 
 /** A script of `protocol/redis/`. */
 export interface Script {
@@ -13,14 +13,14 @@ export interface Script {
 
 export const scriptOf = (text: string): Script => ({ text, sha: createHash('sha1').update(text).digest('hex') })
 
-/** Read when first used, and once. */
-export function protocolScript(file: string): Script {
-  const script = loaded.get(file) ?? scriptOf(readProtocol(`redis/${file}`))
-  loaded.set(file, script)
-  return script
+/** Made when it is first used, and once. */
+export function protocolScript(read: () => string): () => Script {
+  let script: Script | undefined
+  return () => {
+    script ??= scriptOf(read())
+    return script
+  }
 }
-
-const loaded = new Map<string, Script>()
 
 /**
  * A command that calls a script. Whoever runs it fills the first two places, according to whether the server has the

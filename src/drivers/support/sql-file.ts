@@ -1,10 +1,3 @@
-import { readFileSync } from 'node:fs'
-
-/** A file of `protocol/`, which lies beside `src/` and `dist/` alike. */
-export function readProtocol(path: string): string {
-  return readFileSync(new URL(`../../../protocol/${path}`, import.meta.url), 'utf8')
-}
-
 /** Splits a file into its statements, each under a line `-- name: …`. */
 export function namedStatements<Name extends string>(sql: string): Readonly<Record<Name, string>> {
   const statements = sql

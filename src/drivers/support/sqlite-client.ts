@@ -1,4 +1,5 @@
 import { MissingClientError } from '../../core/errors.ts'
+import { importAtRunTime } from './optional-client.ts'
 
 /** The few methods that we call: `node:sqlite`, libsql and better-sqlite3 all have them. */
 export interface SqliteDatabase {
@@ -44,7 +45,7 @@ type Constructor = new (path: string) => OwnDatabase
 
 async function load(module: string, name: string, failures: unknown[]): Promise<Constructor | undefined> {
   try {
-    const found = (await quietly(() => import(module))) as Record<string, unknown>
+    const found = await quietly(() => importAtRunTime(module))
     return found[name] as Constructor
   } catch (error) {
     // Not there, or there without the part that is compiled for this machine: the next one may do.

@@ -1,0 +1,18 @@
+/**
+ * A client that need not be installed. Undefined where it is not; any other failure is thrown.
+ *
+ * The name is no literal, and the comments are for webpack and Vite. A bundler that resolves the name would fail the
+ * build of an application that does not have the client. So it stays an import at run time.
+ */
+export async function importIfThere(name: string): Promise<Record<string, unknown> | undefined> {
+  try {
+    return await importAtRunTime(name)
+  } catch (error) {
+    if ((error as { code?: string }).code === 'ERR_MODULE_NOT_FOUND') return undefined
+    throw error
+  }
+}
+
+export async function importAtRunTime(name: string): Promise<Record<string, unknown>> {
+  return (await import(/* webpackIgnore: true */ /* @vite-ignore */ name)) as Record<string, unknown>
+}
