@@ -46,11 +46,8 @@ export type { LockEvent, LockEvents, LockListener } from './core/events.ts'
 export type { FencingGuard, Token } from './core/fencing.ts'
 export type { Lease, LockInfo } from './core/lease.ts'
 export type { Random } from './core/random.ts'
-export {
-  DistributedLock,
-  type DistributedLockOptions,
-  getDistributedLock,
-} from './primitives/distributed-lock.ts'
+export { DistributedLock, getDistributedLock } from './primitives/any-store-lock.ts'
+export type { DistributedLockOptions } from './primitives/distributed-lock.ts'
 export { Fence } from './primitives/fence.ts'
 export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/inspecting.ts'
 export type { CloseOptions, InstanceOptions } from './primitives/instance.ts'

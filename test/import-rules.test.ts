@@ -24,6 +24,10 @@ const rules: Record<string, { folder: RegExp; mayImport: RegExp }> = {
     mayImport:
       /^(?:cli\/|core\/|primitives\/|index\.ts$|connect\.ts$|drivers\/[^/]+\.ts$|(?:dashboard|testing)\/index\.ts$)/,
   },
+  'lock.ts imports nothing that would make a bundle of it large': {
+    folder: /^lock\.ts$/,
+    mayImport: /^(?:core|primitives)\//,
+  },
   'index.ts imports anything but drivers': {
     folder: /^index\.ts$/,
     mayImport: /^(?:core\/|primitives\/|connect\.ts$)/,
@@ -59,7 +63,7 @@ describe('import rules', () => {
     expect(broken).toEqual([])
   })
 
-  test.each(['index.ts', 'testing/index.ts'].filter((file) => existsSync(join(root, 'src', file))))(
+  test.each(['index.ts', 'lock.ts', 'testing/index.ts'].filter((file) => existsSync(join(root, 'src', file))))(
     '%s has explicit named exports, and no logic',
     (file) => {
       const rest = read(file).replace(/^export (?:type )?\{[^}*]*\} from '[^']+';?$/gm, '')

@@ -6,6 +6,7 @@ import { checkWhole, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { systemClock } from '../core/clock.ts'
 import { Emitter } from '../core/events.ts'
 import { messageOf } from '../core/foreign-errors.ts'
+import { threadHeartbeat } from '../core/heartbeat-thread.ts'
 import { type ClaimRequest, Holder } from '../core/holder.ts'
 import { CALL_TIMEOUT_MS, MAX_WAIT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
 import { checkLockName } from '../core/names.ts'
@@ -31,7 +32,7 @@ export async function main(args: readonly string[]): Promise<number> {
     events,
     // A thread of its own where the driver can be opened there, so that nothing stalls the renewals.
     ...(driver.reopen !== undefined && {
-      thread: { callTimeoutMs: CALL_TIMEOUT_MS, stalledAfterMs: STALLED_AFTER_MS },
+      thread: threadHeartbeat({ callTimeoutMs: CALL_TIMEOUT_MS, stalledAfterMs: STALLED_AFTER_MS }),
     }),
   })
   const interrupted = new AbortController()

@@ -3,7 +3,7 @@ import { Worker } from 'node:worker_threads'
 import { backoffMs } from './backoff.ts'
 import { dueAtMs, type Instant, later, type Timer } from './clock.ts'
 import type { LeaseRef, Reopen } from './driver.ts'
-import { StoreError } from './errors.ts'
+import { StoreError, UnsupportedError } from './errors.ts'
 import {
   createHeartbeat,
   type Extent,
@@ -30,9 +30,19 @@ export interface ThreadOptions {
  * main thread writes there that it lives; when it has not for `stalledAfterMs`, the worker lets the leases run out, so that
  * a thread that hangs for ever does not hold its locks for ever. If the worker dies, its leases are renewed here, and so is
  * each lease whose deadline it has not moved in time: its own connection may hang, or it may not have started yet.
+ *
+ * @throws `UnsupportedError` in a bundle. The worker would have to import the driver from there, and with it the whole
+ * application, which would then run a second time.
  */
-export const createThreadHeartbeat = (parts: HeartbeatParts, options: ThreadOptions): Heartbeat =>
-  new ThreadHeartbeat(parts, options)
+export function threadHeartbeat(options: ThreadOptions): (parts: HeartbeatParts) => Heartbeat {
+  // In a bundle, this is the bundle's own address, or nothing at all.
+  if (!/\/heartbeat-thread\.[jt]s$/.test(import.meta.url ?? '')) throw new UnsupportedError(BUNDLED)
+  return (parts) => new ThreadHeartbeat(parts, options)
+}
+
+const BUNDLED =
+  'heartbeatThread does not work in a bundle, because the thread is started from a file of the package: ' +
+  'let the bundler leave holdfast out (external), or leave heartbeatThread out'
 
 class ThreadHeartbeat implements Heartbeat {
   readonly #parts: HeartbeatParts

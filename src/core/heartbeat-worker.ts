@@ -24,7 +24,10 @@ let hear = (message: ToWorker): void => {
 }
 parentPort?.on('message', (message: ToWorker) => hear(message))
 
-const module = (await import(reopen.module)) as Record<string, (...args: readonly unknown[]) => Promise<Driver>>
+const module = (await import(/* webpackIgnore: true */ /* @vite-ignore */ reopen.module)) as Record<
+  string,
+  (...args: readonly unknown[]) => Promise<Driver>
+>
 const driver = await (module[reopen.name] as (...args: readonly unknown[]) => Promise<Driver>)(...reopen.args)
 const link = new Link(driver, { clock, random, callTimeoutMs })
 const heartbeat = createHeartbeat({

@@ -15,8 +15,7 @@ import type {
 } from './driver.ts'
 import { ClosedError, type HoldfastError, OverloadError, StoreError, UnsupportedError } from './errors.ts'
 import type { Emitter } from './events.ts'
-import { createHeartbeat, type Heartbeat } from './heartbeat.ts'
-import { createThreadHeartbeat, type ThreadOptions } from './heartbeat-thread.ts'
+import { createHeartbeat, type Heartbeat, type HeartbeatParts } from './heartbeat.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS, PING_TTL_MS } from './limits.ts'
 import { closeLink, Link, openLink, type TrackedClaim } from './link.ts'
@@ -36,9 +35,11 @@ export interface HolderOptions {
   readonly events: Emitter
   /** After how long a claim that waits in a chain looks for a deadlock. Absent: never. */
   readonly deadlockAfterMs?: number | undefined
-  /** The heartbeat runs in a worker thread. */
-  readonly thread?: ThreadOptions
+  /** Makes a heartbeat that runs in a worker thread. Absent: it runs here. */
+  readonly thread?: CreateHeartbeat
 }
+
+export type CreateHeartbeat = (parts: HeartbeatParts) => Heartbeat
 
 /** A claim as a primitive makes it; the arguments have been checked. */
 export interface ClaimRequest extends LeaseOptions {
@@ -98,7 +99,7 @@ export class Holder {
     this.link.listening.onFailed.add(this.#onListenFailed)
     this.link.onStolen.add(this.#onStolen)
     const parts = { clock, random, link: this.link, agenda: this.#agenda, events, underWay: this.#underWay }
-    this.#heartbeat = thread === undefined ? createHeartbeat(parts) : createThreadHeartbeat(parts, thread)
+    this.#heartbeat = (thread ?? createHeartbeat)(parts)
     const ended = (lease: HeldLease): void => {
       if (this.#leases.delete(lease)) this.#held.end()
     }

@@ -1,6 +1,4 @@
-import { isDeepStrictEqual } from 'node:util'
 import { checkOneOf, ttlMsFrom } from '../core/arguments.ts'
-import { InvalidArgumentError } from '../core/errors.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import type { HeldLease, Lease, LockInfo } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
@@ -8,7 +6,7 @@ import { checkOptions, optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
 import { forceRelease } from './force-release.ts'
 import { inspectLock, isLocked, type LockInspection } from './inspecting.ts'
-import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
+import { type CloseOptions, type Extras, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { type DefaultsOption, EXCLUSIVE, type LockOptions } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
 import { Reacquire } from './reacquire.ts'
@@ -33,8 +31,11 @@ export class DistributedLock implements AsyncDisposable {
   readonly #reacquire: Reacquire | undefined
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
-  constructor(options: DistributedLockOptions = {}) {
-    this.#instance = new Instance('DistributedLock', options, OPTIONS)
+  constructor(options?: DistributedLockOptions)
+  /** @internal */
+  constructor(options: DistributedLockOptions | undefined, extras: Extras)
+  constructor(options: DistributedLockOptions = {}, extras?: Extras) {
+    this.#instance = new Instance('DistributedLock', options, extras, OPTIONS)
     const reacquire = checkOneOf('reacquire', options.reacquire ?? 'refuse', ['refuse', 'extend'])
     if (reacquire === 'extend') {
       this.#reacquire = new Reacquire({
@@ -215,35 +216,4 @@ export class DistributedLock implements AsyncDisposable {
   readonly #forget = (lease: HeldLease): void => {
     if (this.#leases.get(lease.lockName) === lease) this.#leases.delete(lease.lockName)
   }
-}
-
-/**
- * One for the process: on the store that `HOLDFAST_URL` names, or as the first call's options say. A later call may leave them out; options that differ from
- * the first ones are an `InvalidArgumentError`, because whoever gave them would get another lock than they asked for. After it was closed, the next call makes
- * a new one, with the options it is given or else those of before.
- */
-export function getDistributedLock(options?: DistributedLockOptions): DistributedLock {
-  if (shared === undefined || shared.lock.closed) {
-    const chosen = { ...(options ?? shared?.options) }
-    shared = { lock: new DistributedLock(chosen), options: chosen }
-  } else if (options !== undefined) {
-    const different = differences(options, shared.options)
-    // Their names only: a URL has a password in it.
-    if (different.length > 0) {
-      const which = different.map((name) => `options.${name}`).join(', ')
-      throw new InvalidArgumentError(which, 'another', 'left out, or the same as in the first call')
-    }
-  }
-  return shared.lock
-}
-
-let shared: { readonly lock: DistributedLock; readonly options: DistributedLockOptions } | undefined
-
-/** The names of the options that differ. Plain values may be alike; a driver, a clock or a signal is the same one or another. */
-function differences(a: DistributedLockOptions, b: DistributedLockOptions): string[] {
-  const names = [...new Set([...Object.keys(a), ...Object.keys(b)])] as (keyof DistributedLockOptions)[]
-  return names.filter((name) => {
-    const isPlain = name === 'defaults' || name === 'heartbeatThread'
-    return !(isPlain ? isDeepStrictEqual(a[name], b[name]) : Object.is(a[name], b[name]))
-  })
 }

@@ -1,11 +1,11 @@
 import { hostname } from 'node:os'
-import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import { redactedUrl, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Driver } from '../core/driver.ts'
-import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
+import { ClosedError, InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { Emitter } from '../core/events.ts'
-import { Holder, type HolderOptions } from '../core/holder.ts'
+import type { ThreadOptions } from '../core/heartbeat-thread.ts'
+import { type CreateHeartbeat, Holder, type HolderOptions } from '../core/holder.ts'
 import {
   CALL_TIMEOUT_MS,
   CLOSE_TIMEOUT_MS,
@@ -75,12 +75,22 @@ export interface CloseOptions {
   timeoutSeconds?: number
 }
 
+/** What only `holdfast` has: in a bundle of `holdfast/lock`, every store and the thread would be most of the code. */
+export interface Extras {
+  /** The URL that was given, else the environment's, else the embedded default. */
+  chooseUrl(url?: string): string
+  checkUrl(url: unknown): void
+  connect(url: string): Promise<Driver>
+  threadHeartbeat(options: ThreadOptions): CreateHeartbeat
+}
+
 /** What lies beneath every primitive: a holder on the store that was asked for, which is opened with its first use. */
 export class Instance {
   readonly holderId: string
   readonly events = new Emitter()
   readonly #what: string
   readonly #settings: Omit<HolderOptions, 'driver'>
+  readonly #extras: Extras | undefined
   readonly #ownUrl: string | undefined
   #holder: Holder | undefined
   #opening: Promise<Holder> | undefined
@@ -91,22 +101,29 @@ export class Instance {
    * Throws `InvalidArgumentError`. Opens nothing yet. `what` is the primitive's name, for errors; `known` are its
    * options, if it has others than these.
    */
-  constructor(what: string, options: InstanceOptions, known: ReadonlySet<string> = OPTIONS) {
+  constructor(
+    what: string,
+    options: InstanceOptions,
+    extras: Extras | undefined,
+    known: ReadonlySet<string> = OPTIONS,
+  ) {
     checkOptions(options, known)
     const { driver, url } = options
     if (driver !== undefined) checkDriver(driver)
     if (driver !== undefined && url !== undefined)
       throw new InvalidArgumentError('url', redactedUrl(url), 'left out when a driver is passed')
     this.#what = what
-    this.#settings = settingsFrom(options, this.events)
+    this.#extras = extras
+    this.#settings = settingsFrom(options, extras, this.events)
     this.holderId = this.#settings.holderId
     if (driver !== undefined) {
       this.#holder = new Holder({ ...this.#settings, driver })
       return
     }
     refuseUnsetStore(options)
-    this.#ownUrl = chooseUrl(url)
-    checkUrl(this.#ownUrl)
+    if (extras === undefined) throw new InvalidArgumentError('driver', driver, DRIVER_NEEDED)
+    this.#ownUrl = extras.chooseUrl(url)
+    extras.checkUrl(this.#ownUrl)
   }
 
   get clock(): Clock {
@@ -157,7 +174,7 @@ export class Instance {
     if (this.#holder !== undefined) return this.#holder
     let driver: Driver
     try {
-      driver = await connect(this.#ownUrl as string)
+      driver = await (this.#extras as Extras).connect(this.#ownUrl as string)
     } catch (error) {
       // A store that was down at the first use need not be down for ever.
       this.#opening = undefined
@@ -220,7 +237,11 @@ function checkDriver(driver: unknown): void {
   }
 }
 
-function settingsFrom(options: InstanceOptions, events: Emitter): Omit<HolderOptions, 'driver'> {
+function settingsFrom(
+  options: InstanceOptions,
+  extras: Extras | undefined,
+  events: Emitter,
+): Omit<HolderOptions, 'driver'> {
   const { clock = systemClock, random = systemRandom, heartbeatThread = false } = options
   const { holderId = `${hostname()}:${process.pid}:${random.id()}` } = options
   const { callTimeoutSeconds = CALL_TIMEOUT_MS / 1_000, waiterTtlSeconds = WAITER_TTL_MS / 1_000 } = options
@@ -236,8 +257,14 @@ function settingsFrom(options: InstanceOptions, events: Emitter): Omit<HolderOpt
   const { stalledAfterSeconds = STALLED_AFTER_MS / 1_000 } =
     heartbeatThread === true ? {} : checkOptions(heartbeatThread, THREAD_OPTIONS, 'heartbeatThread')
   const stalledAfterMs = ttlMsFrom('heartbeatThread.stalledAfterSeconds', stalledAfterSeconds)
-  return { ...settings, thread: { callTimeoutMs, stalledAfterMs } }
+  if (extras === undefined) throw new UnsupportedError(NO_THREAD)
+  return { ...settings, thread: extras.threadHeartbeat({ callTimeoutMs, stalledAfterMs }) }
 }
+
+const DRIVER_NEEDED =
+  'a driver, such as redisDriver({ client }) or await openRedis(url): holdfast/lock opens no store by its URL. Import ' +
+  'DistributedLock from holdfast for that'
+const NO_THREAD = 'holdfast/lock has no heartbeatThread: import DistributedLock from holdfast for it'
 
 const CLOSE_OPTIONS = optionNames<CloseOptions>({ drainSeconds: true, timeoutSeconds: true })
 

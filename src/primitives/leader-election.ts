@@ -10,6 +10,7 @@ import { checkLockName } from '../core/names.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { pause } from '../core/pause.ts'
 import { systemRandom } from '../core/random.ts'
+import { everything } from './everything.ts'
 import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { type LeadOptions, leadRepeatedly } from './leading.ts'
 import { heldLeaseOf } from './lock-result.ts'
@@ -81,7 +82,7 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: LeaderElectionOptions) {
-    this.#instance = new Instance('LeaderElection', options, OPTIONS)
+    this.#instance = new Instance('LeaderElection', options, everything, OPTIONS)
     checkLockName(options.name, 'name')
     this.name = options.name
     this.#ttlMs = ttlMsFrom('timeoutSeconds', options.timeoutSeconds ?? 15)

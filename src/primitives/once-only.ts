@@ -14,6 +14,7 @@ import { checkText } from '../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 import { pause } from '../core/pause.ts'
 import { systemRandom } from '../core/random.ts'
+import { everything } from './everything.ts'
 import { type CloseOptions, Instance, type InstanceOptions } from './instance.ts'
 import { EXCLUSIVE } from './lock-options.ts'
 import { answerOf, leaseOf, throwIfLost } from './lock-result.ts'
@@ -66,7 +67,7 @@ export class OnceOnly implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: InstanceOptions = {}) {
-    this.#instance = new Instance('OnceOnly', options)
+    this.#instance = new Instance('OnceOnly', options, everything)
     this.#clock = options.clock ?? systemClock
     this.#random = options.random ?? systemRandom
   }

@@ -6,6 +6,7 @@ import type { Holder } from '../core/holder.ts'
 import { checkLockName } from '../core/names.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { type Turns, turnsOf } from '../core/turns.ts'
+import { everything } from './everything.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
 import {
   foreseen,
@@ -72,7 +73,7 @@ export class RateLimiter implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: RateLimiterOptions) {
-    this.#instance = new Instance('RateLimiter', options, OPTIONS)
+    this.#instance = new Instance('RateLimiter', options, everything, OPTIONS)
     this.#limits = limitsFrom(options.limits)
     this.#mostCost = Math.min(...this.#limits.map(({ burst }) => burst))
     this.#clock = options.clock ?? systemClock

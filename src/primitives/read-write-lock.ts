@@ -2,6 +2,7 @@ import type { LockEvent, LockListener } from '../core/events.ts'
 import type { Lease } from '../core/lease.ts'
 import { optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
+import { everything } from './everything.ts'
 import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { type DefaultsOption, EXCLUSIVE, type LockOptions, type Share } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
@@ -22,7 +23,7 @@ export class ReadWriteLock implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: ReadWriteLockOptions = {}) {
-    this.#instance = new Instance('ReadWriteLock', options, OPTIONS)
+    this.#instance = new Instance('ReadWriteLock', options, everything, OPTIONS)
     this.#claims = new Claims(this.#instance, options)
   }
 

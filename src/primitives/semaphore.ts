@@ -4,6 +4,7 @@ import type { Lease } from '../core/lease.ts'
 import { MAX_PERMITS } from '../core/limits.ts'
 import { optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
+import { everything } from './everything.ts'
 import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import type { DefaultsOption, PermitOptions, Share } from './lock-options.ts'
 import type { LockResult } from './lock-result.ts'
@@ -31,7 +32,7 @@ export class Semaphore implements AsyncDisposable {
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: SemaphoreOptions) {
-    this.#instance = new Instance('Semaphore', options, OPTIONS)
+    this.#instance = new Instance('Semaphore', options, everything, OPTIONS)
     this.limit = checkWhole('limit', options.limit, 1, MAX_PERMITS)
     this.#claims = new Claims(this.#instance, options)
   }

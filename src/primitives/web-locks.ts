@@ -5,6 +5,7 @@ import type { LockEvent, LockListener } from '../core/events.ts'
 import { isStorable } from '../core/names.ts'
 import { optionNames } from '../core/options.ts'
 import { systemRandom } from '../core/random.ts'
+import { everything } from './everything.ts'
 import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from './instance.ts'
 import { argumentsFrom, checkRequest } from './web-locks/arguments.ts'
 import { domException } from './web-locks/dom-exception.ts'
@@ -60,7 +61,7 @@ export class LockManager implements AsyncDisposable {
 
   private constructor(secret: symbol, options: WebLocksOptions) {
     if (secret !== INTERNAL) throw new TypeError('Illegal constructor')
-    this.#instance = new Instance('LockManager', options, OPTIONS)
+    this.#instance = new Instance('LockManager', options, everything, OPTIONS)
     const { prefix = 'web:', timeoutSeconds = 10, clock = systemClock, random = systemRandom } = options
     this.#prefix = checkPrefix(prefix)
     const ttlMs = ttlMsFrom('timeoutSeconds', timeoutSeconds)

@@ -1,0 +1,23 @@
+export type { Driver } from './core/driver.ts'
+export {
+  AbortedError,
+  ClosedError,
+  DeadlockError,
+  HoldfastError,
+  type HoldfastErrorCode,
+  InvalidArgumentError,
+  LeaseLostError,
+  NotAcquiredError,
+  NotHeldError,
+  OverloadError,
+  StaleTokenError,
+  StoreError,
+  UnsupportedError,
+} from './core/errors.ts'
+export type { LockEvent, LockEvents, LockListener } from './core/events.ts'
+export type { Lease, LockInfo } from './core/lease.ts'
+export { DistributedLock, type DistributedLockOptions } from './primitives/distributed-lock.ts'
+export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/inspecting.ts'
+export type { CloseOptions } from './primitives/instance.ts'
+export type { LockDefaults, LockOptions } from './primitives/lock-options.ts'
+export type { LockResult } from './primitives/lock-result.ts'
