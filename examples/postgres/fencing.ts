@@ -13,11 +13,11 @@ const sleeper = new DistributedLock({ driver: await openPostgres(url) })
 const rival = new DistributedLock({ driver: await openPostgres(url) })
 
 // It takes the lock, reads the balance, and then the machine is suspended …
-const lost = await sleeper.hold('account:7', { timeoutSeconds: 0.2, heartbeat: false })
+const lost = await sleeper.hold('account:7', { timeoutSeconds: 1, heartbeat: false })
 const before = await balance()
 
 // … long enough for somebody else to take over.
-const lease = await rival.hold('account:7')
+const lease = await rival.hold('account:7', { blocking: true })
 await write(lease.fencingToken, before - 30)
 console.log(`the rival wrote ${await balance()}`)
 

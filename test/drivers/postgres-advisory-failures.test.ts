@@ -43,7 +43,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
         const lock = new DistributedLock({ driver: await openPostgresAdvisory(${JSON.stringify(server.url)}) })
         let lease
         expose({
-          async hold(name) { lease = await lock.hold(name, { timeoutSeconds: 0.5 }) },
+          async hold(name) { lease = await lock.hold(name, { timeoutSeconds: 0.5, blocking: true }) },
           held: () => lease.held,
         })`,
     })
@@ -394,7 +394,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const lease = await holder.lock.hold(name)
     const driver = postgresAdvisoryDriver({ client: pool })
     const lock = new DistributedLock({ driver, waiterTtlSeconds: 0.5 })
-    const waiting = lock.hold(name, { timeoutSeconds: 30 })
+    const waiting = lock.hold(name, { timeoutSeconds: 30, blocking: true })
     await until('it to wait', async () => (await driver.inspect({ lockName: name })).waiters.length === 1)
     await lease.release()
     const next = await waiting

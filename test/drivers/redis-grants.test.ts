@@ -35,7 +35,9 @@ for (const [through, open] of [
       proxy.release('toServer')
       await releasing
       assert.deepEqual(await heardOn(master), [])
-      const { leases, waiters } = await redisDriver({ client: openIoredis(replica.port) }).inspect(held)
+      const { leases, waiters } = await redisDriver({ client: openIoredis(replica.port) }).inspect({
+        lockName: held.lockName,
+      })
       assert.deepEqual([leases.length, waiters.length], [1, 1], 'the release was done')
     })
 
@@ -190,7 +192,7 @@ describe.concurrent('redis: grants', () => {
     await b.close()
     const c = redisDriver({ client: openIoredis(server.port) })
     assert.equal(await only(a.release([waits])), true)
-    assert.equal((await c.inspect(held)).leases[0]?.claimId, behind.claimId)
+    assert.equal((await c.inspect({ lockName: held.lockName })).leases[0]?.claimId, behind.claimId)
   })
 })
 

@@ -402,14 +402,14 @@ describe('withLock', () => {
           expect(lease.held).toBe(false)
           throw failure
         },
-        { timeoutSeconds: 0.06 },
+        { timeoutSeconds: 0.06, blocking: true },
       ),
     ).rejects.toBe(failure)
   })
 
   it('rejects with LeaseLostError when the lease was lost before the function ended', async () => {
     const lock = openLock()
-    const job = lock.withLock('name', async () => blockEventLoop(80), { timeoutSeconds: 0.06 })
+    const job = lock.withLock('name', async () => blockEventLoop(80), { timeoutSeconds: 0.06, blocking: true })
     await expect(job).rejects.toBeInstanceOf(LeaseLostError)
   })
 
@@ -436,7 +436,7 @@ describe('withLock', () => {
 describe('failure 2, rules 2 and 3: an event loop blocked for longer than the ttl', () => {
   it('held is false in the first statement after it, signal is aborted, the renewal does not revive the lease', async () => {
     const lock = openLock()
-    const lease = await lock.hold('name', { timeoutSeconds: 0.15 })
+    const lease = await lock.hold('name', { timeoutSeconds: 0.15, blocking: true })
     const { signal } = lease
     blockEventLoop(200)
     expect(lease.held).toBe(false)

@@ -33,7 +33,7 @@ describe('readers and writers of one process', () => {
 
   it('a reader whose lease is lost before its function ends is told', async () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
-    const job = lock.withRead('page', () => sleep(150), { timeoutSeconds: 0.05, heartbeat: false })
+    const job = lock.withRead('page', () => sleep(150), { timeoutSeconds: 0.05, heartbeat: false, blocking: true })
     await expect(job).rejects.toBeInstanceOf(LeaseLostError)
   })
 })

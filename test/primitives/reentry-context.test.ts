@@ -27,7 +27,7 @@ async function enteredFromCallback(listen: (entered: (result: Promise<boolean>) 
   })
   await lock.withLock('db', async () => {
     // Ends before everything else does: so the next timer is armed here, in the context of this callback.
-    await lock.acquire('ends first', { timeoutSeconds: 0.05 })
+    await lock.acquire('ends first', { timeoutSeconds: 0.05, blocking: true })
     await told.opened
     await entered
   })
@@ -37,7 +37,7 @@ async function enteredFromCallback(listen: (entered: (result: Promise<boolean>) 
 describe('failure 47: a callback of the library does not enter the lock of the task that happened to set it off', () => {
   it('a listener of an event', async () => {
     const entered = await enteredFromCallback(async (tell) => {
-      const lease = await lock.hold('b', { timeoutSeconds: 0.08, heartbeat: false })
+      const lease = await lock.hold('b', { timeoutSeconds: 0.08, heartbeat: false, blocking: true })
       const stop = lock.on('lost', ({ fencingToken }) => fencingToken === lease.fencingToken && tell(tries()))
       ends.push(stop)
     })
@@ -46,7 +46,7 @@ describe('failure 47: a callback of the library does not enter the lock of the t
 
   it('a subscriber of a diagnostics channel', async () => {
     const entered = await enteredFromCallback(async (tell) => {
-      const lease = await lock.hold('b', { timeoutSeconds: 0.08, heartbeat: false })
+      const lease = await lock.hold('b', { timeoutSeconds: 0.08, heartbeat: false, blocking: true })
       const hear = (event: unknown): void => {
         if ((event as { fencingToken: number }).fencingToken === lease.fencingToken) tell(tries())
       }
@@ -58,7 +58,7 @@ describe('failure 47: a callback of the library does not enter the lock of the t
 
   it("a listener of a lease's signal", async () => {
     const entered = await enteredFromCallback(async (tell) => {
-      const { signal } = await lock.hold('b', { timeoutSeconds: 0.08, heartbeat: false })
+      const { signal } = await lock.hold('b', { timeoutSeconds: 0.08, heartbeat: false, blocking: true })
       signal.addEventListener('abort', () => tell(tries()))
     })
     expect(entered).toBe(false)
