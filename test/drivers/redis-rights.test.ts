@@ -144,6 +144,26 @@ describe('redis: the rights that the docs give', () => {
     })
   }
 
+  it('a name that the user may not have costs no other claim, renewal or release of its list anything', async () => {
+    const user = await userOn([shared], APP.replace('~lock:*', '~lock:{app}*'))
+    const driver = redisDriver({ client: await openIoredis(shared, user) })
+    const claims = [claim({ lockName: '{app}1' }), claim({ lockName: '{others}2' }), claim({ lockName: '{app}3' })]
+    const answers = await driver.acquire(claims)
+    const [first, refused, third] = answers
+    assert.ok(first && 'granted' in first && first.granted, String(first))
+    assert.ok(refused instanceof Error)
+    assert.match(refused.message, /NOPERM/)
+    assert.ok(third && 'granted' in third && third.granted, String(third))
+    const leases = [first, { fencingToken: 1 }, third].map(({ fencingToken }, index) => {
+      const { lockName = '', claimId = '' } = claims[index] ?? {}
+      return { lockName, claimId, fencingToken, ttlMs: 60_000 }
+    })
+    const renewed = await driver.renew(leases)
+    assert.deepEqual([renewed[0], renewed[1] instanceof Error, renewed[2]], ['renewed', true, 'renewed'])
+    const released = await driver.release(leases)
+    assert.deepEqual([released[0], released[1] instanceof Error, released[2]], [true, true, true])
+  })
+
   it('on its own lock names alone are enough for a client, but for the look for deadlocks', async () => {
     const user = await userOn([shared], APP.replace('~lock:*', '~lock:app:*'))
     const driver = plainDriver(await openIoredis(shared, user))

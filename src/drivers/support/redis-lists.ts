@@ -1,6 +1,6 @@
 import { readProtocol } from './read-protocol.ts'
 import type { RedisConnection } from './redis-connection.ts'
-import { storeErrorFrom } from './redis-errors.ts'
+import { isForbidden, storeErrorFrom } from './redis-errors.ts'
 import { strange } from './redis-format.ts'
 import { COUNTER, isOwnKey, lockKeys, ownKeyError, reachesOwnKeys, slotCounter, slotOf } from './redis-keys.ts'
 import { protocolScript, runScript, type ScriptCall } from './redis-scripts.ts'
@@ -40,7 +40,7 @@ export function sendList<Request extends { readonly lockName: string }, Answer>(
     return sendAllowed(parts, requests, send)
   }
   // The most frequent case by far, and the one in which every microsecond counts.
-  if (!bySlot && requests.length <= MOST_ENTRIES) return send({ requests, slot: 0 })
+  if (!bySlot && requests.length <= MOST_ENTRIES) return sendChunk({ requests, slot: 0 }, send)
   const slotOfRequest = (request: Request): number => (bySlot ? slotOf(prefix + request.lockName) : 0)
   return sendParts(requests, chunksOf(requests, slotOfRequest), send)
 }
@@ -57,6 +57,26 @@ async function sendAllowed<Request extends { readonly lockName: string }, Answer
   return refusals.map((refusal) => refusal ?? (answers.shift() as Answer | Error))
 }
 
+/**
+ * The server refuses a whole call for one key that the user may not have, before it runs anything. That name must not
+ * cost the others their answer, so each is sent alone then.
+ */
+function sendChunk<Request, Answer>(
+  chunk: Chunk<Request>,
+  send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+): Promise<readonly (Answer | Error)[]> {
+  const { requests, slot } = chunk
+  if (requests.length === 1) return send(chunk)
+  return send(chunk).catch((error: unknown) => {
+    if (!isForbidden(error)) throw error
+    return sendParts(
+      requests,
+      Array.from(requests, (_, index) => ({ indexes: [index], slot })),
+      send,
+    )
+  })
+}
+
 async function sendParts<Request, Answer>(
   requests: readonly Request[],
   parts: readonly Part[],
@@ -66,7 +86,7 @@ async function sendParts<Request, Answer>(
   await Promise.all(
     parts.map(async ({ indexes, slot }) => {
       try {
-        const part = await send({ requests: indexes.map((index) => requests[index] as Request), slot })
+        const part = await sendChunk({ requests: indexes.map((index) => requests[index] as Request), slot }, send)
         indexes.forEach((index, at) => {
           answers[index] = part[at] as Answer | Error
         })
