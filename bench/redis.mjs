@@ -109,8 +109,8 @@ async function wakeUps(url) {
     await heard
     times.bare.push(performance.now() - published)
 
-    const held = await a.hold('wake', { timeoutSeconds: 30 })
-    const waiting = b.hold('wake', { timeoutSeconds: 30 })
+    const held = await a.hold('wake', { timeoutSeconds: 30, blocking: true })
+    const waiting = b.hold('wake', { timeoutSeconds: 30, blocking: true })
     await sleep(turn === 0 ? 100 : 2) // for the waiter to stand in the queue, and at first to subscribe
     const released = performance.now()
     const releasing = held.release()
@@ -198,7 +198,7 @@ function ourPlayer(client) {
   const lock = new DistributedLock({ driver: redisDriver({ client, onWarning() {} }) })
   return {
     async turn(name, hold) {
-      const held = await lock.hold(name, { timeoutSeconds: 30 })
+      const held = await lock.hold(name, { timeoutSeconds: 30, blocking: true })
       await hold()
       return held.release()
     },
