@@ -13,7 +13,8 @@ for (const lock of instances) await lock.close()
 
 async function processPayment(lock: DistributedLock, orderId: string): Promise<void> {
   const lockName = `order:${orderId}`
-  const result = await lock.acquire(lockName, { metadata: { doing: 'payment' } })
+  // The heartbeat keeps the lease for as long as the provider takes, which may be longer than its 30 s.
+  const result = await lock.acquire(lockName, { heartbeat: true, metadata: { doing: 'payment' } })
   if (result.acquired) {
     try {
       await chargeCard(orderId)

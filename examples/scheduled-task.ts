@@ -30,6 +30,7 @@ console.log(`clock 10 s late, lock kept for 60 s: ran ${await dailyCleanup(late,
 for (const lock of instances) await lock.close()
 
 async function dailyCleanup(lock: DistributedLock, name: string, more: LockOptions = {}): Promise<boolean> {
+  // An hour is far more than the task takes, so it needs no heartbeat; should the process die, today's run is left out.
   const result = await lock.acquire(name, { timeoutSeconds: 3_600, ...more })
   if (!result.acquired) return false
   try {

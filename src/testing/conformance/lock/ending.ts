@@ -34,6 +34,64 @@ export const lockEnding: Group = (test) => {
     await report
   })
 
+  /** What a distributed lock is used for most. Each ends by telling whether it has done the job. */
+  const uses: Record<string, Use> = {
+    'a payment, with acquire and release': async (lock, lockName, job) => {
+      const result = await lock.acquire(lockName)
+      if (!result.acquired) return false
+      try {
+        await job()
+        return true
+      } finally {
+        await lock.release(lockName)
+      }
+    },
+    'a daily report, with withLock': (lock, lockName, job) =>
+      lock.withLock(lockName, job, { timeoutSeconds: 300 }).then(
+        () => true,
+        (error: unknown) => {
+          if (error instanceof NotAcquiredError) return false
+          throw error
+        },
+      ),
+    'a long job that extends its lease every half lease': async (lock, lockName, job) => {
+      const result = await lock.acquire(lockName, { timeoutSeconds: 6 })
+      if (!result.acquired) return false
+      const extending = setInterval(() => void lock.extend(lockName, 6).catch(() => false), 3_000)
+      try {
+        await job()
+        return result.lock.held
+      } finally {
+        clearInterval(extending)
+        await lock.release(lockName)
+      }
+    },
+    'a scheduled task, with a lease of an hour': async (lock, lockName, job, longestSeconds) => {
+      const result = await lock.acquire(lockName, { timeoutSeconds: Math.min(3_600, longestSeconds) })
+      if (result.acquired) await job()
+      return result.acquired
+    },
+  }
+  for (const [what, use] of Object.entries(uses)) {
+    test(`of two instances one does the job, and the other is told at once: ${what}`, async (scene) => {
+      const [a, b] = [await scene.lock({ defaults: {} }), await scene.lock({ defaults: {} })]
+      const longestSeconds = (a.realDriver.longestTtlMs ?? Number.POSITIVE_INFINITY) / 1_000
+      const goOn = deferred()
+      let times = 0
+      const job = async (): Promise<void> => {
+        times += 1
+        await goOn.promise
+      }
+      const first = use(a.lock, scene.lockName, job, longestSeconds)
+      await until('the first to begin', () => times === 1)
+      // Whoever waited would not be told before the other is done.
+      assert.equal(await use(b.lock, scene.lockName, job, longestSeconds), false)
+      goOn.resolve()
+      assert.equal(await first, true)
+      assert.equal(times, 1)
+    })
+  }
+
   test('a time to wait says that it waits', async (scene) => {
     const [{ lock: a }, { lock: b }] = [await scene.lock({ defaults: {} }), await scene.lock({ defaults: {} })]
     const first = await a.hold(scene.lockName)
@@ -142,3 +200,11 @@ export const lockEnding: Group = (test) => {
     await assert.rejects(job, LeaseLostError)
   })
 }
+
+/** Whether it has done the job. `longestSeconds`: the longest time to live that the driver takes. */
+type Use = (
+  lock: DistributedLock,
+  lockName: string,
+  job: () => Promise<void>,
+  longestSeconds: number,
+) => Promise<boolean>
