@@ -14,6 +14,7 @@ export type {
   LeaseRef,
   Metadata,
   RateAnswer,
+  RateChange,
   RateLimit,
   RateRequest,
   Refusal,

@@ -5,8 +5,10 @@
 -- A row for each name. state: how often the last step was taken (-1: refused, see below); the latest of the moments;
 -- the number of limits; for each of them three numbers, which are its id (see protocol/README.md): the limit, its
 -- period in whole microseconds, its burst; and then for each of them its moment (ms): when it will be as if nothing had
--- been taken. The limits of the last step come first, in their order. The others are limits that were asked for with
--- the same name and have not run out. policy is only the last step's: a statement that inserts or updates has no other
+-- been taken. While one of them is blocked (0012-rate-changes.sql), there follow for each limit until when (ms; 0: it is
+-- not blocked), and then for each limit how many ms that was from the moment at which it was said. The limits of the
+-- last step come first, in their order. The others are limits that were asked for with the same name and have not run
+-- out. policy is only the last step's: a statement that inserts or updates has no other
 -- way to hand it on to the row.
 CREATE TABLE IF NOT EXISTS holdfast_rates (
   name       TEXT COLLATE "C" PRIMARY KEY,
@@ -22,14 +24,15 @@ BEGIN
 END
 $$;
 -- An earlier version kept moments without the ids of their limits. They cannot be told apart any more: those limits begin anew.
-DELETE FROM holdfast_rates WHERE (cardinality(state) = 3 + 4 * state[3]) IS NOT TRUE;
+DELETE FROM holdfast_rates WHERE (cardinality(state) IN (3 + 4 * state[3], 3 + 6 * state[3])) IS NOT TRUE;
 
 -- holdfast_rate_limits
 -- Inputs:  the state before; now (ms); where the policy begins in the list of policies; the policies, as
 --          holdfast_rate_step takes them
--- Outputs: the state from its third place on, with the policy's limits first, in their order; the moment of a new one
---          is 0. Limits that are not in the policy keep their moments; those that ran out more than ten seconds ago are
---          dropped, which is as long as a row is kept. NULL if more than 32 limits would be left
+-- Outputs: the state from its third place on, as of a row with a block, with the policy's limits first, in their order;
+--          the moment of a new one is 0. Limits that are not in the policy keep their moments and blocks; those that ran
+--          out more than ten seconds ago are dropped, which is as long as a row is kept. NULL if more than 32 limits
+--          would be left
 CREATE OR REPLACE FUNCTION holdfast_rate_limits(
   p_state FLOAT8[], p_now FLOAT8, p_policy INTEGER, p_policies FLOAT8[]) RETURNS FLOAT8[]
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -38,25 +41,35 @@ DECLARE
   v_own     INTEGER  := p_policies[p_policy];
   v_ids     FLOAT8[] := p_policies[p_policy + 1 : p_policy + 3 * v_own];
   v_moments FLOAT8[] := array_fill(0::FLOAT8, ARRAY[v_own]);
+  v_untils  FLOAT8[] := v_moments;
+  v_lengths FLOAT8[] := v_moments;
   v_moment  FLOAT8;
+  v_until   FLOAT8;
+  v_length  FLOAT8;
   v_is_own  BOOLEAN;
 BEGIN
   FOR k IN 1..v_known LOOP
     v_moment := p_state[3 + 3 * v_known + k];
+    v_until := coalesce(p_state[3 + 4 * v_known + k], 0);
+    v_length := coalesce(p_state[3 + 5 * v_known + k], 0);
     v_is_own := false;
     FOR j IN 1..v_own LOOP
       IF v_ids[3 * j - 2 : 3 * j] = p_state[3 * k + 1 : 3 * k + 3] THEN
         v_moments[j] := v_moment;
+        v_untils[j] := v_until;
+        v_lengths[j] := v_length;
         v_is_own := true;
       END IF;
     END LOOP;
-    IF NOT v_is_own AND v_moment > p_now - 10000 THEN
+    IF NOT v_is_own AND greatest(v_moment, v_until) > p_now - 10000 THEN
       v_ids := v_ids || p_state[3 * k + 1 : 3 * k + 3];
       v_moments := v_moments || v_moment;
+      v_untils := v_untils || v_until;
+      v_lengths := v_lengths || v_length;
     END IF;
   END LOOP;
   IF cardinality(v_moments) > 32 THEN RETURN NULL; END IF;
-  RETURN cardinality(v_moments)::FLOAT8 || v_ids || v_moments;
+  RETURN cardinality(v_moments)::FLOAT8 || v_ids || v_moments || v_untils || v_lengths;
 END
 $$;
 
@@ -65,24 +78,29 @@ $$;
 --          begins in the list of policies; the policies, each the number of its limits, then for each limit the three
 --          numbers of its id, and then for each limit what one step moves its moment by and how far ahead that may be
 --          (ms)
--- Outputs: the state after. If the name has too many limits: the state before, with -1 in the first place
+-- Outputs: the state after. If the name has too many limits: the state before, with -1 in the first place. If one of the
+--          policy's limits is blocked, no step is taken, and -1 - (for how many ms) stands in the first place
 CREATE OR REPLACE FUNCTION holdfast_rate_step(
   p_state FLOAT8[], p_now FLOAT8, p_count FLOAT8, p_policy INTEGER, p_policies FLOAT8[]) RETURNS FLOAT8[]
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   v_own     INTEGER := p_policies[p_policy];
   v_steps   INTEGER := p_policy + 3 * v_own;
+  v_all     INTEGER;
   v_full    FLOAT8;
   v_ahead   FLOAT8;
   v_count   FLOAT8;
   v_latest  FLOAT8;
   v_limits  FLOAT8[];
   v_moments FLOAT8[];
+  v_untils  FLOAT8[];
+  v_lengths FLOAT8[];
+  v_blocked FLOAT8 := 0;
 BEGIN
-  -- Mostly a name has one limit, and this is what one costs. A moment that is a little further ahead than full is due
+  -- Mostly a name has one limit and no block, and this is what one costs. A moment that is a little further ahead than full is due
   -- to a statement that came to the row first although it began later: it must not go back for that. Much further can
   -- only be due to a clock that was set back: it counts as full.
-  IF v_own = 1 AND (p_state IS NULL OR p_state[3:6] = p_policies[p_policy : v_steps]) THEN
+  IF v_own = 1 AND (p_state IS NULL OR p_state[8] IS NULL AND p_state[3:6] = p_policies[p_policy : v_steps]) THEN
     v_full := p_policies[v_steps + 2];
     v_ahead := greatest(p_state[7] - p_now, 0);
     IF v_ahead > v_full + 10000 THEN v_ahead := v_full; END IF;
@@ -92,7 +110,7 @@ BEGIN
   END IF;
 
   v_limits := p_policies[p_policy : v_steps];
-  IF p_state[3 : 3 + 3 * v_own] = v_limits THEN
+  IF p_state[3 : 3 + 3 * v_own] = v_limits AND p_state[4 + 4 * v_own] IS NULL THEN
     v_moments := p_state[4 + 3 * v_own : 3 + 4 * v_own];
   ELSIF p_state IS NOT NULL THEN
     v_limits := holdfast_rate_limits(p_state, p_now, p_policy, p_policies);
@@ -100,9 +118,12 @@ BEGIN
       p_state[1] := -1;
       RETURN p_state;
     END IF;
-    v_moments := v_limits[2 + 3 * v_limits[1]::INTEGER : cardinality(v_limits)];
-    v_limits := v_limits[1 : 1 + 3 * v_limits[1]::INTEGER];
-    FOR j IN v_own + 1..cardinality(v_moments) LOOP v_latest := greatest(v_latest, v_moments[j]); END LOOP;
+    v_all := v_limits[1];
+    v_moments := v_limits[2 + 3 * v_all : 1 + 4 * v_all];
+    v_untils := v_limits[2 + 4 * v_all : 1 + 5 * v_all];
+    v_lengths := v_limits[2 + 5 * v_all : 1 + 6 * v_all];
+    v_limits := v_limits[1 : 1 + 3 * v_all];
+    FOR j IN v_own + 1..v_all LOOP v_latest := greatest(v_latest, v_moments[j], v_untils[j]); END LOOP;
   END IF;
   v_count := p_count;
   FOR j IN 1..v_own LOOP
@@ -111,13 +132,18 @@ BEGIN
     IF v_ahead > v_full + 10000 THEN v_ahead := v_full; END IF;
     v_moments[j] := v_ahead;
     v_count := greatest(0, least(v_count, floor((v_full - v_ahead) / p_policies[v_steps + 2 * j - 1])));
+    -- As for a moment: a block lasts no longer than its length from now.
+    IF v_untils[j] > p_now + v_lengths[j] + 10000 THEN v_untils[j] := p_now + v_lengths[j]; END IF;
+    v_blocked := greatest(v_blocked, v_untils[j] - p_now);
   END LOOP;
+  IF v_blocked > 0 THEN v_count := 0; END IF;
   FOR j IN 1..v_own LOOP
     v_ahead := p_now + v_moments[j] + v_count * p_policies[v_steps + 2 * j - 1];
     v_moments[j] := v_ahead;
-    v_latest := greatest(v_latest, v_ahead);
+    v_latest := greatest(v_latest, v_ahead, v_untils[j]);
   END LOOP;
-  RETURN ARRAY[v_count, v_latest] || v_limits || v_moments;
+  RETURN ARRAY[CASE WHEN v_blocked > 0 THEN -1 - v_blocked ELSE v_count END, v_latest] || v_limits || v_moments
+    || CASE WHEN p_now < ANY (v_untils) THEN v_untils || v_lengths END;
 END
 $$;
 
@@ -126,7 +152,7 @@ $$;
 --          the policies as holdfast_rate_step takes them. The names that take a step come first, in the order of their
 --          bytes, so that lists never deadlock
 -- Outputs: one list of numbers; for each name in the same order how often its step was taken, or -1 if it has too many
---          limits; how many limits it has now; and for each of them, the policy's first, how far ahead its moment is
+--          limits, or -1 - (for how many ms) if one of the policy's limits is blocked; how many limits it has now; and for each of them, the policy's first, how far ahead its moment is
 --          (ms)
 --
 -- A look writes nothing.
@@ -154,7 +180,7 @@ BEGIN
     )
     SELECT array_agg(CASE WHEN place <= 3 THEN each ELSE each - v_now END)
     INTO v_looked FROM looked, unnest(state) WITH ORDINALITY AS parts (each, place)
-    WHERE place IN (1, 3) OR place > 3 + 3 * state[3];
+    WHERE place IN (1, 3) OR place BETWEEN 4 + 3 * state[3] AND 3 + 4 * state[3];
     IF 0 = ALL (p_counts) THEN RETURN v_looked; END IF;
   END IF;
 
@@ -182,7 +208,7 @@ BEGIN
   )
   SELECT array_agg(CASE WHEN place <= 3 THEN each ELSE each - v_now END)
   INTO v_answer FROM done, unnest(state) WITH ORDINALITY AS parts (each, place)
-  WHERE place IN (1, 3) OR place > 3 + 3 * state[3];
+  WHERE place IN (1, 3) OR place BETWEEN 4 + 3 * state[3] AND 3 + 4 * state[3];
   IF random() < 0.25 THEN
     DELETE FROM holdfast_rates WHERE ctid = ANY (ARRAY(
       SELECT ctid FROM holdfast_rates WHERE expires_at < clock_timestamp()

@@ -34,6 +34,10 @@ SELECT :"schema".holdfast_inspect($1::text, $2::text, $3::text, $4::text::intege
 CALL :"schema".holdfast_call_consume($1::text::text[], $2::text::integer[], $3::text::integer[], $4::text::float8[],
   $5::text::boolean, NULL)
 
+-- name: change_rate
+-- Inputs and outputs: as holdfast_change_rate in 0012-rate-changes.sql
+CALL :"schema".holdfast_call_change_rate($1::text, $2::text::float8[], $3::text::float8, $4::text::boolean, NULL)
+
 -- name: fence
 -- Inputs: resource, fencing token. As text, because Prisma fails on a column of the type void.
 SELECT :"schema".holdfast_fence($1::text, $2::text::bigint)::text

@@ -1,5 +1,5 @@
--- The stored format in SQLite, version 2. Safe to run again, and from many processes at once; in one transaction.
--- In a database of version 1, upgrade-2.sql runs first.
+-- The stored format in SQLite, version 3. Safe to run again, and from many processes at once; in one transaction.
+-- In a database of version 1, upgrade-2.sql runs first; in one of version 2, upgrade-3.sql.
 --
 -- Inputs:  none
 -- Outputs: the tables below
@@ -17,7 +17,8 @@ CREATE TABLE IF NOT EXISTS holdfast_format (
   version INTEGER NOT NULL
 );
 
-INSERT OR IGNORE INTO holdfast_format (id, version) VALUES (1, 2);
+INSERT INTO holdfast_format (id, version) VALUES (1, 3)
+ON CONFLICT (id) DO UPDATE SET version = excluded.version;
 
 CREATE TABLE IF NOT EXISTS holdfast_leases (
   lock_name      TEXT    NOT NULL,
@@ -67,11 +68,13 @@ INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0);
 
 -- Rate limits: a row for each name and limit. limit_id is the limit's id (see protocol/README.md), reset_at_ms the
 -- moment at which the limit will be as if nothing had been taken, with fractions. A row whose reset_at_ms has passed
--- has ended.
+-- has ended. While the limit is blocked, block is the text "moment until length" (see protocol/README.md), and
+-- reset_at_ms the later of the moment and the block's end. Otherwise block is NULL.
 CREATE TABLE IF NOT EXISTS holdfast_rates (
   name        TEXT NOT NULL,
   limit_id    TEXT NOT NULL,
   reset_at_ms REAL NOT NULL,
+  block       TEXT,
   PRIMARY KEY (name, limit_id)
 ) WITHOUT ROWID;
 

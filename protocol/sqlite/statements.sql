@@ -134,12 +134,16 @@ DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND expires_at_
 
 -- name: rate
 -- Inputs: name, limit_id
-SELECT reset_at_ms FROM holdfast_rates WHERE name = ? AND limit_id = ?
+SELECT reset_at_ms, block FROM holdfast_rates WHERE name = ? AND limit_id = ?
 
 -- name: set_rate
--- Inputs: name, limit_id, reset_at_ms
-INSERT INTO holdfast_rates (name, limit_id, reset_at_ms) VALUES (?, ?, ?)
-ON CONFLICT (name, limit_id) DO UPDATE SET reset_at_ms = excluded.reset_at_ms
+-- Inputs: name, limit_id, reset_at_ms, block
+INSERT INTO holdfast_rates (name, limit_id, reset_at_ms, block) VALUES (?, ?, ?, ?)
+ON CONFLICT (name, limit_id) DO UPDATE SET reset_at_ms = excluded.reset_at_ms, block = excluded.block
+
+-- name: delete_rate
+-- Inputs: name, limit_id
+DELETE FROM holdfast_rates WHERE name = ? AND limit_id = ?
 
 -- name: names
 -- Inputs: after, from, to, now_ms, how many, after, from, to, now_ms, how many, how many. Outputs: one page of lock names in order. `after` is the last name of the page

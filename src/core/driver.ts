@@ -239,7 +239,15 @@ export interface RateRequest {
    * each limit counts by itself. Requests with the very same object are found to be alike sooner.
    */
   readonly limits: readonly RateLimit[]
+  /** Instead of a step, and with a cost of 0: changes what the store has of these limits on this name, and of no others. */
+  readonly change?: RateChange
 }
+
+/**
+ * `reset`: as if nothing had been taken, and no block. `blockMs`: no step under one of the limits is taken for so long
+ * from now on, instead of the time of a block before it; 0 ends a block. A block changes nothing of what was taken.
+ */
+export type RateChange = 'reset' | { readonly blockMs: number }
 
 /** The three together identify a limit: the same limit in two requests on one name has one state in the store. */
 export interface RateLimit {
@@ -258,8 +266,10 @@ export interface RateAnswer {
   readonly retryAfterMs: number
   /** Until every limit is as if nothing had been taken. */
   readonly resetAfterMs: number
-  /** The same for each of the limits, in the request's order. */
+  /** The same for each of the limits, in the request's order; a block is not part of it. */
   readonly usedMs: readonly number[]
+  /** How long one of the limits is blocked for. Absent: none is. The other times are at least this, and nothing remains. */
+  readonly blockedMs?: number
 }
 
 /** `(await import(module))[name](...args)` gives the driver; all of it can be posted to a thread. */

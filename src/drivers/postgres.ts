@@ -149,7 +149,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   let closed = false
 
   async function call(
-    statement: 'acquire' | 'steal' | 'renew' | 'release' | 'inspect' | 'consume',
+    statement: 'acquire' | 'steal' | 'renew' | 'release' | 'inspect' | 'consume' | 'change_rate',
     values: readonly (string | null)[],
   ): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
@@ -241,7 +241,11 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       return JSON.parse(page as string) as InspectPage
     },
 
-    consume: (requests) => consume(requests, (values) => call('consume', [...values, relaxed])),
+    consume: (requests) =>
+      consume(requests, {
+        step: (values) => call('consume', [...values, relaxed]),
+        change: (values) => call('change_rate', [...values, relaxed]),
+      }),
 
     listen: (listener) => listening.listen(listener),
 

@@ -4,7 +4,7 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import type { Capabilities, Driver, LeaseRef, RateAnswer, RenewAnswer, Renewal } from '../core/driver.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { answerTake, type Take, type Taken, takeStep, takesOf } from './support/consume-step.ts'
+import { answerTake, endOf, type Moment, type Take, type Taken, takeStep, takesOf } from './support/consume-step.ts'
 import { acquireOne } from './support/sqlite-acquire.ts'
 import { openDatabase, type SqliteDatabase } from './support/sqlite-client.ts'
 import { SqliteConnection } from './support/sqlite-connection.ts'
@@ -170,7 +170,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
 
     async consume(requests) {
       const takes = takesOf(requests)
-      const isLook = takes.every(({ policy }) => policy.cost === 0)
+      const isLook = takes.every(({ policy, change }) => policy.cost === 0 && change === undefined)
       const taken = await (isLook
         ? lookAll(connection, takes)
         : each(takes, (take, nowMs) => takeOne(connection, take, nowMs)))
@@ -222,17 +222,32 @@ function lookAll(connection: SqliteConnection, looks: readonly Take[]): Promise<
 
 function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken {
   const { name, policy } = take
-  const keptMs = policy.ids.map((id) => {
-    const [row] = connection.all('rate', name, id) as { reset_at_ms: number }[]
-    return row?.reset_at_ms ?? 0
-  })
-  const moments = keptMs.map((atMs) => ({ atMs }))
+  const kept = policy.ids.map((id) => momentOf((connection.all('rate', name, id) as RateRow[])[0]))
+  const moments = kept.map((moment) => ({ ...moment }))
   const taken = takeStep(take, moments, nowMs)
-  moments.forEach(({ atMs }, at) => {
-    if (atMs !== keptMs[at]) connection.run('set_rate', name, policy.ids[at] as string, atMs)
+  moments.forEach((moment, at) => {
+    const before = kept[at] as Moment
+    if (moment.atMs === before.atMs && moment.untilMs === before.untilMs) return
+    const id = policy.ids[at] as string
+    if (endOf(moment) === 0) connection.run('delete_rate', name, id)
+    else connection.run('set_rate', name, id, endOf(moment), blockText(moment, nowMs))
   })
   return taken
 }
+
+/** A row that is blocked keeps its moment beside the block: what it ends with is the later of the two. */
+function momentOf(row: RateRow | undefined): Moment {
+  const [atMs = 0, untilMs = 0, blockMs = 0] = row?.block?.split(' ').map(Number) ?? [row?.reset_at_ms]
+  return { atMs, untilMs, blockMs }
+}
+
+interface RateRow {
+  readonly reset_at_ms: number
+  readonly block: string | null
+}
+
+const blockText = ({ atMs, untilMs, blockMs }: Moment, nowMs: number): string | null =>
+  untilMs > nowMs ? `${atMs} ${untilMs} ${blockMs}` : null
 
 /** Deletes what has ended, now and then: nothing but space depends on it. */
 function sweeper(connection: SqliteConnection): (nowMs: number) => void {

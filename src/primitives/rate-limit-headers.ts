@@ -17,8 +17,11 @@ export interface RateLimitHeaders {
 export function rateLimitHeaders(limiter: RateLimiter, names?: readonly string[]): RateLimitHeaders {
   const { limits } = limiter
   const quoted = checkNames(names ?? limits.map(nameOf), limits.length).map((name) => `"${name}"`)
+  // The limits of a fallback are others.
   const exceeded = (result: RateLimitResult, cost: number): number[] =>
-    limits.flatMap((_, at) => (!result.allowed && (result.limits[at]?.remaining ?? 0) >= cost ? [] : [at]))
+    (result.fallback ? [] : limits).flatMap((_, at) =>
+      !result.allowed && (result.limits[at]?.remaining ?? 0) >= cost ? [] : [at],
+    )
   return {
     policy: limits.map((limit, at) => `${quoted[at]}${policyOf(limit)}`).join(', '),
     standing: (result, cost) =>

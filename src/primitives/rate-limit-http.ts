@@ -160,10 +160,13 @@ function judgeFrom<Request>(
       throw error
     })
     if (result === undefined) return undefined
-    const fields = [
-      ['RateLimit-Policy', headers.policy],
-      ['RateLimit', headers.standing(result, cost)],
-    ] as const
+    // While a fallback answers, the policy is not what is in force.
+    const fields = result.fallback
+      ? []
+      : ([
+          ['RateLimit-Policy', headers.policy],
+          ['RateLimit', headers.standing(result, cost)],
+        ] as const)
     if (result.allowed) return { fields }
     return {
       fields: [...fields, ['Retry-After', headers.retryAfter(result)], ['Content-Type', 'application/problem+json']],

@@ -1,13 +1,15 @@
 import { checkSignal, checkWhole, waitMsFrom } from '../core/arguments.ts'
 import { type Clock, type Instant, systemClock } from '../core/clock.ts'
-import type { RateAnswer, RateRequest } from '../core/driver.ts'
-import { ClosedError, RateLimitedError } from '../core/errors.ts'
+import type { RateAnswer, RateChange, RateRequest } from '../core/driver.ts'
+import { ClosedError, InvalidArgumentError, RateLimitedError, UnsupportedError } from '../core/errors.ts'
 import type { Holder } from '../core/holder.ts'
 import { checkLockName } from '../core/names.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
+import { type Random, systemRandom } from '../core/random.ts'
 import { type Turns, turnsOf } from '../core/turns.ts'
 import { everything } from './everything.ts'
 import { Instance, type InstanceOptions } from './instance.ts'
+import { RateFallback } from './rate-fallback.ts'
 import {
   foreseen,
   type Limit,
@@ -30,6 +32,16 @@ export interface RateLimiterOptions
    * `units` more for each process can fall into a period, and up to `units` for each key and process are lost when they are not used in time.
    */
   localShare?: LocalShareOptions
+  /**
+   * Answers instead of the store while that cannot be asked (`StoreError`), such as a limiter in memory: `new RateLimiter({ url: 'memory:', limits })`. Its limits
+   * then count for each process by itself, and its answers have `fallback: true`. It stays the caller's, who closes it. Without it, the `StoreError` is thrown.
+   */
+  fallback?: RateLimiter
+  /**
+   * How long the fallback answers before the store is tried again, with one call; the others are answered by the fallback until the store has answered that one.
+   * @default 1
+   */
+  fallbackSeconds?: number
 }
 
 export interface ConsumeOptions {
@@ -52,6 +64,8 @@ const OPTIONS = optionNames<RateLimiterOptions>({
   random: true,
   limits: true,
   localShare: true,
+  fallback: true,
+  fallbackSeconds: true,
 })
 const CONSUME_OPTIONS = optionNames<ConsumeOptions>({ cost: true })
 const WAIT_OPTIONS = optionNames<RateWaitOptions>({ cost: true, timeoutSeconds: true, signal: true })
@@ -70,6 +84,8 @@ export class RateLimiter implements AsyncDisposable {
   readonly #memory: RateMemory
   readonly #shares: LocalShares | undefined
   readonly #waiting: RateWaiting
+  readonly #fallback: RateFallback | undefined
+  readonly #random: Random
 
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: RateLimiterOptions) {
@@ -77,6 +93,7 @@ export class RateLimiter implements AsyncDisposable {
     this.#limits = limitsFrom(options.limits)
     this.#mostCost = Math.min(...this.#limits.map(({ burst }) => burst))
     this.#clock = options.clock ?? systemClock
+    this.#random = options.random ?? systemRandom
     this.#turns = turnsOf(this.#clock)
     this.#memory = new RateMemory(this.#clock, this.#limits)
     this.#waiting = new RateWaiting({
@@ -88,6 +105,12 @@ export class RateLimiter implements AsyncDisposable {
       const share = checkShare(options.localShare, this.#mostCost)
       this.#shares = new LocalShares(share, this.#clock, (key, cost) => this.#ask(key, cost))
     }
+    const { fallback, fallbackSeconds } = options
+    if (fallback !== undefined && !(fallback instanceof RateLimiter)) {
+      throw new InvalidArgumentError('fallback', fallback, 'a RateLimiter')
+    }
+    const tryAgainMs = waitMsFrom('fallbackSeconds', fallbackSeconds ?? 1)
+    this.#fallback = fallback && new RateFallback(fallback, this.#clock, tryAgainMs)
   }
 
   /** The limits that it was given, with every burst. */
@@ -100,7 +123,7 @@ export class RateLimiter implements AsyncDisposable {
    * Everything else throws: `StoreError` (not known whether it was taken), `InvalidArgumentError`, also for a cost that no
    * limit could ever allow, `UnsupportedError`, `OverloadError` (PostgreSQL: more than 32 different limits on one key),
    * `ClosedError`. What was refused is not charged. A refusal is remembered until its time is up, for 10 s at most, and
-   * costs no round trip meanwhile.
+   * costs no round trip meanwhile. With a `fallback`, that answers instead of a `StoreError`.
    */
   consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     // Not an async function: the way of every call goes through here, and one promise is enough.
@@ -121,11 +144,47 @@ export class RateLimiter implements AsyncDisposable {
   /** What `consume` would answer. It writes nothing. Units of this process's local share are not counted. */
   async peek(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     const cost = this.#checked(key, options)
-    const holder = this.#instance.holder ?? (await this.#instance.open())
-    const look = { name: key, cost: 0, limits: this.#limits }
-    const answer = await (holder.consumeAtOnce(look) ??
-      new Promise<RateAnswer>((answered, failed) => holder.consume(look, { answered, failed })))
-    return this.#turns.settle(Promise.resolve(foreseen(answer, cost, this.#limits)))
+    const look = async (): Promise<RateLimitResult> =>
+      foreseen(await this.#request({ name: key, cost: 0, limits: this.#limits }), cost, this.#limits)
+    const looked =
+      this.#fallback === undefined ? look() : this.#fallback.or(look, (other) => other.peek(key, { cost }), cost)
+    return this.#turns.settle(looked)
+  }
+
+  /**
+   * Forgets what was taken for the key under this limiter's limits, and a block. Other limits on the same key stay as they are. Processes that remember a
+   * refusal allow calls again within 10 s; this limiter does so at once, and wakes who waits for the key.
+   *
+   * @throws `StoreError`, `InvalidArgumentError`, `UnsupportedError`, `ClosedError`
+   */
+  async reset(key: string): Promise<void> {
+    this.#checked(key, undefined)
+    await Promise.all([this.#change(key, 'reset'), this.#fallback?.limiter.reset(key)])
+  }
+
+  /**
+   * Refuses every call for the key for so long from now on, in every process and limiter that has one of this limiter's limits, whatever there is left of it;
+   * `retryAfterSeconds` says when it ends. What was taken before still counts afterwards. Called again, it sets another end; 0 ends a block. A local share of
+   * another process may be used up first.
+   *
+   * @throws `StoreError`, `InvalidArgumentError`, `UnsupportedError`, `ClosedError`
+   */
+  async block(key: string, seconds: number): Promise<void> {
+    this.#checked(key, undefined)
+    const blockMs = waitMsFrom('seconds', seconds)
+    await Promise.all([this.#change(key, { blockMs }), this.#fallback?.limiter.block(key, seconds)])
+  }
+
+  /**
+   * Opens the store and proves that it works: takes a unit of a key that is new (`ping:` and a random part) and forgets it.
+   *
+   * @throws `StoreError`; its `retryable` is false for a fault that trying again cannot mend, such as a wrong password, missing tables or a read-only replica
+   */
+  async ping(): Promise<void> {
+    this.#instance.assertOpen()
+    const key = `ping:${this.#random.id()}`
+    await this.#request({ name: key, cost: 1, limits: this.#limits })
+    await this.#change(key, 'reset')
   }
 
   /**
@@ -159,7 +218,38 @@ export class RateLimiter implements AsyncDisposable {
   }
 
   #take(key: string, cost: number): Promise<RateLimitResult> {
+    if (this.#fallback === undefined) return this.#takeHere(key, cost)
+    // What the store has refused stays refused, as long as it is remembered.
+    const refusal = this.#memory.refusal(key, cost)
+    if (refusal !== undefined) return Promise.resolve(refusal)
+    return this.#fallback.or(
+      () => this.#takeHere(key, cost),
+      (other) => other.consume(key, { cost }),
+      cost,
+    )
+  }
+
+  #takeHere(key: string, cost: number): Promise<RateLimitResult> {
     return this.#shares === undefined ? this.#ask(key, cost) : this.#shares.consume(key, cost)
+  }
+
+  async #change(key: string, change: RateChange): Promise<void> {
+    const answer = await this.#request({ name: key, cost: 0, limits: this.#limits, change })
+    this.#memory.forget(key)
+    this.#shares?.forget(key)
+    this.#waiting.wake(key)
+    const isBlocked = answer.blockedMs !== undefined
+    const isDone = change === 'reset' ? answer.resetAfterMs === 0 : change.blockMs > 0 === isBlocked
+    if (!isDone) throw new UnsupportedError('the driver cannot reset or block a rate: it ignored the change')
+  }
+
+  /** For what is rare: with a promise on its way. */
+  async #request(request: RateRequest): Promise<RateAnswer> {
+    const holder = this.#instance.holder ?? (await this.#instance.open())
+    const answer = await (holder.consumeAtOnce(request) ??
+      new Promise<RateAnswer>((answered, failed) => holder.consume(request, { answered, failed })))
+    this.#fallback?.answered()
+    return answer
   }
 
   #ask(key: string, cost: number): Promise<RateLimitResult> {
@@ -187,6 +277,7 @@ export class RateLimiter implements AsyncDisposable {
   /** `sent`: when the store was asked; now, if it was asked in this process. */
   #received({ name, cost }: RateRequest, answer: RateAnswer, sent?: Instant): RateLimitResult {
     const result = resultFrom(answer, this.#limits)
+    this.#fallback?.answered()
     if (!result.allowed) this.#memory.note(name, cost, sent ?? this.#clock.now(), result)
     return result
   }

@@ -37,6 +37,8 @@ export interface RateLimitResult {
   readonly resetAfterSeconds: number
   /** The same for each of the limits, in the order in which the limiter was given them. */
   readonly limits: readonly LimitStanding[]
+  /** The store could not be asked, and the limiter's `fallback` has answered: the numbers are those of its limits. */
+  readonly fallback?: true
 }
 
 /** A limit as drivers take it, and what is asked of it with every call. */
@@ -84,7 +86,7 @@ const MOST_UNITS = 1_000_000_000
 export function resultFrom(answer: RateAnswer, limits: readonly Limit[]): RateLimitResult {
   const standings = new Array<LimitStanding>(limits.length)
   for (let at = 0; at < limits.length; at += 1) {
-    standings[at] = standing(limits[at] as Limit, answer.usedMs[at] as number)
+    standings[at] = standing(limits[at] as Limit, answer.usedMs[at] as number, answer.blockedMs)
   }
   return {
     allowed: answer.allowed,
@@ -95,17 +97,19 @@ export function resultFrom(answer: RateAnswer, limits: readonly Limit[]): RateLi
   }
 }
 
-function standing({ burst, spacingMs, fullMs }: Limit, usedMs: number): LimitStanding {
+function standing({ burst, spacingMs, fullMs }: Limit, usedMs: number, blockedMs = 0): LimitStanding {
   // A thousandth of a unit: fractions do not come out even.
   const remaining = Math.max(0, Math.floor((fullMs - usedMs) / spacingMs + 0.001))
   const nextMs = remaining >= burst ? 0 : Math.max(0, usedMs + spacingMs * (remaining + 1) - fullMs)
-  return { remaining, nextAfterSeconds: nextMs / 1_000, resetAfterSeconds: usedMs / 1_000 }
+  if (blockedMs === 0) return { remaining, nextAfterSeconds: nextMs / 1_000, resetAfterSeconds: usedMs / 1_000 }
+  const nextAfterSeconds = Math.max(blockedMs, remaining > 0 ? 0 : nextMs) / 1_000
+  return { remaining: 0, nextAfterSeconds, resetAfterSeconds: Math.max(blockedMs, usedMs) / 1_000 }
 }
 
 /** What `consume` would say, from a look at what has been taken. */
 export function foreseen(answer: RateAnswer, cost: number, limits: readonly Limit[]): RateLimitResult {
   const retryAfterMs = Math.max(
-    0,
+    answer.blockedMs ?? 0,
     ...limits.map(({ spacingMs, fullMs }, at) => (answer.usedMs[at] ?? 0) + spacingMs * cost - fullMs),
   )
   const allowed = answer.remaining >= cost

@@ -4,12 +4,13 @@ import type { Limit, RateLimitResult } from './rate-limits.ts'
 /**
  * What a process knows without asking. A refusal lasts until its time is up, since nobody can give units back: until then the store need not be
  * asked for as much or more. It is counted from the moment of asking, so it never outlasts the store's own. Now and then the store is asked all the
- * same: somebody may have emptied it.
+ * same: another process may have reset the key, or somebody may have emptied the store.
  */
 export class RateMemory {
   readonly #clock: Clock
   readonly #limits: readonly Limit[]
   readonly #refusals = new Map<string, Refusal>()
+  #changedAtMs = Number.NEGATIVE_INFINITY
 
   constructor(clock: Clock, limits: readonly Limit[]) {
     this.#clock = clock
@@ -29,7 +30,15 @@ export class RateMemory {
     return this.#aged(found, cost, dueAtMs(found.until, now) - now.monotonicMs)
   }
 
+  /** The key was reset or blocked. What the store was asked before this says nothing any more, also if its answer comes later. */
+  forget(key: string): void {
+    this.#refusals.delete(key)
+    this.#changedAtMs = this.#clock.now().monotonicMs
+  }
+
   note(key: string, cost: number, askedAt: Instant, result: RateLimitResult): void {
+    // Of any key, so that there is only one moment to keep: changes are rare.
+    if (askedAt.monotonicMs <= this.#changedAtMs) return
     const known = this.#refusals.get(key)
     const until = later(askedAt, result.retryAfterSeconds * 1_000)
     // One refusal for each key. That of the smaller cost says more.

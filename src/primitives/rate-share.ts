@@ -58,6 +58,11 @@ export class LocalShares {
     return this.#take(fetched, cost) ?? this.#ask(key, cost)
   }
 
+  /** The key was reset or blocked: what was paid for before is handed out no more. */
+  forget(key: string): void {
+    this.#shares.delete(key)
+  }
+
   #take(share: Share, cost: number): RateLimitResult | undefined {
     if (share.left < cost || share.block === undefined) return undefined
     const now = this.#clock.now()

@@ -22,6 +22,8 @@ export interface RateWait {
 export class RateWaiting {
   readonly #parts: RateWaitingParts
   readonly #lines = new Map<string, Set<() => void>>()
+  /** Who sleeps until its key has units again: the first of each line. */
+  readonly #sleepers = new Map<string, () => void>()
   readonly #waiting = new Set<(error: Error) => void>()
 
   constructor(parts: RateWaitingParts) {
@@ -34,6 +36,11 @@ export class RateWaiting {
       throw new OverloadError(`${MAX_PENDING_CLAIMS} calls are already waiting in this limiter`)
     }
     return new Promise((resolve, reject) => this.#wait(wait, resolve, reject))
+  }
+
+  /** There may be units for the key before it was expected. */
+  wake(key: string): void {
+    this.#sleepers.get(key)?.()
   }
 
   giveUp(error: Error): void {
@@ -51,10 +58,18 @@ export class RateWaiting {
     let sleep: Timer | undefined
     let leave: (() => void) | undefined
 
+    const stopSleeping = (): void => {
+      sleep?.cancel()
+      if (this.#sleepers.get(key) === wakeUp) this.#sleepers.delete(key)
+    }
+    const wakeUp = (): void => {
+      stopSleeping()
+      void ask()
+    }
     const isOver = (): boolean => state === 'over'
     const end = (): void => {
       state = 'over'
-      sleep?.cancel()
+      stopSleeping()
       deadline.cancel()
       if (signal !== undefined) unwatchAbort(signal, watcher)
       this.#waiting.delete(fail)
@@ -83,7 +98,7 @@ export class RateWaiting {
       }
     }
     const refused = ({ retryAfterSeconds }: RateLimitResult): void => {
-      // Nobody gives units back, so this is certain.
+      // Nobody gives units back, so this is certain as long as the key is not reset.
       if (retryAfterSeconds * 1_000 > untilMs - clock.now().monotonicMs) {
         refuse(retryAfterSeconds)
       } else if (leave === undefined) {
@@ -91,7 +106,8 @@ export class RateWaiting {
         leave = this.#join(key, ask)
       } else {
         state = 'sleeping'
-        sleep = clock.setTimer(() => void ask(), Math.ceil(retryAfterSeconds * 1_000), true)
+        this.#sleepers.set(key, wakeUp)
+        sleep = clock.setTimer(wakeUp, Math.ceil(retryAfterSeconds * 1_000), true)
       }
     }
 

@@ -13,7 +13,7 @@ import {
 import { homedir } from 'node:os'
 import { pathToFileURL } from 'node:url'
 import { describe, it, vi } from 'vitest'
-import type { Driver } from '../../src/core/driver.ts'
+import type { Driver, RateAnswer } from '../../src/core/driver.ts'
 import { StoreError } from '../../src/core/errors.ts'
 import { openSqlite } from '../../src/drivers/sqlite.ts'
 import { defaultPath } from '../../src/drivers/support/sqlite-file.ts'
@@ -53,9 +53,9 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
       'a database of a newer format',
       async (scene) => {
         await (await openSqlite(`sqlite:${scene.path}`)).close()
-        ;(await scene.database()).exec('UPDATE holdfast_format SET version = 3')
+        ;(await scene.database()).exec('UPDATE holdfast_format SET version = 4')
       },
-      /has format 3, and this version of Holdfast knows 2; upgrade Holdfast/,
+      /has format 4, and this version of Holdfast knows 3; upgrade Holdfast/,
     ],
   ]
   it.each(untouched)('%s is refused and left as it was', async (_, prepare, message) => {
@@ -143,6 +143,29 @@ describe('sqlite alone: a file of format 1', () => {
     assert.deepEqual(await a.release([{ ...held, fencingToken }]), [true])
     assert.equal(await isGranted(a, claimOn('name')), false)
     assert.equal(await isGranted(b, waiting), true)
+  })
+})
+
+describe('sqlite alone: a file of format 2', () => {
+  it('is brought up to date, and keeps what was taken of its rates', async () => {
+    await using scene = createScene()
+    const limits = [{ limit: 1, periodMs: 3_600_000, burst: 2 }]
+    const take = { name: 'key', cost: 1, limits }
+    const first = await openSqlite(`sqlite:${scene.path}`)
+    await first.consume?.([take])
+    await first.close()
+    const database = await scene.database()
+    database.exec('ALTER TABLE holdfast_rates DROP COLUMN block; UPDATE holdfast_format SET version = 2')
+    const drivers = await Promise.all([1, 2, 3].map(() => scene.opened(openSqlite(`sqlite:${scene.path}`))))
+    const [a, b] = drivers as [Driver, Driver]
+    await a.consume?.([{ ...take, cost: 0, change: { blockMs: 3_600_000 } }])
+    const remaining = (await b.consume?.([take, { ...take, cost: 0, change: { blockMs: 0 } }])) as RateAnswer[]
+    assert.deepEqual(
+      remaining.map((answer) => answer.remaining),
+      [0, 1],
+    )
+    const [row] = database.prepare('SELECT version FROM holdfast_format').all()
+    assert.deepEqual({ ...(row as object) }, { version: 3 })
   })
 })
 

@@ -6,7 +6,7 @@ import fastify, { type FastifyRequest } from 'fastify'
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
-import { InvalidArgumentError, RateLimiter, type RateLimiterOptions } from '../../src/index.ts'
+import { InvalidArgumentError, RateLimiter, type RateLimiterOptions, StoreError } from '../../src/index.ts'
 import {
   type HttpRateLimitOptions,
   rateLimitExpress,
@@ -263,5 +263,23 @@ describe('an error that `next` throws', () => {
     await new Promise(setImmediate) // a second call would have come by then
     expect(errors).toEqual([undefined])
     expect(response.statusCode).toBe(statusCode)
+  })
+})
+
+describe('a limiter whose fallback answers', () => {
+  it('refuses with Retry-After, and says nothing of limits that are not in force', async () => {
+    const driver: Driver = { ...memoryDriver(), consume: () => Promise.reject(new StoreError('down')) }
+    const fallback = limiterOf({ limit: 1, periodSeconds: 60 })
+    const limiter = new RateLimiter({ driver, limits: [TWICE, { limit: 9, periodSeconds: 9 }], fallback })
+    ending.push(() => limiter.close())
+    const handler = rateLimitFetch(async (_: Request) => new Response('served'), { limiter, key: () => 'key' })
+    const ask = () => handler(new Request('http://localhost/'))
+    const [served, refused] = [await ask(), await ask()]
+    expect([served.status, refused.status]).toEqual([200, 429])
+    for (const { headers } of [served, refused]) {
+      expect([headers.get('ratelimit'), headers.get('ratelimit-policy')]).toEqual([null, null])
+    }
+    expect(refused.headers.get('retry-after')).toBe('60')
+    expect(await refused.json()).toMatchObject({ 'violated-policies': [] })
   })
 })

@@ -26,7 +26,7 @@ const SLOW = { timeout: 60_000 }
 const TEN_AN_HOUR = { limit: 10, periodMs: HOUR_MS, burst: 10 }
 const TWENTY_A_DAY = { limit: 20, periodMs: 24 * HOUR_MS, burst: 20 }
 
-describe('several policies on one key behave as if each limit were alone', SLOW, () => {
+describe('several policies on one key, resets and blocks behave as if each limit were alone', SLOW, () => {
   it('in memory', async () => {
     const time = new VirtualTime()
     const store = createMemoryStore(time.clock())
@@ -67,11 +67,22 @@ interface Act {
   /** How many hours pass first. */
   readonly hours: number
   /** What is then asked in one list. */
-  readonly asked: readonly { readonly limits: readonly RateLimit[]; readonly cost: number }[]
+  readonly asked: readonly Asked[]
 }
 
+type Asked = Omit<RateRequest, 'name'>
+
 const policies = fc.shuffledSubarray([...LIMITS], { minLength: 1, maxLength: 4 })
-const asked = fc.record({ limits: policies, cost: fc.constantFrom(0, 1, 1, 1, 2) })
+const steps: fc.Arbitrary<Asked> = fc.record({ limits: policies, cost: fc.constantFrom(0, 1, 1, 1, 2) })
+const changes: fc.Arbitrary<Asked> = fc.record({
+  limits: policies,
+  cost: fc.constant(0),
+  change: fc.oneof(
+    fc.constant('reset' as const),
+    fc.nat(4).map((hours) => ({ blockMs: hours * HOUR_MS })),
+  ),
+})
+const asked = fc.oneof({ weight: 5, arbitrary: steps }, { weight: 1, arbitrary: changes })
 const actOf = (mostHours: number) =>
   fc.record({
     hours: fc.oneof({ weight: 3, arbitrary: fc.constant(0) }, { weight: 1, arbitrary: fc.nat(mostHours) }),
@@ -92,12 +103,12 @@ async function checkModel(driver: Driver, { runs, advance }: ModelOptions): Prom
       if (hours > 0) await advance?.(hours * HOUR_MS)
       model.nowHours += hours
       const answers = await consume(driver, ...asked.map((each) => ({ name, ...each })))
-      for (const [index, { limits, cost }] of asked.entries()) {
-        const { allowed, remaining, usedMs } = answers[index] as RateAnswer
-        const expected = model.take(limits, cost)
+      for (const [index, request] of asked.entries()) {
+        const { allowed, remaining, usedMs, blockedMs = 0 } = answers[index] as RateAnswer
+        const expected = model.take(request)
         assert.deepEqual({ allowed, remaining }, { allowed: expected.allowed, remaining: expected.remaining })
-        for (const [at, hoursAhead] of expected.aheadHours.entries()) {
-          const offMs = (usedMs[at] as number) - hoursAhead * HOUR_MS
+        for (const [at, hours] of [...expected.aheadHours, expected.blockedHours].entries()) {
+          const offMs = (usedMs[at] ?? blockedMs) - hours * HOUR_MS
           assert.ok(offMs <= 1 && offMs > -60_000, `limit ${at} is ${offMs} ms off`)
         }
       }
@@ -110,15 +121,24 @@ async function checkModel(driver: Driver, { runs, advance }: ModelOptions): Prom
 class Model {
   nowHours = 0
   readonly #momentHours = new Map<string, number>()
+  readonly #untilHours = new Map<string, number>()
 
-  take(limits: readonly RateLimit[], cost: number) {
-    const allowed = limits.every((limit) => this.#ahead(limit) + cost * spacingHours(limit) <= fullHours(limit))
+  take({ limits, cost, change }: Asked) {
+    for (const id of change === undefined ? [] : limits.map(limitId)) {
+      if (change === 'reset') this.#momentHours.delete(id)
+      this.#untilHours.set(id, change === 'reset' ? 0 : this.nowHours + (change?.blockMs ?? 0) / HOUR_MS)
+    }
+    const untilHours = limits.map((limit) => this.#untilHours.get(limitId(limit)) ?? 0)
+    const blockedHours = Math.max(0, Math.max(...untilHours) - this.nowHours)
+    const fits = limits.every((limit) => this.#ahead(limit) + cost * spacingHours(limit) <= fullHours(limit))
+    const allowed = cost === 0 || (fits && blockedHours === 0)
     const charged = allowed ? cost : 0
     for (const limit of limits) {
       this.#momentHours.set(limitId(limit), this.nowHours + this.#ahead(limit) + charged * spacingHours(limit))
     }
     const remaining = limits.map((limit) => Math.floor((fullHours(limit) - this.#ahead(limit)) / spacingHours(limit)))
-    return { allowed, remaining: Math.min(...remaining), aheadHours: limits.map((limit) => this.#ahead(limit)) }
+    const aheadHours = limits.map((limit) => this.#ahead(limit))
+    return { allowed, remaining: blockedHours > 0 ? 0 : Math.min(...remaining), aheadHours, blockedHours }
   }
 
   #ahead(limit: RateLimit): number {

@@ -1,4 +1,4 @@
-import type { RateAnswer, RateLimit, RateRequest } from '../../core/driver.ts'
+import type { RateAnswer, RateChange, RateLimit, RateRequest } from '../../core/driver.ts'
 
 /**
  * The generic cell rate algorithm, under several limits at once: all of them allow it, or none is charged.
@@ -10,6 +10,8 @@ import type { RateAnswer, RateLimit, RateRequest } from '../../core/driver.ts'
  * Every limit has its own moment, under the name and the limit's id. Requests on one name may have different limits, as
  * in a rolling deploy: if they shared one list of moments, each would misread and overwrite the other's, and no limit
  * would hold.
+ *
+ * A limit may also be blocked, until a moment of its own: then no step fits, whatever was taken.
  */
 
 /** Requests of one list that are alike and on one name: the store is asked once how many of them fit. */
@@ -18,6 +20,8 @@ export interface Take {
   readonly policy: Policy
   /** Where they stand in the list, in their order. */
   readonly indexes: number[]
+  /** What is done instead of a step. */
+  readonly change?: RateChange
 }
 
 /** What a request takes of its limits. */
@@ -52,6 +56,8 @@ export const countOf = ({ policy, indexes }: Take): number => (policy.cost === 0
 export interface Taken {
   readonly count: number
   readonly usedMs: readonly number[]
+  /** How long the limits are blocked for. 0: they are not. */
+  readonly blockedMs: number
 }
 
 /** A list's requests put together, the takes of one name in the order of their requests. */
@@ -61,16 +67,45 @@ export function takesOf(requests: readonly RateRequest[]): Take[] {
   for (let index = 0; index < requests.length; index += 1) {
     const request = requests[index] as RateRequest
     const policy = policyFor(request)
-    const last = lastOf.get(request.name)
-    if (last !== undefined && isAlike(last.policy, policy)) {
+    const { name, change } = request
+    const last = change === undefined ? lastOf.get(name) : undefined
+    if (last !== undefined && last.change === undefined && isAlike(last.policy, policy)) {
       last.indexes.push(index)
       continue
     }
-    const take = { name: request.name, policy, indexes: [index] }
-    lastOf.set(request.name, take)
+    const take: Take = { name, policy, indexes: [index], ...(change !== undefined && { change }) }
+    lastOf.set(name, take)
     takes.push(take)
   }
   return takes
+}
+
+/**
+ * For stores that change a limit by a call of its own, which are rare: each after what stood before it in the list. What
+ * fails, fails for its own part of the list.
+ */
+export async function inOrder(
+  requests: readonly RateRequest[],
+  steps: (part: readonly RateRequest[]) => Promise<readonly (RateAnswer | Error)[]>,
+  change: (take: Take & Required<Pick<Take, 'change'>>) => Promise<Taken | Error>,
+): Promise<readonly (RateAnswer | Error)[]> {
+  if (requests.every((request) => request.change === undefined)) return steps(requests)
+  const answers: (RateAnswer | Error)[] = []
+  for (let from = 0; from < requests.length; ) {
+    const found = requests.findIndex((request, index) => index >= from && request.change !== undefined)
+    const at = found === -1 ? requests.length : found
+    const part = requests.slice(from, at)
+    if (part.length > 0) answers.push(...(await steps(part).catch((error: Error) => part.map(() => error))))
+    const request = requests[at]
+    if (request?.change !== undefined) {
+      const take = { name: request.name, policy: policyFor(request), indexes: [at], change: request.change }
+      const taken = await change(take).catch((error: Error) => error)
+      if (taken instanceof Error) answers.push(taken)
+      else answerTake(take, taken, answers)
+    }
+    from = at + 1
+  }
+  return answers
 }
 
 /** The policies of a list, each once, and for every take the number of its own. */
@@ -120,10 +155,19 @@ const ROUNDING_MS = 1
 
 let latest: Policy = policyOf(1, [])
 
-/** When a limit will be as if nothing had been taken; 0 if nothing is known of it. */
+/** What a store keeps of a limit on a name. */
 export interface Moment {
+  /** When it will be as if nothing had been taken; 0 if nothing is known of it. */
   atMs: number
+  /** Until when it is blocked, and for how long that was when it was said; 0: it is not. */
+  untilMs: number
+  blockMs: number
 }
+
+export const noMoment = (): Moment => ({ atMs: 0, untilMs: 0, blockMs: 0 })
+
+/** When nothing is left to be said of it. */
+export const endOf = ({ atMs, untilMs }: Moment): number => Math.max(atMs, untilMs)
 
 /**
  * For stores that count in this process. `moments` are what is kept for each of the policy's limits.
@@ -132,17 +176,34 @@ export interface Moment {
  * moved to where full is, also if the step does not fit. Otherwise every call would be refused until the clock is back
  * where it was. A look moves nothing.
  */
-export const takeStep = (take: Take, moments: readonly Moment[], nowMs: number): Taken =>
-  step(take.policy, countOf(take), moments, nowMs)
-
-/** The same for a single request. */
-export function consumeStep(policy: Policy, moments: readonly Moment[], nowMs: number): RateAnswer {
-  const { count, usedMs } = step(policy, policy.cost === 0 ? 0 : 1, moments, nowMs)
-  return answerOf(policy, count === 1 || policy.cost === 0, usedMs, 0)
+export function takeStep(take: Take, moments: readonly Moment[], nowMs: number): Taken {
+  if (take.change !== undefined) changeAll(take.change, moments, nowMs)
+  return step(take.policy, countOf(take), moments, nowMs)
 }
 
-/** The same once more, without a loop, for the most frequent case by far: one limit, and no look. */
-export function consumeOne({ stepsMs, fullsMs, spacingsMs }: Policy, moment: Moment, nowMs: number): RateAnswer {
+function changeAll(change: RateChange, moments: readonly Moment[], nowMs: number): void {
+  for (const moment of moments) {
+    if (change === 'reset') Object.assign(moment, noMoment())
+    else Object.assign(moment, { untilMs: change.blockMs > 0 ? nowMs + change.blockMs : 0, blockMs: change.blockMs })
+  }
+}
+
+/** The same for a single request. */
+export function consumeStep(
+  policy: Policy,
+  moments: readonly Moment[],
+  nowMs: number,
+  change?: RateChange,
+): RateAnswer {
+  if (change !== undefined) changeAll(change, moments, nowMs)
+  const { count, usedMs, blockedMs } = step(policy, policy.cost === 0 ? 0 : 1, moments, nowMs)
+  return answerOf(policy, count === 1 || policy.cost === 0, usedMs, blockedMs, 0)
+}
+
+/** The same once more, without a loop, for the most frequent case by far: one limit, no block, and no look. */
+export function consumeOne(policy: Policy, moment: Moment, nowMs: number): RateAnswer {
+  if (moment.untilMs > nowMs) return consumeStep(policy, [moment], nowMs)
+  const { stepsMs, fullsMs, spacingsMs } = policy
   const stepMs = stepsMs[0] as number
   const fullMs = fullsMs[0] as number
   let aheadMs = Math.max(moment.atMs - nowMs, 0)
@@ -164,6 +225,7 @@ function step({ stepsMs, fullsMs }: Policy, most: number, moments: readonly Mome
   // Of its length from the beginning: a list that grows takes room for many, and this is made with every call.
   const usedMs = new Array<number>(stepsMs.length)
   let count = most
+  let blockedMs = 0
   for (let at = 0; at < stepsMs.length; at += 1) {
     const fullMs = fullsMs[at] as number
     const moment = moments[at] as Moment
@@ -173,33 +235,48 @@ function step({ stepsMs, fullsMs }: Policy, most: number, moments: readonly Mome
       if (most > 0) moment.atMs = nowMs + fullMs
     }
     usedMs[at] = aheadMs
+    blockedMs = Math.max(blockedMs, blockedOf(moment, nowMs, most > 0))
     count = Math.min(count, Math.floor((fullMs - aheadMs) / (stepsMs[at] as number)))
   }
-  if (count === 0) return { count, usedMs }
+  if (count === 0 || blockedMs > 0) return { count: 0, usedMs, blockedMs }
   for (let at = 0; at < stepsMs.length; at += 1) {
     const aheadMs = (usedMs[at] as number) + count * (stepsMs[at] as number)
     usedMs[at] = aheadMs
     const moment = moments[at] as Moment
     moment.atMs = nowMs + aheadMs
   }
-  return { count, usedMs }
+  return { count, usedMs, blockedMs }
+}
+
+/** As for a moment: a block that lasts longer than it was made for is due to a clock that was set back. */
+function blockedOf(moment: Moment, nowMs: number, writes: boolean): number {
+  const leftMs = moment.untilMs - nowMs
+  if (leftMs <= moment.blockMs) return Math.max(0, leftMs)
+  if (writes) moment.untilMs = nowMs + moment.blockMs
+  return moment.blockMs
 }
 
 /** Writes the answer of each of the take's requests to its place. */
 export function answerTake(
   { policy, indexes }: Take,
-  { count, usedMs }: Taken,
+  { count, usedMs, blockedMs }: Taken,
   answers: (RateAnswer | Error | undefined)[],
 ): void {
   for (let at = 0; at < indexes.length; at += 1) {
     const allowed = at < count || policy.cost === 0
     const laterSteps = policy.cost === 0 ? 0 : Math.max(0, count - 1 - at)
-    answers[indexes[at] as number] = answerOf(policy, allowed, usedMs, laterSteps)
+    answers[indexes[at] as number] = answerOf(policy, allowed, usedMs, blockedMs, laterSteps)
   }
 }
 
 /** As it was before the last so many steps were taken. */
-function answerOf(policy: Policy, allowed: boolean, afterMs: readonly number[], laterSteps: number): RateAnswer {
+function answerOf(
+  policy: Policy,
+  allowed: boolean,
+  afterMs: readonly number[],
+  blockedMs: number,
+  laterSteps: number,
+): RateAnswer {
   const { stepsMs, fullsMs, spacingsMs } = policy
   const usedMs =
     laterSteps === 0 ? afterMs : afterMs.map((ms, at) => Math.max(0, ms - laterSteps * (stepsMs[at] as number)))
@@ -214,5 +291,14 @@ function answerOf(policy: Policy, allowed: boolean, afterMs: readonly number[], 
     if (!allowed) retryAfterMs = Math.max(retryAfterMs, ms + stepMs - fullMs)
     resetAfterMs = Math.max(resetAfterMs, ms)
   }
-  return { allowed, remaining, retryAfterMs, resetAfterMs, usedMs }
+  if (blockedMs === 0) return { allowed, remaining, retryAfterMs, resetAfterMs, usedMs }
+  const waitMs = allowed ? 0 : Math.max(retryAfterMs, blockedMs)
+  return {
+    allowed,
+    remaining: 0,
+    retryAfterMs: waitMs,
+    resetAfterMs: Math.max(resetAfterMs, blockedMs),
+    usedMs,
+    blockedMs,
+  }
 }

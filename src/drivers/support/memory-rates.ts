@@ -1,6 +1,6 @@
 import { type Clock, systemClock, type Timer } from '../../core/clock.ts'
-import type { RateAnswer, RateRequest } from '../../core/driver.ts'
-import { consumeOne, consumeStep, type Moment, type Policy, policyFor } from './consume-step.ts'
+import type { RateAnswer, RateChange, RateRequest } from '../../core/driver.ts'
+import { consumeOne, consumeStep, endOf, type Moment, noMoment, type Policy, policyFor } from './consume-step.ts'
 
 /**
  * The rates of a store in memory. One that is used no more leaves nothing behind: a sweep goes round as long as there
@@ -25,11 +25,11 @@ export function createRates(clock: Clock): Rates {
   function take(request: RateRequest, now: number): RateAnswer {
     const policy = policyFor(request)
     if (found?.policy !== policy) found = find(policy)
-    const { name, cost } = request
-    if (policy.ids.length > 1 || cost === 0) return takeAll(found, name, now)
+    const { name, cost, change } = request
+    if (policy.ids.length > 1 || cost === 0) return takeAll(found, name, now, change)
     const table = found.tables[0] as Table
     const known = table.get(name)
-    const moment = known ?? { atMs: 0 }
+    const moment = known ?? noMoment()
     const answer = consumeOne(policy, moment, now)
     if (known === undefined) keep(table, name, moment)
     return answer
@@ -39,21 +39,22 @@ export function createRates(clock: Clock): Rates {
     return { policy, tables: policy.ids.map(tableOf) }
   }
 
-  function takeAll({ policy, tables: own }: Found, name: string, now: number): RateAnswer {
+  function takeAll({ policy, tables: own }: Found, name: string, now: number, change?: RateChange): RateAnswer {
     let isFresh = false
     const moments = own.map((table) => {
       const known = table.get(name)
       isFresh ||= known === undefined
-      return known ?? { atMs: 0 }
+      return known ?? noMoment()
     })
-    const answer = consumeStep(policy, moments, now)
-    if (isFresh) for (const [at, table] of own.entries()) keep(table, name, moments[at] as Moment)
+    const answer = consumeStep(policy, moments, now, change)
+    if (change === 'reset') for (const table of own) table.delete(name)
+    else if (isFresh) for (const [at, table] of own.entries()) keep(table, name, moments[at] as Moment)
     return answer
   }
 
   /** Nothing is kept of a look, or of what was refused. */
   function keep(table: Table, name: string, moment: Moment): void {
-    if (moment.atMs > 0) table.set(name, moment)
+    if (endOf(moment) > 0) table.set(name, moment)
   }
 
   function tableOf(id: string): Table {
@@ -82,8 +83,8 @@ export function createRates(clock: Clock): Rates {
   /** Deletes what has run out, and stops after each look. */
   function* sweepRound(): Generator<undefined> {
     for (const [id, table] of tables) {
-      for (const [name, { atMs }] of table) {
-        if (atMs <= nowMs()) table.delete(name)
+      for (const [name, moment] of table) {
+        if (endOf(moment) <= nowMs()) table.delete(name)
         yield
       }
       if (table.size === 0) {

@@ -17,6 +17,7 @@ export type StatementName =
   | 'granted'
   | 'inspect'
   | 'consume'
+  | 'change_rate'
   | 'fence'
   | 'version'
   | 'hello'
@@ -77,6 +78,7 @@ const TEXTS: readonly string[] = [
   readProtocol('postgres/0009-force.sql'),
   readProtocol('postgres/0010-steal.sql'),
   readProtocol('postgres/0011-calls.sql'),
+  readProtocol('postgres/0012-rate-changes.sql'),
 ]
 
 /** The one that `postgresFence` needs. */

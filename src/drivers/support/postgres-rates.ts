@@ -1,14 +1,45 @@
 import type { RateAnswer, RateRequest } from '../../core/driver.ts'
 import { OverloadError } from '../../core/errors.ts'
-import { answerTake, countOf, type Policy, periodMicros, policiesOf, type Take, takesOf } from './consume-step.ts'
+import {
+  answerTake,
+  countOf,
+  inOrder,
+  type Policy,
+  periodMicros,
+  policiesOf,
+  type Take,
+  type Taken,
+  takesOf,
+} from './consume-step.ts'
 import { numberArray, parseNumbers, textArray } from './postgres-arrays.ts'
 import type { Row } from './postgres-client.ts'
 
+export interface RateCalls {
+  step(values: readonly string[]): Promise<Row>
+  change(values: readonly (string | null)[]): Promise<Row>
+}
+
+/** Rate-limiting steps, and changes of limits. */
+export const consume = (
+  requests: readonly RateRequest[],
+  { step, change }: RateCalls,
+): Promise<readonly (RateAnswer | Error)[]> =>
+  inOrder(
+    requests,
+    (steps) => takeSteps(steps, step),
+    async (take) => {
+      const { list } = policyList([take.policy])
+      const blockMs = take.change === 'reset' ? null : `${take.change.blockMs}`
+      const { answers } = await change([take.name, numberArray(list), blockMs])
+      return takenFrom(take, parseNumbers(answers as string), 0)
+    },
+  )
+
 /**
- * Rate-limiting steps, all of a list in one statement, which can touch a row only once: what is asked of one name with
- * different costs or limits goes in further ones.
+ * All of a list in one statement, which can touch a row only once: what is asked of one name with different costs or
+ * limits goes in further ones.
  */
-export async function consume(
+async function takeSteps(
   requests: readonly RateRequest[],
   call: (values: readonly string[]) => Promise<Row>,
 ): Promise<(RateAnswer | Error)[]> {
@@ -44,13 +75,23 @@ async function consumeOnce(
   const states = parseNumbers(reply as string)
   let at = 0
   for (const take of takes) {
-    const [count, kept] = [states[at] as number, states[at + 1] as number]
-    const usedMs = states.slice(at + 2, at + 2 + take.policy.limits.length)
-    at += 2 + kept
-    if (count >= 0) answerTake(take, { count, usedMs }, answers)
-    else for (const index of take.indexes) answers[index] = tooManyLimits(take.name)
+    const taken = takenFrom(take, states, at)
+    at += 2 + (states[at + 1] as number)
+    if (!(taken instanceof Error)) answerTake(take, taken, answers)
+    else for (const index of take.indexes) answers[index] = taken
   }
 }
+
+/** What stands in the answer from there on. */
+function takenFrom({ name, policy }: Take, states: readonly number[], at: number): Taken | Error {
+  const count = states[at] as number
+  if (count === TOO_MANY_LIMITS) return tooManyLimits(name)
+  const usedMs = states.slice(at + 2, at + 2 + policy.limits.length)
+  return { count: Math.max(0, count), usedMs, blockedMs: Math.max(0, TOO_MANY_LIMITS - count) }
+}
+
+/** In the place of a count. Below it, by how much: so many ms is one of the limits blocked for. */
+const TOO_MANY_LIMITS = -1
 
 /** The policies one after the other, as `holdfast_rate_step` takes them, and where each of them begins. */
 function policyList(policies: readonly Policy[]): { places: number[]; list: number[] } {

@@ -1,5 +1,5 @@
 import type { RateAnswer, RateRequest } from '../../core/driver.ts'
-import { answerTake, countOf, policiesOf, type Take, takesOf } from './consume-step.ts'
+import { answerTake, countOf, inOrder, policiesOf, type Take, type Taken, takesOf } from './consume-step.ts'
 import { readProtocol } from './read-protocol.ts'
 import { inTime } from './redis-errors.ts'
 import { rateKey, slotOf } from './redis-keys.ts'
@@ -7,12 +7,30 @@ import { chunksOf, type ListParts } from './redis-lists.ts'
 import { protocolScript, runScript, scriptCall } from './redis-scripts.ts'
 
 const consumeScript = protocolScript(() => readProtocol('redis/consume.lua'))
+const changeScript = protocolScript(() => readProtocol('redis/rate-change.lua'))
+
+/** Rate-limiting steps, and changes of limits. */
+export const consume = (parts: ListParts, requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]> =>
+  inOrder(
+    requests,
+    (steps) => takeSteps(parts, steps),
+    async (take) => {
+      const { connection, prefix, timeoutMs } = parts
+      const { name, policy, change } = take
+      const keys = policy.ids.map((id) => rateKey(prefix, name, id))
+      const what = change === 'reset' ? change : `${change.blockMs}`
+      const call = scriptCall(keys, [what, ...policy.fullsMs.map(String)])
+      const run = (): Promise<unknown> => runScript(connection, changeScript(), call)
+      const reply = (await inTime('consume', timeoutMs, run, connection)) as readonly (string | number)[]
+      connection.master?.wrote()
+      return takenFrom(take, reply, 0)
+    },
+  )
 
 /**
- * Rate-limiting steps: those that are alike and on one name are one entry of the script, whose answer is then told to
- * each of them.
+ * Those that are alike and on one name are one entry of the script, whose answer is then told to each of them.
  */
-export async function consume(
+async function takeSteps(
   { connection, prefix, timeoutMs }: ListParts,
   requests: readonly RateRequest[],
 ): Promise<(RateAnswer | Error)[]> {
@@ -58,11 +76,17 @@ function answerAll(
   let at = 0
   let isTaken = false
   for (const take of takes) {
-    const count = Number(reply[at])
-    const usedMs = take.policy.limits.map((_, index) => Number(reply[at + 1 + index]) / 1_000_000)
-    at += 1 + usedMs.length
-    isTaken ||= count > 0
-    answerTake(take, { count, usedMs }, answers)
+    const taken = takenFrom(take, reply, at)
+    at += 1 + taken.usedMs.length
+    isTaken ||= taken.count > 0
+    answerTake(take, taken, answers)
   }
   return isTaken
+}
+
+/** What stands in the reply from there on. */
+function takenFrom({ policy }: Take, reply: readonly (string | number)[], at: number): Taken {
+  const count = Number(reply[at])
+  const usedMs = policy.limits.map((_, index) => Number(reply[at + 1 + index]) / 1_000_000)
+  return { count: Math.max(0, count), usedMs, blockedMs: Math.max(0, -count) }
 }

@@ -10,7 +10,7 @@ import { MovedError, OpenFiles } from './sqlite-open-files.ts'
 
 /** `HOLD`, in the file's header: how we know a file of ours from somebody else's. */
 const APPLICATION_ID = 0x484f4c44
-const FORMAT = 2
+const FORMAT = 3
 /**
  * How long to try for the write lock before the store counts as unavailable. A transaction of ours takes well under a
  * millisecond.
@@ -317,6 +317,7 @@ async function prepare(opened: Opened, clock: Clock): Promise<void> {
       const version = formatOf(opened)
       if (version === FORMAT) return
       if (version === 1) opened.exec(readProtocol('sqlite/upgrade-2.sql'))
+      if (version === 2) opened.exec(readProtocol('sqlite/upgrade-3.sql'))
       opened.exec(readProtocol('sqlite/schema.sql'))
       if (!opened.passedIn) opened.exec(`PRAGMA application_id = ${APPLICATION_ID}`)
     }),
@@ -408,6 +409,7 @@ const statements = {
     | 'end_leases'
     | 'rate'
     | 'set_rate'
+    | 'delete_rate'
     | 'names'
   >(readProtocol('sqlite/statements.sql')),
   data_version: 'PRAGMA data_version',
