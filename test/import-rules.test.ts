@@ -56,6 +56,24 @@ describe('import rules', () => {
     expect(strays).toEqual([])
   })
 
+  test('timers and clocks are those of core/native-time.ts, which no fake ones replace', () => {
+    const names = 'setTimeout|clearTimeout|setInterval|clearInterval|setImmediate|queueMicrotask|hrtime|nextTick'
+    const global = /\bDate\.now\b|\bnew Date\(\)|\bperformance\b|\bprocess\.(?:hrtime|nextTick)\b|node:timers/
+    const strays = sources
+      .filter(
+        (file) => /^(?:core|primitives|drivers)\/|^testing\/virtual-clock/.test(file) && file !== 'core/native-time.ts',
+      )
+      .flatMap((file) => {
+        const code = withoutComments(read(file))
+        const [, imported = ''] = /^import \{([^}]*)\} from '[./a-z]*\/native-time\.ts'$/m.exec(code) ?? []
+        const own = new Set(imported.split(',').map((name) => name.trim()))
+        const used = [...code.matchAll(new RegExp(`(?<![.\\w])(${names})\\(`, 'g'))].map(([, name = '']) => name)
+        const bare = used.filter((name) => !own.has(name))
+        return [...bare, ...(global.exec(code) ?? [])].map((name) => `${file}: ${name}`)
+      })
+    expect(strays).toEqual([])
+  })
+
   test('relative imports name the file that is there', () => {
     const broken = imports.filter(
       ({ from, to }) => to.startsWith('.') && !existsSync(join(root, 'src', targetOf(from, to))),
@@ -135,12 +153,16 @@ function read(file: string): string {
 function importsOf(from: string, code: string): Import[] {
   const statement =
     /^(?:import|export)\s+(?<typeOnly>type\s+)?(?:[^'";]*?\sfrom\s+)?'(?<static>[^']+)'|\bimport\(\s*'(?<called>[^']+)'|\bnew URL\(\s*'(?<located>\.[^']+)'/gm
-  return [...code.replace(/\/\*[\s\S]*?\*\/|(?<!:)\/\/.*/g, '').matchAll(statement)].map(({ groups = {} }) => ({
+  return [...withoutComments(code).matchAll(statement)].map(({ groups = {} }) => ({
     from,
     to: groups['static'] ?? groups['called'] ?? (groups['located'] as string),
     typeOnly: groups['typeOnly'] !== undefined,
     dynamic: groups['static'] === undefined,
   }))
+}
+
+function withoutComments(code: string): string {
+  return code.replace(/\/\*[\s\S]*?\*\/|(?<!:)\/\/.*/g, '')
 }
 
 /** `connect.ts` is the one way from a URL to a driver, and imports only the one asked for. */

@@ -1,4 +1,5 @@
 import type { Clock, Instant } from './clock.ts'
+import { nextTick, queueMicrotask } from './native-time.ts'
 import { type Turns, turnsOf } from './turns.ts'
 
 /** Who asked. Called back instead of being given a promise: the way of every claim goes through here, and a promise costs more than an answer. */
@@ -52,7 +53,7 @@ export class Batch<Request, Answer> {
     return new Promise((answered, failed) => this.add(request, { answered, failed }))
   }
 
-  readonly #afterMicrotasks = (): void => process.nextTick(this.#flush)
+  readonly #afterMicrotasks = (): void => nextTick(this.#flush)
 
   readonly #flush = (): void => {
     const now = this.#clock.now()

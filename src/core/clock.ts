@@ -1,3 +1,4 @@
+import { clearTimeout, hrtime, setImmediate, setTimeout, wallClock } from './native-time.ts'
 import { outsideLocks } from './reentry-context.ts'
 
 /**
@@ -31,8 +32,8 @@ const MAX_TIMER_MS = 2_147_483_647
 export const systemClock: Clock = {
   now() {
     // Not performance.now(): its origin differs from thread to thread, and a worker's deadlines are read by the main one.
-    const [seconds, nanoseconds] = process.hrtime()
-    return { monotonicMs: seconds * 1_000 + nanoseconds / 1_000_000, wallMs: Date.now() }
+    const [seconds, nanoseconds] = hrtime()
+    return { monotonicMs: seconds * 1_000 + nanoseconds / 1_000_000, wallMs: wallClock.nowMs() }
   },
   setTimer(run, delayMs, keepsAlive = false) {
     let isAlive = keepsAlive

@@ -14,6 +14,7 @@ import {
   type Kept,
 } from './heartbeat.ts'
 import type { LeaseOptions } from './lease.ts'
+import { queueMicrotask } from './native-time.ts'
 import { deadlineIn, type Slot, SlotBook } from './shared-deadlines.ts'
 import { marginMs, trustedUntil } from './trust.ts'
 

@@ -70,6 +70,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   #joined = false
   #leads = true
   #asking = false
+  /** Since when wake-ups arrived, when it asked last. */
+  #heardSinceMs: number | undefined
   #askedSent: Instant | undefined
   #wokenWhileAsking = false
   #unanswered = false
@@ -194,6 +196,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#asking = true
     this.#wokenWhileAsking = false
     this.#nextAskMs = Number.POSITIVE_INFINITY
+    this.#heardSinceMs = this.#parts.link.listening.sinceMs
     this.#tries += 1
     this.#parts.underWay.begin()
     this.#parts.link.acquire(this.claim, this)
@@ -205,7 +208,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#askedSent = sent
     if (this.#done) this.#withdraw()
     else if (answer.granted) this.#take(answer, sent, answered)
-    else this.#refused(answer, sent)
+    else this.#refused(answer)
     this.#parts.underWay.end()
     this.#watcher?.placed()
   }
@@ -230,7 +233,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#settle({ granted: true, grant, sent, answered, unanswered: this.#unanswered })
   }
 
-  #refused(refusal: Refusal, sent: Instant): void {
+  #refused(refusal: Refusal): void {
     if (this.#refusal === undefined && this.#waits) {
       const { lockName, holderId, claimId } = this.claim
       this.#parts.events.emit('waiting', () => ({ lockName, holderId, claimId }))
@@ -253,8 +256,9 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#askIn(this.#pollMs(refusal, listening.sinceMs !== undefined))
     // A subscription that hangs or fails is polled behind, as above.
     if (listening.sinceMs === undefined) void listening.begin().then((sinceMs) => this.#listens(refusal, sinceMs))
-    // Whatever was released between the question and the subscription was not heard of.
-    else if (listening.sinceMs >= sent.monotonicMs) this.#ask()
+    // Whatever was released between the question and the subscription was not heard of. (Moments are not compared: where
+    // time stands still, as under fake timers, every question would be as old as the subscription.)
+    else if (listening.sinceMs !== this.#heardSinceMs) this.#ask()
   }
 
   /** Wake-ups arrive from now on, and something may have been released before. */

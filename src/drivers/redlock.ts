@@ -11,6 +11,7 @@ import type {
   Renewal,
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError, UnsupportedError } from '../core/errors.ts'
+import { queueMicrotask } from '../core/native-time.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { type Random, systemRandom } from '../core/random.ts'
 import { type Ask, Asks, leasesOf, mayCount } from './support/redis-asks.ts'

@@ -2,6 +2,7 @@ import { unwatchAbort, watchAbort } from '../core/abort.ts'
 import type { Clock, Timer } from '../core/clock.ts'
 import { AbortedError, OverloadError, RateLimitedError, StoreError } from '../core/errors.ts'
 import { MAX_PENDING_CLAIMS } from '../core/limits.ts'
+import { queueMicrotask } from '../core/native-time.ts'
 import type { RateLimitResult } from './rate-limits.ts'
 
 export interface RateWaitingParts {

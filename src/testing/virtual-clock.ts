@@ -1,4 +1,5 @@
 import type { Clock, Instant, Timer } from '../core/clock.ts'
+import { setImmediate } from '../core/native-time.ts'
 import type { Random } from '../core/random.ts'
 
 /**

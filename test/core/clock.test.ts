@@ -1,13 +1,20 @@
-import { afterEach, describe, expect, it, vi } from 'vitest'
-import { systemClock } from '../../src/core/clock.ts'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 
-afterEach(() => vi.useRealTimers())
+let systemClock: typeof import('../../src/core/clock.ts').systemClock
+
+beforeEach(async () => {
+  vi.useFakeTimers()
+  // It goes by the timers that are there when it is loaded.
+  vi.resetModules()
+  systemClock = (await import('../../src/core/clock.ts')).systemClock
+})
+
+afterEach(() => void vi.useRealTimers())
 
 describe("the system's clock", () => {
   const FORTY_DAYS_MS = 40 * 24 * 3_600_000
 
   it('runs a timer that is longer than Node has any after all of its time, not before', () => {
-    vi.useFakeTimers()
     let runs = 0
     systemClock.setTimer(() => {
       runs += 1
@@ -19,7 +26,6 @@ describe("the system's clock", () => {
   })
 
   it('cancels such a timer in its second step, too', () => {
-    vi.useFakeTimers()
     const timer = systemClock.setTimer(() => expect.unreachable(), FORTY_DAYS_MS)
     vi.advanceTimersByTime(FORTY_DAYS_MS - 1)
     timer.cancel()

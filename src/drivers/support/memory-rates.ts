@@ -1,5 +1,6 @@
 import { type Clock, systemClock, type Timer } from '../../core/clock.ts'
 import type { RateAnswer, RateChange, RateRequest } from '../../core/driver.ts'
+import { wallClock } from '../../core/native-time.ts'
 import { consumeOne, consumeStep, endOf, type Moment, noMoment, type Policy, policyFor } from './consume-step.ts'
 
 /**
@@ -10,7 +11,7 @@ export function createRates(clock: Clock): Rates {
   /** For each limit, by its id, the moments of the names that it was asked for. */
   const tables = new Map<string, Table>()
   // The system's own is asked for one of its two clocks only: that is half of what a step costs.
-  const nowMs = clock === systemClock ? Date.now : () => clock.now().wallMs
+  const nowMs = clock === systemClock ? () => wallClock.nowMs() : () => clock.now().wallMs
   let round = sweepRound()
   let sweeping: Timer | undefined
   /** Mostly the next request has the policy of the last one. */

@@ -1,6 +1,8 @@
+import { systemClock } from '../../core/clock.ts'
 import type { DriverListener, Grant } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { MAX_LIST } from '../../core/limits.ts'
+import { sleep } from '../../core/native-time.ts'
 
 export interface HintsParts {
   readonly listeners: ReadonlySet<DriverListener>
@@ -30,7 +32,7 @@ export class Hints {
   readonly #heard = new Map<string, Heard>()
   #running = false
   #emptyRounds = EMPTY_ROUNDS
-  #countedMs = performance.now()
+  #countedMs = systemClock.now().monotonicMs
 
   constructor(parts: HintsParts) {
     this.#parts = parts
@@ -51,7 +53,7 @@ export class Hints {
   async #run(): Promise<void> {
     this.#running = true
     while (this.#heard.size > 0) {
-      if (!this.#mayBringNothing()) await pause(EMPTY_ROUND_MS)
+      if (!this.#mayBringNothing()) await sleep(EMPTY_ROUND_MS, undefined, { ref: false })
       await this.#round([...this.#heard].slice(0, MAX_LIST))
     }
     this.#running = false
@@ -81,7 +83,7 @@ export class Hints {
   }
 
   #mayBringNothing(): boolean {
-    const nowMs = performance.now()
+    const nowMs = systemClock.now().monotonicMs
     this.#emptyRounds = Math.min(EMPTY_ROUNDS, this.#emptyRounds + (nowMs - this.#countedMs) / EMPTY_ROUND_MS)
     this.#countedMs = nowMs
     return this.#emptyRounds >= 1
@@ -89,11 +91,6 @@ export class Hints {
 }
 
 const NONE: ReadonlyMap<string, Grant> = new Map()
-
-const pause = (ms: number): Promise<void> =>
-  new Promise((resolve) => {
-    setTimeout(resolve, ms).unref()
-  })
 
 /** How many claims may be heard of between two rounds. The slow poll of every claim stands behind what is dropped. */
 const MOST_HEARD = 10_000

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { DriverListener, Grant, StopListening } from '../../core/driver.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
+import { clearInterval, clearTimeout, setInterval, setTimeout } from '../../core/native-time.ts'
 import { parseNumbers, parseTexts, textArray } from './postgres-arrays.ts'
 import type { DedicatedConnection, PostgresConnections } from './postgres-client.ts'
 import { storeErrorFrom } from './postgres-errors.ts'

@@ -1,8 +1,9 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { checkOneOf } from '../../core/arguments.ts'
+import { systemClock } from '../../core/clock.ts'
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
 import { safeCause } from '../../core/foreign-errors.ts'
 import { isStorable } from '../../core/names.ts'
+import { sleep } from '../../core/native-time.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import type { PostgresConnections } from './postgres-client.ts'
 import { sqlState, storeErrorFrom } from './postgres-errors.ts'
@@ -138,13 +139,13 @@ export async function migrate(
   schema: string,
   scope: MigrationScope = {},
 ): Promise<readonly number[]> {
-  const startedMs = performance.now()
+  const startedMs = systemClock.now().monotonicMs
   for (;;) {
     try {
       return await migrateOnce(connections, schema, scope)
     } catch (error) {
       if (sqlState(error) !== '55P03') throw errorFrom(error, schema, connections)
-      if (performance.now() - startedMs > LOCKED_MS) {
+      if (systemClock.now().monotonicMs - startedMs > LOCKED_MS) {
         const reason =
           `the lock tables in the schema ${quoteIdentifier(schema)} could not be brought up to date, because another transaction has kept them ` +
           `locked for ${LOCKED_MS / 1_000} s: end it (see pg_stat_activity), and try again`

@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { UnsupportedError } from '../../core/errors.ts'
+import { sleep } from '../../core/native-time.ts'
 import { advisoryStatements } from './postgres-advisory-statements.ts'
 import type { DedicatedConnection, PostgresConnections, Row } from './postgres-client.ts'
 

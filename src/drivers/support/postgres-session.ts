@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreError, UnsupportedError } from '../../core/errors.ts'
+import { sleep } from '../../core/native-time.ts'
 import {
   type Asking,
   advisoryStatements,

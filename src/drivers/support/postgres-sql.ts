@@ -1,4 +1,5 @@
 import { MissingClientError, StoreError } from '../../core/errors.ts'
+import { clearTimeout, setTimeout } from '../../core/native-time.ts'
 import { importIfThere } from './optional-client.ts'
 import type { PostgresConnections, Row } from './postgres-client.ts'
 import { postgresPlace } from './postgres-url.ts'

@@ -1,5 +1,6 @@
 import { ClosedError, HoldfastError, StoreError } from '../../core/errors.ts'
 import { type ConnectionTrouble, connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
+import { clearTimeout, setTimeout } from '../../core/native-time.ts'
 
 /** What is known of the server that a command was sent to. */
 export interface AskedServer {

@@ -1,4 +1,5 @@
 import { StoreError } from '../../core/errors.ts'
+import { clearTimeout, setTimeout } from '../../core/native-time.ts'
 import { storeErrorFrom } from './redis-errors.ts'
 
 /** What the nodes have said so far to one entry of a list. */

@@ -1,5 +1,6 @@
 import type { Clock } from '../../core/clock.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
+import { setImmediate } from '../../core/native-time.ts'
 import { type Turns, turnsOf } from '../../core/turns.ts'
 import { readProtocol } from './read-protocol.ts'
 import { namedStatements } from './sql-file.ts'

@@ -1,5 +1,6 @@
 import { onAbort } from '../../core/abort.ts'
 import { AbortedError } from '../../core/errors.ts'
+import { nextTick, queueMicrotask } from '../../core/native-time.ts'
 
 /**
  * Keeps what one manager asks for a name in the order in which it was asked, whatever the store's connections do.
@@ -124,7 +125,7 @@ export class RequestOrder {
   /** As `Batch` does it: when nothing more of this turn is left to run. */
   #closeAfterTurn(lockName: string, lane: Lane): void {
     queueMicrotask(() =>
-      process.nextTick(() => {
+      nextTick(() => {
         lane.open = false
         this.#next(lockName, lane)
       }),

@@ -1,18 +1,25 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
+import { wallClock } from '../../core/native-time.ts'
 
 /**
  * Runs `body` with a `Date.now()` that is wrong by so much. Only there: whatever else the process does meanwhile, other
  * tests included, keeps the right time.
  */
 export async function withClientClockAhead<T>(ms: number, body: () => Promise<T>): Promise<T> {
-  if (users === 0) Date.now = () => rightNow() + (aheadMs.getStore() ?? 0)
+  if (users === 0) setNow(() => rightNow() + (aheadMs.getStore() ?? 0))
   users += 1
   try {
     return await aheadMs.run(ms, body)
   } finally {
     users -= 1
-    if (users === 0) Date.now = rightNow
+    if (users === 0) setNow(rightNow)
   }
+}
+
+/** For Holdfast, and for drivers of others. */
+function setNow(now: () => number): void {
+  wallClock.nowMs = now
+  Date.now = now
 }
 
 const aheadMs = new AsyncLocalStorage<number>()
