@@ -31,6 +31,7 @@ const columns = [
   ['metadata', ({ metadata }) => yesOrNo(metadata)],
   ['rate limits', ({ rate }) => yesOrNo(rate)],
   ['stealing', ({ steal }) => yesOrNo(steal)],
+  ['several names in one step', ({ groups }) => yesOrNo(groups)],
 ]
 
 /** What of it can be called where. @type {[primitive: string, cell: (capabilities: Capabilities) => string][]} */

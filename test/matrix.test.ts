@@ -120,6 +120,7 @@ const ALL: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  groups: true,
 }
 
 const NONE: Capabilities = {
@@ -133,4 +134,5 @@ const NONE: Capabilities = {
   metadata: false,
   rate: false,
   steal: false,
+  groups: false,
 }

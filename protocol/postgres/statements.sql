@@ -7,6 +7,11 @@ CALL :"schema".holdfast_call_acquire($1::text::text[], $2::text::text[], $3::tex
   $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text, $11::text::boolean,
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
 
+-- name: acquire_groups
+-- Inputs and outputs: as holdfast_call_acquire_groups in 0013-groups.sql
+CALL :"schema".holdfast_call_acquire_groups($1::text::text[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::float8[],
+  $6::text::text[], $7::text::boolean, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
+
 -- name: steal
 -- Inputs and outputs: as holdfast_steal in 0010-steal.sql
 CALL :"schema".holdfast_call_steal($1::text, $2::text, $3::text, $4::text::float8, $5::text, $6::text::boolean,

@@ -15,7 +15,9 @@
 --                        arguments costs least:
 --   acquire              ttlMs, tail, rest
 --                        tail: the JSON text `"holder"` or `"holder",{metadata}`
---                        rest: '' an exclusive claim that does not wait; else JSON [mode, limit, permits, waitMs, 0],
+--                        rest: '' an exclusive claim that does not wait; 'g' and an id: the same, and part of a group.
+--                        Entries next to each other with the same group id, each on a name of its own, are granted all
+--                        or none (not on Cluster). Else JSON [mode, limit, permits, waitMs, 0],
 --                        [mode, limit, permits, waitMs, 0, steals] or
 --                        [mode, limit, permits, 0, proposed, false, mostAheadUs]:
 --                        mode 0 exclusive, 1 shared; limit 0 none; steals: takes the lock from its holder, another
@@ -34,6 +36,9 @@
 --            ['y', lease text]                            already yours, for ttlMs from now
 --            ['n', holder text, end, ahead, askAgain]     refused; end in ms, -1 unknown; ahead -1: not queued;
 --                                                         askAgain -1: no hint
+--            ['x']                                        free, but refused because another one of its group was
+--            ['k']                                        it has its lease, of an earlier call, but its group is refused.
+--                                                         The lease stays until the client releases it
 --            ['m']                                        stolen, but not all shared leases are ended yet: ask again
 --            ['b', mark]                                  the proposed token is not above this server's mark
 --            ['f', nowMs]                                 the proposed token is too far ahead of this server's clock
@@ -82,6 +87,24 @@ end
 local step = operation == 'acquire' and 3 or 1
 if #ARGV == 4 + step then step = 0 end
 
+-- The last entry of the group that begins with entry i.
+local function groupEnd(i)
+  local last = i
+  while last < n and ARGV[7 + last * step] == ARGV[7 + (i - 1) * step] do last = last + 1 end
+  return last
+end
+
+-- Whether nothing is in the way of a group whose names are neither shared nor waited for. `left` as below.
+local function areFree(i, last, left)
+  local seen = {}
+  for each = i, last do
+    local plain = KEYS[1 + each]
+    if seen[plain] or (left and left[plain]) then return false end
+    seen[plain] = true
+  end
+  return call('EXISTS', unpack(KEYS, 1 + i, 1 + last)) == 0
+end
+
 local function readClock()
   local time = call('TIME')
   nowUs = time[1] * 1000000 + time[2]
@@ -120,11 +143,23 @@ if operation == 'acquire' then
   else
     local since = ',' .. string.format('%.0f', nowMs) .. ','
     lastToken = tonumber(pcall('GET', KEYS[1])) or 0
+    local last, isFree = 0, false
     for i = 1, n do
       local at, plain = 5 + (i - 1) * step, KEYS[1 + i]
       local rest = ARGV[at + 2]
+      local tries = rest == ''
+      if not tries and sub(rest, 1, 1) == 'g' then
+        -- All of a group are looked at before any of it is written.
+        if i > last then
+          last = groupEnd(i)
+          isFree = areFree(i, last, left)
+        end
+        tries = isFree
+      elseif not tries then
+        tries = string.byte(rest, 2) == 48 and sub(rest, -3) == ',0]'
+      end
       -- Whoever comes later in the list for the same name must not overtake one that is left.
-      if not (left and left[plain]) and (rest == '' or (string.byte(rest, 2) == 48 and sub(rest, -3) == ',0]')) then
+      if tries and not (left and left[plain]) then
         local token = math.max(lastToken + 1, nowUs)
         local text = '[' .. entries[i] .. ',' .. string.format('%.0f', token) .. since
           .. ARGV[at] .. ',' .. ARGV[at + 1] .. ']'
@@ -669,6 +704,50 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   return refusal(plain, data, order, text, ahead, first)
 end
 
+-- The entries of one group: looked at first, so that nothing is written for any of them unless all can be granted. What
+-- others are owed, such as a lease that a waiter was due, is done nevertheless.
+local function acquireGroup(i, last)
+  local looks, seen, isFree = {}, {}, true
+  for each = i, last do
+    steps = 0
+    local plain, data, order, id = KEYS[1 + each], KEYS[1 + n + each], KEYS[1 + 2 * n + each], entries[each]
+    local look = { plain = plain, data = data, order = order, id = id, text = plainText(plain) }
+    look.own = look.text and begins(look.text, '[' .. id .. ',')
+    if not look.own then
+      local out, first
+      if take('HGET', data, 'w' .. id) then dropWaiter(data, order, 'w' .. id) end
+      look.text, out, first = advance(plain, data, order, look.text, false, id)
+      look.free = not first and fits(0, 0, 1, look.text, out) and not seen[plain]
+      isFree = isFree and look.free
+    end
+    seen[plain] = true
+    looks[each] = look
+  end
+  for each = i, last do
+    local look, at = looks[each], 5 + (each - 1) * step
+    local plain, data, order, id, text = look.plain, look.data, look.order, look.id, look.text
+    local ttlMs = tonumber(ARGV[at])
+    if isFree and look.own then
+      local endsSooner = redis.call('PTTL', plain) > ttlMs
+      keepPlain(plain, text, string.find(text, ',', #id + 3, true), textOf(ttlMs))
+      if endsSooner then tellSooner(data, order) end
+      answers[1 + each] = { 'y', text }
+    elseif isFree then
+      local token = nextToken(0)
+      writeLease(plain, data, order, id, 0, 0, 1, ARGV[at + 1], ttlMs, token)
+      answers[1 + each] = token
+    elseif look.own then
+      answers[1 + each] = { 'k' }
+    elseif look.free then
+      answers[1 + each] = { 'x' }
+    else
+      -- A write command, as in every acquire that is refused.
+      take('HDEL', data, 'w' .. id)
+      answers[1 + each] = refusal(plain, data, order, text, -1, nil)
+    end
+  end
+end
+
 local function renew(plain, data, order, entry, ttlMs)
   local id = idOf(entry)
   local text = plainText(plain)
@@ -706,7 +785,9 @@ local done, failure = try(function()
       steps = 0
       local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
       local entry, at = entries[i], 5 + (i - 1) * step
-      if operation == 'acquire' then
+      if operation == 'acquire' and sub(ARGV[at + 2], 1, 1) == 'g' then
+        acquireGroup(i, groupEnd(i))
+      elseif operation == 'acquire' then
         local rest = ARGV[at + 2] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[at + 2])
         answers[1 + i] = acquire(plain, data, order, entry, tonumber(ARGV[at]), ARGV[at + 1], rest)
       elseif operation == 'renew' then

@@ -10,11 +10,13 @@ export interface Receiver<Answer> {
   failed(error: unknown, sent: Instant): void
 }
 
-export interface ListBounds {
+export interface ListBounds<Request = unknown> {
   /** How long a list may be. */
   readonly most: number
   /** From how many requests on it is sent in two parts at least, which overlap. Never, if not said. */
   readonly split?: number | undefined
+  /** Whether two requests that follow each other must stay in one list, even if it is too long then. Absent: never. */
+  readonly together?: (before: Request, after: Request) => boolean
 }
 
 /**
@@ -26,7 +28,7 @@ export interface ListBounds {
  */
 export class Batch<Request, Answer> {
   readonly #send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>
-  readonly #bounds: ListBounds
+  readonly #bounds: ListBounds<Request>
   readonly #clock: Clock
   readonly #turns: Turns
   #requests: Request[] = []
@@ -34,7 +36,7 @@ export class Batch<Request, Answer> {
 
   constructor(
     clock: Clock,
-    bounds: ListBounds,
+    bounds: ListBounds<Request>,
     send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>,
   ) {
     this.#clock = clock
@@ -72,10 +74,28 @@ export class Batch<Request, Answer> {
       return
     }
     const size = Math.ceil(requests.length / parts)
-    for (let start = 0; start < requests.length; start += size) {
-      const end = start + size
+    for (let start = 0; start < requests.length; ) {
+      const end = this.#cut(requests, start, start + size)
       this.#sendList(requests.slice(start, end), receivers.slice(start, end), sent)
+      start = end
     }
+  }
+
+  /**
+   * Where the list that begins at `start` ends: at `end`, unless that separates requests that belong together. Then before
+   * them, or behind them if the list begins with them.
+   */
+  #cut(requests: readonly Request[], start: number, end: number): number {
+    const { together } = this.#bounds
+    if (together === undefined) return end
+    const isInside = (at: number): boolean =>
+      at < requests.length && together(requests[at - 1] as Request, requests[at] as Request)
+    let cut = end
+    while (cut > start && isInside(cut)) cut -= 1
+    if (cut > start) return cut
+    cut = end
+    while (isInside(cut)) cut += 1
+    return cut
   }
 
   #sendList(requests: readonly Request[], receivers: readonly Receiver<Answer>[], sent: Instant): void {

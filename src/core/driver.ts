@@ -86,6 +86,8 @@ export interface Capabilities {
   readonly rate: boolean
   /** Takes claims with `steal`. */
   readonly steal: boolean
+  /** Takes claims with a `group`: grants all of them in one step, or none. */
+  readonly groups: boolean
   /** Why it cannot do something, as the end of a sentence: what whoever asks for it all the same is told. */
   readonly reasons?: {
     readonly shared?: string
@@ -119,6 +121,16 @@ export interface Claim {
    * queue, and ends nothing: whoever looked at the leases and then takes the lock must not take it from a newer holder.
    */
   readonly stealUpTo?: number
+  /**
+   * Claims of one list with the same `group` are granted in one step, or none of them is. The whole group is in the
+   * list, at most 100 members next to each other. They are exclusive, each on a name of its own, and neither wait nor
+   * steal. If one of them cannot be granted, all are refused, and nothing is written for any. If that is not known of
+   * one, the answer is an error for all.
+   *
+   * A member that already has its lease, because an earlier answer was lost, counts as free. If its group is refused
+   * nevertheless, its own answer is an error: its lease is still there, and has to be withdrawn.
+   */
+  readonly group?: string
 }
 
 export type Metadata = Readonly<Record<string, unknown>>
@@ -138,6 +150,8 @@ export interface Refusal {
   readonly granted: false
   /** Who holds it: one of the leases that stand in the way. */
   readonly holder?: LeaseRecord
+  /** Nothing is in this claim's own way. It was refused because another one of its group was. */
+  readonly free?: true
   /** How many waiters stand before this claim: exact up to 32, and at least 32 beyond that. Absent when it does not queue. */
   readonly ahead?: number
   /** When asking again may bring something new although nobody was woken, such as when a lease runs out. */

@@ -56,6 +56,8 @@ export interface ClaimRequest extends LeaseOptions {
   readonly steal?: true | undefined
   /** The largest fencing token that it may take it from. */
   readonly stealUpTo?: number | undefined
+  /** Granted with all claims of the same group, which are made in the same step, or not at all. The driver has `groups`. */
+  readonly group?: string | undefined
   readonly watcher?: ClaimWatcher | undefined
 }
 
@@ -296,7 +298,20 @@ export class Holder {
   }
 
   #claim(request: ClaimRequest): TrackedClaim {
-    const { lockName, mode, limit, permits = 1, ttlMs, metadata, waitMs, chain, together, steal, stealUpTo } = request
+    const {
+      lockName,
+      mode,
+      limit,
+      permits = 1,
+      ttlMs,
+      metadata,
+      waitMs,
+      chain,
+      together,
+      steal,
+      stealUpTo,
+      group,
+    } = request
     const claim: { -readonly [Part in keyof TrackedClaim]: TrackedClaim[Part] } = {
       lockName,
       claimId: together?.nextMemberId() ?? chain?.nextClaimId() ?? this.#nextClaimId(),
@@ -311,6 +326,7 @@ export class Holder {
     if (metadata !== undefined) claim.metadata = metadata
     if (steal) claim.steal = true
     if (stealUpTo !== undefined) claim.stealUpTo = stealUpTo
+    if (group !== undefined) claim.group = group
     return claim
   }
 

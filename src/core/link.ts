@@ -58,7 +58,9 @@ export class Link {
     this.#calls = new Calls(driver, clock, callTimeoutMs)
     this.listening = new Listening({ driver, clock, random, calls: this.#calls })
     const bounds = { most: Math.min(driver.listLength ?? MAX_LIST, MAX_LIST), split: driver.listSplit }
-    this.#acquires = new Batch(clock, bounds, (claims) => this.#acquireList(claims))
+    this.#acquires = new Batch<TrackedClaim, AcquireAnswer>(clock, { ...bounds, together: inOneGroup }, (claims) =>
+      this.#acquireList(claims),
+    )
     this.#renewals = new Batch(clock, bounds, (renewals) => this.#list('renew', renewals, () => driver.renew(renewals)))
     this.#releases = new Batch(clock, bounds, (leases) => this.#releaseList(leases))
     this.#consumes = new Batch(clock, bounds, (requests) =>
@@ -221,6 +223,8 @@ export class Link {
     })
   }
 }
+
+const inOneGroup = (before: Claim, after: Claim): boolean => before.group !== undefined && before.group === after.group
 
 /** What a driver may answer. Anything else means that nothing is known: a word that is not understood must not be taken for a yes or a no. */
 const isAnswerTo = {

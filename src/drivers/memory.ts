@@ -18,6 +18,7 @@ import type {
 import { ClosedError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { admitted } from './support/admission.ts'
+import { inGroups, leftOver } from './support/groups.ts'
 import { createRates } from './support/memory-rates.ts'
 import { memoryName } from './support/memory-url.ts'
 
@@ -32,6 +33,7 @@ export const capabilities: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  groups: true,
 }
 
 export interface MemoryDriverOptions {
@@ -62,7 +64,7 @@ export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
   return {
     name: 'memory',
     capabilities,
-    acquire: (claims) => each(claims, store.acquire),
+    acquire: (claims) => each(claims, inGroups(claims, store.acquire, store.acquireGroup)),
     renew: (renewals) => each(renewals, store.renew),
     release: (leases) => each(leases, store.release),
     consume(requests) {
@@ -98,6 +100,8 @@ const named = new Map<string, MemoryStore>()
 
 export interface MemoryStore {
   acquire(claim: Claim): AcquireAnswer
+  /** Claims of one group: all are granted, or none. */
+  acquireGroup(claims: readonly Claim[]): (AcquireAnswer | Error)[]
   renew(renewal: Renewal): RenewAnswer
   release(lease: LeaseRef): boolean
   consume(requests: readonly RateRequest[]): RateAnswer[]
@@ -169,7 +173,14 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     for (const listener of [...listeners]) listener.lost(claimId, cause)
   }
 
-  return {
+  /** Whether a claim that has no place in the queue could be granted now. */
+  function isOpenTo(claim: Claim): boolean {
+    const lock = lockNamed(claim.lockName)
+    const last = { claim, waitingSinceMs: 0, waitMs: 0, expiresAtMs: 0 }
+    return admittedFrom({ ...lock, waiters: [...lock.waiters, last] }).includes(last)
+  }
+
+  const store: MemoryStore = {
     listeners,
 
     acquire(claim) {
@@ -221,6 +232,22 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       return { granted: false, ...seen, ahead, askAgainMs, answeredAtMs: now }
     },
 
+    acquireGroup(claims) {
+      const answeredAtMs = nowMs()
+      const held = claims.map(({ lockName, claimId }) =>
+        lockNamed(lockName).leases.some(({ claim }) => claim.claimId === claimId),
+      )
+      const open = claims.map((claim, index) => held[index] || isOpenTo(claim))
+      if (!open.includes(false)) return claims.map(store.acquire)
+      // Nothing is asked again: a lease that runs out at this moment must not let its name be granted alone.
+      return claims.map(({ lockName }, index) => {
+        if (held[index]) return leftOver(lockName)
+        if (open[index]) return { granted: false, free: true, answeredAtMs }
+        const [holder] = lockNamed(lockName).leases
+        return { granted: false, ...(holder && { holder: recordOf(holder) }), answeredAtMs }
+      })
+    },
+
     renew({ lockName, claimId, fencingToken, ttlMs }) {
       const lock = lockNamed(lockName)
       const lease = lock.leases.find((each) => each.claim.claimId === claimId && each.fencingToken === fencingToken)
@@ -267,6 +294,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       }
     },
   }
+  return store
 }
 
 interface Lock {

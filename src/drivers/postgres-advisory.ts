@@ -45,6 +45,7 @@ export const capabilities: Capabilities = {
   metadata: false,
   rate: false,
   steal: false,
+  groups: false,
   reasons: {
     limit:
       'an advisory lock is free, shared or exclusive, and the server does not count. The postgres driver has limits',

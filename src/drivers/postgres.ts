@@ -12,6 +12,7 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
+import { leftOver } from './support/groups.ts'
 import {
   booleanArray,
   numberArray,
@@ -61,6 +62,7 @@ export const capabilities: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  groups: true,
 }
 
 export interface PostgresDriverOptions {
@@ -149,7 +151,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   let closed = false
 
   async function call(
-    statement: 'acquire' | 'steal' | 'renew' | 'release' | 'inspect' | 'consume' | 'change_rate',
+    statement: 'acquire' | 'acquire_groups' | 'steal' | 'renew' | 'release' | 'inspect' | 'consume' | 'change_rate',
     values: readonly (string | null)[],
   ): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
@@ -194,19 +196,36 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     return { granted: true, fencingToken: Number(row['fencing_token']), ttlMs, acquiredAtMs: Number(row['granted_at']) }
   }
 
+  async function acquireGroups(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
+    const row = await call('acquire_groups', [
+      textArray(claims.map(({ lockName }) => lockName)),
+      textArray(claims.map(({ claimId }) => claimId)),
+      textArray(claims.map(({ group }) => group)),
+      textArray(claims.map(({ holderId }) => holderId)),
+      numberArray(claims.map(({ ttlMs }) => ttlMs)),
+      textArray(claims.map(({ metadata }) => metadata && JSON.stringify(metadata))),
+      relaxed,
+    ])
+    return groupAnswers(claims, row)
+  }
+
   /**
-   * Thefts are rare: each is a call of its own, after what stood before it in the list. What fails, fails for its own
-   * part of the list.
+   * Thefts and groups are rare: each theft is a call of its own, and so are groups that follow each other, after what stood
+   * before them in the list. What fails, fails for its own part of the list.
    */
-  async function acquireAndSteal(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    const at = claims.findIndex((claim) => claim.steal)
-    if (at === -1) return acquire(claims)
-    const [before, thief, after] = [claims.slice(0, at), claims[at] as Claim, claims.slice(at + 1)]
-    const failed = (part: readonly Claim[]) => (error: Error) => part.map(() => error)
+  async function acquireInParts(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
+    const start = claims.findIndex(({ steal, group }) => steal || group !== undefined)
+    if (start === -1) return acquire(claims)
+    const first = claims[start] as Claim
+    const groups = claims.slice(start)
+    const next = first.steal ? 1 : groups.findIndex(({ group }) => group === undefined)
+    const end = next === -1 ? claims.length : start + next
+    const [before, part, after] = [claims.slice(0, start), claims.slice(start, end), claims.slice(end)]
+    const failed = (of: readonly Claim[]) => (error: Error) => of.map(() => error)
     return [
       ...(await acquire(before).catch(failed(before))),
-      await steal(thief).catch((error: Error) => error),
-      ...(await acquireAndSteal(after).catch(failed(after))),
+      ...(await (first.steal ? steal(first).then((answer) => [answer]) : acquireGroups(part)).catch(failed(part))),
+      ...(await acquireInParts(after).catch(failed(after))),
     ]
   }
 
@@ -214,7 +233,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     name: 'postgres',
     place: connections.place,
     capabilities,
-    acquire: acquireAndSteal,
+    acquire: acquireInParts,
 
     async renew(renewals) {
       if (renewals.length === 0) return []
@@ -292,6 +311,29 @@ function acquireAnswers(claims: readonly Claim[], row: Row): (AcquireAnswer | St
     if (waitMs === 0) return { granted: false, ...seen, answeredAtMs }
     const [aheadOf, askAgainMs] = [ahead[refusal] as number, until[refusal] as number]
     return { granted: false, ...seen, ahead: aheadOf, askAgainMs, answeredAtMs }
+  })
+}
+
+function groupAnswers(claims: readonly Claim[], row: Row): (AcquireAnswer | StoreError)[] {
+  const ids = (name: string): string[] => parseTexts(row[name] as string | null)
+  const granted = new Map(ids('granted_claims').map((claimId, index) => [claimId, index]))
+  const [tokens, acquired] = [
+    parseNumbers(row['granted_tokens'] as string | null),
+    parseNumbers(row['granted_at'] as string | null),
+  ]
+  const [refused, notKnown] = [new Set(ids('refused_claims')), new Set(ids('not_known'))]
+  const refusedGroups = new Set(claims.filter(({ claimId }) => refused.has(claimId)).map(({ group }) => group))
+  const answeredAtMs = Number(row['refused_at'])
+  const holders = JSON.parse((row['holders'] as string | null) ?? '{}') as Record<string, LeaseRecord>
+  return claims.map(({ lockName, claimId, group, ttlMs }) => {
+    const at = granted.get(claimId)
+    if (at !== undefined) {
+      return { granted: true, fencingToken: tokens[at] as number, ttlMs, acquiredAtMs: acquired[at] as number }
+    }
+    const holder = holders[lockName]
+    if (refused.has(claimId)) return { granted: false, ...(holder && { holder }), answeredAtMs }
+    if (!refusedGroups.has(group)) return rowLocked(lockName)
+    return notKnown.has(claimId) ? leftOver(lockName) : { granted: false, free: true, answeredAtMs }
   })
 }
 

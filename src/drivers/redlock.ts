@@ -37,6 +37,7 @@ export const capabilities: Capabilities = {
   metadata: true,
   rate: false,
   steal: false,
+  groups: false,
   reasons: {
     limit:
       'majorities do not preserve a count. With 2 permits and 3 nodes, 3 clients can each find a majority that has room',

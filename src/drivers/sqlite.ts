@@ -1,11 +1,21 @@
 import { resolve } from 'node:path'
 import { checkInspectQuery } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
-import type { Capabilities, Driver, LeaseRef, RateAnswer, RenewAnswer, Renewal } from '../core/driver.ts'
+import type {
+  AcquireAnswer,
+  Capabilities,
+  Claim,
+  Driver,
+  LeaseRef,
+  RateAnswer,
+  RenewAnswer,
+  Renewal,
+} from '../core/driver.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { answerTake, endOf, type Moment, type Take, type Taken, takeStep, takesOf } from './support/consume-step.ts'
-import { acquireOne } from './support/sqlite-acquire.ts'
+import { inGroups } from './support/groups.ts'
+import { acquireGroup, acquireOne } from './support/sqlite-acquire.ts'
 import { openDatabase, type SqliteDatabase } from './support/sqlite-client.ts'
 import { SqliteConnection } from './support/sqlite-connection.ts'
 import { storeErrorFrom } from './support/sqlite-errors.ts'
@@ -29,6 +39,7 @@ export const capabilities: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  groups: true,
 }
 
 export interface SqliteDriverOptions {
@@ -87,11 +98,11 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   function each<Request, Answer>(
     requests: readonly Request[],
     step: (request: Request, nowMs: number) => Answer,
-    begin: () => void = () => {},
+    begin: (nowMs: number) => void = () => {},
   ): Promise<Answer[]> {
     return connection.write(() => {
       const nowMs = readNow(connection)
-      begin()
+      begin(nowMs)
       sweep(nowMs)
       return requests.map((request) => step(request, nowMs))
     })
@@ -105,7 +116,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     requests: readonly Request[],
     step: (request: Request, nowMs: number) => Answer,
     givesWay: (request: Request, answer: Answer) => boolean,
-    { begin, note }: { begin?: () => void; note?: (answers: readonly Answer[]) => void } = {},
+    { begin, note }: { begin?: (nowMs: number) => void; note?: (answers: readonly Answer[]) => void } = {},
   ): Promise<Answer[]> {
     let turns = false
     const look = (request: Request, nowMs: number): Answer => {
@@ -128,19 +139,24 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     listLength: MOST_IN_A_LIST,
 
     acquire(claims) {
-      let views: LockViews
-      return eachLease(
+      let answerTo: (claim: Claim) => AcquireAnswer | Error
+      return eachLease<Claim, AcquireAnswer | Error>(
         claims,
-        (claim, nowMs) => acquireOne(connection, views.of(claim.lockName, nowMs), claim, nowMs),
+        (claim) => answerTo(claim),
         // Beside a shared lease there may be room for the next one in the queue.
-        ({ mode }, { granted }) => granted && mode === 'shared',
+        ({ mode }, answer) => mode === 'shared' && isGranted(answer),
         {
-          begin() {
-            views = new LockViews(connection)
+          begin(nowMs) {
+            const views = new LockViews(connection)
+            answerTo = inGroups<AcquireAnswer | Error>(
+              claims,
+              (claim) => acquireOne(connection, views.of(claim.lockName, nowMs), claim, nowMs),
+              (members) => acquireGroup(connection, views, members, nowMs),
+            )
           },
           note(answers) {
             claims.forEach((claim, index) => {
-              if (answers[index]?.granted === false && claim.waitMs > 0) waking.add(claim)
+              if (claim.waitMs > 0 && !isGranted(answers[index])) waking.add(claim)
               else waking.remove(claim)
             })
           },
@@ -197,6 +213,9 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     },
   }
 }
+
+const isGranted = (answer: AcquireAnswer | Error | undefined): boolean =>
+  answer !== undefined && !(answer instanceof Error) && answer.granted
 
 function releaseOne(
   connection: SqliteConnection,

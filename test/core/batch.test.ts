@@ -42,6 +42,24 @@ describe('a batch', () => {
     expect(lists).toEqual([3, 2, 2, 5, 4, 6, 6, 5])
   })
 
+  it('rule 13: requests that belong together are never split, and no other list is longer than the bound', async () => {
+    const send = async (groups: readonly string[], bounds: { most: number; split?: number }) => {
+      const lists: string[] = []
+      const together = (a: string, b: string) => a !== '-' && a === b
+      const batch = new Batch<string, string>(systemClock, { ...bounds, together }, async (requests) => {
+        lists.push(requests.join(''))
+        return [...requests]
+      })
+      expect(await Promise.all(groups.map((group) => batch.ask(group)))).toEqual(groups)
+      return lists
+    }
+    expect(await send([...'--aaaa--'], { most: 4 })).toEqual(['--', 'aaaa', '--'])
+    expect(await send([...'aaaabb-'], { most: 3 })).toEqual(['aaaa', 'bb-'])
+    expect(await send([...'-aabbcc'], { most: 4 })).toEqual(['-aa', 'bbcc'])
+    expect(await send([...'aaaaaa'], { most: 8, split: 4 })).toEqual(['aaaaaa'])
+    expect(await send([...'-----aaa'], { most: 8, split: 4 })).toEqual(['----', '-aaa'])
+  })
+
   it('an error that stands for one entry fails that entry alone', async () => {
     const { batch } = recording((request) => (request === 2 ? new Error('two') : request))
     const results = await Promise.allSettled([1, 2, 3].map((each) => batch.ask(each)))

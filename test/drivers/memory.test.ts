@@ -61,6 +61,7 @@ async function openStore(): Promise<OpenMemoryStore> {
   const store: MemoryStore = {
     listeners,
     acquire: (claim) => current.acquire(claim),
+    acquireGroup: (claims) => current.acquireGroup(claims),
     renew: (renewal) => current.renew(renewal),
     release: (lease) => current.release(lease),
     consume: (request) => current.consume(request),

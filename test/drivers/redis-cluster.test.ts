@@ -2,8 +2,11 @@ import { once } from 'node:events'
 import { Cluster } from 'ioredis'
 import { createCluster } from 'redis'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
-import { capabilities, type RedisClient, redisDriver } from '../../src/drivers/redis.ts'
+import { type RedisClient, capabilities as redis, redisDriver } from '../../src/drivers/redis.ts'
 import { type ConformanceStore, driverConformance } from '../../src/testing/index.ts'
+
+// Names of one group may be in different slots.
+const capabilities = { ...redis, groups: false }
 
 driverConformance({
   runner: { describe: describe.concurrent, it: it.concurrent, beforeAll, afterAll },

@@ -126,8 +126,8 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     const [pages] = rowsOf(database, 'PRAGMA page_count') as { page_count: number }[]
     database.exec(`PRAGMA max_page_count = ${pages?.page_count}`)
     const large = { metadata: { text: 'x'.repeat(10_000) } }
-    for (let tries = 0; tries < 3; tries += 1) {
-      await assert.rejects(driver.acquire([claimOn('small'), claimOn('large', large)]), {
+    for (const group of [{}, {}, { group: 'all or none' }]) {
+      await assert.rejects(driver.acquire([claimOn('small', group), claimOn('large', { ...large, ...group })]), {
         name: 'StoreError',
         message: /locks\.db: the disk is full/,
       })

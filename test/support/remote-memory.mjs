@@ -48,7 +48,7 @@ export async function openRemoteMemory(port) {
   const inspect = ask('inspect')
   return {
     name: 'remote-memory',
-    capabilities: { ...capabilities, scope: 'machine', wake: false },
+    capabilities: { ...capabilities, scope: 'machine', wake: false, groups: false },
     reopen: { module: import.meta.url, name: 'openRemoteMemory', args: [port] },
     acquire: ask('acquire'),
     renew: ask('renew'),

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { Claim, Driver, RateRequest, Renewal } from '../../src/core/driver.ts'
+import type { AcquireAnswer, Claim, Driver, RateRequest, Renewal } from '../../src/core/driver.ts'
 import { capabilities, createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
 import { type ConformanceStore, driverConformance, type TestRunner } from '../../src/testing/index.ts'
 
@@ -55,6 +55,44 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
         (await driver.consume?.(requests.map((request) => (isLarge(request) ? oneMore(request) : request)))) ?? [],
     }),
   ],
+  ['grants a group what is free of it', 'a group of which one name is held is refused, and says which', withoutGroups],
+  [
+    'grants a group what is free of it, and gives that back',
+    'no other client ever finds the others taken',
+    (driver) => ({
+      ...driver,
+      async acquire(claims) {
+        const answers = await withoutGroups(driver).acquire(claims)
+        if (!claims.some(({ group }) => group) || answers.every(isGrant)) return answers
+        await driver.release(claims.filter((_, index) => isGrant(answers[index])))
+        return answers.map((answer) => (isGrant(answer) ? { granted: false, free: true } : answer))
+      },
+    }),
+  ],
+  [
+    'splits a list in the middle of a group',
+    'a group of 100 in a long list stays whole',
+    (driver) => ({
+      ...driver,
+      acquire: async (claims) => [
+        ...(await driver.acquire(claims.slice(0, 128))),
+        ...(await driver.acquire(claims.slice(128))),
+      ],
+    }),
+  ],
+  [
+    'refuses a group that asks again because of its own leases',
+    'a group that asks again is told already yours',
+    (driver) => ({
+      ...driver,
+      async acquire(claims) {
+        const { leases } = await driver.inspect({})
+        const known = new Set(leases.map(({ claimId }) => claimId))
+        if (!claims.some(({ group, claimId }) => group && known.has(claimId))) return driver.acquire(claims)
+        return claims.map(() => ({ granted: false }))
+      },
+    }),
+  ],
 ]
 
 describe('the conformance suite', () => {
@@ -97,6 +135,13 @@ function casesOf(make: (driver: Driver) => Driver): Case[] {
   driverConformance({ runner, name: 'broken', capabilities, open })
   return cases
 }
+
+function withoutGroups(driver: Driver): Driver {
+  const alone = ({ group: _, ...claim }: Claim): Claim => claim
+  return { ...driver, acquire: (claims) => driver.acquire(claims.map(alone)) }
+}
+
+const isGrant = (answer: unknown): boolean => (answer as AcquireAnswer | undefined)?.granted === true
 
 function withTtl(driver: Driver, change: (ttlMs: number) => number): Driver {
   const changed = <Request extends Claim | Renewal>(requests: readonly Request[]): Request[] =>

@@ -12,6 +12,7 @@ import { namedStatements } from './sql-file.ts'
 
 export type StatementName =
   | 'acquire'
+  | 'acquire_groups'
   | 'steal'
   | 'renew'
   | 'release'
@@ -80,6 +81,7 @@ const TEXTS: readonly string[] = [
   readProtocol('postgres/0010-steal.sql'),
   readProtocol('postgres/0011-calls.sql'),
   readProtocol('postgres/0012-rate-changes.sql'),
+  readProtocol('postgres/0013-groups.sql'),
 ]
 
 /** The one that `postgresFence` needs. */

@@ -12,6 +12,7 @@ import type {
   Renewal,
 } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
+import { failTogether } from './groups.ts'
 import type { RedisConnection } from './redis-connection.ts'
 import { closedError, inTime } from './redis-errors.ts'
 import {
@@ -49,7 +50,11 @@ export const redisCapabilities: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  groups: true,
 }
+
+/** Names of different slots are in different calls, to different servers. */
+const clusterCapabilities: Capabilities = { ...redisCapabilities, groups: false }
 
 export interface RedisDriverParts extends ListParts {
   readonly connection: RedisConnection
@@ -99,7 +104,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     if (closed) throw closedError()
   }
 
-  async function acquireChunk(chunk: Chunk<Claim>): Promise<(AcquireAnswer | Error)[]> {
+  async function acquireChunk(chunk: Chunk<Claim>): Promise<readonly (AcquireAnswer | Error)[]> {
     const { requests, slot } = chunk
     const asks = requests.some(({ waitMs }) => waitMs > 0) ? waking.asks(requests, slot) : undefined
     const request = asks instanceof Promise ? await asks : asks
@@ -123,7 +128,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
   }
 
   /** On Cluster, who listens but does not hear this slot yet: hears it from now on, and looks again. */
-  async function acquireAndHear(chunk: Chunk<Claim>): Promise<(AcquireAnswer | Error)[]> {
+  async function acquireAndHear(chunk: Chunk<Claim>): Promise<readonly (AcquireAnswer | Error)[]> {
     const answers = await acquireChunk(chunk)
     if (!waking.misses(chunk.slot)) return answers
     const waits = (claim: Claim, index: number): boolean => {
@@ -132,7 +137,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     }
     if (!chunk.requests.some(waits)) return answers
     await waking.hear([chunk.slot])
-    const again = await acquireChunk(chunkWhere(chunk, waits))
+    const again = [...(await acquireChunk(chunkWhere(chunk, waits)))]
     return answers.map((answer, index) =>
       waits(chunk.requests[index] as Claim, index) ? (again.shift() ?? answer) : answer,
     )
@@ -154,7 +159,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
   return {
     name: 'redis',
     place: connection.place,
-    capabilities: redisCapabilities,
+    capabilities: connection.cluster ? clusterCapabilities : redisCapabilities,
     // Lists of this length go out at once and overlap: while the server works on one, the client reads the answers to
     // another.
     ...(!connection.cluster && { listLength: MOST_ENTRIES, listSplit: MOST_ENTRIES / 2 }),
@@ -259,7 +264,7 @@ async function confirmed(
   replicas: ReplicaWait,
   { requests, slot }: Chunk<Claim>,
   answers: readonly (AcquireAnswer | Error)[],
-): Promise<(AcquireAnswer | Error)[]> {
+): Promise<readonly (AcquireAnswer | Error)[]> {
   const renewals: Renewal[] = []
   requests.forEach(({ lockName, claimId, ttlMs }, index) => {
     const answer = answers[index]
@@ -270,12 +275,13 @@ async function confirmed(
   const asError = (error: Error): Error[] => renewals.map(() => error)
   const results = await renewOnReplicas(parts, replicas, { requests: renewals, slot }).catch(asError)
   let at = 0
-  return answers.map((answer, index) => {
+  const counted = answers.map((answer, index) => {
     if (!isGrant(answer)) return answer
     const result = results[at++]
     if (result === 'renewed') return { ...answer, ttlMs: (requests[index] as Claim).ttlMs }
     return result instanceof Error ? result : new StoreError('the lease was lost before replicas had confirmed it')
   })
+  return failTogether(requests, counted)
 }
 
 /** "No" may be the answer to a release that ended the lease the first time. It must not count as a loss. */

@@ -11,6 +11,7 @@ import type {
   WaiterRecord,
 } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
+import { leftOver } from './groups.ts'
 
 /**
  * How claims, leases and waiters are written in Redis, and read back. `protocol/redis/leases.lua` says what stands
@@ -77,12 +78,14 @@ const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
   one.metadata === other.metadata &&
   one.proposal === other.proposal &&
   one.steal === other.steal &&
+  one.group === other.group &&
   one.stealUpTo === other.stealUpTo
 
 function termsOf(claim: ProposedClaim): [ttlMs: string, tail: string, rest: string] {
-  const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, stealUpTo, proposal } = claim
+  const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, stealUpTo, group, proposal } = claim
   const holder = JSON.stringify(holderId)
   const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
+  if (group !== undefined && proposal === undefined) return [ttlText(claim), tail, `g${group}`]
   const isPlain = mode === 'exclusive' && waitMs === 0 && proposal === undefined && !steal
   const wait = Math.ceil(waitMs)
   const end =
@@ -120,6 +123,10 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
       const [, fencingToken, acquiredAtMs] = JSON.parse(first) as [string, number, number]
       return { granted: true, fencingToken, ttlMs, acquiredAtMs }
     }
+    case 'x':
+      return { granted: false, free: true, answeredAtMs: nowMs }
+    case 'k':
+      return leftOver(lockName)
     case 'b':
       return { tokenRefused: true, mark: Number(first), nowMs }
     case 'f':

@@ -1,3 +1,4 @@
+import { failTogether, type GroupMember, groupSize } from './groups.ts'
 import { readProtocol } from './read-protocol.ts'
 import type { RedisConnection } from './redis-connection.ts'
 import { isForbidden, storeErrorFrom } from './redis-errors.ts'
@@ -29,7 +30,7 @@ export interface Chunk<Request> {
  * Sends a list in as few calls as there may be, all in flight together, and gives the answers in the list's order. What
  * fails, fails for its own part of the list.
  */
-export function sendList<Request extends { readonly lockName: string }, Answer>(
+export function sendList<Request extends ListEntry, Answer>(
   parts: ListParts,
   requests: readonly Request[],
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
@@ -42,16 +43,22 @@ export function sendList<Request extends { readonly lockName: string }, Answer>(
   // The most frequent case by far, and the one in which every microsecond counts.
   if (!bySlot && requests.length <= MOST_ENTRIES) return sendChunk({ requests, slot: 0 }, send)
   const slotOfRequest = (request: Request): number => (bySlot ? slotOf(prefix + request.lockName) : 0)
-  return sendParts(requests, chunksOf(requests, slotOfRequest), send)
+  const sizeAt = (index: number): number => groupSize(requests, index)
+  return sendParts(requests, chunksOf(requests, slotOfRequest, MOST_ENTRIES, sizeAt), send)
 }
 
+type ListEntry = GroupMember & { readonly lockName: string }
+
 /** Without the names that would be keys of our own. */
-async function sendAllowed<Request extends { readonly lockName: string }, Answer>(
+async function sendAllowed<Request extends ListEntry, Answer>(
   parts: ListParts,
   requests: readonly Request[],
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
 ): Promise<readonly (Answer | Error)[]> {
-  const refusals = requests.map(({ lockName }) => ownKeyError(parts.prefix, lockName))
+  const refusals = failTogether(
+    requests,
+    requests.map(({ lockName }) => ownKeyError(parts.prefix, lockName)),
+  )
   const allowed = requests.filter((_, index) => refusals[index] === undefined)
   const answers = [...(await sendList(parts, allowed, send))]
   return refusals.map((refusal) => refusal ?? (answers.shift() as Answer | Error))
@@ -59,25 +66,37 @@ async function sendAllowed<Request extends { readonly lockName: string }, Answer
 
 /**
  * The server refuses a whole call for one key that the user may not have, before it runs anything. That name must not
- * cost the others their answer, so each is sent alone then.
+ * cost the others their answer, so each is sent alone then. Groups stay whole.
  */
-function sendChunk<Request, Answer>(
+function sendChunk<Request extends ListEntry, Answer>(
   chunk: Chunk<Request>,
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
 ): Promise<readonly (Answer | Error)[]> {
   const { requests, slot } = chunk
   if (requests.length === 1) return send(chunk)
   return send(chunk).catch((error: unknown) => {
-    if (!isForbidden(error)) throw error
+    const units = unitsOf(requests)
+    if (!isForbidden(error) || units.length === 1) throw error
     return sendParts(
       requests,
-      Array.from(requests, (_, index) => ({ indexes: [index], slot })),
+      units.map((indexes) => ({ indexes, slot })),
       send,
     )
   })
 }
 
-async function sendParts<Request, Answer>(
+/** The index of each request, those of a group together. */
+function unitsOf(requests: readonly ListEntry[]): number[][] {
+  const units: number[][] = []
+  for (let index = 0; index < requests.length; ) {
+    const size = groupSize(requests, index)
+    units.push(Array.from({ length: size }, (_, at) => index + at))
+    index += size
+  }
+  return units
+}
+
+async function sendParts<Request extends ListEntry, Answer>(
   requests: readonly Request[],
   parts: readonly Part[],
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
@@ -177,18 +196,22 @@ interface Part {
   readonly indexes: number[]
 }
 
-/** Indexes, by slot where that matters, in bounded parts and in their order. */
+/**
+ * Indexes, by slot where that matters, in bounded parts and in their order. `sizeAt`: how many requests from an index on
+ * must stay in one part.
+ */
 export function chunksOf<Request>(
   requests: readonly Request[],
   slotOfRequest: (request: Request) => number,
   mostEntries = MOST_ENTRIES,
+  sizeAt: (index: number) => number = () => 1,
 ): Part[] {
   const open = new Map<number, Part>()
   const parts: Part[] = []
   requests.forEach((request, index) => {
     const slot = slotOfRequest(request)
     const part = open.get(slot)
-    if (part !== undefined && part.indexes.length < mostEntries) {
+    if (part !== undefined && part.indexes.length + sizeAt(index) <= mostEntries) {
       part.indexes.push(index)
       return
     }

@@ -1,8 +1,9 @@
 import type { AcquireAnswer, Claim, LeaseRef } from '../../core/driver.ts'
 import type { Share } from '../../core/share.ts'
 import { admitted } from './admission.ts'
+import { leftOver } from './groups.ts'
 import type { SqliteConnection } from './sqlite-connection.ts'
-import type { LockView } from './sqlite-lock-view.ts'
+import type { LockView, LockViews } from './sqlite-lock-view.ts'
 import { nextEndOf, QUEUE_WINDOWS, type Row, recordOf, shareOf } from './sqlite-rows.ts'
 
 /** One claim, within a transaction. */
@@ -23,6 +24,29 @@ export function acquireOne(connection: SqliteConnection, view: LockView, claim: 
   }
   const { isAdmitted, stands } = placeOf(view, claim)
   return isAdmitted ? grant(connection, view, claim, nowMs, stands) : refuse(connection, view, claim, nowMs)
+}
+
+/**
+ * The claims of one group, within a transaction: looked at first, so that nothing is written for any of them unless all can
+ * be granted.
+ */
+export function acquireGroup(
+  connection: SqliteConnection,
+  views: LockViews,
+  claims: readonly Claim[],
+  nowMs: number,
+): (AcquireAnswer | Error)[] {
+  const looks = claims.map((claim) => {
+    const view = views.of(claim.lockName, nowMs)
+    const own = ownLease(connection, view, claim, nowMs)
+    return { claim, view, own, isOpen: own !== undefined || placeOf(view, claim).isAdmitted }
+  })
+  if (looks.every(({ isOpen }) => isOpen))
+    return looks.map(({ claim, view }) => acquireOne(connection, view, claim, nowMs))
+  return looks.map(({ claim, view, own, isOpen }) => {
+    if (own !== undefined) return leftOver(claim.lockName)
+    return isOpen ? { granted: false, free: true } : refuse(connection, view, claim, nowMs)
+  })
 }
 
 function grant(

@@ -20,6 +20,7 @@ import { type GroupContext, registerGroup, type TestRunner } from './runner.ts'
 import { inScene } from './scene.ts'
 import { type BreakableStore, registerBrokenStore } from './seam/broken-store.ts'
 import { expiry } from './seam/expiry.ts'
+import { groups } from './seam/groups.ts'
 import { inspection } from './seam/inspection.ts'
 import { leases } from './seam/leases.ts'
 import { lists } from './seam/lists.ts'
@@ -96,6 +97,7 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'seam: the queue', queue, ['queue'])
     registerGroup(context, 'seam: wake-ups', wakeUps, ['wake'])
     registerGroup(context, 'seam: stealing', steal, ['steal'])
+    registerGroup(context, 'seam: groups', groups, ['groups'])
     registerGroup(context, 'seam: inspect', inspection)
     registerGroup(context, 'seam: names and values', values)
     registerGroup(context, 'seam: rate limits', rate, ['rate'])

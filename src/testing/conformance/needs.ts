@@ -44,6 +44,10 @@ const needs = {
     isMet: ({ steal }: Capabilities) => steal,
     reason: 'it cannot take a lock from its holder',
   },
+  groups: {
+    isMet: ({ groups }: Capabilities) => groups,
+    reason: 'it cannot grant several names in one step',
+  },
   ownClock: {
     isMet: ({ scope }: Capabilities) => scope === 'network',
     reason: 'its store lives on the machine of its clients and reads the same clock',

@@ -1,0 +1,54 @@
+import type { Claim } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
+
+export const hasGroups = (claims: readonly Claim[]): boolean => claims.some(({ group }) => group !== undefined)
+
+/**
+ * What answers each claim of a list in turn. The members of a group are answered together, when the first of them is asked
+ * for.
+ */
+export function inGroups<Answer>(
+  claims: readonly Claim[],
+  one: (claim: Claim) => Answer,
+  all: (members: readonly Claim[]) => readonly Answer[],
+): (claim: Claim) => Answer {
+  if (!hasGroups(claims)) return one
+  const answers = new Map<Claim, Answer>()
+  return (claim) => {
+    if (claim.group === undefined) return one(claim)
+    if (!answers.has(claim)) {
+      const members = claims.filter(({ group }) => group === claim.group)
+      all(members).forEach((answer, index) => {
+        answers.set(members[index] as Claim, answer)
+      })
+    }
+    return answers.get(claim) as Answer
+  }
+}
+
+/** What fails for one member of a group fails for all of it. */
+export function failTogether<Answer>(claims: readonly GroupMember[], answers: readonly Answer[]): readonly Answer[] {
+  const failed = new Map<string | undefined, Answer>()
+  answers.forEach((answer, index) => {
+    const group = claims[index]?.group
+    if (group !== undefined && answer instanceof Error) failed.set(group, answer)
+  })
+  if (failed.size === 0) return answers
+  return answers.map((answer, index) => failed.get(claims[index]?.group) ?? answer)
+}
+
+/** How many claims stay in one list from this one on: all of the group that begins here, or 1. */
+export function groupSize(claims: readonly GroupMember[], start: number): number {
+  const group = claims[start]?.group
+  if (group === undefined || claims[start - 1]?.group === group) return 1
+  let end = start + 1
+  while (claims[end]?.group === group) end += 1
+  return end - start
+}
+
+/** A claim, or another request of a list, which is in no group. */
+export type GroupMember = { readonly group?: string }
+
+/** The answer to a member that has its lease, of an earlier request, while its group is refused. The core withdraws it. */
+export const leftOver = (lockName: string): StoreError =>
+  new StoreError(`"${lockName}" was granted by an earlier request, but not all of its group can be granted any more`)
