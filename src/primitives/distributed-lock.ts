@@ -102,7 +102,8 @@ export class DistributedLock implements AsyncDisposable {
   /**
    * Runs `fn` while holding every one of the names, all or nothing. It is handed their leases in the order of the names; a name that is given twice is taken once.
    *
-   * All are asked for in one round trip. If one of them is held, nothing is kept, and they are taken one after the other in the order of their UTF-8 bytes,
+   * All are asked for in one round trip, and in one step where the driver has `groups`: no other client sees a part of them taken. If one of them is
+   * held, nothing is kept. With `blocking` they are then taken one after the other in the order of their UTF-8 bytes,
    * waiting within the one `blockingTimeoutSeconds`, while what is already held is renewed: two calls never wait for each other, in whatever order they name
    * their locks. Names that the running function holds already are entered again. `reacquire` is not looked at.
    *

@@ -72,7 +72,7 @@ interface Taking {
   readonly entered: readonly Lease[]
 }
 
-/** First all of them at once, in one list; if that is refused, one after the other in their order. All of them or none. */
+/** First all of them at once, as one group; if that is refused, one after the other in their order. All of them or none. */
 async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Promise<readonly HeldLease[]> {
   using limit = new Limit(taking.holder.clock, wanted[0]?.waitMs ?? 0)
   const taken = (await takeAtOnce(taking, wanted, limit)) ?? (await takeInOrder(taking, wanted, limit))
@@ -80,7 +80,7 @@ async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Prom
     for (const lease of [...taking.entered, ...taken]) lease.assertHeld()
     return taken
   } catch (error) {
-    await discard(taken)
+    await limit.race(discard(taken))
     throw error
   }
 }
@@ -107,7 +107,7 @@ async function takeInOrder(
     }
     return taken
   } catch (error) {
-    await discard(taken)
+    await limit.race(discard(taken))
     throw lost.signal.aborted && error instanceof AbortedError && error.cause === lost.signal.reason
       ? error.cause
       : error
@@ -116,7 +116,11 @@ async function takeInOrder(
   }
 }
 
-/** Undefined: one of them is held, or the store failed for a moment, and there is time to wait. */
+/**
+ * In one step where the driver has groups: if one of them is held, no other process ever sees the others taken.
+ * Elsewhere, what was granted is given back. Undefined: one of them is held, or the store failed for a moment, and there
+ * is time to wait.
+ */
 async function takeAtOnce(
   taking: Taking,
   wanted: readonly ClaimRequest[],
@@ -124,7 +128,11 @@ async function takeAtOnce(
 ): Promise<readonly HeldLease[] | undefined> {
   using either = eitherSignal(wanted[0]?.signal ?? limit.signal, limit.signal)
   const { signal } = either
-  const ends = await Promise.allSettled(wanted.map((request) => claim(taking, { ...request, waitMs: 0, signal })))
+  const { capabilities } = taking.holder.link.driver
+  const group = capabilities.groups && wanted.length > 1 ? taking.together.id : undefined
+  // In one step of this process, too: a group goes out whole.
+  const asked = wanted.map((request) => claim(taking, { ...request, waitMs: 0, signal, group }))
+  const ends = await Promise.allSettled(asked)
   const taken = ends.flatMap((end) => (end.status === 'fulfilled' && end.value.granted ? [end.value.lease] : []))
   if (taken.length === wanted.length) return taken
   await limit.race(discard(taken))
@@ -132,7 +140,7 @@ async function takeAtOnce(
   // Those that are held come first: what is known says more than what is not.
   for (const [index, { lockName }] of wanted.entries()) {
     const end = ends[index] as PromiseSettledResult<ClaimResult>
-    if (end.status === 'fulfilled' && !mayWait) {
+    if (end.status === 'fulfilled' && !mayWait && !isFree(end.value)) {
       heldLeaseOf(lockName, end.value.granted ? end.value : { ...end.value, waitedMs: limit.waitedMs })
     }
   }
@@ -173,19 +181,22 @@ class Limit implements Disposable {
     return Math.max(0, this.#waitMs - this.waitedMs)
   }
 
-  /** Waits for what goes on in the background if need be: a store that does not answer must not make the caller wait longer than it said. */
+  /**
+   * Waits for what goes on in the background if need be: a store that does not answer must not make the caller wait
+   * longer than it said. After that time it waits for `GRACE_MS` more, because a caller that is refused should find
+   * nothing of its own left.
+   */
   async race(work: Promise<unknown>): Promise<void> {
     if (this.#timer === undefined) {
       await work
       return
     }
-    if (this.#over.signal.aborted) return
-    let stop = (): void => undefined
+    let timer: Timer | undefined
     const over = new Promise<void>((resolve) => {
-      stop = onAbort(this.#over.signal, resolve)
+      timer = this.#clock.setTimer(resolve, Math.max(this.leftMs, GRACE_MS))
     })
     await Promise.race([work, over])
-    stop()
+    timer?.cancel()
   }
 
   toString(): string {
@@ -196,6 +207,11 @@ class Limit implements Disposable {
     this.#timer?.cancel()
   }
 }
+
+const GRACE_MS = 250
+
+/** It was refused only because another one of its group was. */
+const isFree = (result: ClaimResult): boolean => !result.granted && result.refusal?.free === true
 
 /** What a claim that waits asks again after: an outage of a moment ends no wait, here as with a single lock. */
 const isPassing = (error: unknown): boolean => error instanceof StoreError && error.retryable

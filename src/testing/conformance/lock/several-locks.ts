@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict'
+import type { NotAcquiredError } from '../../../core/errors.ts'
+import { MAX_LOCKS_AT_ONCE } from '../../../core/limits.ts'
 import { leasesOn } from '../asking.ts'
+import { losesReply } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, deferred, KEPT_SECONDS, LONG_MS, timersRun, until, VAIN_SECONDS, within } from '../timing.ts'
 
@@ -109,6 +112,80 @@ export const severalLocks: Group = (test) => {
       },
     )
     for (const name of [first, third]) assert.deepEqual(await leasesOn(realDriver, name), [])
+  })
+
+  test('if one is held, the others are neither granted nor given back', ['groups'], async (scene) => {
+    const [{ lock: a }, { lock: b, wire }] = [await scene.lock(), await scene.lock()]
+    const names = ['1', '2', '3'].map(scene.name) as [string, string, string]
+    await a.hold(names[1])
+    const granted: string[] = []
+    b.on('acquired', ({ lockName }) => granted.push(lockName))
+    const job = b.withLocks(names, () => assert.fail('it ran'), { blocking: false })
+    await assert.rejects(job, ({ lockName, holder }: NotAcquiredError) => {
+      assert.deepEqual([lockName, holder?.holderId], [names[1], a.holderId])
+      return true
+    })
+    await b.close()
+    assert.deepEqual(granted, [])
+    assert.equal(wire.counts.release.requests, 0, 'something was given back')
+  })
+
+  test(
+    'while one is held and waited for by nobody, no other client is ever refused the others',
+    ['groups'],
+    async (scene) => {
+      const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+      const names = ['1', '2', '3'].map(scene.name) as [string, string, string]
+      await a.hold(names[1])
+      let isOver = false
+      const asking = async (): Promise<void> => {
+        for (let round = 0; round < 20; round += 1) {
+          await assert.rejects(
+            b.withLocks(names, () => assert.fail('it ran'), { blocking: false }),
+            { code: 'NOT_ACQUIRED' },
+          )
+        }
+        isOver = true
+      }
+      const watching = async (name: string): Promise<void> => {
+        while (!isOver) await a.withLock(name, () => {}, { blocking: false })
+      }
+      await Promise.all([asking(), watching(names[0]), watching(names[2])])
+    },
+  )
+
+  test('as many as there may be stay one group beside other claims of the same turn', ['groups'], async (scene) => {
+    const [{ lock: a }, { lock: b, wire, realDriver }] = [await scene.lock(), await scene.lock()]
+    const names = Array.from({ length: MAX_LOCKS_AT_ONCE }, (_, at) => scene.name(`member ${at}`))
+    await a.hold(names.at(-1) as string)
+    const others = Array.from({ length: 150 }, (_, at) => b.hold(scene.name(`other ${at}`)))
+    const refused = assert.rejects(
+      b.withLocks(names, () => assert.fail('it ran'), { blocking: false }),
+      { lockName: names.at(-1) },
+    )
+    const late = Array.from({ length: 20 }, (_, at) => b.hold(scene.name(`late ${at}`)))
+    await refused
+    assert.equal(wire.counts.release.requests, 0, 'something was given back')
+    const { leases } = await realDriver.inspect({ prefix: scene.name('member'), pageSize: 1_000 })
+    assert.equal(leases.length, 1)
+    await Promise.all([...others, ...late])
+  })
+
+  test('failure 11: a lost reply leaves nothing behind, and the next call gets all of them', async (scene) => {
+    const [{ lock: a, wire }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    const names = ['1', '2', '3'].map(scene.name)
+    wire.once('acquire', losesReply)
+    await assert.rejects(
+      a.withLocks(names, () => assert.fail('it ran'), { blocking: false }),
+      { code: 'STORE_UNAVAILABLE' },
+    )
+    assert.equal(
+      await within(
+        'the names',
+        b.withLocks(names, () => 'ran', WAITING),
+      ),
+      'ran',
+    )
   })
 
   test('waiting in vain ends with an error that names the lock in the way, and leaves nothing behind', async (scene) => {
