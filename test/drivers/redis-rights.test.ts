@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { Cluster, Redis } from 'ioredis'
 import { createClient } from 'redis'
 import { afterAll, beforeAll, describe, inject, it, vi } from 'vitest'
-import type { Driver, RateLimit } from '../../src/core/driver.ts'
+import type { Claim, Driver, RateLimit } from '../../src/core/driver.ts'
 import { type RedisClient, type RedisDriver, redisDriver, redisFence } from '../../src/drivers/redis.ts'
 import { redlockDriver } from '../../src/drivers/redlock.ts'
 import { channelOf, lockKeys } from '../../src/drivers/support/redis-keys.ts'
@@ -162,6 +162,23 @@ describe('redis: the rights that the docs give', () => {
     assert.deepEqual([renewed[0], renewed[1] instanceof Error, renewed[2]], ['renewed', true, 'renewed'])
     const released = await driver.release(leases)
     assert.deepEqual([released[0], released[1] instanceof Error, released[2]], [true, true, true])
+  })
+
+  it('a name that the user may not have is an error for its whole group, and for no other of its list', async () => {
+    const user = await userOn([shared], APP.replace('~lock:*', '~lock:{app}*'))
+    const driver = redisDriver({ client: await openIoredis(shared, user) })
+    const group = (id: string, ...names: string[]): Claim[] =>
+      names.map((lockName) => ({ ...claim({ lockName }), group: id }))
+    const members = group('first', '{app}group 1', '{others}group', '{app}group 2')
+    const whole = group('second', '{app}group 3', '{app}group 4')
+    const answers = await driver.acquire([...members, claim({ lockName: '{app}alone' }), ...whole])
+    for (const answer of answers.slice(0, 3)) assert.match(String(answer), /NOPERM/)
+    for (const answer of answers.slice(3)) assert.ok('granted' in answer && answer.granted)
+    await assert.rejects(driver.acquire(members), /NOPERM/)
+    for (const lockName of ['{app}group 1', '{app}group 2']) {
+      assert.deepEqual((await driver.inspect({ lockName })).leases, [])
+    }
+    await driver.release([...whole, ...members])
   })
 
   it('on its own lock names alone are enough for a client, but for the look for deadlocks', async () => {
