@@ -15,8 +15,8 @@ export {
   UnsupportedError,
 } from './core/errors.ts'
 export type { LockEvent, LockEvents, LockListener } from './core/events.ts'
-export type { Lease, LockInfo } from './core/lease.ts'
-export { DistributedLock, type DistributedLockOptions } from './primitives/distributed-lock.ts'
+export type { AnswerOptions, Lease, LockInfo } from './core/lease.ts'
+export { DistributedLock, type DistributedLockOptions, type RestoreOptions } from './primitives/distributed-lock.ts'
 export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/inspecting.ts'
 export type { CloseOptions } from './primitives/instance.ts'
 export type { LockDefaults, LockOptions } from './primitives/lock-options.ts'

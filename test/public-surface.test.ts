@@ -16,8 +16,8 @@ test('it holds the names and signatures that the design fixes', () => {
   const surface = storedSurface().replaceAll(/\s+/g, ' ')
   for (const fixed of [
     'acquire(lockName: string, options?: LockOptions): Promise<LockResult>',
-    'release(lockName: string): Promise<boolean>',
-    'extend(lockName: string, additionalSeconds: number): Promise<boolean>',
+    'release(lockName: string, options?: AnswerOptions): Promise<boolean>',
+    'extend(lockName: string, additionalSeconds: number, options?: AnswerOptions): Promise<boolean>',
     'withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options?: LockOptions): Promise<T>',
     'hold(lockName: string, options?: LockOptions): Promise<Lease>',
     'releaseAll(): Promise<void>',

@@ -1,4 +1,5 @@
 import { addAbortListener } from 'node:events'
+import { AbortedError } from './errors.ts'
 
 /** Who gives up when a signal is aborted. */
 export interface Abortable {
@@ -31,6 +32,19 @@ export function eitherSignal(one: AbortSignal, other: AbortSignal): { readonly s
       for (const watcher of watchers) unwatchAbort(watcher.signal, watcher)
     },
   }
+}
+
+/** The same answer, or `AbortedError` if the signal is aborted first. What was begun goes on all the same. */
+export function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined, what: string): Promise<T> {
+  if (signal === undefined) return work
+  return new Promise((resolve, reject) => {
+    const watcher = { aborted: () => reject(new AbortedError(what, signal.reason)) }
+    if (signal.aborted) watcher.aborted()
+    else watchAbort(signal, watcher)
+    const settled = (): void => unwatchAbort(signal, watcher)
+    work.then(resolve, reject)
+    work.then(settled, settled)
+  })
 }
 
 /** One listener for each signal: a service's one shutdown signal may stand behind thousands of claims. */

@@ -70,14 +70,14 @@ export class LeaseLostError extends HoldfastError {
   }
 }
 
-/** The lease was already given back by its own holder. */
+/** The lease was already given back, or handed over, by its own holder. */
 export class NotHeldError extends HoldfastError {
   override readonly name = 'NotHeldError'
   readonly code = 'NOT_HELD'
   readonly lockName: string
 
-  constructor(lockName: string) {
-    super(`the lease on "${lockName}" is not held any more: it was released`)
+  constructor(lockName: string, how: 'released' | 'handed over' = 'released') {
+    super(`the lease on "${lockName}" is not held any more: it was ${how}`)
     this.lockName = lockName
   }
 }

@@ -18,6 +18,9 @@ export interface LockEvents {
   stolen: { lockName: string; holderId: string; claimId: string; fencingToken: number; metadata?: Metadata }
   lost: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: Error }
   released: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
+  /** The lease was handed over to another process, which emits `restored`. */
+  handedOver: { lockName: string; holderId: string; claimId: string; fencingToken: number }
+  restored: { lockName: string; holderId: string; claimId: string; fencingToken: number }
   /** A release failed; it is sent again, within bounds, and the lease's own expiry stands behind it. */
   releaseFailed: { lockName: string; holderId: string; claimId: string; error: unknown }
   /** The heartbeat's own thread has ended; its leases are renewed on this one from now on. */
@@ -73,6 +76,8 @@ const EVENTS = [
   'stolen',
   'lost',
   'released',
+  'handedOver',
+  'restored',
   'releaseFailed',
   'heartbeatFailed',
   'listenFailed',

@@ -295,6 +295,11 @@ class ThreadKeeping implements Keeping {
     return this.#local?.endsAtMs ?? this.deadline.monotonicMs + marginMs(this.lease.ttlMs)
   }
 
+  /** The worker does not tell which of its renewals were answered: any of them may still arrive. */
+  get unansweredMs(): number {
+    return this.#local?.unansweredMs ?? Math.min(this.lease.ttlMs, ...[...this.#asked].map((asked) => asked.ttlMs))
+  }
+
   /** The worker renews; here it is only looked whether it does. */
   due(): void {
     const local = this.#local ?? this.#unmoved()
@@ -352,8 +357,7 @@ class ThreadKeeping implements Keeping {
     const sent = later(this.deadline, marginMs(ttlMs) - ttlMs)
     const maxHoldMs = this.#options.stopsAtMs - sent.monotonicMs
     // What the worker has sent, a renewal or an extension by the caller, may still arrive.
-    const unansweredMs = Math.min(ttlMs, ...[...this.#asked].map((asked) => asked.ttlMs))
-    const start = { sent, answered: now, grantedMs: ttlMs, unansweredMs }
+    const start = { sent, answered: now, grantedMs: ttlMs, unansweredMs: this.unansweredMs }
     this.#local = local.keep(this.lease, start, { ...this.#options, maxHoldMs })
     return this.#slot
   }

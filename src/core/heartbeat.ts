@@ -33,6 +33,8 @@ export interface Keeping {
   readonly deadline: Instant
   /** When the store's own lease ends at the earliest, on the monotonic clock. */
   readonly endsAtMs: number
+  /** The shortest of what was sent and never answered, as far as that is known: it may still arrive. */
+  readonly unansweredMs: number
   /** The agenda's call: renews if that is due, and sets the next moment. */
   due(): void
   /** False: lost. Throws `StoreError` when it is not known. */
@@ -100,6 +102,10 @@ class LocalKeeping implements Keeping {
 
   get endsAtMs(): number {
     return this.#trust.endsAtMs
+  }
+
+  get unansweredMs(): number {
+    return this.#trust.unansweredMs
   }
 
   due(): void {

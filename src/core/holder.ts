@@ -1,7 +1,7 @@
 import { Agenda } from './agenda.ts'
 import type { Receiver } from './batch.ts'
 import { Chain, claimPart } from './chain.ts'
-import type { Clock } from './clock.ts'
+import { type Clock, isPast } from './clock.ts'
 import { DeadlockWatch } from './deadlock-watch.ts'
 import type {
   AcquireAnswer,
@@ -13,14 +13,24 @@ import type {
   RateRequest,
   Refusal,
 } from './driver.ts'
-import { ClosedError, type HoldfastError, OverloadError, StoreError, UnsupportedError } from './errors.ts'
+import {
+  ClosedError,
+  type HoldfastError,
+  InvalidArgumentError,
+  LeaseLostError,
+  OverloadError,
+  StoreError,
+  UnsupportedError,
+} from './errors.ts'
 import type { Emitter } from './events.ts'
-import { createHeartbeat, type Heartbeat, type HeartbeatParts } from './heartbeat.ts'
+import type { HandOver } from './hand-over.ts'
+import { createHeartbeat, type Heartbeat, type HeartbeatParts, NOT_IN_STORE } from './heartbeat.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS, PING_TTL_MS } from './limits.ts'
 import { closeLink, Link, openLink, type TrackedClaim } from './link.ts'
 import { within } from './pause.ts'
 import type { Random } from './random.ts'
+import { trustedUntil } from './trust.ts'
 import { UnderWay } from './under-way.ts'
 import { unsupported } from './unsupported.ts'
 import { type ClaimWatcher, type Outcome, PendingClaim, type WaitParts } from './wait.ts'
@@ -59,6 +69,13 @@ export interface ClaimRequest extends LeaseOptions {
   /** Granted with all claims of the same group, which are made in the same step, or not at all. The driver has `groups`. */
   readonly group?: string | undefined
   readonly watcher?: ClaimWatcher | undefined
+}
+
+/** How a lease goes on that was handed over. */
+export interface RestoreRequest {
+  readonly heartbeat: boolean
+  /** As before if not said. */
+  readonly ttlMs?: number
 }
 
 export type ClaimResult =
@@ -153,6 +170,46 @@ export class Holder {
     this.#pending.set(pending, request)
     if (isNested(request) && request.waitMs > 0) this.#deadlocks?.watch(pending)
     pending.start()
+  }
+
+  /**
+   * Goes on with a lease that another process has handed over, if the store still has it. Rejects with `LeaseLostError` if not, and with what `acquire` rejects with.
+   * Then the lease stays as it is until its time is up: the text can be restored again.
+   */
+  async restore(handedOver: HandOver, options: RestoreRequest, onEnd?: (lease: HeldLease) => void): Promise<HeldLease> {
+    this.#assertOpen()
+    const { link, clock } = this
+    const { lockName, claimId, fencingToken, holderId, metadata, acquiredAtMs, storeAtMs } = handedOver
+    const { unansweredMs, minHoldMs = 0, maxHoldMs = Number.POSITIVE_INFINITY } = handedOver
+    const { heartbeat, ttlMs = handedOver.ttlMs } = options
+    if (link.driver.capabilities.expiry === 'session') {
+      const reason = 'a lease lasts as long as the connection that took it'
+      throw new UnsupportedError(`the ${link.driver.name} driver cannot restore a lease: ${reason}`)
+    }
+    const sent = clock.now()
+    const answer = await this.#underWay.track(link.renew({ lockName, claimId, fencingToken, ttlMs }))
+    const answered = clock.now()
+    this.#assertOpen()
+    if (answer !== 'renewed') throw new LeaseLostError(lockName, fencingToken, NOT_IN_STORE)
+    // A renewal of the first holder whose answer never came may arrive after this one.
+    const grantedMs = Math.min(ttlMs, unansweredMs ?? ttlMs)
+    if (isPast(trustedUntil(sent, grantedMs), answered)) {
+      throw new StoreError(`the answer to restoring "${lockName}" came after the lease could have ended`)
+    }
+    for (const { claim } of this.#leases) {
+      if (claim.claimId !== claimId) continue
+      const rule = 'restored once: this instance holds the lease already'
+      throw new InvalidArgumentError('text', undefined, rule, `text must be ${rule}`)
+    }
+    const plain = { mode: 'exclusive', permits: 1, waitMs: 0, over: false } as const
+    const claim: TrackedClaim = { lockName, claimId, holderId, ttlMs, ...plain, ...(metadata && { metadata }) }
+    const grant = { granted: true, fencingToken, ttlMs: grantedMs, acquiredAtMs } as const
+    const outcome = { granted: true, grant, sent, answered, unansweredMs, storeAtMs } as const
+    const lease = new HeldLease(this.#context, claim, outcome, { heartbeat, minHoldMs, maxHoldMs }, onEnd)
+    this.#leases.add(lease)
+    this.#held.begin()
+    this.events.emit('restored', () => lease.eventBase)
+    return lease
   }
 
   inspect(query: InspectQuery): Promise<InspectPage> {

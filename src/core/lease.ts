@@ -1,12 +1,15 @@
+import { unlessAborted } from './abort.ts'
 import type { Agenda, AgendaEntry } from './agenda.ts'
-import { ttlMsFrom } from './arguments.ts'
+import { checkSignal, ttlMsFrom } from './arguments.ts'
 import { Chain } from './chain.ts'
 import { type Clock, dueAtMs, type Instant, isPast } from './clock.ts'
 import type { LeaseRecord, LeaseRef } from './driver.ts'
-import { HoldfastError, LeaseLostError, NotHeldError } from './errors.ts'
+import { AbortedError, HoldfastError, LeaseLostError, NotHeldError, UnsupportedError } from './errors.ts'
 import type { Emitter } from './events.ts'
+import { writeHandOver } from './hand-over.ts'
 import { type Extent, type Heartbeat, type Keeping, type Kept, NOT_IN_STORE, TIMER_GRAIN_MS } from './heartbeat.ts'
 import type { Link, TrackedClaim } from './link.ts'
+import { checkOptions, optionNames } from './options.ts'
 import type { Random } from './random.ts'
 import { outsideLocks } from './reentry-context.ts'
 import { turnsOf } from './turns.ts'
@@ -38,14 +41,40 @@ export interface Lease extends LockInfo, AsyncDisposable {
   assertHeld(): void
   /**
    * Gives the lock back. True if it was still held. False if the lease had ended before; nobody else's lease is touched.
-   * Throws `StoreError` if the store did not answer: the release is then sent again in the background, and expiry stands behind it.
+   * Throws `StoreError` if the store did not answer: the release is then sent again in the background, and expiry stands behind it. An abort of `signal` ends the
+   * waiting for the answer with `AbortedError`, never the release itself.
    */
-  release(): Promise<boolean>
+  release(options?: AnswerOptions): Promise<boolean>
   /**
    * Sets the lease to end `seconds` from now. False if it had already ended: it is not taken again. Throws `StoreError`
-   * if the store did not answer; the lease then goes on until the earlier of the two ends.
+   * if the store did not answer; the lease then goes on until the earlier of the two ends. An abort of `signal` ends the waiting for the answer with `AbortedError`;
+   * whether the lease was extended is not known then.
    */
-  extend(seconds: number): Promise<boolean>
+  extend(seconds: number, options?: AnswerOptions): Promise<boolean>
+  /**
+   * Hands the lease over: resolves with a text from which `DistributedLock.restore` makes a lease in another process, with the same fencing token. From the call on
+   * it is not held here any more: it is neither renewed nor released by this process. It ends with its time to live unless it is restored before.
+   *
+   * The text is a secret. Whoever has it can extend and release the lease. It is meant to be restored once: two processes that restore it both hold the lock.
+   *
+   * @throws `LeaseLostError` or `NotHeldError` if it is not held; `UnsupportedError` inside a `with…`, whose end gives the lock back, for a lease that was entered
+   * again, for a shared one, and where a lease lasts as long as its session
+   */
+  serialize(): Promise<string>
+}
+
+export interface AnswerOptions {
+  /** Ends the waiting for the store's answer. */
+  signal?: AbortSignal
+}
+
+const ANSWER_OPTIONS = optionNames<AnswerOptions>({ signal: true })
+
+/** Throws `InvalidArgumentError`. */
+export function answerSignal(options: AnswerOptions | undefined): AbortSignal | undefined {
+  if (options === undefined) return undefined
+  const { signal } = checkOptions(options, ANSWER_OPTIONS)
+  return signal === undefined ? undefined : checkSignal('signal', signal)
 }
 
 /** What a lease needs of the instance that holds it. */
@@ -79,7 +108,11 @@ export class HeldLease implements Lease, Kept {
   readonly claim: TrackedClaim
   readonly fencingToken: number
   declare readonly metadata?: Record<string, unknown>
+  /** How many functions run under it, and rely on it until they have settled. */
+  users = 0
   readonly #acquiredAtMs: number
+  /** What the store's clock showed at least when the request was sent that the lease is trusted from. */
+  readonly #storeAtMs: number
   readonly #context: LeaseContext
   readonly #options: LeaseOptions
   readonly #onEnd: ((lease: HeldLease) => void) | undefined
@@ -88,10 +121,12 @@ export class HeldLease implements Lease, Kept {
   readonly #firstEndMs: number
   readonly #answeredMs: number
   readonly #keeping: Keeping
-  #ended: 'released' | LeaseLostError | undefined
+  #ended: 'released' | 'handed over' | LeaseLostError | undefined
   #abort: AbortController | undefined
   #stopWatching: (() => void) | undefined
   #quiet: Promise<unknown> | undefined
+  /** Extensions under way, for a hand-over to wait for. Made with the first of them. */
+  #extensions: Set<Promise<boolean>> | undefined
   /** The last message that it was lost: the reason, if the store confirms it. */
   #rumour: Error | undefined
   /** Why whoever works under it has been asked to stop, although it is still held. */
@@ -102,7 +137,7 @@ export class HeldLease implements Lease, Kept {
   constructor(
     context: LeaseContext,
     claim: TrackedClaim,
-    { grant, sent, answered, unanswered }: Granted,
+    { grant, sent, answered, unansweredMs, storeAtMs = grant.acquiredAtMs }: Granted,
     options: LeaseOptions,
     onEnd?: (lease: HeldLease) => void,
   ) {
@@ -110,6 +145,7 @@ export class HeldLease implements Lease, Kept {
     this.claim = claim
     this.fencingToken = grant.fencingToken
     this.#acquiredAtMs = grant.acquiredAtMs
+    this.#storeAtMs = storeAtMs
     if (claim.metadata !== undefined) this.metadata = claim.metadata
     this.#grantedMs = grant.ttlMs
     this.#firstEndMs = sent.monotonicMs + grant.ttlMs
@@ -120,7 +156,7 @@ export class HeldLease implements Lease, Kept {
       this.#stopWatching = context.link.listening.watchLoss(claim.claimId, (cause) => this.#toldOfLoss(cause))
     }
     const start = { sent, answered, grantedMs: grant.ttlMs }
-    const known = unanswered ? { ...start, unansweredMs: claim.ttlMs } : start
+    const known = unansweredMs === undefined ? start : { ...start, unansweredMs }
     this.#keeping = context.heartbeat.keep(this, known, options)
   }
 
@@ -156,7 +192,7 @@ export class HeldLease implements Lease, Kept {
     const isFirstEnd = Math.abs(endsAtMs - this.#firstEndMs) < 0.01
     // When the grant arrived, the store's clock showed `acquiredAt` or more.
     const agoMs = isFirstEnd ? this.#firstEndMs - this.#grantedMs : this.#answeredMs
-    return new Date(this.#acquiredAtMs + endsAtMs - agoMs)
+    return new Date(this.#storeAtMs + endsAtMs - agoMs)
   }
 
   get released(): boolean {
@@ -191,7 +227,7 @@ export class HeldLease implements Lease, Kept {
 
   assertHeld(): void {
     if (this.held) return
-    throw this.lossError ?? new NotHeldError(this.claim.lockName)
+    throw this.lossError ?? new NotHeldError(this.lockName, this.#ended === 'handed over' ? this.#ended : undefined)
   }
 
   /** Why whoever works under it has to stop, or had to. */
@@ -206,8 +242,11 @@ export class HeldLease implements Lease, Kept {
     else this.#keeping.due()
   }
 
-  extend(seconds: number): Promise<boolean> {
-    return this.#extend(seconds, 'exactly')
+  async extend(seconds: number, options?: AnswerOptions): Promise<boolean> {
+    const signal = answerSignal(options)
+    const what = `extending the lease on "${this.lockName}"`
+    if (signal?.aborted) throw new AbortedError(what, signal.reason)
+    return unlessAborted(this.#extend(seconds, 'exactly'), signal, what)
   }
 
   /** As `extend`, for one of several who rely on the lease: it never makes it shorter. */
@@ -219,11 +258,70 @@ export class HeldLease implements Lease, Kept {
   async #extend(seconds: number, how: Extent): Promise<boolean> {
     const ttlMs = ttlMsFrom('seconds', seconds)
     if (!this.held) return false
-    return (await this.#context.underWay.track(this.#keeping.renew(ttlMs, how))) && this.held
+    const renewal = this.#context.underWay.track(this.#keeping.renew(ttlMs, how))
+    this.#extensions ??= new Set()
+    const extensions = this.#extensions.add(renewal)
+    try {
+      return (await renewal) && this.held
+    } finally {
+      extensions.delete(renewal)
+    }
   }
 
-  release(): Promise<boolean> {
-    return this.#release(this.#options.minHoldMs, 'released')
+  release(options?: AnswerOptions): Promise<boolean> {
+    if (options === undefined) return this.#release(this.#options.minHoldMs, 'released')
+    return this.#releaseUnlessAborted(options)
+  }
+
+  /** The release is sent also if the signal was aborted before. */
+  async #releaseUnlessAborted(options: AnswerOptions): Promise<boolean> {
+    const signal = answerSignal(options)
+    return unlessAborted(this.release(), signal, `waiting for the release of "${this.lockName}"`)
+  }
+
+  async serialize(): Promise<string> {
+    const now = this.#context.clock.now()
+    this.assertHeld()
+    const reason = this.#whyNotHandedOver()
+    if (reason !== undefined) {
+      throw new UnsupportedError(`the lease on "${this.lockName}" cannot be handed over: ${reason}`)
+    }
+    // From here on nobody here may rely on it. Two who both believe that they hold it are what a lock is against.
+    this.#end('handed over')
+    // A renewal of ours that arrived after the first one of the other process would set another end than that relies on.
+    await this.#context.underWay.track(Promise.allSettled([this.#quiet, ...(this.#extensions ?? [])]))
+    this.#context.events.emit('handedOver', () => this.eventBase)
+    return this.#handOver(now)
+  }
+
+  #whyNotHandedOver(): string | undefined {
+    if (this.#context.link.driver.capabilities.expiry === 'session') {
+      return 'in this store a lease lasts as long as the connection that took it, and no other process can have that'
+    }
+    if (this.claim.mode === 'shared') return 'only an exclusive lease can be'
+    if (this.users > 0) return 'a function runs under it, whose end gives the lock back. Use `acquire` or `hold`'
+    return undefined
+  }
+
+  #handOver(now: Instant): string {
+    const { claim, fencingToken, holderId, lockName, metadata } = this
+    const { minHoldMs, maxHoldMs } = this.#options
+    const { unansweredMs } = this.#keeping
+    const heldMs = now.monotonicMs - this.#answeredMs
+    const minLeftMs = minHoldMs - heldMs
+    return writeHandOver({
+      lockName,
+      claimId: claim.claimId,
+      fencingToken,
+      holderId,
+      acquiredAtMs: this.#acquiredAtMs,
+      storeAtMs: this.#storeAtMs + heldMs,
+      ttlMs: claim.ttlMs,
+      ...(metadata && { metadata }),
+      ...(Number.isFinite(unansweredMs) && { unansweredMs }),
+      ...(minLeftMs > 0 && { minHoldMs: minLeftMs }),
+      ...(Number.isFinite(maxHoldMs) && { maxHoldMs: Math.max(0, maxHoldMs - heldMs) }),
+    })
   }
 
   /** Gives it back although somebody may still work under it: for them it is lost, and they are told. True if it was still held. */
@@ -384,7 +482,7 @@ export class HeldLease implements Lease, Kept {
     this.#context.events.emit('releaseFailed', () => ({ ...this.eventBase, error }))
   }
 
-  #end(how: 'released' | LeaseLostError): void {
+  #end(how: 'released' | 'handed over' | LeaseLostError): void {
     this.#ended = how
     this.#stopWatching?.()
     this.#quiet = this.#keeping.end()

@@ -36,6 +36,10 @@ export class Trust {
     return this.#endsAtMs
   }
 
+  get unansweredMs(): number {
+    return this.#unansweredMs
+  }
+
   /** Before a renewal leaves: from now on the lease may end as early as it says. */
   sending(sent: Instant, ttlMs: number): UnderWay {
     const renewal: UnderWay = { sent, ttlMs, sureMs: ttlMs }

@@ -30,8 +30,10 @@ export interface Granted {
   readonly sent: Instant
   /** When it was known to be granted. */
   readonly answered: Instant
-  /** A request of this claim was never answered, and may still reach the store: it would start the lease's time anew. */
-  readonly unanswered: boolean
+  /** For how long a request was that was never answered, and may still reach the store: it would set the lease's end to that. */
+  readonly unansweredMs: number | undefined
+  /** Of a lease that was handed over: what the store's clock showed at least when the request was sent. */
+  readonly storeAtMs?: number
 }
 
 export interface PendingOptions {
@@ -230,7 +232,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
       return
     }
     this.#finish()
-    this.#settle({ granted: true, grant, sent, answered, unanswered: this.#unanswered })
+    const unansweredMs = this.#unanswered ? this.claim.ttlMs : undefined
+    this.#settle({ granted: true, grant, sent, answered, unansweredMs })
   }
 
   #refused(refusal: Refusal): void {

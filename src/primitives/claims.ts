@@ -1,8 +1,9 @@
 import { checkFunction } from '../core/arguments.ts'
 import type { Chain } from '../core/chain.ts'
 import { AbortedError, type HoldfastError, InvalidArgumentError } from '../core/errors.ts'
-import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
-import type { HeldLease, Lease } from '../core/lease.ts'
+import type { HandOver } from '../core/hand-over.ts'
+import type { ClaimRequest, ClaimResult, Holder, RestoreRequest } from '../core/holder.ts'
+import { HeldLease, type Lease } from '../core/lease.ts'
 import { type Turns, turnsOf } from '../core/turns.ts'
 import { beneath, chainOf } from './inner-lease.ts'
 import type { Instance } from './instance.ts'
@@ -24,8 +25,6 @@ export class Claims {
   readonly #hooks: ClaimHooks
   readonly #turns: Turns
   readonly #defaults: LockDefaults | undefined
-  /** How many functions run under a lease. */
-  readonly #inUse = new Map<Lease, number>()
 
   /** Throws `InvalidArgumentError`. */
   constructor(instance: Instance, { defaults }: DefaultsOption, hooks: ClaimHooks = {}) {
@@ -69,8 +68,12 @@ export class Claims {
 
   /** Runs a function under leases of this instance, which then are in use until it has settled, and gives them back. */
   running<T>(leases: readonly Lease[], run: () => Promise<T>): Promise<T> {
-    for (const lease of leases) this.#inUse.set(beneath(lease), (this.#inUse.get(beneath(lease)) ?? 0) + 1)
-    const work = underLeases(leases, () => run().finally(() => this.#used(leases)))
+    const held = leases.map(beneath).filter((lease) => lease instanceof HeldLease)
+    for (const lease of held) lease.users += 1
+    const used = (): void => {
+      for (const lease of held) lease.users -= 1
+    }
+    const work = underLeases(leases, () => run().finally(used))
     return this.#instance.holder?.running(work) ?? work
   }
 
@@ -81,7 +84,7 @@ export class Claims {
   end(lease: HeldLease, why: string): Promise<boolean> {
     const inner = this.reentry.innermost(lease.lockName)
     const isOwn = inner !== undefined && beneath(inner) === lease
-    return isOwn || !this.#inUse.has(lease) ? lease.release() : lease.revoke(why)
+    return isOwn || lease.users === 0 ? lease.release() : lease.revoke(why)
   }
 
   /** Checks everything. Throws `InvalidArgumentError`, `ClosedError`, `AbortedError`. */
@@ -103,6 +106,13 @@ export class Claims {
   /** Asks the store, whatever this instance holds already. */
   async claim(holder: Holder, request: ClaimRequest): Promise<ClaimResult> {
     return this.#noted(await holder.acquire(request, this.#hooks.ended))
+  }
+
+  /** As `Holder.restore`. */
+  async restore(handedOver: HandOver, options: RestoreRequest): Promise<HeldLease> {
+    const lease = await (await this.open()).restore(handedOver, options, this.#hooks.ended)
+    this.#hooks.taken?.(lease)
+    return lease
   }
 
   /** For what may be answered without the store: a loop of such calls must leave the event loop its turns. */
@@ -140,14 +150,6 @@ export class Claims {
   async #acquireInSteps(request: ClaimRequest): Promise<LockResult> {
     const holder = await this.open()
     return this.#hooks.instead?.(holder, request) ?? answerOf(request.lockName, await this.claim(holder, request))
-  }
-
-  #used(leases: readonly Lease[]): void {
-    for (const lease of leases) {
-      const left = (this.#inUse.get(beneath(lease)) ?? 1) - 1
-      if (left === 0) this.#inUse.delete(beneath(lease))
-      else this.#inUse.set(beneath(lease), left)
-    }
   }
 
   #noted(result: ClaimResult): ClaimResult {

@@ -1,6 +1,8 @@
-import { checkOneOf, ttlMsFrom } from '../core/arguments.ts'
+import { unlessAborted } from '../core/abort.ts'
+import { checkBoolean, checkOneOf, ttlMsFrom } from '../core/arguments.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
-import type { HeldLease, Lease, LockInfo } from '../core/lease.ts'
+import { readHandOver } from '../core/hand-over.ts'
+import { type AnswerOptions, answerSignal, type HeldLease, type Lease, type LockInfo } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
@@ -17,6 +19,14 @@ export interface DistributedLockOptions extends InstanceOptions, DefaultsOption 
   reacquire?: 'refuse' | 'extend'
 }
 
+export interface RestoreOptions {
+  /** Renews the lease until it is released. False if not said. */
+  heartbeat?: boolean
+  /** The lease's time to live from now on. As it was before if not said. */
+  timeoutSeconds?: number
+}
+
+const RESTORE_OPTIONS = optionNames<RestoreOptions>({ heartbeat: true, timeoutSeconds: true })
 const OPTIONS = optionNames<DistributedLockOptions>({ ...INSTANCE_OPTIONS, reacquire: true, defaults: true })
 const FORCE_OPTIONS = optionNames<{ by: string }>({ by: true })
 
@@ -68,24 +78,47 @@ export class DistributedLock implements AsyncDisposable {
   /**
    * Gives back what this instance holds on the name. True if it was still held. False if it was not, or ran out before.
    * Inside `withLock` it ends the innermost entry. From outside, the function that runs there loses its lock: its lease's `signal` aborts, and `withLock`
-   * rejects with `LeaseLostError`.
+   * rejects with `LeaseLostError`. An abort of `signal` ends the waiting for the answer, never the release itself.
    */
-  async release(lockName: string): Promise<boolean> {
+  async release(lockName: string, options?: AnswerOptions): Promise<boolean> {
     checkLockName(lockName)
+    const signal = answerSignal(options)
     this.#instance.assertNotEnded()
     const inner = this.#claims.reentry.innermost(lockName)
-    if (inner !== undefined) return inner.release()
+    if (inner !== undefined) return inner.release(options)
     const lease = this.#leases.get(lockName)
-    return lease !== undefined && this.#claims.end(lease, 'it was released by another task')
+    if (lease === undefined) return false
+    const ended = this.#claims.end(lease, 'it was released by another task')
+    return unlessAborted(ended, signal, `waiting for the release of "${lockName}"`)
   }
 
-  /** New end = now + `additionalSeconds`. False if this instance does not hold the name any more. */
-  async extend(lockName: string, additionalSeconds: number): Promise<boolean> {
+  /** New end = now + `additionalSeconds`. False if this instance does not hold the name any more. `signal` as in `Lease.extend`. */
+  async extend(lockName: string, additionalSeconds: number, options?: AnswerOptions): Promise<boolean> {
     checkLockName(lockName)
     ttlMsFrom('additionalSeconds', additionalSeconds)
+    answerSignal(options)
     this.#instance.assertNotEnded()
     const lease = this.#claims.reentry.innermost(lockName) ?? this.#leases.get(lockName)
-    return (await lease?.extend(additionalSeconds)) ?? false
+    return (await lease?.extend(additionalSeconds, options)) ?? false
+  }
+
+  /**
+   * Goes on with a lease that another process has handed over with `lease.serialize()`: renews it, and resolves with a lease that has the same fencing token. Like one
+   * of `acquire` it has no heartbeat unless `heartbeat` says so. Its `holderId` stays the first holder's, here and in the store. What is left of `minHoldSeconds` and
+   * `maxHoldSeconds` still holds.
+   *
+   * Restore a text once: two processes that restore the same text both hold the lock, with the same token.
+   *
+   * @throws `LeaseLostError` if the store no longer has the lease; `StoreError` if it is not known, and then the text can be restored again;
+   * `InvalidArgumentError` for any other text, which the error does not show; `UnsupportedError` where a lease lasts as long as its session; `ClosedError`
+   */
+  async restore(text: string, options: RestoreOptions = {}): Promise<Lease> {
+    const { heartbeat = false, timeoutSeconds } = checkOptions(options, RESTORE_OPTIONS)
+    checkBoolean('heartbeat', heartbeat)
+    const ttlMs = timeoutSeconds === undefined ? undefined : ttlMsFrom('timeoutSeconds', timeoutSeconds)
+    const handedOver = readHandOver(text)
+    this.#instance.assertOpen()
+    return this.#claims.restore(handedOver, { heartbeat, ...(ttlMs !== undefined && { ttlMs }) })
   }
 
   /**

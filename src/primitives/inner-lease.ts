@@ -1,8 +1,8 @@
-import { onAbort } from '../core/abort.ts'
+import { onAbort, unlessAborted } from '../core/abort.ts'
 import { ttlMsFrom } from '../core/arguments.ts'
 import type { Chain } from '../core/chain.ts'
-import { LeaseLostError, NotHeldError } from '../core/errors.ts'
-import { HeldLease, ignoreOurs, type Lease, type LockInfo } from '../core/lease.ts'
+import { AbortedError, LeaseLostError, NotHeldError, UnsupportedError } from '../core/errors.ts'
+import { type AnswerOptions, answerSignal, HeldLease, ignoreOurs, type Lease, type LockInfo } from '../core/lease.ts'
 import { outsideLocks } from '../core/reentry-context.ts'
 
 /** One of several uses of a lease. Its release ends only itself, and it never makes the lease shorter for the others. */
@@ -83,14 +83,32 @@ export class InnerLease implements Lease {
     if (this.#ended) throw new NotHeldError(this.lockName)
   }
 
-  async extend(seconds: number): Promise<boolean> {
+  async extend(seconds: number, options?: AnswerOptions): Promise<boolean> {
     ttlMsFrom('seconds', seconds)
+    const signal = answerSignal(options)
+    const what = `extending the lease on "${this.lockName}"`
+    if (signal?.aborted) throw new AbortedError(what, signal.reason)
     if (this.#ended) return false
     // An entry of an entry does the same.
-    return this.#outer instanceof HeldLease ? this.#outer.lengthen(seconds) : this.#outer.extend(seconds)
+    const outer = this.#outer
+    return unlessAborted(outer instanceof HeldLease ? outer.lengthen(seconds) : outer.extend(seconds), signal, what)
   }
 
-  async release(): Promise<boolean> {
+  async release(options?: AnswerOptions): Promise<boolean> {
+    const signal = answerSignal(options)
+    return unlessAborted(this.#release(), signal, `waiting for the release of "${this.lockName}"`)
+  }
+
+  /** Others rely on the lease. */
+  async serialize(): Promise<string> {
+    this.assertHeld()
+    throw new UnsupportedError(
+      `the lease on "${this.lockName}" cannot be handed over: this is one of several uses of it. ` +
+        "Use `acquire` or `hold` outside of the function that holds it, without `reacquire: 'extend'`",
+    )
+  }
+
+  async #release(): Promise<boolean> {
     const { held } = this
     if (this.#ended) return false
     this.#ended = true

@@ -7,6 +7,7 @@ import { waitingFaults } from './faults/waiting.ts'
 import { deadlocks } from './lock/deadlocks.ts'
 import { lockEnding } from './lock/ending.ts'
 import { forcedReleases } from './lock/force.ts'
+import { answerSignals, handOver } from './lock/hand-over.ts'
 import { holdTimes } from './lock/hold-times.ts'
 import { lockInstance } from './lock/instance.ts'
 import { looking } from './lock/looking.ts'
@@ -120,6 +121,8 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     }
     registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
     registerGroup(context, 'DistributedLock: looking at locks, and whether the store works', looking)
+    registerGroup(context, 'DistributedLock: a lease that is handed over', handOver, ['ttl'])
+    registerGroup(context, 'DistributedLock: an answer that is not waited for', answerSignals)
     registerGroup(context, 'DistributedLock: who waits, and how it ends', lockEnding)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
     registerGroup(context, 'DistributedLock: entering again', reentry)
