@@ -272,7 +272,7 @@ class ThreadKeeping implements Keeping {
   #local: Keeping | undefined
   /** The worker has been told to forget the lease; resolves when it has. */
   #forgotten: Promise<void> | undefined
-  /** What the caller has asked the worker to extend to, without an answer yet: it may still arrive at the store. */
+  /** What the caller has asked the worker to extend to, without an answer: it may still arrive at the store. */
   readonly #asked = new Set<{ readonly ttlMs: number }>()
 
   constructor(
@@ -324,8 +324,9 @@ class ThreadKeeping implements Keeping {
     const asked = { ttlMs }
     this.#asked.add(asked)
     try {
-      const answer = this.#heartbeat.renew(this.lease.ref.claimId, ttlMs, how)
-      const renewed = await answer.finally(() => this.#asked.delete(asked))
+      const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs, how)
+      // Not after a failure: what was never answered may still arrive, whoever renews the lease by then.
+      this.#asked.delete(asked)
       if (this.#local !== undefined) return undefined
       // The deadline may have come nearer.
       if (this.lease.held) this.due()

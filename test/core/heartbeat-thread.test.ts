@@ -180,6 +180,25 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
+  it('an extension that a thread sent and got no answer to may still arrive: the main thread trusts no longer than it', async () => {
+    const driver = await open()
+    const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
+    const reopen = { module, name: 'openDying', args: [600] }
+    const lock = new DistributedLock({
+      driver: { ...driver, reopen },
+      heartbeatThread: true,
+      callTimeoutSeconds: 0.3,
+    })
+    const renewed = new Promise((resolve) => lock.on('renewed', resolve))
+    const lease = await lock.hold('unanswered', { timeoutSeconds: 30 })
+    await expect(lease.extend(10)).rejects.toThrow(/did not answer/)
+    await renewed
+    expect(lease.held).toBe(true)
+    expect(lease.remainingSeconds).toBeLessThan(10)
+    expect(await lease.release()).toBe(true)
+    await lock.close()
+  })
+
   it('a lease of the shortest time to live is kept although the thread takes longer than that to start', async () => {
     let kept = false
     // A machine that is busy may itself stand still for so long. Without the main thread every try fails.

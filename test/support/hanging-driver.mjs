@@ -19,6 +19,20 @@ export async function openHanging() {
 }
 
 /**
+ * As before, and its thread ends so long after the first renewal.
+ *
+ * @param {number} afterMs
+ */
+export async function openDying(afterMs) {
+  const driver = await openHanging()
+  const renew = () => {
+    setTimeout(() => process.exit(1), afterMs)
+    return driver.renew()
+  }
+  return { ...driver, renew }
+}
+
+/**
  * Renews, and answers a renewal so much later.
  *
  * @param {number} lateMs
