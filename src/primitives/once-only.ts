@@ -108,6 +108,8 @@ export class OnceOnly implements AsyncDisposable {
     await using lease = result.lease
     const found = await this.#insist(lease, () => this.#look(holder, names.done))
     if (found !== undefined) return this.#found(key, found)
+    // The lease may have ended during the look, by closing, by force or by time, and another run may be under way.
+    lease.assertHeld()
     // Awaited here: at the end of this block the lease is given back.
     return await holder.running(this.#run({ holder, lease, key, done: names.done, forMs }, fn))
   }

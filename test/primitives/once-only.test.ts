@@ -410,6 +410,38 @@ describe('once', () => {
     expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 2, HOUR)).toBe(2)
   })
 
+  it('a run is not started when its lease was ended while it looked for a result', async () => {
+    const inner = memoryDriver()
+    const looking = gate()
+    const answer = gate()
+    let looks = 0
+    const inspect: typeof inner.inspect = async (query) => {
+      const page = await inner.inspect(query)
+      looks += 1
+      // The first look is made before the lease is asked for.
+      if (looks === 2) {
+        looking.open()
+        await answer.opened
+      }
+      return page
+    }
+    const jobs = jobsOn({ driver: { ...inner, inspect } })
+    let isStarted = false
+    const run = jobs.once(
+      'key',
+      () => {
+        isStarted = true
+      },
+      HOUR,
+    )
+    const rejected = expect(run).rejects.toBeInstanceOf(LeaseLostError)
+    await looking.opened
+    await jobs.close()
+    answer.open()
+    await rejected
+    expect(isStarted).toBe(false)
+  })
+
   it('bad input is refused before anything is sent', async () => {
     const jobs = jobsOn()
     const fn = () => 1
