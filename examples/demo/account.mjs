@@ -9,12 +9,23 @@ export class Account {
   #highestToken = 0
 
   /**
+   * Whoever is about to read the balance in order to change it presents its token first. From then on no older holder can write,
+   * whose update the new one would overwrite unseen.
+   *
+   * @param {number} token
+   */
+  accept(token) {
+    if (token < this.#highestToken) return false
+    this.#highestToken = token
+    return true
+  }
+
+  /**
    * @param {number} balance
    * @param {number} token
    */
   write(balance, token) {
-    if (token < this.#highestToken) return false
-    this.#highestToken = token
+    if (!this.accept(token)) return false
     this.balance = balance
     return true
   }

@@ -175,7 +175,8 @@ function react(event) {
     )
   }
   if (what === 'reads') {
-    screen.line(at, `${who} reads the balance: ${account.balance}`)
+    account.accept(token)
+    screen.line(at, `${who} presents its token and reads the balance: ${account.balance}`)
     cast.tell(who, 'balance', { balance: account.balance })
   }
   if (what === 'writes') {

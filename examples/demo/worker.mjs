@@ -39,7 +39,7 @@ const orders = {
   /** Takes the lock, adds to the account's balance, and keeps the lock until it is told to let go. */
   async deposit({ ttlSeconds = 0, amount = 0 }) {
     await underLock(ttlSeconds, async (fencingToken) => {
-      const balance = await readBalance()
+      const balance = await readBalance(fencingToken)
       await write(balance + amount, fencingToken)
       await told('let go')
     })
@@ -53,7 +53,7 @@ const orders = {
     tell('asks')
     const lease = await lock.hold('demo', { timeoutSeconds: ttlSeconds, blockingTimeoutSeconds: 60 })
     tell('holds', { token: lease.fencingToken })
-    const balance = await readBalance()
+    const balance = await readBalance(lease.fencingToken)
     tell('is ready to be paused')
     stallUntilPaused(ttlSeconds * 1_000)
     // The very next statement: no timer and no callback has run since.
@@ -96,8 +96,9 @@ function stallUntilPaused(longerThanMs) {
   }
 }
 
-async function readBalance() {
-  tell('reads')
+/** @param {number} token presented before the read: see `Account.accept` */
+async function readBalance(token) {
+  tell('reads', { token })
   return (await told('balance')).balance ?? 0
 }
 

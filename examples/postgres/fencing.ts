@@ -1,6 +1,6 @@
 // A process that slept through the end of its lease wakes up and writes. PostgreSQL itself refuses the write.
 // DATABASE_URL=postgres://… npm run example postgres/fencing
-import { DistributedLock } from 'holdfast'
+import { DistributedLock, type Lease } from 'holdfast'
 import { openPostgres, postgresFence, StaleTokenError } from 'holdfast/drivers/postgres'
 import pg from 'pg'
 
@@ -12,18 +12,18 @@ await pool.query(`INSERT INTO accounts VALUES ('7', 100) ON CONFLICT (id) DO UPD
 const sleeper = new DistributedLock({ driver: await openPostgres(url) })
 const rival = new DistributedLock({ driver: await openPostgres(url) })
 
-// It takes the lock, reads the balance, and then the machine is suspended …
+// It takes the lock and reads the balance, and then the machine is suspended in the middle of its work …
 const lost = await sleeper.hold('account:7', { timeoutSeconds: 1, heartbeat: false })
-const before = await balance()
+const seen = await inTransaction(lost, readBalance)
 
 // … long enough for somebody else to take over.
 const lease = await rival.hold('account:7', { blocking: true })
-await write(lease.fencingToken, before - 30)
+await inTransaction(lease, async (client) => writeBalance(client, (await readBalance(client)) - 30))
 console.log(`the rival wrote ${await balance()}`)
 
 // It wakes up. Whether or not it looks at `held` first, its write cannot go through.
 try {
-  await write(lost.fencingToken, before - 50)
+  await inTransaction(lost, (client) => writeBalance(client, seen - 50))
 } catch (error) {
   if (!(error instanceof StaleTokenError)) throw error
   console.log(`the sleeper was refused: ${error.code}`)
@@ -34,13 +34,15 @@ await lease.release()
 for (const lock of [sleeper, rival]) await lock.close()
 await pool.end()
 
-async function write(fencingToken: number, newBalance: number): Promise<void> {
+/** The token comes first: before the read, not only before the write. Otherwise an older holder could write in between, and its update would be lost. */
+async function inTransaction<T>(holder: Lease, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
   const client = await pool.connect()
   try {
     await client.query('BEGIN')
-    await postgresFence(client, 'account:7', fencingToken)
-    await client.query(`UPDATE accounts SET balance = $1 WHERE id = '7'`, [newBalance])
+    await postgresFence(client, 'account:7', holder)
+    const result = await work(client)
     await client.query('COMMIT')
+    return result
   } catch (error) {
     await client.query('ROLLBACK')
     throw error
@@ -49,7 +51,16 @@ async function write(fencingToken: number, newBalance: number): Promise<void> {
   }
 }
 
-async function balance(): Promise<number> {
-  const { rows } = await pool.query<{ balance: number }>(`SELECT balance FROM accounts WHERE id = '7'`)
+async function writeBalance(client: pg.PoolClient, newBalance: number): Promise<void> {
+  await client.query(`UPDATE accounts SET balance = $1 WHERE id = '7'`, [newBalance])
+}
+
+async function readBalance(client: pg.Pool | pg.PoolClient): Promise<number> {
+  const { rows } = await client.query<{ balance: number }>(`SELECT balance FROM accounts WHERE id = '7'`)
   return rows[0]?.balance ?? 0
+}
+
+/** For the reader of this example, who writes nothing. */
+async function balance(): Promise<number> {
+  return readBalance(pool)
 }

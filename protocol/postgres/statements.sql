@@ -47,6 +47,11 @@ CALL :"schema".holdfast_call_change_rate($1::text, $2::text::float8[], $3::text:
 -- Inputs: resource, fencing token. As text, because Prisma fails on a column of the type void.
 SELECT :"schema".holdfast_fence($1::text, $2::text::bigint)::text
 
+-- name: reset_fence
+-- Inputs: resource. Outputs: forgotten, 1 if the resource had a largest token, else 0
+WITH gone AS (DELETE FROM :"schema".holdfast_fences WHERE resource = $1::text RETURNING 1)
+SELECT count(*)::text AS forgotten FROM gone
+
 -- name: version
 -- Outputs: version, the last migration that was run
 SELECT coalesce(max(version), 0)::text AS version FROM :"schema".holdfast_migrations

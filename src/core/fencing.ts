@@ -7,7 +7,8 @@ export type Token = number | { readonly fencingToken: number }
 /** What every guard of a protected resource has in common, wherever it keeps the largest token it has seen. */
 export interface FencingGuard {
   /**
-   * Lets a write to `resource` go on, or refuses it with a `StaleTokenError`, because a larger token has been seen. Equal tokens are let through: one holder
+   * To be called before the first read of what a write depends on: a token that is presented with the write alone does not stop an older holder from writing in
+   * between. Lets a write to `resource` go on, or refuses it with a `StaleTokenError`, because a larger token has been seen. Equal tokens are let through: one holder
    * writes more than once.
    */
   accept(resource: string, token: Token): void | Promise<void>

@@ -7,12 +7,13 @@ const OPTIONS = optionNames<{ maxResources?: number }>({ maxResources: true })
 
 /**
  * The guard of whatever one process alone writes to: a file, a device, a service that it stands before. It remembers the largest token of each resource in
- * memory, and refuses a smaller one. Call it in the same step as the write, with nothing awaited in between.
+ * memory, and refuses a smaller one. Call it before the first read of what the write depends on, and again in the same step as the write, with nothing
+ * awaited in between.
  *
  * Its memory ends with the process. Where data outlives that, keep the token beside the data: `postgresFence`, `redisFence`, or a column of your own.
  *
  * It forgets nothing by itself, because a stale token would then be let through, and because no other resource's tokens say anything about this one's. So
- * it has a bound, and one resource more is refused with an `OverloadError` until another one is forgotten.
+ * it has a bound, and one resource more is refused with an `OverloadError` until another one is reset.
  */
 export class Fence implements FencingGuard {
   readonly #largest = new Map<string, number>()
@@ -34,7 +35,7 @@ export class Fence implements FencingGuard {
     const largest = this.#largest.get(resource)
     if (largest !== undefined && fencingToken < largest) throw new StaleTokenError(resource, fencingToken, largest)
     if (largest === undefined && this.#largest.size >= this.#maxResources) {
-      throw new OverloadError(`this fence already guards ${this.#maxResources} resources: forget one first`)
+      throw new OverloadError(`this fence already guards ${this.#maxResources} resources: reset one first`)
     }
     if (largest !== fencingToken) this.#largest.set(resource, fencingToken)
   }
@@ -44,8 +45,12 @@ export class Fence implements FencingGuard {
     return this.#largest.get(resource)
   }
 
-  /** For a resource that is gone, or that no stale holder can reach any more. True if it was known. */
-  forget(resource: string): boolean {
+  /**
+   * Forgets the largest token: the next one is let through, whatever it is. For a resource that is gone, and for one whose lock moves to another store, when no
+   * process that could have an old token can reach it any more. True if it was known. Throws `InvalidArgumentError`.
+   */
+  reset(resource: string): boolean {
+    checkResource(resource)
     return this.#largest.delete(resource)
   }
 

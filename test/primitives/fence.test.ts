@@ -1,7 +1,7 @@
 import { Redis } from 'ioredis'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
-import { postgresDriver, postgresFence } from '../../src/drivers/postgres.ts'
+import { type PostgresFence, postgresDriver, postgresFence } from '../../src/drivers/postgres.ts'
 import { redisFence } from '../../src/drivers/redis.ts'
 import {
   DistributedLock,
@@ -27,25 +27,33 @@ afterAll(async () => {
   await pool.end()
 })
 
+interface ResettableGuard extends FencingGuard {
+  reset(resource: string): boolean | Promise<boolean>
+}
+
 /** Every guard, each as a user would call it: in a transaction of its own where there is one. */
-const guards: Record<string, () => FencingGuard> = {
+const guards: Record<string, () => ResettableGuard> = {
   Fence: () => new Fence(),
   redisFence: () => redisFence({ client: redis }),
   postgresFence: () => ({
-    async accept(resource, token) {
-      const client = await pool.connect()
-      try {
-        await client.query('BEGIN')
-        await postgresFence(client).accept(resource, token)
-        await client.query('COMMIT')
-      } catch (error) {
-        await client.query('ROLLBACK')
-        throw error
-      } finally {
-        client.release()
-      }
-    },
+    accept: (resource, token) => inTransaction((guard) => guard.accept(resource, token)),
+    reset: (resource) => inTransaction((guard) => guard.reset(resource)),
   }),
+}
+
+async function inTransaction<T>(work: (guard: PostgresFence) => Promise<T>): Promise<T> {
+  const client = await pool.connect()
+  try {
+    await client.query('BEGIN')
+    const result = await work(postgresFence(client))
+    await client.query('COMMIT')
+    return result
+  } catch (error) {
+    await client.query('ROLLBACK')
+    throw error
+  } finally {
+    client.release()
+  }
 }
 
 describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
@@ -61,6 +69,47 @@ describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
     }
     await guard.accept(resource, 9)
     await guard.accept(`${resource}:another`, 1)
+  })
+
+  it('reset forgets the largest token of one resource, so that tokens of another store can follow', async () => {
+    const guard = open()
+    const [moved, other] = [`${resource}:moved`, `${resource}:other`]
+    for (const each of [moved, other]) await guard.accept(each, 1_000_000)
+    expect(await attempt(guard, moved, 7)).toBeInstanceOf(StaleTokenError)
+    expect([await guard.reset(moved), await guard.reset(moved)]).toEqual([true, false])
+    await guard.accept(moved, 7)
+    expect(await attempt(guard, moved, 6)).toBeInstanceOf(StaleTokenError)
+    expect(await attempt(guard, other, 7)).toBeInstanceOf(StaleTokenError)
+    await expect(async () => guard.reset('')).rejects.toMatchObject({ argument: 'resource' })
+  })
+
+  it('loses no update where the token is presented before the read, and one where it is not', async () => {
+    const guard = open()
+    const lost: number[] = []
+    for (const presentsFirst of [true, false]) {
+      const account = `${resource}:${presentsFirst}`
+      let balance = 100
+      const begin = async (token: number): Promise<number> => {
+        if (presentsFirst) await guard.accept(account, token)
+        return balance
+      }
+      const write = async (value: number, token: number): Promise<void> => {
+        await guard.accept(account, token)
+        balance = value
+      }
+      // The first holder reads and is paused. Its lease ends. The second one reads, then the first one writes, then the second one does.
+      const first = await begin(1)
+      const second = await begin(2)
+      const late = write(first + 10, 1)
+      const wasRefused = await late.then(
+        () => false,
+        (error: unknown) => error instanceof StaleTokenError,
+      )
+      await write(second + 1, 2)
+      const expected = wasRefused ? 101 : 111
+      lost.push(expected - balance)
+    }
+    expect(lost).toEqual([0, 10])
   })
 
   it('refuses what is no token before it asks anybody', async () => {
@@ -95,8 +144,8 @@ describe('Fence', () => {
     expect(() => fence.accept('c', 9)).toThrow(OverloadError)
     expect(() => fence.accept('a', 4)).toThrow(StaleTokenError)
     fence.accept('a', 6)
-    expect(fence.forget('b')).toBe(true)
-    expect(fence.forget('b')).toBe(false)
+    expect(fence.reset('b')).toBe(true)
+    expect(fence.reset('b')).toBe(false)
     fence.accept('c', 9)
     expect(fence.size).toBe(2)
     expect(() => new Fence({ maxResources: 0 })).toThrow('maxResources must be')

@@ -15,7 +15,7 @@ export interface FenceOptions {
 const OPTIONS = optionNames<FenceOptions>({ schema: true })
 
 /**
- * The guard of a protected resource, called in the transaction that writes to it, before or after the write. Rejects
+ * The guard of a protected resource, called in the transaction that writes to it, before its first read. Rejects
  * with `StaleTokenError` when a larger token has been seen, and with a `StoreError` that says what to run where the
  * function of the guard is missing; every other error is the client's own. Until the transaction ends, others with a
  * token for the same resource wait here.
@@ -34,11 +34,30 @@ export function postgresFence(transaction: PostgresTransaction, ...rest: unknown
   // By their number: a resource that is missing by mistake must not turn a check into an object that nobody looks at.
   const isGuard = rest.length === 0 || (rest.length === 1 && typeof first === 'object')
   if (!isGuard) return accept(transaction, first as string, token, options)
-  return { accept: (resource, ofWrite) => accept(transaction, resource, ofWrite, first as FenceOptions | undefined) }
+  const ofGuard = first as FenceOptions | undefined
+  return {
+    accept: (resource, ofWrite) => accept(transaction, resource, ofWrite, ofGuard),
+    reset: (resource) => reset(transaction, resource, ofGuard),
+  }
 }
 
 export interface PostgresFence extends FencingGuard {
   accept(resource: string, token: Token): Promise<void>
+  /**
+   * Forgets the largest token with the transaction's commit: the next one is let through, whatever it is. For a resource
+   * that is gone, and for one whose lock moves to another store, when no process that could have an old token can reach
+   * it any more. True if it was known.
+   */
+  reset(resource: string): Promise<boolean>
+}
+
+async function reset(transaction: PostgresTransaction, resource: string, options: FenceOptions = {}): Promise<boolean> {
+  const { schema = 'public' } = checkOptions(options, OPTIONS)
+  checkResource(resource)
+  const [row] = await queryIn(transaction, statementsFor(schema).reset_fence, [resource]).catch((error: unknown) => {
+    throw missingFence(error, schema) ?? error
+  })
+  return row?.['forgotten'] === '1'
 }
 
 async function accept(
@@ -56,11 +75,15 @@ async function accept(
     if (hasState(error, STALE)) {
       throw new StaleTokenError(resource, fencingToken, undefined, { cause: safeCause(error) })
     }
-    if (!MISSING.some((state) => hasState(error, state))) throw error
-    const command = `holdfast migrate --only fence --schema ${schema}`
-    const message = `the schema "${schema}" of this database has no holdfast_fence, or an old one: run "${command}"`
-    throw new StoreError(message, { cause: safeCause(error), retryable: false })
+    throw missingFence(error, schema) ?? error
   }
+}
+
+function missingFence(error: unknown, schema: string): StoreError | undefined {
+  if (!MISSING.some((state) => hasState(error, state))) return undefined
+  const command = `holdfast migrate --only fence --schema ${schema}`
+  const message = `the schema "${schema}" of this database has no holdfast_fence, or an old one: run "${command}"`
+  return new StoreError(message, { cause: safeCause(error), retryable: false })
 }
 
 /** Query builders wrap the client's error, each in its own way. */

@@ -21,6 +21,7 @@ export type StatementName =
   | 'consume'
   | 'change_rate'
   | 'fence'
+  | 'reset_fence'
   | 'version'
   | 'hello'
   | 'begin_migration'

@@ -26,10 +26,16 @@ export interface RedisFence extends FencingGuard {
    */
   run(script: string, write: GuardedScript): Promise<unknown>
   /**
-   * Only the check, for a resource outside of Redis. Another holder can come between it and the write that follows:
-   * `set` and `run` are one step with theirs. Rejects as they do.
+   * Only the check: before the first read of what a write depends on, or for a resource outside of Redis. Another
+   * holder can come between it and a write elsewhere; `set` and `run` are one step with theirs. Rejects as they do.
    */
   accept(resource: string, token: Token): Promise<void>
+  /**
+   * Forgets the largest token: the next one is let through, whatever it is. For a resource that is gone, and for one
+   * whose lock moves to another store, when no process that could have an old token can reach it any more. True if it
+   * was known. Rejects with `StoreError` when it is not known whether it was forgotten.
+   */
+  reset(resource: string): Promise<boolean>
 }
 
 export interface GuardedScript {
@@ -81,6 +87,14 @@ export function redisFence(options: RedisFenceOptions): RedisFence {
       run(readProtocol('redis/fence-set.lua'), { token, keys: [key], args: [value, ...options] }),
     async accept(resource, token) {
       await run('return 1', { token, resource, keys: [] })
+    },
+    async reset(resource) {
+      checkResource(resource)
+      const mark = siblingKey(resource, 'f')
+      const forget = (): Promise<unknown> => connection.command(mark, ['DEL', mark])
+      const forgotten = await inTime('reset a fence', commandTimeoutSeconds * 1_000, forget, connection)
+      connection.master?.wrote()
+      return Number(forgotten) === 1
     },
   }
 }
