@@ -3,6 +3,7 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
+import { keepingAlive } from './support/keep-alive.ts'
 import { type RedisWarning, ServerLook } from './support/redis-checks.ts'
 import { connectionOf, type RedisClient } from './support/redis-connection.ts'
 import { type RedisDriver, redisCapabilities, redisDriverOn } from './support/redis-driver.ts'
@@ -122,7 +123,7 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
 export async function openRedis(url: string): Promise<Driver> {
   const { target, prefix } = redisUrl(url)
   const { client, close } = await openClient(target)
-  const driver = redisDriver({ client, prefix })
+  const driver = keepingAlive(redisDriver({ client, prefix }))
   return {
     ...driver,
     reopen: { module: import.meta.url, name: 'openRedis', args: [url] },

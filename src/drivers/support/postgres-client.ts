@@ -1,7 +1,7 @@
 import { InvalidArgumentError, MissingClientError } from '../../core/errors.ts'
 import { importIfThere } from './optional-client.ts'
 import { type PgClient, type PgPool, pgClientConnections, pgPoolConnections } from './postgres-pg.ts'
-import { type PostgresSql, sqlConnections } from './postgres-sql.ts'
+import { type PostgresSql, sqlConnections, unrefSockets } from './postgres-sql.ts'
 import { type PostgresTarget, pgConfig, postgresConfig, postgresPlace } from './postgres-url.ts'
 
 export type { PgClient, PgPool } from './postgres-pg.ts'
@@ -73,9 +73,9 @@ export async function openConnections(target: PostgresTarget): Promise<PostgresC
   const postgres = await importIfThere('postgres')
   if (postgres !== undefined) {
     const create = postgres['default'] as (url: string, options: object) => PostgresSql
-    const own = { max: POOL_SIZE, connect_timeout: CONNECT_MS / 1_000, idle_timeout: 10, onnotice: () => {} }
+    const own = { max: POOL_SIZE, connect_timeout: CONNECT_MS / 1_000, onnotice: () => {} }
     const { url, options } = postgresConfig(target)
-    const open = (): PostgresSql => create(url, { ...own, ...options })
+    const open = (): PostgresSql => create(url, { ...own, ...unrefSockets({}), ...options })
     return sqlConnections(open(), open)
   }
   throw new MissingClientError('the postgres driver', ['pg', 'postgres'])

@@ -101,6 +101,8 @@ export class Listening {
   /** A connection that is idle for ever looks the same as one that is half-open, and is what idle timeouts end. */
   #keep(subscription: Subscription, connection: DedicatedConnection): void {
     if (this.#current !== subscription) return
+    // Who waits for a message keeps the process alive, not who may get one.
+    connection.keepAlive(false)
     subscription.timer = setInterval(() => {
       connection.query('SELECT 1').catch((error: unknown) => {
         void endQuietly(connection)

@@ -1,3 +1,4 @@
+import { connect, type Socket } from 'node:net'
 import { MissingClientError, StoreError } from '../../core/errors.ts'
 import { clearTimeout, setTimeout } from '../../core/native-time.ts'
 import { importIfThere } from './optional-client.ts'
@@ -18,12 +19,36 @@ export interface SqlQuery extends PromiseLike<readonly unknown[]> {
 
 const QUERY_MS = 10_000
 const SCRIPT_MS = 120_000
+const IDLE_MS = 10_000
 
 /**
- * `reopen` makes another pool like it, where the pool is ours: one whose connections are half-open never answers again.
+ * `reopen` makes another pool like it, where the pool is ours: one whose connections are half-open never answers again,
+ * and one that nobody has used for a while is closed.
  */
 export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): PostgresConnections {
   let sql = given
+  let underWay = 0
+  let idleTimer: NodeJS.Timeout | undefined
+  let isClosed = false
+
+  function replace(): void {
+    const old = sql
+    if (reopen !== undefined) sql = reopen()
+    old.end({ timeout: 0 }).catch(() => {}) // Nobody uses it any more.
+  }
+
+  function begin(): void {
+    underWay += 1
+    clearTimeout(idleTimer)
+  }
+
+  function end(): void {
+    underWay -= 1
+    if (underWay > 0 || reopen === undefined || isClosed) return
+    // The pool's own timers would keep the process alive.
+    idleTimer = setTimeout(replace, IDLE_MS)
+    idleTimer.unref()
+  }
 
   /** postgres has no deadline for a query. */
   function inTime<T>(ask: (sql: PostgresSql) => PromiseLike<T>): Promise<T> {
@@ -31,14 +56,15 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
     return new Promise<T>((resolve, reject) => {
       const timer = setTimeout(() => {
         reject(new StoreError(`PostgreSQL did not answer within ${QUERY_MS} ms`))
-        if (reopen === undefined || sql !== asked) return
-        sql = reopen()
-        asked.end({ timeout: 0 }).catch(() => {}) // Nobody uses it any more.
+        if (reopen !== undefined && sql === asked) replace()
       }, QUERY_MS)
-      timer.unref()
+      begin()
       ask(asked)
         .then(resolve, reject)
-        .then(() => clearTimeout(timer))
+        .then(() => {
+          clearTimeout(timer)
+          end()
+        })
     })
   }
 
@@ -51,19 +77,40 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
     several: (given.options as { max?: number }).max !== 1,
     dedicate: (events) => dedicate(sql, events),
     async close() {
+      isClosed = true
+      clearTimeout(idleTimer)
       if (reopen !== undefined) await sql.end({ timeout: 1 })
     },
   }
 }
 
+/**
+ * Settings of a pool whose connections do not keep the process alive: postgres has no method for that, but takes a
+ * socket. It sends only when the socket is connected. Undefined for several hosts, among which postgres chooses itself.
+ */
+export function unrefSockets(options: SqlOptions): object | undefined {
+  const { host = [], socket } = options
+  if (socket !== undefined || host.length > 1) return undefined
+  const open = ({ host: [name = ''] = [], port: [port = 5432] = [], path }: SqlOptions): Socket => {
+    const opened = path ? connect(path) : connect(port, name)
+    opened.once('connect', () => opened.unref())
+    // As postgres does it: the name is the one that the server's certificate has to have.
+    return Object.assign(opened, { host: name, port })
+  }
+  return { socket: open, idle_timeout: null, max_lifetime: null }
+}
+
 function placeOf({ options }: PostgresSql): string {
-  const { host, port, path, database = '' } = options as Partial<Record<'host' | 'port', unknown[]>> & SqlOptions
+  const { host, port, path, database = '' } = options as SqlOptions
   if (path) return postgresPlace({ host: path, port: 0, database })
   return postgresPlace({ host: String(host?.[0] ?? 'localhost'), port: Number(port?.[0] ?? 5432), database })
 }
 
 interface SqlOptions {
+  readonly host?: readonly string[]
+  readonly port?: readonly number[]
   readonly path?: string | false
+  readonly socket?: unknown
   readonly database?: string
 }
 
@@ -83,7 +130,8 @@ async function dedicate(
     events.onEnd(new Error('the server closed the connection'))
     void sql.end({ timeout: 0 }).catch(() => {})
   }
-  const options = { max: 1, idle_timeout: null, max_lifetime: null, fetch_types: false, onclose, onnotice: () => {} }
+  const timers = { idle_timeout: null, max_lifetime: null }
+  const options = { max: 1, ...timers, ...unrefSockets(given.options), fetch_types: false, onclose, onnotice: () => {} }
   const onnotify = (channel: string, payload: string): void => events.onNotification?.(channel, payload)
   const sql = create({ ...given.options, ...options, onnotify })
   const query = async (
@@ -133,7 +181,6 @@ const ask = (sql: Pick<PostgresSql, 'unsafe'>, text: string, values: readonly (s
 function within<T>(promise: PromiseLike<T>, ms: number): Promise<T> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new StoreError(`PostgreSQL did not answer within ${ms} ms`)), ms)
-    timer.unref()
     promise.then(resolve, reject).then(() => clearTimeout(timer))
   })
 }

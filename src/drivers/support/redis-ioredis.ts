@@ -39,12 +39,28 @@ export interface IoredisCluster {
 }
 
 /** What a duplicate is used for. */
-interface Duplicate {
+interface Duplicate extends IoredisSockets {
   subscribe(channel: string): Promise<unknown>
   ssubscribe(channel: string): Promise<unknown>
   connect(): Promise<unknown>
   disconnect(): void
   on(event: string, listener: (...args: never[]) => void): unknown
+}
+
+/**
+ * The connection of a client that is ours, and those that come after it, do not keep the process alive. Nor does the
+ * wait before the next one.
+ */
+export function unrefIoredis(client: IoredisSockets): void {
+  client.on('connect', () => client.stream?.unref?.())
+  client.on('reconnecting', () => client.reconnectTimeout?.unref?.())
+}
+
+/** A `Redis` of ioredis, or a `Cluster`, which has no socket of its own. Neither has a method for this. */
+export interface IoredisSockets {
+  readonly stream?: { unref?(): void }
+  readonly reconnectTimeout?: { unref?(): void } | null
+  on(event: string, listener: () => void): unknown
 }
 
 export function ioredisConnection(client: IoredisClient | IoredisCluster): RedisConnection {
@@ -173,6 +189,7 @@ async function openSubscriber(client: IoredisClient, events: SubscriberEvents): 
     maxRetriesPerRequest: 0,
     enableReadyCheck: false,
   }) as Duplicate
+  unrefIoredis(duplicate)
   let ended = false
   const end = (): void => {
     ended = true

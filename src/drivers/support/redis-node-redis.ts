@@ -16,6 +16,7 @@ export interface NodeRedisClient {
 export interface NodeRedisCluster {
   readonly isOpen: boolean
   readonly masters: readonly NodeRedisMaster[]
+  readonly replicas?: readonly NodeRedisMaster[]
   readonly slots: readonly { readonly master: NodeRedisMaster }[]
   sendCommand(firstKey: string | undefined, isReadonly: boolean | undefined, args: string[]): Promise<unknown>
   // biome-ignore lint/suspicious/noExplicitAny: as above
@@ -42,6 +43,7 @@ export interface NodeRedisSentinel {
 
 interface NodeRedisMaster {
   readonly address: string
+  readonly client?: { unref?(): void } | undefined
 }
 
 /** What `multi` is used for: commands that go over one connection, without a transaction. */
@@ -52,6 +54,7 @@ interface Pipeline {
 }
 
 interface Duplicate {
+  unref?(): void
   subscribe(channel: string, listener: (text: string, channel: string) => void): Promise<void>
   sSubscribe(channel: string, listener: (text: string, channel: string) => void): Promise<void>
   connect(): Promise<unknown>
@@ -198,6 +201,7 @@ function nodeOf(id: string, client: () => Promise<NodeRedisClient>): RedisNode {
 async function openSubscriber(client: NodeRedisClient, events: SubscriberEvents): Promise<Subscriber> {
   // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our back.
   const duplicate = client.duplicate({ socket: { ...socketOf(client), reconnectStrategy: false } }) as Duplicate
+  duplicate.unref?.()
   let ended = false
   const end = (): void => {
     ended = true

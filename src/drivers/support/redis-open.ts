@@ -6,7 +6,7 @@ import { clearTimeout, setTimeout } from '../../core/native-time.ts'
 import { importIfThere } from './optional-client.ts'
 import type { RedisClient } from './redis-connection.ts'
 import { storeErrorFrom } from './redis-errors.ts'
-import type { IoredisClient, IoredisCluster } from './redis-ioredis.ts'
+import { type IoredisClient, type IoredisCluster, type IoredisSockets, unrefIoredis } from './redis-ioredis.ts'
 import type { NodeRedisClient, NodeRedisCluster } from './redis-node-redis.ts'
 import type { RedisTarget } from './redis-url.ts'
 import type { HostPort } from './url.ts'
@@ -21,7 +21,10 @@ export interface OpenOptions {
   readonly fast?: boolean
 }
 
-/** Opens a client with whichever library is installed. Only that of a Cluster waits until it is connected. */
+/**
+ * Opens a client with whichever library is installed. Only that of a Cluster waits until it is connected. Its
+ * connections do not keep the process alive: whoever waits for an answer does.
+ */
 export async function openClient(target: RedisTarget, options: OpenOptions = {}): Promise<OpenedClient> {
   const opened = (await openIoredis(target, options)) ?? (await openNodeRedis(target, options))
   if (opened !== undefined) return opened
@@ -34,9 +37,9 @@ interface IoredisModule {
   readonly Cluster: new (nodes: readonly object[], options: object) => IoredisCluster & IoredisEvents
 }
 
-interface IoredisEvents {
+interface IoredisEvents extends IoredisSockets {
   disconnect(reconnect?: boolean): void
-  on(event: string, listener: (error: Error) => void): unknown
+  on(event: string, listener: (about: never) => void): unknown
 }
 
 export async function openIoredis(
@@ -55,6 +58,8 @@ export async function openIoredis(
   const client = cluster
     ? new module.Cluster(hosts, { redisOptions: options })
     : new module.Redis({ ...options, ...hosts[0], db: database })
+  unrefIoredis(client)
+  if (cluster) client.on('+node', unrefIoredis)
   if (!cluster && tls) failWithoutTls(client as IoredisClient & IoredisEvents, hosts[0] as HostPort)
   if (database !== 0) useOnlyDatabase(client as IoredisClient & IoredisEvents, database)
   // Every command says what is wrong; without this, a dead connection would end the process.
@@ -211,6 +216,7 @@ interface NodeRedisModule {
 
 interface NodeRedisEvents {
   readonly isReady: boolean
+  unref?(): void
   connect(): Promise<unknown>
   destroy(): void
   on(event: string, listener: (error: Error) => void): unknown
@@ -239,6 +245,7 @@ export async function openNodeRedis(
     const refuse = sendWhenReady(client as NodeRedisClient & NodeRedisEvents, { database, fast })
     if (tls) watchForPlain(client, hosts[0] as HostPort, refuse)
   }
+  if (!cluster) client.unref?.()
   const close = async (): Promise<void> => {
     // Version 5 throws for a client that is closed.
     if (client.isOpen) client.destroy()
@@ -248,10 +255,20 @@ export async function openNodeRedis(
   const known = connected.catch((error: unknown) => {
     throw last ?? error
   })
-  if (cluster) await orClose(known, close, hosts)
+  if (cluster) {
+    await orClose(known, close, hosts)
+    const unref = (): void => unrefNodes(client as NodeRedisCluster)
+    unref()
+    // Those of nodes that are found later.
+    client.on('node-connect', unref)
+  }
   // It goes on trying in the background, and commands wait for it.
   else known.catch(() => {})
   return { client, close }
+}
+
+function unrefNodes({ masters, replicas = [] }: NodeRedisCluster): void {
+  for (const { client } of [...masters, ...replicas]) client?.unref?.()
 }
 
 /**
