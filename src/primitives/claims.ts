@@ -1,11 +1,11 @@
 import { checkFunction } from '../core/arguments.ts'
 import type { Chain } from '../core/chain.ts'
-import { AbortedError, type HoldfastError, InvalidArgumentError } from '../core/errors.ts'
+import { AbortedError, type HoldfastError, InvalidArgumentError, LeaseLostError } from '../core/errors.ts'
 import type { HandOver } from '../core/hand-over.ts'
 import type { ClaimRequest, ClaimResult, Holder, RestoreRequest } from '../core/holder.ts'
 import { HeldLease, type Lease } from '../core/lease.ts'
 import { type Turns, turnsOf } from '../core/turns.ts'
-import { beneath, chainOf } from './inner-lease.ts'
+import { beneath, chainOf, lossOf } from './inner-lease.ts'
 import type { Instance } from './instance.ts'
 import {
   checkDefaults,
@@ -73,18 +73,24 @@ export class Claims {
     const used = (): void => {
       for (const lease of held) lease.users -= 1
     }
-    const work = underLeases(leases, () => run().finally(used))
+    const work = underLeases(leases, async () => {
+      try {
+        // Between the grant and this the lease may have run out, or been released with all others.
+        for (const lease of leases) assertBegun(lease)
+        return await run()
+      } finally {
+        used()
+      }
+    })
     return this.#instance.holder?.running(work) ?? work
   }
 
   /**
-   * Gives a lease back because somebody said so, by its name or with all others. If a function runs under it, and it is not that function who says so, then the
-   * function has lost its lock and is told.
+   * Gives a lease back because somebody said so, by its name or with all others. Functions that run under it, other than the one that says so and those around it,
+   * have lost their lock and are told.
    */
   end(lease: HeldLease, why: string): Promise<boolean> {
-    const inner = this.reentry.innermost(lease.lockName)
-    const isOwn = inner !== undefined && beneath(inner) === lease
-    return isOwn || lease.users === 0 ? lease.release() : lease.revoke(why)
+    return lease.users === this.reentry.depthOn(lease) ? lease.release() : lease.revoke(why)
   }
 
   /** Checks everything. Throws `InvalidArgumentError`, `ClosedError`, `AbortedError`. */
@@ -172,3 +178,10 @@ export interface ClaimHooks {
 }
 
 export type LeaseFunction<T> = (lease: Lease) => Promise<T> | T
+
+function assertBegun(lease: Lease): void {
+  if (lease.held) return
+  throw (
+    lossOf(lease) ?? new LeaseLostError(lease.lockName, lease.fencingToken, 'it was released before the function began')
+  )
+}

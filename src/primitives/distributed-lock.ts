@@ -2,7 +2,7 @@ import { unlessAborted } from '../core/abort.ts'
 import { checkBoolean, checkOneOf, ttlMsFrom } from '../core/arguments.ts'
 import type { LockEvent, LockListener } from '../core/events.ts'
 import { readHandOver } from '../core/hand-over.ts'
-import { type AnswerOptions, answerSignal, type HeldLease, type Lease, type LockInfo } from '../core/lease.ts'
+import { type AnswerOptions, answerSignal, HeldLease, type Lease, type LockInfo } from '../core/lease.ts'
 import { checkLockName } from '../core/names.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { Claims } from './claims.ts'
@@ -85,9 +85,9 @@ export class DistributedLock implements AsyncDisposable {
     const signal = answerSignal(options)
     this.#instance.assertNotEnded()
     const inner = this.#claims.reentry.innermost(lockName)
-    if (inner !== undefined) return inner.release(options)
-    const lease = this.#leases.get(lockName)
+    const lease = inner ?? this.#leases.get(lockName)
     if (lease === undefined) return false
+    if (!(lease instanceof HeldLease)) return lease.release(options)
     const ended = this.#claims.end(lease, 'it was released by another task')
     return unlessAborted(ended, signal, `waiting for the release of "${lockName}"`)
   }
@@ -224,7 +224,7 @@ export class DistributedLock implements AsyncDisposable {
    * it. Later calls throw `ClosedError`. Takes no longer than `drainSeconds` and `timeoutSeconds` together.
    */
   async close(options: CloseOptions = {}): Promise<void> {
-    return this.#instance.close(options, this.#claims.reentry.isInside)
+    return this.#instance.close(options)
   }
 
   get closed(): boolean {

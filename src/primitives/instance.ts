@@ -70,7 +70,7 @@ export interface CloseOptions {
   drainSeconds?: number
   /**
    * How long closing may take after that, whatever the store does: 5. First the signals of leases abort; functions that run under one have three fifths of this time
-   * to settle, and keep their locks until they have. Then everything is released. What the store has not answered by the end is left to expire.
+   * to settle, and keep their locks until they have; one that itself waits for this to end uses up that time. Then everything is released. What the store has not answered by the end is left to expire.
    */
   timeoutSeconds?: number
 }
@@ -161,12 +161,12 @@ export class Instance {
     if (this.#ended) this.assertOpen()
   }
 
-  /** As `CloseOptions` says; `isInside`: by a function that runs under a lease of this instance, which cannot wait for its own end. Throws `InvalidArgumentError`. */
-  close(options: CloseOptions = {}, isInside = false): Promise<void> {
+  /** As `CloseOptions` says. Throws `InvalidArgumentError`. */
+  close(options: CloseOptions = {}): Promise<void> {
     const { drainSeconds = 0, timeoutSeconds = CLOSE_TIMEOUT_MS / 1_000 } = checkOptions(options, CLOSE_OPTIONS)
     const drainMs = waitMsFrom('drainSeconds', drainSeconds)
     const timeoutMs = waitMsFrom('timeoutSeconds', timeoutSeconds)
-    this.#closing ??= this.#close(isInside ? 0 : drainMs, timeoutMs, isInside ? 0 : timeoutMs * SETTLING)
+    this.#closing ??= this.#close(drainMs, timeoutMs)
     return this.#closing
   }
 
@@ -191,11 +191,11 @@ export class Instance {
     }
   }
 
-  async #close(drainMs: number, timeoutMs: number, settleMs: number): Promise<void> {
+  async #close(drainMs: number, timeoutMs: number): Promise<void> {
     const { clock } = this.#settings
     if (drainMs > 0) await this.#holder?.drain(drainMs)
     this.#ended = true
-    const isDone = await within(clock, timeoutMs, this.#end(settleMs))
+    const isDone = await within(clock, timeoutMs, this.#end(timeoutMs * SETTLING))
     // The store does not answer. Its connections must not keep the process from its end.
     if (!isDone) void this.#closeStore()?.catch(() => undefined)
   }

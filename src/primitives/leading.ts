@@ -84,7 +84,8 @@ async function leadOnce<Value>(
   let error: unknown
   try {
     if (signal?.aborted || ended.aborted) stop()
-    else await lead(term)
+    // A stall may have outlasted the term before it could begin.
+    else if (term.held) await lead(term)
   } catch (thrown) {
     error = thrown
     failed = !isHowItStops(term, thrown)

@@ -163,7 +163,7 @@ export class OnceOnly implements AsyncDisposable {
    * run that has ended nevertheless keeps its result; one that has not loses its lease. Results stay.
    */
   async close(options: CloseOptions = {}): Promise<void> {
-    return this.#instance.close(options, this.#reentry.isInside)
+    return this.#instance.close(options)
   }
 
   get closed(): boolean {

@@ -4,7 +4,7 @@ import { DeadlockError } from '../core/errors.ts'
 import type { ClaimRequest } from '../core/holder.ts'
 import type { Lease } from '../core/lease.ts'
 import { reentryContext } from '../core/reentry-context.ts'
-import { chainOf, InnerLease } from './inner-lease.ts'
+import { beneath, chainOf, InnerLease } from './inner-lease.ts'
 import type { Share } from './lock-options.ts'
 
 /**
@@ -30,7 +30,11 @@ export class Reentry {
       end = resolve
     })
     const kept = entered.flatMap((lease) => entries.get(lease) ?? [])
-    for (const frame of kept) frame.runs.add(run)
+    for (const frame of kept) {
+      frame.runs.add(run)
+      // They end with their own function: a release by name in the function around it does not mean them.
+      frame.inner = frame.inner.filter((each) => !entered.includes(each))
+    }
     return {
       [Symbol.dispose]: () => {
         for (const frame of kept) frame.runs.delete(run)
@@ -83,12 +87,13 @@ export class Reentry {
     throw waitsForItself(frame.lease, `it holds ${held} of ${limit} permits, and wants ${permits} more`)
   }
 
-  /** Whether a callback of this instance runs here: what waits for it to end would wait for itself. */
-  get isInside(): boolean {
+  /** How many of the functions that run here, one inside the other, run under this lease. */
+  depthOn(lease: Lease): number {
+    let depth = 0
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
-      if (!frame.ended && frame.owner === this) return true
+      if (!frame.ended && beneath(frame.lease) === lease) depth += 1
     }
-    return false
+    return depth
   }
 
   /** The innermost lease that the running callback has on this name: what a release by name means there. */

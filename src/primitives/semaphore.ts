@@ -79,7 +79,7 @@ export class Semaphore implements AsyncDisposable {
 
   /** As that of a `DistributedLock`. Later calls throw `ClosedError`. */
   async close(options: CloseOptions = {}): Promise<void> {
-    return this.#instance.close(options, this.#claims.reentry.isInside)
+    return this.#instance.close(options)
   }
 
   get closed(): boolean {

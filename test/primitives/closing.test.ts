@@ -91,9 +91,101 @@ describe('how long close takes, in virtual time', () => {
     expect(await ended).toBe('resolved')
   })
 
-  it('closing by the function itself does not wait for the function', async () => {
+  it('a function that waits for the closing itself loses its lock when its time is over', async () => {
     const lock = new DistributedLock({ driver: memoryDriver() })
-    await expect(lock.withLock('name', () => lock.close())).rejects.toBeInstanceOf(LeaseLostError)
+    await expect(lock.withLock('name', () => lock.close({ timeoutSeconds: 0.1 }))).rejects.toBeInstanceOf(
+      LeaseLostError,
+    )
+  })
+
+  it('closing by one function leaves the others their time to settle', async () => {
+    const store = createMemoryStore()
+    const [lock, rival] = [0, 1].map(() => new DistributedLock({ driver: memoryDriver({ store }) })) as [
+      DistributedLock,
+      DistributedLock,
+    ]
+    const begun = gate()
+    const other = lock.withLock('other', async ({ signal }) => {
+      begun.open()
+      await new Promise((resolve) => signal.addEventListener('abort', resolve))
+      return (await rival.acquire('other')).acquired
+    })
+    const seen = expect(other).rejects.toBeInstanceOf(LeaseLostError)
+    await begun.opened
+    let closing: Promise<void> | undefined
+    const closer = lock.withLock('name', () => {
+      closing = lock.close({ drainSeconds: 0.05 })
+    })
+    await Promise.allSettled([closer, other, closing])
+    await seen
+    await rival.close()
+  })
+})
+
+describe('a function does not begin without its lock', () => {
+  it('when everything was released in the moment of the grant', async () => {
+    const lock = new DistributedLock({ driver: memoryDriver() })
+    lock.on('acquired', () => void lock.releaseAll())
+    let ran = false
+    const job = lock.withLock('name', () => {
+      ran = true
+    })
+    await expect(job).rejects.toBeInstanceOf(LeaseLostError)
+    expect(ran).toBe(false)
+    await lock.close()
+  })
+
+  it('when another function has blocked the process for longer than the lease', async () => {
+    const lock = new DistributedLock({ driver: memoryDriver(), defaults: { timeoutSeconds: 0.1 } })
+    const ran: string[] = []
+    const take = (name: string) =>
+      lock.withLock(name, () => {
+        ran.push(name)
+        const untilMs = performance.now() + 150
+        while (performance.now() < untilMs);
+      })
+    const ends = await Promise.allSettled([take('x'), take('y')])
+    expect(ran).toEqual(['x'])
+    for (const end of ends) expect(end).toMatchObject({ reason: expect.any(LeaseLostError) })
+    await lock.close()
+  })
+})
+
+describe('of several functions under one lease, those that did not end it are told', () => {
+  it.each(['releaseAll', 'release'] as const)('by %s of one that entered it again beside another', async (how) => {
+    const lock = new DistributedLock({ driver: memoryDriver() })
+    const begun = gate()
+    let isTold: boolean | undefined
+    const job = lock.withLock('name', async () => {
+      const sibling = lock.withLock('name', async ({ signal }) => {
+        begun.open()
+        await new Promise((resolve) => setTimeout(resolve, 50))
+        isTold = signal.aborted
+      })
+      sibling.catch(() => undefined)
+      await begun.opened
+      await (how === 'releaseAll' ? lock.releaseAll() : lock.release('name'))
+    })
+    await expect(job).rejects.toBeInstanceOf(LeaseLostError)
+    expect(isTold).toBe(true)
+    await lock.close()
+  })
+
+  it('by releaseAll of one use of a lease that its instance has asked for again', async () => {
+    const lock = new DistributedLock({ driver: memoryDriver(), reacquire: 'extend' })
+    const begun = gate()
+    const ended = gate()
+    const other = lock.withLock('name', async ({ signal }) => {
+      begun.open()
+      await ended.opened
+      return signal.aborted
+    })
+    const told = expect(other).rejects.toBeInstanceOf(LeaseLostError)
+    await begun.opened
+    await Promise.allSettled([lock.withLock('name', () => lock.releaseAll())])
+    ended.open()
+    await told
+    await lock.close()
   })
 })
 

@@ -75,7 +75,8 @@ export class Requests {
       void this.#release(lockName, lease)
       throw signal.reason
     }
-    ending.begin(lease)
+    // Between the grant and this it may have run out, or been stolen.
+    ending.checkHeld(lease)
     try {
       const result = await Promise.race([invoke(callback, createLock(name, mode, lease)), ending.tooEarly])
       ending.checkHeld(lease)
@@ -171,11 +172,7 @@ class Ending {
     if (!this.isOver) this.#reject(this.lost(lease))
   }
 
-  begin(lease: HeldLease): void {
-    if (!lease.held) this.ended(lease)
-  }
-
-  /** Asked when the callback is done: the time may have run out although no timer has told so yet. */
+  /** Asked before the callback and when it is done: the time may have run out although no timer has told so yet. */
   checkHeld(lease: HeldLease): void {
     if (!lease.held) throw this.lost(lease)
   }
