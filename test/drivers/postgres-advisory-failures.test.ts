@@ -179,7 +179,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await using proxy = await startProxy(server.port)
     const driver = await openPostgresAdvisory(server.url.replace(`:${server.port}`, `:${proxy.port}`))
     const lock = new DistributedLock({ driver, callTimeoutSeconds: 0.5 })
-    const lease = await lock.hold(unique('silent'), { timeoutSeconds: 1 })
+    const lease = await lock.hold(unique('silent'), { timeoutSeconds: 1, blocking: true })
     const { signal } = lease
     const startedMs = performance.now()
     proxy.blackHole()

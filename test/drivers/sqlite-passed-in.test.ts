@@ -104,7 +104,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     await using scene = createScene()
     const database = await scene.database()
     await sqliteDriver({ database })
-    database.exec('UPDATE holdfast_format SET version = 3')
+    database.exec('UPDATE holdfast_format SET version = version + 1')
     await assert.rejects(sqliteDriver({ database }), { name: 'StoreError', message: /has format 3/ })
   })
 
