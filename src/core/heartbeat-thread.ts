@@ -269,6 +269,8 @@ class ThreadKeeping implements Keeping {
   readonly #options: LeaseOptions & { readonly stopsAtMs: number }
   /** What it was when the lease ended: the slot is another's after that. */
   #lastDeadline: Instant | undefined
+  /** The same for what was sent: extensions under way are answered then, without the store. */
+  #lastUnansweredMs: number | undefined
   #local: Keeping | undefined
   /** The worker has been told to forget the lease; resolves when it has. */
   #forgotten: Promise<void> | undefined
@@ -297,7 +299,11 @@ class ThreadKeeping implements Keeping {
 
   /** The worker does not tell which of its renewals were answered: any of them may still arrive. */
   get unansweredMs(): number {
-    return this.#local?.unansweredMs ?? Math.min(this.lease.ttlMs, ...[...this.#asked].map((asked) => asked.ttlMs))
+    return (
+      this.#local?.unansweredMs ??
+      this.#lastUnansweredMs ??
+      Math.min(this.lease.ttlMs, ...[...this.#asked].map((asked) => asked.ttlMs))
+    )
   }
 
   /** The worker renews; here it is only looked whether it does. */
@@ -347,6 +353,7 @@ class ThreadKeeping implements Keeping {
 
   async end(): Promise<void> {
     this.#lastDeadline = this.deadline
+    this.#lastUnansweredMs = this.unansweredMs
     this.#heartbeat.clear(this.lease)
     this.#forgotten ??= this.#heartbeat.forget(this.lease, this.#slot)
     await Promise.all([this.#local?.end(), this.#forgotten])

@@ -199,6 +199,24 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
+  it('an extension that a thread has under way bounds what the next process relies on after a hand-over', async () => {
+    const driver = await open()
+    const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
+    const reopen = { module, name: 'openHanging', args: [] }
+    await using lock = new DistributedLock({
+      driver: { ...driver, reopen },
+      heartbeatThread: true,
+      callTimeoutSeconds: 1,
+    })
+    await using next = new DistributedLock({ driver })
+    const lease = await lock.hold('handed over', { timeoutSeconds: 30 })
+    const extended = lease.extend(10)
+    const restored = await next.restore(await lease.serialize())
+    expect(await extended).toBe(false)
+    expect(restored.held).toBe(true)
+    expect(restored.remainingSeconds).toBeLessThan(10)
+  })
+
   it('a lease of the shortest time to live is kept although the thread takes longer than that to start', async () => {
     let kept = false
     // A machine that is busy may itself stand still for so long. Without the main thread every try fails.
