@@ -16,7 +16,6 @@ export interface NodeRedisClient {
 export interface NodeRedisCluster {
   readonly isOpen: boolean
   readonly masters: readonly NodeRedisMaster[]
-  readonly replicas?: readonly NodeRedisMaster[]
   readonly slots: readonly { readonly master: NodeRedisMaster }[]
   sendCommand(firstKey: string | undefined, isReadonly: boolean | undefined, args: string[]): Promise<unknown>
   // biome-ignore lint/suspicious/noExplicitAny: as above
@@ -43,7 +42,6 @@ export interface NodeRedisSentinel {
 
 interface NodeRedisMaster {
   readonly address: string
-  readonly client?: { unref?(): void } | undefined
 }
 
 /** What `multi` is used for: commands that go over one connection, without a transaction. */

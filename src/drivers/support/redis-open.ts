@@ -211,7 +211,18 @@ function failWithoutTls(client: IoredisClient & IoredisEvents, host: HostPort): 
 
 interface NodeRedisModule {
   createClient(options: object): NodeRedisClient & NodeRedisEvents
-  createCluster(options: object): NodeRedisCluster & NodeRedisEvents
+  createCluster(options: object): NodeRedisCluster & NodeRedisEvents & NodeRedisNodes
+}
+
+interface NodeRedisNodes {
+  readonly masters: readonly NodeRedisNode[]
+  readonly replicas: readonly NodeRedisNode[]
+}
+
+interface NodeRedisNode {
+  readonly address: string
+  /** Absent until it is needed. */
+  readonly client?: { unref?(): void }
 }
 
 interface NodeRedisEvents {
@@ -257,7 +268,7 @@ export async function openNodeRedis(
   })
   if (cluster) {
     await orClose(known, close, hosts)
-    const unref = (): void => unrefNodes(client as NodeRedisCluster)
+    const unref = (): void => unrefNodes(client as NodeRedisCluster & NodeRedisNodes)
     unref()
     // Those of nodes that are found later.
     client.on('node-connect', unref)
@@ -267,7 +278,7 @@ export async function openNodeRedis(
   return { client, close }
 }
 
-function unrefNodes({ masters, replicas = [] }: NodeRedisCluster): void {
+function unrefNodes({ masters, replicas }: NodeRedisNodes): void {
   for (const { client } of [...masters, ...replicas]) client?.unref?.()
 }
 
