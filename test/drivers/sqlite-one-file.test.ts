@@ -122,11 +122,12 @@ describe.concurrent('sqlite alone, failure 42: the files beside it are removed o
     for (const suffix of ['-wal', '-shm']) rmSync(`${scene.path}${suffix}`)
     await using other = await startOther(scene.path)
     await other.grant(claimOn('name'))
-    for (const driver of drivers) {
+    for (const driver of [...drivers, ...drivers]) {
       const granted = await isGranted(driver, claimOn('name')).catch((error: Error) => error.name)
       assert.ok(granted === false || granted === 'StoreError', `${granted}`)
     }
-    for (const driver of drivers) await notGranted(driver, claimOn('name'))
+    // Where SQLite keeps a removed file open, it is not known when it lets go of it.
+    if (!STAYS_OPEN) for (const driver of drivers) await notGranted(driver, claimOn('name'))
   })
 
   it.each([
