@@ -20,6 +20,7 @@ import {
 } from '../../src/index.ts'
 import { rateLimitFetch } from '../../src/primitives/rate-limit-http.ts'
 import { webLocks } from '../../src/primitives/web-locks.ts'
+import { rejectionOf } from '../support/rejection.ts'
 
 afterEach(() => {
   vi.unstubAllEnvs()
@@ -197,15 +198,6 @@ const limiter = (): RateLimiter => new RateLimiter({ url, limits })
 function thrownBy(work: () => unknown): unknown {
   try {
     work()
-  } catch (error) {
-    return error
-  }
-  return undefined
-}
-
-async function rejectionOf(call: () => unknown): Promise<unknown> {
-  try {
-    await call()
   } catch (error) {
     return error
   }

@@ -9,14 +9,12 @@ import { connect } from '../../src/connect.ts'
 import type { Driver } from '../../src/core/driver.ts'
 import { postgresDriver } from '../../src/drivers/postgres.ts'
 import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
-import { redisDriver } from '../../src/drivers/redis.ts'
 import { sqliteDriver } from '../../src/drivers/sqlite.ts'
-import { openNodeRedis } from '../../src/drivers/support/redis-open.ts'
-import { redisUrl } from '../../src/drivers/support/redis-url.ts'
 import { DistributedLock, StoreError } from '../../src/index.ts'
 import { type Folder, makeFolder } from '../harness/folders.ts'
 import { type Server, startPostgres, startPostgresReplica, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
+import { viaNodeRedis } from '../support/node-redis-driver.ts'
 
 /** What no further try can change is not tried again, however long a claim may wait. */
 let folder: Folder
@@ -249,20 +247,6 @@ async function useOf(open: () => Promise<Driver>, use: Use): Promise<Used> {
     return { error, told }
   } finally {
     await driver?.close()
-  }
-}
-
-async function viaNodeRedis(url: string): Promise<Driver> {
-  const { target, prefix } = redisUrl(url)
-  const opened = await openNodeRedis(target, {})
-  assert.ok(opened !== undefined)
-  const driver = redisDriver({ client: opened.client, prefix, onWarning: () => {} })
-  return {
-    ...driver,
-    async close() {
-      await driver.close()
-      await opened.close()
-    },
   }
 }
 

@@ -13,12 +13,12 @@ import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { redlockDriver } from '../../src/drivers/redlock.ts'
 import { postgresConfig, postgresUrl } from '../../src/drivers/support/postgres-url.ts'
-import { openNodeRedis } from '../../src/drivers/support/redis-open.ts'
-import { redisUrl } from '../../src/drivers/support/redis-url.ts'
-import { DistributedLock, HoldfastError, type LockEvent, MissingClientError, StoreError } from '../../src/index.ts'
+import { DistributedLock, HoldfastError, type LockEvent, StoreError } from '../../src/index.ts'
 import { createStore, type Store } from '../cli/holdfast.ts'
 import { type Server, startPostgres, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
+import { viaNodeRedis } from '../support/node-redis-driver.ts'
+import { rejectionOf } from '../support/rejection.ts'
 
 /**
  * Failure 52: a password never appears in an error, in what hangs on it, in an event, a warning or on the terminal. The
@@ -269,20 +269,6 @@ async function failureAt(url: string, open: Open): Promise<{ error: unknown; eve
   }
 }
 
-async function viaNodeRedis(url: string): Promise<Driver> {
-  const { target, prefix } = redisUrl(url)
-  const opened = await openNodeRedis(target, {})
-  if (opened === undefined) throw new MissingClientError('the test', ['redis'])
-  const driver = redisDriver({ client: opened.client, prefix, onWarning: () => {} })
-  return {
-    ...driver,
-    async close() {
-      await driver.close()
-      await opened.close()
-    },
-  }
-}
-
 async function viaPostgres(url: string, create = postgresDriver): Promise<Driver> {
   const { url: clientUrl, options } = postgresConfig(postgresUrl(url).target)
   const sql = postgres(clientUrl, { ...options, max: 2, connect_timeout: 5 })
@@ -304,15 +290,6 @@ async function refusedBy(url: string): Promise<unknown> {
     await driver.close()
   })
   return error
-}
-
-async function rejectionOf(call: () => unknown): Promise<unknown> {
-  try {
-    await call()
-  } catch (error) {
-    return error
-  }
-  return undefined
 }
 
 function assertNowhere(thing: unknown, what: string): void {

@@ -5,6 +5,7 @@ import { safeCause } from '../../core/foreign-errors.ts'
 import { isStorable } from '../../core/names.ts'
 import { sleep } from '../../core/native-time.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
+import { systemRandom } from '../../core/random.ts'
 import type { PostgresConnections } from './postgres-client.ts'
 import { sqlState, storeErrorFrom } from './postgres-errors.ts'
 import { readProtocol } from './read-protocol.ts'
@@ -154,7 +155,7 @@ export async function migrate(
           `locked for ${LOCKED_MS / 1_000} s: end it (see pg_stat_activity), and try again`
         throw new StoreError(reason, { cause: safeCause(error) })
       }
-      await sleep(TRY_AGAIN_MS * (1 + Math.random()))
+      await sleep(TRY_AGAIN_MS * (1 + systemRandom.fraction()))
     }
   }
 }
