@@ -43,6 +43,7 @@ DECLARE
   v_row    distributed_locks;
   v_claim  holdfast_waiters;
   v_got    RECORD;
+  v_locked TEXT[];
   v_named  TEXT[];
   v_seen   JSONB[];
   v_events JSONB[];
@@ -181,11 +182,17 @@ BEGIN
       v_claim.channel := p_channel;
       v_claim.waiting_since := v_asked;
       v_claim.lasts := v_each.wait * interval '1 ms';
+      -- What comes after a claim that is not known does not overtake it.
+      IF v_each.lock_name = ANY (v_locked) THEN
+        not_known := not_known || v_claim.claim_id;
+        CONTINUE;
+      END IF;
       SELECT * INTO v_row FROM distributed_locks WHERE lock_name = v_each.lock_name;
       v_got := holdfast_ask(v_row, v_claim, false);
       v_events := v_events || v_got.events;
       IF v_got.not_known THEN
         not_known := not_known || v_claim.claim_id;
+        v_locked := v_locked || v_each.lock_name;
       ELSIF v_got.fencing_token IS NOT NULL THEN
         granted_claims := granted_claims || v_claim.claim_id;
         granted_tokens := granted_tokens || v_got.fencing_token;

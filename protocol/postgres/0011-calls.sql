@@ -59,6 +59,7 @@ DECLARE
   v_more  RECORD;
   v_each  RECORD;
   v_until TIMESTAMPTZ;
+  v_locked TEXT;
 BEGIN
   IF current_setting('transaction_isolation') = 'read committed' THEN
     COMMIT;
@@ -88,6 +89,8 @@ BEGIN
         WHERE claim_id IN (SELECT unnest(v_got.not_known)) ORDER BY lock_name COLLATE "C", ord
       LOOP
         EXIT WHEN clock_timestamp() > v_until + interval '1 s';
+        -- What comes after a claim that is not known does not overtake it.
+        CONTINUE WHEN v_each.lock_name = v_locked;
         BEGIN
           SELECT * INTO v_more FROM %1$I.holdfast_acquire(ARRAY[v_each.lock_name], ARRAY[v_each.claim_id], ARRAY[v_each.holder_id],
             ARRAY[v_each.shared], ARRAY[v_each.max_permits], ARRAY[v_each.permits], ARRAY[v_each.ttl], ARRAY[v_each.wait],
@@ -101,7 +104,7 @@ BEGIN
           v_got.holders := coalesce(v_got.holders || v_more.holders, v_got.holders, v_more.holders);
           v_got.not_known := array_remove(v_got.not_known, v_each.claim_id);
         EXCEPTION WHEN lock_not_available THEN
-          NULL;  -- It stays not known.
+          v_locked := v_each.lock_name;  -- It stays not known.
         END;
       END LOOP;
     END IF;

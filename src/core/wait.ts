@@ -44,8 +44,10 @@ export interface PendingOptions {
 
 /** Who has to know how far a claim has come in the store: for whatever must come after it there. */
 export interface ClaimWatcher {
-  /** The store has answered the claim's first request: it has its lease or its place in the queue by now, if it is to have one. Called once or more. */
+  /** It has its lease or its place in the queue by now, if it is to have one. Called once or more. */
   placed(): void
+  /** A request was not answered, and the claim will ask again. */
+  unanswered(): void
   /** It has been given up, and this is what takes back whatever the store has of it. */
   withdrawing(work: Promise<void>): void
 }
@@ -162,6 +164,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#finish()
     this.#withdraw()
     this.#settle(error)
+    if (!this.#asking) this.#watcher?.placed()
   }
 
   get #waits(): boolean {
@@ -221,14 +224,18 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#askedSent ??= sent
     this.#unanswered = true
     if (this.#done) this.#withdraw()
-    else this.#retryOrGiveUp(error)
+    else this.#retryOrGiveUp(error, sent)
     this.#parts.underWay.end()
-    this.#watcher?.placed()
+    if (this.#done) this.#watcher?.placed()
+    else this.#watcher?.unanswered()
   }
 
   #take(grant: Grant, sent: Instant, answered: Instant): void {
     if (trustedMs(grant, sent, answered) <= 0) {
-      this.#retryOrGiveUp(new StoreError(`the grant of "${this.claim.lockName}" arrived after its lease had ended`))
+      this.#retryOrGiveUp(
+        new StoreError(`the grant of "${this.claim.lockName}" arrived after its lease had ended`),
+        sent,
+      )
       return
     }
     this.#finish()
@@ -270,14 +277,14 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#ask()
   }
 
-  #retryOrGiveUp(error: HoldfastError): void {
+  #retryOrGiveUp(error: HoldfastError, sent: Instant): void {
     this.#failure = error
     if (!this.#waits || !isOutage(error)) {
       this.giveUp(error)
       return
     }
     this.#join()
-    this.#askIn(backoffMs(POLL, this.#tries, this.#parts.random))
+    this.#askIn(backoffMs(POLL, this.#tries, jitterOf(sent, this.#parts.random)))
   }
 
   #pollMs(refusal: Refusal, listening: boolean): number {
@@ -351,6 +358,15 @@ const isOutage = (error: Error): boolean => error instanceof StoreError && error
 
 const trustedMs = (grant: Grant, sent: Instant, now: Instant): number =>
   dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs
+
+/** What failed in one list, which has one moment of sending, asks again in one list: in the same order, and at the cost of one. */
+function jitterOf(sent: Instant, random: Random): Pick<Random, 'fraction'> {
+  const fraction = jitters.get(sent) ?? random.fraction()
+  jitters.set(sent, fraction)
+  return { fraction: () => fraction }
+}
+
+const jitters = new WeakMap<Instant, number>()
 
 /** Where the store cannot wake anybody. */
 const POLL = { firstMs: 20, mostMs: 1_000 }

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Driver, Grant } from '../../src/core/driver.ts'
@@ -157,6 +158,24 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     }
     assert.equal((await leasesOn(driver, lockName))[0]?.claimId, claimId)
     assert.deepEqual(await driver.release(leases), [false, false, true, false, false])
+  })
+
+  it('lets no claim of a list overtake one before it on the same name', async () => {
+    for (const freeAfterMs of [60, 75, 90]) {
+      const [lease] = await acquireAll(1)
+      assert.ok(lease)
+      const transaction = await openTransaction(LOCK, lease.lockName)
+      const asked = driver.acquire([
+        claimOn(lease.lockName, 60_000),
+        claimOn(lease.lockName, 60_000),
+        claimOn(unique('other')),
+      ])
+      await sleep(freeAfterMs)
+      await transaction.commit()
+      const [first, second, other] = await asked
+      assert.ok(!(first instanceof Error) || second instanceof Error, String(second))
+      assert.equal((other as Grant).granted, true)
+    }
   })
 
   it('is an error for a call of its own, which says why, and nothing is half-held', async () => {

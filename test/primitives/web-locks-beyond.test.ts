@@ -173,6 +173,21 @@ describe('a store that is out of reach', () => {
     assert.equal(await request.done, 'result')
   })
 
+  it('that fails requests lets no later one overtake them', async () => {
+    for (const failures of [1, 2, 3]) {
+      const { locks, wire } = openWired()
+      const order: number[] = []
+      const requests: Promise<unknown>[] = []
+      for (let failure = 0; failure < failures; failure += 1) wire.once('acquire', fails)
+      for (let index = 0; index < 20; index += 1) {
+        requests.push(locks.request('name', () => order.push(index)))
+        if (index % 4 === 3) await new Promise(setImmediate)
+      }
+      await Promise.all(requests)
+      assert.deepEqual(order, [...order.keys()])
+    }
+  })
+
   it('is given up where asking again cannot help', async () => {
     const { locks, wire } = openWired()
     wire.always('acquire', async () => {

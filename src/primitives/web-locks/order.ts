@@ -5,8 +5,10 @@ import { nextTick, queueMicrotask } from '../../core/native-time.ts'
 /**
  * Keeps what one manager asks for a name in the order in which it was asked, whatever the store's connections do.
  *
- * Requests that are made in one turn of the event loop go to the store in one list, which keeps their order. A later one is sent when all before it
- * have their places: sent at the same time, over another connection, it could overtake them. What is released is taken as released by whoever asks after that.
+ * Requests that are made in one turn of the event loop go to the store in one list, which keeps their order. A later one
+ * is sent when all before it have their places: sent at the same time, over another connection, it could overtake them.
+ * Those that do not wait are sent when the store has failed one before them, so that they fail too. What is released is
+ * taken as released by whoever asks after that.
  */
 export class RequestOrder {
   readonly #lanes = new Map<string, Lane>()
@@ -17,7 +19,8 @@ export class RequestOrder {
    * with an `AbortedError` after it has asked the store, the answer is still to come. An abort before it has begun rejects
    * with the signal's reason.
    */
-  run<T>(lockName: string, signal: AbortSignal | undefined, begin: (progress: Progress) => Promise<T>): Promise<T> {
+  run<T>(lockName: string, request: OrderedRequest, begin: (progress: Progress) => Promise<T>): Promise<T> {
+    const { signal, waits } = request
     const lane = this.#lanes.get(lockName) ?? this.#openLane(lockName)
     return new Promise((resolve, reject) => {
       let placed = (): void => {}
@@ -48,6 +51,10 @@ export class RequestOrder {
             asked = true
           },
           placed: once,
+          unanswered: () => {
+            placed()
+            if (!told) this.#failing(lane)
+          },
         }
         begin(progress).then(
           (result) => {
@@ -60,11 +67,12 @@ export class RequestOrder {
           },
         )
       }
-      if (lane.open) {
+      if (lane.open || (lane.failing && !waits)) {
         start()
         return
       }
-      lane.waiting.push(start)
+      lane.waiting.push({ start, waits, placed })
+      if (lane.failing) placed()
       stopListening = signal && onAbort(signal, () => reject(signal.reason))
     })
   }
@@ -87,7 +95,7 @@ export class RequestOrder {
     }
   }
 
-  /** Resolves when everything that was asked for before has its place. */
+  /** Resolves when everything that was asked for before has its place, or stands behind something that the store has failed. */
   async settled(): Promise<void> {
     await Promise.all(this.#unplaced)
   }
@@ -100,7 +108,7 @@ export class RequestOrder {
   }
 
   #openLane(lockName: string): Lane {
-    const lane: Lane = { open: true, busy: 0, waiting: [] }
+    const lane: Lane = { open: true, failing: false, busy: 0, waiting: [] }
     this.#lanes.set(lockName, lane)
     this.#closeAfterTurn(lockName, lane)
     return lane
@@ -111,6 +119,14 @@ export class RequestOrder {
     this.#next(lockName, lane)
   }
 
+  #failing(lane: Lane): void {
+    lane.failing = true
+    const leaving = lane.waiting.filter(({ waits }) => !waits)
+    lane.waiting = lane.waiting.filter(({ waits }) => waits)
+    for (const { start } of leaving) start()
+    for (const { placed } of lane.waiting) placed()
+  }
+
   #next(lockName: string, lane: Lane): void {
     if (lane.open || lane.busy > 0) return
     if (lane.waiting.length === 0) {
@@ -118,8 +134,9 @@ export class RequestOrder {
       return
     }
     lane.open = true
+    lane.failing = false
     this.#closeAfterTurn(lockName, lane)
-    for (const start of lane.waiting.splice(0)) start()
+    for (const { start } of lane.waiting.splice(0)) start()
   }
 
   /** As `Batch` does it: when nothing more of this turn is left to run. */
@@ -136,14 +153,24 @@ export class RequestOrder {
 export interface Progress {
   /** The store is asked now, and its answer will be told by `placed`. */
   asked(): void
-  /** The store has answered first. */
+  /** It has its lease or its place, or will have none. */
   placed(): void
+  /** The store has failed it, and it asks on. */
+  unanswered(): void
+}
+
+export interface OrderedRequest {
+  readonly signal: AbortSignal | undefined
+  /** Whether it waits for the lock. */
+  readonly waits: boolean
 }
 
 interface Lane {
   /** Whether the turn goes on in which its requests were begun. */
   open: boolean
-  /** How many of those have no answer yet. */
+  /** Whether the store has failed one of those, which asks on. */
+  failing: boolean
+  /** How many of those have no place yet. */
   busy: number
-  readonly waiting: (() => void)[]
+  waiting: { readonly start: () => void; readonly waits: boolean; readonly placed: () => void }[]
 }

@@ -61,9 +61,9 @@ export class Requests {
     const isBehind = ifAvailable && [...this.#pending].some((each) => each.name === name)
     this.#pending.add(request)
     const lease = await this.order
-      .run(lockName, signal, async ({ asked, placed }) => {
+      .run(lockName, { signal, waits: !ifAvailable }, async ({ asked, placed, unanswered }) => {
         const withdrawing = (work: Promise<void>): void => void this.order.after(lockName, work)
-        const claim = { ...this.#claim(name, lockName, options), watcher: { placed, withdrawing } }
+        const claim = { ...this.#claim(name, lockName, options), watcher: { placed, unanswered, withdrawing } }
         return this.#acquire(claim, ending, { isBehind, asked })
       })
       .catch((error: unknown) => {
@@ -119,7 +119,7 @@ export class Requests {
         return await instance.open()
       } catch (error) {
         if (waitMs === 0 || !(error instanceof StoreError) || !error.retryable) throw error
-        watcher?.placed()
+        watcher?.unanswered()
         await pause(clock, backoffMs(REOPEN, tries, random), signal)
         signal?.throwIfAborted()
       }
