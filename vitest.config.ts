@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os'
 import { defineConfig } from 'vitest/config'
+import { LongestFirst } from './test/harness/longest-first.ts'
 
 /** `ioredis=folder`: another client, or another version, stands in for the installed one (scripts/matrix/redis.mjs). */
 const [replaced, folder] = process.env['HOLDFAST_TEST_CLIENT']?.split('=') ?? []
@@ -12,6 +13,7 @@ export default defineConfig({
     reporters: ['dot'],
     // The tests wait far more than they compute: on two cores two files at a time leave more than a third of them idle.
     maxWorkers: Math.max(3, availableParallelism()),
+    sequence: { sequencer: LongestFirst },
     testTimeout: 60_000,
     hookTimeout: 120_000,
   },

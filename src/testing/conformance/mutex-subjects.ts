@@ -1,3 +1,4 @@
+import { onAbort } from '../../core/abort.ts'
 import type { Driver } from '../../core/driver.ts'
 import { LeaseLostError, NotAcquiredError } from '../../core/errors.ts'
 import type { Lease, LockInfo } from '../../core/lease.ts'
@@ -77,6 +78,8 @@ const running =
           released.resolve()
           return (await job) && wasHeld
         }
+        // Asked to stop while it still holds the lock: its instance is being closed, and waits for it.
+        onAbort(lease.signal, () => lease.held && released.resolve())
         taken.resolve({ acquired: true, handle: handleOf(lease, release) })
         await released.promise
       },

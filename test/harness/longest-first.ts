@@ -1,0 +1,28 @@
+import type { TestSpecification } from 'vitest/node'
+import { BaseSequencer } from 'vitest/node'
+
+/** What takes longest, by its path's end. The rest is started in vitest's own order. */
+const LONGEST = [
+  'drivers/sqlite.test.ts',
+  'drivers/redlock.test.ts',
+  'drivers/postgres.test.ts',
+  'drivers/redis.test.ts',
+  'drivers/redis-cluster.test.ts',
+  'drivers/postgres-advisory.test.ts',
+  'drivers/sqlite-processes.test.ts',
+  'drivers/memory.test.ts',
+  'simulation.test.ts',
+  'drivers/secrets.test.ts',
+  'drivers/redlock-voters.test.ts',
+]
+
+/** Starts the longest files first: started last, one of them would run on alone while the other workers idle. */
+export class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const rank = ({ moduleId }: TestSpecification): number => {
+      const index = LONGEST.findIndex((end) => moduleId.endsWith(`/${end}`))
+      return index === -1 ? LONGEST.length : index
+    }
+    return (await super.sort(files)).sort((a, b) => rank(a) - rank(b))
+  }
+}
