@@ -1,7 +1,7 @@
 import { checkMetadata, checkWhole } from './arguments.ts'
 import type { Metadata } from './driver.ts'
-import { InvalidArgumentError } from './errors.ts'
-import { MAX_TTL_MS, MIN_TTL_MS } from './limits.ts'
+import { InvalidArgumentError, OverloadError } from './errors.ts'
+import { MAX_TTL_MS, MAX_UNANSWERED_RESTORES, MIN_TTL_MS } from './limits.ts'
 import { checkHolderId, checkLockName, checkText } from './names.ts'
 import { checkOptions, optionNames } from './options.ts'
 
@@ -83,4 +83,45 @@ function notOurs(text: unknown): InvalidArgumentError {
   const found = typeof text === 'string' ? `a string of ${text.length} characters` : typeof text
   const rule = 'the text of lease.serialize(), by a version of Holdfast that writes the same format'
   return new InvalidArgumentError('text', found, rule, `text must be ${rule}, but is ${found} that is not`)
+}
+
+/**
+ * The restores of one instance. A second one for the same lease must not even be sent: it would set the lease's end to
+ * another moment than the first one relies on. And one that was never answered may arrive after the next one was.
+ */
+export class Restores {
+  readonly #underWay = new Set<string>()
+  /** For each claim, the shortest of them. */
+  readonly #unanswered = new Map<string, number>()
+
+  /** Throws `InvalidArgumentError`, `OverloadError`. Ends with `end`. */
+  begin(claimId: string): void {
+    if (this.#underWay.has(claimId)) throw restoredTwice()
+    if (!this.#unanswered.has(claimId) && this.#unanswered.size >= MAX_UNANSWERED_RESTORES) {
+      throw new OverloadError(`${MAX_UNANSWERED_RESTORES} restores of this instance were never answered`)
+    }
+    this.#underWay.add(claimId)
+  }
+
+  end(claimId: string): void {
+    this.#underWay.delete(claimId)
+  }
+
+  unanswered(claimId: string, ttlMs: number): void {
+    this.#unanswered.set(claimId, Math.min(this.unansweredMs(claimId), ttlMs))
+  }
+
+  unansweredMs(claimId: string): number {
+    return this.#unanswered.get(claimId) ?? Number.POSITIVE_INFINITY
+  }
+
+  /** The store has the lease no more, or a lease of this instance knows of it from now on. */
+  forget(claimId: string): void {
+    this.#unanswered.delete(claimId)
+  }
+}
+
+export function restoredTwice(): InvalidArgumentError {
+  const rule = 'restored once: this instance holds the lease already, or is just restoring it'
+  return new InvalidArgumentError('text', undefined, rule, `text must be ${rule}`)
 }

@@ -16,14 +16,13 @@ import type {
 import {
   ClosedError,
   type HoldfastError,
-  InvalidArgumentError,
   LeaseLostError,
   OverloadError,
   StoreError,
   UnsupportedError,
 } from './errors.ts'
 import type { Emitter } from './events.ts'
-import type { HandOver } from './hand-over.ts'
+import { type HandOver, Restores, restoredTwice } from './hand-over.ts'
 import { createHeartbeat, type Heartbeat, type HeartbeatParts, NOT_IN_STORE } from './heartbeat.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS, PING_TTL_MS } from './limits.ts'
@@ -93,6 +92,7 @@ export class Holder {
   readonly #context: LeaseContext & WaitParts
   readonly #pending = new Map<PendingClaim, ClaimRequest>()
   readonly #leases = new Set<HeldLease>()
+  readonly #restores = new Restores()
   readonly #underWay = new UnderWay()
   /** Leases that have not ended, and functions that run under them. */
   readonly #held = new UnderWay()
@@ -178,28 +178,52 @@ export class Holder {
    */
   async restore(handedOver: HandOver, options: RestoreRequest, onEnd?: (lease: HeldLease) => void): Promise<HeldLease> {
     this.#assertOpen()
+    const { driver } = this.link
+    if (driver.capabilities.expiry === 'session') {
+      const reason = 'a lease lasts as long as the connection that took it'
+      throw new UnsupportedError(`the ${driver.name} driver cannot restore a lease: ${reason}`)
+    }
+    const { claimId } = handedOver
+    // Before anything is sent.
+    for (const { claim } of this.#leases) if (claim.claimId === claimId) throw restoredTwice()
+    this.#restores.begin(claimId)
+    try {
+      return await this.#restore(handedOver, options, onEnd)
+    } finally {
+      this.#restores.end(claimId)
+    }
+  }
+
+  async #restore(
+    handedOver: HandOver,
+    options: RestoreRequest,
+    onEnd: ((lease: HeldLease) => void) | undefined,
+  ): Promise<HeldLease> {
     const { link, clock } = this
     const { lockName, claimId, fencingToken, holderId, metadata, acquiredAtMs, storeAtMs } = handedOver
-    const { unansweredMs, minHoldMs = 0, maxHoldMs = Number.POSITIVE_INFINITY } = handedOver
+    const { minHoldMs = 0, maxHoldMs = Number.POSITIVE_INFINITY } = handedOver
     const { heartbeat, ttlMs = handedOver.ttlMs } = options
-    if (link.driver.capabilities.expiry === 'session') {
-      const reason = 'a lease lasts as long as the connection that took it'
-      throw new UnsupportedError(`the ${link.driver.name} driver cannot restore a lease: ${reason}`)
-    }
     const sent = clock.now()
-    const answer = await this.#underWay.track(link.renew({ lockName, claimId, fencingToken, ttlMs }))
+    const renewal = this.#underWay.track(link.renew({ lockName, claimId, fencingToken, ttlMs }))
+    const answer = await renewal.catch((error: unknown) => {
+      this.#restores.unanswered(claimId, ttlMs)
+      throw error
+    })
     const answered = clock.now()
     this.#assertOpen()
-    if (answer !== 'renewed') throw new LeaseLostError(lockName, fencingToken, NOT_IN_STORE)
-    // A renewal of the first holder whose answer never came may arrive after this one.
-    const grantedMs = Math.min(ttlMs, unansweredMs ?? ttlMs)
+    if (answer !== 'renewed') {
+      this.#restores.forget(claimId)
+      throw new LeaseLostError(lockName, fencingToken, NOT_IN_STORE)
+    }
+    // A renewal of the first holder or of an earlier restore whose answer never came may arrive after this one.
+    const shortestMs = Math.min(
+      handedOver.unansweredMs ?? Number.POSITIVE_INFINITY,
+      this.#restores.unansweredMs(claimId),
+    )
+    const unansweredMs = Number.isFinite(shortestMs) ? shortestMs : undefined
+    const grantedMs = Math.min(ttlMs, shortestMs)
     if (isPast(trustedUntil(sent, grantedMs), answered)) {
       throw new StoreError(`the answer to restoring "${lockName}" came after the lease could have ended`)
-    }
-    for (const { claim } of this.#leases) {
-      if (claim.claimId !== claimId) continue
-      const rule = 'restored once: this instance holds the lease already'
-      throw new InvalidArgumentError('text', undefined, rule, `text must be ${rule}`)
     }
     const plain = { mode: 'exclusive', permits: 1, waitMs: 0, over: false } as const
     const claim: TrackedClaim = { lockName, claimId, holderId, ttlMs, ...plain, ...(metadata && { metadata }) }
@@ -208,6 +232,7 @@ export class Holder {
     const lease = new HeldLease(this.#context, claim, outcome, { heartbeat, minHoldMs, maxHoldMs }, onEnd)
     this.#leases.add(lease)
     this.#held.begin()
+    this.#restores.forget(claimId)
     this.events.emit('restored', () => lease.eventBase)
     return lease
   }

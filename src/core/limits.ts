@@ -26,6 +26,8 @@ export const MAX_LIST = 1_000
 export const MAX_RATE_LIMITS = 4
 /** How many claims of one instance may be under way at once, asking or waiting. */
 export const MAX_PENDING_CLAIMS = 100_000
+/** How many leases that were to be restored, and whose store did not answer, an instance remembers. */
+export const MAX_UNANSWERED_RESTORES = 10_000
 /** How long a call to the store may take before it counts as unanswered, if not said otherwise. */
 export const CALL_TIMEOUT_MS = 5_000
 /** How long the lock of a `ping` lasts whose release did not arrive. */

@@ -109,7 +109,7 @@ export class DistributedLock implements AsyncDisposable {
    *
    * Restore a text once: two processes that restore the same text both hold the lock, with the same token.
    *
-   * @throws `LeaseLostError` if the store no longer has the lease; `StoreError` if it is not known, and then the text can be restored again;
+   * @throws `LeaseLostError` if the store no longer has the lease; `StoreError` if it is not known, and then this instance can restore the text again;
    * `InvalidArgumentError` for any other text, which the error does not show; `UnsupportedError` where a lease lasts as long as its session; `ClosedError`
    */
   async restore(text: string, options: RestoreOptions = {}): Promise<Lease> {

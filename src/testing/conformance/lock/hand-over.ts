@@ -97,6 +97,38 @@ export const handOver: Group = (test) => {
     assert.equal(await second.release(), true)
   })
 
+  test('restoring a text that this instance holds, or is just restoring, sends nothing and changes nothing', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock()]
+    const text = await (await a.lock.hold(scene.lockName)).serialize()
+    const renewal = holdRequest()
+    b.wire.once('renew', renewal.fault)
+    const restored = b.lock.restore(text, { timeoutSeconds: 40 })
+    await renewal.reached
+    await assert.rejects(b.lock.restore(text, { timeoutSeconds: 1 }), { code: 'INVALID_ARGUMENT', argument: 'text' })
+    renewal.letGo()
+    const second = await restored
+    const before = await leaseOn(b.realDriver, scene.lockName)
+    await assert.rejects(b.lock.restore(text, { timeoutSeconds: 1 }), { code: 'INVALID_ARGUMENT', argument: 'text' })
+    await assertUntouched(b.realDriver, before)
+    assert.equal(b.wire.counts.renew.calls, 1)
+    assert.ok(second.remainingSeconds > 30, `${second.remainingSeconds}`)
+  })
+
+  test('a restore that was never answered bounds what the same instance relies on when it restores again', async (scene) => {
+    const [a, b] = [await scene.lock(), await scene.lock({ callTimeoutSeconds: 0.1 })]
+    const text = await (await a.lock.hold(scene.lockName)).serialize()
+    const renewal = holdRequest()
+    b.wire.once('renew', renewal.fault)
+    // It may arrive at any later moment, and then the lease ends after five seconds.
+    await assert.rejects(b.lock.restore(text, { timeoutSeconds: 5 }), STORE_UNAVAILABLE)
+    const second = await b.lock.restore(text, { timeoutSeconds: 40 })
+    assert.ok(second.remainingSeconds <= 5, `${second.remainingSeconds}`)
+    renewal.letGo()
+    await renewal.answer
+    assert.equal(await second.extend(40), true)
+    assert.ok(second.remainingSeconds <= 5, `${second.remainingSeconds}`)
+  })
+
   test('a restore whose answer is lost is an error, and the text can be restored again', async (scene) => {
     const [a, b] = [await scene.lock(), await scene.lock()]
     const text = await (await a.lock.hold(scene.lockName)).serialize()
