@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { Worker } from 'node:worker_threads'
 import { backoffMs } from './backoff.ts'
-import { dueAtMs, type Instant, later, type Timer } from './clock.ts'
+import { dueAtMs, earlier, type Instant, later, type Timer } from './clock.ts'
 import type { LeaseRef, Reopen } from './driver.ts'
 import { StoreError, UnsupportedError } from './errors.ts'
 import {
@@ -83,10 +83,9 @@ class ThreadHeartbeat implements Heartbeat {
     if (!isForWorker || !this.#hasWorker()) return this.local.keep(lease, start, options)
     const id = lease.ref.claimId
     const slot = this.#slots.take(deadline)
-    const keeping = new ThreadKeeping(this, lease, slot, {
-      ...options,
-      stopsAtMs: sent.monotonicMs + options.maxHoldMs,
-    })
+    const { unansweredMs } = start
+    const stopsAtMs = sent.monotonicMs + options.maxHoldMs
+    const keeping = new ThreadKeeping(this, lease, slot, { ...options, stopsAtMs, unansweredMs })
     this.#keepings.set(id, keeping)
     this.#showLife()
     const { maxHoldMs } = options
@@ -94,10 +93,13 @@ class ThreadHeartbeat implements Heartbeat {
     return keeping
   }
 
-  /** Looks again when the worker should have moved the deadline long ago. False: that moment has come. */
-  schedule(lease: Kept, deadline: Instant): boolean {
+  /**
+   * Looks again when the worker should have moved the deadline long ago. False: that moment has come. `ttlMs`: for how long
+   * the lease can be relied on at the most.
+   */
+  schedule(lease: Kept, deadline: Instant, ttlMs = lease.ttlMs): boolean {
     const now = this.now()
-    const lookAtMs = dueAtMs(deadline, now) - lease.ttlMs * UNMOVED_PART
+    const lookAtMs = dueAtMs(deadline, now) - ttlMs * UNMOVED_PART
     if (lookAtMs <= now.monotonicMs) return false
     this.#parts.agenda.set(lease, lookAtMs)
     return true
@@ -266,7 +268,7 @@ class ThreadKeeping implements Keeping {
   readonly lease: Kept
   readonly #heartbeat: ThreadHeartbeat
   readonly #slot: Slot
-  readonly #options: LeaseOptions & { readonly stopsAtMs: number }
+  readonly #options: ThreadKeepingOptions
   /** What it was when the lease ended: the slot is another's after that. */
   #lastDeadline: Instant | undefined
   /** The same for what was sent: extensions under way are answered then, without the store. */
@@ -274,19 +276,15 @@ class ThreadKeeping implements Keeping {
   #local: Keeping | undefined
   /** The worker has been told to forget the lease; resolves when it has. */
   #forgotten: Promise<void> | undefined
-  /** What the caller has asked the worker to extend to, without an answer: it may still arrive at the store. */
+  /** What was asked for without an answer, by the caller through the worker or before that: it may still arrive. */
   readonly #asked = new Set<{ readonly ttlMs: number }>()
 
-  constructor(
-    heartbeat: ThreadHeartbeat,
-    lease: Kept,
-    slot: Slot,
-    options: LeaseOptions & { readonly stopsAtMs: number },
-  ) {
+  constructor(heartbeat: ThreadHeartbeat, lease: Kept, slot: Slot, options: ThreadKeepingOptions) {
     this.#heartbeat = heartbeat
     this.lease = lease
     this.#slot = slot
     this.#options = options
+    if (options.unansweredMs !== undefined) this.#asked.add({ ttlMs: options.unansweredMs })
   }
 
   get deadline(): Instant {
@@ -299,11 +297,11 @@ class ThreadKeeping implements Keeping {
 
   /** The worker does not tell which of its renewals were answered: any of them may still arrive. */
   get unansweredMs(): number {
-    return (
-      this.#local?.unansweredMs ??
-      this.#lastUnansweredMs ??
-      Math.min(this.lease.ttlMs, ...[...this.#asked].map((asked) => asked.ttlMs))
-    )
+    return this.#local?.unansweredMs ?? this.#lastUnansweredMs ?? Math.min(this.lease.ttlMs, this.#shortestAskedMs)
+  }
+
+  get #shortestAskedMs(): number {
+    return Math.min(...[...this.#asked].map((asked) => asked.ttlMs))
   }
 
   /** The worker renews; here it is only looked whether it does. */
@@ -314,10 +312,18 @@ class ThreadKeeping implements Keeping {
 
   /** The worker has not renewed in time: that is done here from now on. Undefined if it has. */
   #unmoved(): Keeping | undefined {
-    if (this.#heartbeat.schedule(this.lease, this.deadline)) return undefined
+    if (this.#schedule()) return undefined
     this.continueWith(this.#heartbeat.local, this.#heartbeat.now())
     this.#forgotten = this.#heartbeat.forget(this.lease, this.#slot)
     return this.#local
+  }
+
+  /** The worker may send what it was asked for at any moment, and with that the deadline comes nearer. */
+  #schedule(): boolean {
+    const askedMs = this.#shortestAskedMs
+    if (askedMs >= this.lease.ttlMs) return this.#heartbeat.schedule(this.lease, this.deadline)
+    const deadline = earlier(this.deadline, trustedUntil(this.#heartbeat.now(), askedMs))
+    return this.#heartbeat.schedule(this.lease, deadline, askedMs)
   }
 
   async renew(ttlMs: number, how: Extent): Promise<boolean> {
@@ -329,6 +335,7 @@ class ThreadKeeping implements Keeping {
   async #renewInWorker(ttlMs: number, how: Extent): Promise<boolean | undefined> {
     const asked = { ttlMs }
     this.#asked.add(asked)
+    this.#schedule()
     try {
       const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs, how)
       // Not after a failure: what was never answered may still arrive, whoever renews the lease by then.
@@ -369,6 +376,12 @@ class ThreadKeeping implements Keeping {
     this.#local = local.keep(this.lease, start, { ...this.#options, maxHoldMs })
     return this.#slot
   }
+}
+
+interface ThreadKeepingOptions extends LeaseOptions {
+  readonly stopsAtMs: number
+  /** What was sent before the lease was the worker's, and never answered. */
+  readonly unansweredMs: number | undefined
 }
 
 /** The worker begins to renew when two thirds of a lease are left, and has tried four times when this part of it is left. */

@@ -178,7 +178,10 @@ class LocalKeeping implements Keeping {
     // A stalled process must not renew its way past a loss that it has not noticed: asked before sending …
     if (!lease.held) return false
     const now = clock.now()
+    const endMs = this.deadline.monotonicMs
     const renewal = this.#trust.sending(now, ttlMs)
+    // An extension to less than was left may never be answered: the next renewal comes before that, and not when it was due.
+    if (this.deadline.monotonicMs < endMs) this.#renewAtMs = Math.min(this.#renewAtMs, this.#nextRenewal(now))
     this.#schedule(now)
     const answer = await link.renew({ ...lease.ref, ttlMs }).catch((error: unknown) => {
       this.#trust.unanswered(renewal)

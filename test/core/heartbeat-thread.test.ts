@@ -199,6 +199,28 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
+  it.each([
+    ['is given up', 0.3],
+    ['is still waited for', 5],
+  ])(
+    'an extension that a thread gets no answer to costs no lease that the main thread can renew, when it %s',
+    async (_, callTimeoutSeconds) => {
+      const driver = await open()
+      const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
+      const reopen = { module, name: 'openHanging', args: [] }
+      const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true, callTimeoutSeconds })
+      const kept = new Promise((resolve) => lock.on('renewed', () => resolve('renewed')))
+      const lost = new Promise((resolve) => lock.on('lost', () => resolve('lost')))
+      const lease = await lock.hold(`extended in vain ${callTimeoutSeconds}`, { timeoutSeconds: 30 })
+      const extended = lease.extend(2).catch(() => undefined)
+      expect(await Promise.race([kept, lost])).toBe('renewed')
+      expect(lease.held).toBe(true)
+      expect(await lease.release()).toBe(true)
+      await extended
+      await lock.close()
+    },
+  )
+
   it('an extension that a thread has under way bounds what the next process relies on after a hand-over', async () => {
     const driver = await open()
     const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
@@ -215,6 +237,23 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     expect(await extended).toBe(false)
     expect(restored.held).toBe(true)
     expect(restored.remainingSeconds).toBeLessThan(10)
+  })
+
+  it('what bounds a lease that was handed over to a thread still bounds it after the next hand-over', async () => {
+    const driver = await open()
+    const renew = async (): Promise<never> => {
+      throw new Error('the connection broke')
+    }
+    await using first = new DistributedLock({ driver: { ...driver, renew } })
+    await using second = new DistributedLock({ driver, heartbeatThread: true })
+    await using third = new DistributedLock({ driver })
+    const lease = await first.hold('handed over twice', { timeoutSeconds: 30 })
+    // It may still arrive, and set the end of the lease to 20 s from then on.
+    await expect(lease.extend(20)).rejects.toThrow(/the connection broke/)
+    const inThread = await second.restore(await lease.serialize(), { heartbeat: true })
+    const last = await third.restore(await inThread.serialize())
+    expect(last.held).toBe(true)
+    expect(last.remainingSeconds).toBeLessThan(20)
   })
 
   it('a lease of the shortest time to live is kept although the thread takes longer than that to start', async () => {

@@ -70,6 +70,20 @@ export const renewalFaults: Group = (test) => {
     assert.equal(await lease.release(), true)
   })
 
+  test('rule 3: an extension to a short time that is never answered does not cost a lease with a heartbeat', async (scene) => {
+    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 5 })
+    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 30 })
+    wire.once('renew', wire.hangs)
+    const extended = lease.extend(KEPT_SECONDS).catch(() => undefined)
+    await until('a renewal beside it', () => wire.counts.renew.answered > 0 || !lease.held)
+    assert.equal(lease.held, true)
+    // It may still arrive, and set the end of the lease to that.
+    assert.ok(lease.remainingSeconds <= KEPT_SECONDS, `${lease.remainingSeconds}`)
+    wire.heal()
+    await extended
+    assert.equal(await lease.release(), true)
+  })
+
   test('rule 2: a renewal that comes back after the deadline does not revive the lease', async (scene) => {
     const [a, b] = [await scene.lock(), await scene.lock()]
     const result = await a.lock.acquire(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
