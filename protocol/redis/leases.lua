@@ -18,11 +18,12 @@
 --                        rest: '' an exclusive claim that does not wait; 'g' and an id: the same, and part of a group.
 --                        Entries next to each other with the same group id, each on a name of its own, are granted all
 --                        or none (not on Cluster). Else JSON [mode, limit, permits, waitMs, 0],
---                        [mode, limit, permits, waitMs, 0, steals] or
---                        [mode, limit, permits, 0, proposed, false, mostAheadUs]:
+--                        [mode, limit, permits, waitMs, 0, steals], [mode, limit, permits, waitMs, 0, steals, 0, spares]
+--                        or [mode, limit, permits, 0, proposed, false, mostAheadUs]:
 --                        mode 0 exclusive, 1 shared; limit 0 none; steals: takes the lock from its holder, another
 --                        client's too: true, or the largest token that it may end, and is refused if there is a larger
---                        one; proposed: a token chosen by the client (Redlock), which must be above the mark and at
+--                        one. Another client's lock has none, and may be ended by true and 0 only. spares: true, and
+--                        not that either. Without a prefix the key may be anything; proposed: a token chosen by the client (Redlock), which must be above the mark and at
 --                        most mostAheadUs ahead of this server's clock. Its lease replaces an older one of the claim
 --   renew                ttlMs
 --   release              nothing
@@ -39,6 +40,7 @@
 --            ['x']                                        free, but refused because another one of its group was
 --            ['k']                                        it has its lease, of an earlier call, but its group is refused.
 --                                                         The lease stays until the client releases it
+--            ['o']                                        it spares the key, which is no lock of ours
 --            ['m']                                        stolen, but not all shared leases are ended yet: ask again
 --            ['b', mark]                                  the proposed token is not above this server's mark
 --            ['f', nowMs]                                 the proposed token is too far ahead of this server's clock
@@ -590,6 +592,11 @@ local function hasNewer(plainNow, data, order, token)
   return false
 end
 
+-- Whether plain holds what is not ours. An id may have quotes in it.
+local function isForeign(text)
+  return text and text ~= SHARED and not string.find(text, '^%[".-",%d+,%d+,')
+end
+
 -- The first waiter was told when the lease in its way ends, and that may be sooner now.
 local function tellSooner(data, order)
   local member, waiter = firstWaiter(data, order)
@@ -611,7 +618,7 @@ local function stolen(data, order, lost, tail)
 end
 
 local function acquire(plain, data, order, id, ttlMs, tail, rest)
-  local mode, limit, permits, waitMs, proposed, steals, mostAheadUs = unpack(rest)
+  local mode, limit, permits, waitMs, proposed, steals, mostAheadUs, spares = unpack(rest)
   local plainNow = plainText(plain)
   local own = plainNow and begins(plainNow, '[' .. id .. ',') and plainNow
   local ownsShared = false
@@ -646,9 +653,12 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     -- A write command, as in every acquire, and one that deletes: a server without memory to spare then does not refuse
     -- the lease.
     dropWaiter(data, order, member)
-    if steals ~= true and hasNewer(plainNow, data, order, steals) then
+    local foreign = isForeign(plainNow)
+    -- Who has seen a lease of ours has not seen this one: it came later.
+    if steals ~= true and (foreign and steals > 0 or hasNewer(plainNow, data, order, steals)) then
       return refusal(plain, data, order, plainNow, -1, nil)
     end
+    if foreign and spares then return { 'o' } end
     -- An id with quotes in it is not found here, and its holder learns of it with its next renewal.
     local lost = { string.match(plainNow or '', '^%[("[^"\\]*"),%d+,') }
     local token = nextToken(0)

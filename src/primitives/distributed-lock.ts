@@ -168,7 +168,7 @@ export class DistributedLock implements AsyncDisposable {
   /**
    * Ends what is held on the name, whoever holds it: for a holder that is known to be dead, or a lease that a wrong clock has made absurdly long. Resolves with what it
    * ended; empty if nothing was held, or if that ended by itself meanwhile: a newer holder keeps the lock. The next waiter is granted the lock. (A lock of another
-   * client on Redis has no token to compare.)
+   * client on Redis has no token to compare; without a prefix it is not ended.)
    *
    * `by` says who does it. It stands in the metadata (`forcedBy`) of the lease that replaces the others for a moment, and in the event `stolen`; PostgreSQL keeps it on
    * record. Whoever held it learns of the loss at once in this process, else with its next renewal at the latest. What it writes until then only a

@@ -45,6 +45,48 @@ describe('redis: stealing', () => {
     }
   })
 
+  it('a forced release keeps its hands off a lock that another client took after it had looked', async () => {
+    const lockName = randomUUID()
+    const key = `lock:${lockName}`
+    const [held] = await driver.acquire([claimOn(lockName)])
+    assert.ok(held && 'granted' in held && held.granted)
+    const inspect: typeof driver.inspect = async (query) => {
+      const page = await driver.inspect(query)
+      await client.set(key, 'another client, which lives', 'PX', 60_000)
+      return page
+    }
+    await using lock = new DistributedLock({ driver: { ...driver, inspect } })
+    assert.deepEqual(await lock.forceRelease(lockName, { by: 'operator' }), [])
+    assert.equal(await client.get(key), 'another client, which lives')
+  })
+
+  it('without a prefix, takes no key that is not a lock of ours: it may be anything', async () => {
+    const bare = redisDriver({ client, prefix: '', onWarning() {} })
+    await using lock = new DistributedLock({ driver: bare })
+    const values = [
+      ['string', (key: string) => client.set(key, 'a session', 'PX', 60_000)],
+      ['string', (key: string) => client.set(key, '["looks like ours"')],
+      ['hash', (key: string) => client.hset(key, 'name', 'ada')],
+      ['list', (key: string) => client.rpush(key, 'job 1', 'job 2')],
+    ] as const
+    for (const [type, write] of values) {
+      const key = randomUUID()
+      await write(key)
+      const before = await client.dumpBuffer(key)
+      await assert.rejects(lock.forceRelease(key, { by: 'operator' }), { code: 'UNSUPPORTED', message: /prefix/ })
+      const [, answer] = await bare.acquire([claimOn(randomUUID()), { ...claimOn(key), steal: true }])
+      assert.ok(answer instanceof Error && answer.message.includes('prefix'), `${answer}`)
+      assert.deepEqual([await client.type(key), await client.dumpBuffer(key)], [type, before])
+    }
+    const lockName = randomUUID()
+    await bare.acquire([claimOn(lockName)])
+    assert.equal((await lock.forceRelease(lockName, { by: 'operator' })).length, 1)
+    await bare.acquire([{ ...claimOn(lockName), mode: 'shared' }])
+    assert.equal((await lock.forceRelease(lockName, { by: 'operator' })).length, 1)
+    assert.equal(await client.exists(lockName), 0)
+    await bare.close()
+  })
+
   it('tells every listener whose leases it ended, and by whom', async () => {
     const lockName = randomUUID()
     const lost: [string, string][] = []

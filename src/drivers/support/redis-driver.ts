@@ -237,11 +237,12 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
  */
 async function runAcquire(parts: ListParts, chunk: Chunk<Claim>, told: Telling | undefined): Promise<LeasesReply> {
   const { requests } = chunk
-  const reply = await runLeases(parts, 'acquire', chunk, acquireArgs(requests), told)
+  const argsOf = (claims: readonly Claim[]): string[] => acquireArgs(claims, parts.prefix === '')
+  const reply = await runLeases(parts, 'acquire', chunk, argsOf(requests), told)
   let open = requests.flatMap(({ steal }, index) => (steal && isUnfinished(reply[1 + index]) ? [index] : []))
   while (open.length > 0) {
     const thieves = open.map((index) => requests[index] as Claim)
-    const more = await runLeases(parts, 'acquire', { ...chunk, requests: thieves }, acquireArgs(thieves), told)
+    const more = await runLeases(parts, 'acquire', { ...chunk, requests: thieves }, argsOf(thieves), told)
     open.forEach((index, at) => {
       reply[1 + index] = more[1 + at]
     })

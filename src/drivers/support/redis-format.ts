@@ -10,7 +10,7 @@ import type {
   Renewal,
   WaiterRecord,
 } from '../../core/driver.ts'
-import { StoreError } from '../../core/errors.ts'
+import { StoreError, UnsupportedError } from '../../core/errors.ts'
 import { leftOver } from './groups.ts'
 
 /**
@@ -33,14 +33,17 @@ export interface Proposal {
   readonly mostAheadUs: number
 }
 
-/** What leases.lua is told of these claims: their ids, and their terms. */
-export function acquireArgs(claims: readonly ProposedClaim[]): string[] {
+/**
+ * What leases.lua is told of these claims: their ids, and their terms. `spares`: what is no lock of ours is not taken by
+ * force.
+ */
+export function acquireArgs(claims: readonly ProposedClaim[], spares = false): string[] {
   const first = claims[0] as ProposedClaim
   let ids = idText(first.claimId)
   for (let index = 1; index < claims.length; index += 1) ids += `\n${idText((claims[index] as Claim).claimId)}`
   // Claims that were made alike, as most are, say so once.
   const alike = claims.every((claim) => isLike(claim, first))
-  return [ids, ...(alike ? termsOf(first) : claims.flatMap(termsOf))]
+  return [ids, ...(alike ? termsOf(first, spares) : claims.flatMap((claim) => termsOf(claim, spares)))]
 }
 
 export function renewArgs(renewals: readonly Renewal[]): string[] {
@@ -81,7 +84,7 @@ const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
   one.group === other.group &&
   one.stealUpTo === other.stealUpTo
 
-function termsOf(claim: ProposedClaim): [ttlMs: string, tail: string, rest: string] {
+function termsOf(claim: ProposedClaim, spares: boolean): [ttlMs: string, tail: string, rest: string] {
   const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, stealUpTo, group, proposal } = claim
   const holder = JSON.stringify(holderId)
   const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
@@ -91,7 +94,7 @@ function termsOf(claim: ProposedClaim): [ttlMs: string, tail: string, rest: stri
   const end =
     proposal === undefined
       ? steal
-        ? `0,${stealUpTo ?? true}`
+        ? `0,${stealUpTo ?? true}${spares ? ',0,true' : ''}`
         : '0'
       : `${proposal.token},false,${proposal.mostAheadUs}`
   const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${end}]`
@@ -127,6 +130,11 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
       return { granted: false, free: true, answeredAtMs: nowMs }
     case 'k':
       return leftOver(lockName)
+    case 'o':
+      return new UnsupportedError(
+        `"${lockName}" cannot be taken by force: it is no lock of ours, and without a prefix a key may be anything. ` +
+          'If you know that it is the lock of another client, delete the key',
+      )
     case 'b':
       return { tokenRefused: true, mark: Number(first), nowMs }
     case 'f':
