@@ -92,7 +92,8 @@ export function poll<Node, Answer, Outcome>(what: Poll<Node, Answer, Outcome>): 
 /** Which node failed how. */
 export function quorumError(what: string, quorum: number, nodes: number, errors: readonly NodeError[]): StoreError {
   const failures = errors.map(({ node, error }) => `${node}: ${error.message}`)
-  const message = `redlock could not ${what}: ${nodes - errors.length} of ${nodes} nodes answered, ${quorum} are needed; ${failures.join('; ')}`
+  // How many have answered is not known: it was over when too few were left.
+  const message = `redlock could not ${what}: ${errors.length} of ${nodes} nodes failed, ${quorum} are needed; ${failures.join('; ')}`
   const permanent = errors.filter(({ error }) => !(error instanceof StoreError && error.retryable))
   // Where a quorum can never be reached, as with a password that is wrong on most nodes, waiting would be for nothing.
   return new StoreError(message, { cause: errors[0]?.error, retryable: nodes - permanent.length >= quorum })
