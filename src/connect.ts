@@ -1,6 +1,6 @@
-import { redactedUrl } from './core/arguments.ts'
 import type { Driver } from './core/driver.ts'
 import { InvalidArgumentError } from './core/errors.ts'
+import { redactedUrl } from './core/secrets.ts'
 
 /**
  * Opens the driver that a URL names, importing that one only.
@@ -29,11 +29,14 @@ export function chooseUrl(url?: string): string {
 
 /** So that a constructor can refuse at once what `connect` would refuse later. */
 export function checkUrl(url: unknown): asserts url is string {
-  if (!Object.hasOwn(openers, schemeOf(url))) {
+  if (!namesStore(url)) {
     const known = Object.keys(openers).map((each) => `${each}:`)
     throw new InvalidArgumentError('url', redactedUrl(url), `a store's URL, beginning with ${known.join(' or ')}`)
   }
 }
+
+/** Whether it begins as the URL of a store does. */
+export const namesStore = (url: unknown): url is string => Object.hasOwn(openers, schemeOf(url))
 
 /** In lower case, as in every URL. Empty if there is none. */
 const schemeOf = (url: unknown): string =>

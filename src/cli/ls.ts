@@ -1,7 +1,8 @@
 import { parseArgs } from 'node:util'
-import { checkUrl, chooseUrl, connect } from '../connect.ts'
+import { checkUrl, chooseUrl, connect, namesStore } from '../connect.ts'
 import type { Driver, LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { readPages } from '../core/pages.ts'
+import { withoutSecrets } from '../core/secrets.ts'
 import { UsageError, usageErrorFrom } from './exit-codes.ts'
 import { printable, printableJson } from './text.ts'
 
@@ -25,9 +26,12 @@ function parse(args: readonly string[]): { url: string; prefix: string; json: bo
       options: { url: { type: 'string' }, json: { type: 'boolean' } },
     })
     if (positionals.length > 1) throw new UsageError('ls takes one prefix at the most')
+    const [prefix = ''] = positionals
+    // The default store would be shown, and not the one that is meant.
+    if (prefix.includes('://') && namesStore(prefix)) throw new UsageError('a store goes with --url: ls --url URL')
     const url = chooseUrl(values.url)
     checkUrl(url)
-    return { url, prefix: positionals[0] ?? '', json: values.json ?? false }
+    return { url, prefix, json: values.json ?? false }
   } catch (error) {
     throw error instanceof TypeError ? usageErrorFrom(error) : error
   }
@@ -59,7 +63,7 @@ interface Found {
 }
 
 function asTable({ driver, leases, waiters, prefix }: Found): string {
-  const filter = prefix === '' ? '' : ` whose name begins with "${printable(prefix)}"`
+  const filter = prefix === '' ? '' : ` whose name begins with "${printable(withoutSecrets(prefix))}"`
   if (leases.length === 0 && waiters.length === 0) return `nobody holds a lock${filter}\n`
   const endless = driver.capabilities.expiry === 'session' ? 'with its session' : 'no expiry'
   const rows = [

@@ -1,4 +1,4 @@
-import { withoutSecrets } from '../core/foreign-errors.ts'
+import { withoutSecrets } from '../core/secrets.ts'
 
 /** One line on standard error. What others wrote, such as a lock name or a server's error, cannot steer the terminal. */
 export function say(text: string): void {

@@ -39,6 +39,12 @@ export function checkFunction(argument: string, value: unknown): void {
   if (typeof value !== 'function') throw new InvalidArgumentError(argument, value, 'a function')
 }
 
+/** For what a caller makes: a driver, a clock. */
+export function checkMethods(argument: string, value: unknown, methods: readonly string[], rule: string): void {
+  const has = (method: string): boolean => typeof (value as Record<string, unknown> | null)?.[method] === 'function'
+  if (!methods.every(has)) throw new InvalidArgumentError(argument, value, rule)
+}
+
 export function checkSignal(argument: string, value: unknown): AbortSignal {
   if (!(value instanceof AbortSignal)) throw new InvalidArgumentError(argument, value, 'an AbortSignal')
   return value
@@ -49,24 +55,6 @@ export function checkWhole(argument: string, value: unknown, least: number, most
     throw new InvalidArgumentError(argument, value, `a whole number from ${least} to ${most}`)
   }
   return value
-}
-
-/**
- * A URL as an error may show it: errors are logged, and a log is no place for a password. A password may contain
- * anything, so what precedes the last `@` is hidden, and so is everything of which it is not certain what it is: a URL
- * without its `@host` ends with the password, and parameters and paths may be part of one.
- */
-export function redactedUrl(url: unknown): unknown {
-  if (typeof url !== 'string' || url === '') return url
-  const [, scheme = '', slashes = '', rest = ''] = /^([a-z][a-z\d+.-]*:)?(\/\/)?(.*)$/is.exec(url) ?? []
-  // A path, in which an @ is no more than a letter, unless it looks like the URL of a server.
-  const isPath = slashes === '' || rest.startsWith('/') || !/[@:]/.test(rest)
-  if (/^sqlite:$/i.test(scheme) && isPath) return `${scheme}${slashes}${rest.replace(/[?#].*$/s, '?…')}`
-  const at = rest.lastIndexOf('@')
-  const [authority = ''] = /^[^/?#]*/.exec(rest.slice(at + 1)) ?? []
-  const [, host, port = ''] = /^(\[[\da-f:.]+\]|[\w.-]+)(:\d{1,5})?$/i.exec(authority) ?? []
-  if (at !== -1) return `${scheme}${slashes}…@${host === undefined ? '…' : host + port}`
-  return `${scheme}${slashes}${slashes === '' || host === undefined ? '…' : host}`
 }
 
 const QUERY = optionNames<InspectQuery>({ lockName: true, prefix: true, after: true, pageSize: true })

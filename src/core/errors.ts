@@ -1,4 +1,5 @@
 import type { LockInfo } from './lease.ts'
+import { withoutLogin } from './secrets.ts'
 
 export type HoldfastErrorCode =
   | 'INVALID_ARGUMENT'
@@ -29,14 +30,15 @@ export class InvalidArgumentError extends HoldfastError {
   override readonly name = 'InvalidArgumentError'
   readonly code = 'INVALID_ARGUMENT'
   readonly argument: string
-  /** An object or a function is only described: a client, or a driver made of one, may hold a password. */
+  /** Without the login of a URL. An object or a function is only described: a client, or a driver made of one, may hold a password. */
   readonly value: unknown
   readonly rule: string
 
   constructor(argument: string, value: unknown, rule: string, message?: string) {
-    super(message ?? `${argument} must be ${rule}, but is ${describe(value)}`)
+    const shown = withoutLogin(value)
+    super(message ?? `${argument} must be ${rule}, but is ${describe(shown)}`)
     this.argument = argument
-    this.value = isPrimitive(value) ? value : describe(value)
+    this.value = isPrimitive(shown) ? shown : describe(shown)
     this.rule = rule
   }
 }

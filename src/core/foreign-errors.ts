@@ -1,4 +1,5 @@
 import { HoldfastError } from './errors.ts'
+import { withoutSecrets } from './secrets.ts'
 
 /**
  * What may be kept of a client's error as a `cause`. Errors are logged as they are, with all that hangs on them, and
@@ -54,13 +55,6 @@ export function messageOf(error: unknown): string {
   if (error.message === '' && first instanceof Error) return messageOf(first)
   return withoutSecrets(error.message || error.name)
 }
-
-/**
- * Removes the login from URLs, and what a Redis server repeats of a command that it does not know: of AUTH, that is the
- * password.
- */
-export const withoutSecrets = (text: string): string =>
-  text.replaceAll(/\b([a-z][a-z\d+.-]*:\/\/)[^\s"'`<>]*@/gi, '$1…@').replaceAll(/(args beginning with: ).*/gi, '$1…')
 
 /** Why a server could not be reached or talked to, in words, where the error is one of the network or of TLS. */
 export interface ConnectionTrouble {

@@ -17,12 +17,18 @@ export function checkOptions<Options extends object>(
   known: ReadonlySet<string>,
   argument = 'options',
 ): Options {
-  if (typeof options !== 'object' || options === null) throw new InvalidArgumentError(argument, options, 'an object')
+  checkObject(options, argument)
   for (const name in options) {
     // What an object inherits was not written by the caller of this function.
     if (!known.has(name) && Object.hasOwn(options, name)) throw unknownOption(argument, name, known)
   }
   return options
+}
+
+/** A list has no option that is known, and would be taken for one that has none. */
+export function checkObject(options: unknown, argument = 'options'): void {
+  if (typeof options === 'object' && options !== null && !Array.isArray(options)) return
+  throw new InvalidArgumentError(argument, options, 'an object')
 }
 
 function unknownOption(argument: string, name: string, known: ReadonlySet<string>): InvalidArgumentError {
@@ -39,7 +45,7 @@ export function nearestName(name: string, known: readonly string[]): string | un
   const synonyms = SYNONYMS.filter(({ words }) => words.includes(plain(name))).map((each) => each.name)
   const synonym = synonyms.find((each) => known.includes(each))
   if (synonym !== undefined) return synonym
-  const ofCall = known.includes('defaults') ? synonyms.find((each) => OF_CALLS.has(each)) : undefined
+  const ofCall = known.includes('defaults') ? [name, ...synonyms].find((each) => OF_CALLS.has(each)) : undefined
   if (ofCall !== undefined) return `defaults: { ${ofCall} }`
   const found = known
     .map((each) => ({ each, distance: Math.min(distanceOf(plain(name), plain(each)), distanceOf(name, each)) }))
@@ -68,7 +74,10 @@ const SYNONYMS: readonly { readonly name: string; readonly words: readonly strin
 ]
 
 /** What an instance takes as `defaults` for its calls. */
-const OF_CALLS = new Set(['timeoutSeconds', 'blockingTimeoutSeconds', 'blocking', 'heartbeat'])
+const OF_CALLS = new Set([
+  ...['timeoutSeconds', 'blockingTimeoutSeconds', 'blocking', 'heartbeat', 'metadata', 'signal'],
+  ...['minHoldSeconds', 'maxHoldSeconds'],
+])
 
 /** How many letters have to be added, removed, replaced or swapped with their neighbour. */
 function distanceOf(a: string, b: string): number {

@@ -1,3 +1,4 @@
+import { checkMethods } from '../core/arguments.ts'
 import { callListener } from '../core/call-listener.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type {
@@ -77,6 +78,8 @@ export interface RedlockOptions {
   readonly random?: Random
 }
 
+const NODES_RULE = 'a list of at least one redis driver'
+const NODE_RULE = 'a redis driver, such as redisDriver({ client })'
 const OPTIONS = optionNames<RedlockOptions>({
   nodes: true,
   quorum: true,
@@ -102,10 +105,15 @@ export interface RedlockNodeError {
 export function redlockDriver(options: RedlockOptions): Driver {
   checkOptions(options, OPTIONS)
   const { clock = systemClock, random = systemRandom, persistent = false, longestTtlSeconds = 60 } = options
+  if (!Array.isArray(options.nodes) || options.nodes.length === 0) {
+    throw new InvalidArgumentError('nodes', options.nodes, NODES_RULE)
+  }
+  for (const [at, node] of options.nodes.entries()) {
+    checkMethods(`nodes[${at}]`, node, ['propose', 'release'], NODE_RULE)
+  }
   const nodes = distinctServers(options.nodes)
   const majority = Math.floor(nodes.length / 2) + 1
   const { quorum = majority, nodeTimeoutSeconds = 1 } = options
-  if (nodes.length === 0) throw new InvalidArgumentError('nodes', nodes, 'a list of at least one redis driver')
   if (!Number.isInteger(quorum) || quorum < majority || quorum > nodes.length) {
     const rule = `a majority of the ${nodes.length} nodes (${majority}) or more: below that, two clients can hold one lock`
     throw new InvalidArgumentError('quorum', quorum, rule)

@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from 'node:util'
 import { InvalidArgumentError } from '../core/errors.ts'
+import { checkObject } from '../core/options.ts'
 import { type DistributedLockOptions, DistributedLock as LockOnDriver } from './distributed-lock.ts'
 import { everything } from './everything.ts'
 
@@ -17,6 +18,8 @@ export class DistributedLock extends LockOnDriver {
  * a new one, with the options it is given or else those of before.
  */
 export function getDistributedLock(options?: DistributedLockOptions): DistributedLock {
+  // Null, as from a configuration that is not there, would otherwise be the default store.
+  if (options !== undefined) checkObject(options)
   if (shared === undefined || shared.lock.closed) {
     const chosen = { ...(options ?? shared?.options) }
     shared = { lock: new DistributedLock(chosen), options: chosen }

@@ -31,7 +31,7 @@ export class Claims {
     this.#instance = instance
     this.#hooks = hooks
     this.#turns = turnsOf(instance.clock)
-    this.#defaults = defaults && checkDefaults(defaults)
+    this.#defaults = defaults === undefined ? undefined : checkDefaults(defaults)
   }
 
   /** Contention is an answer; there is no heartbeat if nothing is said. */

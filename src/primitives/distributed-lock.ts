@@ -46,8 +46,8 @@ export class DistributedLock implements AsyncDisposable {
   constructor(options: DistributedLockOptions | undefined, extras: Extras)
   constructor(options: DistributedLockOptions = {}, extras?: Extras) {
     this.#instance = new Instance('DistributedLock', options, extras, OPTIONS)
-    const reacquire = checkOneOf('reacquire', options.reacquire ?? 'refuse', ['refuse', 'extend'])
-    if (reacquire === 'extend') {
+    const { reacquire = 'refuse' } = options
+    if (checkOneOf('reacquire', reacquire, ['refuse', 'extend']) === 'extend') {
       this.#reacquire = new Reacquire({
         own: (lockName) => this.#leases.get(lockName),
         claim: (holder, request) => this.#claims.claim(holder, request),

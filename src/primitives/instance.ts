@@ -1,5 +1,5 @@
 import { hostname } from 'node:os'
-import { redactedUrl, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
+import { checkMethods, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Driver } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
@@ -17,6 +17,7 @@ import { checkHolderId } from '../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 import { within } from '../core/pause.ts'
 import { type Random, systemRandom } from '../core/random.ts'
+import { redactedUrl } from '../core/secrets.ts'
 
 export interface InstanceOptions {
   /** A driver made by the caller, who also closes it. */
@@ -109,7 +110,7 @@ export class Instance {
   ) {
     checkOptions(options, known)
     const { driver, url } = options
-    if (driver !== undefined) checkDriver(driver)
+    if (driver !== undefined) checkMethods('driver', driver, DRIVER_METHODS, DRIVER_RULE)
     if (driver !== undefined && url !== undefined)
       throw new InvalidArgumentError('url', redactedUrl(url), 'left out when a driver is passed')
     this.#what = what
@@ -229,20 +230,14 @@ function refuseUnsetStore(options: InstanceOptions): void {
   }
 }
 
-/** The usual slip is a driver that is still being opened. */
-function checkDriver(driver: unknown): void {
-  const has = (method: string): boolean => typeof (driver as Record<string, unknown> | null)?.[method] === 'function'
-  if (!['acquire', 'renew', 'release', 'inspect', 'close'].every(has)) {
-    throw new InvalidArgumentError('driver', driver, 'a driver (one that is opened asynchronously has to be awaited)')
-  }
-}
-
 function settingsFrom(
   options: InstanceOptions,
   extras: Extras | undefined,
   events: Emitter,
 ): Omit<HolderOptions, 'driver'> {
   const { clock = systemClock, random = systemRandom, heartbeatThread = false } = options
+  checkMethods('clock', clock, ['now', 'setTimer'], 'a clock')
+  checkMethods('random', random, ['fraction', 'id'], 'a source of randomness')
   const { holderId = `${hostname()}:${process.pid}:${random.id()}` } = options
   const { callTimeoutSeconds = CALL_TIMEOUT_MS / 1_000, waiterTtlSeconds = WAITER_TTL_MS / 1_000 } = options
   checkHolderId(holderId)
@@ -261,6 +256,9 @@ function settingsFrom(
   return { ...settings, thread: extras.threadHeartbeat({ callTimeoutMs, stalledAfterMs }) }
 }
 
+const DRIVER_METHODS = ['acquire', 'renew', 'release', 'inspect', 'close']
+/** The usual slip is a driver that is still being opened. */
+const DRIVER_RULE = 'a driver (one that is opened asynchronously has to be awaited)'
 const DRIVER_NEEDED =
   'a driver, such as redisDriver({ client }) or await openRedis(url): holdfast/lock opens no store by its URL. Import ' +
   'DistributedLock from holdfast for that'

@@ -83,9 +83,10 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
   /** Throws `InvalidArgumentError`. Opens nothing yet. */
   constructor(options: LeaderElectionOptions) {
     this.#instance = new Instance('LeaderElection', options, everything, OPTIONS)
-    checkLockName(options.name, 'name')
-    this.name = options.name
-    this.#ttlMs = ttlMsFrom('timeoutSeconds', options.timeoutSeconds ?? 15)
+    const { name, timeoutSeconds = 15 } = options
+    checkLockName(name, 'name')
+    this.name = name
+    this.#ttlMs = ttlMsFrom('timeoutSeconds', timeoutSeconds)
     this.#clock = options.clock ?? systemClock
     this.#random = options.random ?? systemRandom
     // Not when a term ends, but when the store knows of it: a look before that would still find the old one.

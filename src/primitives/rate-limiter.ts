@@ -105,11 +105,11 @@ export class RateLimiter implements AsyncDisposable {
       const share = checkShare(options.localShare, this.#mostCost)
       this.#shares = new LocalShares(share, this.#clock, (key, cost) => this.#ask(key, cost))
     }
-    const { fallback, fallbackSeconds } = options
+    const { fallback, fallbackSeconds = 1 } = options
     if (fallback !== undefined && !(fallback instanceof RateLimiter)) {
       throw new InvalidArgumentError('fallback', fallback, 'a RateLimiter')
     }
-    const tryAgainMs = waitMsFrom('fallbackSeconds', fallbackSeconds ?? 1)
+    const tryAgainMs = waitMsFrom('fallbackSeconds', fallbackSeconds)
     this.#fallback = fallback && new RateFallback(fallback, this.#clock, tryAgainMs)
   }
 
@@ -197,8 +197,9 @@ export class RateLimiter implements AsyncDisposable {
    */
   async wait(key: string, options: RateWaitOptions = {}): Promise<RateLimitResult> {
     const cost = this.#checked(key, options, WAIT_OPTIONS)
-    const waitMs = waitMsFrom('timeoutSeconds', options.timeoutSeconds ?? 10)
-    const signal = options.signal === undefined ? undefined : checkSignal('signal', options.signal)
+    const { timeoutSeconds = 10, signal } = options
+    const waitMs = waitMsFrom('timeoutSeconds', timeoutSeconds)
+    if (signal !== undefined) checkSignal('signal', signal)
     return this.#turns.settle(this.#waiting.wait({ key, cost, waitMs, signal }))
   }
 
@@ -286,6 +287,7 @@ export class RateLimiter implements AsyncDisposable {
     checkLockName(key, 'key')
     this.#instance.assertOpen()
     if (options === undefined) return 1
-    return checkWhole('cost', checkOptions(options, known).cost ?? 1, 1, this.#mostCost)
+    const { cost = 1 } = checkOptions(options, known)
+    return checkWhole('cost', cost, 1, this.#mostCost)
   }
 }

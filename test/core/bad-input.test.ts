@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { withoutSecrets } from '../../src/core/secrets.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
 import {
   DistributedLock,
@@ -105,6 +106,11 @@ describe('rule 13: bad input is refused before anything is sent, with argument, 
 
   it('does not repeat a password', () => {
     expect(() => new DistributedLock({ url: 'mysql://user:secret@host' })).toThrow(/mysql:\/\/…@host/)
+  })
+
+  it('of URLs in a text, removes the login and leaves the example of one', () => {
+    const text = `redis://u:p'"w@h, redis://user:password@host and redis://user:password@x@h`
+    expect(withoutSecrets(text)).toBe('redis://…@h, redis://user:password@host and redis://…@h')
   })
 
   it('an event that there is none of, and a listener that is no function', () => {

@@ -66,11 +66,57 @@ describe.each(Object.entries(primitives))('%s: no store is chosen silently', (_,
     create({ url: undefined, driver: memoryDriver() })
   })
 
+  it('a clock or a source of randomness that is none is refused', () => {
+    for (const name of ['clock', 'random']) {
+      for (const value of [null, {}, 5]) {
+        const error = thrownBy(() => create({ url, [name]: value }))
+        expect(error).toMatchObject({ code: 'INVALID_ARGUMENT', argument: name })
+      }
+    }
+  })
+
   it('an option that it does not know is refused, with the one that is meant', () => {
     expect(thrownBy(() => create({ uri: 'redis://host' }))).toMatchObject({
       code: 'INVALID_ARGUMENT',
       message: expect.stringMatching(/^options has no option "uri": did you mean url\? \(known: /),
     })
+  })
+})
+
+describe('options that are no object', () => {
+  const creators: [string, (options: never) => unknown][] = [
+    ['DistributedLock', (options) => new DistributedLock(options)],
+    ['ReadWriteLock', (options) => new ReadWriteLock(options)],
+    ['Semaphore', (options) => new Semaphore(options)],
+    ['LeaderElection', (options) => new LeaderElection(options)],
+    ['OnceOnly', (options) => new OnceOnly(options)],
+    ['RateLimiter', (options) => new RateLimiter(options)],
+    ['webLocks', webLocks],
+    ['getDistributedLock', getDistributedLock],
+    ['acquire', (options) => lock().acquire('a', options)],
+    ['close', (options) => lock().close(options)],
+  ]
+
+  it.each(creators)('%s refuses null, a list and a text', async (_, create) => {
+    vi.stubEnv('HOLDFAST_URL', 'memory:')
+    for (const options of [null, [], ['memory:'], 'memory:']) {
+      const error = await rejectionOf(() => create(options as never))
+      expect(error).toMatchObject({ code: 'INVALID_ARGUMENT', argument: 'options', rule: 'an object' })
+    }
+  })
+
+  it('an option that is null is refused like any bad value, where it has a default, too', async () => {
+    const calls: [string, () => unknown][] = [
+      ['defaults', () => new DistributedLock({ url, defaults: null as never })],
+      ['reacquire', () => new DistributedLock({ url, reacquire: null as never })],
+      ['timeoutSeconds', () => new LeaderElection({ url, name: 'a', timeoutSeconds: null as never })],
+      ['fallbackSeconds', () => new RateLimiter({ url, limits, fallbackSeconds: null as never })],
+      ['cost', () => limiter().consume('a', { cost: null as never })],
+      ['timeoutSeconds', () => limiter().wait('a', { timeoutSeconds: null as never })],
+    ]
+    for (const [argument, call] of calls) {
+      expect(await rejectionOf(call)).toMatchObject({ code: 'INVALID_ARGUMENT', argument, value: null })
+    }
   })
 })
 
@@ -104,6 +150,16 @@ const calls: [what: string, call: () => unknown, message: RegExp][] = [
     'an instance, for its calls',
     () => new DistributedLock({ url, ttl: 5 } as object),
     /mean defaults: { timeoutSeconds }\?/,
+  ],
+  [
+    'an option of a claim, for an instance',
+    () => new DistributedLock({ url, timeoutSeconds: 5 } as object),
+    /no option "timeoutSeconds": did you mean defaults: { timeoutSeconds }\?/,
+  ],
+  [
+    'blocking, for an instance',
+    () => new Semaphore({ url, limit: 1, blocking: true } as object as never),
+    /did you mean defaults: { blocking }\?/,
   ],
   ['defaults', () => new DistributedLock({ url, defaults: { ttl: 5 } as object }), /did you mean timeoutSeconds\?/],
   ['close', () => lock().close({ drain: 5 } as object), /did you mean drainSeconds\?/],

@@ -12,8 +12,9 @@ import { migratePostgresUrl, postgresDriver } from '../../src/drivers/postgres.t
 import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { redlockDriver } from '../../src/drivers/redlock.ts'
+import { sqliteDriver } from '../../src/drivers/sqlite.ts'
 import { postgresConfig, postgresUrl } from '../../src/drivers/support/postgres-url.ts'
-import { DistributedLock, HoldfastError, type LockEvent, StoreError } from '../../src/index.ts'
+import { DistributedLock, HoldfastError, type LockEvent, Semaphore, StoreError } from '../../src/index.ts'
 import { createStore, type Store } from '../cli/holdfast.ts'
 import { type Server, startPostgres, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
@@ -173,6 +174,18 @@ describe('no password in an error', { timeout: 120_000 }, () => {
       () => new DistributedLock({ driver: connect(url) as never }),
       () => new DistributedLock({ driver: client as never }),
       () => new DistributedLock({ connection: url } as never),
+      () => new DistributedLock(url as never),
+      () => new DistributedLock({ driver: url as never }),
+      () => new DistributedLock({ driver, holderId: url + 'x'.repeat(255) }),
+      () => new Semaphore(url as never),
+      () => new DistributedLock({ driver }).acquire('a', url as never),
+      () => redisDriver(url as never),
+      () => redisDriver({ client: url as never }),
+      () => redisDriver({ client: url.replace(HALVES[1] ?? '', ' $&') as never }),
+      () => redlockDriver({ nodes: [url] as never }),
+      () => postgresDriver({ client: url as never }),
+      () => postgresAdvisoryDriver({ client: url as never }),
+      () => sqliteDriver({ database: url as never }),
       () => redisDriver({ client: pool as never }),
       () => redisDriver({ client: client as never }),
       () => postgresDriver({ client: driver as never }),
@@ -207,6 +220,8 @@ describe.concurrent('no password on the terminal', { timeout: 120_000 }, () => {
     ['ls, two prefixes', ['ls', `redis://me:${password}@h`, `redis://me:${password}@h`], 64],
     ['migrate, unreachable', ['migrate', '--url', `postgres://me:${encoded}@127.0.0.1:1/x`], 69],
     ['migrate, a URL without --url', ['migrate', `postgres://me:${encoded}@127.0.0.1:1/x`], 64],
+    ['ls, a URL without --url', ['ls', `redis://me:${password}@127.0.0.1:1`], 64],
+    ['a URL with quotes as a command', [`postgres://me:${HALVES.join(`'"`)}@127.0.0.1:1/x`], 64],
     ['a URL as a command', [`postgres://me:${encoded}@127.0.0.1:1/x`], 64],
     ['a URL as a number', ['run', 'job', '--wait', `redis://me:${encoded}@127.0.0.1`, '--', 'true'], 64],
   ])('%s', async (_, args, code) => {

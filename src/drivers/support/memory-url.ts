@@ -1,5 +1,5 @@
-import { redactedUrl } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
+import { redactedUrl } from '../../core/secrets.ts'
 import { decoded, refuseControlCharacters } from './url.ts'
 
 /** The name in `memory:name`. Percent-encoding is undone once, as in every other URL. */

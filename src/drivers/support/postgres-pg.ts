@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
-import { redactedUrl } from '../../core/arguments.ts'
 import { StoreError } from '../../core/errors.ts'
+import { redactedUrl } from '../../core/secrets.ts'
 import type { DedicatedConnection, DedicatedEvents, PostgresConnections, Row } from './postgres-client.ts'
 import { IN_TRANSACTION, sqlState } from './postgres-errors.ts'
 import { createLine } from './postgres-line.ts'

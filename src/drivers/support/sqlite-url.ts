@@ -1,6 +1,6 @@
-import { redactedUrl } from '../../core/arguments.ts'
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
 import { isStorable } from '../../core/names.ts'
+import { redactedUrl } from '../../core/secrets.ts'
 import { decoded, refuseControlCharacters } from './url.ts'
 
 /**

@@ -1,6 +1,6 @@
-import { redactedUrl } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { nearestName } from '../../core/options.ts'
+import { redactedUrl } from '../../core/secrets.ts'
 
 /**
  * How every store's URL is read. A part that a reader does not take is refused: what is ignored is a place that the
