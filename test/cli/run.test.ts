@@ -63,7 +63,7 @@ describe.concurrent('two runs at once', SLOW, () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
-    for (const waiting of [['--no-wait'], ['--wait', '0.1'], ['--wait=0']]) {
+    for (const waiting of [['--no-wait'], ['--wait', '1.5'], ['--wait=0']]) {
       const refused = await store.run(['run', 'job', ...waiting, '--', 'touch', `${store.folder}/ran`])
       expect(refused, waiting.join(' ')).toMatchObject({ code: 75 })
     }

@@ -571,15 +571,23 @@ describe('everyTick', () => {
     const instances = twoInstances()
     const ticks: Record<string, string[]> = { croner: [], 'node-cron': [] }
     const stop: (() => unknown)[] = []
+    const calls: Promise<unknown>[] = []
+    const awaited =
+      <Context>(tick: (context: Context) => Promise<void>) =>
+      (context: Context): Promise<void> => {
+        const call = tick(context)
+        calls.push(call)
+        return call
+      }
     for (const jobs of instances) {
       const croner = jobs.everyTick('croner', (_, job: Cron | undefined) => {
         ticks['croner']?.push(String(job?.currentRun()?.getUTCSeconds()))
       })
-      const job = new Cron('* * * * * *', croner)
+      const job = new Cron('* * * * * *', awaited(croner))
       const nodeCron = jobs.everyTick('node-cron', (_, context: TaskContext | undefined) => {
         ticks['node-cron']?.push(String(context?.date.getUTCSeconds()))
       })
-      const task = cron.schedule('* * * * * *', nodeCron, { suppressMissedWarning: true })
+      const task = cron.schedule('* * * * * *', awaited(nodeCron), { suppressMissedWarning: true })
       stop.push(
         () => job.stop(),
         () => task.destroy(),
@@ -587,6 +595,8 @@ describe('everyTick', () => {
     }
     while (Object.values(ticks).some((each) => each.length < 2)) await sleep(50) // until both have struck twice
     for (const each of stop) await each()
+    // What struck last may still wait for the other instance: closed meanwhile, it would fail inside the scheduler.
+    await Promise.all(calls)
     for (const [name, each] of Object.entries(ticks)) expect(new Set(each).size, `${name}: ${each}`).toBe(each.length)
   })
 })
