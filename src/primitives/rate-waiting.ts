@@ -25,6 +25,8 @@ export class RateWaiting {
   readonly #lines = new Map<string, Set<() => void>>()
   /** Who sleeps until its key has units again: the first of each line. */
   readonly #sleepers = new Map<string, () => void>()
+  /** What is being asked for. A refusal that was on its way when the key was reset says nothing any more. */
+  readonly #asks = new Set<{ readonly key: string; isOld: boolean }>()
   readonly #waiting = new Set<(error: Error) => void>()
 
   constructor(parts: RateWaitingParts) {
@@ -41,6 +43,7 @@ export class RateWaiting {
 
   /** There may be units for the key before it was expected. */
   wake(key: string): void {
+    for (const ask of this.#asks) if (ask.key === key) ask.isOld = true
     this.#sleepers.get(key)?.()
   }
 
@@ -87,15 +90,20 @@ export class RateWaiting {
     const ask = async (): Promise<void> => {
       if (isOver()) return
       state = 'asking'
+      const asked = { key, isOld: false }
+      this.#asks.add(asked)
       try {
         const result = await this.#parts.consume(key, cost)
         if (isOver()) return
         if (result.allowed) {
           end()
           resolve(result)
-        } else refused(result)
+        } else if (asked.isOld) void ask()
+        else refused(result)
       } catch (error) {
         fail(error)
+      } finally {
+        this.#asks.delete(asked)
       }
     }
     const refused = ({ retryAfterSeconds }: RateLimitResult): void => {

@@ -93,6 +93,31 @@ describe('reset', () => {
     assert.equal((await second).allowed, true)
   })
 
+  it('wakes who waits also if its refusal was on its way meanwhile', async () => {
+    const { limiter, time, store } = scene()
+    const limited = limiter({ limit: 1, periodSeconds: 100 })
+    await limited.consume('key')
+    let waited: RateLimitResult | undefined
+    const waits = limited.wait('key', { timeoutSeconds: 500 }).then((result) => {
+      waited = result
+    })
+    await time.run(10)
+    await limited.block('key', 0) // lets it ask again, and nothing has changed
+    const late = deferred()
+    store.fault = async (forward) => {
+      const answer = await forward()
+      await late.promise
+      return answer
+    }
+    await time.run(10)
+    store.fault = undefined
+    await limited.reset('key')
+    late.resolve()
+    await time.run(1_000)
+    assert.equal(waited?.allowed, true)
+    await waits
+  })
+
   it('takes back what is left of a local share', async () => {
     const { limiter, calls } = scene()
     const limited = limiter({ limit: 10, periodSeconds: 3_600 }, { localShare: { units: 5, forSeconds: 60 } })
