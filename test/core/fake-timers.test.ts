@@ -59,8 +59,8 @@ describe.each([
   it('a waiting time ends, and a lease runs out, although time stands still for the application', async () => {
     const driver = await connect('memory:')
     const lock = new DistributedLock({ driver })
-    const lease = await lock.hold('name', { timeoutSeconds: 0.05, heartbeat: false })
-    const lost = new Promise((resolve) => lease.signal.addEventListener('abort', resolve))
+    const lost = new Promise((resolve) => lock.on('lost', resolve))
+    await lock.hold('name', { timeoutSeconds: 0.3, heartbeat: false })
     const other = await lock.acquire('other')
     expect(await lock.acquire('other', { blockingTimeoutSeconds: 0.05 })).toMatchObject({ acquired: false })
     await lost

@@ -136,12 +136,12 @@ describe('a function does not begin without its lock', () => {
   })
 
   it('when another function has blocked the process for longer than the lease', async () => {
-    const lock = new DistributedLock({ driver: memoryDriver(), defaults: { timeoutSeconds: 0.1 } })
+    const lock = new DistributedLock({ driver: memoryDriver(), defaults: { timeoutSeconds: 0.5 } })
     const ran: string[] = []
     const take = (name: string) =>
       lock.withLock(name, () => {
         ran.push(name)
-        const untilMs = performance.now() + 150
+        const untilMs = performance.now() + 550
         while (performance.now() < untilMs);
       })
     const ends = await Promise.allSettled([take('x'), take('y')])

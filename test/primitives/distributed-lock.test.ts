@@ -398,11 +398,11 @@ describe('withLock', () => {
       lock.withLock(
         'name',
         async (lease) => {
-          blockEventLoop(80)
+          blockEventLoop(550)
           expect(lease.held).toBe(false)
           throw failure
         },
-        { timeoutSeconds: 0.06, blocking: true },
+        { timeoutSeconds: 0.5, blocking: true },
       ),
     ).rejects.toBe(failure)
   })

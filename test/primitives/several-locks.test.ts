@@ -129,12 +129,12 @@ describe('withLocks: all or nothing', () => {
   it('a lease that is lost while the function runs is told of at its end, and the function’s own error comes first', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
-    const brief = { timeoutSeconds: 0.05, heartbeat: false }
-    await expect(lock.withLocks(['a', 'b'], () => sleep(100), brief)).rejects.toBeInstanceOf(LeaseLostError)
+    const brief = { timeoutSeconds: 0.4, heartbeat: false }
+    await expect(lock.withLocks(['a', 'b'], () => sleep(450), brief)).rejects.toBeInstanceOf(LeaseLostError)
     const failing = lock.withLocks(
       ['a', 'b'],
       async () => {
-        await sleep(100)
+        await sleep(450)
         throw new Error('mine')
       },
       brief,

@@ -115,7 +115,7 @@ export const handOver: Group = (test) => {
   })
 
   test('a restore that was never answered bounds what the same instance relies on when it restores again', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock({ callTimeoutSeconds: 0.1 })]
+    const [a, b] = [await scene.lock(), await scene.lock({ callTimeoutSeconds: 0.7 })]
     const text = await (await a.lock.hold(scene.lockName)).serialize()
     const renewal = holdRequest()
     b.wire.once('renew', renewal.fault)
