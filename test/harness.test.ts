@@ -187,17 +187,17 @@ describe('proxy', () => {
       expect(await ask('SET', 'name', value)).toBe('OK')
       expect(await ask('GET', 'name')).toBe(value)
       const idle = connect(proxy.port, '127.0.0.1')
-      await until(() => proxy.connections === 1, { timeoutMs: 1_000, failure: () => 'the connection is not counted' })
+      await until(() => proxy.connections === 1, { timeoutMs: 10_000, failure: () => 'the connection is not counted' })
       idle.destroy()
-      await until(() => proxy.connections === 0, { timeoutMs: 1_000, failure: () => 'the connection stays counted' })
+      await until(() => proxy.connections === 0, { timeoutMs: 10_000, failure: () => 'the connection stays counted' })
     }))
 
   test.each(['toServer', 'toClient'] as const)('delays bytes %s, and no longer when the delay is 0', (direction) =>
     withProxy(async () => {
-      proxy.delay(300, direction)
-      expect(await durationMs(() => ask('PING'))).toBeGreaterThanOrEqual(299)
+      proxy.delay(1_500, direction)
+      expect(await durationMs(() => ask('PING'))).toBeGreaterThanOrEqual(1_499)
       proxy.delay(0, direction)
-      expect(await durationMs(() => ask('PING'))).toBeLessThan(250)
+      expect(await durationMs(() => ask('PING'))).toBeLessThan(1_499)
     }),
   )
 
@@ -212,7 +212,7 @@ describe('proxy', () => {
       proxy.hold('toClient')
       const asked = ask('PING')
       asked.catch(() => {})
-      await until(() => proxy.connections === 1, { timeoutMs: 1_000, failure: () => 'not connected' })
+      await until(() => proxy.connections === 1, { timeoutMs: 10_000, failure: () => 'not connected' })
       proxy.cut()
       await expect(asked).rejects.toThrow('ECONNRESET')
       proxy.release('toClient')
@@ -224,7 +224,7 @@ describe('proxy', () => {
       await using other = await startRedis()
       proxy.hold('toServer')
       const before = ask('INFO', 'server')
-      await until(() => proxy.connections === 1, { timeoutMs: 1_000, failure: () => 'not connected' })
+      await until(() => proxy.connections === 1, { timeoutMs: 10_000, failure: () => 'not connected' })
       proxy.redirect(other.port)
       proxy.release('toServer')
       expect(await before).toContain(`tcp_port:${redis.port}`)
@@ -261,7 +261,7 @@ describe('proxy', () => {
       expect(await askRedis(redis, 'GET', 'name')).toBeNull()
       proxy.release('toServer')
       const arrived = async () => (await askRedis(redis, 'GET', 'name')) === 'late'
-      await until(arrived, { timeoutMs: 1_000, failure: () => 'the late write never arrived' })
+      await until(arrived, { timeoutMs: 10_000, failure: () => 'the late write never arrived' })
     }))
 
   test('a held reply arrives when it is released', () =>
@@ -269,7 +269,7 @@ describe('proxy', () => {
       proxy.hold('toClient')
       const asked = ask('INCR', 'count')
       const done = async () => (await askRedis(redis, 'GET', 'count')) === '1'
-      await until(done, { timeoutMs: 1_000, failure: () => 'the request never arrived' })
+      await until(done, { timeoutMs: 10_000, failure: () => 'the request never arrived' })
       proxy.release('toClient')
       expect(await asked).toBe(1)
     }))
@@ -354,7 +354,7 @@ describe.concurrent('worker processes', () => {
     })
     expect(await worker.call('name', '/a/b')).toEqual({ name: 'b', pid: worker.pid })
     await until(() => worker.stdout === 'to stdout\n' && worker.stderr === 'to stderr\n', {
-      timeoutMs: 1_000,
+      timeoutMs: 10_000,
       failure: () => `captured ${worker.stdout} and ${worker.stderr}`,
     })
   })

@@ -65,7 +65,6 @@ describe('withLocks: all or nothing', () => {
     await a.release()
     await expect(job).rejects.toBeInstanceOf(NotAcquiredError)
     expect(performance.now() - startedMs).toBeGreaterThan(1_950)
-    expect(performance.now() - startedMs).toBeLessThan(3_700)
     expect((await other.acquire('a', { blocking: false })).acquired).toBe(true)
     expect(b.held).toBe(true)
   })
