@@ -1,11 +1,11 @@
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 // The built package: a worker thread on Node 20 cannot load TypeScript.
-import { DistributedLock, type Driver, type DriverListener, type Lease, UnsupportedError } from '../../dist/index.js'
+import { DistributedLock, type Driver, type DriverListener, UnsupportedError } from '../../dist/index.js'
 import { webLocks } from '../../dist/primitives/web-locks.js'
 import { gate } from '../support/gate.ts'
 import { openRemoteMemory, serveInThread } from '../support/remote-memory.mjs'
@@ -14,10 +14,11 @@ function blockEventLoop(ms: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
 }
 
-/** The thread takes a moment to start; from its first renewal on it is at work. */
-async function renewedOnce(lease: Lease): Promise<void> {
-  const first = lease.expiresAt.getTime()
-  while (lease.expiresAt.getTime() <= first + 1) await sleep(10)
+/** Drivers for the thread. */
+const MODULE = new URL('../support/hanging-driver.mjs', import.meta.url).href
+
+const made = async (file: string): Promise<void> => {
+  while (!existsSync(file)) await sleep(10)
 }
 
 describe('rule 4: the heartbeat in a worker thread', () => {
@@ -29,18 +30,23 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     return driver
   }
 
+  const folder = mkdtempSync(join(tmpdir(), 'holdfast-thread-'))
+
   beforeAll(async () => {
     server = await serveInThread()
   })
   afterAll(async () => {
     for (const driver of drivers) await driver.close()
     await server.stop()
+    rmSync(folder, { recursive: true })
   })
 
   it('keeps a lease while the event loop is blocked for longer than its time to live', async () => {
-    const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
+    const renewed = join(folder, 'renewed')
+    const reopen = { module: MODULE, name: 'openNoted', args: [renewed, server.port] }
+    const lock = new DistributedLock({ driver: { ...(await open()), reopen }, heartbeatThread: true })
     const lease = await lock.hold('blocked', { timeoutSeconds: 4 })
-    await renewedOnce(lease)
+    await made(renewed)
     blockEventLoop(6_200)
     expect(lease.held).toBe(true)
     expect(lease.signal.aborted).toBe(false)
@@ -138,23 +144,24 @@ describe('rule 4: the heartbeat in a worker thread', () => {
 
   it('held is false at once when the thread has learnt of a loss, before its message arrives', async () => {
     const driver = await open()
-    const lock = new DistributedLock({ driver, heartbeatThread: true })
-    const lease = await lock.hold('taken away at once', { timeoutSeconds: 3 })
-    await renewedOnce(lease)
+    const renewed = join(folder, 'renewed before the loss')
+    const reopen = { module: MODULE, name: 'openNoted', args: [renewed, server.port] }
+    const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
+    const lease = await lock.hold('taken away at once', { timeoutSeconds: 6 })
+    await made(renewed)
     const [record] = (await driver.inspect({ lockName: 'taken away at once' })).leases
     if (record === undefined) throw new Error('there is no lease')
     await driver.release([record])
     // Longer than it takes the thread to renew again, and shorter than what is left of the lease by its own clock.
-    blockEventLoop(1_600)
+    blockEventLoop(3_200)
     expect(lease.held).toBe(false)
     await lock.close()
   })
 
   it('a thread that does not reach the store does not cost the lease while the main thread does', async () => {
     const driver = await open()
-    const hangs = new URL('../support/hanging-driver.mjs', import.meta.url).href
     const lock = new DistributedLock({
-      driver: { ...driver, reopen: { module: hangs, name: 'openHanging', args: [] } },
+      driver: { ...driver, reopen: { module: MODULE, name: 'openHanging', args: [] } },
       heartbeatThread: true,
     })
     const renewed = new Promise((resolve) => lock.on('renewed', resolve))
@@ -170,8 +177,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     ['never answers', 'openHanging', []],
   ])('an extension through a thread that %s is made by the main thread when that takes over', async (_, name, args) => {
     const driver = await open()
-    const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
-    const reopen = { module, name, args: [...args, server.port] }
+    const reopen = { module: MODULE, name, args: [...args, server.port] }
     const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
     const lease = await lock.hold(name, { timeoutSeconds: 1 })
     expect(await lease.extend(30)).toBe(true)
@@ -182,8 +188,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
 
   it('an extension that a thread sent and got no answer to may still arrive: the main thread trusts no longer than it', async () => {
     const driver = await open()
-    const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
-    const reopen = { module, name: 'openDying', args: [600] }
+    const reopen = { module: MODULE, name: 'openDying', args: [600] }
     const lock = new DistributedLock({
       driver: { ...driver, reopen },
       heartbeatThread: true,
@@ -206,8 +211,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     'an extension that a thread gets no answer to costs no lease that the main thread can renew, when it %s',
     async (_, callTimeoutSeconds) => {
       const driver = await open()
-      const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
-      const reopen = { module, name: 'openHanging', args: [] }
+      const reopen = { module: MODULE, name: 'openHanging', args: [] }
       const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true, callTimeoutSeconds })
       const kept = new Promise((resolve) => lock.on('renewed', () => resolve('renewed')))
       const lost = new Promise((resolve) => lock.on('lost', () => resolve('lost')))
@@ -223,8 +227,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
 
   it('an extension that a thread has under way bounds what the next process relies on after a hand-over', async () => {
     const driver = await open()
-    const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
-    const reopen = { module, name: 'openHanging', args: [] }
+    const reopen = { module: MODULE, name: 'openHanging', args: [] }
     await using lock = new DistributedLock({
       driver: { ...driver, reopen },
       heartbeatThread: true,
@@ -273,21 +276,19 @@ describe('rule 4: the heartbeat in a worker thread', () => {
   it('after a thread has died, another one is started for later leases', async () => {
     const driver = await open()
     // The first one that is opened fails; the module counts in a file, because each thread has its own memory.
-    const folder = mkdtempSync(join(tmpdir(), 'holdfast-thread-'))
-    const module = new URL('../support/hanging-driver.mjs', import.meta.url).href
-    const reopen = { module, name: 'openAfterFailing', args: [join(folder, 'failed'), server.port] }
+    const renewed = join(folder, 'renewed later')
+    const reopen = { module: MODULE, name: 'openAfterFailing', args: [join(folder, 'failed'), renewed, server.port] }
     const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
     const failed = new Promise((resolve) => lock.on('heartbeatFailed', resolve))
-    const first = await lock.hold('first', { timeoutSeconds: 5 })
+    const first = await lock.hold('first', { timeoutSeconds: 30 })
     await failed
     await sleep(2_100) // the pause before the next start
     const second = await lock.hold('second', { timeoutSeconds: 4 })
-    await renewedOnce(second)
+    await made(renewed)
     blockEventLoop(4_500)
     expect(second.held).toBe(true)
     expect(await first.release()).toBe(true)
     await lock.close()
-    rmSync(folder, { recursive: true })
   })
 
   it('a thread that cannot be started is reported, and its leases are renewed on the main thread', async () => {

@@ -50,13 +50,31 @@ export async function openSlow(lateMs, port) {
 }
 
 /**
- * Fails the first time, over all threads: `file` remembers it.
+ * Works, and makes the file when it has renewed: from then on the thread is at work.
  *
  * @param {string} file
  * @param {number} port
  */
-export async function openAfterFailing(file, port) {
-  if (existsSync(file)) return openRemoteMemory(port)
+export async function openNoted(file, port) {
+  const driver = await openRemoteMemory(port)
+  /** @type {typeof driver.renew} */
+  const renew = async (renewals) => {
+    const answers = await driver.renew(renewals)
+    writeFileSync(file, '')
+    return answers
+  }
+  return { ...driver, renew }
+}
+
+/**
+ * As before, but fails the first time, over all threads: `file` remembers it.
+ *
+ * @param {string} file
+ * @param {string} renewed
+ * @param {number} port
+ */
+export async function openAfterFailing(file, renewed, port) {
+  if (existsSync(file)) return openNoted(renewed, port)
   writeFileSync(file, '')
   throw new Error('the first one fails')
 }
