@@ -29,23 +29,32 @@ CREATE OR REPLACE FUNCTION holdfast_raise_tokens() RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
   v_lead   CONSTANT BIGINT := 60000000;
-  -- A number for this run. It is compared for equality only: a promoted server may have been started long before the
-  -- primary that it replaces. Its parts are when the postmaster was started; what was replayed last, which a promotion
-  -- ends; when statistics were reset, which a recovery does (before PostgreSQL 15 they cost too much to ask for); and
-  -- the counter's own number, which is another one after a dump has been restored.
-  v_run    CONSTANT BIGINT := (extract(epoch FROM pg_postmaster_start_time())
-    + coalesce(extract(epoch FROM pg_last_xact_replay_timestamp()), 0)
-    + coalesce(CASE WHEN current_setting('server_version_num')::integer >= 150000
-        THEN extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) END, 0)) * 1000000
-    + 'holdfast_tokens'::regclass::oid::bigint;
+  v_run    BIGINT;
+  v_fresh  BOOLEAN := false;
   v_last   BIGINT;
   v_target BIGINT;
 BEGIN
-  IF pg_sequence_last_value('holdfast_tokens'::regclass) >= extract(epoch FROM clock_timestamp()) * 1000000
-    AND pg_sequence_last_value('holdfast_raised'::regclass) = v_run
-  THEN
-    RETURN false;
-  END IF;
+  LOOP
+    -- A number for this run. It is compared for equality only: a promoted server may have been started long before the
+    -- primary that it replaces. Its parts are when the postmaster was started; what was replayed last, which a promotion
+    -- ends; when statistics were reset, which a recovery does (before PostgreSQL 15 they cost too much to ask for); and
+    -- the counter's own number, which is another one after a dump has been restored.
+    v_run := (extract(epoch FROM pg_postmaster_start_time())
+      + coalesce(extract(epoch FROM pg_last_xact_replay_timestamp()), 0)
+      + coalesce(CASE WHEN current_setting('server_version_num')::integer >= 150000
+          THEN extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) END, 0)) * 1000000
+      + 'holdfast_tokens'::regclass::oid::bigint;
+    IF pg_sequence_last_value('holdfast_tokens'::regclass) >= extract(epoch FROM clock_timestamp()) * 1000000
+      AND pg_sequence_last_value('holdfast_raised'::regclass) = v_run
+    THEN
+      RETURN false;
+    END IF;
+    EXIT WHEN v_fresh;
+    -- A transaction keeps what it has seen of the statistics. If they were reset since, it would take every other
+    -- session's run for another one, and each would raise the counter after the other.
+    PERFORM pg_stat_clear_snapshot();
+    v_fresh := true;
+  END LOOP;
   -- One at a time, and looked at again: two that raise it at once could set it to the lower of their two clocks, below
   -- a token already given. Given back at once and not with the transaction, which may be somebody's long one.
   BEGIN

@@ -209,6 +209,27 @@ describe('postgres: the counter of tokens after a promotion', () => {
   })
 })
 
+describe('postgres: the counter of tokens after statistics were reset', () => {
+  it('is raised once, also if a transaction that is open has asked for statistics before', async () => {
+    await using server = await startPostgres()
+    const driver = await openPostgres(server.url)
+    await drawFrom(driver, 1)
+    await driver.close()
+    const [quick, open] = [new pg.Client(server.url), new pg.Client(server.url)]
+    await Promise.all([quick.connect(), open.connect()])
+    const raised = async (client: pg.Client) =>
+      (await client.query('SELECT holdfast_raise_tokens() AS raised')).rows[0].raised as boolean
+    await open.query('BEGIN')
+    assert.equal(await raised(open), false)
+    await quick.query(`SELECT pg_stat_reset_shared('bgwriter')`)
+    const told = [await raised(quick)]
+    for (let round = 0; round < 3; round += 1) told.push(await raised(open), await raised(quick))
+    await open.query('ROLLBACK')
+    await Promise.all([quick.end(), open.end()])
+    assert.deepEqual(told, [true, false, false, false, false, false, false])
+  })
+})
+
 /** A database and a role of one name, on the server that all tests share. Rights on functions are those of a database. */
 async function ownDatabase() {
   const shared = inject('servers').postgres ?? ''
