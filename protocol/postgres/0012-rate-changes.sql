@@ -42,11 +42,12 @@ BEGIN
   END LOOP;
   -- The step leaves out what no limit needs any more.
   v_state := holdfast_rate_step(ARRAY[0, v_latest] || v_limits, v_now, 0, 1, p_policy);
-  IF v_latest <= v_now THEN
+  -- As long as a row is kept for: a step that waits for this one counts from before.
+  IF v_latest <= v_now - 10000 THEN
     DELETE FROM holdfast_rates WHERE name = p_name;
   ELSE
     UPDATE holdfast_rates
-    SET state = v_state, expires_at = v_at + interval '10 s' + (v_latest - v_now) * interval '1.25 ms'
+    SET state = v_state, expires_at = v_at + interval '10 s' + greatest(v_latest - v_now, 0) * interval '1.25 ms'
     WHERE name = p_name;
   END IF;
   RETURN ARRAY[v_state[1], v_own] || ARRAY(

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import { Redis } from 'ioredis'
 import pg from 'pg'
@@ -261,6 +262,35 @@ describe('a look writes nothing', SLOW, () => {
       )
     } finally {
       await blocker.query('ROLLBACK')
+      blocker.release()
+    }
+  })
+})
+
+describe('a reset of another limit in PostgreSQL', SLOW, () => {
+  it('leaves what a call has to know that counts from before it had to wait for the row', async () => {
+    await using scene = openPostgres()
+    const { driver, pool, schema } = scene
+    const brief: RateRequest = { name: 'key', cost: 1, limits: [{ limit: 1, periodMs: 1_500, burst: 1 }] }
+    await consume(driver, { name: 'key', cost: 1, limits: [TEN_AN_HOUR] })
+    const blocker = await pool.connect()
+    try {
+      assert.equal((await consume(driver, brief))[0]?.allowed, true)
+      await blocker.query(`BEGIN; SELECT 1 FROM ${schema}.holdfast_rates FOR UPDATE`)
+      const waits = `SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%${schema}%'`
+      const waiting = async (count: number): Promise<void> => {
+        while ((await pool.query(waits)).rowCount !== count) await sleep(5)
+      }
+      const reset = consume(driver, { name: 'key', cost: 0, limits: [TEN_AN_HOUR], change: 'reset' })
+      await waiting(1)
+      const late = consume(driver, brief)
+      await waiting(2)
+      await sleep(1_600) // until there would be room
+      await blocker.query('COMMIT')
+      await reset
+      const answers = [...(await late), ...(await consume(driver, brief))].map(({ allowed }) => allowed)
+      assert.notDeepEqual(answers, [true, true])
+    } finally {
       blocker.release()
     }
   })
