@@ -52,6 +52,7 @@ interface Program {
   /** Resolves when it has printed this line. */
   printed(line: string): Promise<void>
   readonly hasEnded: boolean
+  kill(signal: NodeJS.Signals): void
   /** All that it has printed, and how it ended. */
   readonly ended: Promise<{ output: string; code: number | null }>
 }
@@ -77,6 +78,7 @@ function start(client: string, program: string): Program {
     get hasEnded() {
       return hasEnded
     },
+    kill: (signal) => void child.kill(signal),
     async printed(line) {
       while (!output.split('\n').includes(line)) {
         if (hasEnded) throw new Error(`it ended without "${line}": ${output}`)
@@ -179,3 +181,44 @@ describe.concurrent.each([
     expect(await program.ended).toEqual({ output: 'answered', code: 0 })
   })
 })
+
+describe.concurrent.each([
+  ...['ioredis', 'redis'].map((client) => ['redis', client, redis[0] ?? '']),
+  ...['pg', 'postgres'].flatMap((client) => [
+    ['postgres', client, postgres],
+    ['postgres-advisory', client, advisory(postgres)],
+  ]),
+] as [name: string, client: string, url: string][])(
+  'on %s with %s and a server that falls silent',
+  (_, client, url) => {
+    it('a process ends after it has closed its lock, with a function that never ends', {
+      timeout: 60_000,
+    }, async () => {
+      const { port } = new URL(url)
+      await using proxy = await startProxy(Number(port))
+      const program = start(
+        client,
+        `const lock = new DistributedLock({ url: '${url.replace(port, String(proxy.port))}', callTimeoutSeconds: 20 })
+      const alive = setInterval(() => {}, 1_000)
+      process.once('SIGTERM', async () => {
+        clearInterval(alive)
+        await lock.close({ timeoutSeconds: 0.2 })
+        console.log('closed')
+        // What keeps the process from its end lets this run.
+        setTimeout(() => console.log('still there'), 4_000).unref()
+      })
+      lock.withLock('${randomUUID()}', async () => {
+        console.log('begun')
+        await new Promise(() => {})
+      }).catch((error) => {
+        console.log(error.message)
+        clearInterval(alive)
+      })`,
+      )
+      await program.printed('begun')
+      proxy.hold('toServer')
+      program.kill('SIGTERM')
+      expect(await program.ended).toEqual({ output: 'begun\nclosed', code: 0 })
+    })
+  },
+)

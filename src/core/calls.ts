@@ -13,6 +13,7 @@ export class Calls {
   readonly #timeoutMs: number
   readonly #underWay = new Set<Call>()
   #timer: Timer | undefined
+  #givenUp: HoldfastError | undefined
 
   constructor(driver: Driver, clock: Clock, timeoutMs: number) {
     this.#driver = driver
@@ -26,6 +27,7 @@ export class Calls {
 
   /** Rejects when the call's time is up, or with a `HoldfastError` when it fails. An answer that comes later still reaches `late`. */
   run<Answer>(what: string, call: () => Promise<Answer>, late?: (answer: Answer) => void): Promise<Answer> {
+    if (this.#givenUp !== undefined) return Promise.reject(this.#givenUp)
     return new Promise((resolve, reject) => {
       const dueMs = this.#clock.now().monotonicMs + this.#timeoutMs
       const underWay: Call = { what, dueMs, fail: reject }
@@ -54,6 +56,14 @@ export class Calls {
     if (this.#underWay.size > 0) return
     this.#timer?.cancel()
     this.#timer = undefined
+  }
+
+  /** Fails what is under way, and whatever is asked from now on. */
+  giveUp(error: HoldfastError): void {
+    this.#givenUp = error
+    for (const call of this.#underWay) call.fail(error)
+    this.#underWay.clear()
+    this.close()
   }
 
   /** Drivers wrap their clients' errors themselves; this stands behind a driver that forgot to. */

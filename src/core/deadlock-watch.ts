@@ -60,6 +60,11 @@ export class DeadlockWatch {
     return this.#parts.link.close()
   }
 
+  /** As `Link.giveUp`. */
+  giveUp(error: HoldfastError): void {
+    this.#parts.link.giveUp(error)
+  }
+
   /** A store that does not answer is the claim's own to tell of. One that denies notes to this client is not asked again. */
   #failed(error: unknown): void {
     // Anything else is a fault in here, and no reason to end the process.

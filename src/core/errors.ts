@@ -97,6 +97,9 @@ export class StoreError extends HoldfastError {
   }
 }
 
+/** Whether the store may answer when it is asked again. */
+export const isOutage = (error: unknown): boolean => error instanceof StoreError && error.retryable
+
 /** The caller's signal was aborted. `cause` is the signal's reason. */
 export class AbortedError extends HoldfastError {
   /** The name by which the platform's own functions mark an abort. */

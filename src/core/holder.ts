@@ -26,7 +26,7 @@ import { type HandOver, Restores, restoredTwice } from './hand-over.ts'
 import { createHeartbeat, type Heartbeat, type HeartbeatParts, NOT_IN_STORE } from './heartbeat.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from './lease.ts'
 import { MAX_PENDING_CLAIMS, PING_TTL_MS } from './limits.ts'
-import { closeLink, Link, openLink, type TrackedClaim } from './link.ts'
+import { closeLink, giveUpLink, Link, openLink, type TrackedClaim } from './link.ts'
 import { within } from './pause.ts'
 import type { Random } from './random.ts'
 import { trustedUntil } from './trust.ts'
@@ -303,6 +303,13 @@ export class Holder {
   close(settleMs = 0): Promise<void> {
     this.#closing ??= this.#close(settleMs)
     return this.#closing
+  }
+
+  /** Closing has taken too long: what the store has not answered by now fails, so that closing comes to its end. */
+  hurry(): void {
+    const error = new ClosedError('the instance was closed before the store had answered')
+    giveUpLink(this.link, error)
+    this.#deadlocks?.giveUp(error)
   }
 
   async #close(settleMs: number): Promise<void> {

@@ -14,10 +14,11 @@ import type {
   RenewAnswer,
   Renewal,
 } from './driver.ts'
-import { StoreError } from './errors.ts'
+import { type HoldfastError, isOutage, StoreError } from './errors.ts'
 import type { HeldLease } from './lease.ts'
 import { MAX_LIST, MAX_RELEASE_TRIES } from './limits.ts'
 import { Listening } from './listening.ts'
+import { pause } from './pause.ts'
 import type { Random } from './random.ts'
 import { turnsOf } from './turns.ts'
 import { unsupported } from './unsupported.ts'
@@ -50,6 +51,7 @@ export class Link {
   readonly #consumes: Batch<RateRequest, RateAnswer>
   readonly #detached = new Set<Promise<void>>()
   readonly #postponed = new Set<() => void>()
+  readonly #givenUp = new AbortController()
 
   constructor(driver: Driver, options: LinkOptions) {
     const { clock, random, callTimeoutMs } = options
@@ -113,7 +115,9 @@ export class Link {
     return this.releaseUntilAnswered({ lockName: claim.lockName, claimId: claim.claimId }, onFailure)
   }
 
-  /** Sends a release, in the background, until the store has answered it or the stated number of tries is used up. Never rejects. */
+  /**
+   * Sends a release, in the background, until the store has answered it, no further try can help, or the stated number of tries is used up. Never rejects.
+   */
   releaseUntilAnswered(lease: LeaseRef, onFailure: (error: unknown) => void): Promise<void> {
     const work = this.#releaseUntilAnswered(lease, onFailure).finally(() => this.#detached.delete(work))
     this.#detached.add(work)
@@ -141,6 +145,12 @@ export class Link {
     await this.settled()
     await this.listening.close()
     this.#calls.close()
+  }
+
+  /** The store does not answer, and nobody waits for it any longer: nothing that was asked may keep the process from its end. */
+  giveUp(error: HoldfastError): void {
+    this.#calls.giveUp(error)
+    this.#givenUp.abort()
   }
 
   #acquireList(claims: readonly TrackedClaim[]): Promise<readonly (AcquireAnswer | Error)[]> {
@@ -211,16 +221,11 @@ export class Link {
         return
       } catch (error) {
         onFailure(error)
-        if (tries === MAX_RELEASE_TRIES) return
-        await this.#pause(backoffMs(RETRY, tries, this.#options.random))
+        if (tries === MAX_RELEASE_TRIES || !isOutage(error)) return
+        const { clock, random } = this.#options
+        await pause(clock, backoffMs(RETRY, tries, random), this.#givenUp.signal)
       }
     }
-  }
-
-  #pause(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      this.#options.clock.setTimer(resolve, ms, true)
-    })
   }
 }
 
@@ -258,6 +263,12 @@ export async function closeLink(link: Link): Promise<void> {
   if (found.users > 0) return
   shared.splice(shared.indexOf(found), 1)
   await link.close()
+}
+
+/** For the last one who uses it: others may still wait for answers. */
+export function giveUpLink(link: Link, error: HoldfastError): void {
+  const found = links.get(link.driver)?.find((each) => each.link === link)
+  if (found === undefined || found.users === 1) link.giveUp(error)
 }
 
 const links = new WeakMap<Driver, (LinkOptions & { readonly link: Link; users: number })[]>()

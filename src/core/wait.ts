@@ -4,7 +4,7 @@ import { backoffMs } from './backoff.ts'
 import type { Receiver } from './batch.ts'
 import { type Clock, dueAtMs, type Instant } from './clock.ts'
 import type { AcquireAnswer, Grant, Refusal } from './driver.ts'
-import { AbortedError, type HoldfastError, StoreError } from './errors.ts'
+import { AbortedError, type HoldfastError, isOutage, StoreError } from './errors.ts'
 import type { Emitter } from './events.ts'
 import type { Link, TrackedClaim } from './link.ts'
 import type { Waiter } from './listening.ts'
@@ -353,8 +353,6 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#parts.link.listening.leave(this)
   }
 }
-
-const isOutage = (error: Error): boolean => error instanceof StoreError && error.retryable
 
 const trustedMs = (grant: Grant, sent: Instant, now: Instant): number =>
   dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs

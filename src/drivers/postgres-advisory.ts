@@ -12,6 +12,7 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
+import { within } from '../core/pause.ts'
 import { occupy } from './support/postgres-advisory-client.ts'
 import { holderOf, inspectLocks } from './support/postgres-advisory-inspect.ts'
 import { advisoryKey } from './support/postgres-advisory-key.ts'
@@ -296,7 +297,12 @@ function driverOn(
       if (closed) return
       closed = true
       listeners.clear()
-      await line(async () => {})
+      // A server that does not answer would otherwise keep the connections open until its questions have run out of time.
+      await within(
+        clock,
+        SETTLE_MS,
+        line(async () => {}),
+      )
       await waiting.close()
       await main.close()
       await connections.close()
@@ -347,6 +353,9 @@ const grantOf = ({ ttlMs }: Claim, { fencingToken, acquiredAtMs }: SessionLease)
  * what it waits for.
  */
 const ASK_AGAIN_MS = { none: 100, known: 50, new: undefined }
+/** How long closing waits for what was asked before. */
+const SETTLE_MS = 1_000
+
 /**
  * How long a refusal waits at the most for a connection to stand in line with, and for others to be able to see that it
  * stands there.

@@ -71,7 +71,7 @@ export interface CloseOptions {
   drainSeconds?: number
   /**
    * How long closing may take after that, whatever the store does: 5. First the signals of leases abort; functions that run under one have three fifths of this time
-   * to settle, and keep their locks until they have; one that itself waits for this to end uses up that time. Then everything is released. What the store has not answered by the end is left to expire.
+   * to settle, and keep their locks until they have; one that itself waits for this to end uses up that time. Then everything is released. What the store has not answered by the end fails with `ClosedError`, and leases are left to expire.
    */
   timeoutSeconds?: number
 }
@@ -197,8 +197,10 @@ export class Instance {
     if (drainMs > 0) await this.#holder?.drain(drainMs)
     this.#ended = true
     const isDone = await within(clock, timeoutMs, this.#end(timeoutMs * SETTLING))
-    // The store does not answer. Its connections must not keep the process from its end.
-    if (!isDone) void this.#closeStore()?.catch(() => undefined)
+    if (isDone) return
+    // The store does not answer. Neither what was asked of it nor its connections may keep the process from its end.
+    this.#holder?.hurry()
+    void this.#closeStore()?.catch(() => undefined)
   }
 
   async #end(settleMs: number): Promise<void> {

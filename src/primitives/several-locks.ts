@@ -2,7 +2,7 @@ import { eitherSignal, onAbort } from '../core/abort.ts'
 import { checkFunction } from '../core/arguments.ts'
 import type { Chain } from '../core/chain.ts'
 import type { Clock, Timer } from '../core/clock.ts'
-import { AbortedError, InvalidArgumentError, NotAcquiredError, StoreError } from '../core/errors.ts'
+import { AbortedError, InvalidArgumentError, isOutage, NotAcquiredError, StoreError } from '../core/errors.ts'
 import type { ClaimRequest, ClaimResult, Holder } from '../core/holder.ts'
 import type { HeldLease, Lease } from '../core/lease.ts'
 import { MAX_LOCKS_AT_ONCE } from '../core/limits.ts'
@@ -146,7 +146,8 @@ async function takeAtOnce(
   }
   for (const [index, { lockName }] of wanted.entries()) {
     const end = ends[index] as PromiseSettledResult<ClaimResult>
-    if (end.status === 'fulfilled' || (mayWait && isPassing(end.reason))) continue
+    // An outage of a moment ends no wait, here as with a single lock.
+    if (end.status === 'fulfilled' || (mayWait && isOutage(end.reason))) continue
     const isLate = end.reason instanceof AbortedError && end.reason.cause === limit.signal.reason
     throw isLate ? new StoreError(`the store did not answer a claim of "${lockName}" in time${limit}`) : end.reason
   }
@@ -212,9 +213,6 @@ const GRACE_MS = 250
 
 /** It was refused only because another one of its group was. */
 const isFree = (result: ClaimResult): boolean => !result.granted && result.refusal?.free === true
-
-/** What a claim that waits asks again after: an outage of a moment ends no wait, here as with a single lock. */
-const isPassing = (error: unknown): boolean => error instanceof StoreError && error.retryable
 
 const claim = ({ claims, holder, together }: Taking, request: ClaimRequest): Promise<ClaimResult> =>
   claims.claim(holder, { ...request, together })

@@ -2,7 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
-import { DistributedLock } from '../../src/index.ts'
+import { ClosedError, DistributedLock, StoreError } from '../../src/index.ts'
+import { gate } from '../support/gate.ts'
+import { rejectionOf } from '../support/rejection.ts'
 
 const slow = (driver: Driver, ms: number): Driver => ({
   ...driver,
@@ -57,5 +59,56 @@ describe('close', () => {
     await expect(hasty.acquire('name', { blocking: false })).rejects.toThrow('within 100 ms')
     await hasty.close()
     void patient
+  })
+
+  it.each([
+    ['that no further try can help', new StoreError('wrong password', { retryable: false })],
+    ['that the driver is closed', new ClosedError('the driver is closed')],
+  ])('sends a release once if the store says %s', async (_, error) => {
+    const releases: unknown[] = []
+    const refuse = async () => Promise.reject(error)
+    const driver: Driver = {
+      ...memoryDriver(),
+      acquire: refuse,
+      release: (leases) => {
+        releases.push(...leases)
+        return refuse()
+      },
+    }
+    const lock = new DistributedLock({ driver })
+    await expect(lock.acquire('name')).rejects.toBe(error)
+    await lock.close()
+    expect(releases).toHaveLength(1)
+  })
+
+  it('fails what the store has not answered when the time for closing is over', async () => {
+    const driver: Driver = { ...memoryDriver(), release: () => new Promise(() => undefined) }
+    const lock = new DistributedLock({ driver })
+    const lease = await lock.hold('name')
+    const failed: unknown[] = []
+    lock.on('releaseFailed', ({ error }) => failed.push(error))
+    const releasing = rejectionOf(() => lease.release())
+    await lock.close({ timeoutSeconds: 0.05 })
+    expect(await releasing).toBeInstanceOf(ClosedError)
+    expect(failed).not.toEqual([])
+  })
+
+  it('leaves other instances on the same driver what they wait for', async () => {
+    const answer = gate()
+    const inner = memoryDriver()
+    const driver: Driver = {
+      ...inner,
+      release: async (leases) => {
+        await answer.opened
+        return inner.release(leases)
+      },
+    }
+    const [lock, other] = [new DistributedLock({ driver }), new DistributedLock({ driver })]
+    const lease = await other.hold('name')
+    await lock.hold('another')
+    const releasing = lease.release()
+    await lock.close({ timeoutSeconds: 0.05 })
+    answer.open()
+    expect(await releasing).toBe(true)
   })
 })

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { StoreError } from '../../core/errors.ts'
+import { clearTimeout, setTimeout } from '../../core/native-time.ts'
 import { redactedUrl } from '../../core/secrets.ts'
 import type { DedicatedConnection, DedicatedEvents, PostgresConnections, Row } from './postgres-client.ts'
 import { IN_TRANSACTION, sqlState } from './postgres-errors.ts'
@@ -53,6 +54,7 @@ export function pgPoolConnections(
   { owned, place = placeOf((pool as { options?: PgPlace }).options) }: { owned: boolean; place?: string },
 ): PostgresConnections {
   hearErrors(pool)
+  const clients = owned ? clientsOf(pool) : []
   const query = notOnEndedConnection(askPrepared(pool))
   return {
     place,
@@ -72,12 +74,40 @@ export function pgPoolConnections(
       if (client.connectionParameters) client.connectionParameters.query_timeout = false
       hearErrors(client)
       await client.connect()
-      return dedicated(client, events, () => client.end())
+      return dedicated(client, events, () => endOrCut(client, () => [client]))
     },
     async close() {
-      if (owned) await pool.end()
+      if (owned) await endOrCut(pool, () => clients)
     },
   }
+}
+
+/** Those that a pool of ours has at the moment. */
+function clientsOf(pool: PgPool): Iterable<WithSocket> {
+  const clients = new Set<WithSocket>()
+  const events = pool as unknown as { on(event: string, listener: (client: WithSocket) => void): unknown }
+  events.on('connect', (client) => clients.add(client))
+  events.on('remove', (client) => clients.delete(client))
+  return clients
+}
+
+/** A server that does not answer says no farewell either, and its sockets would keep the process alive. */
+async function endOrCut(what: { end(): Promise<void> }, clients: () => Iterable<WithSocket>): Promise<void> {
+  const timer = setTimeout(() => {
+    for (const { connection } of clients()) connection?.stream?.destroy?.()
+  }, FAREWELL_MS)
+  try {
+    await what.end()
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+const FAREWELL_MS = 1_000
+
+/** Of a client of pg, which has no method for what is done with it. */
+interface WithSocket {
+  readonly connection?: { readonly stream?: { ref?(): void; unref?(): void; destroy?(): void } }
 }
 
 /** What a client of pg says of itself, and a pool of its settings. */
@@ -125,7 +155,7 @@ function hearErrors(emitter: Pick<PgPool, 'on'>): void {
 
 const heard = new WeakSet<object>()
 
-interface OwnClient extends PgClient {
+interface OwnClient extends PgClient, WithSocket {
   readonly connectionParameters?: { query_timeout?: unknown }
   connect(): Promise<void>
   end(): Promise<void>
@@ -195,7 +225,7 @@ function dedicated(
     isCallers,
     keepAlive(wanted) {
       if (isCallers) return
-      const { connection } = client as { connection?: { stream?: { ref?(): void; unref?(): void } } }
+      const { connection } = client as WithSocket
       if (wanted) connection?.stream?.ref?.()
       else connection?.stream?.unref?.()
     },

@@ -51,6 +51,7 @@ export async function openIoredis(
   const options = {
     maxRetriesPerRequest: fast ? 0 : 3,
     connectTimeout: CONNECT_MS,
+    disconnectTimeout: FAREWELL_MS,
     ...(username !== undefined && { username }),
     ...(password !== undefined && { password }),
     ...(tls && { tls: {} }),
@@ -366,6 +367,8 @@ function wrongDatabase(database: number, error: Error): StoreError {
 
 /** Less than the core waits for a call: what is known of the failure is told. */
 const CONNECT_MS = 4_500
+/** How long a connection that is closed waits for the server to close it, too. It keeps the process alive meanwhile. */
+const FAREWELL_MS = 500
 /** After how long without a connection it is looked at whether the server speaks TLS at all. */
 const PLAIN_AFTER_MS = 300
 /** How long commands wait for another attempt to connect after one has failed. */
