@@ -14,10 +14,10 @@ describe('redlock: wake-ups', () => {
     const [, second, third] = proxies as [FaultProxy, FaultProxy, FaultProxy]
     const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 10 })
     // Without timers: nothing but the messages can wake it.
-    const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), clock: clockAhead(0) })
+    const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), nodeTimeoutSeconds: 10, clock: clockAhead(0) })
     const order: string[] = []
     await using _waiter = await listenOn(waiter, () => order.push('the waiter is woken'))
-    await using _first = await listenOn(redlock({ nodes: nodesOn(all.slice(0, 1)) }), () =>
+    await using _first = await listenOn(redlock({ nodes: nodesOn(all.slice(0, 1)), nodeTimeoutSeconds: 10 }), () =>
       order.push('the first copy'),
     )
     const held = claim()
@@ -37,7 +37,7 @@ describe('redlock: wake-ups', () => {
 
   it('a waiter is woken after the release, although no node knew its script', async () => {
     const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 10 })
-    const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), clock: clockAhead(0) })
+    const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), nodeTimeoutSeconds: 10, clock: clockAhead(0) })
     let woken = 0
     await using _ = await listenOn(waiter, () => {
       woken += 1
