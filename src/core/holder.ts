@@ -151,6 +151,12 @@ export class Holder {
     })
   }
 
+  /** Throws `OverloadError` if so many claims more are too many. For a group, which must not be asked for in part. */
+  assertRoom(claims: number): void {
+    if (Math.max(this.#pending.size, this.#underWay.count) + claims <= MAX_PENDING_CLAIMS) return
+    throw new OverloadError(`at most ${MAX_PENDING_CLAIMS} claims can be under way in one instance`)
+  }
+
   /** The same for a caller who makes the promise: `done` is called once, with what `acquire` would resolve or reject with. Throws what is known at once. */
   claim(
     request: ClaimRequest,
@@ -159,9 +165,7 @@ export class Holder {
   ): void {
     this.#assertOpen()
     this.#assertSupported(request)
-    if (Math.max(this.#pending.size, this.#underWay.count) >= MAX_PENDING_CLAIMS) {
-      throw new OverloadError(`${MAX_PENDING_CLAIMS} claims are already under way in this instance`)
-    }
+    this.assertRoom(1)
     const pending: PendingClaim = new PendingClaim(this.#context, this.#claim(request), request, (end) => {
       this.#pending.delete(pending)
       if (isNested(request)) this.#deadlocks?.forget(pending)

@@ -130,7 +130,8 @@ async function takeAtOnce(
   const { signal } = either
   const { capabilities } = taking.holder.link.driver
   const group = capabilities.groups && wanted.length > 1 ? taking.together.id : undefined
-  // In one step of this process, too: a group goes out whole.
+  // In one step of this process, too: a group goes out whole, or not at all.
+  taking.holder.assertRoom(wanted.length)
   const asked = wanted.map((request) => claim(taking, { ...request, waitMs: 0, signal, group }))
   const ends = await Promise.allSettled(asked)
   const taken = ends.flatMap((end) => (end.status === 'fulfilled' && end.value.granted ? [end.value.lease] : []))

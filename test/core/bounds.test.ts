@@ -1,8 +1,9 @@
 import { getEventListeners } from 'node:events'
 import { describe, expect, it } from 'vitest'
 import type { Driver, DriverListener, StopListening } from '../../src/core/driver.ts'
+import { MAX_PENDING_CLAIMS } from '../../src/core/limits.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
-import { AbortedError, DistributedLock, StoreError } from '../../src/index.ts'
+import { AbortedError, DistributedLock, OverloadError, StoreError } from '../../src/index.ts'
 import { gate } from '../support/gate.ts'
 
 describe('a claim that waits', () => {
@@ -54,5 +55,33 @@ it('a driver that was opened for an instance is closed again when the instance c
   // The memory driver cannot be opened in a thread, and what was opened for the attempt must not stay open.
   const lock = new DistributedLock({ url: 'memory:', heartbeatThread: true })
   await expect(lock.acquire('name')).rejects.toThrow('cannot be opened in a worker thread')
+  await lock.close()
+})
+
+it('a group of claims that does not fit beside those under way is not asked for in part', async () => {
+  const real = memoryDriver()
+  const end = gate()
+  let crowd = 0
+  const asked: string[] = []
+  const driver: Driver = {
+    ...real,
+    async acquire(claims) {
+      if (claims.some(({ group }) => group !== undefined)) {
+        asked.push(...claims.map(({ lockName }) => lockName))
+        return real.acquire(claims)
+      }
+      crowd += claims.length
+      await end.opened
+      return claims.map(() => ({ granted: false }))
+    },
+  }
+  const lock = new DistributedLock({ driver, callTimeoutSeconds: 60 })
+  const others = Array.from({ length: MAX_PENDING_CLAIMS - 2 }, () => lock.acquire('crowded'))
+  while (crowd < others.length) await new Promise(setImmediate)
+  await expect(lock.withLocks(['a', 'b', 'c'], () => 'ran')).rejects.toThrow(OverloadError)
+  expect(asked).toEqual([])
+  expect(await lock.withLocks(['a', 'b'], () => 'ran')).toBe('ran')
+  end.open()
+  await Promise.all(others)
   await lock.close()
 })
