@@ -119,7 +119,10 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
    */
   let lastToken = 0
 
-  const nowMs = (): number => clock.now().wallMs
+  /** One time for all of a group: a lease of it that ran out in the middle would let its name be refused alone. */
+  let groupAtMs: number | undefined
+
+  const nowMs = (): number => groupAtMs ?? clock.now().wallMs
 
   function nextToken(): number {
     lastToken = Math.max(lastToken + 1, Math.floor(nowMs() * 1_000))
@@ -234,18 +237,22 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
     acquireGroup(claims) {
       const answeredAtMs = nowMs()
-      const held = claims.map(({ lockName, claimId }) =>
-        lockNamed(lockName).leases.some(({ claim }) => claim.claimId === claimId),
-      )
-      const open = claims.map((claim, index) => held[index] || isOpenTo(claim))
-      if (!open.includes(false)) return claims.map(store.acquire)
-      // Nothing is asked again: a lease that runs out at this moment must not let its name be granted alone.
-      return claims.map(({ lockName }, index) => {
-        if (held[index]) return leftOver(lockName)
-        if (open[index]) return { granted: false, free: true, answeredAtMs }
-        const [holder] = lockNamed(lockName).leases
-        return { granted: false, ...(holder && { holder: recordOf(holder) }), answeredAtMs }
-      })
+      groupAtMs = answeredAtMs
+      try {
+        const held = claims.map(({ lockName, claimId }) =>
+          lockNamed(lockName).leases.some(({ claim }) => claim.claimId === claimId),
+        )
+        const open = claims.map((claim, index) => held[index] || isOpenTo(claim))
+        if (!open.includes(false)) return claims.map(store.acquire)
+        return claims.map(({ lockName }, index) => {
+          if (held[index]) return leftOver(lockName)
+          if (open[index]) return { granted: false, free: true, answeredAtMs }
+          const [holder] = lockNamed(lockName).leases
+          return { granted: false, ...(holder && { holder: recordOf(holder) }), answeredAtMs }
+        })
+      } finally {
+        groupAtMs = undefined
+      }
     },
 
     renew({ lockName, claimId, fencingToken, ttlMs }) {

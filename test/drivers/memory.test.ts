@@ -39,6 +39,28 @@ describe('memory alone', () => {
     assert.equal(await grants(b), false)
     assert.equal(await grants(other), true)
   })
+
+  it('grants all of a group or nothing, also if a lease of it runs out while it is looked at', async () => {
+    for (let leftMs = 1; leftMs <= 30; leftMs += 1) {
+      let [wallMs, stepMs] = [Date.now(), 0]
+      const now = () => {
+        wallMs += stepMs
+        return { monotonicMs: wallMs, wallMs }
+      }
+      const driver = memoryDriver({ store: createMemoryStore({ ...systemClock, now }) })
+      const claimOn = (lockName: string, claimId: string) =>
+        ({ lockName, claimId, holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 1_000, waitMs: 0 }) as const
+      const group = ['a', 'b'].map((name) => ({ ...claimOn(name, `member ${name}`), group: 'group' }))
+      // An answer to the group was lost, and one of its leases is about to end, with somebody behind it.
+      await driver.acquire(group.slice(0, 1))
+      await driver.acquire([{ ...claimOn('a', 'waiter'), waitMs: 60_000 }])
+      wallMs += 1_000 - leftMs
+      stepMs = 1
+      const answers = await driver.acquire(group)
+      const granted = answers.map((answer) => 'granted' in answer && answer.granted)
+      assert.ok(granted[0] === granted[1], `${leftMs} ms before its end: ${granted}`)
+    }
+  })
 })
 
 interface OpenMemoryStore extends ConformanceStore {
