@@ -115,7 +115,8 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
 
   /** Ends this instance's term, if it leads, and wakes the next candidate. True if it led. Campaigns under way go on: their own signal ends them. */
   async resign(): Promise<boolean> {
-    this.#instance.assertOpen()
+    // A drain waits for the term to end: this is how it does.
+    this.#instance.assertNotEnded()
     return (await this.#term?.resign()) ?? false
   }
 

@@ -81,6 +81,13 @@ describe('a failure that no further try can mend is told at once, and not tried 
     await assertPermanent(() => connect(`redis+cluster://:wrong@${at(redis)}`), /WRONGPASS|NOAUTH/)
   })
 
+  it('redis Cluster: a server that is no node of one', async () => {
+    const url = `redis+cluster://:right@${at(redis)}`
+    const says = /cluster support disabled.*use redis:\/\/ instead/
+    await assertPermanent(() => connect(url), says)
+    await assertPermanent(() => viaNodeRedis(url), says)
+  })
+
   it('redlock: a password that is wrong on a majority of the nodes, and TLS that no node speaks', async () => {
     await assertPermanent(() => connect(`redlock://:wrong@${at(redis)}`), /WRONGPASS|NOAUTH/)
     await assertPermanent(() => connect(`redlock://:right@${at(redis)}?tls=true`), /does not speak TLS/)

@@ -68,6 +68,16 @@ describe('campaigning', () => {
     expect(await b.resign()).toBe(true)
   })
 
+  it('a leader can resign while its instance is being closed, and ends the drain by that', async () => {
+    const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
+    await a.campaign()
+    const closing = a.close({ drainSeconds: 60 })
+    expect(await a.resign()).toBe(true)
+    await closing
+    await expect(a.resign()).rejects.toBeInstanceOf(ClosedError)
+    expect(await b.leader()).toBeUndefined()
+  })
+
   it('without a limit it goes on; with one it ends in an error that names the leader; 0 answers at once', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     await a.campaign()

@@ -68,6 +68,11 @@ const hints: readonly Hint[] = [
   },
   { sign: /^LOADING/i, hint: 'the server is still loading its data' },
   { sign: /CLUSTERDOWN/i, hint: 'the Cluster does not serve this slot at the moment' },
+  {
+    sign: /cluster support disabled/i,
+    hint: 'the server is no node of a Cluster: use redis:// instead of redis+cluster://',
+    isPermanent: true,
+  },
   { sign: /TRYAGAIN|too many cluster redirections/i, hint: 'the slot is being moved to another node: try again' },
   {
     sign: /NOAUTH|WRONGPASS|^ERR invalid password/i,
