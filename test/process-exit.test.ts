@@ -8,6 +8,7 @@ import { connect } from '../src/connect.ts'
 import { DistributedLock } from '../src/index.ts'
 import { makeFolder } from './harness/folders.ts'
 import { startProxy } from './harness/proxy.ts'
+import { startRedis } from './harness/servers.ts'
 
 /**
  * A process whose work is done ends by itself, on every store and with every client, though nothing was closed. One that
@@ -222,3 +223,36 @@ describe.concurrent.each([
     })
   },
 )
+
+describe.concurrent.each(['ioredis', 'redis'])('on redis with %s and a server that goes away', (client) => {
+  it('a process ends by itself, and one that goes on finds the server when it is back', {
+    timeout: 90_000,
+  }, async () => {
+    await using server = await startRedis()
+    const lock = `const lock = new DistributedLock({ url: '${server.url}', callTimeoutSeconds: 20 })
+      const alive = setInterval(() => {}, 1_000)
+      await (await lock.hold('a', { blockingTimeoutSeconds: 20 })).release()
+      console.log('held')`
+    const left = start(client, `${lock}\n process.once('SIGTERM', () => clearInterval(alive))`)
+    const stayed = start(
+      client,
+      `${lock}
+      process.once('SIGUSR2', async () => {
+        console.log((await lock.acquire('b').catch((error) => error)).code)
+      })
+      process.once('SIGTERM', async () => {
+        clearInterval(alive)
+        console.log((await lock.acquire('b')).acquired)
+      })`,
+    )
+    await Promise.all([left.printed('held'), stayed.printed('held')])
+    await server.stop()
+    stayed.kill('SIGUSR2')
+    await stayed.printed('STORE_UNAVAILABLE')
+    left.kill('SIGTERM')
+    expect(await left.ended).toEqual({ output: 'held', code: 0 })
+    await server.restart()
+    stayed.kill('SIGTERM')
+    expect(await stayed.ended).toEqual({ output: 'held\nSTORE_UNAVAILABLE\ntrue', code: 0 })
+  })
+})

@@ -95,6 +95,16 @@ describe('a failure that no further try can mend is told at once, and not tried 
     await assertRetryable(() => connect(`redlock://:wrong@127.0.0.1:1,127.0.0.1:2,${at(redis)}`))
   })
 
+  for (const [client, open] of Object.entries({ ioredis: connect, 'node-redis': viaNodeRedis })) {
+    it(`redis, ${client}: a server that is down is named, with the reason, however long it has been down`, async () => {
+      const lock = new DistributedLock({ driver: await open('redis://127.0.0.1:1') })
+      for (let turn = 0; turn < 4; turn += 1) {
+        await assert.rejects(lock.acquire('a'), /cannot reach redis:\/\/127.0.0.1:1: connection refused/)
+      }
+      await lock.close({ timeoutSeconds: 0.1 })
+    })
+  }
+
   for (const [client, open] of Object.entries({ pg: connect, postgres: viaPostgres })) {
     it.each(postgresCases)(`postgres, ${client}: %s`, async (_, url, says) => {
       await assertPermanent(() => open(url()), says)

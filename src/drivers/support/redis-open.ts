@@ -50,6 +50,8 @@ export async function openIoredis(
   if (module === undefined) return undefined
   const options = {
     maxRetriesPerRequest: fast ? 0 : 3,
+    // Commands that wait fail with every fourth attempt, and say why if that comes before their own time is up.
+    retryStrategy: (times: number) => Math.min(times * FIRST_RETRY_MS, LONGEST_RETRY_MS),
     connectTimeout: CONNECT_MS,
     disconnectTimeout: FAREWELL_MS,
     ...(username !== undefined && { username }),
@@ -242,23 +244,35 @@ export async function openNodeRedis(
   if (module === undefined) return undefined
   const login = { ...(username !== undefined && { username }), ...(password !== undefined && { password }) }
   const sockets = hosts.map((host) => ({ ...host, connectTimeout: CONNECT_MS, ...(tls && { tls }) }))
+  let commands: WaitingCommands | undefined
+  // Its attempts to connect keep the process alive, so it stops when nobody waits for it: the next command goes on.
+  const reconnectStrategy = (tries: number): number | Error =>
+    tries === 0 || commands?.areThere
+      ? Math.min(FIRST_RETRY_MS * 2 ** tries, LONGEST_RETRY_MS)
+      : new Error('not needed')
   const client = cluster
     ? module.createCluster({
         rootNodes: sockets.map((socket) => ({ socket })),
         // For the nodes that the Cluster names, of which the URL says nothing.
         defaults: { ...login, ...(tls && { socket: { tls } }) },
       })
-    : module.createClient({ ...login, socket: sockets[0], database, disableOfflineQueue: true })
+    : module.createClient({
+        ...login,
+        socket: { ...sockets[0], reconnectStrategy },
+        database,
+        disableOfflineQueue: true,
+      })
   let last: Error | undefined
   client.on('error', (error) => {
     last = error
   })
   if (!cluster) {
-    const refuse = sendWhenReady(client as NodeRedisClient & NodeRedisEvents, { database, fast })
-    if (tls) watchForPlain(client, hosts[0] as HostPort, refuse)
+    commands = sendWhenReady(client as NodeRedisClient & NodeRedisEvents, { database, fast })
+    if (tls) watchForPlain(client, hosts[0] as HostPort, commands.refuse)
   }
   if (!cluster) client.unref?.()
   const close = async (): Promise<void> => {
+    commands?.end()
     // Version 5 throws for a client that is closed.
     if (client.isOpen) client.destroy()
   }
@@ -274,7 +288,7 @@ export async function openNodeRedis(
     // Those of nodes that are found later.
     client.on('node-connect', unref)
   }
-  // It goes on trying in the background, and commands wait for it.
+  // It goes on trying while commands wait for it.
   else known.catch(() => {})
   return { client, close }
 }
@@ -285,14 +299,15 @@ function unrefNodes({ masters, replicas }: NodeRedisNodes): void {
 
 /**
  * node-redis sends what waits in its own queue right behind SELECT, before it knows the answer: in database 0, if
- * SELECT is refused. So its queue is switched off, and commands wait here until the connection is ready. Returns what
- * makes those fail that wait, and those that come before it is.
+ * SELECT is refused. So its queue is switched off, and commands wait here until the connection is ready.
  */
 function sendWhenReady(
   client: NodeRedisClient & NodeRedisEvents,
   { database, fast }: { database: number; fast: boolean },
-): (error: StoreError) => void {
+): WaitingCommands {
   let failure: Error | undefined
+  let refusal: StoreError | undefined
+  let isEnded = false
   let waiting: Waiting | undefined
   const settle = (error?: Error): void => {
     waiting?.settle(error)
@@ -300,6 +315,7 @@ function sendWhenReady(
   }
   client.on('ready', () => {
     failure = undefined
+    refusal = undefined
     settle()
   })
   client.on('error', (error) => {
@@ -313,6 +329,11 @@ function sendWhenReady(
   const isFinal = (error: Error): boolean => fast || !isRetryable(error) || /^[A-Z]+ /.test(error.message)
 
   function ready(): Promise<void> {
+    if (!client.isOpen && !isEnded) {
+      // Nobody waited for it. What was wrong then may be over.
+      failure = refusal
+      client.connect().catch(() => {}) // Told as an event, too.
+    }
     if (failure !== undefined && isFinal(failure)) return Promise.reject(failure)
     const waitMs = failure === undefined ? CONNECT_MS : GRACE_MS
     waiting ??= waitFor(waitMs, () => settle(failure ?? new Error('Connection timeout')))
@@ -322,10 +343,28 @@ function sendWhenReady(
   const { sendCommand } = client
   client.sendCommand = (args) =>
     client.isReady ? sendCommand.call(client, args) : ready().then(() => sendCommand.call(client, args))
-  return (error) => {
-    failure = error
-    settle(error)
+  return {
+    get areThere() {
+      return waiting !== undefined
+    },
+    refuse(error) {
+      refusal = error
+      failure = error
+      settle(error)
+    },
+    end() {
+      isEnded = true
+    },
   }
+}
+
+/** Those that wait for a connection. */
+interface WaitingCommands {
+  readonly areThere: boolean
+  /** Makes those fail that wait, and those that come before there is a connection. */
+  refuse(error: StoreError): void
+  /** There is no further attempt to connect. */
+  end(): void
 }
 
 interface Waiting {
@@ -365,6 +404,8 @@ function wrongDatabase(database: number, error: Error): StoreError {
   return new StoreError(message, { cause: safeCause(error), retryable: false })
 }
 
+const FIRST_RETRY_MS = 50
+const LONGEST_RETRY_MS = 500
 /** Less than the core waits for a call: what is known of the failure is told. */
 const CONNECT_MS = 4_500
 /** How long a connection that is closed waits for the server to close it, too. It keeps the process alive meanwhile. */
