@@ -47,7 +47,7 @@ export interface Lease extends LockInfo, AsyncDisposable {
   release(options?: AnswerOptions): Promise<boolean>
   /**
    * Sets the lease to end `seconds` from now. False if it had already ended: it is not taken again. Throws `StoreError`
-   * if the store did not answer; the lease then goes on until the earlier of the two ends. An abort of `signal` ends the waiting for the answer with `AbortedError`;
+   * if the store did not answer; the lease then goes on until the earlier of the two ends, or with its heartbeat. An abort of `signal` ends the waiting for the answer with `AbortedError`;
    * whether the lease was extended is not known then.
    */
   extend(seconds: number, options?: AnswerOptions): Promise<boolean>
