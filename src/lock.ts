@@ -7,6 +7,7 @@ export {
   type HoldfastErrorCode,
   InvalidArgumentError,
   LeaseLostError,
+  MissingClientError,
   NotAcquiredError,
   NotHeldError,
   OverloadError,

@@ -128,6 +128,13 @@ const TROUBLES: readonly Trouble[] = [
     kind: 'tls',
   },
   {
+    // postgres begins the handshake whatever the server has said to that.
+    codes: [],
+    text: /before secure TLS connection was established/i,
+    reason: 'the connection was closed during the TLS handshake',
+    advice: 'Does the server speak TLS on this port?',
+  },
+  {
     codes: ['ECONNRESET', 'EPIPE', 'CONNECTION_CLOSED', 'CONNECTION_ENDED', 'CONNECTION_DESTROYED'],
     text: /^(?:connection is closed|socket closed unexpectedly|the client is closed|connection terminated|connection closed|the server closed)/i,
     reason: 'the connection was closed',

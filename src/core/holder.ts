@@ -350,7 +350,8 @@ export class Holder {
     if (!outcome.granted) {
       const { waitedMs } = pending
       this.events.emit('refused', () => ({ lockName, holderId, claimId, waitedMs }))
-      return { granted: false, refusal: outcome.refusal, waitedMs }
+      // The way to the store is no waiting.
+      return { granted: false, refusal: outcome.refusal, waitedMs: request.waitMs > 0 ? waitedMs : 0 }
     }
     if (this.#closing !== undefined) {
       const tell = (error: unknown): void =>

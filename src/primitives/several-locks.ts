@@ -176,7 +176,7 @@ class Limit implements Disposable {
   }
 
   get waitedMs(): number {
-    return this.#clock.now().monotonicMs - this.#startedMs
+    return this.#waitMs === 0 ? 0 : this.#clock.now().monotonicMs - this.#startedMs
   }
 
   get leftMs(): number {

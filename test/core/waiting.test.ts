@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, it } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
 import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
@@ -84,4 +85,22 @@ it('a claim that a listener of its waiting gives up leaves no waiter and no subs
   expect(await end).toBeInstanceOf(AbortedError)
   expect(subscriptions).toBe(0)
   expect((await inner.inspect({})).waiters).toEqual([])
+})
+
+it('a refusal of a claim that does not wait says nothing of waiting, however long the answer took', async () => {
+  const inner = memoryDriver()
+  const driver: Driver = {
+    ...inner,
+    async acquire(claims) {
+      await sleep(20)
+      return inner.acquire(claims)
+    },
+  }
+  const lock = new DistributedLock({ driver })
+  await lock.acquire('name')
+  const refused = await lock.acquire('name')
+  expect(refused).toMatchObject({ acquired: false, error: expect.not.stringContaining('waited') })
+  const late = await lock.acquire('name', { blockingTimeoutSeconds: 0.1 })
+  expect(late).toMatchObject({ acquired: false, error: expect.stringContaining('waited') })
+  await lock.close()
 })

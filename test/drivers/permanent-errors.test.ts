@@ -118,6 +118,14 @@ describe('a failure that no further try can mend is told at once, and not tried 
     })
   }
 
+  it('postgres, postgres: TLS where there is none is named, though the client does not say whether it is that', async () => {
+    const driver = await viaPostgres(`postgres://postgres@${at(primary)}/postgres?sslmode=require`)
+    const lock = new DistributedLock({ driver })
+    await assert.rejects(lock.acquire('a'), /closed during the TLS handshake. Does the server speak TLS on this port\?/)
+    await lock.close({ timeoutSeconds: 0.1 })
+    await driver.close()
+  })
+
   it('postgres: tables that are missing, where they may not or shall not be made', async () => {
     const none = `postgres://postgres@${at(primary)}/postgres?holdfast_schema=none&holdfast_migrate=false`
     await assertPermanent(() => connect(none), /are missing or old: run "holdfast migrate --schema none"/)
