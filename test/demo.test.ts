@@ -42,9 +42,9 @@ describe.concurrent('the demo', { timeout: 90_000 }, () => {
     await demo.leavesNothing()
   })
 
-  test('its processes end when it is killed', async () => {
-    const demo = startDemo('killed')
-    await demo.says('holds')
+  test.each(['holds', 'SIGSTOP'])('its processes end when it is killed after it said "%s"', async (said) => {
+    const demo = startDemo(`killed-${said}`)
+    await demo.says(said)
     demo.signal('SIGKILL')
     expect(await demo.exited).toBe('SIGKILL')
     for (const pid of demo.processes()) await waitForExit(pid)

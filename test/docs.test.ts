@@ -112,7 +112,7 @@ describe('the code in README and docs', () => {
       import { after, before, describe, it } from 'node:test'
       import { driverConformance } from 'holdfast/testing'
       import { capabilities, createStore, mapDriver } from './${driverBlock}.js'
-      const atOnce = { concurrency: 30 }
+      const atOnce = { concurrency: 10 }
       const store = createStore()
       driverConformance({
         runner: { describe: (title, body) => describe(title, atOnce, body), it, beforeAll: before, afterAll: after },

@@ -1,6 +1,6 @@
 // @ts-check
 // The demo's processes: started, told what to do, listened to, and ended by their ids however the demo ends.
-import { fork } from 'node:child_process'
+import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 
@@ -118,7 +118,11 @@ export function startCast({ names, folder, events, onEvent }) {
      * @param {number} ttlMs
      */
     pause(name, ttlMs) {
-      process.kill(childOf(name).pid, 'SIGSTOP')
+      const { pid } = childOf(name)
+      // Who is stopped does not notice that the demo was killed. The end of this pipe does.
+      const script = 'cat; kill -CONT "$1"'
+      spawn('sh', ['-c', script, 'sh', String(pid)], { stdio: ['pipe', 'ignore', 'ignore'] }).unref()
+      process.kill(pid, 'SIGSTOP')
       const event = { at: now(), who: name, what: 'is paused', ttlMs }
       record(event)
       return event
