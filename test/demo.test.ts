@@ -42,13 +42,16 @@ describe.concurrent('the demo', { timeout: 90_000 }, () => {
     await demo.leavesNothing()
   })
 
-  test.each(['holds', 'like a closed laptop'])('its processes end when it is killed after it said "%s"', async (said) => {
-    const demo = startDemo(`killed-${said.length}`)
-    await demo.says(said)
-    demo.signal('SIGKILL')
-    expect(await demo.exited).toBe('SIGKILL')
-    for (const pid of demo.processes()) await waitForExit(pid)
-  })
+  test.each(['holds', 'like a closed laptop'])(
+    'its processes end when it is killed after it said "%s"',
+    async (said) => {
+      const demo = startDemo(`killed-${said.length}`)
+      await demo.says(said)
+      demo.signal('SIGKILL')
+      expect(await demo.exited).toBe('SIGKILL')
+      for (const pid of demo.processes()) await waitForExit(pid)
+    },
+  )
 })
 
 describe('what the demo says is counted, not known beforehand', () => {

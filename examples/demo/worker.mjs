@@ -80,6 +80,8 @@ async function underLock(ttlSeconds, work) {
   )
 }
 
+const demo = process.ppid
+
 /**
  * Blocks the whole event loop, so that nothing can run between waking up and the statement after this. Also the safe place to be
  * paused at: a process that is stopped in the middle of a transaction keeps all others from the file.
@@ -90,6 +92,8 @@ function stallUntilPaused(longerThanMs) {
   const never = new Int32Array(new SharedArrayBuffer(4))
   for (let last = now(); ; ) {
     Atomics.wait(never, 0, 0, 5)
+    // The message that the demo has ended cannot be read here.
+    if (process.ppid !== demo) process.exit()
     const gap = now() - last
     if (gap > longerThanMs) return
     last += gap
