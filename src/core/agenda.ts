@@ -14,6 +14,8 @@ export interface Task {
 export interface AgendaEntry {
   readonly task: Task
   atMs: number
+  /** Of two with the same moment, the one that was set first comes first. */
+  order: number
   index: number
 }
 
@@ -33,6 +35,7 @@ export class Agenda {
   #timerAtMs = Number.POSITIVE_INFINITY
   #timerKeepsAlive = false
   #keepAlives = 0
+  #settings = 0
   #wallAheadMs = 0
 
   constructor(clock: Clock, random: Random) {
@@ -56,15 +59,17 @@ export class Agenda {
   /** At a moment of the monotonic clock; replaces the task's earlier moment. */
   set(task: Task, atMs: number): void {
     const known = task.onAgenda
+    this.#settings += 1
     if (known === undefined) {
       if (this.#heap.length === 0) this.#wallAheadMs = this.#readWallAhead()
-      const entry = { task, atMs, index: this.#heap.length }
+      const entry = { task, atMs, order: this.#settings, index: this.#heap.length }
       task.onAgenda = entry
       this.#heap.push(entry)
       this.#rise(entry)
       if (task.keepsAlive) this.#keepAlives += 1
     } else {
       known.atMs = atMs
+      known.order = this.#settings
       this.#rise(known)
       this.#sink(known)
     }
@@ -144,7 +149,7 @@ export class Agenda {
   #rise(entry: AgendaEntry): void {
     while (entry.index > 0) {
       const parent = this.#heap[(entry.index - 1) >> 1]
-      if (parent === undefined || parent.atMs <= entry.atMs) return
+      if (parent === undefined || !isBefore(entry, parent)) return
       this.#swap(entry, parent)
     }
   }
@@ -153,8 +158,8 @@ export class Agenda {
     for (;;) {
       const left = this.#heap[2 * entry.index + 1]
       const right = this.#heap[2 * entry.index + 2]
-      const least = right !== undefined && left !== undefined && right.atMs < left.atMs ? right : left
-      if (least === undefined || least.atMs >= entry.atMs) return
+      const least = right !== undefined && left !== undefined && isBefore(right, left) ? right : left
+      if (least === undefined || !isBefore(least, entry)) return
       this.#swap(entry, least)
     }
   }
@@ -170,6 +175,9 @@ export class Agenda {
     this.#heap[index] = entry
   }
 }
+
+const isBefore = (a: AgendaEntry, b: AgendaEntry): boolean =>
+  a.atMs < b.atMs || (a.atMs === b.atMs && a.order < b.order)
 
 /** More than clock discipline ever slews between two ticks, and than the wall clock's whole milliseconds make up. */
 const WALL_JUMP_MS = 5

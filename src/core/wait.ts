@@ -284,7 +284,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
       return
     }
     this.#join()
-    this.#askIn(backoffMs(POLL, this.#tries, jitterOf(sent, this.#parts.random)))
+    const { clock, random } = this.#parts
+    this.#askAt(retryAtMs(sent, this.#tries, clock.now().monotonicMs, random))
   }
 
   #pollMs(refusal: Refusal, listening: boolean): number {
@@ -302,7 +303,11 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   #askIn(ms: number): void {
     const { clock, agenda } = this.#parts
     const atMs = clock.now().monotonicMs + ms
-    this.#nextAskMs = ms < this.#keepPlaceMs ? atMs : agenda.round(atMs, this.#keepPlaceMs / 4)
+    this.#askAt(ms < this.#keepPlaceMs ? atMs : agenda.round(atMs, this.#keepPlaceMs / 4))
+  }
+
+  #askAt(atMs: number): void {
+    this.#nextAskMs = atMs
     this.#schedule()
   }
 
@@ -357,14 +362,19 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
 const trustedMs = (grant: Grant, sent: Instant, now: Instant): number =>
   dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs
 
-/** What failed in one list, which has one moment of sending, asks again in one list: in the same order, and at the cost of one. */
-function jitterOf(sent: Instant, random: Random): Pick<Random, 'fraction'> {
-  const fraction = jitters.get(sent) ?? random.fraction()
-  jitters.set(sent, fraction)
-  return { fraction: () => fraction }
+/**
+ * What failed in one list, which has one moment of sending, asks again at one moment: in one list, at the cost of one, and
+ * in the same order.
+ */
+function retryAtMs(sent: Instant, tries: number, nowMs: number, random: Random): number {
+  const known = retries.get(sent)
+  if (known?.tries === tries) return known.atMs
+  const atMs = nowMs + backoffMs(POLL, tries, random)
+  if (known === undefined) retries.set(sent, { tries, atMs })
+  return atMs
 }
 
-const jitters = new WeakMap<Instant, number>()
+const retries = new WeakMap<Instant, { readonly tries: number; readonly atMs: number }>()
 
 /** Where the store cannot wake anybody. */
 const POLL = { firstMs: 20, mostMs: 1_000 }

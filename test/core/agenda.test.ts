@@ -42,6 +42,17 @@ function handClock() {
 const random = { fraction: () => 0.5, id: () => 'id' }
 
 describe('the agenda', () => {
+  it('runs what has the same moment in the order in which it was set', () => {
+    const { clock, runUntil } = handClock()
+    const agenda = new Agenda(clock, random)
+    const ran: number[] = []
+    const tasks = Array.from({ length: 20 }, (_, index): Task => ({ keepsAlive: false, due: () => ran.push(index) }))
+    for (const task of [...tasks].reverse()) agenda.set(task, 7)
+    for (const task of tasks) agenda.set(task, 5)
+    runUntil(6)
+    expect(ran).toEqual([...tasks.keys()])
+  })
+
   it('runs every task once, at its last set moment, in order, with one timer alive', () => {
     const plan = fc.array(
       fc.record({ atMs: fc.nat(5_000), movedTo: fc.option(fc.nat(5_000), { nil: undefined }), cleared: fc.boolean() }),

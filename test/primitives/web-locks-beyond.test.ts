@@ -174,7 +174,7 @@ describe('a store that is out of reach', () => {
   })
 
   it('that fails requests lets no later one overtake them', async () => {
-    for (const failures of [1, 2, 3]) {
+    for (const failures of [1, 2, 3, 4, 5]) {
       const { locks, wire } = openWired()
       const order: number[] = []
       const requests: Promise<unknown>[] = []
