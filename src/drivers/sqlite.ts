@@ -22,7 +22,7 @@ import { storeErrorFrom } from './support/sqlite-errors.ts'
 import { defaultPath, prepareFile } from './support/sqlite-file.ts'
 import { inspect } from './support/sqlite-inspect.ts'
 import { LockViews } from './support/sqlite-lock-view.ts'
-import { readNow, waitersOf } from './support/sqlite-rows.ts'
+import { firstWaiterOf, readNow } from './support/sqlite-rows.ts'
 import { sqlitePath, sqliteUrl } from './support/sqlite-url.ts'
 import { Waking } from './support/sqlite-waking.ts'
 
@@ -121,7 +121,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     let turns = false
     const look = (request: Request, nowMs: number): Answer => {
       const answer = step(request, nowMs)
-      turns ||= givesWay(request, answer) && waitersOf(connection, request.lockName, nowMs, 1).length > 0
+      turns ||= givesWay(request, answer) && firstWaiterOf(connection, request.lockName, nowMs) !== undefined
       return answer
     }
     const answers = await each(requests, look, begin)
@@ -241,7 +241,7 @@ function lookAll(connection: SqliteConnection, looks: readonly Take[]): Promise<
 
 function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken {
   const { name, policy } = take
-  const kept = policy.ids.map((id) => momentOf((connection.all('rate', name, id) as RateRow[])[0]))
+  const kept = policy.ids.map((id) => momentOf(connection.get('rate', name, id) as RateRow | undefined))
   const moments = kept.map((moment) => ({ ...moment }))
   const taken = takeStep(take, moments, nowMs)
   moments.forEach((moment, at) => {

@@ -121,6 +121,7 @@ async function countedDriver(scene: SqliteScene): Promise<{ driver: Driver; coun
       }
       return {
         all: (...values) => counted(() => statement.all(...values)),
+        get: (...values) => counted(() => statement.get(...values)),
         run: (...values) => counted(() => statement.run(...values)),
       } satisfies SqliteStatement
     },

@@ -17,7 +17,7 @@ export function acquireOne(connection: SqliteConnection, view: LockView, claim: 
   if (claim.steal === true) {
     view.clamp()
     const { stealUpTo = Number.MAX_SAFE_INTEGER } = claim
-    const [newer] = connection.all('newer_lease', claim.lockName, stealUpTo, nowMs) as Row[]
+    const newer = connection.get('newer_lease', claim.lockName, stealUpTo, nowMs) as Row | undefined
     if (newer !== undefined) return { granted: false, holder: recordOf(newer, nowMs) }
     connection.run('end_leases', claim.lockName)
     return grant(connection, view, claim, nowMs, true)
@@ -106,15 +106,15 @@ function ownLease(connection: SqliteConnection, view: LockView, claim: Claim, no
   const [held] = view.held([claim])
   if (held?.mode !== mode) return undefined
   if (mode === 'exclusive') return view.holder?.claim_id === claimId ? view.holder : undefined
-  return connection.all('lease', lockName, claimId, nowMs)[0] as Row | undefined
+  return connection.get('lease', lockName, claimId, nowMs) as Row | undefined
 }
 
 function standInQueue(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): number {
   const { lockName, claimId, holderId, mode, limit, permits, waitMs } = claim
-  const [kept] = connection.all('keep_place', nowMs + waitMs, waitMs, lockName, claimId, nowMs) as Row[]
+  const kept = connection.get('keep_place', nowMs + waitMs, waitMs, lockName, claimId, nowMs) as Row | undefined
   if (kept !== undefined) return kept.place
   const terms = [mode, limit ?? null, permits, nowMs, nowMs + waitMs, waitMs] as const
-  const [stands] = connection.all('insert_waiter', lockName, claimId, holderId, ...terms) as Row[]
+  const stands = connection.get('insert_waiter', lockName, claimId, holderId, ...terms) as Row | undefined
   view.joined()
   return stands?.place ?? 0
 }
@@ -128,12 +128,12 @@ function aheadOf(
 ): { ahead: number; firstGoneMs: number | null } {
   const { waiters, lastPlace, firstGoneMs } = view.front
   if (place > lastPlace) return { ahead: waiters, firstGoneMs }
-  const [row] = connection.all('ahead_of', lockName, place, nowMs) as { ahead: number; first_gone_ms: number | null }[]
-  return { ahead: row?.ahead ?? 0, firstGoneMs: row?.first_gone_ms ?? null }
+  const row = connection.get('ahead_of', lockName, place, nowMs) as { ahead: number; first_gone_ms: number | null }
+  return { ahead: row.ahead, firstGoneMs: row.first_gone_ms }
 }
 
 function nextToken(connection: SqliteConnection, nowMs: number): number {
-  const next = () => (connection.all('next_token', nowMs) as { last_token: number }[])[0]?.last_token
+  const next = () => (connection.get('next_token', nowMs) as { last_token: number } | undefined)?.last_token
   const token = next()
   if (token !== undefined) return token
   // Somebody emptied the table. The clock in microseconds is above every token that was given.

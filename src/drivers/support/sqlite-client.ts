@@ -11,12 +11,14 @@ export interface SqliteDatabase {
 /** `never`: which values a statement takes, each client types in another way. */
 export interface SqliteStatement {
   all(...values: never[]): unknown[]
+  get(...values: never[]): unknown
   run(...values: never[]): { readonly changes: number | bigint }
 }
 
 /** The same, as it is called here: every client takes text, numbers and null. */
 export interface Statement {
   all(...values: (string | number | null)[]): unknown[]
+  get(...values: (string | number | null)[]): unknown
   run(...values: (string | number | null)[]): { readonly changes: number | bigint }
 }
 

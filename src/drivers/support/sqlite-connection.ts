@@ -66,6 +66,11 @@ export class SqliteConnection {
     return this.#current.statement(name).all(...values)
   }
 
+  /** The first row, or undefined. */
+  get(name: StatementName, ...values: (string | number | null)[]): unknown {
+    return this.#current.statement(name).get(...values)
+  }
+
   /** How many rows it changed. */
   run(name: StatementName, ...values: (string | number | null)[]): number {
     return Number(this.#current.statement(name).run(...values).changes)
@@ -86,7 +91,7 @@ export class SqliteConnection {
 
   /** Changes with every commit of another connection, and costs a few microseconds to ask. */
   dataVersion(): number {
-    const [row] = this.all('data_version') as { data_version: number }[]
+    const row = this.get('data_version') as { data_version: number } | undefined
     return row?.data_version ?? 0
   }
 

@@ -61,7 +61,7 @@ export class LockView {
 
   /** One of the leases. */
   get holder(): Row | undefined {
-    this.#holder ??= this.#connection.all('holder', this.#lockName, this.#nowMs)[0] as Row | undefined
+    this.#holder ??= this.#connection.get('holder', this.#lockName, this.#nowMs) as Row | undefined
     return this.#holder
   }
 

