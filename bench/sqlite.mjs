@@ -7,7 +7,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { openDatabase } from '../dist/drivers/support/sqlite-client.js'
+import { openDatabase } from '../dist/drivers/sqlite/client.js'
 import { DistributedLock } from '../dist/index.js'
 
 const ROUNDS = 15

@@ -3,17 +3,17 @@ import type { Direction, Ways } from './plan.ts'
 
 /** A proxy of its own for every client on its way to every server, so that a fault can concern only some of them. */
 export class Links implements AsyncDisposable {
-  readonly #links: readonly (readonly Link[])[]
+  readonly #links: readonly (readonly StoreClient[])[]
 
-  private constructor(links: readonly (readonly Link[])[]) {
+  private constructor(links: readonly (readonly StoreClient[])[]) {
     this.#links = links
   }
 
   /** `ports` are those of the servers. */
   static async open(clients: number, ports: readonly number[]): Promise<Links> {
-    const links: Link[][] = []
+    const links: StoreClient[][] = []
     for (let client = 0; client < clients; client += 1) {
-      links.push(await Promise.all(ports.map(async (port) => new Link(await startProxy(port)))))
+      links.push(await Promise.all(ports.map(async (port) => new StoreClient(await startProxy(port)))))
     }
     return new Links(links)
   }
@@ -45,7 +45,7 @@ export class Links implements AsyncDisposable {
     await Promise.all(this.#links.flat().map(({ proxy }) => proxy.close()))
   }
 
-  #at({ clients, servers }: Ways): Link[] {
+  #at({ clients, servers }: Ways): StoreClient[] {
     return clients.flatMap((client) => servers.flatMap((server) => this.#links[client]?.[server] ?? []))
   }
 }
@@ -58,7 +58,7 @@ export type Trouble =
 const DIRECTIONS = ['toServer', 'toClient'] as const
 
 /** A proxy knows one fault of a kind at a time. Here they overlap: the end of one leaves the others. */
-class Link {
+class StoreClient {
   readonly proxy: FaultProxy
   readonly #troubles = new Set<Trouble>()
 

@@ -44,7 +44,7 @@ export interface Violation {
 }
 
 /** So many are told in full. */
-const MOST_VIOLATIONS = 20
+const MAX_VIOLATIONS = 20
 /** What is shown around a violation. */
 const BEFORE_MS = 12_000
 const AFTER_MS = 3_000
@@ -101,7 +101,7 @@ export class Tally {
     }
     report.problems.push(...episode.problems.map((problem) => `episode ${episode.seed}: ${problem}`))
     for (const violation of violationsOf(episode)) {
-      if (report.violations.length < MOST_VIOLATIONS) report.violations.push(violation)
+      if (report.violations.length < MAX_VIOLATIONS) report.violations.push(violation)
     }
   }
 

@@ -28,7 +28,7 @@ export async function build() {
  * @param {string} folder
  */
 function embedProtocol(folder) {
-  const reader = 'drivers/support/read-protocol'
+  const reader = 'drivers/shared/read-protocol'
   for (const ending of ['js', 'd.ts']) rmSync(`${folder}/${reader}.${ending}`)
   for (const file of readdirSync(folder, { recursive: true, encoding: 'utf8' })) {
     if (!file.endsWith('.js')) continue

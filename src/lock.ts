@@ -16,9 +16,14 @@ export {
   UnsupportedError,
 } from './core/errors.ts'
 export type { LockEvent, LockEvents, LockListener } from './core/events.ts'
-export type { AnswerOptions, Lease, LockInfo } from './core/lease.ts'
-export { DistributedLock, type DistributedLockOptions, type RestoreOptions } from './primitives/distributed-lock.ts'
-export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/inspecting.ts'
+export type { AnswerOptions, Lease } from './core/lease/lease.ts'
+export type { LockInfo } from './core/lock-info.ts'
 export type { CloseOptions } from './primitives/instance.ts'
-export type { LockDefaults, LockOptions } from './primitives/lock-options.ts'
-export type { LockResult } from './primitives/lock-result.ts'
+export {
+  DistributedLock,
+  type DistributedLockOptions,
+  type RestoreOptions,
+} from './primitives/lock/distributed-lock.ts'
+export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/lock/inspect.ts'
+export type { LockDefaults, LockOptions } from './primitives/lock/options.ts'
+export type { LockResult } from './primitives/lock/result.ts'

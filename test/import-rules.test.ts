@@ -6,28 +6,52 @@ import { describe, expect, test } from 'vitest'
 const root = join(import.meta.dirname, '..')
 
 /**
- * Who may import what. A folder may always import from itself, but for the drivers: each stands alone. `import type` counts like
- * any other, since a type that is named binds as much as a function that is called.
+ * The layers. A folder may always import from itself. `import type` counts like any other import: a type that is named
+ * binds as much as a function that is called.
  */
 const rules: Record<string, { folder: RegExp; mayImport: RegExp }> = {
-  'core imports nothing but core': { folder: /^core\//, mayImport: /^core\// },
+  'core/*.ts imports nothing but its like': { folder: /^core\/[^/]+$/, mayImport: /^core\/[^/]+$/ },
+  'core/time imports core/*.ts': { folder: /^core\/time\//, mayImport: /^core\/(?:time\/|[^/]+$)/ },
+  'core/store imports core/time': { folder: /^core\/store\//, mayImport: /^core\/(?:store\/|time\/|[^/]+$)/ },
+  'core/lease imports core/store, core/time and the chain of callbacks': {
+    folder: /^core\/lease\//,
+    mayImport: /^core\/(?:lease\/|store\/|time\/|claim\/chain\.ts$|[^/]+$)/,
+  },
+  'core/claim and core/deadlock import the rest of core': {
+    folder: /^core\/(?:claim|deadlock)\//,
+    mayImport: /^core\//,
+  },
   'connect.ts imports core': { folder: /^connect\.ts$/, mayImport: /^core\// },
   'primitives import core, and connect.ts': {
     folder: /^primitives\//,
     mayImport: /^(?:primitives\/|core\/|connect\.ts$)/,
   },
-  'drivers import core and drivers/support': { folder: /^drivers\//, mayImport: /^(?:core|drivers\/support)\// },
+  'drivers/shared imports core': { folder: /^drivers\/shared\//, mayImport: /^(?:core|drivers\/shared)\// },
+  ...Object.fromEntries(
+    Object.entries({
+      memory: [],
+      sqlite: [],
+      postgres: [],
+      'postgres-advisory': ['postgres'],
+      redis: [],
+      redlock: ['redis'],
+    }).map(([driver, others]) => {
+      const folders = [driver, 'shared', ...others]
+      const title = `the ${driver} driver imports core and ${folders.map((folder) => `drivers/${folder}/`).join(', ')}`
+      const mayImport = new RegExp(`^(?:core|drivers/(?:${folders.join('|')}))/`)
+      return [title, { folder: new RegExp(`^drivers/${driver}(?:\\.ts$|/)`), mayImport }]
+    }),
+  ),
   'testing imports core and primitives': { folder: /^testing\//, mayImport: /^(?:testing|core|primitives)\// },
-  'dashboard imports core and primitives': { folder: /^dashboard\//, mayImport: /^(?:dashboard|core|primitives)\// },
   'cli imports what is public, core and primitives': {
     folder: /^cli\//,
-    mayImport:
-      /^(?:cli\/|core\/|primitives\/|index\.ts$|connect\.ts$|drivers\/[^/]+\.ts$|(?:dashboard|testing)\/index\.ts$)/,
+    mayImport: /^(?:cli\/|core\/|primitives\/|index\.ts$|connect\.ts$|drivers\/[^/]+\.ts$|testing\/index\.ts$)/,
   },
   'lock.ts imports nothing that would make a bundle of it large': {
     folder: /^lock\.ts$/,
     mayImport: /^(?:core|primitives)\//,
   },
+  'driver.ts imports core': { folder: /^driver\.ts$/, mayImport: /^core\// },
   'index.ts imports anything but drivers': {
     folder: /^index\.ts$/,
     mayImport: /^(?:core\/|primitives\/|connect\.ts$)/,
@@ -48,6 +72,10 @@ describe('import rules', () => {
     expect(free).toEqual([])
   })
 
+  test('no file imports itself through others, types included', () => {
+    expect(importCycles()).toEqual([])
+  })
+
   test('nothing outside of Node is imported but by a driver, and then only when it is asked for', () => {
     const foreign = imports.filter(({ to }) => !to.startsWith('.') && !to.startsWith('node:'))
     const strays = foreign.filter(
@@ -56,12 +84,13 @@ describe('import rules', () => {
     expect(strays).toEqual([])
   })
 
-  test('timers and clocks are those of core/native-time.ts, which no fake ones replace', () => {
+  test('timers and clocks are those of core/time/native-time.ts, which no fake ones replace', () => {
     const names = 'setTimeout|clearTimeout|setInterval|clearInterval|setImmediate|queueMicrotask|hrtime|nextTick'
     const global = /\bDate\.now\b|\bnew Date\(\)|\bperformance\b|\bprocess\.(?:hrtime|nextTick)\b|node:timers/
     const strays = sources
       .filter(
-        (file) => /^(?:core|primitives|drivers)\/|^testing\/virtual-clock/.test(file) && file !== 'core/native-time.ts',
+        (file) =>
+          /^(?:core|primitives|drivers)\/|^testing\/virtual-clock/.test(file) && file !== 'core/time/native-time.ts',
       )
       .flatMap((file) => {
         const code = withoutComments(read(file))
@@ -81,13 +110,12 @@ describe('import rules', () => {
     expect(broken).toEqual([])
   })
 
-  test.each(['index.ts', 'lock.ts', 'testing/index.ts'].filter((file) => existsSync(join(root, 'src', file))))(
-    '%s has explicit named exports, and no logic',
-    (file) => {
-      const rest = read(file).replace(/^export (?:type )?\{[^}*]*\} from '[^']+';?$/gm, '')
-      expect(rest.trim()).toBe('')
-    },
-  )
+  test.each(
+    ['index.ts', 'lock.ts', 'driver.ts', 'testing/index.ts'].filter((file) => existsSync(join(root, 'src', file))),
+  )('%s has explicit named exports, and no logic', (file) => {
+    const rest = read(file).replace(/^export (?:type )?\{[^}*]*\} from '[^']+';?$/gm, '')
+    expect(rest.trim()).toBe('')
+  })
 
   test('the patterns here see every form of import', () => {
     const code = [
@@ -168,6 +196,28 @@ function withoutComments(code: string): string {
 /** `connect.ts` is the one way from a URL to a driver, and imports only the one asked for. */
 function isConnectOpening(from: string, dynamic: boolean): boolean {
   return from === 'connect.ts' && dynamic
+}
+
+/** A group of files each, in which every file reaches every other one. */
+function importCycles(): string[][] {
+  const targets = new Map(sources.map((file): [string, string[]] => [file, []]))
+  for (const { from, to } of imports) if (to.startsWith('.')) targets.get(from)?.push(targetOf(from, to))
+  const reachedFrom = (start: string): Set<string> => {
+    const seen = new Set<string>()
+    const open = [...(targets.get(start) ?? [])]
+    for (let file = open.pop(); file !== undefined; file = open.pop()) {
+      if (seen.has(file)) continue
+      seen.add(file)
+      open.push(...(targets.get(file) ?? []))
+    }
+    return seen
+  }
+  const reached = new Map(sources.map((file) => [file, reachedFrom(file)]))
+  const inCycles = sources.filter((file) => reached.get(file)?.has(file))
+  const groups = inCycles.map((file) =>
+    inCycles.filter((other) => reached.get(file)?.has(other) && reached.get(other)?.has(file)),
+  )
+  return groups.filter(([first], index) => first === inCycles[index])
 }
 
 /** A worker is started by its built name, which is `.js` wherever it is started from. */

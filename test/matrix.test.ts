@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { describe, it } from 'vitest'
 import type { Capabilities } from '../src/core/driver.ts'
 import { LeaderElection, ReadWriteLock, Semaphore } from '../src/index.ts'
-import { DistributedLock } from '../src/primitives/distributed-lock.ts'
+import { DistributedLock } from '../src/primitives/lock/distributed-lock.ts'
 import { driverConformance, type TestRunner } from '../src/testing/index.ts'
 
 const root = new URL('../', import.meta.url)

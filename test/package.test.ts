@@ -195,7 +195,7 @@ describe('in a project that installed it', () => {
   })
 
   test('what is no entry cannot be imported', async () => {
-    for (const inner of ['holdfast/core/link', 'holdfast/dist/core/link.js', 'holdfast/drivers/support/x']) {
+    for (const inner of ['holdfast/core/driver', 'holdfast/dist/core/driver.js', 'holdfast/drivers/redis/open']) {
       const { code, output } = await run(process.execPath, ['--input-type=module', '-e', `await import('${inner}')`], {
         cwd: consumer,
       })

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { constants } from 'node:os'
-import type { Lease } from '../core/lease.ts'
+import type { Lease } from '../core/lease/lease.ts'
 import { exitCodes } from './exit-codes.ts'
 import { say } from './text.ts'
 

@@ -51,7 +51,7 @@ export interface Driver {
 
   /**
    * Begins to tell of releases and losses. Resolves once nothing after this moment is missed. When the subscription
-   * ends by itself, `deaf` is called once, and the caller listens again.
+   * ends by itself, `disconnected` is called once, and the caller listens again.
    */
   listen?(listener: DriverListener): Promise<StopListening>
 
@@ -239,7 +239,7 @@ export interface DriverListener {
    */
   lost(claimId: string, cause: Error): void
   /** The subscription has ended; nothing more will come from it. */
-  deaf(cause: Error): void
+  disconnected(cause: Error): void
 }
 
 export type StopListening = () => Promise<void>

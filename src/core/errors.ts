@@ -1,4 +1,4 @@
-import type { LockInfo } from './lease.ts'
+import type { LockInfo } from './lock-info.ts'
 import { withoutLogin } from './secrets.ts'
 
 export type HoldfastErrorCode =

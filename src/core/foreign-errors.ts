@@ -27,11 +27,11 @@ function copyOf(error: unknown, depth: number): Error {
     if (typeof value === 'string') set(name, withoutSecrets(value), true)
     else if (typeof value === 'number') set(name, value, true)
   }
-  if (depth >= MOST_DEEP) return copy
+  if (depth >= MAX_DEEP) return copy
   if (Array.isArray(errors)) {
     set(
       'errors',
-      errors.slice(0, MOST_ERRORS).map((each) => copyOf(each, depth + 1)),
+      errors.slice(0, MAX_ERRORS).map((each) => copyOf(each, depth + 1)),
     )
   }
   if (cause !== undefined) set('cause', copyOf(cause, depth + 1))
@@ -44,8 +44,8 @@ const KEPT = [
   ...['severity', 'detail', 'hint', 'position', 'where', 'schema', 'table', 'column', 'constraint', 'routine'],
   ...['schema_name', 'table_name', 'constraint_name', 'errcode', 'errstr', 'rawCode'],
 ]
-const MOST_DEEP = 5
-const MOST_ERRORS = 20
+const MAX_DEEP = 5
+const MAX_ERRORS = 20
 
 /** What a client says, never empty: an error that stands for several attempts to connect has no message of its own. */
 export function messageOf(error: unknown): string {

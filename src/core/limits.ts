@@ -48,7 +48,7 @@ export const MAX_LOCKS_AT_ONCE = 100
 /** How often a withdrawn or failed release is sent before its lease is left to expire. */
 export const MAX_RELEASE_TRIES = 6
 /** The longest that a clock step or a suspended machine goes unnoticed while leases are held. */
-export const LONGEST_NAP_MS = 1_000
+export const MAX_NAP_MS = 1_000
 /** The longest that answers of a local store keep timers and sockets from being served. */
 export const MAX_TURN_MS = 10
 /** How long a blocked main thread is covered by a heartbeat in a worker thread, if not said otherwise. */

@@ -1,7 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 
 /**
- * Which callback of a `with…` is running. `primitives/reentry.ts` decides what is in it; it is here because everything that
+ * Which callback of a `with…` is running. `primitives/lock/reentry.ts` decides what is in it; it is here because everything that
  * calls a user's function from a timer, a socket or another task has to leave it first.
  *
  * One storage for all instances: Node visits every storage that was ever used for every promise that is made.

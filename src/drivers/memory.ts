@@ -1,5 +1,4 @@
 import { checkInspectQuery } from '../core/arguments.ts'
-import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
   Capabilities,
@@ -17,10 +16,11 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { admitted } from './support/admission.ts'
-import { inGroups, leftOver } from './support/groups.ts'
-import { createRates } from './support/memory-rates.ts'
-import { memoryName } from './support/memory-url.ts'
+import { type Clock, systemClock } from '../core/time/clock.ts'
+import { createRates } from './memory/rates.ts'
+import { memoryName } from './memory/url.ts'
+import { admitted } from './shared/admission.ts'
+import { inGroups, leftOver } from './shared/groups.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',

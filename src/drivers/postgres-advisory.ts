@@ -1,5 +1,4 @@
 import { checkInspectQuery } from '../core/arguments.ts'
-import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
   Capabilities,
@@ -12,28 +11,24 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { within } from '../core/pause.ts'
-import { occupy } from './support/postgres-advisory-client.ts'
-import { holderOf, inspectLocks } from './support/postgres-advisory-inspect.ts'
-import { advisoryKey } from './support/postgres-advisory-key.ts'
-import { MainSession } from './support/postgres-advisory-main.ts'
-import { AdvisoryWaiting } from './support/postgres-advisory-waiting.ts'
-import {
-  connectionsOf,
-  openConnections,
-  type PostgresClient,
-  type PostgresConnections,
-  type Row,
-} from './support/postgres-client.ts'
-import { storeErrorFrom } from './support/postgres-errors.ts'
-import { createLine } from './support/postgres-line.ts'
-import { type Asking, Session, type SessionLease } from './support/postgres-session.ts'
-import { postgresUrl } from './support/postgres-url.ts'
+import { type Clock, systemClock } from '../core/time/clock.ts'
+import { within } from '../core/time/pause.ts'
+import { connectionsOf, openConnections, type PostgresClient } from './postgres/client.ts'
+import type { PostgresConnections, Row } from './postgres/connections.ts'
+import { storeErrorFrom } from './postgres/errors.ts'
+import { createLine } from './postgres/serial-queue.ts'
+import { postgresUrl } from './postgres/url.ts'
+import { occupy } from './postgres-advisory/client.ts'
+import { holderOf, inspectLocks } from './postgres-advisory/inspect.ts'
+import { advisoryKey } from './postgres-advisory/key.ts'
+import { MainSession } from './postgres-advisory/main-session.ts'
+import { type Asking, Session, type SessionLease } from './postgres-advisory/session.ts'
+import { AdvisoryWaiting } from './postgres-advisory/waiting.ts'
 
-export { advisoryKey } from './support/postgres-advisory-key.ts'
-export type { PgClient, PgPool, PostgresClient, PostgresSql } from './support/postgres-client.ts'
-export { type LockInTransactionOptions, lockInTransaction } from './support/postgres-lock-in-transaction.ts'
-export type { PostgresTransaction } from './support/postgres-transaction.ts'
+export type { PgClient, PgPool, PostgresClient, PostgresSql } from './postgres/client.ts'
+export type { PostgresTransaction } from './postgres/transaction.ts'
+export { advisoryKey } from './postgres-advisory/key.ts'
+export { type LockInTransactionOptions, lockInTransaction } from './postgres-advisory/lock-in-transaction.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'session',

@@ -12,24 +12,10 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { leftOver } from './support/groups.ts'
-import {
-  booleanArray,
-  numberArray,
-  parseBooleans,
-  parseNumbers,
-  parseTexts,
-  textArray,
-} from './support/postgres-arrays.ts'
-import {
-  connectionsOf,
-  openConnections,
-  type PostgresClient,
-  type PostgresConnections,
-  type Row,
-} from './support/postgres-client.ts'
-import { rowLocked, storeErrorFrom } from './support/postgres-errors.ts'
-import { Listening } from './support/postgres-listen.ts'
+import { booleanArray, numberArray, parseBooleans, parseNumbers, parseTexts, textArray } from './postgres/arrays.ts'
+import { connectionsOf, openConnections, type PostgresClient } from './postgres/client.ts'
+import type { PostgresConnections, Row } from './postgres/connections.ts'
+import { rowLocked, storeErrorFrom } from './postgres/errors.ts'
 import {
   checkScope,
   latestVersion,
@@ -37,19 +23,21 @@ import {
   migrate,
   readVersion,
   statementsFor,
-} from './support/postgres-migrate.ts'
-import { consume } from './support/postgres-rates.ts'
-import { postgresUrl } from './support/postgres-url.ts'
+} from './postgres/migrate.ts'
+import { NotifyConnection } from './postgres/notify-connection.ts'
+import { consume } from './postgres/rates.ts'
+import { postgresUrl } from './postgres/url.ts'
+import { leftOver } from './shared/groups.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
-export type { PgClient, PgPool, PostgresClient, PostgresSql } from './support/postgres-client.ts'
+export type { PgClient, PgPool, PostgresClient, PostgresSql } from './postgres/client.ts'
 export {
   type FenceOptions,
   type PostgresFence,
   type PostgresTransaction,
   postgresFence,
-} from './support/postgres-fence.ts'
-export { type MigrationScope, migrationScript } from './support/postgres-migrate.ts'
+} from './postgres/fence.ts'
+export { type MigrationScope, migrationScript } from './postgres/migrate.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -140,7 +128,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   const statements = statementsFor(schema)
   const relaxed = String(durability === 'relaxed')
   const channel = `holdfast_${randomBytes(12).toString('hex')}`
-  const listening = new Listening({
+  const listening = new NotifyConnection({
     connections,
     channel,
     hello: (payload) => connections.query(statements.hello, [channel, payload]),

@@ -1,28 +1,28 @@
 import { callListener } from '../core/call-listener.ts'
-import { type Clock, systemClock } from '../core/clock.ts'
 import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { keepingAlive } from './support/keep-alive.ts'
-import { type RedisWarning, ServerLook } from './support/redis-checks.ts'
-import { connectionOf, type RedisClient } from './support/redis-connection.ts'
-import { type RedisDriver, redisCapabilities, redisDriverOn } from './support/redis-driver.ts'
-import { checkPrefix } from './support/redis-keys.ts'
-import { openClient } from './support/redis-open.ts'
-import type { ReplicaWait } from './support/redis-replicas.ts'
-import { redisUrl } from './support/redis-url.ts'
+import { type Clock, systemClock } from '../core/time/clock.ts'
+import { type RedisWarning, ServerLook } from './redis/checks.ts'
+import { connectionOf, type RedisClient } from './redis/client.ts'
+import { type RedisDriver, redisCapabilities, redisDriverOn } from './redis/driver.ts'
+import { checkPrefix } from './redis/keys.ts'
+import { openClient } from './redis/open.ts'
+import type { ReplicaWait } from './redis/replicas.ts'
+import { redisUrl } from './redis/url.ts'
+import { keepingAlive } from './shared/keep-alive.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
-export type { RedisWarning } from './support/redis-checks.ts'
-export type { RedisClient } from './support/redis-connection.ts'
-export type { RedisDriver } from './support/redis-driver.ts'
+export type { RedisWarning } from './redis/checks.ts'
+export type { RedisClient } from './redis/client.ts'
+export type { RedisDriver } from './redis/driver.ts'
 export {
   type GuardedScript,
   type RedisFence,
   type RedisFenceOptions,
   redisFence,
   type Token,
-} from './support/redis-fence.ts'
+} from './redis/fence.ts'
 
 export const capabilities: Capabilities = redisCapabilities
 

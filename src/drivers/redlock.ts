@@ -1,6 +1,5 @@
 import { checkMethods } from '../core/arguments.ts'
 import { callListener } from '../core/call-listener.ts'
-import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
   Capabilities,
@@ -12,20 +11,21 @@ import type {
   Renewal,
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError, UnsupportedError } from '../core/errors.ts'
-import { queueMicrotask } from '../core/native-time.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { type Random, systemRandom } from '../core/random.ts'
-import { type Ask, Asks, leasesOf, mayCount } from './support/redis-asks.ts'
-import { Ballots, type Outcome, type Vote } from './support/redis-ballots.ts'
-import { connectionOf } from './support/redis-connection.ts'
-import { distinctServers } from './support/redis-distinct-servers.ts'
-import { type RedisDriver, redisDriverOn } from './support/redis-driver.ts'
-import { storeErrorFrom } from './support/redis-errors.ts'
-import { openClient } from './support/redis-open.ts'
-import { poll, quorumError } from './support/redis-quorum.ts'
-import { inspectByQuorum } from './support/redis-quorum-inspect.ts'
-import { ReleaseNews } from './support/redis-release-news.ts'
-import { redlockUrl } from './support/redis-url.ts'
+import { type Clock, systemClock } from '../core/time/clock.ts'
+import { queueMicrotask } from '../core/time/native-time.ts'
+import { type Random, systemRandom } from '../core/time/random.ts'
+import { connectionOf } from './redis/client.ts'
+import { type RedisDriver, redisDriverOn } from './redis/driver.ts'
+import { storeErrorFrom } from './redis/errors.ts'
+import { openClient } from './redis/open.ts'
+import { redlockUrl } from './redis/url.ts'
+import { type Ask, Asks, leasesOf, mayCount } from './redlock/asks.ts'
+import { Ballots, type Outcome, type Vote } from './redlock/ballots.ts'
+import { distinctServers } from './redlock/distinct-servers.ts'
+import { poll, quorumError } from './redlock/quorum.ts'
+import { inspectByQuorum } from './redlock/quorum-inspect.ts'
+import { ReleaseNews } from './redlock/release-broadcast.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -198,7 +198,7 @@ export function redlockDriver(options: RedlockOptions): Driver {
       ballots.propose(asking)
       const outcomes = await vote(asking)
       open = asking.filter((ask, at) => {
-        const answer = answerTo(ask, outcomes[at] as Outcome, round === MOST_ROUNDS)
+        const answer = answerTo(ask, outcomes[at] as Outcome, round === MAX_ROUNDS)
         if (answer !== undefined) answers.set(ask, answer)
         return answer === undefined
       })
@@ -377,7 +377,7 @@ function assertSeconds(argument: string, seconds: number, most: number): void {
 }
 
 /** A proposal that was outbid is made again, above the mark; by then it takes a third client to outbid it again. */
-const MOST_ROUNDS = 4
+const MAX_ROUNDS = 4
 /** How far ahead of its clock a node that forgets nothing lets a token be. */
 const HOUR_US = 3_600_000_000
 const RETRY_MS = { least: 2, most: 40 }

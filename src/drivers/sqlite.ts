@@ -1,6 +1,5 @@
 import { resolve } from 'node:path'
 import { checkInspectQuery } from '../core/arguments.ts'
-import { type Clock, systemClock } from '../core/clock.ts'
 import type {
   AcquireAnswer,
   Capabilities,
@@ -13,20 +12,21 @@ import type {
 } from '../core/driver.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { answerTake, endOf, type Moment, type Take, type Taken, takeStep, takesOf } from './support/consume-step.ts'
-import { inGroups } from './support/groups.ts'
-import { acquireGroup, acquireOne } from './support/sqlite-acquire.ts'
-import { openDatabase, type SqliteDatabase } from './support/sqlite-client.ts'
-import { SqliteConnection } from './support/sqlite-connection.ts'
-import { storeErrorFrom } from './support/sqlite-errors.ts'
-import { defaultPath, prepareFile } from './support/sqlite-file.ts'
-import { inspect } from './support/sqlite-inspect.ts'
-import { LockViews } from './support/sqlite-lock-view.ts'
-import { firstWaiterOf, readNow } from './support/sqlite-rows.ts'
-import { sqlitePath, sqliteUrl } from './support/sqlite-url.ts'
-import { Waking } from './support/sqlite-waking.ts'
+import { type Clock, systemClock } from '../core/time/clock.ts'
+import { answerTake, endOf, type Moment, type Take, type Taken, takeStep, takesOf } from './shared/consume-step.ts'
+import { inGroups } from './shared/groups.ts'
+import { acquireGroup, acquireOne } from './sqlite/acquire.ts'
+import { openDatabase, type SqliteDatabase } from './sqlite/client.ts'
+import { SqliteConnection } from './sqlite/connection.ts'
+import { storeErrorFrom } from './sqlite/errors.ts'
+import { defaultPath, prepareFile } from './sqlite/file.ts'
+import { inspect } from './sqlite/inspect.ts'
+import { LockViews } from './sqlite/lock-view.ts'
+import { firstWaiterOf, readNow } from './sqlite/rows.ts'
+import { sqlitePath, sqliteUrl } from './sqlite/url.ts'
+import { SqliteWakeUps } from './sqlite/wake-ups.ts'
 
-export type { SqliteDatabase, SqliteStatement } from './support/sqlite-client.ts'
+export type { SqliteDatabase, SqliteStatement } from './sqlite/client.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -91,7 +91,7 @@ function checkDatabase(database: unknown): void {
 }
 
 function driverOn(connection: SqliteConnection, clock: Clock): Driver {
-  const waking = new Waking(connection, clock)
+  const wakeUps = new SqliteWakeUps(connection, clock)
   const sweep = sweeper(connection)
 
   /** A whole list in one transaction. It may be rolled back and begin again. */
@@ -126,7 +126,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     }
     const answers = await each(requests, look, begin)
     note?.(answers)
-    waking.committed(
+    wakeUps.committed(
       requests.map(({ lockName }) => lockName),
       { turns },
     )
@@ -136,7 +136,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   return {
     name: 'sqlite',
     capabilities,
-    listLength: MOST_IN_A_LIST,
+    listLength: MAX_LIST_LENGTH,
 
     acquire(claims) {
       let answerTo: (claim: Claim) => AcquireAnswer | Error
@@ -156,8 +156,8 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
           },
           note(answers) {
             claims.forEach((claim, index) => {
-              if (claim.waitMs > 0 && !isGranted(answers[index])) waking.add(claim)
-              else waking.remove(claim)
+              if (claim.waitMs > 0 && !isGranted(answers[index])) wakeUps.add(claim)
+              else wakeUps.remove(claim)
             })
           },
         },
@@ -175,7 +175,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
       ),
 
     release(leases) {
-      for (const lease of leases) waking.remove(lease)
+      for (const lease of leases) wakeUps.remove(lease)
       return eachLease<LeaseRef, boolean>(
         leases,
         (lease, nowMs) => releaseOne(connection, lease, nowMs),
@@ -203,12 +203,12 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     },
 
     async listen(listener) {
-      await connection.read(() => waking.listen(listener))
-      return async () => waking.stop(listener)
+      await connection.read(() => wakeUps.listen(listener))
+      return async () => wakeUps.stop(listener)
     },
 
     async close() {
-      waking.end()
+      wakeUps.end()
       connection.close()
     },
   }
@@ -274,17 +274,17 @@ function sweeper(connection: SqliteConnection): (nowMs: number) => void {
   return (nowMs) => {
     // Either way: the clock may have been set.
     if (Math.abs(nowMs - lastMs) < SWEEP_EVERY_MS) return
-    const swept = SWEEPS.map((sweep) => connection.run(sweep, nowMs, MOST_SWEPT))
-    if (swept.every((count) => count < MOST_SWEPT)) lastMs = nowMs
+    const swept = SWEEPS.map((sweep) => connection.run(sweep, nowMs, MAX_SWEPT))
+    if (swept.every((count) => count < MAX_SWEPT)) lastMs = nowMs
   }
 }
 
 /**
  * A list is one transaction, during which neither this process nor any other does anything else: a few milliseconds.
  */
-const MOST_IN_A_LIST = 200
+const MAX_LIST_LENGTH = 200
 
 const SWEEPS = ['sweep_leases', 'sweep_waiters', 'sweep_rates'] as const
 const SWEEP_EVERY_MS = 1_000
 /** In one transaction: others wait for it. */
-const MOST_SWEPT = 200
+const MAX_SWEPT = 200

@@ -1,5 +1,5 @@
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
-import { threadHeartbeat } from '../core/heartbeat-thread.ts'
+import { threadHeartbeat } from '../core/lease/renewer-thread.ts'
 import type { Extras } from './instance.ts'
 
 /** Every store, and the heartbeat's thread. */

@@ -1,11 +1,10 @@
 import { hostname } from 'node:os'
 import { checkMethods, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
-import { type Clock, systemClock } from '../core/clock.ts'
+import { type CreateHeartbeat, Holder, type HolderOptions } from '../core/claim/holder.ts'
 import type { Driver } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { Emitter } from '../core/events.ts'
-import type { ThreadOptions } from '../core/heartbeat-thread.ts'
-import { type CreateHeartbeat, Holder, type HolderOptions } from '../core/holder.ts'
+import type { ThreadOptions } from '../core/lease/renewer-thread.ts'
 import {
   CALL_TIMEOUT_MS,
   CLOSE_TIMEOUT_MS,
@@ -15,9 +14,10 @@ import {
 } from '../core/limits.ts'
 import { checkHolderId } from '../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
-import { within } from '../core/pause.ts'
-import { type Random, systemRandom } from '../core/random.ts'
 import { redactedUrl } from '../core/secrets.ts'
+import { type Clock, systemClock } from '../core/time/clock.ts'
+import { within } from '../core/time/pause.ts'
+import { type Random, systemRandom } from '../core/time/random.ts'
 
 export interface InstanceOptions {
   /** A driver made by the caller, who also closes it. */
@@ -210,7 +210,7 @@ export class Instance {
   }
 
   #closeStore(): Promise<void> | undefined {
-    return this.#ownUrl === undefined ? undefined : this.#holder?.link.driver.close()
+    return this.#ownUrl === undefined ? undefined : this.#holder?.store.driver.close()
   }
 }
 

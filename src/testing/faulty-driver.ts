@@ -143,7 +143,7 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
       },
       granted: (claimId, grant) => tell(subscription, (each) => each.granted(claimId, grant)),
       lost: (claimId, cause) => tell(subscription, (each) => each.lost(claimId, cause)),
-      deaf: (cause) => end(subscription, cause),
+      disconnected: (cause) => end(subscription, cause),
     })
     return async () => {
       subscriptions.delete(subscription)
@@ -154,7 +154,7 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
   function end(subscription: Subscription, cause: Error): void {
     if (!subscriptions.delete(subscription)) return
     void subscription.stop()
-    clock.receive(0, () => subscription.listener.deaf(cause))
+    clock.receive(0, () => subscription.listener.disconnected(cause))
   }
 
   return {

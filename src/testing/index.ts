@@ -1,8 +1,4 @@
-export {
-  type ConformanceOptions,
-  type ConformanceStore,
-  driverConformance,
-} from './conformance/driver-conformance.ts'
+export { type ConformanceOptions, driverConformance } from './conformance/driver-conformance.ts'
 export {
   type CallCounts,
   type DriverMethod,
@@ -15,16 +11,11 @@ export {
   interferingDriver,
   losesReply,
 } from './conformance/interfering-driver.ts'
-export {
-  type MutexHandle,
-  type MutexInstance,
-  type MutexSubject,
-  type MutexSubjectOptions,
-  mutexSubjects,
-  type Taken,
-} from './conformance/mutex-subjects.ts'
+export type { MutexHandle, MutexInstance, MutexSubject, MutexSubjectOptions, Taken } from './conformance/mutex.ts'
+export { mutexSubjects } from './conformance/mutex-subjects.ts'
 export type { RegisterTest, TestRunner } from './conformance/runner.ts'
 export type { BreakableStore } from './conformance/seam/broken-store.ts'
+export type { ConformanceStore } from './conformance/store.ts'
 export { type DriverMode, type Faults, faultyDriver, noFaults } from './faulty-driver.ts'
 export { type Plan, planFrom } from './simulation/plan.ts'
 export { simplerPlans } from './simulation/simplify.ts'

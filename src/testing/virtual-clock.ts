@@ -1,6 +1,6 @@
-import type { Clock, Instant, Timer } from '../core/clock.ts'
-import { setImmediate } from '../core/native-time.ts'
-import type { Random } from '../core/random.ts'
+import type { Clock, Instant, Timer } from '../core/time/clock.ts'
+import { setImmediate } from '../core/time/native-time.ts'
+import type { Random } from '../core/time/random.ts'
 
 /**
  * Time that passes only when told to. Whatever is due runs one event after the other, each followed by everything that it set

@@ -186,7 +186,7 @@ function isStopped(pid: number): boolean {
 /** Another program that has the database's write lock and does not give it back: the renewals get no answer but "busy". */
 async function keepFromWriting({ path }: Store): Promise<AsyncDisposable & { readonly alive: boolean }> {
   const source = `
-    import { openDatabase } from '${new URL('../../dist/drivers/support/sqlite-client.js', import.meta.url).href}'
+    import { openDatabase } from '${new URL('../../dist/drivers/sqlite/client.js', import.meta.url).href}'
     const database = await openDatabase(process.argv[1])
     database.exec('PRAGMA busy_timeout = 5000')
     database.exec('BEGIN IMMEDIATE')

@@ -18,9 +18,9 @@ import {
   ReadWriteLock,
   Semaphore,
 } from '../../src/index.ts'
-import { rateLimitFetch } from '../../src/primitives/rate-limit-http.ts'
-import { webLocks } from '../../src/primitives/web-locks.ts'
-import { rejectionOf } from '../support/rejection.ts'
+import { rateLimitFetch } from '../../src/primitives/rate/http.ts'
+import { webLocks } from '../../src/primitives/web-locks/web-locks.ts'
+import { rejectionOf } from '../harness/rejection.ts'
 
 afterEach(() => {
   vi.unstubAllEnvs()

@@ -12,9 +12,9 @@ import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
 import { sqliteDriver } from '../../src/drivers/sqlite.ts'
 import { DistributedLock, StoreError } from '../../src/index.ts'
 import { type Folder, makeFolder } from '../harness/folders.ts'
+import { viaNodeRedis } from '../harness/node-redis-driver.ts'
 import { type Server, startPostgres, startPostgresReplica, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
-import { viaNodeRedis } from '../support/node-redis-driver.ts'
 
 /** What no further try can change is not tried again, however long a claim may wait. */
 let folder: Folder

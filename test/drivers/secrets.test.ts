@@ -8,18 +8,18 @@ import { createClientPool } from 'redis'
 import { afterAll, beforeAll, describe, it, vi } from 'vitest'
 import { connect } from '../../src/connect.ts'
 import type { Driver } from '../../src/core/driver.ts'
+import { postgresConfig, postgresUrl } from '../../src/drivers/postgres/url.ts'
 import { migratePostgresUrl, postgresDriver } from '../../src/drivers/postgres.ts'
 import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { redlockDriver } from '../../src/drivers/redlock.ts'
 import { sqliteDriver } from '../../src/drivers/sqlite.ts'
-import { postgresConfig, postgresUrl } from '../../src/drivers/support/postgres-url.ts'
 import { DistributedLock, HoldfastError, type LockEvent, Semaphore, StoreError } from '../../src/index.ts'
 import { createStore, type Store } from '../cli/holdfast.ts'
+import { viaNodeRedis } from '../harness/node-redis-driver.ts'
+import { rejectionOf } from '../harness/rejection.ts'
 import { type Server, startPostgres, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
-import { viaNodeRedis } from '../support/node-redis-driver.ts'
-import { rejectionOf } from '../support/rejection.ts'
 
 /**
  * Failure 52: a password never appears in an error, in what hangs on it, in an event, a warning or on the terminal. The
@@ -30,7 +30,7 @@ const between = ['', '/', '@', ':', '?', '#', '%', '&', ' ', '"', "'", '\\', '$'
 const passwords = between.map((odd) => HALVES.join(odd))
 
 let redis: Server
-let deaf: Server
+let disconnected: Server
 let database: Server
 let http: HttpServer
 let store: Store
@@ -44,7 +44,7 @@ beforeAll(async () => {
   }
   process.on('warning', hear)
   http = createServer((_, response) => response.end('no Redis')).listen(0, '127.0.0.1')
-  ;[redis, deaf, database] = await Promise.all([
+  ;[redis, disconnected, database] = await Promise.all([
     startRedis(),
     // Says "unknown command" to a login, and repeats its arguments.
     startRedis({ settings: { 'rename-command': 'AUTH ""\nrename-command HELLO ""' } }),
@@ -59,7 +59,7 @@ afterAll(async () => {
   process.off('warning', hear)
   vi.restoreAllMocks()
   http.close()
-  await Promise.all([redis, deaf, database, store].map((each) => each[Symbol.asyncDispose]()))
+  await Promise.all([redis, disconnected, database, store].map((each) => each[Symbol.asyncDispose]()))
 })
 
 type Open = (url: string) => Promise<Driver>
@@ -83,7 +83,11 @@ const postgresOpeners: Record<string, readonly [scheme: string, open: Open]> = {
 /** What is wrong: `at` is where the server is, `says` what the error must tell all the same. */
 const redisFailures: readonly (readonly [what: string, at: () => string, says: RegExp])[] = [
   ['a wrong password', () => `127.0.0.1:${redis.port}`, /(?:WRONGPASS|NOAUTH).*password is wrong/],
-  ['a server that knows no login', () => `127.0.0.1:${deaf.port}`, /unknown command|NOAUTH|HELLO|cluster support/i],
+  [
+    'a server that knows no login',
+    () => `127.0.0.1:${disconnected.port}`,
+    /unknown command|NOAUTH|HELLO|cluster support/i,
+  ],
   ['nothing there', () => '127.0.0.1:1', /connection refused/],
   ['another protocol', () => `127.0.0.1:${(http.address() as AddressInfo).port}`, /./],
 ]
@@ -276,7 +280,9 @@ async function failureAt(url: string, open: Open): Promise<{ error: unknown; eve
     await lock.acquire('job', { blocking: false })
     return { error: undefined, events }
   } catch (error) {
-    events.push(await driver?.listen?.({ wake() {}, granted() {}, lost() {}, deaf() {} }).catch((reason) => reason))
+    events.push(
+      await driver?.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} }).catch((reason) => reason),
+    )
     events.push(await driver?.inspect({}).catch((reason: unknown) => reason))
     return { error, events }
   } finally {

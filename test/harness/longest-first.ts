@@ -3,17 +3,17 @@ import { BaseSequencer } from 'vitest/node'
 
 /** What takes longest, by its path's end. The rest is started in vitest's own order. */
 const LONGEST = [
-  'drivers/sqlite.test.ts',
-  'drivers/redlock.test.ts',
-  'drivers/postgres.test.ts',
-  'drivers/redis.test.ts',
-  'drivers/redis-cluster.test.ts',
-  'drivers/postgres-advisory.test.ts',
-  'drivers/sqlite-processes.test.ts',
-  'drivers/memory.test.ts',
-  'simulation.test.ts',
+  'drivers/sqlite/conformance.test.ts',
+  'drivers/redlock/conformance.test.ts',
+  'drivers/postgres/conformance.test.ts',
+  'drivers/redis/conformance.test.ts',
+  'drivers/redis/cluster.test.ts',
+  'drivers/postgres-advisory/conformance.test.ts',
+  'drivers/sqlite/processes.test.ts',
+  'drivers/memory/conformance.test.ts',
+  'testing/simulation.test.ts',
   'drivers/secrets.test.ts',
-  'drivers/redlock-voters.test.ts',
+  'drivers/redlock/voters.test.ts',
 ]
 
 /** Starts the longest files first: started last, one of them would run on alone while the other workers idle. */

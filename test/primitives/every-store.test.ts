@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { afterAll, describe, expect, inject, it } from 'vitest'
 import { LeaderElection, OnceOnly, UnsupportedError } from '../../src/index.ts'
 import { makeFolder } from '../harness/folders.ts'
-import { gate } from '../support/gate.ts'
+import { gate } from '../harness/gate.ts'
 
 /** Elections and once-only jobs, as two processes with nothing but a URL have them, on every store that there is. */
 

@@ -1,5 +1,6 @@
-import type { Lease } from '../../core/lease.ts'
-import type { LockMode } from './types.ts'
+import type { Lease } from '../../core/lease/lease.ts'
+
+export type LockMode = 'exclusive' | 'shared'
 
 /** Makes a `Lock`: nobody else can. */
 export let createLock: (name: string, mode: LockMode, lease: Lease) => Lock

@@ -19,7 +19,7 @@ export function lockNameOf(prefix: string, name: string): string {
 export function nameMetadata(prefix: string, name: string): Metadata | undefined {
   const text = escaped(name)
   if (prefix.length + text.length <= MAX_NAME_LENGTH) return undefined
-  return { name: text.length <= MOST_KEPT ? text : `${escaped(name.slice(0, MOST_KEPT / 6))}${CUT_OFF}` }
+  return { name: text.length <= MAX_KEPT ? text : `${escaped(name.slice(0, MAX_KEPT / 6))}${CUT_OFF}` }
 }
 
 /** The resource name of what lies in the store; for one that is hashed, and whose metadata is not there, the lock name without its prefix. */
@@ -49,4 +49,4 @@ const HASHED = '%#'
 const CUT_OFF = '%…'
 
 /** In code units: even if JSON takes six bytes for every one of them, it fits into a lease's metadata. */
-const MOST_KEPT = 2_400
+const MAX_KEPT = 2_400

@@ -1,6 +1,6 @@
-import { onAbort } from '../../core/abort.ts'
 import { AbortedError } from '../../core/errors.ts'
-import { nextTick, queueMicrotask } from '../../core/native-time.ts'
+import { onAbort } from '../../core/time/abort.ts'
+import { nextTick, queueMicrotask } from '../../core/time/native-time.ts'
 
 /**
  * Keeps what one manager asks for a name in the order in which it was asked, whatever the store's connections do.

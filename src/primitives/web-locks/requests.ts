@@ -1,10 +1,10 @@
-import { backoffMs } from '../../core/backoff.ts'
-import type { Clock } from '../../core/clock.ts'
+import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
 import { AbortedError, ClosedError, LeaseLostError, StoreError, UnsupportedError } from '../../core/errors.ts'
-import type { ClaimRequest, Holder } from '../../core/holder.ts'
-import type { HeldLease } from '../../core/lease.ts'
-import { pause } from '../../core/pause.ts'
-import type { Random } from '../../core/random.ts'
+import type { HeldLease } from '../../core/lease/lease.ts'
+import { backoffMs } from '../../core/time/backoff.ts'
+import type { Clock } from '../../core/time/clock.ts'
+import { pause } from '../../core/time/pause.ts'
+import type { Random } from '../../core/time/random.ts'
 import type { Instance } from '../instance.ts'
 import type { Arguments, RequestOptions } from './arguments.ts'
 import { domException } from './dom-exception.ts'
@@ -98,7 +98,7 @@ export class Requests {
     const { signal } = claim
     const ifAvailable = claim.waitMs === 0
     const holder = this.#parts.instance.holder ?? (await this.#open(claim))
-    const { queue, steal } = holder.link.driver.capabilities
+    const { queue, steal } = holder.store.driver.capabilities
     // Without a queue the store does not know of those who wait here.
     if (ifAvailable && isBehind && !queue) return undefined
     signal?.throwIfAborted()

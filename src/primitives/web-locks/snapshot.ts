@@ -1,9 +1,9 @@
-import { madeBefore } from '../../core/chain.ts'
-import { isNote } from '../../core/deadlock-notes.ts'
+import { madeBefore } from '../../core/claim/chain.ts'
+import type { Holder } from '../../core/claim/holder.ts'
+import { isNote } from '../../core/deadlock/waiting-notes.ts'
 import type { LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
-import type { Holder } from '../../core/holder.ts'
+import { fitsBeside, type LockShare } from '../../core/lock-share.ts'
 import { readPages } from '../../core/pages.ts'
-import { fitsBeside, type Share } from '../../core/share.ts'
 import { resourceNameOf } from './names.ts'
 import type { LockInfo, LockManagerSnapshot } from './types.ts'
 
@@ -31,7 +31,7 @@ export async function snapshot({ holder, prefix, pending, longNames }: SnapshotP
     clientId: holderId,
   })
   const held: (LeaseRecord | WaiterRecord)[] = leases.toSorted((a, b) => a.fencingToken - b.fencingToken)
-  const { queue } = holder.link.driver.capabilities
+  const { queue } = holder.store.driver.capabilities
   if (!queue) {
     const clientId = holder.holderId
     return { held: held.map(infoOf), pending: Array.from(pending, ({ name, mode }) => ({ name, mode, clientId })) }
@@ -52,8 +52,8 @@ export async function snapshot({ holder, prefix, pending, longNames }: SnapshotP
  */
 function grantable(waiting: readonly WaiterRecord[], leases: readonly LeaseRecord[]): number {
   // All that is held as one: no claim can tell the difference, and a name may have a hundred thousand readers.
-  let together: Share | undefined
-  const hold = ({ mode, permits }: Share): void => {
+  let together: LockShare | undefined
+  const hold = ({ mode, permits }: LockShare): void => {
     const exclusive = mode === 'exclusive' || together?.mode === 'exclusive'
     together = { mode: exclusive ? 'exclusive' : 'shared', permits: (together?.permits ?? 0) + permits }
   }

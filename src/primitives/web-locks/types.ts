@@ -1,8 +1,8 @@
-import type { Lock } from './lock.ts'
+import type { Lock, LockMode } from './lock.ts'
+
+export type { LockMode } from './lock.ts'
 
 /** The names of the specification, so that code which imports types from there finds them here. */
-
-export type LockMode = 'exclusive' | 'shared'
 
 export interface LockOptions {
   /** `exclusive` if not said. */

@@ -1,5 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { wallClock } from '../../core/native-time.ts'
+import { wallClock } from '../../core/time/native-time.ts'
 
 /**
  * Runs `body` with a `Date.now()` that is wrong by so much. Only there: whatever else the process does meanwhile, other

@@ -1,4 +1,4 @@
-import type { Capabilities, Driver } from '../../core/driver.ts'
+import type { Capabilities } from '../../core/driver.ts'
 import { acquireFaults } from './faults/acquire.ts'
 import { messageFaults } from './faults/messages.ts'
 import { releaseFaults } from './faults/release.ts'
@@ -18,7 +18,6 @@ import { mutexLoss } from './mutex/loss.ts'
 import { mutexWaiting } from './mutex/waiting.ts'
 import { lockSubjects, mutexForms, mutexSubjects } from './mutex-subjects.ts'
 import { type GroupContext, registerGroup, type TestRunner } from './runner.ts'
-import { inScene } from './scene.ts'
 import { type BreakableStore, registerBrokenStore } from './seam/broken-store.ts'
 import { expiry } from './seam/expiry.ts'
 import { groups } from './seam/groups.ts'
@@ -34,6 +33,8 @@ import { values } from './seam/values.ts'
 import { wakeUps } from './seam/wake-ups.ts'
 import { readersAndWriters } from './sharing/readers-and-writers.ts'
 import { semaphores } from './sharing/semaphores.ts'
+import type { ConformanceStore } from './store.ts'
+import { withTestContext } from './test-context.ts'
 
 export interface ConformanceOptions<Breakable extends ConformanceStore = ConformanceStore> {
   readonly runner: TestRunner
@@ -50,19 +51,6 @@ export interface ConformanceOptions<Breakable extends ConformanceStore = Conform
   readonly lockOnly?: boolean
   /** Only where a store can be hurt on purpose: see `BreakableStore`. */
   readonly breakable?: BreakableStore<Breakable>
-}
-
-/** One store, and as many processes' worth of drivers on it as a test asks for. */
-export interface ConformanceStore {
-  /** A new driver, with connections of its own, on the one store. The suite closes it. */
-  driver(): Promise<Driver>
-  /**
-   * Cuts a driver’s connections as if its process had died, and resolves when the server has noticed. Needed where a lease
-   * lasts as long as its session.
-   */
-  endSession?(driver: Driver): Promise<void>
-  /** After the last test. */
-  close(): Promise<void>
 }
 
 /**
@@ -84,9 +72,9 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     const context: GroupContext = {
       runner,
       capabilities,
-      inScene(body) {
+      withTestContext(body) {
         if (store === undefined) throw new Error('the store was not opened: the runner did not run `beforeAll`')
-        return inScene(store, capabilities, body)
+        return withTestContext(store, capabilities, body)
       },
     }
 

@@ -67,13 +67,13 @@ export function interferingDriver(real: Driver): InterferingDriver {
     })
 
   async function listen(listener: DriverListener): Promise<StopListening> {
-    const subscription: Subscription = { listener, deaf: false, stop: async () => {} }
-    const isHeard = () => !muted && !subscription.deaf
+    const subscription: Subscription = { listener, disconnected: false, stop: async () => {} }
+    const isHeard = () => !muted && !subscription.disconnected
     subscription.stop = await (real as Required<Driver>).listen({
       wake: (lockName, claimId) => isHeard() && listener.wake(lockName, claimId),
       granted: (claimId, grant) => isHeard() && listener.granted(claimId, grant),
       lost: (claimId, cause) => isHeard() && listener.lost(claimId, cause),
-      deaf: (cause) => isHeard() && listener.deaf(cause),
+      disconnected: (cause) => isHeard() && listener.disconnected(cause),
     })
     subscriptions.add(subscription)
     return () => {
@@ -121,9 +121,9 @@ export function interferingDriver(real: Driver): InterferingDriver {
     deafen() {
       for (const subscription of subscriptions) {
         subscriptions.delete(subscription)
-        subscription.deaf = true
+        subscription.disconnected = true
         void subscription.stop()
-        subscription.listener.deaf(new Error('the subscription broke'))
+        subscription.listener.disconnected(new Error('the subscription broke'))
       }
     },
     heal() {
@@ -194,7 +194,7 @@ function holdCall(run: <A>(forward: () => Promise<A>, pause: () => Promise<void>
 
 interface Subscription {
   readonly listener: DriverListener
-  deaf: boolean
+  disconnected: boolean
   stop: StopListening
 }
 

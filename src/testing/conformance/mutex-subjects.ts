@@ -1,54 +1,18 @@
-import { onAbort } from '../../core/abort.ts'
-import type { Driver } from '../../core/driver.ts'
 import { LeaseLostError, NotAcquiredError } from '../../core/errors.ts'
-import type { Lease, LockInfo } from '../../core/lease.ts'
-import { DistributedLock } from '../../primitives/distributed-lock.ts'
-import { LeaderElection } from '../../primitives/leader-election.ts'
-import type { LockOptions } from '../../primitives/lock-options.ts'
-import type { LockResult } from '../../primitives/lock-result.ts'
-import { ReadWriteLock } from '../../primitives/read-write-lock.ts'
-import { Semaphore } from '../../primitives/semaphore.ts'
-import type { Term } from '../../primitives/term.ts'
+import type { Lease } from '../../core/lease/lease.ts'
+import { onAbort } from '../../core/time/abort.ts'
+import { LeaderElection } from '../../primitives/election/leader-election.ts'
+import type { Term } from '../../primitives/election/term.ts'
+import { DistributedLock } from '../../primitives/lock/distributed-lock.ts'
+import type { LockOptions } from '../../primitives/lock/options.ts'
+import { ReadWriteLock } from '../../primitives/lock/read-write-lock.ts'
+import type { LockResult } from '../../primitives/lock/result.ts'
+import { Semaphore } from '../../primitives/lock/semaphore.ts'
+import type { MutexHandle, MutexInstance, MutexSubject, MutexSubjectOptions, Taken } from './mutex.ts'
 import type { Need } from './needs.ts'
-import { WAITS } from './scene.ts'
+import { WAITS } from './test-context.ts'
 import { deferred } from './timing.ts'
 import { webLocksSubject } from './web-locks-subject.ts'
-
-/** A primitive that can act as a mutex. Every one goes through the same group of tests. */
-export interface MutexSubject {
-  readonly name: string
-  /** What it needs of a driver beyond exclusive claims. */
-  readonly needs: readonly Need[]
-  open(options: MutexSubjectOptions): MutexInstance
-}
-
-export interface MutexSubjectOptions {
-  readonly driver: Driver
-  readonly holderId: string
-  readonly callTimeoutSeconds?: number
-  readonly waiterTtlSeconds?: number
-}
-
-/** One process's instance. */
-export interface MutexInstance {
-  /** Waits unless told otherwise. Contention is a value; everything else rejects. */
-  take(lockName: string, options?: LockOptions): Promise<Taken>
-  /** How often it has asked the store when it begins to wait: once if not said. */
-  readonly asksBeforeWaiting?: number
-  close(): Promise<void>
-}
-
-export type Taken =
-  | { readonly acquired: true; readonly handle: MutexHandle }
-  | { readonly acquired: false; readonly holder: LockInfo | undefined }
-
-export interface MutexHandle {
-  readonly held: boolean
-  readonly signal: AbortSignal
-  readonly fencingToken: number
-  /** True if it was still held. */
-  release(): Promise<boolean>
-}
 
 /** The form that answers. */
 const answering =

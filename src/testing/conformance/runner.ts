@@ -1,6 +1,6 @@
 import type { Capabilities } from '../../core/driver.ts'
 import { type Need, unmetReason } from './needs.ts'
-import type { Scene } from './scene.ts'
+import type { TestContext } from './test-context.ts'
 
 /**
  * What the suite needs of a test runner. Vitest's functions fit as they are, and `it.concurrent` fits as `it`; of
@@ -24,23 +24,23 @@ export type Test = {
   (title: string, needs: readonly Need[], body: TestBody): void
 }
 
-export type TestBody = (scene: Scene) => Promise<void>
+export type TestBody = (context: TestContext) => Promise<void>
 
 export interface GroupContext {
   readonly runner: TestRunner
   readonly capabilities: Capabilities
   /** Everything a test opens is closed after it. */
-  inScene(body: TestBody): Promise<void>
+  withTestContext(body: TestBody): Promise<void>
 }
 
 /** Registers a group. `needs` hold for every test in it. */
 export function registerGroup(context: GroupContext, title: string, group: Group, needs: readonly Need[] = []): void {
-  const { runner, capabilities, inScene } = context
+  const { runner, capabilities, withTestContext } = context
   const test = (testTitle: string, needsOrBody: readonly Need[] | TestBody, maybeBody?: TestBody): void => {
     const [testNeeds, body] =
       typeof needsOrBody === 'function' ? [[], needsOrBody] : [needsOrBody, maybeBody as TestBody]
     const reason = unmetReason(capabilities, [...needs, ...testNeeds])
-    if (reason === undefined) runner.it(testTitle, () => inScene(body))
+    if (reason === undefined) runner.it(testTitle, () => withTestContext(body))
     else runner.it.skip(`${testTitle} (skipped: ${reason})`, async () => {})
   }
   runner.describe(title, () => group(test))

@@ -1,6 +1,6 @@
-import { lockInfoFrom } from '../../core/lease.ts'
-import { webLocks } from '../../primitives/web-locks.ts'
-import type { MutexInstance, MutexSubject, Taken } from './mutex-subjects.ts'
+import { lockInfoFrom } from '../../core/lock-info.ts'
+import { webLocks } from '../../primitives/web-locks/web-locks.ts'
+import type { MutexInstance, MutexSubject, Taken } from './mutex.ts'
 import { deferred } from './timing.ts'
 
 /** An exclusive request as a mutex: the handle's release ends its callback. Its names need no escaping, so without a prefix they are the lock names. */

@@ -1,5 +1,5 @@
-import { isPast } from '../../core/clock.ts'
 import type { Claim } from '../../core/driver.ts'
+import { isPast } from '../../core/time/clock.ts'
 import { type ClaimRecord, describe, type History, type SimulatedProcess } from './history.ts'
 import { type LeaseRules, lostFrom } from './lease-rules.ts'
 import type { DriverObserver } from './observe.ts'

@@ -1,5 +1,5 @@
-import type { Instant } from '../../core/clock.ts'
-import type { Lease } from '../../core/lease.ts'
+import type { Lease } from '../../core/lease/lease.ts'
+import type { Instant } from '../../core/time/clock.ts'
 import type { VirtualClock, VirtualTime } from '../virtual-clock.ts'
 import { type Job, type Plan, usualMs } from './plan.ts'
 

@@ -1,6 +1,6 @@
-import { type Instant, isPast } from '../../core/clock.ts'
 import type { RenewAnswer, Renewal } from '../../core/driver.ts'
-import type { Lease } from '../../core/lease.ts'
+import type { Lease } from '../../core/lease/lease.ts'
+import { type Instant, isPast } from '../../core/time/clock.ts'
 import { type ClaimRecord, describe, type History, type LeaseTrack } from './history.ts'
 import { excludes } from './plan.ts'
 import type { StoreRules } from './store-rules.ts'
@@ -37,7 +37,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
     const monotonicMs = time.nowMs + (deadline.monotonicMs - now.monotonicMs) / clock.rate
     const wallMs = time.nowMs + (deadline.wallMs - now.wallMs) / clock.rate
     // A wall clock that was set, or a machine that slept, is noticed within one nap.
-    const noticedMs = Math.max(wallMs, clock.wallMovedAtMs + LONGEST_NAP_MS / clock.rate)
+    const noticedMs = Math.max(wallMs, clock.wallMovedAtMs + MAX_NAP_MS / clock.rate)
     return Math.max(clock.runningSinceMs, Math.min(monotonicMs, noticedMs)) + TIMER_MS / clock.rate
   }
 
@@ -45,7 +45,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
     if (track.claim.over !== undefined) return
     if (!track.claim.process.clock.running) {
       // Nobody can be told now; the limit moves to when it runs again.
-      time.in(LONGEST_NAP_MS, () => watch(track))
+      time.in(MAX_NAP_MS, () => watch(track))
       return
     }
     const atMs = limitMs(track)
@@ -149,7 +149,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
         history.violate('the heartbeat stops after maxHoldSeconds', describe(claim))
       }
       // Six tries before a lease ends, and not one after the other without a pause.
-      const paceMs = track.shortestMs / MOST_RENEWALS
+      const paceMs = track.shortestMs / MAX_RENEWALS
       if (
         track.renewalsMs.length - track.extensions >
         SOME_RENEWALS + (nowMs - track.earliestSent.monotonicMs) / paceMs
@@ -252,14 +252,14 @@ export function lostFrom({ confirmed, shortestMs }: LeaseTrack): Instant {
 }
 
 /** How long a wall clock that was set may go unnoticed: stated here once more, so that it cannot grow unnoticed itself. */
-const LONGEST_NAP_MS = 1_000
+const MAX_NAP_MS = 1_000
 /** A timer runs up to a millisecond after its moment. */
 const TIMER_MS = 1.1
 /** A signal may come so much early, so that its timer does not make it late. */
 const EARLY_MS = 2
 const ROUNDING_MS = 0.01
 /** In one time to live; nine are meant, and jitter makes it a few more. */
-const MOST_RENEWALS = 11
+const MAX_RENEWALS = 11
 const SOME_RENEWALS = 4
 /** Six are meant; the first ones may fall on the agenda's grid with the answer that came last. */
 const LEAST_TRIES = 3

@@ -1,5 +1,5 @@
-import type { Clock, Instant } from '../../core/clock.ts'
 import type { AcquireAnswer, Claim, Driver, Grant, LeaseRef, RenewAnswer, Renewal } from '../../core/driver.ts'
+import type { Clock, Instant } from '../../core/time/clock.ts'
 
 /** Is told of every entry of every call, before it is passed on and before its answer is passed back. */
 export interface DriverObserver {

@@ -1,4 +1,4 @@
-import { DistributedLock } from '../../primitives/distributed-lock.ts'
+import { DistributedLock } from '../../primitives/lock/distributed-lock.ts'
 import { type Faults, faultyDriver, noFaults } from '../faulty-driver.ts'
 import { seededRandom, VirtualTime } from '../virtual-clock.ts'
 import { claimRules } from './claim-rules.ts'
@@ -125,7 +125,7 @@ async function run(history: History, openStore: OpenStore): Promise<void> {
   }
   await settle(history, Promise.all(hosts.map(({ lock }) => lock.close())), 'every instance closes')
   if (plan.kind === 'calm') await nothingLeft(history, store.driver, 'after closing')
-  await runOn(history, LONGEST_LEASE_MS + storeSteps(plan) + plan.faults.lateMs[1])
+  await runOn(history, MAX_LEASE_MS + storeSteps(plan) + plan.faults.lateMs[1])
   await nothingLeft(history, store.driver, 'after the longest lease')
   ofClaims.end()
   for (const { process } of hosts) {
@@ -145,7 +145,7 @@ function faultsNow({ plan, time }: History): Faults {
 
 async function settle(history: History, work: Promise<unknown>, rule: string): Promise<void> {
   const { time, counts } = history
-  const untilMs = time.nowMs + LONGEST_MS
+  const untilMs = time.nowMs + MAX_MS
   let settled = false
   work.then(
     () => {
@@ -156,11 +156,11 @@ async function settle(history: History, work: Promise<unknown>, rule: string): P
       history.violate(rule, String(error))
     },
   )
-  const budget = MOST_EVENTS - counts.events
+  const budget = MAX_EVENTS - counts.events
   let left = budget
   const ran = await time.runUntil(() => settled || time.nowMs > untilMs || left-- < 0)
   counts.events += ran
-  if (!settled) history.violate(rule, ran >= budget ? `not within ${MOST_EVENTS} events` : 'not in time')
+  if (!settled) history.violate(rule, ran >= budget ? `not within ${MAX_EVENTS} events` : 'not in time')
 }
 
 async function runOn(history: History, ms: number): Promise<void> {
@@ -183,9 +183,9 @@ async function nothingLeft(
 
 const CUT_OFF: Faults = { ...noFaults, lostRequest: 0.5, lostReply: 0.5 }
 
-const LONGEST_MS = 60_000
-const MOST_EVENTS = 20_000
+const MAX_MS = 60_000
+const MAX_EVENTS = 20_000
 /** No lease is asked for that lasts longer, nor does a place in the queue. */
-const LONGEST_LEASE_MS = 4_000
+const MAX_LEASE_MS = 4_000
 const CALLS = 400
 const CALLS_PER_JOB = 60

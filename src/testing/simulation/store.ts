@@ -1,6 +1,6 @@
-import type { Clock } from '../../core/clock.ts'
 import type { Driver, DriverListener } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
+import type { Clock } from '../../core/time/clock.ts'
 import type { VirtualTime } from '../virtual-clock.ts'
 
 /** Makes an empty store on this clock, and a driver for it: `(clock) => memoryDriver({ store: createMemoryStore(clock) })`. */
@@ -30,7 +30,7 @@ export function simulatedStore({ open, clock, time, broadcasts }: SimulatedStore
     wake: (lockName, claimId) => tellAll((each) => each.wake(lockName, claimId)),
     granted: (claimId, grant) => tellAll((each) => each.granted(claimId, grant)),
     lost: (claimId, cause) => tellAll((each) => each.lost(claimId, cause)),
-    deaf: (cause) => tellAll((each) => each.deaf(cause)),
+    disconnected: (cause) => tellAll((each) => each.disconnected(cause)),
   }
 
   function start(): Driver {
@@ -73,7 +73,7 @@ export function simulatedStore({ open, clock, time, broadcasts }: SimulatedStore
     },
     loseData(downMs, deafens) {
       current = undefined
-      if (deafens) relay.deaf(new StoreError('the store was restarted'))
+      if (deafens) relay.disconnected(new StoreError('the store was restarted'))
       time.in(downMs, () => {
         current = start()
       })

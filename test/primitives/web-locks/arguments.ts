@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { Lock, LockManager } from '../../../src/primitives/web-locks.ts'
-import { rejectsWithName, type Section } from './scene.ts'
+import { Lock, LockManager } from '../../../src/primitives/web-locks/web-locks.ts'
+import { rejectsWithName, type Section } from './test-context.ts'
 
 /** For what the compiler would not let pass. */
 type Loose = (...args: unknown[]) => Promise<unknown>

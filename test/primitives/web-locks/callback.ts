@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { setImmediate as turn } from 'node:timers/promises'
-import { Lock } from '../../../src/primitives/web-locks.ts'
-import { hold, isFree, type Section } from './scene.ts'
+import { Lock } from '../../../src/primitives/web-locks/web-locks.ts'
+import { hold, isFree, type Section } from './test-context.ts'
 
 /** How the callback is called, and what becomes of what it returns. */
 export const callbacks: Section = (test) => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { setImmediate as turn } from 'node:timers/promises'
-import type { LockManager, LockMode } from '../../../src/primitives/web-locks.ts'
-import { type Holding, hold, isFree, pendingOn, type Section } from './scene.ts'
+import type { LockManager, LockMode } from '../../../src/primitives/web-locks/web-locks.ts'
+import { type Holding, hold, isFree, pendingOn, type Section } from './test-context.ts'
 
 /** Asks in this order, each in a turn of its own, and waits until all have their places. */
 async function holdInTurns(locks: LockManager, name: string, modes: readonly LockMode[]): Promise<Holding[]> {

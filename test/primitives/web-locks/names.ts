@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { heldOn, hold, isFree, type Section, shown } from './scene.ts'
+import { heldOn, hold, isFree, type Section, shown } from './test-context.ts'
 
 const LONG = 'n'.repeat(300)
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { setImmediate as turn } from 'node:timers/promises'
-import { hold, isFree, pendingOn, rejectsWithName, type Section } from './scene.ts'
+import { hold, isFree, pendingOn, rejectsWithName, type Section } from './test-context.ts'
 
 export const ifAvailable: Section = (test) => {
   test('a lock that is free is granted, and held like any other', async ({ locks, other, name }) => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { LockInfo } from '../../../src/primitives/web-locks.ts'
-import { type Holding, heldOn, hold, pendingOn, type Section, shown } from './scene.ts'
+import type { LockInfo } from '../../../src/primitives/web-locks/web-locks.ts'
+import { type Holding, heldOn, hold, pendingOn, type Section, shown } from './test-context.ts'
 
 export const query: Section = (test) => {
   test('nothing is held and nothing waits at first', async ({ locks }) => {

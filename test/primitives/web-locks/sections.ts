@@ -4,8 +4,8 @@ import { exclusive, mixed, shared } from './modes.ts'
 import { names } from './names.ts'
 import { ifAvailable, signal } from './options.ts'
 import { query } from './query.ts'
-import type { Section } from './scene.ts'
 import { steal } from './steal.ts'
+import type { Section } from './test-context.ts'
 
 /** The specification, section by section. */
 export const sections: readonly (readonly [title: string, section: Section])[] = [

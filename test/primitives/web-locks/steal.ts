@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { LeaseLostError } from '../../../src/index.ts'
-import { heldOn, hold, isFree, pendingOn, rejectsWithName, type Section } from './scene.ts'
+import { heldOn, hold, isFree, pendingOn, rejectsWithName, type Section } from './test-context.ts'
 
 export const steal: Section = (test) => {
   test('a lock that is free is granted', ['steal'], async ({ locks, name }) => {

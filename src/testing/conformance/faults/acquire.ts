@@ -1,60 +1,60 @@
 import assert from 'node:assert/strict'
-import { leaseOn, leasesOn } from '../asking.ts'
+import { leaseOn, leasesOn } from '../driver-calls.ts'
 import { type Fault, fails, holdReply, holdRequest, losesReply } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
-import type { LockProcess } from '../scene.ts'
+import type { LockProcess } from '../test-context.ts'
 import { outlast, SHORT_MS, until, within } from '../timing.ts'
 
 const STORE_UNAVAILABLE = { name: 'StoreError', code: 'STORE_UNAVAILABLE' }
 
 /** What can go wrong between a claim and its answer. */
 export const acquireFaults: Group = (test) => {
-  test('rule 5, failure 11: a lost reply does not lock the client out of its own lock', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('rule 5, failure 11: a lost reply does not lock the client out of its own lock', async (context) => {
+    const { lock, wire } = await context.lock()
     wire.once('acquire', losesReply)
-    await assert.rejects(lock.acquire(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
-    const again = await within('the client itself to get it', lock.acquire(scene.lockName))
+    await assert.rejects(lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    const again = await within('the client itself to get it', lock.acquire(context.lockName))
     assert.equal(again.acquired, true)
   })
 
-  test('rule 5, failure 11: a waiting acquire whose reply was lost asks again, and is told already yours', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
+  test('rule 5, failure 11: a waiting acquire whose reply was lost asks again, and is told already yours', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
     let firstToken: number | undefined
     const losesReplyButLooks: Fault = async (forward) => {
       await forward()
-      firstToken = (await leaseOn(a.realDriver, scene.lockName)).fencingToken
+      firstToken = (await leaseOn(a.realDriver, context.lockName)).fencingToken
       throw new Error('the connection broke before the reply came')
     }
     a.wire.once('acquire', losesReplyButLooks)
-    const result = await within('the answer to the second question', a.lock.acquire(scene.lockName))
+    const result = await within('the answer to the second question', a.lock.acquire(context.lockName))
     assert.ok(result.acquired && result.lock.held)
     assert.equal(result.lock.fencingToken, firstToken)
-    assert.equal((await b.lock.acquire(scene.lockName, { blocking: false })).acquired, false)
+    assert.equal((await b.lock.acquire(context.lockName, { blocking: false })).acquired, false)
   })
 
-  test('fault: a grant whose reply arrives after its lease has ended is not acquired', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
+  test('fault: a grant whose reply arrives after its lease has ended is not acquired', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
     const reply = holdReply()
     a.wire.once('acquire', reply.fault)
-    const answer = a.lock.acquire(scene.lockName, { blocking: false, timeoutSeconds: SHORT_MS / 1_000 })
+    const answer = a.lock.acquire(context.lockName, { blocking: false, timeoutSeconds: SHORT_MS / 1_000 })
     answer.catch(() => {})
     await reply.reached
     await outlast(SHORT_MS)
     reply.letGo()
     await assert.rejects(answer, STORE_UNAVAILABLE)
-    await untilFree(b, scene.lockName)
+    await untilFree(b, context.lockName)
   })
 
   test(
     'failure 15: a waiter whose grant came too late asks again, and is given a lease of its own time',
     ['ttl'],
-    async (scene) => {
-      const { lock, wire, realDriver } = await scene.lock()
+    async (context) => {
+      const { lock, wire, realDriver } = await context.lock()
       const reply = holdReply()
       wire.once('acquire', reply.fault)
-      const answer = lock.acquire(scene.lockName, { timeoutSeconds: 1 })
+      const answer = lock.acquire(context.lockName, { timeoutSeconds: 1 })
       await reply.reached
-      const { acquiredAtMs } = await leaseOn(realDriver, scene.lockName)
+      const { acquiredAtMs } = await leaseOn(realDriver, context.lockName)
       await outlast(1_000)
       reply.letGo()
       const result = await within('the answer to the second question', answer)
@@ -63,117 +63,117 @@ export const acquireFaults: Group = (test) => {
     },
   )
 
-  test('rule 6, failure 10: an acquire that was aborted and is granted late is given back', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
+  test('rule 6, failure 10: an acquire that was aborted and is granted late is given back', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
     const request = holdRequest()
     a.wire.once('acquire', request.fault)
     const abort = new AbortController()
-    const answer = a.lock.acquire(scene.lockName, { signal: abort.signal })
+    const answer = a.lock.acquire(context.lockName, { signal: abort.signal })
     answer.catch(() => {})
     await request.reached
     abort.abort()
     await assert.rejects(within('the abort to be heard', answer), { code: 'ABORTED' })
     request.letGo()
     await request.answer
-    await untilFree(b, scene.lockName)
+    await untilFree(b, context.lockName)
   })
 
-  test('rule 6, failure 10: an acquire that went unanswered for too long and is granted late is given back', async (scene) => {
-    const [a, b] = [await scene.lock({ callTimeoutSeconds: 0.1 }), await scene.lock()]
+  test('rule 6, failure 10: an acquire that went unanswered for too long and is granted late is given back', async (context) => {
+    const [a, b] = [await context.lock({ callTimeoutSeconds: 0.1 }), await context.lock()]
     const request = holdRequest()
     a.wire.once('acquire', request.fault)
-    await assert.rejects(a.lock.acquire(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    await assert.rejects(a.lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
     // The claim is withdrawn now, and only then does the late request reach the store.
     await until('the claim to be withdrawn', () => a.wire.counts.release.answered > 0)
     request.letGo()
     await request.answer
-    await untilFree(b, scene.lockName)
+    await untilFree(b, context.lockName)
   })
 
-  test('rule 6: an acquire whose waiting time ended while its answer was under way is given back', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
+  test('rule 6: an acquire whose waiting time ended while its answer was under way is given back', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
     const reply = holdReply()
     a.wire.once('acquire', reply.fault)
-    const answer = a.lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.1 })
+    const answer = a.lock.acquire(context.lockName, { blockingTimeoutSeconds: 0.1 })
     // No answer came at all, so it is not known who holds the lock.
     await assert.rejects(within('the waiting to end', answer), STORE_UNAVAILABLE)
     reply.letGo()
-    await untilFree(b, scene.lockName)
+    await untilFree(b, context.lockName)
   })
 
-  test('rule 6: an acquire that is under way while the instance closes is given back', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
+  test('rule 6: an acquire that is under way while the instance closes is given back', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
     const reply = holdReply()
     a.wire.once('acquire', reply.fault)
-    const answer = a.lock.acquire(scene.lockName)
+    const answer = a.lock.acquire(context.lockName)
     answer.catch(() => {})
     await reply.reached
     const closed = a.lock.close()
     await assert.rejects(answer, { code: 'CLOSED' })
     reply.letGo()
     await closed
-    await untilFree(b, scene.lockName)
+    await untilFree(b, context.lockName)
   })
 
-  test('rule 6: a withdrawal that fails is sent again', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
+  test('rule 6: a withdrawal that fails is sent again', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
     a.wire.once('acquire', losesReply)
     a.wire.once('release', fails)
     a.wire.once('release', fails)
-    await assert.rejects(a.lock.acquire(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
-    await untilFree(b, scene.lockName)
+    await assert.rejects(a.lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    await untilFree(b, context.lockName)
     assert.ok(a.wire.counts.release.calls >= 3)
   })
 
-  test('fault: a store that is down is an error, never contention and never a lock', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('fault: a store that is down is an error, never contention and never a lock', async (context) => {
+    const { lock, wire } = await context.lock()
     wire.always('acquire', fails)
-    await assert.rejects(lock.acquire(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
-    await assert.rejects(lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.1 }), STORE_UNAVAILABLE)
-    await assert.rejects(lock.hold(scene.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    await assert.rejects(lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
+    await assert.rejects(lock.acquire(context.lockName, { blockingTimeoutSeconds: 0.1 }), STORE_UNAVAILABLE)
+    await assert.rejects(lock.hold(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
     await assert.rejects(
-      lock.withLock(scene.lockName, () => assert.fail('the job ran without the lock'), { blocking: false }),
+      lock.withLock(context.lockName, () => assert.fail('the job ran without the lock'), { blocking: false }),
       STORE_UNAVAILABLE,
     )
   })
 
-  test('failure 26: a store that hangs is an error in time, waiting or not', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.1 })
+  test('failure 26: a store that hangs is an error in time, waiting or not', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
     wire.always('acquire', wire.hangs)
     const answers = [
-      lock.acquire(scene.lockName, { blocking: false }),
-      lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.3 }),
+      lock.acquire(context.lockName, { blocking: false }),
+      lock.acquire(context.lockName, { blockingTimeoutSeconds: 0.3 }),
     ]
     for (const answer of answers) answer.catch(() => {})
     for (const answer of answers) await assert.rejects(within('an error', answer), STORE_UNAVAILABLE)
   })
 
-  test('fault: blockingTimeoutSeconds: 0 never says acquired without the lock', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
+  test('fault: blockingTimeoutSeconds: 0 never says acquired without the lock', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
     const atOnce = { blockingTimeoutSeconds: 0 }
-    const first = await a.lock.acquire(scene.lockName, atOnce)
+    const first = await a.lock.acquire(context.lockName, atOnce)
     assert.ok(first.acquired)
-    assert.equal((await leaseOn(b.realDriver, scene.lockName)).fencingToken, first.lock.fencingToken)
-    assert.equal((await b.lock.acquire(scene.lockName, atOnce)).acquired, false)
+    assert.equal((await leaseOn(b.realDriver, context.lockName)).fencingToken, first.lock.fencingToken)
+    assert.equal((await b.lock.acquire(context.lockName, atOnce)).acquired, false)
     b.wire.always('acquire', fails)
-    await assert.rejects(b.lock.acquire(scene.lockName, atOnce), STORE_UNAVAILABLE)
+    await assert.rejects(b.lock.acquire(context.lockName, atOnce), STORE_UNAVAILABLE)
   })
 
-  test('an error in one entry of an answer is that claim’s alone, and is taken back', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
+  test('an error in one entry of an answer is that claim’s alone, and is taken back', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
     const firstEntryUnknown: Fault = async <Answer>(forward: () => Promise<Answer>) => {
       const [, ...others] = (await forward()) as readonly unknown[]
       return [new Error('this entry alone is not known'), ...others] as Answer
     }
     a.wire.once('acquire', firstEntryUnknown)
-    const other = scene.name('other')
+    const other = context.name('other')
     const [unknown, known] = await Promise.allSettled([
-      a.lock.acquire(scene.lockName, { blocking: false }),
+      a.lock.acquire(context.lockName, { blocking: false }),
       a.lock.acquire(other, { blocking: false }),
     ])
     assert.equal(unknown.status, 'rejected')
     assert.ok(known.status === 'fulfilled' && known.value.acquired)
-    await untilFree(b, scene.lockName)
+    await untilFree(b, context.lockName)
     assert.equal((await leasesOn(b.realDriver, other)).length, 1)
   })
 }

@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict'
-import { webLocks } from '../../../primitives/web-locks.ts'
-import { leaseOn, mustGrant } from '../asking.ts'
+import { webLocks } from '../../../primitives/web-locks/web-locks.ts'
+import { leaseOn, mustGrant } from '../driver-calls.ts'
 import { fails } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
-import type { Scene } from '../scene.ts'
+import type { TestContext } from '../test-context.ts'
 import { deferred, until, within } from '../timing.ts'
 
 /** Rule 15: a message is not proof. It may be old, or come from a client that has no rights on the lock. */
 export const messageFaults: Group = (test) => {
-  test('rule 15: a holder that hears of a theft that never was asks the store, and goes on', async (scene) => {
-    const { lock, wire, claimId, end, request } = await watchedLock(scene)
-    const [before, endsAtMs] = [wire.counts.renew.answered, (await leaseOn(wire.driver, scene.lockName)).expiresAtMs]
+  test('rule 15: a holder that hears of a theft that never was asks the store, and goes on', async (context) => {
+    const { lock, wire, claimId, end, request } = await watchedLock(context)
+    const [before, endsAtMs] = [wire.counts.renew.answered, (await leaseOn(wire.driver, context.lockName)).expiresAtMs]
     wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
     assert.equal(lock.signal.aborted, false, 'it believed the message')
     await until('the store to be asked', () => wire.counts.renew.answered > before)
@@ -18,20 +18,20 @@ export const messageFaults: Group = (test) => {
     wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
     await until('the store to be asked again', () => wire.counts.renew.answered > before + 1)
     assert.equal(lock.signal.aborted, false)
-    const leaseNow = await leaseOn(wire.driver, scene.lockName)
+    const leaseNow = await leaseOn(wire.driver, context.lockName)
     assert.equal(leaseNow.claimId, claimId)
     assert.ok((leaseNow.expiresAtMs ?? 0) >= (endsAtMs ?? 0) - 2, 'the lease ends sooner')
     end()
     assert.equal(await within('the request', request), 'done')
   })
 
-  test('a holder that hears of the theft of its lock is told of the loss when the store has confirmed it', async (scene) => {
-    const { lock, wire, claimId, end, request } = await watchedLock(scene)
+  test('a holder that hears of the theft of its lock is told of the loss when the store has confirmed it', async (context) => {
+    const { lock, wire, claimId, end, request } = await watchedLock(context)
     const lost = deferred()
     lock.signal.addEventListener('abort', () => lost.resolve())
     // The store's own message, where there is one, is lost.
     wire.mute()
-    await mustGrant(await scene.driver(), scene.claim({ steal: true }))
+    await mustGrant(await context.driver(), context.claim({ steal: true }))
     assert.equal(lock.signal.aborted, false)
     wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by a thief')))
     await within('the loss', lost.promise)
@@ -40,8 +40,8 @@ export const messageFaults: Group = (test) => {
     await assert.rejects(request, { name: 'AbortError' })
   })
 
-  test('rule 3: a theft that the store cannot be asked about is no loss', async (scene) => {
-    const { lock, wire, claimId, end, request } = await watchedLock(scene)
+  test('rule 3: a theft that the store cannot be asked about is no loss', async (context) => {
+    const { lock, wire, claimId, end, request } = await watchedLock(context)
     const before = wire.counts.renew.calls
     wire.once('renew', fails)
     wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
@@ -53,8 +53,8 @@ export const messageFaults: Group = (test) => {
     assert.equal(await within('the request', request), 'done')
   })
 
-  test('rule 13: a thousand messages about one lease cost no more than two requests at once', async (scene) => {
-    const { wire, claimId, end, request } = await watchedLock(scene)
+  test('rule 13: a thousand messages about one lease cost no more than two requests at once', async (context) => {
+    const { wire, claimId, end, request } = await watchedLock(context)
     const before = wire.counts.renew.calls
     for (let turn = 0; turn < 1_000; turn += 1) {
       wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
@@ -67,10 +67,10 @@ export const messageFaults: Group = (test) => {
 }
 
 /** A lock whose holder listens for thefts. */
-async function watchedLock(scene: Scene) {
-  const { primitive, wire } = await scene.open((driver) => webLocks({ driver, prefix: '', timeoutSeconds: 60 }))
+async function watchedLock(context: TestContext) {
+  const { primitive, wire } = await context.open((driver) => webLocks({ driver, prefix: '', timeoutSeconds: 60 }))
   const [taken, ended] = [deferred<{ readonly signal: AbortSignal }>(), deferred()]
-  const request = primitive.request(scene.lockName, async (lock) => {
+  const request = primitive.request(context.lockName, async (lock) => {
     assert.ok(lock)
     taken.resolve(lock)
     await ended.promise
@@ -80,6 +80,6 @@ async function watchedLock(scene: Scene) {
   request.catch(() => {})
   const lock = await taken.promise
   await until('the subscription', () => wire.counts.listen.answered > 0)
-  const { claimId } = await leaseOn(wire.driver, scene.lockName)
+  const { claimId } = await leaseOn(wire.driver, context.lockName)
   return { lock, wire, claimId, request, end: () => ended.resolve() }
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { LeaseLostError } from '../../../core/errors.ts'
-import { leasesOn } from '../asking.ts'
+import { leasesOn } from '../driver-calls.ts'
 import { fails, holdRequest, losesReply } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, until, within } from '../timing.ts'
@@ -9,9 +9,9 @@ const STORE_UNAVAILABLE = { name: 'StoreError', code: 'STORE_UNAVAILABLE' }
 
 /** What can go wrong while a lease is given back. */
 export const releaseFaults: Group = (test) => {
-  test('rule 7, failure 14: a renewal in flight while releasing cannot resurrect the lease', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    const lease = await a.lock.hold(scene.lockName)
+  test('rule 7, failure 14: a renewal in flight while releasing cannot resurrect the lease', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    const lease = await a.lock.hold(context.lockName)
     const renewal = holdRequest()
     a.wire.once('renew', renewal.fault)
     const extended = lease.extend(60)
@@ -20,46 +20,46 @@ export const releaseFaults: Group = (test) => {
     renewal.letGo()
     assert.deepEqual(await renewal.answer, ['lost'])
     assert.equal(await extended, false)
-    assert.deepEqual(await leasesOn(a.realDriver, scene.lockName), [])
-    assert.equal((await b.lock.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.deepEqual(await leasesOn(a.realDriver, context.lockName), [])
+    assert.equal((await b.lock.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('a release whose reply was lost is an error, the lock is free, and the lease is held no more', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    const lease = await a.lock.hold(scene.lockName)
+  test('a release whose reply was lost is an error, the lock is free, and the lease is held no more', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    const lease = await a.lock.hold(context.lockName)
     a.wire.once('release', losesReply)
     await assert.rejects(lease.release(), STORE_UNAVAILABLE)
     assert.equal(lease.held, false)
-    assert.equal((await b.lock.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.lock.acquire(context.lockName, { blocking: false })).acquired, true)
     // The release that is sent again finds the successor's lease, and must leave it.
     await until('the release to be sent again', () => a.wire.counts.release.answered >= 2)
-    assert.equal((await leasesOn(b.realDriver, scene.lockName)).length, 1)
+    assert.equal((await leasesOn(b.realDriver, context.lockName)).length, 1)
   })
 
-  test('a release that failed is sent again in the background', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    const lease = await a.lock.hold(scene.lockName)
+  test('a release that failed is sent again in the background', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    const lease = await a.lock.hold(context.lockName)
     a.wire.once('release', fails)
     a.wire.once('release', fails)
     await assert.rejects(lease.release(), STORE_UNAVAILABLE)
     assert.equal(lease.held, false)
     await until('the lock to be free', async () => {
-      return (await b.lock.acquire(scene.lockName, { blocking: false })).acquired
+      return (await b.lock.acquire(context.lockName, { blocking: false })).acquired
     })
   })
 
-  test('failure 26: a release on a store that hangs is an error in time', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.1 })
-    const lease = await lock.hold(scene.lockName)
+  test('failure 26: a release on a store that hangs is an error in time', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
+    const lease = await lock.hold(context.lockName)
     wire.once('release', wire.hangs)
     await assert.rejects(within('an error', lease.release()), STORE_UNAVAILABLE)
   })
 
-  test('fault: a lease that ended during the job does not hide the job’s own error', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.1 })
+  test('fault: a lease that ended during the job does not hide the job’s own error', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
     const error = new Error('the job failed')
     const run = lock.withLock(
-      scene.lockName,
+      context.lockName,
       async ({ signal }) => {
         wire.cut()
         await until('the loss', () => signal.aborted)
@@ -73,9 +73,9 @@ export const releaseFaults: Group = (test) => {
   test(
     'fault: a lease that ended during the job is told as a loss, not as a failed release',
     ['ttl'],
-    async (scene) => {
-      const { lock } = await scene.lock()
-      const run = lock.withLock(scene.lockName, ({ signal }) => until('the loss', () => signal.aborted), {
+    async (context) => {
+      const { lock } = await context.lock()
+      const run = lock.withLock(context.lockName, ({ signal }) => until('the loss', () => signal.aborted), {
         timeoutSeconds: BRIEF_SECONDS,
         heartbeat: false,
       })
@@ -83,42 +83,42 @@ export const releaseFaults: Group = (test) => {
     },
   )
 
-  test('a lease that the job itself gave back is no loss', async (scene) => {
-    const { lock } = await scene.lock()
-    const run = lock.withLock(scene.lockName, async ({ signal }) => {
-      assert.equal(await lock.release(scene.lockName), true)
+  test('a lease that the job itself gave back is no loss', async (context) => {
+    const { lock } = await context.lock()
+    const run = lock.withLock(context.lockName, async ({ signal }) => {
+      assert.equal(await lock.release(context.lockName), true)
       assert.equal(signal.aborted, false)
       return 'done'
     })
     assert.equal(await run, 'done')
   })
 
-  test('fault: a release that fails hides neither the job’s result nor its error', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('fault: a release that fails hides neither the job’s result nor its error', async (context) => {
+    const { lock, wire } = await context.lock()
     wire.once('release', fails)
-    assert.equal(await lock.withLock(scene.lockName, () => 'the result'), 'the result')
+    assert.equal(await lock.withLock(context.lockName, () => 'the result'), 'the result')
     const error = new Error('the job failed')
     wire.once('release', fails)
     await assert.rejects(
-      lock.withLock(scene.lockName, () => Promise.reject(error)),
+      lock.withLock(context.lockName, () => Promise.reject(error)),
       error,
     )
   })
 
-  test('await using does not hide the block’s own error when the release fails', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('await using does not hide the block’s own error when the release fails', async (context) => {
+    const { lock, wire } = await context.lock()
     const error = new Error('the block failed')
     await assert.rejects(async () => {
-      await using lease = await lock.hold(scene.lockName)
+      await using lease = await lock.hold(context.lockName)
       wire.once('release', fails)
       assert.equal(lease.held, true)
       throw error
     }, error)
   })
 
-  test('rule 13: close comes to an end although the store hangs', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.05 })
-    await lock.hold(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+  test('rule 13: close comes to an end although the store hangs', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.05 })
+    await lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     wire.cut()
     await within('close', lock.close())
   })

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { type Clock, systemClock } from '../../../core/clock.ts'
 import { LeaseLostError } from '../../../core/errors.ts'
+import { type Clock, systemClock } from '../../../core/time/clock.ts'
 import { fails, holdReply, losesReply } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, KEPT_SECONDS, monotonicMs, sleep, timersRun, until, within } from '../timing.ts'
@@ -8,13 +8,13 @@ import { BRIEF_SECONDS, KEPT_SECONDS, monotonicMs, sleep, timersRun, until, with
 /** What can go wrong while a lease is kept. */
 export const renewalFaults: Group = (test) => {
   for (const how of ['hangs', 'is down'] as const) {
-    test(`rule 3: when the store ${how}, the signal comes no later than the lease ends`, ['ttl'], async (scene) => {
-      const [a, b] = [await scene.lock(), await scene.lock()]
-      const lease = await a.lock.hold(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+    test(`rule 3: when the store ${how}, the signal comes no later than the lease ends`, ['ttl'], async (context) => {
+      const [a, b] = [await context.lock(), await context.lock()]
+      const lease = await a.lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
       const { signal } = lease
       const fault = how === 'hangs' ? a.wire.hangs : fails
       for (const method of ['acquire', 'renew', 'release'] as const) a.wire.always(method, fault)
-      await within('the rival to take over', b.lock.hold(scene.lockName, { blockingTimeoutSeconds: 30 }))
+      await within('the rival to take over', b.lock.hold(context.lockName, { blockingTimeoutSeconds: 30 }))
       await timersRun()
       assert.equal(signal.aborted, true, 'a rival had the lock before the holder was told')
       assert.ok(signal.reason instanceof LeaseLostError)
@@ -22,11 +22,11 @@ export const renewalFaults: Group = (test) => {
     })
   }
 
-  test('fault: a job under withLock is told when the store hangs, and withLock rejects', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.1 })
+  test('fault: a job under withLock is told when the store hangs, and withLock rejects', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
     let told: unknown
     const run = lock.withLock(
-      scene.lockName,
+      context.lockName,
       async ({ signal }) => {
         wire.cut()
         await until('the job to be told', () => signal.aborted)
@@ -38,10 +38,10 @@ export const renewalFaults: Group = (test) => {
     assert.ok(told instanceof LeaseLostError)
   })
 
-  test('fault: one renewal that fails does not end a healthy lease', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('fault: one renewal that fails does not end a healthy lease', async (context) => {
+    const { lock, wire } = await context.lock()
     wire.once('renew', fails)
-    const lease = await lock.hold(scene.lockName, { timeoutSeconds: KEPT_SECONDS })
+    const lease = await lock.hold(context.lockName, { timeoutSeconds: KEPT_SECONDS })
     const { signal } = lease
     await until('a renewal after the one that failed', () => wire.counts.renew.answered >= 1)
     assert.equal(wire.counts.renew.calls >= 2, true)
@@ -50,29 +50,29 @@ export const renewalFaults: Group = (test) => {
     assert.equal(await lease.release(), true)
   })
 
-  test('one renewal whose reply is lost does not end a healthy lease', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('one renewal whose reply is lost does not end a healthy lease', async (context) => {
+    const { lock, wire } = await context.lock()
     wire.once('renew', losesReply)
-    const lease = await lock.hold(scene.lockName, { timeoutSeconds: KEPT_SECONDS })
+    const lease = await lock.hold(context.lockName, { timeoutSeconds: KEPT_SECONDS })
     await until('a renewal after the one that was lost', () => wire.counts.renew.answered >= 2)
     assert.equal(lease.held, true)
     assert.equal(await lease.release(), true)
   })
 
-  test('rule 3: a renewal that hangs does not use up the lease: the next one goes out beside it', async (scene) => {
+  test('rule 3: a renewal that hangs does not use up the lease: the next one goes out beside it', async (context) => {
     // A call may take longer than the lease lasts.
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 5 })
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 5 })
     const startedMs = monotonicMs()
     wire.once('renew', wire.hangs)
-    const lease = await lock.hold(scene.lockName, { timeoutSeconds: KEPT_SECONDS })
+    const lease = await lock.hold(context.lockName, { timeoutSeconds: KEPT_SECONDS })
     await until('more than the time to live', () => monotonicMs() - startedMs > KEPT_SECONDS * 1_100)
     assert.equal(lease.held, true)
     assert.equal(await lease.release(), true)
   })
 
-  test('rule 3: an extension to a short time that is never answered does not cost a lease with a heartbeat', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 5 })
-    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 30 })
+  test('rule 3: an extension to a short time that is never answered does not cost a lease with a heartbeat', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 5 })
+    const lease = await lock.hold(context.lockName, { timeoutSeconds: 30 })
     wire.once('renew', wire.hangs)
     const extended = lease.extend(KEPT_SECONDS).catch(() => undefined)
     await until('a renewal beside it', () => wire.counts.renew.answered > 0 || !lease.held)
@@ -84,9 +84,9 @@ export const renewalFaults: Group = (test) => {
     assert.equal(await lease.release(), true)
   })
 
-  test('rule 2: a renewal that comes back after the deadline does not revive the lease', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    const result = await a.lock.acquire(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+  test('rule 2: a renewal that comes back after the deadline does not revive the lease', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    const result = await a.lock.acquire(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     assert.ok(result.acquired)
     const reply = holdReply()
     a.wire.always('renew', reply.fault)
@@ -96,14 +96,14 @@ export const renewalFaults: Group = (test) => {
     assert.equal(await extended, false)
     assert.equal(result.lock.held, false)
     await until('the store to be rid of what the renewal left there', async () => {
-      return (await b.lock.acquire(scene.lockName, { blocking: false })).acquired
+      return (await b.lock.acquire(context.lockName, { blocking: false })).acquired
     })
   })
 
-  test('rule 2: a renewal that comes back after a stall does not revive the lease, although no timer has run', async (scene) => {
+  test('rule 2: a renewal that comes back after a stall does not revive the lease, although no timer has run', async (context) => {
     const shifted = shiftedClock({ monotonic: true, wall: true })
-    const { lock, wire } = await scene.lock({ clock: shifted.clock })
-    const lease = await lock.hold(scene.lockName, { timeoutSeconds: 30 })
+    const { lock, wire } = await context.lock({ clock: shifted.clock })
+    const lease = await lock.hold(context.lockName, { timeoutSeconds: 30 })
     const reply = holdReply()
     wire.once('renew', reply.fault)
     const extended = lease.extend(60)
@@ -120,10 +120,10 @@ export const renewalFaults: Group = (test) => {
     ['the machine was suspended and only the wall clock went on', { monotonic: false, wall: true }],
     ['the wall clock was set back', { monotonic: true, wall: false }],
   ] as const) {
-    test(`rule 2: held is false in the first statement after ${what} for a time to live`, async (scene) => {
+    test(`rule 2: held is false in the first statement after ${what} for a time to live`, async (context) => {
       const shifted = shiftedClock(clocks)
-      const { lock, wire } = await scene.lock({ clock: shifted.clock })
-      const lease = await lock.hold(scene.lockName, { timeoutSeconds: 30 })
+      const { lock, wire } = await context.lock({ clock: shifted.clock })
+      const lease = await lock.hold(context.lockName, { timeoutSeconds: 30 })
       const { signal } = lease
       assert.equal(lease.held, true)
       shifted.shift(30_000)
@@ -134,13 +134,13 @@ export const renewalFaults: Group = (test) => {
     })
   }
 
-  test('fault: a renewal that times out is no unhandled rejection', async (scene) => {
+  test('fault: a renewal that times out is no unhandled rejection', async (context) => {
     const unhandled: unknown[] = []
     const note = (reason: unknown) => unhandled.push(reason)
     process.on('unhandledRejection', note)
     try {
-      const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.05 })
-      const { signal } = await lock.hold(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+      const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.05 })
+      const { signal } = await lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
       wire.cut()
       await until('the loss', () => signal.aborted)
       await sleep(100) // for the calls that were under way to time out, too
@@ -150,23 +150,23 @@ export const renewalFaults: Group = (test) => {
     }
   })
 
-  test('fault: a short time to live does not make the heartbeat a hot loop', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('fault: a short time to live does not make the heartbeat a hot loop', async (context) => {
+    const { lock, wire } = await context.lock()
     const ttlMs = 60
     const startedMs = monotonicMs()
     // A machine under load may miss or lose so short a lease. What counts is how often the store was asked.
     const lease = await until('a lease', () =>
-      lock.hold(scene.lockName, { timeoutSeconds: ttlMs / 1_000 }).catch(() => undefined),
+      lock.hold(context.lockName, { timeoutSeconds: ttlMs / 1_000 }).catch(() => undefined),
     )
     await until('half a second or the loss', () => monotonicMs() - startedMs > 500 || !lease.held)
     const most = 2 + (monotonicMs() - startedMs) / (ttlMs / 10)
     assert.ok(wire.counts.renew.calls <= most, `${wire.counts.renew.calls} renewals, at most ${most}`)
   })
 
-  test('fault: renewals that fail are not repeated in a hot loop', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('fault: renewals that fail are not repeated in a hot loop', async (context) => {
+    const { lock, wire } = await context.lock()
     wire.always('renew', fails)
-    const { signal } = await lock.hold(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+    const { signal } = await lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     await until('the loss', () => signal.aborted)
     assert.ok(wire.counts.renew.calls <= 10, `${wire.counts.renew.calls} renewals`)
   })

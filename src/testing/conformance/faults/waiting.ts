@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
-import { mustGrant, waitersOn } from '../asking.ts'
+import { mustGrant, waitersOn } from '../driver-calls.ts'
 import { fails, holdRequest } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
-import type { LockProcess } from '../scene.ts'
+import type { LockProcess } from '../test-context.ts'
 import { monotonicMs, SHORT_MS, until, VAIN_SECONDS, within } from '../timing.ts'
 
 /** The slow poll behind the wake-ups comes every 20 s: whoever is served sooner was woken. */
@@ -11,11 +11,11 @@ const PATIENT = { blockingTimeoutSeconds: 60, timeoutSeconds: 60 }
 
 /** What can go wrong while a claim waits. */
 export const waitingFaults: Group = (test) => {
-  test('rule 10: when wake-ups are lost, the slow poll behind them still finds the lock free', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock({ waiterTtlSeconds: 0.6 })]
-    const lease = await a.lock.hold(scene.lockName, PATIENT)
+  test('rule 10: when wake-ups are lost, the slow poll behind them still finds the lock free', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock({ waiterTtlSeconds: 0.6 })]
+    const lease = await a.lock.hold(context.lockName, PATIENT)
     b.wire.mute()
-    const next = b.lock.hold(scene.lockName, PATIENT)
+    const next = b.lock.hold(context.lockName, PATIENT)
     await untilAsked(b, 1)
     await lease.release()
     await within('the poll', next)
@@ -24,10 +24,10 @@ export const waitingFaults: Group = (test) => {
   test(
     'failure 29: when the subscription breaks, a release that was missed is found after listening again',
     ['wake'],
-    async (scene) => {
-      const [a, b] = [await scene.lock(), await scene.lock(WOKEN_OR_NOTHING)]
-      const lease = await a.lock.hold(scene.lockName, PATIENT)
-      const next = b.lock.hold(scene.lockName, PATIENT)
+    async (context) => {
+      const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
+      const lease = await a.lock.hold(context.lockName, PATIENT)
+      const next = b.lock.hold(context.lockName, PATIENT)
       await untilAsked(b, 2)
       b.wire.deafen()
       await lease.release()
@@ -35,65 +35,65 @@ export const waitingFaults: Group = (test) => {
     },
   )
 
-  test('failure 30: a release between the question and the subscription is not missed', ['wake'], async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock(WOKEN_OR_NOTHING)]
-    const lease = await a.lock.hold(scene.lockName, PATIENT)
+  test('failure 30: a release between the question and the subscription is not missed', ['wake'], async (context) => {
+    const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
+    const lease = await a.lock.hold(context.lockName, PATIENT)
     const subscribing = holdRequest()
     b.wire.once('listen', subscribing.fault)
-    const next = b.lock.hold(scene.lockName, PATIENT)
+    const next = b.lock.hold(context.lockName, PATIENT)
     await subscribing.reached
     await lease.release()
     subscribing.letGo()
     await within('the waiter to look again', next)
   })
 
-  test('a store that cannot be listened to is polled', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    const lease = await a.lock.hold(scene.lockName, PATIENT)
+  test('a store that cannot be listened to is polled', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    const lease = await a.lock.hold(context.lockName, PATIENT)
     b.wire.always('listen', fails)
-    const next = b.lock.hold(scene.lockName, PATIENT)
+    const next = b.lock.hold(context.lockName, PATIENT)
     await untilAsked(b, 1)
     await lease.release()
     await within('the poll', next)
   })
 
-  test('while the subscription hangs, the store is polled', async (scene) => {
+  test('while the subscription hangs, the store is polled', async (context) => {
     // The call's own time to be answered is longer than the test: only a poll can find the lock free.
-    const [a, b] = [await scene.lock(), await scene.lock({ callTimeoutSeconds: 60 })]
-    const lease = await a.lock.hold(scene.lockName, PATIENT)
+    const [a, b] = [await context.lock(), await context.lock({ callTimeoutSeconds: 60 })]
+    const lease = await a.lock.hold(context.lockName, PATIENT)
     b.wire.always('listen', b.wire.hangs)
-    const next = b.lock.hold(scene.lockName, PATIENT)
+    const next = b.lock.hold(context.lockName, PATIENT)
     await untilAsked(b, 1)
     await lease.release()
     await within('the poll', next)
   })
 
-  test('an outage is never reported as contention, also not to those who wait behind another of their process', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 60 })
+  test('an outage is never reported as contention, also not to those who wait behind another of their process', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 60 })
     wire.always('acquire', wire.hangs)
-    const longer = lock.acquire(scene.lockName, PATIENT)
+    const longer = lock.acquire(context.lockName, PATIENT)
     longer.catch(() => {})
-    const shorter = lock.acquire(scene.lockName, { blockingTimeoutSeconds: 0.1 })
+    const shorter = lock.acquire(context.lockName, { blockingTimeoutSeconds: 0.1 })
     await assert.rejects(shorter, { code: 'STORE_UNAVAILABLE' })
     wire.heal()
   })
 
-  test('who waits behind another of its process is told what that one was told: who holds the lock', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    const lease = await a.lock.hold(scene.lockName, PATIENT)
-    const longer = b.lock.acquire(scene.lockName, PATIENT)
+  test('who waits behind another of its process is told what that one was told: who holds the lock', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    const lease = await a.lock.hold(context.lockName, PATIENT)
+    const longer = b.lock.acquire(context.lockName, PATIENT)
     await untilAsked(b, 1)
-    const shorter = await b.lock.acquire(scene.lockName, { blockingTimeoutSeconds: VAIN_SECONDS })
+    const shorter = await b.lock.acquire(context.lockName, { blockingTimeoutSeconds: VAIN_SECONDS })
     assert.equal(shorter.acquired, false)
     assert.equal(shorter.holder?.holderId, lease.holderId)
     await lease.release()
     assert.equal((await longer).acquired, true)
   })
 
-  test('a waiter outlives an outage of the store', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock({ waiterTtlSeconds: 0.6 })]
-    const lease = await a.lock.hold(scene.lockName, PATIENT)
-    const next = b.lock.hold(scene.lockName, PATIENT)
+  test('a waiter outlives an outage of the store', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock({ waiterTtlSeconds: 0.6 })]
+    const lease = await a.lock.hold(context.lockName, PATIENT)
+    const next = b.lock.hold(context.lockName, PATIENT)
     await untilAsked(b, 1)
     b.wire.always('acquire', fails)
     b.wire.mute()
@@ -106,14 +106,14 @@ export const waitingFaults: Group = (test) => {
   test(
     'a waiter whose own process has died does not hold up the others for longer than its place lasts',
     ['queue'],
-    async (scene) => {
-      const [a, dying, b] = [await scene.lock(), await scene.lock({ waiterTtlSeconds: 0.3 }), await scene.lock()]
-      const lease = await a.lock.hold(scene.lockName, PATIENT)
-      const never = dying.lock.hold(scene.lockName, PATIENT)
+    async (context) => {
+      const [a, dying, b] = [await context.lock(), await context.lock({ waiterTtlSeconds: 0.3 }), await context.lock()]
+      const lease = await a.lock.hold(context.lockName, PATIENT)
+      const never = dying.lock.hold(context.lockName, PATIENT)
       never.catch(() => {})
       await untilAsked(dying, 1)
-      await scene.cutOff(dying)
-      const next = b.lock.hold(scene.lockName, PATIENT)
+      await context.cutOff(dying)
+      const next = b.lock.hold(context.lockName, PATIENT)
       await untilAsked(b, 1)
       await lease.release()
       await within('the one behind the dead waiter', next)
@@ -123,22 +123,22 @@ export const waitingFaults: Group = (test) => {
   test(
     'a waiter is told when a thief’s lease ends sooner than the one that it waited for',
     ['queue', 'wake', 'steal'],
-    async (scene) => {
-      const [a, b] = [await scene.lock(), await scene.lock(WOKEN_OR_NOTHING)]
-      await a.lock.hold(scene.lockName, PATIENT)
-      const next = b.lock.hold(scene.lockName, PATIENT)
+    async (context) => {
+      const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
+      await a.lock.hold(context.lockName, PATIENT)
+      const next = b.lock.hold(context.lockName, PATIENT)
       await untilAsked(b, 2)
       // It is not given back: its end is all that the waiter can go by.
-      await mustGrant(a.realDriver, scene.claim({ steal: true, ttlMs: SHORT_MS }))
+      await mustGrant(a.realDriver, context.claim({ steal: true, ttlMs: SHORT_MS }))
       await within('the waiter to ask at the end of the thief’s lease', next)
     },
   )
 
-  test('fault: waiting is no hot loop', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    await a.lock.hold(scene.lockName, PATIENT)
+  test('fault: waiting is no hot loop', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    await a.lock.hold(context.lockName, PATIENT)
     const startedMs = monotonicMs()
-    const result = await b.lock.acquire(scene.lockName, { blockingTimeoutSeconds: VAIN_SECONDS })
+    const result = await b.lock.acquire(context.lockName, { blockingTimeoutSeconds: VAIN_SECONDS })
     assert.equal(result.acquired, false)
     const most = 4 + (monotonicMs() - startedMs) / 10
     assert.ok(b.wire.counts.acquire.calls <= most, `${b.wire.counts.acquire.calls} questions, at most ${most}`)
@@ -147,13 +147,13 @@ export const waitingFaults: Group = (test) => {
   test(
     'rule 10, failure 35: the cost of a hand-off does not grow with the number of waiters',
     ['queue', 'wake'],
-    async (scene) => {
-      const [a, b] = [await scene.lock(), await scene.lock(WOKEN_OR_NOTHING)]
-      const lease = await a.lock.hold(scene.lockName, PATIENT)
+    async (context) => {
+      const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
+      const lease = await a.lock.hold(context.lockName, PATIENT)
       const waiters = 40
-      const turns = Array.from({ length: waiters }, () => b.lock.withLock(scene.lockName, () => {}, PATIENT))
+      const turns = Array.from({ length: waiters }, () => b.lock.withLock(context.lockName, () => {}, PATIENT))
       await until('all to stand in the queue', async () => {
-        return (await waitersOn(a.realDriver, scene.lockName)).length === waiters
+        return (await waitersOn(a.realDriver, context.lockName)).length === waiters
       })
       await lease.release()
       await within('all to be served', Promise.all(turns))

@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict'
 import { DeadlockError } from '../../../core/errors.ts'
-import { waitersOn } from '../asking.ts'
+import { waitersOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
-import type { LockProcess } from '../scene.ts'
+import type { LockProcess } from '../test-context.ts'
 import { deferred, LONG_MS, until, within } from '../timing.ts'
 
 /** Claims that wait for each other in a circle. */
 export const deadlocks: Group = (test) => {
-  test('two that wait for each other: the younger is ended with the circle’s names, the older goes on', async (scene) => {
-    const [a, b] = [await scene.lock({ holderId: 'a' }), await scene.lock({ holderId: 'b' })]
-    const [x, y] = ['x', 'y'].map(scene.name) as [string, string]
+  test('two that wait for each other: the younger is ended with the circle’s names, the older goes on', async (context) => {
+    const [a, b] = [await context.lock({ holderId: 'a' }), await context.lock({ holderId: 'b' })]
+    const [x, y] = ['x', 'y'].map(context.name) as [string, string]
     const bothHold = deferred()
     const done: string[] = []
     const older = a.lock.withLock(x, async () => {
@@ -38,10 +38,13 @@ export const deadlocks: Group = (test) => {
     assert.deepEqual(done, ['a'])
   })
 
-  test('tasks of two instances that cross without waiting in a circle are left alone', async (scene) => {
+  test('tasks of two instances that cross without waiting in a circle are left alone', async (context) => {
     // Instance a holds x and waits for y, instance b holds y and waits for x; but those who wait are not those who hold.
-    const [a, b] = [await scene.lock({ deadlockAfterSeconds: 0.2 }), await scene.lock({ deadlockAfterSeconds: 0.2 })]
-    const [x, y, own] = ['x', 'y', 'own'].map(scene.name) as [string, string, string]
+    const [a, b] = [
+      await context.lock({ deadlockAfterSeconds: 0.2 }),
+      await context.lock({ deadlockAfterSeconds: 0.2 }),
+    ]
+    const [x, y, own] = ['x', 'y', 'own'].map(context.name) as [string, string, string]
     const holders = [await a.lock.hold(x), await b.lock.hold(y)]
     const waiting = [
       a.lock.withLock(`${own}:a`, () => a.lock.withLock(y, () => 'a', WAITING)),

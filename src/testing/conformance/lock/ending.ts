@@ -1,33 +1,33 @@
 import assert from 'node:assert/strict'
 import { LeaseLostError, NotAcquiredError } from '../../../core/errors.ts'
-import type { Lease } from '../../../core/lease.ts'
-import type { DistributedLock } from '../../../primitives/distributed-lock.ts'
-import { leasesOn } from '../asking.ts'
+import type { Lease } from '../../../core/lease/lease.ts'
+import type { DistributedLock } from '../../../primitives/lock/distributed-lock.ts'
+import { leasesOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { deferred, until, within } from '../timing.ts'
 
 /** Who waits, who is told that a lock has ended, and how an instance is closed. */
 export const lockEnding: Group = (test) => {
-  test('nothing waits unless it is asked to: of two instances one does the job, and the other is told at once', async (scene) => {
+  test('nothing waits unless it is asked to: of two instances one does the job, and the other is told at once', async (context) => {
     const [{ lock: a, realDriver }, { lock: b }] = [
-      await scene.lock({ defaults: {} }),
-      await scene.lock({ defaults: {} }),
+      await context.lock({ defaults: {} }),
+      await context.lock({ defaults: {} }),
     ]
-    const first = await a.acquire(scene.lockName)
-    const second = await b.acquire(scene.lockName)
+    const first = await a.acquire(context.lockName)
+    const second = await b.acquire(context.lockName)
     assert.deepEqual([first.acquired, second.acquired], [true, false])
-    assert.equal(await a.release(scene.lockName), true)
+    assert.equal(await a.release(context.lockName), true)
 
     const ended = deferred()
-    const report = a.withLock(scene.lockName, () => ended.promise, { timeoutSeconds: 30 })
-    await until('the first to hold it', async () => (await leasesOn(realDriver, scene.lockName)).length === 1)
+    const report = a.withLock(context.lockName, () => ended.promise, { timeoutSeconds: 30 })
+    await until('the first to hold it', async () => (await leasesOn(realDriver, context.lockName)).length === 1)
     await assert.rejects(
-      b.withLock(scene.lockName, () => assert.fail('it ran twice'), { timeoutSeconds: 30 }),
+      b.withLock(context.lockName, () => assert.fail('it ran twice'), { timeoutSeconds: 30 }),
       NotAcquiredError,
     )
-    await assert.rejects(b.hold(scene.lockName), NotAcquiredError)
+    await assert.rejects(b.hold(context.lockName), NotAcquiredError)
     await assert.rejects(
-      b.withLocks([scene.lockName, scene.name('2')], () => assert.fail('it ran twice')),
+      b.withLocks([context.lockName, context.name('2')], () => assert.fail('it ran twice')),
       NotAcquiredError,
     )
     ended.resolve()
@@ -73,8 +73,8 @@ export const lockEnding: Group = (test) => {
     },
   }
   for (const [what, use] of Object.entries(uses)) {
-    test(`of two instances one does the job, and the other is told at once: ${what}`, async (scene) => {
-      const [a, b] = [await scene.lock({ defaults: {} }), await scene.lock({ defaults: {} })]
+    test(`of two instances one does the job, and the other is told at once: ${what}`, async (context) => {
+      const [a, b] = [await context.lock({ defaults: {} }), await context.lock({ defaults: {} })]
       const longestSeconds = (a.realDriver.longestTtlMs ?? Number.POSITIVE_INFINITY) / 1_000
       const goOn = deferred()
       let times = 0
@@ -82,30 +82,30 @@ export const lockEnding: Group = (test) => {
         times += 1
         await goOn.promise
       }
-      const first = use(a.lock, scene.lockName, job, longestSeconds)
+      const first = use(a.lock, context.lockName, job, longestSeconds)
       await until('the first to begin', () => times === 1)
       // Whoever waited would not be told before the other is done.
-      assert.equal(await use(b.lock, scene.lockName, job, longestSeconds), false)
+      assert.equal(await use(b.lock, context.lockName, job, longestSeconds), false)
       goOn.resolve()
       assert.equal(await first, true)
       assert.equal(times, 1)
     })
   }
 
-  test('a time to wait says that it waits', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock({ defaults: {} }), await scene.lock({ defaults: {} })]
-    const first = await a.hold(scene.lockName)
-    const second = b.withLock(scene.lockName, () => 'second', { blockingTimeoutSeconds: 30 })
-    const third = a.withLock(scene.lockName, () => 'third', { blocking: true })
+  test('a time to wait says that it waits', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock({ defaults: {} }), await context.lock({ defaults: {} })]
+    const first = await a.hold(context.lockName)
+    const second = b.withLock(context.lockName, () => 'second', { blockingTimeoutSeconds: 30 })
+    const third = a.withLock(context.lockName, () => 'third', { blocking: true })
     await first.release()
     assert.deepEqual(await Promise.all([second, third]), ['second', 'third'])
   })
 
-  test('a lease without heartbeat ends with its time to live, although its process lives', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const result = await a.acquire(scene.lockName, { timeoutSeconds: 1 })
+  test('a lease without heartbeat ends with its time to live, although its process lives', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const result = await a.acquire(context.lockName, { timeoutSeconds: 1 })
     assert.ok(result.acquired)
-    const next = await b.hold(scene.lockName, { blockingTimeoutSeconds: 30 })
+    const next = await b.hold(context.lockName, { blockingTimeoutSeconds: 30 })
     assert.equal(result.lock.held, false)
     assert.ok(next.fencingToken > result.lock.fencingToken)
   })
@@ -116,40 +116,40 @@ export const lockEnding: Group = (test) => {
     'close()': (lock) => lock.close(),
   }
   for (const [what, end] of Object.entries(enders)) {
-    test(`${what} by another task is a loss for the function that runs under the lock`, async (scene) => {
-      const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+    test(`${what} by another task is a loss for the function that runs under the lock`, async (context) => {
+      const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
       const taken = deferred<Lease>()
       const settled = deferred()
-      const job = a.withLock(scene.lockName, async (lease) => {
+      const job = a.withLock(context.lockName, async (lease) => {
         taken.resolve(lease)
         await settled.promise
         return 'done'
       })
       const { signal } = await taken.promise
-      const ending = end(a, scene.lockName)
+      const ending = end(a, context.lockName)
       await until('the function to be told', () => signal.aborted)
       assert.ok(signal.reason instanceof LeaseLostError, String(signal.reason))
       settled.resolve()
       await assert.rejects(job, LeaseLostError)
       await ending
-      assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+      assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
     })
   }
 
-  test('a function that gives its own lock back has lost nothing', async (scene) => {
-    const { lock } = await scene.lock()
-    assert.equal(await lock.withLock(scene.lockName, () => lock.release(scene.lockName)), true)
-    await lock.withLock(scene.lockName, () => lock.releaseAll())
+  test('a function that gives its own lock back has lost nothing', async (context) => {
+    const { lock } = await context.lock()
+    assert.equal(await lock.withLock(context.lockName, () => lock.release(context.lockName)), true)
+    await lock.withLock(context.lockName, () => lock.releaseAll())
   })
 
-  test('close lets a function settle before it gives its lock back', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+  test('close lets a function settle before it gives its lock back', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const taken = deferred<Lease>()
-    const job = a.withLock(scene.lockName, async (lease) => {
+    const job = a.withLock(context.lockName, async (lease) => {
       taken.resolve(lease)
       await until('the function to be told', () => lease.signal.aborted)
       assert.equal(
-        (await b.acquire(scene.lockName, { blocking: false })).acquired,
+        (await b.acquire(context.lockName, { blocking: false })).acquired,
         false,
         'given back beside the function',
       )
@@ -157,15 +157,15 @@ export const lockEnding: Group = (test) => {
     })
     await taken.promise
     await Promise.all([a.close(), assert.rejects(job, LeaseLostError)])
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('close with drainSeconds takes nothing new, and lets what has begun come to its end', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const inner = scene.name('inner')
+  test('close with drainSeconds takes nothing new, and lets what has begun come to its end', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const inner = context.name('inner')
     const taken = deferred<Lease>()
     const goOn = deferred()
-    const job = a.withLock(scene.lockName, async (lease) => {
+    const job = a.withLock(context.lockName, async (lease) => {
       taken.resolve(lease)
       await goOn.promise
       await a.withLock(inner, (second) => assert.equal(second.held, true))
@@ -173,21 +173,21 @@ export const lockEnding: Group = (test) => {
       return 'done'
     })
     await taken.promise
-    const waiting = assert.rejects(a.hold(scene.lockName, { blocking: true }), { code: 'CLOSED' })
+    const waiting = assert.rejects(a.hold(context.lockName, { blocking: true }), { code: 'CLOSED' })
     const closed = a.close({ drainSeconds: 30 })
     await waiting
-    await assert.rejects(a.acquire(scene.name('new')), { code: 'CLOSED' })
+    await assert.rejects(a.acquire(context.name('new')), { code: 'CLOSED' })
     goOn.resolve()
     assert.equal(await job, 'done')
     await closed
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('close takes no longer than it may, whatever the store and the functions do', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('close takes no longer than it may, whatever the store and the functions do', async (context) => {
+    const { lock, wire } = await context.lock()
     const taken = deferred<Lease>()
     const never = deferred()
-    const job = lock.withLock(scene.lockName, async (lease) => {
+    const job = lock.withLock(context.lockName, async (lease) => {
       taken.resolve(lease)
       await never.promise
     })

@@ -1,17 +1,17 @@
 import assert from 'node:assert/strict'
 import { LeaseLostError } from '../../../core/errors.ts'
-import { leasesOn } from '../asking.ts'
+import { leasesOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, until, within } from '../timing.ts'
 
 /** `forceRelease`: the lock of somebody else is ended, and who did it is told. */
 export const forcedReleases: Group = (test) => {
-  test('failure 5: a lease that would last for hours is ended, and the next in the queue has the lock', async (scene) => {
-    const [a, b, c] = [await scene.lock(), await scene.lock(), await scene.lock()]
-    const held = await a.lock.hold(scene.lockName, { timeoutSeconds: 100_000 })
-    const next = b.lock.hold(scene.lockName, { blockingTimeoutSeconds: LONG_MS / 1_000 })
+  test('failure 5: a lease that would last for hours is ended, and the next in the queue has the lock', async (context) => {
+    const [a, b, c] = [await context.lock(), await context.lock(), await context.lock()]
+    const held = await a.lock.hold(context.lockName, { timeoutSeconds: 100_000 })
+    const next = b.lock.hold(context.lockName, { blockingTimeoutSeconds: LONG_MS / 1_000 })
     await until('the waiter', () => b.wire.counts.acquire.answered > 0)
-    const [ended] = await c.lock.forceRelease(scene.lockName, { by: 'ada: the clock was wrong' })
+    const [ended] = await c.lock.forceRelease(context.lockName, { by: 'ada: the clock was wrong' })
     assert.equal(ended?.holderId, a.lock.holderId)
     assert.equal(ended?.fencingToken, held.fencingToken)
     const lease = await within('the waiter to have it', next)
@@ -23,23 +23,23 @@ export const forcedReleases: Group = (test) => {
     assert.equal(lease.held, true)
   })
 
-  test('who did it is told by an event, and nothing is left behind', async (scene) => {
-    const { lock, realDriver } = await scene.lock()
+  test('who did it is told by an event, and nothing is left behind', async (context) => {
+    const { lock, realDriver } = await context.lock()
     const told: unknown[] = []
     lock.on('stolen', ({ lockName, metadata }) => told.push([lockName, metadata?.['forcedBy']]))
-    const held = await lock.hold(scene.lockName)
+    const held = await lock.hold(context.lockName)
     const lost = new Promise((resolve) => held.signal.addEventListener('abort', resolve))
-    assert.equal((await lock.forceRelease(scene.lockName, { by: 'ada' })).length, 1)
+    assert.equal((await lock.forceRelease(context.lockName, { by: 'ada' })).length, 1)
     await within('this process’s own holder to be told', lost)
-    assert.deepEqual(told, [[scene.lockName, 'ada']])
-    assert.deepEqual(await leasesOn(realDriver, scene.lockName), [])
+    assert.deepEqual(told, [[context.lockName, 'ada']])
+    assert.deepEqual(await leasesOn(realDriver, context.lockName), [])
   })
 
-  test('where nobody holds it nothing happens, and whoever does it has to say who that is', async (scene) => {
-    const { lock, wire } = await scene.lock()
-    assert.deepEqual(await lock.forceRelease(scene.lockName, { by: 'ada' }), [])
+  test('where nobody holds it nothing happens, and whoever does it has to say who that is', async (context) => {
+    const { lock, wire } = await context.lock()
+    assert.deepEqual(await lock.forceRelease(context.lockName, { by: 'ada' }), [])
     const before = wire.counts.inspect.calls
-    await assert.rejects(lock.forceRelease(scene.lockName, { by: '' }), { code: 'INVALID_ARGUMENT', argument: 'by' })
+    await assert.rejects(lock.forceRelease(context.lockName, { by: '' }), { code: 'INVALID_ARGUMENT', argument: 'by' })
     assert.equal(wire.counts.inspect.calls, before)
   })
 }

@@ -1,17 +1,17 @@
 import assert from 'node:assert/strict'
-import { leaseOn } from '../asking.ts'
+import { leaseOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { atLeast, BRIEF_SECONDS, KEPT_SECONDS, monotonicMs, outlast, until, within } from '../timing.ts'
 
 /** `extend`, `minHoldSeconds`, `maxHoldSeconds`. */
 export const holdTimes: Group = (test) => {
-  test('extend sets a new end, later than before', ['ttl'], async (scene) => {
-    const { lock, realDriver } = await scene.lock()
-    const result = await lock.acquire(scene.lockName, { timeoutSeconds: 10 })
+  test('extend sets a new end, later than before', ['ttl'], async (context) => {
+    const { lock, realDriver } = await context.lock()
+    const result = await lock.acquire(context.lockName, { timeoutSeconds: 10 })
     assert.ok(result.acquired)
-    const before = { store: await leaseOn(realDriver, scene.lockName), told: result.lock.expiresAt.getTime() }
-    assert.equal(await lock.extend(scene.lockName, 60), true)
-    const after = await leaseOn(realDriver, scene.lockName)
+    const before = { store: await leaseOn(realDriver, context.lockName), told: result.lock.expiresAt.getTime() }
+    assert.equal(await lock.extend(context.lockName, 60), true)
+    const after = await leaseOn(realDriver, context.lockName)
     assert.ok((after.expiresAtMs ?? 0) - (before.store.expiresAtMs ?? 0) >= atLeast(50_000))
     assert.ok(result.lock.expiresAt.getTime() - before.told >= atLeast(50_000), 'the lease itself knows, too')
     assert.ok(
@@ -20,64 +20,64 @@ export const holdTimes: Group = (test) => {
     )
   })
 
-  test('extend sets a new end, sooner than before', ['ttl'], async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const result = await a.acquire(scene.lockName, { timeoutSeconds: 60 })
+  test('extend sets a new end, sooner than before', ['ttl'], async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const result = await a.acquire(context.lockName, { timeoutSeconds: 60 })
     assert.ok(result.acquired)
     assert.equal(await result.lock.extend(2), true)
     await outlast(2_000)
     assert.equal(result.lock.held, false)
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('extended again and again, a lease outlives its first time to live', ['ttl'], async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+  test('extended again and again, a lease outlives its first time to live', ['ttl'], async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const startedMs = monotonicMs()
-    const result = await a.acquire(scene.lockName, { timeoutSeconds: KEPT_SECONDS })
+    const result = await a.acquire(context.lockName, { timeoutSeconds: KEPT_SECONDS })
     assert.ok(result.acquired)
     await until('more than the first time to live', async () => {
-      assert.equal(await a.extend(scene.lockName, KEPT_SECONDS), true)
+      assert.equal(await a.extend(context.lockName, KEPT_SECONDS), true)
       return monotonicMs() - startedMs > KEPT_SECONDS * 1_100
     })
     assert.equal(result.lock.held, true)
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, false)
   })
 
-  test('failure 13: extend after the lease has ended answers no, and takes nothing anew', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    const result = await a.lock.acquire(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+  test('failure 13: extend after the lease has ended answers no, and takes nothing anew', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    const result = await a.lock.acquire(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     assert.ok(result.acquired)
-    await scene.leaseEnds(a.realDriver, BRIEF_SECONDS * 1_000)
+    await context.leaseEnds(a.realDriver, BRIEF_SECONDS * 1_000)
     await until('the holder to know', () => !result.lock.held)
-    assert.equal(await a.lock.extend(scene.lockName, 30), false)
+    assert.equal(await a.lock.extend(context.lockName, 30), false)
     assert.equal(await result.lock.extend(30), false)
-    assert.equal((await b.lock.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.lock.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('minHoldSeconds keeps others out after an early release, and lets them in then', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+  test('minHoldSeconds keeps others out after an early release, and lets them in then', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const startedMs = monotonicMs()
-    const lease = await a.hold(scene.lockName, { minHoldSeconds: 0.4 })
+    const lease = await a.hold(context.lockName, { minHoldSeconds: 0.4 })
     assert.equal(await lease.release(), true)
     assert.equal(lease.held, false, 'the holder itself has let go')
-    const next = await within('the next holder', b.hold(scene.lockName, { blockingTimeoutSeconds: 30 }))
+    const next = await within('the next holder', b.hold(context.lockName, { blockingTimeoutSeconds: 30 }))
     assert.ok(monotonicMs() - startedMs >= atLeast(400), 'it was let in too early')
     assert.ok(next.held)
   })
 
-  test('minHoldSeconds does not lengthen a hold that has lasted so long', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const lease = await a.hold(scene.lockName, { minHoldSeconds: 0.05 })
+  test('minHoldSeconds does not lengthen a hold that has lasted so long', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const lease = await a.hold(context.lockName, { minHoldSeconds: 0.05 })
     await outlast(50)
     assert.equal(await lease.release(), true)
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('failure 34: after maxHoldSeconds the heartbeat stops, and a rival gets the lock', ['ttl'], async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const lease = await a.hold(scene.lockName, { timeoutSeconds: BRIEF_SECONDS, maxHoldSeconds: 0.5 })
+  test('failure 34: after maxHoldSeconds the heartbeat stops, and a rival gets the lock', ['ttl'], async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const lease = await a.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS, maxHoldSeconds: 0.5 })
     const { signal } = lease
-    const next = await within('the rival', b.hold(scene.lockName, { blockingTimeoutSeconds: 30 }))
+    const next = await within('the rival', b.hold(context.lockName, { blockingTimeoutSeconds: 30 }))
     assert.equal(lease.held, false)
     assert.equal(signal.aborted, true)
     assert.ok(next.fencingToken !== lease.fencingToken)

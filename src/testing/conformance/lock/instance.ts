@@ -1,42 +1,42 @@
 import assert from 'node:assert/strict'
 import { LeaseLostError } from '../../../core/errors.ts'
-import type { Lease } from '../../../core/lease.ts'
-import { leaseOn, leasesOn, mustGrant } from '../asking.ts'
+import type { Lease } from '../../../core/lease/lease.ts'
+import { leaseOn, leasesOn, mustGrant } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, deferred, sleep, until, VAIN_SECONDS } from '../timing.ts'
 
 /** What `DistributedLock` itself adds: release by name, `withLock`'s outcome, `await using`, `releaseAll`, `close`. */
 export const lockInstance: Group = (test) => {
-  test('release by name ends the lease; of a name that is not held it answers no', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    assert.equal(await a.release(scene.lockName), false)
-    await a.acquire(scene.lockName, { blocking: false })
-    assert.equal(await b.release(scene.lockName), false, 'another instance’s lease')
-    assert.equal(await a.release(scene.lockName), true)
-    assert.equal(await a.release(scene.lockName), false)
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+  test('release by name ends the lease; of a name that is not held it answers no', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    assert.equal(await a.release(context.lockName), false)
+    await a.acquire(context.lockName, { blocking: false })
+    assert.equal(await b.release(context.lockName), false, 'another instance’s lease')
+    assert.equal(await a.release(context.lockName), true)
+    assert.equal(await a.release(context.lockName), false)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('rule 7: a stale instance cannot release or extend by name what its successor holds', async (scene) => {
-    const [a, b] = [await scene.lock(), await scene.lock()]
-    const first = await a.lock.acquire(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
+  test('rule 7: a stale instance cannot release or extend by name what its successor holds', async (context) => {
+    const [a, b] = [await context.lock(), await context.lock()]
+    const first = await a.lock.acquire(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     assert.ok(first.acquired)
-    await scene.cutOff(a)
-    const second = await b.lock.hold(scene.lockName)
+    await context.cutOff(a)
+    const second = await b.lock.hold(context.lockName)
     await until('the first to know of its loss', () => !first.lock.held)
     a.wire.heal()
-    assert.equal(await a.lock.extend(scene.lockName, 30), false)
-    assert.equal(await a.lock.release(scene.lockName), false)
+    assert.equal(await a.lock.extend(context.lockName, 30), false)
+    assert.equal(await a.lock.release(context.lockName), false)
     assert.equal(await first.lock.extend(30), false)
     assert.equal(second.held, true)
-    assert.equal((await leaseOn(b.realDriver, scene.lockName)).fencingToken, second.fencingToken)
+    assert.equal((await leaseOn(b.realDriver, context.lockName)).fencingToken, second.fencingToken)
   })
 
-  test('a refusal shows the holder’s metadata, times and token', ['metadata'], async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock({ holderId: 'worker ü' }), await scene.lock()]
+  test('a refusal shows the holder’s metadata, times and token', ['metadata'], async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock({ holderId: 'worker ü' }), await context.lock()]
     const metadata = { job: 'daily-report', attempt: 3 }
-    const lease = await a.hold(scene.lockName, { metadata })
-    const result = await b.acquire(scene.lockName, { blocking: false })
+    const lease = await a.hold(context.lockName, { metadata })
+    const result = await b.acquire(context.lockName, { blocking: false })
     assert.ok(!result.acquired)
     assert.equal(result.holder?.holderId, 'worker ü')
     assert.deepEqual(result.holder.metadata, metadata)
@@ -45,11 +45,11 @@ export const lockInstance: Group = (test) => {
     assert.match(result.error, /worker ü/)
   })
 
-  test('hold throws on contention, with who holds it', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    await a.hold(scene.lockName)
+  test('hold throws on contention, with who holds it', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    await a.hold(context.lockName)
     await assert.rejects(
-      b.hold(scene.lockName, { blocking: false }),
+      b.hold(context.lockName, { blocking: false }),
       (error: Error & { holder?: { holderId: string } }) => {
         assert.equal(error.name, 'NotAcquiredError')
         assert.equal(error.holder?.holderId, a.holderId)
@@ -58,38 +58,38 @@ export const lockInstance: Group = (test) => {
     )
   })
 
-  test('await using gives the lock back at the end of the block', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+  test('await using gives the lock back at the end of the block', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     {
-      await using lease = await a.hold(scene.lockName)
+      await using lease = await a.hold(context.lockName)
       assert.equal(lease.held, true)
-      assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false)
+      assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, false)
     }
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('withLock hands the lease to the job, returns its result, and gives the lock back', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const result = await a.withLock(scene.lockName, async (lease) => {
+  test('withLock hands the lease to the job, returns its result, and gives the lock back', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const result = await a.withLock(context.lockName, async (lease) => {
       assert.equal(lease.held, true)
       return lease.lockName
     })
-    assert.equal(result, scene.lockName)
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal(result, context.lockName)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('withLock passes on the job’s own error, and gives the lock back', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+  test('withLock passes on the job’s own error, and gives the lock back', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const error = new Error('the job failed')
     await assert.rejects(
-      a.withLock(scene.lockName, () => Promise.reject(error)),
+      a.withLock(context.lockName, () => Promise.reject(error)),
       error,
     )
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('withLock rejects when the lease was lost before the job ended, although the job went well', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('withLock rejects when the lease was lost before the job ended, although the job went well', async (context) => {
+    const { lock, wire } = await context.lock()
     const job = async (lease: Lease): Promise<string> => {
       const { signal } = lease
       wire.cut()
@@ -97,77 +97,77 @@ export const lockInstance: Group = (test) => {
       wire.heal()
       return 'done'
     }
-    await assert.rejects(lock.withLock(scene.lockName, job, { timeoutSeconds: BRIEF_SECONDS }), LeaseLostError)
+    await assert.rejects(lock.withLock(context.lockName, job, { timeoutSeconds: BRIEF_SECONDS }), LeaseLostError)
   })
 
-  test('withLock does not run the job when the lock is not got', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    await a.hold(scene.lockName)
+  test('withLock does not run the job when the lock is not got', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    await a.hold(context.lockName)
     let ran = false
     const job = () => {
       ran = true
     }
-    await assert.rejects(b.withLock(scene.lockName, job, { blockingTimeoutSeconds: VAIN_SECONDS }), {
+    await assert.rejects(b.withLock(context.lockName, job, { blockingTimeoutSeconds: VAIN_SECONDS }), {
       code: 'NOT_ACQUIRED',
     })
     assert.equal(ran, false)
   })
 
-  test('releaseAll gives back everything of the instance and nothing of another', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const names = ['x', 'y', 'z'].map((suffix) => scene.name(suffix))
+  test('releaseAll gives back everything of the instance and nothing of another', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const names = ['x', 'y', 'z'].map((suffix) => context.name(suffix))
     for (const name of names) await a.hold(name)
-    const foreign = await b.hold(scene.lockName)
+    const foreign = await b.hold(context.lockName)
     await a.releaseAll()
     for (const name of names) assert.equal((await b.acquire(name, { blocking: false })).acquired, true)
     assert.equal(foreign.held, true)
-    assert.equal((await a.acquire(scene.lockName, { blocking: false })).acquired, false)
+    assert.equal((await a.acquire(context.lockName, { blocking: false })).acquired, false)
   })
 
-  test('what one turn of the event loop asks for goes to the store in one list', async (scene) => {
-    const { lock, wire } = await scene.lock()
-    const names = Array.from({ length: 50 }, (_, index) => scene.name(`${index}`))
+  test('what one turn of the event loop asks for goes to the store in one list', async (context) => {
+    const { lock, wire } = await context.lock()
+    const names = Array.from({ length: 50 }, (_, index) => context.name(`${index}`))
     const leases = await Promise.all(names.map((name) => lock.hold(name)))
     assert.deepEqual([wire.counts.acquire.calls, wire.counts.acquire.requests], [1, 50])
     await Promise.all(leases.map((lease) => lease.release()))
     assert.deepEqual([wire.counts.release.calls, wire.counts.release.requests], [1, 50])
   })
 
-  test('a closed instance refuses with an error, and its store has nothing of it', async (scene) => {
-    const { lock, realDriver } = await scene.lock()
-    await lock.hold(scene.lockName)
+  test('a closed instance refuses with an error, and its store has nothing of it', async (context) => {
+    const { lock, realDriver } = await context.lock()
+    await lock.hold(context.lockName)
     await lock.close()
-    await assert.rejects(lock.acquire(scene.lockName), { code: 'CLOSED' })
-    await assert.rejects(lock.extend(scene.lockName, 1), { code: 'CLOSED' })
-    assert.deepEqual(await leasesOn(realDriver, scene.lockName), [])
+    await assert.rejects(lock.acquire(context.lockName), { code: 'CLOSED' })
+    await assert.rejects(lock.extend(context.lockName, 1), { code: 'CLOSED' })
+    assert.deepEqual(await leasesOn(realDriver, context.lockName), [])
   })
 
-  test('a driver that was passed in stays open when the instance is closed', async (scene) => {
-    const { lock, realDriver } = await scene.lock()
+  test('a driver that was passed in stays open when the instance is closed', async (context) => {
+    const { lock, realDriver } = await context.lock()
     await lock.close()
-    await mustGrant(realDriver, scene.claim())
+    await mustGrant(realDriver, context.claim())
   })
 
-  test('reacquire: extend tells the same instance acquired, with the same lease, and nobody else', async (scene) => {
+  test('reacquire: extend tells the same instance acquired, with the same lease, and nobody else', async (context) => {
     const [{ lock: a }, { lock: b }] = [
-      await scene.lock({ reacquire: 'extend' }),
-      await scene.lock({ reacquire: 'extend' }),
+      await context.lock({ reacquire: 'extend' }),
+      await context.lock({ reacquire: 'extend' }),
     ]
-    const first = await a.acquire(scene.lockName, { timeoutSeconds: 30 })
-    const second = await a.acquire(scene.lockName, { timeoutSeconds: 300, blocking: false })
+    const first = await a.acquire(context.lockName, { timeoutSeconds: 30 })
+    const second = await a.acquire(context.lockName, { timeoutSeconds: 300, blocking: false })
     assert.ok(first.acquired && second.acquired)
     assert.equal(second.lock.fencingToken, first.lock.fencingToken)
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false)
-    assert.equal(await a.release(scene.lockName), true)
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, false)
+    assert.equal(await a.release(context.lockName), true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('reacquire: extend never hands out a lease that its last user has just given back', async (scene) => {
-    const { lock } = await scene.lock({ reacquire: 'extend' })
+  test('reacquire: extend never hands out a lease that its last user has just given back', async (context) => {
+    const { lock } = await context.lock({ reacquire: 'extend' })
     // The release falls into each of the steps that asking again takes.
     for (let steps = 0; steps < 16; steps += 1) {
-      const first = await lock.hold(scene.lockName, { timeoutSeconds: 60 })
-      const again = lock.hold(scene.lockName, { timeoutSeconds: 10 })
+      const first = await lock.hold(context.lockName, { timeoutSeconds: 60 })
+      const again = lock.hold(context.lockName, { timeoutSeconds: 10 })
       for (let step = 0; step < steps; step += 1) await undefined
       const released = first.release()
       const lease = await again
@@ -178,13 +178,13 @@ export const lockInstance: Group = (test) => {
     }
   })
 
-  test('reacquire: extend gives an answer although an earlier lease ended as soon as it was granted', async (scene) => {
-    const [{ lock: a, wire }, { lock: b }] = [await scene.lock({ reacquire: 'extend' }), await scene.lock()]
+  test('reacquire: extend gives an answer although an earlier lease ended as soon as it was granted', async (context) => {
+    const [{ lock: a, wire }, { lock: b }] = [await context.lock({ reacquire: 'extend' }), await context.lock()]
     const stop = a.on('acquired', () => void a.releaseAll())
-    const first = await a.acquire(scene.lockName)
+    const first = await a.acquire(context.lockName)
     stop()
     assert.ok(first.acquired && !first.lock.held)
-    await b.hold(scene.lockName)
+    await b.hold(context.lockName)
     const giveUp = new AbortController()
     let asked = 0
     wire.always('acquire', (forward) => {
@@ -192,12 +192,12 @@ export const lockInstance: Group = (test) => {
       if (asked > 5) giveUp.abort(new Error('it asks again and again'))
       return forward()
     })
-    const second = await a.acquire(scene.lockName, { blocking: false, signal: giveUp.signal })
+    const second = await a.acquire(context.lockName, { blocking: false, signal: giveUp.signal })
     assert.equal(second.acquired, false)
   })
 
-  test('rule 6: an abort of the job does not abort the release', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+  test('rule 6: an abort of the job does not abort the release', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const abort = new AbortController()
     const entered = deferred()
     const job = async (): Promise<never> => {
@@ -205,12 +205,12 @@ export const lockInstance: Group = (test) => {
       while (!abort.signal.aborted) await sleep(1) // the job hears of the abort
       throw abort.signal.reason
     }
-    const run = a.withLock(scene.lockName, job, { signal: abort.signal })
+    const run = a.withLock(context.lockName, job, { signal: abort.signal })
     run.catch(() => {})
     await entered.promise
     const reason = new Error('stop the job')
     abort.abort(reason)
     await assert.rejects(run, reason)
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 }

@@ -1,19 +1,19 @@
 import assert from 'node:assert/strict'
 import type { Driver } from '../../../core/driver.ts'
-import { DistributedLock } from '../../../primitives/distributed-lock.ts'
-import { assertUntouched, leaseOn, leasesOn, mustGrant } from '../asking.ts'
+import { DistributedLock } from '../../../primitives/lock/distributed-lock.ts'
+import { assertUntouched, leaseOn, leasesOn, mustGrant } from '../driver-calls.ts'
 import { fails, losesReply } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
-import type { LockProcess, Scene } from '../scene.ts'
+import type { LockProcess, TestContext } from '../test-context.ts'
 import { until } from '../timing.ts'
 
 const STORE_UNAVAILABLE = { name: 'StoreError', code: 'STORE_UNAVAILABLE' }
 
 /** `inspect`, `isLocked` and `ping`. */
 export const looking: Group = (test) => {
-  test('inspect shows who holds the lock to everybody, and nothing that could end the lease', async (scene) => {
-    const [{ lock: a, realDriver }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const { lockName } = scene
+  test('inspect shows who holds the lock to everybody, and nothing that could end the lease', async (context) => {
+    const [{ lock: a, realDriver }, { lock: b }] = [await context.lock(), await context.lock()]
+    const { lockName } = context
     assert.deepEqual(await b.inspect(lockName), { lockName, leases: [], waiters: [], complete: true })
     const lease = await a.hold(lockName)
     const inspection = await b.inspect(lockName)
@@ -28,70 +28,70 @@ export const looking: Group = (test) => {
     assert.deepEqual((await a.inspect(lockName)).leases, [])
   })
 
-  test('inspect shows metadata', ['metadata'], async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    await a.hold(scene.lockName, { metadata: { job: 'report' } })
-    assert.deepEqual((await b.inspect(scene.lockName)).leases[0]?.metadata, { job: 'report' })
+  test('inspect shows metadata', ['metadata'], async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    await a.hold(context.lockName, { metadata: { job: 'report' } })
+    assert.deepEqual((await b.inspect(context.lockName)).leases[0]?.metadata, { job: 'report' })
   })
 
-  test('inspect shows who waits, in the order in which they will be served', ['queue'], async (scene) => {
-    const { lock: a } = await scene.lock()
-    await a.hold(scene.lockName)
+  test('inspect shows who waits, in the order in which they will be served', ['queue'], async (context) => {
+    const { lock: a } = await context.lock()
+    await a.hold(context.lockName)
     const waiters: LockProcess[] = []
     for (const holderId of ['first', 'second']) {
-      const waiter = await scene.lock({ holderId })
+      const waiter = await context.lock({ holderId })
       waiters.push(waiter)
-      void waiter.lock.acquire(scene.lockName, { blockingTimeoutSeconds: 60 }).catch(() => undefined)
+      void waiter.lock.acquire(context.lockName, { blockingTimeoutSeconds: 60 }).catch(() => undefined)
       await until('its place in the queue', () => waiter.wire.counts.acquire.answered > 0)
     }
-    const shown = (await a.inspect(scene.lockName)).waiters
+    const shown = (await a.inspect(context.lockName)).waiters
     assert.deepEqual(
       shown.map(({ waitingSince, ...each }) => ({ ...each, hasTime: waitingSince instanceof Date })),
       ['first', 'second'].map((holderId) => ({ holderId, mode: 'exclusive', permits: 1, hasTime: true })),
     )
   })
 
-  test('isLocked is true whoever holds the lock, and false when nobody does', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const both = () => Promise.all([a.isLocked(scene.lockName), b.isLocked(scene.lockName)])
+  test('isLocked is true whoever holds the lock, and false when nobody does', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const both = () => Promise.all([a.isLocked(context.lockName), b.isLocked(context.lockName)])
     assert.deepEqual(await both(), [false, false])
-    const lease = await a.hold(scene.lockName)
+    const lease = await a.hold(context.lockName)
     assert.deepEqual(await both(), [true, true])
-    assert.equal(await b.isLocked(scene.name('another')), false)
+    assert.equal(await b.isLocked(context.name('another')), false)
     await lease.release()
     assert.deepEqual(await both(), [false, false])
   })
 
-  test('isLocked is true for a shared lease too', ['shared'], async (scene) => {
-    const [{ lock }, driver] = [await scene.lock(), await scene.driver()]
-    await mustGrant(driver, scene.claim({ mode: 'shared' }))
-    assert.equal(await lock.isLocked(scene.lockName), true)
+  test('isLocked is true for a shared lease too', ['shared'], async (context) => {
+    const [{ lock }, driver] = [await context.lock(), await context.driver()]
+    await mustGrant(driver, context.claim({ mode: 'shared' }))
+    assert.equal(await lock.isLocked(context.lockName), true)
   })
 
-  test('isLocked and inspect write nothing', async (scene) => {
-    const [{ lock, wire }, driver] = [await scene.lock(), await scene.driver()]
-    await mustGrant(driver, scene.claim())
-    const before = await leaseOn(driver, scene.lockName)
-    await lock.isLocked(scene.lockName)
-    await lock.inspect(scene.lockName)
+  test('isLocked and inspect write nothing', async (context) => {
+    const [{ lock, wire }, driver] = [await context.lock(), await context.driver()]
+    await mustGrant(driver, context.claim())
+    const before = await leaseOn(driver, context.lockName)
+    await lock.isLocked(context.lockName)
+    await lock.inspect(context.lockName)
     await assertUntouched(driver, before)
     const { acquire, renew, release } = wire.counts
     assert.deepEqual([acquire.calls, renew.calls, release.calls], [0, 0, 0])
   })
 
-  test('fault: isLocked and inspect of a store that is down are errors, never "free"', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.1 })
+  test('fault: isLocked and inspect of a store that is down are errors, never "free"', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
     wire.once('inspect', fails)
-    await assert.rejects(lock.isLocked(scene.lockName), STORE_UNAVAILABLE)
+    await assert.rejects(lock.isLocked(context.lockName), STORE_UNAVAILABLE)
     wire.once('inspect', fails)
-    await assert.rejects(lock.inspect(scene.lockName), STORE_UNAVAILABLE)
+    await assert.rejects(lock.inspect(context.lockName), STORE_UNAVAILABLE)
     wire.once('inspect', wire.hangs)
-    await assert.rejects(lock.isLocked(scene.lockName), STORE_UNAVAILABLE)
+    await assert.rejects(lock.isLocked(context.lockName), STORE_UNAVAILABLE)
     await assert.rejects(lock.isLocked(''), { code: 'INVALID_ARGUMENT', argument: 'lockName' })
   })
 
-  test('ping writes to the store, leaves nothing behind, and no event tells of it', async (scene) => {
-    const { lock, names, driver, told } = await pinging(scene)
+  test('ping writes to the store, leaves nothing behind, and no event tells of it', async (context) => {
+    const { lock, names, driver, told } = await pinging(context)
     await lock.ping()
     await lock.ping()
     assert.equal(new Set(names).size, 2)
@@ -101,8 +101,8 @@ export const looking: Group = (test) => {
     await assert.rejects(lock.ping(), { code: 'CLOSED' })
   })
 
-  test('a ping whose answer is lost is an error, and its lock is given back', async (scene) => {
-    const { lock, names, driver, wire } = await pinging(scene)
+  test('a ping whose answer is lost is an error, and its lock is given back', async (context) => {
+    const { lock, names, driver, wire } = await pinging(context)
     wire.once('acquire', losesReply)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
     await until('its lock to be free', async () => (await leasesOn(driver, names[0] as string)).length === 0)
@@ -111,22 +111,22 @@ export const looking: Group = (test) => {
     await lock.ping()
   })
 
-  test('a ping whose release fails is an error, and its lock is given back', async (scene) => {
-    const { lock, names, driver, wire } = await pinging(scene)
+  test('a ping whose release fails is an error, and its lock is given back', async (context) => {
+    const { lock, names, driver, wire } = await pinging(context)
     wire.once('release', fails)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
     await until('its lock to be free', async () => (await leasesOn(driver, names[0] as string)).length === 0)
   })
 
-  test('failure 26: a ping on a store that hangs is an error in time', async (scene) => {
-    const { lock, wire } = await scene.lock({ callTimeoutSeconds: 0.1 })
+  test('failure 26: a ping on a store that hangs is an error in time', async (context) => {
+    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
     wire.once('acquire', wire.hangs)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
   })
 }
 
 /** A lock, the names that it asks for, and what its events tell. */
-async function pinging(scene: Scene) {
+async function pinging(context: TestContext) {
   const names: string[] = []
   const watched = (driver: Driver): Driver => ({
     ...driver,
@@ -139,7 +139,7 @@ async function pinging(scene: Scene) {
     primitive: lock,
     wire,
     realDriver: driver,
-  } = await scene.open((to) => new DistributedLock({ driver: watched(to) }))
+  } = await context.open((to) => new DistributedLock({ driver: watched(to) }))
   const told: string[] = []
   for (const event of ['acquired', 'released', 'releaseFailed', 'refused', 'lost'] as const) {
     lock.on(event, () => told.push(event))

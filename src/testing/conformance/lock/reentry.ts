@@ -1,53 +1,53 @@
 import assert from 'node:assert/strict'
-import { leaseOn } from '../asking.ts'
+import { leaseOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { deferred, LONG_MS, timersRun, within } from '../timing.ts'
 
 /** Inside `withLock`'s own callback the same name is entered again instead of waiting for itself. */
 export const reentry: Group = (test) => {
-  test('nested withLock of one name does not deadlock, and is the same lease', async (scene) => {
-    const { lock } = await scene.lock()
-    const tokens = lock.withLock(scene.lockName, (outer) =>
-      lock.withLock(scene.lockName, (inner) => [outer.fencingToken, inner.fencingToken]),
+  test('nested withLock of one name does not deadlock, and is the same lease', async (context) => {
+    const { lock } = await context.lock()
+    const tokens = lock.withLock(context.lockName, (outer) =>
+      lock.withLock(context.lockName, (inner) => [outer.fencingToken, inner.fencingToken]),
     )
     const [outer, inner] = await within('the nested job', tokens)
     assert.equal(inner, outer)
   })
 
-  test('the end of an inner entry does not end the outer lease', async (scene) => {
-    const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
-    await a.withLock(scene.lockName, async (outer) => {
-      await a.withLock(scene.lockName, () => {})
-      const inner = await a.acquire(scene.lockName)
+  test('the end of an inner entry does not end the outer lease', async (context) => {
+    const [{ lock: a }, { lock: b, realDriver }] = [await context.lock(), await context.lock()]
+    await a.withLock(context.lockName, async (outer) => {
+      await a.withLock(context.lockName, () => {})
+      const inner = await a.acquire(context.lockName)
       assert.ok(inner.acquired)
-      assert.equal(await a.release(scene.lockName), true, 'by name it ends the innermost')
+      assert.equal(await a.release(context.lockName), true, 'by name it ends the innermost')
       assert.equal(inner.lock.held, false)
       assert.equal(outer.held, true)
-      assert.equal((await leaseOn(realDriver, scene.lockName)).fencingToken, outer.fencingToken)
-      assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false)
+      assert.equal((await leaseOn(realDriver, context.lockName)).fencingToken, outer.fencingToken)
+      assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, false)
     })
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('another task of the same instance does not enter', async (scene) => {
-    const { lock } = await scene.lock()
+  test('another task of the same instance does not enter', async (context) => {
+    const { lock } = await context.lock()
     const [entered, leave] = [deferred(), deferred()]
-    const job = lock.withLock(scene.lockName, async () => {
+    const job = lock.withLock(context.lockName, async () => {
       entered.resolve()
       await leave.promise
     })
     await entered.promise
-    assert.equal((await lock.acquire(scene.lockName, { blocking: false })).acquired, false)
+    assert.equal((await lock.acquire(context.lockName, { blocking: false })).acquired, false)
     leave.resolve()
     await job
   })
 
-  test('an inner entry that nobody awaits keeps the lock until it has ended', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+  test('an inner entry that nobody awaits keeps the lock until it has ended', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const [entered, leave] = [deferred(), deferred()]
     let inner: Promise<boolean> | undefined
-    const outer = a.withLock(scene.lockName, async () => {
-      inner = a.withLock(scene.lockName, async (lease) => {
+    const outer = a.withLock(context.lockName, async () => {
+      inner = a.withLock(context.lockName, async (lease) => {
         entered.resolve()
         await leave.promise
         return lease.held
@@ -56,16 +56,16 @@ export const reentry: Group = (test) => {
     })
     await entered.promise
     await timersRun()
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false, 'two were inside')
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, false, 'two were inside')
     leave.resolve()
     assert.equal(await inner, true)
     await outer
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('an inner entry keeps the lock from the moment at which it is asked for', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const { lockName } = scene
+  test('an inner entry keeps the lock from the moment at which it is asked for', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const { lockName } = context
     const outers: ((start: () => void) => Promise<void>)[] = [
       (start) => a.withLock(lockName, () => start()),
       (start) => a.withLock(lockName, async () => start()),
@@ -99,33 +99,33 @@ export const reentry: Group = (test) => {
     }
   })
 
-  test('an entry that is refused does not keep the outer call', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const other = scene.name('other')
+  test('an entry that is refused does not keep the outer call', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const other = context.name('other')
     await b.hold(other)
     const refused: Promise<unknown>[] = []
     await within(
       'the outer call',
-      a.withLock(scene.lockName, () => {
+      a.withLock(context.lockName, () => {
         const signal = AbortSignal.abort(new Error('not wanted'))
-        refused.push(a.withLock(scene.lockName, () => assert.fail('it ran'), { signal }))
-        refused.push(a.withLocks([scene.lockName, other], () => assert.fail('it ran'), { blocking: false }))
+        refused.push(a.withLock(context.lockName, () => assert.fail('it ran'), { signal }))
+        refused.push(a.withLocks([context.lockName, other], () => assert.fail('it ran'), { blocking: false }))
         for (const each of refused) each.catch(() => undefined)
       }),
     )
     await assert.rejects(refused[0] as Promise<unknown>, { code: 'ABORTED' })
     await assert.rejects(refused[1] as Promise<unknown>, { code: 'NOT_ACQUIRED' })
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, true)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('an inner entry never shortens the outer lease', async (scene) => {
-    const { lock } = await scene.lock()
+  test('an inner entry never shortens the outer lease', async (context) => {
+    const { lock } = await context.lock()
     await lock.withLock(
-      scene.lockName,
+      context.lockName,
       async (outer) => {
-        const inner = await lock.hold(scene.lockName)
+        const inner = await lock.hold(context.lockName)
         assert.equal(await inner.extend(0.1), true)
-        assert.equal(await lock.extend(scene.lockName, 0.1), true)
+        assert.equal(await lock.extend(context.lockName, 0.1), true)
         assert.ok(outer.remainingSeconds > 1, `only ${outer.remainingSeconds} s are left`)
         await inner.release()
         assert.equal(await inner.extend(60), false)
@@ -134,26 +134,26 @@ export const reentry: Group = (test) => {
     )
   })
 
-  test('a task that was started inside and outlives the callback does not enter', async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
+  test('a task that was started inside and outlives the callback does not enter', async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const over = deferred()
     let straggler: Promise<boolean> | undefined
-    await a.withLock(scene.lockName, () => {
-      straggler = over.promise.then(async () => (await a.acquire(scene.lockName, { blocking: false })).acquired)
+    await a.withLock(context.lockName, () => {
+      straggler = over.promise.then(async () => (await a.acquire(context.lockName, { blocking: false })).acquired)
     })
-    await b.hold(scene.lockName, { blocking: false })
+    await b.hold(context.lockName, { blocking: false })
     over.resolve()
     assert.equal(await straggler, false)
   })
 
-  test('a task that outlives the callback means by a name what the instance holds then', async (scene) => {
-    const { lock } = await scene.lock()
+  test('a task that outlives the callback means by a name what the instance holds then', async (context) => {
+    const { lock } = await context.lock()
     const over = deferred()
     let straggler: Promise<boolean> | undefined
-    await lock.withLock(scene.lockName, () => {
-      straggler = over.promise.then(() => lock.release(scene.lockName))
+    await lock.withLock(context.lockName, () => {
+      straggler = over.promise.then(() => lock.release(context.lockName))
     })
-    const next = await lock.acquire(scene.lockName)
+    const next = await lock.acquire(context.lockName)
     over.resolve()
     assert.equal(await straggler, true)
     assert.ok(next.acquired && !next.lock.held)

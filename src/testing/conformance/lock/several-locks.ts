@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict'
 import type { NotAcquiredError } from '../../../core/errors.ts'
 import { MAX_LOCKS_AT_ONCE } from '../../../core/limits.ts'
-import { leasesOn } from '../asking.ts'
+import { leasesOn } from '../driver-calls.ts'
 import { losesReply } from '../interfering-driver.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, deferred, KEPT_SECONDS, LONG_MS, timersRun, until, VAIN_SECONDS, within } from '../timing.ts'
 
 /** `withLocks`: every one of the names, or none of them. */
 export const severalLocks: Group = (test) => {
-  test('all are held while the function runs, and none after it', async (scene) => {
-    const { lock, realDriver } = await scene.lock()
-    const names = ['b', 'ä', 'a', 'b'].map(scene.name)
+  test('all are held while the function runs, and none after it', async (context) => {
+    const { lock, realDriver } = await context.lock()
+    const names = ['b', 'ä', 'a', 'b'].map(context.name)
     const tokens = await lock.withLocks(names, async (leases) => {
       assert.deepEqual(
         leases.map(({ lockName }) => lockName),
@@ -30,24 +30,24 @@ export const severalLocks: Group = (test) => {
     }
   })
 
-  test('free ones are taken in one call to the driver, and given back in one', async (scene) => {
-    const { lock, wire } = await scene.lock()
+  test('free ones are taken in one call to the driver, and given back in one', async (context) => {
+    const { lock, wire } = await context.lock()
     const before = { ...wire.counts.acquire }
-    await lock.withLocks(['c', 'a', 'b'].map(scene.name), () => {})
+    await lock.withLocks(['c', 'a', 'b'].map(context.name), () => {})
     assert.equal(wire.counts.acquire.calls - before.calls, 1)
     assert.equal(wire.counts.release.calls, 1)
   })
 
-  test('a lease that was entered again and is lost ends the wait for the others', ['ttl'], async (scene) => {
-    const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const other = scene.name('other')
+  test('a lease that was entered again and is lost ends the wait for the others', ['ttl'], async (context) => {
+    const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+    const other = context.name('other')
     await b.hold(other)
     const options = { blockingTimeoutSeconds: KEPT_SECONDS }
-    const both = () => a.withLocks([scene.lockName, other], () => assert.fail('it ran'), options)
+    const both = () => a.withLocks([context.lockName, other], () => assert.fail('it ran'), options)
     const brief = { heartbeat: false, timeoutSeconds: BRIEF_SECONDS }
-    const lost = { code: 'LEASE_LOST', lockName: scene.lockName }
+    const lost = { code: 'LEASE_LOST', lockName: context.lockName }
     await assert.rejects(
-      a.withLock(scene.lockName, () => assert.rejects(both(), lost), brief),
+      a.withLock(context.lockName, () => assert.rejects(both(), lost), brief),
       lost,
     )
   })
@@ -55,13 +55,13 @@ export const severalLocks: Group = (test) => {
   test(
     'the function does not run if a lease that was entered again is lost before the others are granted',
     ['ttl'],
-    async (scene) => {
-      const [{ lock: a, wire }, { lock: b }] = [await scene.lock(), await scene.lock()]
-      const other = scene.name('other')
+    async (context) => {
+      const [{ lock: a, wire }, { lock: b }] = [await context.lock(), await context.lock()]
+      const other = context.name('other')
       const brief = { heartbeat: false, timeoutSeconds: BRIEF_SECONDS }
-      const lost = { code: 'LEASE_LOST', lockName: scene.lockName }
+      const lost = { code: 'LEASE_LOST', lockName: context.lockName }
       const job = a.withLock(
-        scene.lockName,
+        context.lockName,
         async (outer) => {
           const ended = deferred()
           outer.signal.addEventListener('abort', () => ended.resolve())
@@ -70,7 +70,7 @@ export const severalLocks: Group = (test) => {
             return forward()
           })
           await assert.rejects(
-            a.withLocks([scene.lockName, other], () => assert.fail('it ran')),
+            a.withLocks([context.lockName, other], () => assert.fail('it ran')),
             lost,
           )
         },
@@ -81,28 +81,28 @@ export const severalLocks: Group = (test) => {
     },
   )
 
-  test('a call that waits for further locks keeps the one that it entered, though nobody awaits it', async (scene) => {
-    const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
-    const other = scene.name('other')
+  test('a call that waits for further locks keeps the one that it entered, though nobody awaits it', async (context) => {
+    const [{ lock: a }, { lock: b, realDriver }] = [await context.lock(), await context.lock()]
+    const other = context.name('other')
     const held = await b.hold(other)
     let inner: Promise<boolean> | undefined
-    const outer = a.withLock(scene.lockName, () => {
-      inner = a.withLocks([scene.lockName, other], async ([first]) => {
+    const outer = a.withLock(context.lockName, () => {
+      inner = a.withLocks([context.lockName, other], async ([first]) => {
         await timersRun()
-        return first?.held === true && !(await b.acquire(scene.lockName, { blocking: false })).acquired
+        return first?.held === true && !(await b.acquire(context.lockName, { blocking: false })).acquired
       })
     })
-    await until('the lock that is entered', async () => (await leasesOn(realDriver, scene.lockName)).length === 1)
+    await until('the lock that is entered', async () => (await leasesOn(realDriver, context.lockName)).length === 1)
     await timersRun()
-    assert.equal((await b.acquire(scene.lockName, { blocking: false })).acquired, false)
+    assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, false)
     await held.release()
     assert.equal(await within('the inner call', inner as Promise<boolean>), true)
     await outer
   })
 
-  test('if one is held and nobody waits, nothing is kept', async (scene) => {
-    const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
-    const [first, second, third] = ['1', '2', '3'].map(scene.name) as [string, string, string]
+  test('if one is held and nobody waits, nothing is kept', async (context) => {
+    const [{ lock: a }, { lock: b, realDriver }] = [await context.lock(), await context.lock()]
+    const [first, second, third] = ['1', '2', '3'].map(context.name) as [string, string, string]
     await a.hold(second)
     await assert.rejects(
       b.withLocks([first, second, third], () => assert.fail('it ran'), { blocking: false }),
@@ -114,9 +114,9 @@ export const severalLocks: Group = (test) => {
     for (const name of [first, third]) assert.deepEqual(await leasesOn(realDriver, name), [])
   })
 
-  test('if one is held, the others are neither granted nor given back', ['groups'], async (scene) => {
-    const [{ lock: a }, { lock: b, wire }] = [await scene.lock(), await scene.lock()]
-    const names = ['1', '2', '3'].map(scene.name) as [string, string, string]
+  test('if one is held, the others are neither granted nor given back', ['groups'], async (context) => {
+    const [{ lock: a }, { lock: b, wire }] = [await context.lock(), await context.lock()]
+    const names = ['1', '2', '3'].map(context.name) as [string, string, string]
     await a.hold(names[1])
     const granted: string[] = []
     b.on('acquired', ({ lockName }) => granted.push(lockName))
@@ -133,9 +133,9 @@ export const severalLocks: Group = (test) => {
   test(
     'while one is held and waited for by nobody, no other client is ever refused the others',
     ['groups'],
-    async (scene) => {
-      const [{ lock: a }, { lock: b }] = [await scene.lock(), await scene.lock()]
-      const names = ['1', '2', '3'].map(scene.name) as [string, string, string]
+    async (context) => {
+      const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
+      const names = ['1', '2', '3'].map(context.name) as [string, string, string]
       await a.hold(names[1])
       let isOver = false
       const asking = async (): Promise<void> => {
@@ -154,26 +154,26 @@ export const severalLocks: Group = (test) => {
     },
   )
 
-  test('as many as there may be stay one group beside other claims of the same turn', ['groups'], async (scene) => {
-    const [{ lock: a }, { lock: b, wire, realDriver }] = [await scene.lock(), await scene.lock()]
-    const names = Array.from({ length: MAX_LOCKS_AT_ONCE }, (_, at) => scene.name(`member ${at}`))
+  test('as many as there may be stay one group beside other claims of the same turn', ['groups'], async (context) => {
+    const [{ lock: a }, { lock: b, wire, realDriver }] = [await context.lock(), await context.lock()]
+    const names = Array.from({ length: MAX_LOCKS_AT_ONCE }, (_, at) => context.name(`member ${at}`))
     await a.hold(names.at(-1) as string)
-    const others = Array.from({ length: 150 }, (_, at) => b.hold(scene.name(`other ${at}`)))
+    const others = Array.from({ length: 150 }, (_, at) => b.hold(context.name(`other ${at}`)))
     const refused = assert.rejects(
       b.withLocks(names, () => assert.fail('it ran'), { blocking: false }),
       { lockName: names.at(-1) },
     )
-    const late = Array.from({ length: 20 }, (_, at) => b.hold(scene.name(`late ${at}`)))
+    const late = Array.from({ length: 20 }, (_, at) => b.hold(context.name(`late ${at}`)))
     await refused
     assert.equal(wire.counts.release.requests, 0, 'something was given back')
-    const { leases } = await realDriver.inspect({ prefix: scene.name('member'), pageSize: 1_000 })
+    const { leases } = await realDriver.inspect({ prefix: context.name('member'), pageSize: 1_000 })
     assert.equal(leases.length, 1)
     await Promise.all([...others, ...late])
   })
 
-  test('failure 11: a lost reply leaves nothing behind, and the next call gets all of them', async (scene) => {
-    const [{ lock: a, wire }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const names = ['1', '2', '3'].map(scene.name)
+  test('failure 11: a lost reply leaves nothing behind, and the next call gets all of them', async (context) => {
+    const [{ lock: a, wire }, { lock: b }] = [await context.lock(), await context.lock()]
+    const names = ['1', '2', '3'].map(context.name)
     wire.once('acquire', losesReply)
     await assert.rejects(
       a.withLocks(names, () => assert.fail('it ran'), { blocking: false }),
@@ -188,9 +188,9 @@ export const severalLocks: Group = (test) => {
     )
   })
 
-  test('waiting in vain ends with an error that names the lock in the way, and leaves nothing behind', async (scene) => {
-    const [{ lock: a }, { lock: b, realDriver }] = [await scene.lock(), await scene.lock()]
-    const [first, second] = ['1', '2'].map(scene.name) as [string, string]
+  test('waiting in vain ends with an error that names the lock in the way, and leaves nothing behind', async (context) => {
+    const [{ lock: a }, { lock: b, realDriver }] = [await context.lock(), await context.lock()]
+    const [first, second] = ['1', '2'].map(context.name) as [string, string]
     await a.hold(second)
     const options = { blockingTimeoutSeconds: VAIN_SECONDS }
     await assert.rejects(
@@ -200,9 +200,9 @@ export const severalLocks: Group = (test) => {
     assert.deepEqual(await leasesOn(realDriver, first), [])
   })
 
-  test('opposing orders do not deadlock: everybody gets all of them, again and again', async (scene) => {
-    const locks = [await scene.lock(), await scene.lock(), await scene.lock()].map(({ lock }) => lock)
-    const names = ['x', 'y', 'z'].map(scene.name)
+  test('opposing orders do not deadlock: everybody gets all of them, again and again', async (context) => {
+    const locks = [await context.lock(), await context.lock(), await context.lock()].map(({ lock }) => lock)
+    const names = ['x', 'y', 'z'].map(context.name)
     const inside = new Set<string>()
     let turns = 0
     const work = locks.flatMap((lock, index) =>
@@ -225,9 +225,9 @@ export const severalLocks: Group = (test) => {
     assert.equal(turns, 18)
   })
 
-  test('what is held while the rest is waited for is renewed', async (scene) => {
-    const [{ lock: a, realDriver }, { lock: b }] = [await scene.lock(), await scene.lock()]
-    const [first, second] = ['1', '2'].map(scene.name) as [string, string]
+  test('what is held while the rest is waited for is renewed', async (context) => {
+    const [{ lock: a, realDriver }, { lock: b }] = [await context.lock(), await context.lock()]
+    const [first, second] = ['1', '2'].map(context.name) as [string, string]
     const inTheWay = await a.hold(second)
     const entered = deferred()
     const leave = deferred()
@@ -251,9 +251,9 @@ export const severalLocks: Group = (test) => {
     await job
   })
 
-  test('names that the running function holds are entered again', async (scene) => {
-    const { lock } = await scene.lock()
-    const [held, other] = ['held', 'other'].map(scene.name) as [string, string]
+  test('names that the running function holds are entered again', async (context) => {
+    const { lock } = await context.lock()
+    const [held, other] = ['held', 'other'].map(context.name) as [string, string]
     await lock.withLock(held, async (outer) => {
       await lock.withLocks([other, held], ([, inner]) => assert.equal(inner?.fencingToken, outer.fencingToken))
       assert.equal(outer.held, true)

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
-import type { LockOptions } from '../../../primitives/lock-options.ts'
-import type { MutexHandle, MutexInstance, Taken } from '../mutex-subjects.ts'
-import type { MutexProcess } from '../scene.ts'
+import type { LockOptions } from '../../../primitives/lock/options.ts'
+import type { MutexHandle, MutexInstance, Taken } from '../mutex.ts'
+import type { MutexProcess } from '../test-context.ts'
 import { LONG_MS, until } from '../timing.ts'
 
 const LONG = LONG_MS / 1_000

@@ -1,10 +1,19 @@
 import assert from 'node:assert/strict'
 import type { Claim, RateLimit } from '../../../core/driver.ts'
-import { consumeOne, leaseOn, mustGrant, mustRefuse, releaseOne, renewOne, untilGranted, waitersOn } from '../asking.ts'
-import type { ConformanceStore } from '../driver-conformance.ts'
+import {
+  consumeOne,
+  leaseOn,
+  mustGrant,
+  mustRefuse,
+  releaseOne,
+  renewOne,
+  untilGranted,
+  waitersOn,
+} from '../driver-calls.ts'
 import type { Need } from '../needs.ts'
 import { type GroupContext, registerGroup } from '../runner.ts'
-import { inScene, type Scene } from '../scene.ts'
+import type { ConformanceStore } from '../store.ts'
+import { type TestContext, withTestContext } from '../test-context.ts'
 import { LONG_MS, monotonicMs, outlast, SHORT_MS } from '../timing.ts'
 
 /** A store that can be hurt on purpose, and the ways in which that is possible. Each test opens one of its own. */
@@ -25,11 +34,15 @@ export function registerBrokenStore<Store extends ConformanceStore>(
   const { loseData, restart, stepClock } = breakable
   const { capabilities } = context
   registerGroup(context, 'seam: a store that is hurt', (test) => {
-    const hurtTest = (title: string, needs: readonly Need[], body: (scene: Scene, store: Store) => Promise<void>) =>
+    const hurtTest = (
+      title: string,
+      needs: readonly Need[],
+      body: (context: TestContext, store: Store) => Promise<void>,
+    ) =>
       test(title, needs, async () => {
         const store = await breakable.open()
         try {
-          await inScene(store, capabilities, (scene) => body(scene, store))
+          await withTestContext(store, capabilities, (context) => body(context, store))
         } finally {
           await store.close()
         }
@@ -39,10 +52,10 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       hurtTest(
         'rule 8, failure 18: the next token is higher after the store lost its data',
         ['fencing'],
-        async (scene, store) => {
-          const before = await mustGrant(await scene.driver(), scene.claim())
+        async (context, store) => {
+          const before = await mustGrant(await context.driver(), context.claim())
           await loseData(store)
-          const after = await untilGranted(await scene.driver(), scene.claim())
+          const after = await untilGranted(await context.driver(), context.claim())
           assert.ok(after.fencingToken > before.fencingToken)
         },
       )
@@ -50,40 +63,44 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       hurtTest(
         'a lease that the store has forgotten is lost, and cannot touch its successor',
         ['ttl'],
-        async (scene, store) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          const claim = scene.claim()
+        async (context, store) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          const claim = context.claim()
           const { fencingToken } = await mustGrant(a, claim)
           await loseData(store)
           assert.equal(await renewOne(a, claim, fencingToken, LONG_MS), 'lost')
-          const rival = scene.claim()
+          const rival = context.claim()
           await untilGranted(b, rival)
           assert.equal(await releaseOne(a, claim, fencingToken), false)
-          assert.equal((await leaseOn(b, scene.lockName)).claimId, rival.claimId)
+          assert.equal((await leaseOn(b, context.lockName)).claimId, rival.claimId)
         },
       )
     }
 
     if (restart !== undefined) {
-      hurtTest('rule 8: the next token is higher after the store was restarted', ['fencing'], async (scene, store) => {
-        const driver = await scene.driver()
-        const claim = scene.claim()
-        const before = await mustGrant(driver, claim)
-        await releaseOne(driver, claim, before.fencingToken)
-        await restart(store)
-        const after = await untilGranted(await scene.driver(), scene.claim())
-        assert.ok(after.fencingToken > before.fencingToken)
-      })
+      hurtTest(
+        'rule 8: the next token is higher after the store was restarted',
+        ['fencing'],
+        async (context, store) => {
+          const driver = await context.driver()
+          const claim = context.claim()
+          const before = await mustGrant(driver, claim)
+          await releaseOne(driver, claim, before.fencingToken)
+          await restart(store)
+          const after = await untilGranted(await context.driver(), context.claim())
+          assert.ok(after.fencingToken > before.fencingToken)
+        },
+      )
     }
 
     if (stepClock !== undefined) {
       hurtTest(
         'rule 8, failure 5: tokens rise from waiter to waiter although the store’s clock steps back',
         ['fencing', 'queue'],
-        async (scene, store) => {
-          const driver = await scene.driver()
-          const holder = scene.claim()
-          const waiters = [1, 2, 3].map(() => scene.claim({ waitMs: LONG_MS }))
+        async (context, store) => {
+          const driver = await context.driver()
+          const holder = context.claim()
+          const waiters = [1, 2, 3].map(() => context.claim({ waitMs: LONG_MS }))
           let last = await mustGrant(driver, holder)
           for (const waiter of waiters) await mustRefuse(driver, waiter)
           await stepClock(store, -3_600_000)
@@ -105,11 +122,11 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         hurtTest(
           `rule 8, failure 5: tokens${what} rise although the store’s clock steps back`,
           ['fencing', ...needs],
-          async (scene, store) => {
-            const driver = await scene.driver()
+          async (context, store) => {
+            const driver = await context.driver()
             let last = 0
             for (let round = 0; round < 3; round += 1) {
-              const claim = scene.claim(terms)
+              const claim = context.claim(terms)
               const { fencingToken } = await mustGrant(driver, claim)
               assert.ok(fencingToken > last, `${fencingToken} after ${last}`)
               last = fencingToken
@@ -123,26 +140,26 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       hurtTest(
         'failure 4: when the store’s clock jumps forward, the next holder fences the first one off',
         ['ttl'],
-        async (scene, store) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          const [claim, rival] = [scene.claim(), scene.claim()]
+        async (context, store) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          const [claim, rival] = [context.claim(), context.claim()]
           const first = await mustGrant(a, claim)
           await stepClock(store, 3_600_000)
           const second = await untilGranted(b, rival)
           if (capabilities.fencing) assert.ok(second.fencingToken > first.fencingToken)
           assert.equal(await renewOne(a, claim, first.fencingToken, LONG_MS), 'lost')
           assert.equal(await releaseOne(a, claim, first.fencingToken), false)
-          assert.equal((await leaseOn(b, scene.lockName)).claimId, rival.claimId)
+          assert.equal((await leaseOn(b, context.lockName)).claimId, rival.claimId)
         },
       )
 
       hurtTest(
         'failure 43: a waiter that died while the store’s clock was ahead is passed over when its own time is up',
         ['queue'],
-        async (scene, store) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          const [holder, dead] = [scene.claim(), scene.claim({ waitMs: SHORT_MS })]
-          const alive = scene.claim({ waitMs: LONG_MS })
+        async (context, store) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          const [holder, dead] = [context.claim(), context.claim({ waitMs: SHORT_MS })]
+          const alive = context.claim({ waitMs: LONG_MS })
           const { fencingToken } = await mustGrant(a, holder)
           await mustRefuse(b, dead)
           await mustRefuse(a, alive)
@@ -155,22 +172,22 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       hurtTest(
         'failure 43: a lease whose holder died while the store’s clock was ahead ends when its own time is up',
         ['ttl'],
-        async (scene, store) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          await mustGrant(a, scene.claim({ ttlMs: SHORT_MS }))
+        async (context, store) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          await mustGrant(a, context.claim({ ttlMs: SHORT_MS }))
           await stepClock(store, -3_600_000)
-          await untilGranted(b, scene.claim())
+          await untilGranted(b, context.claim())
         },
       )
 
       hurtTest(
         'failure 43: a reader that died while the store’s clock was ahead does not keep a writer out for longer than its own time',
         ['shared', 'ttl'],
-        async (scene, store) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          for (const _ of [1, 2]) await mustGrant(a, scene.claim({ mode: 'shared', ttlMs: SHORT_MS }))
+        async (context, store) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          for (const _ of [1, 2]) await mustGrant(a, context.claim({ mode: 'shared', ttlMs: SHORT_MS }))
           await stepClock(store, -3_600_000)
-          await untilGranted(b, scene.claim())
+          await untilGranted(b, context.claim())
         },
       )
 
@@ -178,15 +195,15 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       hurtTest(
         'failure 43: a waiter that kept its place while the store’s clock was ahead, and died, is passed over when its own time is up',
         ['queue'],
-        async (scene, store) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          const [holder, dead] = [scene.claim({ ttlMs: 7_200_000 }), scene.claim({ waitMs: 7_200_000 })]
+        async (context, store) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          const [holder, dead] = [context.claim({ ttlMs: 7_200_000 }), context.claim({ waitMs: 7_200_000 })]
           const { fencingToken } = await mustGrant(a, holder)
           await mustRefuse(b, dead)
           await stepClock(store, 3_600_000)
           await mustRefuse(b, { ...dead, waitMs: SHORT_MS })
           await stepClock(store, -3_600_000)
-          const alive = scene.claim({ waitMs: LONG_MS })
+          const alive = context.claim({ waitMs: LONG_MS })
           await mustRefuse(a, alive)
           await releaseOne(a, holder, fencingToken)
           await untilGranted(a, alive)
@@ -197,14 +214,14 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         hurtTest(
           `failure 43: ${mode === 'shared' ? 'a shared' : 'an exclusive'} lease that was renewed while the store’s clock was ahead, and whose holder died, ends when its own time is up`,
           ['ttl', ...(mode === 'shared' ? ['shared' as const] : [])],
-          async (scene, store) => {
-            const [a, b] = [await scene.driver(), await scene.driver()]
-            const holder = scene.claim({ mode, ttlMs: 7_200_000 })
+          async (context, store) => {
+            const [a, b] = [await context.driver(), await context.driver()]
+            const holder = context.claim({ mode, ttlMs: 7_200_000 })
             const { fencingToken } = await mustGrant(a, holder)
             await stepClock(store, 3_600_000)
             assert.equal(await renewOne(a, holder, fencingToken, SHORT_MS), 'renewed')
             await stepClock(store, -3_600_000)
-            await untilGranted(b, scene.claim())
+            await untilGranted(b, context.claim())
           },
         )
       }
@@ -212,58 +229,58 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       hurtTest(
         'failure 43: waiters that died while the store’s clock was ahead end together, not one after the other',
         ['queue'],
-        async (scene, store) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          const holder = scene.claim()
+        async (context, store) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          const holder = context.claim()
           const { fencingToken } = await mustGrant(a, holder)
-          for (const _ of [1, 2, 3]) await mustRefuse(b, scene.claim({ waitMs: SHORT_MS }))
+          for (const _ of [1, 2, 3]) await mustRefuse(b, context.claim({ waitMs: SHORT_MS }))
           await stepClock(store, -3_600_000)
           await releaseOne(a, holder, fencingToken)
-          await mustRefuse(a, scene.claim())
+          await mustRefuse(a, context.claim())
           await outlast(SHORT_MS)
           // The first of them may have been granted the lock, for as long as its place lasted.
           await outlast(SHORT_MS)
-          await mustGrant(a, scene.claim())
+          await mustGrant(a, context.claim())
         },
       )
 
       hurtTest(
         'failure 43: a forced release is enough to end a waiter that died while the store’s clock was ahead',
         ['queue', 'steal'],
-        async (scene, store) => {
-          const driver = await scene.driver()
-          await mustGrant(driver, scene.claim())
-          await mustRefuse(driver, scene.claim({ waitMs: SHORT_MS }))
+        async (context, store) => {
+          const driver = await context.driver()
+          await mustGrant(driver, context.claim())
+          await mustRefuse(driver, context.claim({ waitMs: SHORT_MS }))
           await stepClock(store, -3_600_000)
-          const forced = scene.claim({ steal: true })
+          const forced = context.claim({ steal: true })
           const { fencingToken } = await mustGrant(driver, forced)
           await releaseOne(driver, forced, fencingToken)
           await outlast(SHORT_MS)
-          assert.deepEqual(await waitersOn(driver, scene.lockName), [])
+          assert.deepEqual(await waitersOn(driver, context.lockName), [])
         },
       )
 
       hurtTest(
         'failure 43: a lease that is held while the store’s clock steps back is not ended early',
         ['ttl'],
-        async (scene, store) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          const claim = scene.claim()
+        async (context, store) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          const claim = context.claim()
           const { fencingToken } = await mustGrant(a, claim)
           await stepClock(store, -3_600_000)
-          await mustRefuse(b, scene.claim())
+          await mustRefuse(b, context.claim())
           assert.equal(await renewOne(a, claim, fencingToken, LONG_MS), 'renewed')
-          await mustRefuse(b, scene.claim())
+          await mustRefuse(b, context.claim())
         },
       )
 
       hurtTest(
         'failure 5: a rate is not stopped for as long as the store’s clock steps back',
         ['rate'],
-        async (scene, store) => {
-          const driver = await scene.driver()
+        async (context, store) => {
+          const driver = await context.driver()
           const limits = [{ limit: 1, periodMs: 60_000, burst: 2 }]
-          const request = { name: scene.lockName, cost: 1, limits }
+          const request = { name: context.lockName, cost: 1, limits }
           assert.equal((await consumeOne(driver, request)).allowed, true)
           await stepClock(store, -3_600_000)
           const { allowed, retryAfterMs, resetAfterMs } = await consumeOne(driver, request)
@@ -275,14 +292,14 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       hurtTest(
         'failure 5: after the store’s clock stepped back, a refused call succeeds when retryAfter has passed',
         ['rate'],
-        async (scene, store) => {
-          const driver = await scene.driver()
+        async (context, store) => {
+          const driver = await context.driver()
           const narrow = { limit: 10, periodMs: 1_000, burst: 2 }
           // As far ahead as its burst reaches even after the step: its moment must stay as it is.
           const wide = { limit: 1, periodMs: 3_600_000, burst: 100 }
           /** A machine that takes so long that a unit may have come back tells nothing, and is asked again. */
           const refusedAfterStep = async (limits: RateLimit[], attempt = 1) => {
-            const name = scene.name(`${limits.length} ${limits.indexOf(narrow)} ${attempt}`)
+            const name = context.name(`${limits.length} ${limits.indexOf(narrow)} ${attempt}`)
             const request = { name, cost: 1, limits }
             const startedMs = monotonicMs()
             assert.equal((await consumeOne(driver, { ...request, cost: 2 })).remaining, 0)

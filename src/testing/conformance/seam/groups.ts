@@ -1,18 +1,27 @@
 import assert from 'node:assert/strict'
 import type { AcquireAnswer, Claim, Driver, Grant } from '../../../core/driver.ts'
 import { MAX_LOCKS_AT_ONCE } from '../../../core/limits.ts'
-import { acquireOne, assertUntouched, leaseOn, leasesOn, mustGrant, mustRefuse, refOf, releaseOne } from '../asking.ts'
+import {
+  acquireOne,
+  assertUntouched,
+  leaseOn,
+  leasesOn,
+  mustGrant,
+  mustRefuse,
+  refOf,
+  releaseOne,
+} from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
-import type { Scene } from '../scene.ts'
+import type { TestContext } from '../test-context.ts'
 import { LONG_MS, outlast, SHORT_MS } from '../timing.ts'
 
 /** Claims of one group are granted in one step, or none of them is. */
 export const groups: Group = (test) => {
-  test('a group of free names is granted, with a token for each that is higher than those before', async (scene) => {
-    const driver = await scene.driver()
-    const before = await acquireAll(driver, groupOf(scene, ['b', 'a', 'c']))
+  test('a group of free names is granted, with a token for each that is higher than those before', async (context) => {
+    const driver = await context.driver()
+    const before = await acquireAll(driver, groupOf(context, ['b', 'a', 'c']))
     await driver.release(before.map(({ claim, grant }) => refOf(claim, grant.fencingToken)))
-    const after = await acquireAll(driver, groupOf(scene, ['c', 'a', 'b']))
+    const after = await acquireAll(driver, groupOf(context, ['c', 'a', 'b']))
     for (const { claim, grant } of after) {
       const { claimId, fencingToken } = await leaseOn(driver, claim.lockName)
       assert.deepEqual({ claimId, fencingToken }, { claimId: claim.claimId, fencingToken: grant.fencingToken })
@@ -21,31 +30,31 @@ export const groups: Group = (test) => {
     }
   })
 
-  test('a group of which one name is held is refused, and says which', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const held = scene.claim({ lockName: scene.name('b') })
+  test('a group of which one name is held is refused, and says which', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const held = context.claim({ lockName: context.name('b') })
     await mustGrant(a, held)
     const before = await leaseOn(a, held.lockName)
-    const answers = await b.acquire(groupOf(scene, ['a', 'b', 'c']))
+    const answers = await b.acquire(groupOf(context, ['a', 'b', 'c']))
     assert.deepEqual(answers.map(outcome), ['free', held.claimId, 'free'])
-    for (const name of ['a', 'c']) assert.deepEqual(await leasesOn(a, scene.name(name)), [])
+    for (const name of ['a', 'c']) assert.deepEqual(await leasesOn(a, context.name(name)), [])
     await assertUntouched(a, before)
   })
 
-  test('while one of its names is held, no other client ever finds the others taken', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim({ lockName: scene.name('held') }))
+  test('while one of its names is held, no other client ever finds the others taken', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim({ lockName: context.name('held') }))
     let isOver = false
     const asking = async (): Promise<void> => {
       for (let round = 0; round < 25; round += 1) {
-        const answers = await b.acquire(groupOf(scene, ['a', 'held', 'z']))
+        const answers = await b.acquire(groupOf(context, ['a', 'held', 'z']))
         assert.ok(!answers.some(isGranted))
       }
       isOver = true
     }
     const watching = async (name: string): Promise<void> => {
       while (!isOver) {
-        const claim = scene.claim({ lockName: scene.name(name) })
+        const claim = context.claim({ lockName: context.name(name) })
         const { fencingToken } = await mustGrant(a, claim)
         assert.equal(await releaseOne(a, claim, fencingToken), true)
       }
@@ -53,45 +62,45 @@ export const groups: Group = (test) => {
     await Promise.all([asking(), watching('a'), watching('z')])
   })
 
-  test('a name that a lease ran out on is free, and one with readers is not', ['ttl', 'shared'], async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim({ lockName: scene.name('a'), ttlMs: SHORT_MS }))
-    await mustGrant(driver, scene.claim({ lockName: scene.name('b'), ttlMs: SHORT_MS, mode: 'shared' }))
-    const reader = scene.claim({ lockName: scene.name('c'), mode: 'shared' })
+  test('a name that a lease ran out on is free, and one with readers is not', ['ttl', 'shared'], async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim({ lockName: context.name('a'), ttlMs: SHORT_MS }))
+    await mustGrant(driver, context.claim({ lockName: context.name('b'), ttlMs: SHORT_MS, mode: 'shared' }))
+    const reader = context.claim({ lockName: context.name('c'), mode: 'shared' })
     const { fencingToken } = await mustGrant(driver, reader)
     await outlast(SHORT_MS)
     const names = ['a', 'b', 'c']
-    assert.deepEqual((await driver.acquire(groupOf(scene, names))).map(outcome), ['free', 'free', reader.claimId])
+    assert.deepEqual((await driver.acquire(groupOf(context, names))).map(outcome), ['free', 'free', reader.claimId])
     assert.equal(await releaseOne(driver, reader, fencingToken), true)
-    await acquireAll(driver, groupOf(scene, names))
+    await acquireAll(driver, groupOf(context, names))
   })
 
-  test('a group does not overtake those who wait for one of its names', ['queue'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const lockName = scene.name('waited for')
-    const [holder, waiter] = [scene.claim({ lockName }), scene.claim({ lockName, waitMs: LONG_MS })]
+  test('a group does not overtake those who wait for one of its names', ['queue'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const lockName = context.name('waited for')
+    const [holder, waiter] = [context.claim({ lockName }), context.claim({ lockName, waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(a, waiter)
     await releaseOne(a, holder, fencingToken)
-    const answers = (await b.acquire(groupOf(scene, ['waited for', 'free']))).map(outcome)
+    const answers = (await b.acquire(groupOf(context, ['waited for', 'free']))).map(outcome)
     // The store may have handed the lock over already.
     assert.ok(answers[0] === 'held' || answers[0] === waiter.claimId, answers[0])
     assert.equal(answers[1], 'free')
     await mustGrant(a, waiter)
   })
 
-  test('rule 5, failure 11: a group that asks again is told already yours, with the same tokens', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const members = groupOf(scene, ['a', 'b', 'c'])
+  test('rule 5, failure 11: a group that asks again is told already yours, with the same tokens', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const members = groupOf(context, ['a', 'b', 'c'])
     const first = await acquireAll(a, members)
     const again = await acquireAll(a, members)
     assert.deepEqual(tokensOf(again), tokensOf(first))
-    assert.ok(!(await b.acquire(groupOf(scene, ['c', 'd']))).some(isGranted))
+    assert.ok(!(await b.acquire(groupOf(context, ['c', 'd']))).some(isGranted))
   })
 
-  test('rule 5: a group that asks again, of which one lease has ended, gets that one anew', async (scene) => {
-    const driver = await scene.driver()
-    const members = groupOf(scene, ['a', 'b']) as [Claim, Claim]
+  test('rule 5: a group that asks again, of which one lease has ended, gets that one anew', async (context) => {
+    const driver = await context.driver()
+    const members = groupOf(context, ['a', 'b']) as [Claim, Claim]
     const [one, two] = tokensOf(await acquireAll(driver, members)) as [number, number]
     assert.equal(await releaseOne(driver, members[0], one), true)
     const [oneAgain, twoAgain] = tokensOf(await acquireAll(driver, members)) as [number, number]
@@ -99,14 +108,14 @@ export const groups: Group = (test) => {
     assert.equal(twoAgain, two)
   })
 
-  test('rule 5: a group that asks again, of which another client has one name by now, is not granted; what it has left is an error', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const members = groupOf(scene, ['a', 'b', 'c']) as [Claim, Claim, Claim]
+  test('rule 5: a group that asks again, of which another client has one name by now, is not granted; what it has left is an error', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const members = groupOf(context, ['a', 'b', 'c']) as [Claim, Claim, Claim]
     const [first, , third] = tokensOf(await acquireAll(a, members)) as [number, number, number]
     for (const [member, token] of [[members[0], first] as const, [members[2], third] as const]) {
       assert.equal(await releaseOne(a, member, token), true)
     }
-    const rival = scene.claim({ lockName: members[0].lockName })
+    const rival = context.claim({ lockName: members[0].lockName })
     await mustGrant(b, rival)
     const before = await leaseOn(b, members[0].lockName)
     assert.deepEqual((await a.acquire(members)).map(outcome), [rival.claimId, 'error', 'free'])
@@ -117,63 +126,63 @@ export const groups: Group = (test) => {
     await assertUntouched(b, before)
   })
 
-  test('rule 7: members are renewed and released one by one, like any lease', ['ttl'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const held = await acquireAll(a, groupOf(scene, ['a', 'b']))
+  test('rule 7: members are renewed and released one by one, like any lease', ['ttl'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const held = await acquireAll(a, groupOf(context, ['a', 'b']))
     const refs = held.map(({ claim, grant }) => refOf(claim, grant.fencingToken))
     assert.deepEqual(await a.renew(refs.map((ref) => ({ ...ref, ttlMs: LONG_MS }))), ['renewed', 'renewed'])
     assert.deepEqual(await a.release(refs.slice(0, 1)), [true])
-    await mustGrant(b, scene.claim({ lockName: scene.name('a') }))
-    await mustRefuse(b, scene.claim({ lockName: scene.name('b') }))
+    await mustGrant(b, context.claim({ lockName: context.name('a') }))
+    await mustRefuse(b, context.claim({ lockName: context.name('b') }))
     assert.deepEqual(await a.release(refs), [false, true])
   })
 
-  test('groups and single claims of one list are taken in their order', async (scene) => {
-    const driver = await scene.driver()
-    const single = (name: string): Claim => scene.claim({ lockName: scene.name(name) })
+  test('groups and single claims of one list are taken in their order', async (context) => {
+    const driver = await context.driver()
+    const single = (name: string): Claim => context.claim({ lockName: context.name(name) })
     const answers = await driver.acquire([
       single('x'),
-      ...groupOf(scene, ['a', 'b']),
-      ...groupOf(scene, ['b', 'c']),
+      ...groupOf(context, ['a', 'b']),
+      ...groupOf(context, ['b', 'c']),
       single('c'),
       single('a'),
-      ...groupOf(scene, ['d', 'e']),
-      ...groupOf(scene, ['f', 'x']),
+      ...groupOf(context, ['d', 'e']),
+      ...groupOf(context, ['f', 'x']),
       single('f'),
     ])
     const granted = answers.map((answer) => (isGranted(answer) ? 1 : 0)).join('')
     assert.equal(granted, ['1', '11', '00', '1', '0', '11', '00', '1'].join(''))
   })
 
-  test('a list of many groups, one of which is refused, grants the others', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim({ lockName: scene.name('3b') }))
-    const claims = Array.from({ length: 8 }, (_, at) => groupOf(scene, [`${at}a`, `${at}b`])).flat()
+  test('a list of many groups, one of which is refused, grants the others', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim({ lockName: context.name('3b') }))
+    const claims = Array.from({ length: 8 }, (_, at) => groupOf(context, [`${at}a`, `${at}b`])).flat()
     const answers = (await b.acquire(claims)).map(isGranted)
     assert.deepEqual(
       answers,
-      claims.map(({ lockName }) => !lockName.startsWith(scene.name('3'))),
+      claims.map(({ lockName }) => !lockName.startsWith(context.name('3'))),
     )
   })
 
-  test(`a group of ${MAX_LOCKS_AT_ONCE} in a long list stays whole`, async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
+  test(`a group of ${MAX_LOCKS_AT_ONCE} in a long list stays whole`, async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
     const names = Array.from({ length: MAX_LOCKS_AT_ONCE }, (_, at) => `member ${at}`)
-    const last = scene.claim({ lockName: scene.name(names.at(-1) as string) })
+    const last = context.claim({ lockName: context.name(names.at(-1) as string) })
     const { fencingToken } = await mustGrant(a, last)
     const others = (kind: string): Claim[] =>
-      Array.from({ length: 90 }, (_, at) => scene.claim({ lockName: scene.name(`${kind} ${at}`) }))
+      Array.from({ length: 90 }, (_, at) => context.claim({ lockName: context.name(`${kind} ${at}`) }))
     const grants = async (...claims: Claim[][]): Promise<number> =>
       (await b.acquire(claims.flat())).filter(isGranted).length
-    assert.equal(await grants(others('before'), groupOf(scene, names), others('behind')), 180)
-    const { leases } = await a.inspect({ prefix: scene.name('member'), pageSize: 1_000 })
+    assert.equal(await grants(others('before'), groupOf(context, names), others('behind')), 180)
+    const { leases } = await a.inspect({ prefix: context.name('member'), pageSize: 1_000 })
     assert.equal(leases.length, 1)
     await releaseOne(a, last, fencingToken)
-    assert.equal(await grants(others('then before'), groupOf(scene, names), others('then behind')), 280)
+    assert.equal(await grants(others('then before'), groupOf(context, names), others('then behind')), 280)
   })
 
-  test('of groups that ask for the same names at the same time, one gets all of them at most', async (scene) => {
-    const drivers = [await scene.driver(), await scene.driver(), await scene.driver()]
+  test('of groups that ask for the same names at the same time, one gets all of them at most', async (context) => {
+    const drivers = [await context.driver(), await context.driver(), await context.driver()]
     for (let round = 0; round < 8; round += 1) {
       const orders = [
         ['a', 'b', 'c'],
@@ -182,7 +191,7 @@ export const groups: Group = (test) => {
       ]
       const asked = await Promise.all(
         drivers.map(async (driver, at) => {
-          const members = groupOf(scene, orders[(at + round) % 3] as string[])
+          const members = groupOf(context, orders[(at + round) % 3] as string[])
           return { driver, members, answers: await driver.acquire(members) }
         }),
       )
@@ -192,14 +201,17 @@ export const groups: Group = (test) => {
       for (const { driver, members } of asked) await driver.release(members.map((claim) => refOf(claim)))
     }
     for (const name of ['a', 'b', 'c']) {
-      assert.equal((await acquireOne(drivers[0] as Driver, scene.claim({ lockName: scene.name(name) }))).granted, true)
+      assert.equal(
+        (await acquireOne(drivers[0] as Driver, context.claim({ lockName: context.name(name) }))).granted,
+        true,
+      )
     }
   })
 }
 
 /** A new group, on these names. */
-function groupOf(scene: Scene, names: readonly string[]): Claim[] {
-  const claims = names.map((name) => scene.claim({ lockName: scene.name(name) }))
+function groupOf(context: TestContext, names: readonly string[]): Claim[] {
+  const claims = names.map((name) => context.claim({ lockName: context.name(name) }))
   return claims.map((claim) => ({ ...claim, group: `group of ${claims[0]?.claimId}` }))
 }
 

@@ -1,39 +1,39 @@
 import assert from 'node:assert/strict'
 import type { Driver, InspectPage, InspectQuery } from '../../../core/driver.ts'
-import { leaseOn, mustGrant, mustRefuse, unwrap, waitersOn } from '../asking.ts'
+import { leaseOn, mustGrant, mustRefuse, unwrap, waitersOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS } from '../timing.ts'
 
 export const inspection: Group = (test) => {
-  test('a lease is shown to another process as it was claimed', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claim = scene.claim()
+  test('a lease is shown to another process as it was claimed', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const claim = context.claim()
     const { fencingToken, acquiredAtMs } = await mustGrant(a, claim)
-    const { expiresAtMs, ...shown } = await leaseOn(b, scene.lockName)
+    const { expiresAtMs, ...shown } = await leaseOn(b, context.lockName)
     const { lockName, claimId, holderId, mode, permits } = claim
     assert.deepEqual(shown, { lockName, claimId, holderId, mode, permits, fencingToken, acquiredAtMs })
-    if (scene.capabilities.expiry === 'session') assert.equal(expiresAtMs, undefined)
+    if (context.capabilities.expiry === 'session') assert.equal(expiresAtMs, undefined)
     else assert.ok(Number.isFinite(expiresAtMs))
   })
 
-  test('a shared lease is shown with its limit and permits', ['limit'], async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim({ mode: 'shared', limit: 5, permits: 2 }))
-    const { mode, limit, permits } = await leaseOn(driver, scene.lockName)
+  test('a shared lease is shown with its limit and permits', ['limit'], async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim({ mode: 'shared', limit: 5, permits: 2 }))
+    const { mode, limit, permits } = await leaseOn(driver, context.lockName)
     assert.deepEqual({ mode, limit, permits }, { mode: 'shared', limit: 5, permits: 2 })
   })
 
-  test('a name that nobody holds has nothing to show', async (scene) => {
-    const driver = await scene.driver()
-    assert.deepEqual(await driver.inspect({ lockName: scene.lockName }), { leases: [], waiters: [] })
+  test('a name that nobody holds has nothing to show', async (context) => {
+    const driver = await context.driver()
+    assert.deepEqual(await driver.inspect({ lockName: context.lockName }), { leases: [], waiters: [] })
   })
 
-  test('waiters are shown in the order in which they will be served', ['queue'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim())
-    const claims = [1, 2, 3].map(() => scene.claim({ waitMs: LONG_MS }))
+  test('waiters are shown in the order in which they will be served', ['queue'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim())
+    const claims = [1, 2, 3].map(() => context.claim({ waitMs: LONG_MS }))
     for (const [index, claim] of claims.entries()) await mustRefuse(index % 2 === 0 ? a : b, claim)
-    const waiters = await waitersOn(b, scene.lockName)
+    const waiters = await waitersOn(b, context.lockName)
     assert.deepEqual(
       waiters.map(({ lockName, claimId, holderId, mode, permits }) => ({ lockName, claimId, holderId, mode, permits })),
       claims.map(({ lockName, claimId, holderId, mode, permits }) => ({ lockName, claimId, holderId, mode, permits })),
@@ -45,24 +45,24 @@ export const inspection: Group = (test) => {
     )
   })
 
-  test('every one of 150 waiters is shown, in order', ['queue'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim())
-    const claims = Array.from({ length: 150 }, () => scene.claim({ waitMs: LONG_MS }))
+  test('every one of 150 waiters is shown, in order', ['queue'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim())
+    const claims = Array.from({ length: 150 }, () => context.claim({ waitMs: LONG_MS }))
     for (const answer of await a.acquire(claims)) assert.equal(unwrap(answer).granted, false)
-    const shown = (await pagesOf(b, { lockName: scene.lockName })).flatMap(({ waiters }) => waiters)
+    const shown = (await pagesOf(b, { lockName: context.lockName })).flatMap(({ waiters }) => waiters)
     assert.deepEqual(
       shown.map(({ claimId }) => claimId),
       claims.map(({ claimId }) => claimId),
     )
   })
 
-  test('a long queue is shown whole and in order, over as many pages as it takes', ['queue'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim())
-    const claims = Array.from({ length: 600 }, () => scene.claim({ waitMs: LONG_MS }))
+  test('a long queue is shown whole and in order, over as many pages as it takes', ['queue'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim())
+    const claims = Array.from({ length: 600 }, () => context.claim({ waitMs: LONG_MS }))
     await a.acquire(claims)
-    for (const query of [{ lockName: scene.lockName }, { prefix: scene.lockName }]) {
+    for (const query of [{ lockName: context.lockName }, { prefix: context.lockName }]) {
       const pages = await pagesOf(b, query)
       assert.equal(pages.flatMap(({ leases }) => leases).length, 1)
       assert.deepEqual(
@@ -71,83 +71,83 @@ export const inspection: Group = (test) => {
       )
     }
     assert.equal(
-      pagesWithLeases(await pagesOf(b, { lockName: scene.lockName })),
+      pagesWithLeases(await pagesOf(b, { lockName: context.lockName })),
       '1',
       'who holds it is on the first page',
     )
   })
 
-  test('a query for a lock name shows that name alone, not those that begin with it', async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim())
-    await mustGrant(driver, scene.claim({ lockName: scene.name('longer') }))
-    const { leases } = await driver.inspect({ lockName: scene.lockName })
+  test('a query for a lock name shows that name alone, not those that begin with it', async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim())
+    await mustGrant(driver, context.claim({ lockName: context.name('longer') }))
+    const { leases } = await driver.inspect({ lockName: context.lockName })
     assert.deepEqual(
       leases.map(({ lockName }) => lockName),
-      [scene.lockName],
+      [context.lockName],
     )
   })
 
-  test('a query for a prefix shows the names that begin with it', async (scene) => {
-    const driver = await scene.driver()
-    const [inside, outside] = [scene.name('in:'), scene.name('out:')]
+  test('a query for a prefix shows the names that begin with it', async (context) => {
+    const driver = await context.driver()
+    const [inside, outside] = [context.name('in:'), context.name('out:')]
     const names = [`${inside}1`, `${inside}2`, inside]
-    for (const lockName of [...names, `${outside}1`]) await mustGrant(driver, scene.claim({ lockName }))
+    for (const lockName of [...names, `${outside}1`]) await mustGrant(driver, context.claim({ lockName }))
     assert.deepEqual(await namesIn(driver, { prefix: inside }), names.toSorted())
   })
 
-  test('a prefix is taken literally, wildcards of the store’s own language included', async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim({ lockName: scene.name('a!') }))
+  test('a prefix is taken literally, wildcards of the store’s own language included', async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim({ lockName: context.name('a!') }))
     for (const wild of ['%', '_', '*', '?', '[a-z]', '\\', '.', "'"]) {
-      const prefix = scene.name(wild)
-      await mustGrant(driver, scene.claim({ lockName: `${prefix}!` }))
+      const prefix = context.name(wild)
+      await mustGrant(driver, context.claim({ lockName: `${prefix}!` }))
       assert.deepEqual(await namesIn(driver, { prefix }), [`${prefix}!`], wild)
     }
   })
 
-  test('pages hold no more names than asked for, and together every name once', async (scene) => {
-    const driver = await scene.driver()
-    const names = Array.from({ length: 7 }, (_, index) => scene.name(`${index}`))
-    for (const lockName of names) await mustGrant(driver, scene.claim({ lockName }))
-    const pages = await pagesOf(driver, { prefix: scene.lockName, pageSize: 3 })
+  test('pages hold no more names than asked for, and together every name once', async (context) => {
+    const driver = await context.driver()
+    const names = Array.from({ length: 7 }, (_, index) => context.name(`${index}`))
+    for (const lockName of names) await mustGrant(driver, context.claim({ lockName }))
+    const pages = await pagesOf(driver, { prefix: context.lockName, pageSize: 3 })
     for (const page of pages) assert.ok(page.leases.length <= 3)
     assert.deepEqual(pages.flatMap((page) => page.leases.map(({ lockName }) => lockName)).sort(), names)
   })
 
-  test('a page size that is no whole number from 1 to 10000 is refused, by every store alike', async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim())
+  test('a page size that is no whole number from 1 to 10000 is refused, by every store alike', async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim())
     for (const pageSize of [0, -1, 1.5, 10_001, Number.NaN, Number.POSITIVE_INFINITY, '10', null]) {
-      const query = { prefix: scene.lockName, pageSize: pageSize as number }
+      const query = { prefix: context.lockName, pageSize: pageSize as number }
       await assert.rejects(driver.inspect(query), { code: 'INVALID_ARGUMENT', argument: 'pageSize' }, String(pageSize))
     }
-    assert.deepEqual(await namesIn(driver, { prefix: scene.lockName, pageSize: 10_000 }), [scene.lockName])
-    assert.deepEqual(await namesIn(driver, { prefix: scene.lockName, pageSize: 1 }), [scene.lockName])
+    assert.deepEqual(await namesIn(driver, { prefix: context.lockName, pageSize: 10_000 }), [context.lockName])
+    assert.deepEqual(await namesIn(driver, { prefix: context.lockName, pageSize: 1 }), [context.lockName])
   })
 
   for (const argument of ['lockName', 'prefix', 'after'] as const) {
-    test(`a query whose ${argument} has a lone surrogate or NUL is refused, by every store alike`, async (scene) => {
-      const driver = await scene.driver()
-      await mustGrant(driver, scene.claim())
+    test(`a query whose ${argument} has a lone surrogate or NUL is refused, by every store alike`, async (context) => {
+      const driver = await context.driver()
+      await mustGrant(driver, context.claim())
       const tooLong = argument === 'after' ? [] : ['x'.repeat(256)]
       const empty = argument === 'prefix' ? [] : ['']
-      for (const text of ['\ud800', `${scene.lockName}\udc00`, 'nul\0', 7, null, ...tooLong, ...empty]) {
+      for (const text of ['\ud800', `${context.lockName}\udc00`, 'nul\0', 7, null, ...tooLong, ...empty]) {
         const query = { [argument]: text } as InspectQuery
         await assert.rejects(driver.inspect(query), { code: 'INVALID_ARGUMENT', argument }, JSON.stringify(text))
       }
     })
   }
 
-  test('leases and waiters of one name stand on one page', ['queue'], async (scene) => {
-    const driver = await scene.driver()
-    const names = ['a', 'b', 'c'].map((suffix) => scene.name(suffix))
+  test('leases and waiters of one name stand on one page', ['queue'], async (context) => {
+    const driver = await context.driver()
+    const names = ['a', 'b', 'c'].map((suffix) => context.name(suffix))
     for (const lockName of names) {
-      await mustGrant(driver, scene.claim({ lockName }))
-      await mustRefuse(driver, scene.claim({ lockName, waitMs: LONG_MS }))
-      await mustRefuse(driver, scene.claim({ lockName, waitMs: LONG_MS }))
+      await mustGrant(driver, context.claim({ lockName }))
+      await mustRefuse(driver, context.claim({ lockName, waitMs: LONG_MS }))
+      await mustRefuse(driver, context.claim({ lockName, waitMs: LONG_MS }))
     }
-    const pages = await pagesOf(driver, { prefix: scene.lockName, pageSize: 1 })
+    const pages = await pagesOf(driver, { prefix: context.lockName, pageSize: 1 })
     const shown = pages.filter(({ leases, waiters }) => leases.length + waiters.length > 0)
     for (const { leases, waiters } of shown) assert.deepEqual([leases.length, waiters.length], [1, 2])
     assert.equal(shown.length, 3)

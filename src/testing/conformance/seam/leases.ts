@@ -8,24 +8,24 @@ import {
   mustRefuse,
   releaseOne,
   renewOne,
-} from '../asking.ts'
+} from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, SHORT_MS } from '../timing.ts'
 
 /** acquire, renew and release of one exclusive lease. */
 export const leases: Group = (test) => {
-  test('a free lock is granted, for the time that was asked for', async (scene) => {
-    const driver = await scene.driver()
-    const grant = await mustGrant(driver, scene.claim())
+  test('a free lock is granted, for the time that was asked for', async (context) => {
+    const driver = await context.driver()
+    const grant = await mustGrant(driver, context.claim())
     assert.equal(grant.ttlMs, LONG_MS)
     assert.ok(Number.isFinite(grant.acquiredAtMs))
   })
 
-  test('a held lock is refused to another process, and the refusal says who holds it', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claim = scene.claim()
+  test('a held lock is refused to another process, and the refusal says who holds it', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const claim = context.claim()
     const grant = await mustGrant(a, claim)
-    const { holder } = await mustRefuse(b, scene.claim())
+    const { holder } = await mustRefuse(b, context.claim())
     assert.equal(holder?.lockName, claim.lockName)
     assert.equal(holder.claimId, claim.claimId)
     assert.equal(holder.holderId, claim.holderId)
@@ -33,29 +33,29 @@ export const leases: Group = (test) => {
     assert.equal(holder.fencingToken, grant.fencingToken)
   })
 
-  test('two claims of one driver exclude each other, even of one holder', async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim({ holderId: 'one and the same' }))
-    await mustRefuse(driver, scene.claim({ holderId: 'one and the same' }))
+  test('two claims of one driver exclude each other, even of one holder', async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim({ holderId: 'one and the same' }))
+    await mustRefuse(driver, context.claim({ holderId: 'one and the same' }))
   })
 
-  test('a lock that was released is granted to the next', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claim = scene.claim()
+  test('a lock that was released is granted to the next', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const claim = context.claim()
     const { fencingToken } = await mustGrant(a, claim)
     assert.equal(await releaseOne(a, claim, fencingToken), true)
-    await mustGrant(b, scene.claim())
+    await mustGrant(b, context.claim())
   })
 
-  test('different lock names do not touch each other', async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim())
-    await mustGrant(driver, scene.claim({ lockName: scene.name('other') }))
+  test('different lock names do not touch each other', async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim())
+    await mustGrant(driver, context.claim({ lockName: context.name('other') }))
   })
 
-  test('rule 5: asking again with the same claim says already yours, with the same token', async (scene) => {
-    const driver = await scene.driver()
-    const claim = scene.claim()
+  test('rule 5: asking again with the same claim says already yours, with the same token', async (context) => {
+    const driver = await context.driver()
+    const claim = context.claim()
     const first = await mustGrant(driver, claim)
     const second = await mustGrant(driver, claim)
     assert.equal(second.fencingToken, first.fencingToken)
@@ -63,28 +63,32 @@ export const leases: Group = (test) => {
     assert.equal((await leasesOn(driver, claim.lockName)).length, 1)
   })
 
-  test('rule 5: asking again over another connection is granted, too, and leaves one lease', ['ttl'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claim = scene.claim()
-    const first = await mustGrant(a, claim)
-    const second = await mustGrant(b, claim)
-    assert.equal((await leaseOn(b, claim.lockName)).fencingToken, second.fencingToken)
-    if (second.fencingToken === first.fencingToken) {
-      assert.equal(second.acquiredAtMs, first.acquiredAtMs)
-      return
-    }
-    // A driver that cannot know whether the first lease is being given back may replace it. It has ended then, and
-    // tokens rise.
-    assert.ok(second.fencingToken > first.fencingToken)
-    assert.equal(await renewOne(a, claim, first.fencingToken, LONG_MS), 'lost')
-  })
+  test(
+    'rule 5: asking again over another connection is granted, too, and leaves one lease',
+    ['ttl'],
+    async (context) => {
+      const [a, b] = [await context.driver(), await context.driver()]
+      const claim = context.claim()
+      const first = await mustGrant(a, claim)
+      const second = await mustGrant(b, claim)
+      assert.equal((await leaseOn(b, claim.lockName)).fencingToken, second.fencingToken)
+      if (second.fencingToken === first.fencingToken) {
+        assert.equal(second.acquiredAtMs, first.acquiredAtMs)
+        return
+      }
+      // A driver that cannot know whether the first lease is being given back may replace it. It has ended then, and
+      // tokens rise.
+      assert.ok(second.fencingToken > first.fencingToken)
+      assert.equal(await renewOne(a, claim, first.fencingToken, LONG_MS), 'lost')
+    },
+  )
 
   test(
     'rule 7: a release with a smaller or larger token answers no and leaves the lease',
     ['fencing'],
-    async (scene) => {
-      const driver = await scene.driver()
-      const claim = scene.claim()
+    async (context) => {
+      const driver = await context.driver()
+      const claim = context.claim()
       const { fencingToken } = await mustGrant(driver, claim)
       assert.equal(await releaseOne(driver, claim, fencingToken - 1), false)
       assert.equal(await releaseOne(driver, claim, fencingToken + 1), false)
@@ -92,9 +96,9 @@ export const leases: Group = (test) => {
     },
   )
 
-  test('rule 7: a release by another claim answers no and leaves the lease, token or not', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [claim, rival] = [scene.claim(), scene.claim()]
+  test('rule 7: a release by another claim answers no and leaves the lease, token or not', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [claim, rival] = [context.claim(), context.claim()]
     const { fencingToken } = await mustGrant(a, claim)
     for (const driver of [a, b]) {
       assert.equal(await releaseOne(driver, rival, fencingToken), false)
@@ -103,12 +107,12 @@ export const leases: Group = (test) => {
     assert.equal((await leaseOn(b, claim.lockName)).claimId, claim.claimId)
   })
 
-  test('rule 7: a renewal with the wrong token or claim answers lost and moves nothing', async (scene) => {
-    const driver = await scene.driver()
-    const [claim, rival] = [scene.claim(), scene.claim()]
+  test('rule 7: a renewal with the wrong token or claim answers lost and moves nothing', async (context) => {
+    const driver = await context.driver()
+    const [claim, rival] = [context.claim(), context.claim()]
     const { fencingToken } = await mustGrant(driver, claim)
     const before = await leaseOn(driver, claim.lockName)
-    if (scene.capabilities.fencing) assert.equal(await renewOne(driver, claim, fencingToken + 1, SHORT_MS), 'lost')
+    if (context.capabilities.fencing) assert.equal(await renewOne(driver, claim, fencingToken + 1, SHORT_MS), 'lost')
     assert.equal(await renewOne(driver, rival, fencingToken, SHORT_MS), 'lost')
     const after = await leaseOn(driver, claim.lockName)
     // A store may tell the end by what is left of it, and that is a millisecond apart from one look to the next.
@@ -117,9 +121,9 @@ export const leases: Group = (test) => {
     assert.deepEqual({ ...after, expiresAtMs: before.expiresAtMs }, { ...before, expiresAtMs: before.expiresAtMs })
   })
 
-  test('a lease that was released is neither released nor renewed again', async (scene) => {
-    const driver = await scene.driver()
-    const claim = scene.claim()
+  test('a lease that was released is neither released nor renewed again', async (context) => {
+    const driver = await context.driver()
+    const claim = context.claim()
     const { fencingToken } = await mustGrant(driver, claim)
     assert.equal(await releaseOne(driver, claim, fencingToken), true)
     assert.equal(await releaseOne(driver, claim, fencingToken), false)
@@ -127,20 +131,20 @@ export const leases: Group = (test) => {
     assert.deepEqual(await leasesOn(driver, claim.lockName), [])
   })
 
-  test('a lease that is held is renewed', async (scene) => {
-    const driver = await scene.driver()
-    const claim = scene.claim()
+  test('a lease that is held is renewed', async (context) => {
+    const driver = await context.driver()
+    const claim = context.claim()
     const { fencingToken } = await mustGrant(driver, claim)
-    const renewed = scene.capabilities.expiry === 'session' ? 'held' : 'renewed'
+    const renewed = context.capabilities.expiry === 'session' ? 'held' : 'renewed'
     assert.equal(await renewOne(driver, claim, fencingToken, LONG_MS), renewed)
-    await mustRefuse(await scene.driver(), scene.claim())
+    await mustRefuse(await context.driver(), context.claim())
   })
 
-  test('rule 7, failure 12: once a lease has ended, its release answers no and a rival’s lease is untouched', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [stale, rival] = [scene.claim({ ttlMs: SHORT_MS }), scene.claim()]
+  test('rule 7, failure 12: once a lease has ended, its release answers no and a rival’s lease is untouched', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [stale, rival] = [context.claim({ ttlMs: SHORT_MS }), context.claim()]
     const { fencingToken } = await mustGrant(a, stale)
-    await scene.leaseEnds(a, SHORT_MS)
+    await context.leaseEnds(a, SHORT_MS)
     assert.equal(await releaseOne(a, stale, fencingToken), false, 'released by nobody, it had ended all the same')
     await mustGrant(b, rival)
     const before = await leaseOn(b, rival.lockName)
@@ -149,11 +153,11 @@ export const leases: Group = (test) => {
     await assertUntouched(b, before)
   })
 
-  test('rule 7, failure 13: once a lease has ended, its renewal answers lost and re-creates nothing', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [stale, rival] = [scene.claim({ ttlMs: SHORT_MS }), scene.claim()]
+  test('rule 7, failure 13: once a lease has ended, its renewal answers lost and re-creates nothing', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [stale, rival] = [context.claim({ ttlMs: SHORT_MS }), context.claim()]
     const { fencingToken } = await mustGrant(a, stale)
-    await scene.leaseEnds(a, SHORT_MS)
+    await context.leaseEnds(a, SHORT_MS)
     assert.equal(await renewOne(a, stale, fencingToken, LONG_MS), 'lost')
     assert.deepEqual(await leasesOn(b, stale.lockName), [])
     await mustGrant(b, rival)
@@ -162,58 +166,58 @@ export const leases: Group = (test) => {
     await assertUntouched(b, before)
   })
 
-  test('fault: after an expiry takeover the new holder can release, and the stale one cannot', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [stale, rival] = [scene.claim({ ttlMs: SHORT_MS }), scene.claim()]
+  test('fault: after an expiry takeover the new holder can release, and the stale one cannot', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [stale, rival] = [context.claim({ ttlMs: SHORT_MS }), context.claim()]
     const old = await mustGrant(a, stale)
-    await scene.leaseEnds(a, SHORT_MS)
+    await context.leaseEnds(a, SHORT_MS)
     const { fencingToken } = await mustGrant(b, rival)
     assert.equal(await releaseOne(a, stale, old.fencingToken), false)
     assert.equal(await releaseOne(b, rival, fencingToken), true)
   })
 
-  test('rule 6: a release without a token withdraws a grant whose answer was never seen', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claim = scene.claim()
+  test('rule 6: a release without a token withdraws a grant whose answer was never seen', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const claim = context.claim()
     await acquireOne(a, claim)
     assert.equal(await releaseOne(a, claim), true)
     assert.equal(await releaseOne(a, claim), false)
-    await mustGrant(b, scene.claim())
+    await mustGrant(b, context.claim())
   })
 
-  test('a claim that was withdrawn may be made again, and is a new lease', async (scene) => {
-    const driver = await scene.driver()
-    const claim = scene.claim()
+  test('a claim that was withdrawn may be made again, and is a new lease', async (context) => {
+    const driver = await context.driver()
+    const claim = context.claim()
     const first = await mustGrant(driver, claim)
     await releaseOne(driver, claim)
     const second = await mustGrant(driver, claim)
-    if (scene.capabilities.fencing) assert.ok(second.fencingToken > first.fencingToken)
+    if (context.capabilities.fencing) assert.ok(second.fencingToken > first.fencingToken)
     assert.equal((await leasesOn(driver, claim.lockName)).length, 1)
   })
 
-  test('rule 1: grant, refusal and inspect tell one and the same moment of acquisition', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const { acquiredAtMs } = await mustGrant(a, scene.claim())
-    assert.equal((await mustRefuse(b, scene.claim())).holder?.acquiredAtMs, acquiredAtMs)
-    assert.equal((await leaseOn(b, scene.lockName)).acquiredAtMs, acquiredAtMs)
+  test('rule 1: grant, refusal and inspect tell one and the same moment of acquisition', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const { acquiredAtMs } = await mustGrant(a, context.claim())
+    assert.equal((await mustRefuse(b, context.claim())).holder?.acquiredAtMs, acquiredAtMs)
+    assert.equal((await leaseOn(b, context.lockName)).acquiredAtMs, acquiredAtMs)
   })
 
-  test('after close every call rejects', async (scene) => {
-    const driver = await scene.driver()
-    const claim = scene.claim()
+  test('after close every call rejects', async (context) => {
+    const driver = await context.driver()
+    const claim = context.claim()
     const { fencingToken } = await mustGrant(driver, claim)
     await driver.close()
-    await assert.rejects(driver.acquire([scene.claim()]))
+    await assert.rejects(driver.acquire([context.claim()]))
     await assert.rejects(driver.renew([{ ...claim, fencingToken, ttlMs: LONG_MS }]))
     await assert.rejects(driver.release([{ ...claim, fencingToken }]))
     await assert.rejects(driver.inspect({ lockName: claim.lockName }))
   })
 
-  test('closing a driver leaves its leases as they are', ['ttl'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claim = scene.claim()
+  test('closing a driver leaves its leases as they are', ['ttl'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const claim = context.claim()
     await mustGrant(a, claim)
     await a.close()
-    assert.equal((await mustRefuse(b, scene.claim())).holder?.claimId, claim.claimId)
+    assert.equal((await mustRefuse(b, context.claim())).holder?.claimId, claim.claimId)
   })
 }

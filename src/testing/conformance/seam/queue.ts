@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { mustGrant, mustRefuse, releaseOne, untilGranted, waitersOn } from '../asking.ts'
+import { mustGrant, mustRefuse, releaseOne, untilGranted, waitersOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, outlast, SHORT_MS } from '../timing.ts'
 
@@ -8,13 +8,13 @@ import { LONG_MS, outlast, SHORT_MS } from '../timing.ts'
  * let the first waiter come for it: in both cases that one is granted when it asks, and nobody else.
  */
 export const queue: Group = (test) => {
-  test('rule 10: waiters are served in the order in which they came, over processes', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const holder = scene.claim()
+  test('rule 10: waiters are served in the order in which they came, over processes', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const holder = context.claim()
     const line = [
-      { driver: b, claim: scene.claim({ waitMs: LONG_MS }) },
-      { driver: a, claim: scene.claim({ waitMs: LONG_MS }) },
-      { driver: b, claim: scene.claim({ waitMs: LONG_MS }) },
+      { driver: b, claim: context.claim({ waitMs: LONG_MS }) },
+      { driver: a, claim: context.claim({ waitMs: LONG_MS }) },
+      { driver: b, claim: context.claim({ waitMs: LONG_MS }) },
     ]
     let last = { driver: a, claim: holder, token: (await mustGrant(a, holder)).fencingToken }
     for (const { driver, claim } of line) await mustRefuse(driver, claim)
@@ -25,53 +25,53 @@ export const queue: Group = (test) => {
     }
   })
 
-  test('a waiter is told how many stand before it, and asking again keeps its place', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim())
-    const [first, second] = [scene.claim({ waitMs: LONG_MS }), scene.claim({ waitMs: LONG_MS })]
+  test('a waiter is told how many stand before it, and asking again keeps its place', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim())
+    const [first, second] = [context.claim({ waitMs: LONG_MS }), context.claim({ waitMs: LONG_MS })]
     assert.equal((await mustRefuse(a, first)).ahead, 0)
     assert.equal((await mustRefuse(b, second)).ahead, 1)
     assert.equal((await mustRefuse(a, first)).ahead, 0)
     assert.equal((await mustRefuse(b, second)).ahead, 1)
   })
 
-  test('a claim that does not wait takes no place', async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim())
-    assert.equal((await mustRefuse(driver, scene.claim())).ahead, undefined)
-    assert.deepEqual(await waitersOn(driver, scene.lockName), [])
+  test('a claim that does not wait takes no place', async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim())
+    assert.equal((await mustRefuse(driver, context.claim())).ahead, undefined)
+    assert.deepEqual(await waitersOn(driver, context.lockName), [])
   })
 
-  test('rule 10: a newcomer does not overtake a waiter, even while the lock is free', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+  test('rule 10: a newcomer does not overtake a waiter, even while the lock is free', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, waiter)
     await releaseOne(a, holder, fencingToken)
-    await mustRefuse(a, scene.claim())
+    await mustRefuse(a, context.claim())
     await mustGrant(b, waiter)
   })
 
-  test('rule 6: a release without a token takes a waiter out of the queue', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const holder = scene.claim()
-    const [quitter, next] = [scene.claim({ waitMs: LONG_MS }), scene.claim({ waitMs: LONG_MS })]
+  test('rule 6: a release without a token takes a waiter out of the queue', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const holder = context.claim()
+    const [quitter, next] = [context.claim({ waitMs: LONG_MS }), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, quitter)
     await mustRefuse(b, next)
     assert.equal(await releaseOne(b, quitter), false, 'it had no lease to end')
     assert.deepEqual(
-      (await waitersOn(a, scene.lockName)).map(({ claimId }) => claimId),
+      (await waitersOn(a, context.lockName)).map(({ claimId }) => claimId),
       [next.claimId],
     )
     await releaseOne(a, holder, fencingToken)
     await mustGrant(b, next)
   })
 
-  test('failure 31: a waiter that died is passed over when its time is up', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const holder = scene.claim()
-    const [dead, alive] = [scene.claim({ waitMs: SHORT_MS }), scene.claim({ waitMs: LONG_MS })]
+  test('failure 31: a waiter that died is passed over when its time is up', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const holder = context.claim()
+    const [dead, alive] = [context.claim({ waitMs: SHORT_MS }), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, dead)
     await mustRefuse(a, alive)
@@ -79,18 +79,18 @@ export const queue: Group = (test) => {
     await untilGranted(a, alive)
   })
 
-  test('a waiter that died is not shown any more when its time is up', async (scene) => {
-    const driver = await scene.driver()
-    await mustGrant(driver, scene.claim())
-    await mustRefuse(driver, scene.claim({ waitMs: SHORT_MS }))
+  test('a waiter that died is not shown any more when its time is up', async (context) => {
+    const driver = await context.driver()
+    await mustGrant(driver, context.claim())
+    await mustRefuse(driver, context.claim({ waitMs: SHORT_MS }))
     await outlast(SHORT_MS)
-    assert.deepEqual(await waitersOn(driver, scene.lockName), [])
+    assert.deepEqual(await waitersOn(driver, context.lockName), [])
   })
 
-  test('asking again keeps a place for longer', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const holder = scene.claim()
-    const [first, second] = [scene.claim({ waitMs: 2_000 }), scene.claim({ waitMs: LONG_MS })]
+  test('asking again keeps a place for longer', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const holder = context.claim()
+    const [first, second] = [context.claim({ waitMs: 2_000 }), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, first)
     await mustRefuse(a, second)
@@ -104,22 +104,22 @@ export const queue: Group = (test) => {
   test(
     'the first waiter is told to ask again no later than when the lease in its way runs out',
     ['ttl'],
-    async (scene) => {
-      const driver = await scene.driver()
-      await mustGrant(driver, scene.claim({ ttlMs: 10_000 }))
-      const { askAgainMs } = await mustRefuse(driver, scene.claim({ waitMs: LONG_MS }))
+    async (context) => {
+      const driver = await context.driver()
+      await mustGrant(driver, context.claim({ ttlMs: 10_000 }))
+      const { askAgainMs } = await mustRefuse(driver, context.claim({ waitMs: LONG_MS }))
       assert.ok(askAgainMs !== undefined && askAgainMs >= 0 && askAgainMs <= 10_001, `${askAgainMs}`)
     },
   )
 
-  test('rule 10: readers that keep coming do not starve a writer', ['shared'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const reader = scene.claim({ mode: 'shared' })
-    const writer = scene.claim({ waitMs: LONG_MS })
-    const late = scene.claim({ mode: 'shared', waitMs: LONG_MS })
+  test('rule 10: readers that keep coming do not starve a writer', ['shared'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const reader = context.claim({ mode: 'shared' })
+    const writer = context.claim({ waitMs: LONG_MS })
+    const late = context.claim({ mode: 'shared', waitMs: LONG_MS })
     const { fencingToken } = await mustGrant(a, reader)
     await mustRefuse(b, writer)
-    await mustRefuse(a, scene.claim({ mode: 'shared' }))
+    await mustRefuse(a, context.claim({ mode: 'shared' }))
     await mustRefuse(a, late)
     await releaseOne(a, reader, fencingToken)
     await mustRefuse(a, late)
@@ -129,29 +129,29 @@ export const queue: Group = (test) => {
     await mustGrant(a, late)
   })
 
-  test('readers that wait behind a writer come in together', ['shared'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const writer = scene.claim()
-    const readers = [1, 2, 3].map(() => scene.claim({ mode: 'shared', waitMs: LONG_MS }))
+  test('readers that wait behind a writer come in together', ['shared'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const writer = context.claim()
+    const readers = [1, 2, 3].map(() => context.claim({ mode: 'shared', waitMs: LONG_MS }))
     const { fencingToken } = await mustGrant(a, writer)
     for (const reader of readers) await mustRefuse(b, reader)
     await releaseOne(a, writer, fencingToken)
     for (const reader of readers) await mustGrant(b, reader)
   })
 
-  test('readers behind a writer that gives up come in beside the reader that is there', ['shared'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [writer, reader] = [scene.claim({ waitMs: LONG_MS }), scene.claim({ mode: 'shared', waitMs: LONG_MS })]
-    await mustGrant(a, scene.claim({ mode: 'shared' }))
+  test('readers behind a writer that gives up come in beside the reader that is there', ['shared'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [writer, reader] = [context.claim({ waitMs: LONG_MS }), context.claim({ mode: 'shared', waitMs: LONG_MS })]
+    await mustGrant(a, context.claim({ mode: 'shared' }))
     await mustRefuse(b, writer)
     await mustRefuse(a, reader)
     await releaseOne(b, writer)
     await mustGrant(a, reader)
   })
 
-  test('a claim for few permits does not overtake one for many', ['limit'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const permits = (count: number, waitMs = 0) => scene.claim({ mode: 'shared', limit: 3, permits: count, waitMs })
+  test('a claim for few permits does not overtake one for many', ['limit'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const permits = (count: number, waitMs = 0) => context.claim({ mode: 'shared', limit: 3, permits: count, waitMs })
     const [holder, many] = [permits(2), permits(2, LONG_MS)]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, many)

@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict'
 import type { Driver, RateAnswer, RateChange, RateLimit, RateRequest } from '../../../core/driver.ts'
-import { consumeOne, unwrap } from '../asking.ts'
+import { consumeOne, unwrap } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { atLeast, monotonicMs, outlast, sleep } from '../timing.ts'
 
 /** The rate-limiting step (GCRA): a burst at once after a rest, and then one for each period ÷ limit. */
 export const rate: Group = (test) => {
-  test('a burst is allowed at once, and what is over is refused', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const request = requestOn(scene.lockName, { ...HOURLY, burst: 3 })
+  test('a burst is allowed at once, and what is over is refused', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const request = requestOn(context.lockName, { ...HOURLY, burst: 3 })
     const answers = [await consumeOne(a, request), await consumeOne(b, request), await consumeOne(a, request)]
     assert.deepEqual(
       answers.map(({ allowed, remaining, retryAfterMs }) => ({ allowed, remaining, retryAfterMs })),
@@ -19,37 +19,37 @@ export const rate: Group = (test) => {
     assert.equal(refused.remaining, 0)
   })
 
-  test('names do not touch each other, and a rate does not touch a lock', async (scene) => {
-    const driver = await scene.driver()
+  test('names do not touch each other, and a rate does not touch a lock', async (context) => {
+    const driver = await context.driver()
     const limit = { ...HOURLY, burst: 1 }
-    assert.equal((await consumeOne(driver, requestOn(scene.name('a'), limit))).allowed, true)
-    assert.equal((await consumeOne(driver, requestOn(scene.name('b'), limit))).allowed, true)
-    assert.equal((await consumeOne(driver, requestOn(scene.name('a'), limit))).allowed, false)
-    assert.deepEqual((await driver.inspect({ prefix: scene.lockName })).leases, [])
+    assert.equal((await consumeOne(driver, requestOn(context.name('a'), limit))).allowed, true)
+    assert.equal((await consumeOne(driver, requestOn(context.name('b'), limit))).allowed, true)
+    assert.equal((await consumeOne(driver, requestOn(context.name('a'), limit))).allowed, false)
+    assert.deepEqual((await driver.inspect({ prefix: context.lockName })).leases, [])
   })
 
-  test('a cost counts as so many', async (scene) => {
-    const driver = await scene.driver()
+  test('a cost counts as so many', async (context) => {
+    const driver = await context.driver()
     const limit = { ...HOURLY, burst: 5 }
-    const take = (cost: number) => consumeOne(driver, requestOn(scene.lockName, limit, cost))
+    const take = (cost: number) => consumeOne(driver, requestOn(context.lockName, limit, cost))
     assert.equal((await take(3)).remaining, 2)
     assert.equal((await take(3)).allowed, false)
     assert.equal((await take(2)).remaining, 0)
   })
 
-  test('what is refused is not charged', async (scene) => {
-    const driver = await scene.driver()
+  test('what is refused is not charged', async (context) => {
+    const driver = await context.driver()
     const limit = { ...HOURLY, burst: 2 }
-    const take = (cost: number) => consumeOne(driver, requestOn(scene.lockName, limit, cost))
+    const take = (cost: number) => consumeOne(driver, requestOn(context.lockName, limit, cost))
     for (let count = 0; count < 5; count += 1) assert.equal((await take(3)).allowed, false)
     const allowed = await take(2)
     assert.equal(allowed.allowed, true)
     assert.equal(allowed.remaining, 0)
   })
 
-  test('who waits as long as retryAfter says is allowed then, and nobody is earlier', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, { limit: 4, periodMs: 1_000, burst: 1 })
+  test('who waits as long as retryAfter says is allowed then, and nobody is earlier', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, { limit: 4, periodMs: 1_000, burst: 1 })
     const startedMs = monotonicMs()
     assert.equal((await consumeOne(driver, request)).allowed, true)
     const refused = await untilRefused(driver, request)
@@ -59,9 +59,9 @@ export const rate: Group = (test) => {
     assert.ok(monotonicMs() - startedMs >= atLeast(250))
   })
 
-  test('reset says when everything is as if nothing had been taken', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, { limit: 10, periodMs: 1_000, burst: 3 })
+  test('reset says when everything is as if nothing had been taken', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, { limit: 10, periodMs: 1_000, burst: 3 })
     let answer = await consumeOne(driver, request)
     assert.ok(answer.resetAfterMs > 0 && answer.resetAfterMs <= 101, `${answer.resetAfterMs}`)
     answer = await consumeOne(driver, request)
@@ -70,9 +70,9 @@ export const rate: Group = (test) => {
     assert.equal((await consumeOne(driver, request)).remaining, 2)
   })
 
-  test('retryAfter and reset are measured in the period’s own units, however long it is', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, { ...HOURLY, burst: 2 })
+  test('retryAfter and reset are measured in the period’s own units, however long it is', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, { ...HOURLY, burst: 2 })
     const first = await consumeOne(driver, request)
     assert.ok(isJustBelow(first.resetAfterMs, HOURLY.periodMs), `${first.resetAfterMs}`)
     const second = await consumeOne(driver, request)
@@ -82,19 +82,19 @@ export const rate: Group = (test) => {
     assert.ok(isJustBelow(refused.resetAfterMs, 2 * HOURLY.periodMs), `${refused.resetAfterMs}`)
   })
 
-  test('fault: a period below one second ends', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, { limit: 2, periodMs: 100, burst: 2 })
+  test('fault: a period below one second ends', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, { limit: 2, periodMs: 100, burst: 2 })
     for (let round = 0; round < 3; round += 1) {
       assert.equal((await consumeOne(driver, request)).remaining, 1, 'a full burst after a rest')
       await outlast(100)
     }
   })
 
-  test('fault: at no edge of a window passes more than burst and time allow', async (scene) => {
-    const drivers = [await scene.driver(), await scene.driver()]
+  test('fault: at no edge of a window passes more than burst and time allow', async (context) => {
+    const drivers = [await context.driver(), await context.driver()]
     const limit = { limit: 10, periodMs: 200, burst: 5 }
-    const request = requestOn(scene.lockName, limit)
+    const request = requestOn(context.lockName, limit)
     const startedMs = monotonicMs()
     let allowed = 0
     while (monotonicMs() - startedMs < 600) {
@@ -106,9 +106,9 @@ export const rate: Group = (test) => {
     assert.ok(allowed <= most, `${allowed} of at most ${most}`)
   })
 
-  test('several limits are charged together or not at all', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, { limit: 1, periodMs: 30, burst: 1 }, 1, { ...HOURLY, burst: 4 })
+  test('several limits are charged together or not at all', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, { limit: 1, periodMs: 30, burst: 1 }, 1, { ...HOURLY, burst: 4 })
     let allowed = 0
     // The narrow limit refuses most of these; the wide one must not be charged for them.
     for (;;) {
@@ -120,8 +120,8 @@ export const rate: Group = (test) => {
     assert.equal(allowed, 4)
   })
 
-  test('of several limits the tightest decides, wherever it stands', async (scene) => {
-    const driver = await scene.driver()
+  test('of several limits the tightest decides, wherever it stands', async (context) => {
+    const driver = await context.driver()
     const [wide, tight] = [
       { ...HOURLY, burst: 10 },
       { ...HOURLY, burst: 2 },
@@ -130,16 +130,16 @@ export const rate: Group = (test) => {
       ['tight last', wide, tight],
       ['tight first', tight, wide],
     ] as const) {
-      const request = { name: scene.name(name), cost: 1, limits }
+      const request = { name: context.name(name), cost: 1, limits }
       assert.equal((await consumeOne(driver, request)).remaining, 1)
       assert.equal((await consumeOne(driver, request)).remaining, 0)
       assert.equal((await consumeOne(driver, request)).allowed, false)
     }
   })
 
-  test('requests on one name in one list are taken in their order', async (scene) => {
-    const driver = await scene.driver()
-    const take = (cost: number) => requestOn(scene.lockName, { ...HOURLY, burst: 3 }, cost)
+  test('requests on one name in one list are taken in their order', async (context) => {
+    const driver = await context.driver()
+    const take = (cost: number) => requestOn(context.lockName, { ...HOURLY, burst: 3 }, cost)
     const answers = ((await driver.consume?.([take(2), take(2), take(1)])) ?? []).map(unwrap)
     assert.deepEqual(
       answers.map(({ allowed }) => allowed),
@@ -147,9 +147,9 @@ export const rate: Group = (test) => {
     )
   })
 
-  test('requests that are alike, in one list and on one name, are each answered as if they came one by one', async (scene) => {
-    const driver = await scene.driver()
-    const one = requestOn(scene.lockName, { ...HOURLY, burst: 3 })
+  test('requests that are alike, in one list and on one name, are each answered as if they came one by one', async (context) => {
+    const driver = await context.driver()
+    const one = requestOn(context.lockName, { ...HOURLY, burst: 3 })
     const answers = ((await driver.consume?.([one, one, one, one, one])) ?? []).map(unwrap)
     assert.deepEqual(
       answers.map(({ allowed, remaining }) => [allowed, remaining]),
@@ -162,9 +162,9 @@ export const rate: Group = (test) => {
     assert.equal((await consumeOne(driver, one)).allowed, false)
   })
 
-  test('a list may have many names, whatever they are made of, each with its own answer', async (scene) => {
-    const driver = await scene.driver()
-    const names = ['b', 'a', '\u{1f600}', '\uffee', '"{}', 'a,b', "it's \\"].map((name) => scene.name(name))
+  test('a list may have many names, whatever they are made of, each with its own answer', async (context) => {
+    const driver = await context.driver()
+    const names = ['b', 'a', '\u{1f600}', '\uffee', '"{}', 'a,b', "it's \\"].map((name) => context.name(name))
     const once = [{ ...HOURLY, burst: 1 }]
     const ask = async () => {
       const requests = names.map((name, index) => ({ name, cost: index === 1 ? 0 : 1, limits: once }))
@@ -180,84 +180,84 @@ export const rate: Group = (test) => {
     )
   })
 
-  test('a cost of nothing only looks', async (scene) => {
-    const driver = await scene.driver()
-    const look = requestOn(scene.lockName, { ...HOURLY, burst: 2 }, 0)
+  test('a cost of nothing only looks', async (context) => {
+    const driver = await context.driver()
+    const look = requestOn(context.lockName, { ...HOURLY, burst: 2 }, 0)
     const { allowed, remaining, retryAfterMs, resetAfterMs } = await consumeOne(driver, look)
     assert.deepEqual([allowed, remaining, retryAfterMs, resetAfterMs], [true, 2, 0, 0])
-    await consumeOne(driver, requestOn(scene.lockName, { ...HOURLY, burst: 2 }))
+    await consumeOne(driver, requestOn(context.lockName, { ...HOURLY, burst: 2 }))
     for (let looks = 0; looks < 3; looks += 1) assert.equal((await consumeOne(driver, look)).remaining, 1)
-    await consumeOne(driver, requestOn(scene.lockName, { ...HOURLY, burst: 2 }))
+    await consumeOne(driver, requestOn(context.lockName, { ...HOURLY, burst: 2 }))
     assert.equal((await consumeOne(driver, look)).remaining, 0)
   })
 
-  test('a burst can be had to its last unit, also where period ÷ limit has no end of decimals', async (scene) => {
-    const driver = await scene.driver()
+  test('a burst can be had to its last unit, also where period ÷ limit has no end of decimals', async (context) => {
+    const driver = await context.driver()
     for (const limit of [3, 7, 13]) {
-      const request = requestOn(scene.name(`${limit}`), { limit, periodMs: 20 * HOURLY.periodMs, burst: limit })
+      const request = requestOn(context.name(`${limit}`), { limit, periodMs: 20 * HOURLY.periodMs, burst: limit })
       const seen = []
       for (let count = 0; count <= limit; count += 1) seen.push((await consumeOne(driver, request)).allowed)
       assert.deepEqual(seen, [...new Array(limit).fill(true), false])
     }
   })
 
-  test('each of several limits says when it will be as if nothing had been taken', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, { ...HOURLY, burst: 5 }, 2, { limit: 2, periodMs: 3_600_000, burst: 5 })
+  test('each of several limits says when it will be as if nothing had been taken', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, { ...HOURLY, burst: 5 }, 2, { limit: 2, periodMs: 3_600_000, burst: 5 })
     const [first = 0, second = 0] = (await consumeOne(driver, request)).usedMs
     assert.ok(isJustBelow(first, 2 * HOURLY.periodMs), `${first}`)
     assert.ok(isJustBelow(second, HOURLY.periodMs), `${second}`)
   })
 
   for (const burst of [150, 999]) {
-    test(`a burst of ${burst} is so many units, not one more or less, by ones and at once`, async (scene) => {
-      const driver = await scene.driver()
+    test(`a burst of ${burst} is so many units, not one more or less, by ones and at once`, async (context) => {
+      const driver = await context.driver()
       assert.ok(driver.consume)
       const limit = { ...HOURLY, burst }
-      const ones = await driver.consume(Array.from({ length: burst + 1 }, () => requestOn(scene.lockName, limit)))
+      const ones = await driver.consume(Array.from({ length: burst + 1 }, () => requestOn(context.lockName, limit)))
       assert.equal(ones.filter((answer) => unwrap(answer).allowed).length, burst)
-      const atOnce = scene.name('at once')
+      const atOnce = context.name('at once')
       assert.equal((await consumeOne(driver, requestOn(atOnce, limit, burst))).allowed, true)
       assert.equal((await consumeOne(driver, requestOn(atOnce, limit))).allowed, false)
     })
   }
 
-  test('processes that consume at once get no more than there is, and no less', async (scene) => {
-    const drivers = await Promise.all([scene.driver(), scene.driver(), scene.driver()])
-    const request = requestOn(scene.lockName, { ...HOURLY, burst: 10 })
+  test('processes that consume at once get no more than there is, and no less', async (context) => {
+    const drivers = await Promise.all([context.driver(), context.driver(), context.driver()])
+    const request = requestOn(context.lockName, { ...HOURLY, burst: 10 })
     const answers = await Promise.all(
       drivers.flatMap((driver) => Array.from({ length: 8 }, () => consumeOne(driver, request))),
     )
     assert.equal(answers.filter(({ allowed }) => allowed).length, 10)
   })
 
-  test('failure 56: 10 per hour beside 10 per hour and 20 per day allows 10 of 60 calls', async (scene) => {
-    const [old, fresh] = [await scene.driver(), await scene.driver()]
+  test('failure 56: 10 per hour beside 10 per hour and 20 per day allows 10 of 60 calls', async (context) => {
+    const [old, fresh] = [await context.driver(), await context.driver()]
     let allowed = 0
     for (let round = 0; round < 10; round += 1) {
-      allowed += await allowedOf(old, 3, { name: scene.lockName, cost: 1, limits: [TEN_AN_HOUR] })
-      allowed += await allowedOf(fresh, 3, { name: scene.lockName, cost: 1, limits: [TEN_AN_HOUR, TWENTY_A_DAY] })
+      allowed += await allowedOf(old, 3, { name: context.lockName, cost: 1, limits: [TEN_AN_HOUR] })
+      allowed += await allowedOf(fresh, 3, { name: context.lockName, cost: 1, limits: [TEN_AN_HOUR, TWENTY_A_DAY] })
     }
     assert.equal(allowed, 10)
   })
 
-  test('failure 56: calls without the daily limit do not reset it: 20 per day allows 20 of 90', async (scene) => {
-    const driver = await scene.driver()
+  test('failure 56: calls without the daily limit do not reset it: 20 per day allows 20 of 90', async (context) => {
+    const driver = await context.driver()
     const often = { limit: 1_000, periodMs: 3_600_000, burst: 1_000 }
     let allowed = 0
     for (let round = 0; round < 18; round += 1) {
-      allowed += await allowedOf(driver, 5, requestOn(scene.lockName, often, 1, TWENTY_A_DAY))
-      assert.equal((await consumeOne(driver, requestOn(scene.lockName, often))).allowed, true)
+      allowed += await allowedOf(driver, 5, requestOn(context.lockName, often, 1, TWENTY_A_DAY))
+      assert.equal((await consumeOne(driver, requestOn(context.lockName, often))).allowed, true)
     }
     assert.equal(allowed, 20)
   })
 
   for (const [relation, policies] of Object.entries(MIXED_POLICIES)) {
-    test(`failure 56: each limit holds by itself when one name has policies with ${relation}`, async (scene) => {
-      const driver = await scene.driver()
+    test(`failure 56: each limit holds by itself when one name has policies with ${relation}`, async (context) => {
+      const driver = await context.driver()
       // The policy that comes first may be the one that a store remembers.
       for (const [round, order] of [policies, policies.toReversed()].entries()) {
-        const name = scene.name(`${round}`)
+        const name = context.name(`${round}`)
         const left = countdown()
         for (let call = 0; call < 45; call += 1) {
           const limits = order[call % order.length] as readonly RateLimit[]
@@ -268,11 +268,11 @@ export const rate: Group = (test) => {
     })
   }
 
-  test('failure 56: requests of one list on one name may have different limits', async (scene) => {
-    const driver = await scene.driver()
+  test('failure 56: requests of one list on one name may have different limits', async (context) => {
+    const driver = await context.driver()
     const left = countdown()
     const requests = Array.from({ length: 60 }, (_, call) => ({
-      name: scene.lockName,
+      name: context.lockName,
       cost: call % 5 === 4 ? 0 : 1,
       limits: CHANGED_LIMITS[call % CHANGED_LIMITS.length] as readonly RateLimit[],
     }))
@@ -283,9 +283,9 @@ export const rate: Group = (test) => {
     )
   })
 
-  test('failure 56: a look writes nothing, whichever limits it looks at', async (scene) => {
-    const driver = await scene.driver()
-    const ask = (cost: number, ...limits: RateLimit[]) => consumeOne(driver, { name: scene.lockName, cost, limits })
+  test('failure 56: a look writes nothing, whichever limits it looks at', async (context) => {
+    const driver = await context.driver()
+    const ask = (cost: number, ...limits: RateLimit[]) => consumeOne(driver, { name: context.lockName, cost, limits })
     const look = async (): Promise<number[]> => {
       const all = [[TEN_AN_HOUR], [TWENTY_A_DAY], [TWENTY_A_DAY, TEN_AN_HOUR], [{ ...TEN_AN_HOUR, burst: 3 }]]
       const answers = []
@@ -300,29 +300,29 @@ export const rate: Group = (test) => {
     assert.equal((await ask(1, { ...TEN_AN_HOUR, burst: 3 })).remaining, 2)
   })
 
-  test('a limit that a request names twice is charged once', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, TEN_AN_HOUR, 1, TEN_AN_HOUR)
+  test('a limit that a request names twice is charged once', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, TEN_AN_HOUR, 1, TEN_AN_HOUR)
     for (let call = 1; call <= 10; call += 1) assert.equal((await consumeOne(driver, request)).remaining, 10 - call)
     const { allowed, usedMs } = await consumeOne(driver, request)
     assert.equal(allowed, false)
     assert.equal(usedMs.length, 2)
   })
 
-  test('an entry of a limit that has run out leaves the others as they are', async (scene) => {
-    const driver = await scene.driver()
+  test('an entry of a limit that has run out leaves the others as they are', async (context) => {
+    const driver = await context.driver()
     const brief = { limit: 1, periodMs: 20, burst: 1 }
-    await consumeOne(driver, requestOn(scene.lockName, brief, 1, { ...HOURLY, burst: 2 }))
+    await consumeOne(driver, requestOn(context.lockName, brief, 1, { ...HOURLY, burst: 2 }))
     await outlast(20)
-    assert.equal((await consumeOne(driver, requestOn(scene.lockName, { ...HOURLY, burst: 2 }))).remaining, 0)
-    assert.equal((await consumeOne(driver, requestOn(scene.lockName, brief))).allowed, true)
-    assert.equal((await consumeOne(driver, requestOn(scene.lockName, { ...HOURLY, burst: 2 }))).allowed, false)
+    assert.equal((await consumeOne(driver, requestOn(context.lockName, { ...HOURLY, burst: 2 }))).remaining, 0)
+    assert.equal((await consumeOne(driver, requestOn(context.lockName, brief))).allowed, true)
+    assert.equal((await consumeOne(driver, requestOn(context.lockName, { ...HOURLY, burst: 2 }))).allowed, false)
   })
 
-  test('a reset forgets what was taken, for everybody', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
+  test('a reset forgets what was taken, for everybody', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
     for (const limits of [[{ ...HOURLY, burst: 2 }], [{ ...HOURLY, burst: 2 }, TWENTY_A_DAY]]) {
-      const request = { name: scene.name(`${limits.length}`), cost: 2, limits }
+      const request = { name: context.name(`${limits.length}`), cost: 2, limits }
       assert.equal((await consumeOne(a, request)).allowed, true)
       assert.equal((await consumeOne(b, request)).allowed, false)
       const { remaining, resetAfterMs, usedMs, blockedMs } = await consumeOne(b, changeOf(request, 'reset'))
@@ -330,14 +330,14 @@ export const rate: Group = (test) => {
       assert.equal((await consumeOne(a, request)).allowed, true)
       assert.equal((await consumeOne(b, request)).allowed, false)
     }
-    const untouched = requestOn(scene.name('never used'), TEN_AN_HOUR)
+    const untouched = requestOn(context.name('never used'), TEN_AN_HOUR)
     assert.equal((await consumeOne(a, changeOf(untouched, 'reset'))).remaining, 10)
   })
 
-  test('a block refuses everything for its time, whatever is left, and says when it ends', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
+  test('a block refuses everything for its time, whatever is left, and says when it ends', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
     for (const limits of [[TEN_AN_HOUR], [TEN_AN_HOUR, TWENTY_A_DAY]]) {
-      const request = { name: scene.name(`${limits.length}`), cost: 1, limits }
+      const request = { name: context.name(`${limits.length}`), cost: 1, limits }
       assert.equal((await consumeOne(a, request)).remaining, 9)
       const block = await consumeOne(b, changeOf(request, { blockMs: 3_600_000 }))
       assert.ok(isJustBelow(block.blockedMs ?? 0, 3_600_000), JSON.stringify(block))
@@ -353,9 +353,9 @@ export const rate: Group = (test) => {
     }
   })
 
-  test('a block changes nothing of what was taken before, and forgets nothing', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, { ...HOURLY, burst: 3 }, 2)
+  test('a block changes nothing of what was taken before, and forgets nothing', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, { ...HOURLY, burst: 3 }, 2)
     assert.equal((await consumeOne(driver, request)).remaining, 1)
     await consumeOne(driver, changeOf(request, { blockMs: 100 }))
     assert.equal((await consumeOne(driver, request)).allowed, false)
@@ -365,18 +365,18 @@ export const rate: Group = (test) => {
     assert.equal((await consumeOne(driver, { ...request, cost: 1 })).remaining, 0)
   })
 
-  test('a block of a name that was never used ends, and then leaves it as it was', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, TEN_AN_HOUR, 1, TWENTY_A_DAY)
+  test('a block of a name that was never used ends, and then leaves it as it was', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, TEN_AN_HOUR, 1, TWENTY_A_DAY)
     const { blockedMs = 0 } = await consumeOne(driver, changeOf(request, { blockMs: 100 }))
     assert.ok(blockedMs > 0 && blockedMs <= 100, `${blockedMs}`)
     await outlast(blockedMs)
     assert.equal((await consumeOne(driver, request)).remaining, 9)
   })
 
-  test('a block is replaced by another, sooner or later, and ended by 0 or a reset', async (scene) => {
-    const driver = await scene.driver()
-    const request = requestOn(scene.lockName, TEN_AN_HOUR)
+  test('a block is replaced by another, sooner or later, and ended by 0 or a reset', async (context) => {
+    const driver = await context.driver()
+    const request = requestOn(context.lockName, TEN_AN_HOUR)
     await consumeOne(driver, request)
     const block = (blockMs: number) => consumeOne(driver, changeOf(request, { blockMs }))
     for (const blockMs of [600_000, 3_600_000, 600_000]) {
@@ -390,10 +390,10 @@ export const rate: Group = (test) => {
     assert.equal((await consumeOne(driver, request)).remaining, 9)
   })
 
-  test('a reset and a block change the request’s own limits, and no others of the name', async (scene) => {
-    const driver = await scene.driver()
-    const [hourly, daily] = [requestOn(scene.lockName, TEN_AN_HOUR), requestOn(scene.lockName, TWENTY_A_DAY)]
-    const both = requestOn(scene.lockName, TWENTY_A_DAY, 1, TEN_AN_HOUR)
+  test('a reset and a block change the request’s own limits, and no others of the name', async (context) => {
+    const driver = await context.driver()
+    const [hourly, daily] = [requestOn(context.lockName, TEN_AN_HOUR), requestOn(context.lockName, TWENTY_A_DAY)]
+    const both = requestOn(context.lockName, TWENTY_A_DAY, 1, TEN_AN_HOUR)
     await consumeOne(driver, both)
     await consumeOne(driver, changeOf(hourly, 'reset'))
     assert.equal((await consumeOne(driver, hourly)).remaining, 9)
@@ -408,12 +408,12 @@ export const rate: Group = (test) => {
     assert.equal((await consumeOne(driver, hourly)).allowed, false)
   })
 
-  test('a reset and a block in a list come after what stands before them, and before what stands behind', async (scene) => {
-    const driver = await scene.driver()
-    const one = requestOn(scene.lockName, { ...HOURLY, burst: 1 })
+  test('a reset and a block in a list come after what stands before them, and before what stands behind', async (context) => {
+    const driver = await context.driver()
+    const one = requestOn(context.lockName, { ...HOURLY, burst: 1 })
     const block = changeOf(one, { blockMs: 3_600_000 })
     const reset = changeOf(one, 'reset')
-    const other = requestOn(scene.name('other'), { ...HOURLY, burst: 1 })
+    const other = requestOn(context.name('other'), { ...HOURLY, burst: 1 })
     const list = [one, one, reset, other, one, reset, block, one, reset, one]
     const answers = ((await driver.consume?.(list)) ?? []).map(unwrap)
     assert.deepEqual(

@@ -1,21 +1,21 @@
 import assert from 'node:assert/strict'
-import { acquireOne, leaseOn, leasesOn, mustGrant, mustRefuse, releaseOne, untilGranted } from '../asking.ts'
+import { acquireOne, leaseOn, leasesOn, mustGrant, mustRefuse, releaseOne, untilGranted } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, outlast, SHORT_MS, until } from '../timing.ts'
 
 /** Readers, writers and semaphores are one claim: exclusive or shared, with or without a limit. */
 export const sharing: Group = (test) => {
-  test('shared leases stand beside each other, over processes', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim({ mode: 'shared' }))
-    await mustGrant(a, scene.claim({ mode: 'shared' }))
-    await mustGrant(b, scene.claim({ mode: 'shared' }))
-    assert.equal((await leasesOn(b, scene.lockName)).length, 3)
+  test('shared leases stand beside each other, over processes', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim({ mode: 'shared' }))
+    await mustGrant(a, context.claim({ mode: 'shared' }))
+    await mustGrant(b, context.claim({ mode: 'shared' }))
+    assert.equal((await leasesOn(b, context.lockName)).length, 3)
   })
 
-  test('an exclusive claim is refused beside a shared lease, and a shared one beside an exclusive', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [reader, writer] = [scene.claim({ mode: 'shared' }), scene.claim()]
+  test('an exclusive claim is refused beside a shared lease, and a shared one beside an exclusive', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [reader, writer] = [context.claim({ mode: 'shared' }), context.claim()]
     const { fencingToken } = await mustGrant(a, reader)
     assert.equal((await mustRefuse(b, writer)).holder?.mode, 'shared')
     await releaseOne(a, reader, fencingToken)
@@ -23,45 +23,45 @@ export const sharing: Group = (test) => {
     assert.equal((await mustRefuse(a, reader)).holder?.mode, 'exclusive')
   })
 
-  test('a writer gets in when the last reader is gone, not before', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [first, second] = [scene.claim({ mode: 'shared' }), scene.claim({ mode: 'shared' })]
+  test('a writer gets in when the last reader is gone, not before', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [first, second] = [context.claim({ mode: 'shared' }), context.claim({ mode: 'shared' })]
     const grants = [await mustGrant(a, first), await mustGrant(b, second)]
     await releaseOne(a, first, grants[0]?.fencingToken)
-    await mustRefuse(a, scene.claim())
+    await mustRefuse(a, context.claim())
     await releaseOne(b, second, grants[1]?.fencingToken)
-    await mustGrant(a, scene.claim())
+    await mustGrant(a, context.claim())
   })
 
   for (const permits of [256, 65_536]) {
-    test(`${permits} permits are counted as so many`, ['limit'], async (scene) => {
-      const [a, b] = [await scene.driver(), await scene.driver()]
+    test(`${permits} permits are counted as so many`, ['limit'], async (context) => {
+      const [a, b] = [await context.driver(), await context.driver()]
       const limit = 3 * permits - 1
-      const first = scene.claim({ mode: 'shared', limit, permits })
+      const first = context.claim({ mode: 'shared', limit, permits })
       const { fencingToken } = await mustGrant(a, first)
-      await mustGrant(b, scene.claim({ mode: 'shared', limit, permits }))
-      await mustRefuse(a, scene.claim({ mode: 'shared', limit, permits }))
-      await mustRefuse(a, scene.claim({ mode: 'shared', limit: 2 * permits }))
+      await mustGrant(b, context.claim({ mode: 'shared', limit, permits }))
+      await mustRefuse(a, context.claim({ mode: 'shared', limit, permits }))
+      await mustRefuse(a, context.claim({ mode: 'shared', limit: 2 * permits }))
       await releaseOne(a, first, fencingToken)
-      await mustGrant(a, scene.claim({ mode: 'shared', limit, permits }))
+      await mustGrant(a, context.claim({ mode: 'shared', limit, permits }))
     })
   }
 
-  test('rule 7: releasing one shared lease leaves the others', async (scene) => {
-    const driver = await scene.driver()
-    const [first, second] = [scene.claim({ mode: 'shared' }), scene.claim({ mode: 'shared' })]
+  test('rule 7: releasing one shared lease leaves the others', async (context) => {
+    const driver = await context.driver()
+    const [first, second] = [context.claim({ mode: 'shared' }), context.claim({ mode: 'shared' })]
     const grant = await mustGrant(driver, first)
     await mustGrant(driver, second)
     assert.equal(await releaseOne(driver, second, grant.fencingToken), false, 'another lease’s token')
     assert.equal(await releaseOne(driver, first, grant.fencingToken), true)
-    assert.equal((await leaseOn(driver, scene.lockName)).claimId, second.claimId)
+    assert.equal((await leaseOn(driver, context.lockName)).claimId, second.claimId)
   })
 
-  test('rule 5: a shared claim that asks again in the moment of its turn has one lease, and its release frees the lock', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
+  test('rule 5: a shared claim that asks again in the moment of its turn has one lease, and its release frees the lock', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
     for (let round = 0; round < 20; round += 1) {
-      const writer = scene.claim()
-      const reader = scene.claim({ mode: 'shared', waitMs: LONG_MS })
+      const writer = context.claim()
+      const reader = context.claim({ mode: 'shared', waitMs: LONG_MS })
       const { fencingToken } = await untilGranted(a, writer)
       const before = await acquireOne(b, reader)
       assert.ok(!before.granted)
@@ -69,75 +69,75 @@ export const sharing: Group = (test) => {
       await Promise.all([releaseOne(a, writer, fencingToken), acquireOne(b, reader)])
       const grant = await untilGranted(b, reader)
       assert.equal(await releaseOne(b, reader, grant.fencingToken), true)
-      await until('nobody to hold it', async () => (await leasesOn(a, scene.lockName)).length === 0)
+      await until('nobody to hold it', async () => (await leasesOn(a, context.lockName)).length === 0)
     }
   })
 
-  test('a shared lease ends by time on its own, the others go on', ['ttl'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const lasting = scene.claim({ mode: 'shared' })
+  test('a shared lease ends by time on its own, the others go on', ['ttl'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const lasting = context.claim({ mode: 'shared' })
     await mustGrant(a, lasting)
-    await mustGrant(b, scene.claim({ mode: 'shared', ttlMs: SHORT_MS }))
+    await mustGrant(b, context.claim({ mode: 'shared', ttlMs: SHORT_MS }))
     await outlast(SHORT_MS)
-    assert.equal((await leaseOn(b, scene.lockName)).claimId, lasting.claimId)
+    assert.equal((await leaseOn(b, context.lockName)).claimId, lasting.claimId)
   })
 
-  test('a limit of n admits n and refuses the next, over processes', ['limit'], async (scene) => {
-    const drivers = [await scene.driver(), await scene.driver()] as const
-    const claims = [1, 2, 3].map(() => scene.claim({ mode: 'shared', limit: 3 }))
+  test('a limit of n admits n and refuses the next, over processes', ['limit'], async (context) => {
+    const drivers = [await context.driver(), await context.driver()] as const
+    const claims = [1, 2, 3].map(() => context.claim({ mode: 'shared', limit: 3 }))
     const grants = [
       await mustGrant(drivers[0], claims[0] as (typeof claims)[0]),
       await mustGrant(drivers[1], claims[1] as (typeof claims)[0]),
       await mustGrant(drivers[0], claims[2] as (typeof claims)[0]),
     ]
-    const next = scene.claim({ mode: 'shared', limit: 3 })
+    const next = context.claim({ mode: 'shared', limit: 3 })
     await mustRefuse(drivers[1], next)
     await releaseOne(drivers[0], claims[0] as (typeof claims)[0], grants[0]?.fencingToken)
     await mustGrant(drivers[1], next)
   })
 
-  test('permits count by their number', ['limit'], async (scene) => {
-    const driver = await scene.driver()
-    const permits = (count: number) => scene.claim({ mode: 'shared', limit: 5, permits: count })
+  test('permits count by their number', ['limit'], async (context) => {
+    const driver = await context.driver()
+    const permits = (count: number) => context.claim({ mode: 'shared', limit: 5, permits: count })
     await mustGrant(driver, permits(3))
     await mustRefuse(driver, permits(3))
     await mustGrant(driver, permits(2))
     await mustRefuse(driver, permits(1))
   })
 
-  test('rule 5: asking again takes no second permit', ['limit'], async (scene) => {
-    const driver = await scene.driver()
-    const claim = scene.claim({ mode: 'shared', limit: 2 })
+  test('rule 5: asking again takes no second permit', ['limit'], async (context) => {
+    const driver = await context.driver()
+    const claim = context.claim({ mode: 'shared', limit: 2 })
     await mustGrant(driver, claim)
     await mustGrant(driver, claim)
-    await mustGrant(driver, scene.claim({ mode: 'shared', limit: 2 }))
+    await mustGrant(driver, context.claim({ mode: 'shared', limit: 2 }))
   })
 
-  test('a claim is judged by its own limit, not by those of the others', ['limit'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    for (let count = 0; count < 3; count += 1) await mustGrant(a, scene.claim({ mode: 'shared', limit: 3 }))
-    await mustRefuse(b, scene.claim({ mode: 'shared', limit: 2 }))
-    await mustRefuse(b, scene.claim({ mode: 'shared', limit: 3 }))
-    await mustGrant(b, scene.claim({ mode: 'shared', limit: 4 }))
-    await mustGrant(b, scene.claim({ mode: 'shared' }))
-    await mustRefuse(b, scene.claim({ mode: 'shared', limit: 5 }))
+  test('a claim is judged by its own limit, not by those of the others', ['limit'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    for (let count = 0; count < 3; count += 1) await mustGrant(a, context.claim({ mode: 'shared', limit: 3 }))
+    await mustRefuse(b, context.claim({ mode: 'shared', limit: 2 }))
+    await mustRefuse(b, context.claim({ mode: 'shared', limit: 3 }))
+    await mustGrant(b, context.claim({ mode: 'shared', limit: 4 }))
+    await mustGrant(b, context.claim({ mode: 'shared' }))
+    await mustRefuse(b, context.claim({ mode: 'shared', limit: 5 }))
   })
 
-  test('fault: a semaphore’s permits are never ended by another caller’s time to live', ['limit'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const lasting = scene.claim({ mode: 'shared', limit: 1 })
+  test('fault: a semaphore’s permits are never ended by another caller’s time to live', ['limit'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const lasting = context.claim({ mode: 'shared', limit: 1 })
     await mustGrant(a, lasting)
-    const hasty = scene.claim({ mode: 'shared', limit: 1, ttlMs: 50 })
+    const hasty = context.claim({ mode: 'shared', limit: 1, ttlMs: 50 })
     await mustRefuse(b, hasty)
     await outlast(50)
     await mustRefuse(b, hasty)
-    assert.equal((await leaseOn(b, scene.lockName)).claimId, lasting.claimId)
+    assert.equal((await leaseOn(b, context.lockName)).claimId, lasting.claimId)
   })
 
-  test('a permit whose holder died comes back', ['limit'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim({ mode: 'shared', limit: 1, ttlMs: SHORT_MS }))
-    await scene.leaseEnds(a, SHORT_MS)
-    await mustGrant(b, scene.claim({ mode: 'shared', limit: 1 }))
+  test('a permit whose holder died comes back', ['limit'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim({ mode: 'shared', limit: 1, ttlMs: SHORT_MS }))
+    await context.leaseEnds(a, SHORT_MS)
+    await mustGrant(b, context.claim({ mode: 'shared', limit: 1 }))
   })
 }

@@ -1,24 +1,24 @@
 import assert from 'node:assert/strict'
 import type { Driver } from '../../../core/driver.ts'
-import { leaseOn, mustGrant, releaseOne, renewOne, untilGranted } from '../asking.ts'
+import { leaseOn, mustGrant, releaseOne, renewOne, untilGranted } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, outlast, SHORT_MS } from '../timing.ts'
 
 /** Rule 8: tokens rise strictly for a lock name, atomically with the grant. */
 export const tokens: Group = (test) => {
-  test('rule 8: a token is a positive safe integer, the same in grant and inspect', async (scene) => {
-    const driver = await scene.driver()
-    const { fencingToken } = await mustGrant(driver, scene.claim())
+  test('rule 8: a token is a positive safe integer, the same in grant and inspect', async (context) => {
+    const driver = await context.driver()
+    const { fencingToken } = await mustGrant(driver, context.claim())
     assert.ok(Number.isSafeInteger(fencingToken) && fencingToken > 0, `${fencingToken}`)
-    assert.equal((await leaseOn(driver, scene.lockName)).fencingToken, fencingToken)
+    assert.equal((await leaseOn(driver, context.lockName)).fencingToken, fencingToken)
   })
 
-  test('rule 8: tokens rise over releases, whichever process is granted', async (scene) => {
-    const drivers = [await scene.driver(), await scene.driver()]
+  test('rule 8: tokens rise over releases, whichever process is granted', async (context) => {
+    const drivers = [await context.driver(), await context.driver()]
     let last = 0
     for (let round = 0; round < 20; round += 1) {
       const driver = drivers[round % 2] as Driver
-      const claim = scene.claim()
+      const claim = context.claim()
       const { fencingToken } = await mustGrant(driver, claim)
       assert.ok(fencingToken > last, `${fencingToken} after ${last}`)
       last = fencingToken
@@ -26,57 +26,57 @@ export const tokens: Group = (test) => {
     }
   })
 
-  test('rule 8: a token is higher after the lease before it ended by itself', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const first = await mustGrant(a, scene.claim({ ttlMs: SHORT_MS }))
-    await scene.leaseEnds(a, SHORT_MS)
-    const second = await untilGranted(b, scene.claim())
+  test('rule 8: a token is higher after the lease before it ended by itself', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const first = await mustGrant(a, context.claim({ ttlMs: SHORT_MS }))
+    await context.leaseEnds(a, SHORT_MS)
+    const second = await untilGranted(b, context.claim())
     assert.ok(second.fencingToken > first.fencingToken)
   })
 
-  test('rule 8: a token is higher after a claim was withdrawn that nobody saw granted', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claim = scene.claim()
+  test('rule 8: a token is higher after a claim was withdrawn that nobody saw granted', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const claim = context.claim()
     const unseen = await mustGrant(a, claim)
     await releaseOne(a, claim)
-    const next = await mustGrant(b, scene.claim())
+    const next = await mustGrant(b, context.claim())
     assert.ok(next.fencingToken > unseen.fencingToken)
   })
 
-  test('rule 8: a token is higher after a name was idle for a second', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claim = scene.claim()
+  test('rule 8: a token is higher after a name was idle for a second', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const claim = context.claim()
     const { fencingToken } = await mustGrant(a, claim)
     await releaseOne(a, claim, fencingToken)
     await outlast(1_100) // so that whatever is kept of an idle name is gone
-    assert.ok((await mustGrant(b, scene.claim())).fencingToken > fencingToken)
+    assert.ok((await mustGrant(b, context.claim())).fencingToken > fencingToken)
   })
 
-  test('a renewal leaves the token as it is', async (scene) => {
-    const driver = await scene.driver()
-    const claim = scene.claim()
+  test('a renewal leaves the token as it is', async (context) => {
+    const driver = await context.driver()
+    const claim = context.claim()
     const { fencingToken } = await mustGrant(driver, claim)
     await renewOne(driver, claim, fencingToken, LONG_MS)
-    assert.equal((await leaseOn(driver, scene.lockName)).fencingToken, fencingToken)
+    assert.equal((await leaseOn(driver, context.lockName)).fencingToken, fencingToken)
   })
 
   test(
     'rule 8: shared leases that stand beside each other have rising tokens of their own',
     ['shared'],
-    async (scene) => {
-      const [a, b] = [await scene.driver(), await scene.driver()]
-      const first = await mustGrant(a, scene.claim({ mode: 'shared' }))
-      const second = await mustGrant(b, scene.claim({ mode: 'shared' }))
+    async (context) => {
+      const [a, b] = [await context.driver(), await context.driver()]
+      const first = await mustGrant(a, context.claim({ mode: 'shared' }))
+      const second = await mustGrant(b, context.claim({ mode: 'shared' }))
       assert.ok(second.fencingToken > first.fencingToken)
     },
   )
 
-  test('fault: token and grant are one step: processes that race hold in the order of their tokens', async (scene) => {
-    const drivers = await Promise.all([scene.driver(), scene.driver(), scene.driver()])
+  test('fault: token and grant are one step: processes that race hold in the order of their tokens', async (context) => {
+    const drivers = await Promise.all([context.driver(), context.driver(), context.driver()])
     const seen: number[] = []
     const race = async (driver: Driver): Promise<void> => {
       for (let round = 0; round < 10; round += 1) {
-        const claim = scene.claim()
+        const claim = context.claim()
         const { fencingToken } = await untilGranted(driver, claim)
         // Written down while the lock is held, so in the order of holding.
         seen.push(fencingToken)

@@ -1,45 +1,45 @@
 import assert from 'node:assert/strict'
-import { leaseOn, mustGrant, mustRefuse, releaseOne } from '../asking.ts'
+import { leaseOn, mustGrant, mustRefuse, releaseOne } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
-import type { Scene } from '../scene.ts'
+import type { TestContext } from '../test-context.ts'
 
 /** Whatever is legal at the public edge comes back from the store exactly as it went in. */
 export const values: Group = (test) => {
   for (const [what, odd] of Object.entries(ODD_TEXTS)) {
-    test(`a lock name with ${what} is kept as it is`, async (scene) => {
-      const [a, b] = [await scene.driver(), await scene.driver()]
-      const lockName = `${odd}${scene.lockName}${odd}`
-      const claim = scene.claim({ lockName })
+    test(`a lock name with ${what} is kept as it is`, async (context) => {
+      const [a, b] = [await context.driver(), await context.driver()]
+      const lockName = `${odd}${context.lockName}${odd}`
+      const claim = context.claim({ lockName })
       const { fencingToken } = await mustGrant(a, claim)
-      assert.equal((await mustRefuse(b, scene.claim({ lockName }))).holder?.lockName, lockName)
+      assert.equal((await mustRefuse(b, context.claim({ lockName }))).holder?.lockName, lockName)
       assert.equal((await leaseOn(b, lockName)).lockName, lockName)
       assert.equal(await releaseOne(a, claim, fencingToken), true)
-      await mustGrant(b, scene.claim({ lockName }))
+      await mustGrant(b, context.claim({ lockName }))
     })
   }
 
-  test('lock names of 255 characters that differ in the last one are different locks', async (scene) => {
-    const driver = await scene.driver()
-    await areDifferent(scene, [padded(scene.lockName, 'x', 'a'), padded(scene.lockName, 'x', 'b')])
-    await mustRefuse(driver, scene.claim({ lockName: padded(scene.lockName, 'x', 'a') }))
+  test('lock names of 255 characters that differ in the last one are different locks', async (context) => {
+    const driver = await context.driver()
+    await areDifferent(context, [padded(context.lockName, 'x', 'a'), padded(context.lockName, 'x', 'b')])
+    await mustRefuse(driver, context.claim({ lockName: padded(context.lockName, 'x', 'a') }))
   })
 
-  test('lock names of 255 characters outside ASCII are kept as they are', async (scene) => {
-    await areDifferent(scene, [padded(scene.lockName, 'ü', 'a'), padded(scene.lockName, 'ü', 'b')])
-    await areDifferent(scene, [padded(scene.lockName, '🔒', 'a'), padded(scene.lockName, '🔒', 'b')])
+  test('lock names of 255 characters outside ASCII are kept as they are', async (context) => {
+    await areDifferent(context, [padded(context.lockName, 'ü', 'a'), padded(context.lockName, 'ü', 'b')])
+    await areDifferent(context, [padded(context.lockName, '🔒', 'a'), padded(context.lockName, '🔒', 'b')])
   })
 
-  test('names that only look alike are different locks: case, spaces, composed and decomposed letters', async (scene) => {
-    const { lockName } = scene
+  test('names that only look alike are different locks: case, spaces, composed and decomposed letters', async (context) => {
+    const { lockName } = context
     const tails = ['a', 'A', 'a ', ' a', 'é', 'e\u0301', '0', '00', '{a}', 'a:', ':a']
     await areDifferent(
-      scene,
+      context,
       tails.map((tail) => `${lockName}:${tail}`),
     )
   })
 
-  test('a name that is part of another, or looks like one of the store’s own keys, is a lock of its own', async (scene) => {
-    const { lockName } = scene
+  test('a name that is part of another, or looks like one of the store’s own keys, is a lock of its own', async (context) => {
+    const { lockName } = context
     const tails = [
       '',
       ':token',
@@ -54,54 +54,54 @@ export const values: Group = (test) => {
       ':x:y',
     ]
     await areDifferent(
-      scene,
+      context,
       tails.map((tail) => `${lockName}${tail}`),
     )
     await areDifferent(
-      scene,
+      context,
       tails.map((tail) => `lock:${lockName}${tail}`),
     )
   })
 
-  test('a holder’s name of 255 odd characters is kept as it is', async (scene) => {
-    const driver = await scene.driver()
+  test('a holder’s name of 255 odd characters is kept as it is', async (context) => {
+    const driver = await context.driver()
     const holderId = `host:1:"'{}\\ ü日本🔒${'h'.repeat(255)}`.slice(0, 255)
-    await mustGrant(driver, scene.claim({ holderId }))
-    assert.equal((await leaseOn(driver, scene.lockName)).holderId, holderId)
+    await mustGrant(driver, context.claim({ holderId }))
+    assert.equal((await leaseOn(driver, context.lockName)).holderId, holderId)
   })
 
-  test('metadata comes back as it went in', ['metadata'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    await mustGrant(a, scene.claim({ metadata: METADATA }))
-    assert.deepEqual((await mustRefuse(b, scene.claim())).holder?.metadata, METADATA)
-    assert.deepEqual((await leaseOn(b, scene.lockName)).metadata, METADATA)
+  test('metadata comes back as it went in', ['metadata'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    await mustGrant(a, context.claim({ metadata: METADATA }))
+    assert.deepEqual((await mustRefuse(b, context.claim())).holder?.metadata, METADATA)
+    assert.deepEqual((await leaseOn(b, context.lockName)).metadata, METADATA)
   })
 
-  test('16 KiB of metadata come back as they went in', ['metadata'], async (scene) => {
-    const driver = await scene.driver()
+  test('16 KiB of metadata come back as they went in', ['metadata'], async (context) => {
+    const driver = await context.driver()
     const metadata = { text: 'ü'.repeat(8_000) }
-    await mustGrant(driver, scene.claim({ metadata }))
-    assert.deepEqual((await leaseOn(driver, scene.lockName)).metadata, metadata)
+    await mustGrant(driver, context.claim({ metadata }))
+    assert.deepEqual((await leaseOn(driver, context.lockName)).metadata, metadata)
   })
 
-  test('a lease shows its own metadata, not that of the lease before it', ['metadata'], async (scene) => {
-    const driver = await scene.driver()
-    const first = scene.claim({ metadata: { job: 1 } })
+  test('a lease shows its own metadata, not that of the lease before it', ['metadata'], async (context) => {
+    const driver = await context.driver()
+    const first = context.claim({ metadata: { job: 1 } })
     await mustGrant(driver, first)
     await releaseOne(driver, first)
-    const second = scene.claim()
+    const second = context.claim()
     await mustGrant(driver, second)
-    assert.equal((await leaseOn(driver, scene.lockName)).metadata, undefined)
+    assert.equal((await leaseOn(driver, context.lockName)).metadata, undefined)
     await releaseOne(driver, second)
-    await mustGrant(driver, scene.claim({ metadata: { job: 3 } }))
-    assert.deepEqual((await leaseOn(driver, scene.lockName)).metadata, { job: 3 })
+    await mustGrant(driver, context.claim({ metadata: { job: 3 } }))
+    assert.deepEqual((await leaseOn(driver, context.lockName)).metadata, { job: 3 })
   })
 }
 
 /** All of them can be held at once, and each shows itself. */
-async function areDifferent(scene: Scene, lockNames: readonly string[]): Promise<void> {
-  const driver = await scene.driver()
-  for (const lockName of lockNames) await mustGrant(driver, scene.claim({ lockName }))
+async function areDifferent(context: TestContext, lockNames: readonly string[]): Promise<void> {
+  const driver = await context.driver()
+  for (const lockName of lockNames) await mustGrant(driver, context.claim({ lockName }))
   for (const lockName of lockNames) assert.equal((await leaseOn(driver, lockName)).lockName, lockName)
 }
 

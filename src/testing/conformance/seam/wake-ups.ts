@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict'
 import type { Claim, Driver, DriverListener, Grant } from '../../../core/driver.ts'
-import { mustGrant, mustRefuse, releaseOne, renewOne } from '../asking.ts'
+import { mustGrant, mustRefuse, releaseOne, renewOne } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, SHORT_MS, until } from '../timing.ts'
 
 /** Rule 10: waiting is woken. A hint may be for one claim or for a whole name, and may be the grant itself. */
 export const wakeUps: Group = (test) => {
-  test('rule 10: a waiter is told of a release by another process', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+  test('rule 10: a waiter is told of a release by another process', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     const heard = await listenOn(b)
     await mustRefuse(b, waiter)
@@ -17,9 +17,9 @@ export const wakeUps: Group = (test) => {
     await mustGrant(b, waiter)
   })
 
-  test('a waiter is told of a release by its own process', async (scene) => {
-    const driver = await scene.driver()
-    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+  test('a waiter is told of a release by its own process', async (context) => {
+    const driver = await context.driver()
+    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(driver, holder)
     const heard = await listenOn(driver)
     await mustRefuse(driver, waiter)
@@ -27,11 +27,11 @@ export const wakeUps: Group = (test) => {
     await until('a wake-up', () => heard.tellsOf(waiter))
   })
 
-  test('failure 30: nothing that is released after listen has resolved is missed', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
+  test('failure 30: nothing that is released after listen has resolved is missed', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
     for (let round = 0; round < 5; round += 1) {
-      const lockName = scene.name(`${round}`)
-      const [holder, waiter] = [scene.claim({ lockName }), scene.claim({ lockName, waitMs: LONG_MS })]
+      const lockName = context.name(`${round}`)
+      const [holder, waiter] = [context.claim({ lockName }), context.claim({ lockName, waitMs: LONG_MS })]
       const { fencingToken } = await mustGrant(a, holder)
       await mustRefuse(b, waiter)
       const heard = await listenOn(b)
@@ -41,10 +41,10 @@ export const wakeUps: Group = (test) => {
     }
   })
 
-  test('the next is told when the one before it, whose turn it was, gives up', ['queue'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const holder = scene.claim()
-    const [quitter, next] = [scene.claim({ waitMs: LONG_MS }), scene.claim({ waitMs: LONG_MS })]
+  test('the next is told when the one before it, whose turn it was, gives up', ['queue'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const holder = context.claim()
+    const [quitter, next] = [context.claim({ waitMs: LONG_MS }), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(a, quitter)
     await mustRefuse(b, next)
@@ -55,10 +55,10 @@ export const wakeUps: Group = (test) => {
     await mustGrant(b, next)
   })
 
-  test('every reader that may come in is told', ['queue', 'shared'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const writer = scene.claim()
-    const readers = [1, 2, 3].map(() => scene.claim({ mode: 'shared', waitMs: LONG_MS }))
+  test('every reader that may come in is told', ['queue', 'shared'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const writer = context.claim()
+    const readers = [1, 2, 3].map(() => context.claim({ mode: 'shared', waitMs: LONG_MS }))
     const { fencingToken } = await mustGrant(a, writer)
     const heard = await listenOn(b)
     for (const reader of readers) await mustRefuse(b, reader)
@@ -70,9 +70,9 @@ export const wakeUps: Group = (test) => {
     }
   })
 
-  test('a grant that is told of is the one that asking again gives', ['queue'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+  test('a grant that is told of is the one that asking again gives', ['queue'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     const heard = await listenOn(b)
     await mustRefuse(b, waiter)
@@ -83,9 +83,9 @@ export const wakeUps: Group = (test) => {
     if (told !== undefined) assert.equal(told.fencingToken, asked.fencingToken)
   })
 
-  test('who has stopped listening hears nothing more', async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const [holder, waiter] = [scene.claim(), scene.claim({ waitMs: LONG_MS })]
+  test('who has stopped listening hears nothing more', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     const stopped = await listenOn(b)
     await stopped.stop()
@@ -104,9 +104,9 @@ export const wakeUps: Group = (test) => {
       test(
         `rule 10: the first waiter is woken when ${how} lets the ${mode} lease that it waits for end sooner`,
         ['queue', 'shared', 'ttl'],
-        async (scene) => {
-          const [a, b] = [await scene.driver(), await scene.driver()]
-          const [holder, waiter] = [scene.claim({ mode }), scene.claim({ waitMs: LONG_MS })]
+        async (context) => {
+          const [a, b] = [await context.driver(), await context.driver()]
+          const [holder, waiter] = [context.claim({ mode }), context.claim({ waitMs: LONG_MS })]
           const { fencingToken } = await mustGrant(a, holder)
           const heard = await listenOn(b)
           const before = await mustRefuse(b, waiter)
@@ -119,14 +119,14 @@ export const wakeUps: Group = (test) => {
     }
   }
 
-  test('rule 12: the end of a session is told at once, for each lease of it', ['session'], async (scene) => {
-    const [a, b] = [await scene.driver(), await scene.driver()]
-    const claims = [scene.claim(), scene.claim({ lockName: scene.name('other') })]
+  test('rule 12: the end of a session is told at once, for each lease of it', ['session'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const claims = [context.claim(), context.claim({ lockName: context.name('other') })]
     const heard = await listenOn(a)
     for (const claim of claims) await mustGrant(a, claim)
-    await scene.leaseEnds(a, SHORT_MS)
+    await context.leaseEnds(a, SHORT_MS)
     for (const { claimId } of claims) await until('the loss to be told', () => heard.losses.has(claimId))
-    for (const { lockName } of claims) await mustGrant(b, scene.claim({ lockName }))
+    for (const { lockName } of claims) await mustGrant(b, context.claim({ lockName }))
   })
 }
 
@@ -148,7 +148,7 @@ export async function listenOn(driver: Driver): Promise<Heard> {
     wake: (lockName, claimId) => (claimId === undefined ? names.add(lockName) : claims.add(claimId)),
     granted: (claimId, grant) => grants.set(claimId, grant),
     lost: (claimId) => losses.add(claimId),
-    deaf: () => {},
+    disconnected: () => {},
   }
   const stop = await driver.listen(listener)
   return {

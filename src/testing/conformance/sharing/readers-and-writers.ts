@@ -1,21 +1,21 @@
 import assert from 'node:assert/strict'
-import { ReadWriteLock } from '../../../primitives/read-write-lock.ts'
-import { leaseOn, waitersOn } from '../asking.ts'
+import { ReadWriteLock } from '../../../primitives/lock/read-write-lock.ts'
+import { leaseOn, waitersOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
-import { type PrimitiveProcess, type Scene, WAITS } from '../scene.ts'
+import { type PrimitiveProcess, type TestContext, WAITS } from '../test-context.ts'
 import { BRIEF_SECONDS, deferred, LONG_MS, timersRun, until, within } from '../timing.ts'
 
 /** What `ReadWriteLock` makes of shared and exclusive claims, over processes. */
 export const readersAndWriters: Group = (test) => {
-  test('never a writer beside anybody, and readers beside each other', async (scene) => {
-    const processes = [await open(scene), await open(scene), await open(scene)]
+  test('never a writer beside anybody, and readers beside each other', async (context) => {
+    const processes = [await open(context), await open(context), await open(context)]
     const inside = { readers: 0, writers: 0 }
     const look = () => new Promise(setImmediate) // gives others the chance to be seen
     const work = async ({ primitive }: Process, writes: boolean): Promise<void> => {
       for (let round = 0; round < 3; round += 1) {
         if (writes) {
           await primitive.withWrite(
-            scene.lockName,
+            context.lockName,
             async () => {
               inside.writers += 1
               await look()
@@ -26,7 +26,7 @@ export const readersAndWriters: Group = (test) => {
           )
         } else {
           await primitive.withRead(
-            scene.lockName,
+            context.lockName,
             async () => {
               inside.readers += 1
               await look()
@@ -44,49 +44,49 @@ export const readersAndWriters: Group = (test) => {
     )
     // By hand, since the order above is the store's to choose.
     const [a, b] = processes as [Process, Process]
-    const leases = await Promise.all([a, b].map(({ primitive }) => primitive.holdRead(scene.lockName, WAITING)))
+    const leases = await Promise.all([a, b].map(({ primitive }) => primitive.holdRead(context.lockName, WAITING)))
     assert.ok(leases.every((lease) => lease.held))
   })
 
-  test('rule 10: a writer that waits is not overtaken by readers that come later', ['queue'], async (scene) => {
-    const [a, b] = [await open(scene), await open(scene)]
+  test('rule 10: a writer that waits is not overtaken by readers that come later', ['queue'], async (context) => {
+    const [a, b] = [await open(context), await open(context)]
     const order: string[] = []
-    const reader = await a.primitive.holdRead(scene.lockName)
+    const reader = await a.primitive.holdRead(context.lockName)
     const turn = (what: string, taken: Promise<AsyncDisposable>) =>
       taken.then(async (lease) => {
         order.push(what)
         await lease[Symbol.asyncDispose]()
       })
-    const turns = [turn('writer', b.primitive.holdWrite(scene.lockName, WAITING))]
-    await waitersAre(scene, a, 1)
-    turns.push(turn('late reader', a.primitive.holdRead(scene.lockName, WAITING)))
-    await waitersAre(scene, a, 2)
-    assert.equal((await b.primitive.acquireRead(scene.lockName, { blocking: false })).acquired, false)
+    const turns = [turn('writer', b.primitive.holdWrite(context.lockName, WAITING))]
+    await waitersAre(context, a, 1)
+    turns.push(turn('late reader', a.primitive.holdRead(context.lockName, WAITING)))
+    await waitersAre(context, a, 2)
+    assert.equal((await b.primitive.acquireRead(context.lockName, { blocking: false })).acquired, false)
     await reader.release()
     await within('both to have their turns', Promise.all(turns))
     assert.deepEqual(order, ['writer', 'late reader'])
   })
 
-  test('a reader that was cut off keeps no writer out for longer than its lease', async (scene) => {
-    const [a, b] = [await open(scene), await open(scene)]
-    await a.primitive.acquireRead(scene.lockName, { timeoutSeconds: BRIEF_SECONDS })
-    await scene.cutOff(a)
-    const writer = await within('the writer', b.primitive.holdWrite(scene.lockName, WAITING))
-    assert.equal((await leaseOn(b.realDriver, scene.lockName)).fencingToken, writer.fencingToken)
+  test('a reader that was cut off keeps no writer out for longer than its lease', async (context) => {
+    const [a, b] = [await open(context), await open(context)]
+    await a.primitive.acquireRead(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
+    await context.cutOff(a)
+    const writer = await within('the writer', b.primitive.holdWrite(context.lockName, WAITING))
+    assert.equal((await leaseOn(b.realDriver, context.lockName)).fencingToken, writer.fencingToken)
   })
 
-  test('a DistributedLock is a writer: it and readers exclude each other', async (scene) => {
-    const [{ lock }, { primitive }] = [await scene.lock(), await open(scene)]
-    const lease = await lock.hold(scene.lockName)
-    assert.equal((await primitive.acquireRead(scene.lockName, { blocking: false })).acquired, false)
+  test('a DistributedLock is a writer: it and readers exclude each other', async (context) => {
+    const [{ lock }, { primitive }] = [await context.lock(), await open(context)]
+    const lease = await lock.hold(context.lockName)
+    assert.equal((await primitive.acquireRead(context.lockName, { blocking: false })).acquired, false)
     await lease.release()
-    await primitive.holdRead(scene.lockName)
-    assert.equal((await lock.acquire(scene.lockName, { blocking: false })).acquired, false)
+    await primitive.holdRead(context.lockName)
+    assert.equal((await lock.acquire(context.lockName, { blocking: false })).acquired, false)
   })
 
-  test('inside its own callbacks a reader reads again, and a writer reads and writes again', async (scene) => {
-    const { primitive, wire } = await open(scene)
-    const { lockName } = scene
+  test('inside its own callbacks a reader reads again, and a writer reads and writes again', async (context) => {
+    const { primitive, wire } = await open(context)
+    const { lockName } = context
     const sendsNothing = async (enter: () => Promise<number>, token: number): Promise<void> => {
       const before = wire.counts.acquire.requests
       assert.equal(await enter(), token)
@@ -102,9 +102,9 @@ export const readersAndWriters: Group = (test) => {
     })
   })
 
-  test('an inner read or write keeps the lock from the moment at which it is asked for', async (scene) => {
-    const [{ primitive: a }, { primitive: b }] = [await open(scene), await open(scene)]
-    const { lockName } = scene
+  test('an inner read or write keeps the lock from the moment at which it is asked for', async (context) => {
+    const [{ primitive: a }, { primitive: b }] = [await open(context), await open(context)]
+    const { lockName } = context
     type Runs = (job: () => unknown) => Promise<unknown>
     const read: Runs = (job) => a.withRead(lockName, job)
     const write: Runs = (job) => a.withWrite(lockName, job)
@@ -131,11 +131,14 @@ export const readersAndWriters: Group = (test) => {
     }
   })
 
-  test('a reader that wants to write is refused at once instead of waiting for itself', async (scene) => {
-    const { primitive, wire } = await open(scene)
-    await primitive.withRead(scene.lockName, async (reader) => {
+  test('a reader that wants to write is refused at once instead of waiting for itself', async (context) => {
+    const { primitive, wire } = await open(context)
+    await primitive.withRead(context.lockName, async (reader) => {
       const before = wire.counts.acquire.requests
-      await assert.rejects(primitive.holdWrite(scene.lockName, WAITING), { code: 'DEADLOCK', lockName: scene.lockName })
+      await assert.rejects(primitive.holdWrite(context.lockName, WAITING), {
+        code: 'DEADLOCK',
+        lockName: context.lockName,
+      })
       assert.equal(wire.counts.acquire.requests, before, 'nothing was sent for the writer')
       assert.equal(reader.held, true)
     })
@@ -144,9 +147,10 @@ export const readersAndWriters: Group = (test) => {
 
 type Process = PrimitiveProcess<ReadWriteLock>
 
-const open = (scene: Scene): Promise<Process> => scene.open((driver) => new ReadWriteLock({ driver, defaults: WAITS }))
+const open = (context: TestContext): Promise<Process> =>
+  context.open((driver) => new ReadWriteLock({ driver, defaults: WAITS }))
 
-const waitersAre = (scene: Scene, { realDriver }: Process, count: number): Promise<unknown> =>
-  until(`${count} to wait`, async () => (await waitersOn(realDriver, scene.lockName)).length === count)
+const waitersAre = (context: TestContext, { realDriver }: Process, count: number): Promise<unknown> =>
+  until(`${count} to wait`, async () => (await waitersOn(realDriver, context.lockName)).length === count)
 
 const WAITING = { blockingTimeoutSeconds: LONG_MS / 1_000 }

@@ -1,0 +1,35 @@
+/** What an instance has under way, so that closing can wait for it: questions whose grant might have to be given back, releases, extensions. */
+export class InFlight {
+  #count = 0
+  #idle: (() => void) | undefined
+
+  get count(): number {
+    return this.#count
+  }
+
+  begin(): void {
+    this.#count += 1
+  }
+
+  end(): void {
+    this.#count -= 1
+    if (this.#count === 0) this.#idle?.()
+  }
+
+  /** Counts it until it has settled. */
+  track<T>(work: Promise<T>): Promise<T> {
+    this.begin()
+    const end = (): void => this.end()
+    work.then(end, end)
+    return work
+  }
+
+  /** Resolves when nothing is under way, and nothing was begun by what ended last. */
+  async idle(): Promise<void> {
+    while (this.#count > 0) {
+      await new Promise<void>((resolve) => {
+        this.#idle = resolve
+      })
+    }
+  }
+}

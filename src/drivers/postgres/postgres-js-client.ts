@@ -1,0 +1,186 @@
+import { connect, type Socket } from 'node:net'
+import { MissingClientError, StoreError } from '../../core/errors.ts'
+import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
+import { importIfThere } from '../shared/optional-client.ts'
+import type { PostgresConnections, Row } from './connections.ts'
+import { postgresPlace } from './url.ts'
+
+/** What we call of what `postgres()` gives. */
+export interface PostgresSql {
+  unsafe(text: string, values?: (string | null)[], options?: { prepare?: boolean }): SqlQuery
+  begin(options: string, work: (transaction: Pick<PostgresSql, 'unsafe'>) => Promise<unknown>): Promise<unknown>
+  end(options?: { timeout?: number }): Promise<void>
+  readonly options: object
+}
+
+export interface SqlQuery extends PromiseLike<readonly unknown[]> {
+  simple(): PromiseLike<unknown>
+}
+
+const QUERY_MS = 10_000
+const SCRIPT_MS = 120_000
+const IDLE_MS = 10_000
+
+/**
+ * `reopen` makes another pool like it, where the pool is ours: one whose connections are half-open never answers again,
+ * and one that nobody has used for a while is closed.
+ */
+export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): PostgresConnections {
+  let sql = given
+  let inFlight = 0
+  let idleTimer: NodeJS.Timeout | undefined
+  let isClosed = false
+
+  function replace(): void {
+    const old = sql
+    if (reopen !== undefined) sql = reopen()
+    old.end({ timeout: 0 }).catch(() => {}) // Nobody uses it any more.
+  }
+
+  function begin(): void {
+    inFlight += 1
+    clearTimeout(idleTimer)
+  }
+
+  function end(): void {
+    inFlight -= 1
+    if (inFlight > 0 || reopen === undefined || isClosed) return
+    // The pool's own timers would keep the process alive.
+    idleTimer = setTimeout(replace, IDLE_MS)
+    idleTimer.unref()
+  }
+
+  /** postgres has no deadline for a query. */
+  function inTime<T>(ask: (sql: PostgresSql) => PromiseLike<T>): Promise<T> {
+    const asked = sql
+    return new Promise<T>((resolve, reject) => {
+      const timer = setTimeout(() => {
+        reject(new StoreError(`PostgreSQL did not answer within ${QUERY_MS} ms`))
+        if (reopen !== undefined && sql === asked) replace()
+      }, QUERY_MS)
+      begin()
+      ask(asked)
+        .then(resolve, reject)
+        .then(() => {
+          clearTimeout(timer)
+          end()
+        })
+    })
+  }
+
+  const query: PostgresConnections['query'] = (text, values) => inTime((sql) => ask(sql, text, values))
+
+  return {
+    place: placeOf(given),
+    query,
+    call: query,
+    several: (given.options as { max?: number }).max !== 1,
+    dedicate: (events) => dedicate(sql, events),
+    async close() {
+      isClosed = true
+      clearTimeout(idleTimer)
+      if (reopen !== undefined) await sql.end({ timeout: 1 })
+    },
+  }
+}
+
+/**
+ * Settings of a pool whose connections do not keep the process alive: postgres has no method for that, but takes a
+ * socket. It sends only when the socket is connected. Undefined for several hosts, among which postgres chooses itself.
+ */
+export function unrefSockets(options: SqlOptions): object | undefined {
+  const { host = [], socket } = options
+  if (socket !== undefined || host.length > 1) return undefined
+  const open = ({ host: [name = ''] = [], port: [port = 5432] = [], path }: SqlOptions): Socket => {
+    const opened = path ? connect(path) : connect(port, name)
+    opened.once('connect', () => opened.unref())
+    // As postgres does it: the name is the one that the server's certificate has to have.
+    return Object.assign(opened, { host: name, port })
+  }
+  return { socket: open, idle_timeout: null, max_lifetime: null }
+}
+
+function placeOf({ options }: PostgresSql): string {
+  const { host, port, path, database = '' } = options as SqlOptions
+  if (path) return postgresPlace({ host: path, port: 0, database })
+  return postgresPlace({ host: String(host?.[0] ?? 'localhost'), port: Number(port?.[0] ?? 5432), database })
+}
+
+interface SqlOptions {
+  readonly host?: readonly string[]
+  readonly port?: readonly number[]
+  readonly path?: string | false
+  readonly socket?: unknown
+  readonly database?: string
+}
+
+async function dedicate(
+  given: PostgresSql,
+  events: Parameters<PostgresConnections['dedicate']>[0],
+): ReturnType<PostgresConnections['dedicate']> {
+  const found = await importIfThere('postgres')
+  const create = found?.['default'] as ((options: object) => PostgresSql) | undefined
+  if (create === undefined) throw new MissingClientError('a client of postgres', ['postgres'])
+  let ended = false
+  let connected = false
+  // postgres connects again by itself and says nothing; this is where it does say it.
+  const onclose = (): void => {
+    if (ended || !connected) return
+    ended = true
+    events.onEnd(new Error('the server closed the connection'))
+    void sql.end({ timeout: 0 }).catch(() => {})
+  }
+  const timers = { idle_timeout: null, max_lifetime: null }
+  const options = { max: 1, ...timers, ...unrefSockets(given.options), fetch_types: false, onclose, onnotice: () => {} }
+  const onnotify = (channel: string, payload: string): void => events.onNotification?.(channel, payload)
+  const sql = create({ ...given.options, ...options, onnotify })
+  const query = async (
+    text: string,
+    values?: readonly (string | null)[],
+    timeoutMs = QUERY_MS,
+  ): Promise<readonly Row[]> => {
+    if (ended) throw new StoreError('the connection has ended')
+    // Unnamed, since hardly two of these texts are the same: a board stands in front of them.
+    const answer = sql.unsafe(text, values && [...values]) as PromiseLike<readonly Row[]>
+    return timeoutMs === 0 ? await answer : within(answer, timeoutMs)
+  }
+  let serverPid: string | undefined
+  try {
+    const { state } = (await query('SELECT 1')) as { state?: { pid?: number } }
+    serverPid = state?.pid ? String(state.pid) : undefined
+  } catch (error) {
+    ended = true
+    void sql.end({ timeout: 0 }).catch(() => {})
+    throw error
+  }
+  connected = true
+  return {
+    query,
+    queryOften: (text, values) => within(ask(sql, text, values), QUERY_MS),
+    async script(text) {
+      await within(sql.unsafe(text).simple(), SCRIPT_MS)
+    },
+    serverPid,
+    isCallers: false,
+    keepAlive() {},
+    async end() {
+      if (ended) return
+      ended = true
+      await sql.end({ timeout: 1 })
+    },
+  }
+}
+
+/**
+ * Named statements, or it would ask the server for the types first, each time. Whoever has set `prepare: false` gets
+ * that.
+ */
+const ask = (sql: Pick<PostgresSql, 'unsafe'>, text: string, values: readonly (string | null)[]) =>
+  sql.unsafe(text, [...values], { prepare: true }) as PromiseLike<readonly Row[]>
+
+function within<T>(promise: PromiseLike<T>, ms: number): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new StoreError(`PostgreSQL did not answer within ${ms} ms`)), ms)
+    promise.then(resolve, reject).then(() => clearTimeout(timer))
+  })
+}

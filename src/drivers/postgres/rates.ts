@@ -1,0 +1,126 @@
+import type { RateAnswer, RateRequest } from '../../core/driver.ts'
+import { OverloadError } from '../../core/errors.ts'
+import {
+  answerTake,
+  countOf,
+  inOrder,
+  type Policy,
+  periodMicros,
+  policiesOf,
+  type Take,
+  type Taken,
+  takesOf,
+} from '../shared/consume-step.ts'
+import { numberArray, parseNumbers, textArray } from './arrays.ts'
+import type { Row } from './connections.ts'
+
+export interface RateCalls {
+  step(values: readonly string[]): Promise<Row>
+  change(values: readonly (string | null)[]): Promise<Row>
+}
+
+/** Rate-limiting steps, and changes of limits. */
+export const consume = (
+  requests: readonly RateRequest[],
+  { step, change }: RateCalls,
+): Promise<readonly (RateAnswer | Error)[]> =>
+  inOrder(
+    requests,
+    (steps) => takeSteps(steps, step),
+    async (take) => {
+      const { list } = policyList([take.policy])
+      const blockMs = take.change === 'reset' ? null : `${take.change.blockMs}`
+      const { answers } = await change([take.name, numberArray(list), blockMs])
+      return takenFrom(take, parseNumbers(answers as string), 0)
+    },
+  )
+
+/**
+ * All of a list in one statement, which can touch a row only once: what is asked of one name with different costs or
+ * limits goes in further ones.
+ */
+async function takeSteps(
+  requests: readonly RateRequest[],
+  call: (values: readonly string[]) => Promise<Row>,
+): Promise<(RateAnswer | Error)[]> {
+  const answers = new Array<RateAnswer | Error>(requests.length)
+  let waiting = takesOf(requests)
+  while (waiting.length > 0) {
+    const names = new Set<string>()
+    const later: Take[] = []
+    const takes = waiting.filter((take) => {
+      if (!names.has(take.name)) return names.add(take.name)
+      later.push(take)
+      return false
+    })
+    await consumeOnce(takes.sort(stepsFirst), answers, call)
+    waiting = later
+  }
+  return answers
+}
+
+async function consumeOnce(
+  takes: readonly Take[],
+  answers: (RateAnswer | Error)[],
+  call: (values: readonly string[]) => Promise<Row>,
+): Promise<void> {
+  const { policies, numbers } = policiesOf(takes)
+  const { places, list } = policyList(policies)
+  const { answers: reply } = await call([
+    textArray(takes.map(({ name }) => name)),
+    numberArray(takes.map(countOf)),
+    numberArray(numbers.map((number) => places[number])),
+    numberArray(list),
+  ])
+  const states = parseNumbers(reply as string)
+  let at = 0
+  for (const take of takes) {
+    const taken = takenFrom(take, states, at)
+    at += 2 + (states[at + 1] as number)
+    if (!(taken instanceof Error)) answerTake(take, taken, answers)
+    else for (const index of take.indexes) answers[index] = taken
+  }
+}
+
+/** What stands in the answer from there on. */
+function takenFrom({ name, policy }: Take, states: readonly number[], at: number): Taken | Error {
+  const count = states[at] as number
+  if (count === TOO_MANY_LIMITS) return tooManyLimits(name)
+  const usedMs = states.slice(at + 2, at + 2 + policy.limits.length)
+  return { count: Math.max(0, count), usedMs, blockedMs: Math.max(0, TOO_MANY_LIMITS - count) }
+}
+
+/** In the place of a count. Below it, by how much: so many ms is one of the limits blocked for. */
+const TOO_MANY_LIMITS = -1
+
+/** The policies one after the other, as `holdfast_rate_step` takes them, and where each of them begins. */
+function policyList(policies: readonly Policy[]): { places: number[]; list: number[] } {
+  const list: number[] = []
+  const places = policies.map(({ limits, stepsMs, fullsMs }) => {
+    const place = list.push(limits.length)
+    for (const each of limits) list.push(each.limit, periodMicros(each), each.burst)
+    for (const [at, stepMs] of stepsMs.entries()) list.push(stepMs, fullsMs[at] as number)
+    return place
+  })
+  return { places, list }
+}
+
+const tooManyLimits = (name: string): OverloadError =>
+  new OverloadError(
+    `the key "${name}" has too many different limits: PostgreSQL keeps at most 32 that have not run out. ` +
+      'This call took nothing. Use fewer different limits for one key, or wait until others have run out',
+  )
+
+/** Those that take a step before those that only look, in the order of their bytes. */
+function stepsFirst(a: Take, b: Take): number {
+  const isLook = Number(a.policy.cost === 0) - Number(b.policy.cost === 0)
+  return isLook === 0 ? byBytes(a, b) : isLook
+}
+
+/** As the server sorts them. Code units are in the order of bytes but for surrogates, which only longer forms have. */
+function byBytes({ name: a }: Take, { name: b }: Take): number {
+  if (SURROGATE.test(a) || SURROGATE.test(b)) return Buffer.compare(Buffer.from(a), Buffer.from(b))
+  return a < b ? -1 : 1
+}
+
+const SURROGATE = /[\ud800-\udfff]/

@@ -1,0 +1,201 @@
+import { InvalidArgumentError } from '../../core/errors.ts'
+import {
+  booleanParameter,
+  checkPort,
+  decoded,
+  type HostPort,
+  hostPort,
+  knownParameters,
+  type Parameter,
+  secondsParameter,
+  shownName,
+  type UrlParts,
+  urlParts,
+} from '../shared/url.ts'
+
+export interface UrlOptions {
+  readonly schema?: string
+  readonly durability?: 'crash-safe' | 'relaxed'
+  readonly migrate?: boolean
+}
+
+/** Where a URL's database is, and what the client is told besides. */
+export interface PostgresTarget {
+  /** A host name, an address, or the folder of a Unix socket. */
+  readonly host: string
+  readonly port: number
+  readonly database: string
+  readonly user: string | undefined
+  readonly password: string | undefined
+  readonly connectSeconds: number | undefined
+  /** The client's own. Which ones it has depends on the client. */
+  readonly parameters: readonly Parameter[]
+}
+
+/**
+ * `postgres://user:password@host:port/database?…`. Everything that says which database it is has to be in the URL: what
+ * a client takes from its environment instead may be another one for each process.
+ */
+export function postgresUrl(url: string): { target: PostgresTarget; options: UrlOptions } {
+  const parts = urlParts(url, 'postgres://user:password@host:5432/database')
+  const isOurs = ({ name }: Parameter): boolean => OURS.some((each) => each === name) || name.startsWith('holdfast_')
+  const values = knownParameters(parts.parameters.filter(isOurs), OURS)
+  const migrate = booleanParameter('holdfast_migrate', values.holdfast_migrate)
+  const target = {
+    ...placeOf(parts, values),
+    database: databaseOf(parts),
+    user: parts.username,
+    password: parts.password,
+    connectSeconds: secondsParameter('connect_timeout', values.connect_timeout, 3_600),
+    parameters: parts.parameters.filter((parameter) => !isOurs(parameter)),
+  }
+  const { holdfast_schema: schema, holdfast_durability: durability } = values
+  const options = {
+    ...(schema !== undefined && { schema }),
+    // Checked where a caller's own options are, too.
+    ...(durability !== undefined && { durability: durability as 'crash-safe' | 'relaxed' }),
+    ...(migrate !== undefined && { migrate }),
+  }
+  return { target, options }
+}
+
+const OURS = ['holdfast_schema', 'holdfast_durability', 'holdfast_migrate', 'connect_timeout', 'host', 'port'] as const
+
+/** In a URL's own place, or, for a Unix socket, in parameters: `postgres:///database?host=/var/run/postgresql`. */
+function placeOf({ hosts }: UrlParts, { host, port }: { host?: string; port?: string }): HostPort {
+  const [first = ''] = hosts
+  if (hosts.length > 1) {
+    const rule =
+      'one host: which of several is used may differ from client to client. Pass a client of your own instead'
+    throw new InvalidArgumentError('url host', `${hosts.length} hosts`, rule)
+  }
+  if (first === '' && host?.startsWith('/')) return { host, port: port === undefined ? DEFAULT_PORT : checkPort(port) }
+  if (host !== undefined || port !== undefined) {
+    const rule = 'the folder of a Unix socket, where the URL names no host before its path'
+    throw new InvalidArgumentError('url parameter host', host, rule)
+  }
+  const [, folder, socketPort] = /^(%2f[^:]*)(?::(.*))?$/i.exec(first) ?? []
+  if (folder === undefined) return hostPort(first, DEFAULT_PORT)
+  return {
+    host: decoded('url host', folder),
+    port: socketPort === undefined ? DEFAULT_PORT : checkPort(socketPort),
+  }
+}
+
+function databaseOf({ path, shownPath }: UrlParts): string {
+  if (path === undefined) {
+    const rule = 'named: without it, a client takes the name of its user, or what its environment says'
+    throw new InvalidArgumentError('url database', '', rule)
+  }
+  const database = decoded('url database', path)
+  // pg undoes no %3F and no %23.
+  if (!path.includes('/') && !/[?#\0]/.test(database)) return database
+  throw new InvalidArgumentError(
+    'url database',
+    shownPath,
+    'the name of a database, without ? and #, and with / as %2F',
+  )
+}
+
+/** What `Pool` of pg is given. Its own parser reads nothing in it another way than it was read here. */
+export function pgConfig(target: PostgresTarget): { connectionString: string; connectionTimeoutMillis?: number } {
+  const { host, port, database, user, password, connectSeconds } = target
+  const login = user === undefined && password === undefined ? '' : `${encoded(user)}:${encoded(password)}@`
+  const place = host.startsWith('/') ? encodeURIComponent(host) : host.includes(':') ? `[${host}]` : host
+  const known = clientParameters(target, 'pg', PG)
+  const asLibpq = known.some(({ name, value }) => name === 'uselibpqcompat' && value === 'true')
+  const parameters = known.map((parameter) => pgParameter(parameter, asLibpq))
+  const search = parameters.length === 0 ? '' : `?${parameters.join('&')}`
+  return {
+    connectionString: `postgres://${login}${place}:${port}/${encodeURI(database)}${search}`,
+    ...(connectSeconds !== undefined && { connectionTimeoutMillis: connectSeconds * 1_000 }),
+  }
+}
+
+/**
+ * pg takes the text `false` for a yes. `prefer`, `require` and `verify-ca` are `verify-full` to pg 8, which warns that
+ * pg 9 will verify less: they are passed on as what they mean, so that no version weakens them.
+ */
+function pgParameter({ name, value, raw }: Parameter, asLibpq: boolean): string {
+  if (name === 'ssl' && value === 'false') return 'ssl=0'
+  const verifies = name === 'sslmode' && ['prefer', 'require', 'verify-ca'].includes(value)
+  return verifies && !asLibpq ? 'sslmode=verify-full' : raw
+}
+
+/** What `postgres()` is given: what is in the options, it does not look for in the URL. */
+export function postgresConfig(target: PostgresTarget): { url: string; options: object } {
+  const { host, port, database, user, password, connectSeconds } = target
+  const parameters = clientParameters(target, 'postgres', POSTGRES).map(({ raw }) => raw)
+  return {
+    url: `postgres://${PLACEHOLDER}/${PLACEHOLDER}?${parameters.join('&')}`,
+    options: {
+      ...(host.startsWith('/') ? { path: `${host}/.s.PGSQL.${port}` } : { host: [host], port: [port] }),
+      database,
+      ...(user !== undefined && { user }),
+      ...(password !== undefined && { password }),
+      ...(connectSeconds !== undefined && { connect_timeout: connectSeconds }),
+    },
+  }
+}
+
+/** As an error names a database. */
+export function postgresPlace({ host, port, database }: Pick<PostgresTarget, 'host' | 'port' | 'database'>): string {
+  if (host.startsWith('/')) return `postgres:///${database}?host=${host}`
+  return `postgres://${host.includes(':') ? `[${host}]` : host}:${port}/${database}`
+}
+
+const PLACEHOLDER = 'see-options'
+
+type Rules = Readonly<Record<string, readonly string[] | undefined>>
+
+/** Of the client that is used. One that it would ignore is refused, and so is a value of which that is known. */
+function clientParameters({ parameters }: PostgresTarget, client: string, rules: Rules): readonly Parameter[] {
+  for (const { name, value, raw } of parameters) {
+    if (!Object.hasOwn(rules, name)) {
+      const known = [...OURS, ...Object.keys(rules)].join(', ')
+      throw new InvalidArgumentError(
+        'url parameter',
+        shownName({ name, raw }),
+        `one that is known here or to ${client}: ${known}`,
+      )
+    }
+    const allowed = rules[name]
+    if (allowed !== undefined && !allowed.includes(value)) {
+      throw new InvalidArgumentError(`url parameter ${name}`, value, `one of ${allowed.join(', ')}, for ${client}`)
+    }
+  }
+  const both = ['ssl', 'sslmode'].every((name) => parameters.some((each) => each.name === name))
+  if (both) throw new InvalidArgumentError('url parameter ssl', 'beside sslmode', 'left out where sslmode is given')
+  return parameters
+}
+
+/** `undefined`: any value. */
+const COMMON: Rules = {
+  application_name: undefined,
+  options: undefined,
+  statement_timeout: undefined,
+  lock_timeout: undefined,
+  idle_in_transaction_session_timeout: undefined,
+  sslnegotiation: ['postgres', 'direct'],
+}
+const PG: Rules = {
+  ...COMMON,
+  fallback_application_name: undefined,
+  ssl: ['true', 'false', 'no-verify'],
+  sslmode: ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify'],
+  sslcert: undefined,
+  sslkey: undefined,
+  sslrootcert: undefined,
+  uselibpqcompat: ['true', 'false'],
+}
+const POSTGRES: Rules = {
+  ...COMMON,
+  ssl: ['true', 'false'],
+  sslmode: ['disable', 'allow', 'prefer', 'require', 'verify-full'],
+  sslrootcert: ['system'],
+  prepare: ['true', 'false'],
+}
+
+const encoded = (text: string | undefined): string => (text === undefined ? '' : encodeURIComponent(text))
+
+const DEFAULT_PORT = 5432

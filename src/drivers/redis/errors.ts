@@ -1,0 +1,126 @@
+import { ClosedError, HoldfastError, StoreError } from '../../core/errors.ts'
+import { type ConnectionTrouble, connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
+import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
+
+/** What is known of the server that a command was sent to. */
+export interface AskedServer {
+  /** As an error names it: a URL without its login. */
+  readonly place: string
+  /** Why the connection is gone, where the client only says that it is. */
+  failureBehind?(error: unknown): unknown
+  readonly master?: { readonly neverWrote: boolean }
+}
+
+/** Wraps a client's error once: where it happened, what the server or the network said, and what can be done about it. */
+export function storeErrorFrom(what: string, error: unknown, server?: AskedServer): HoldfastError {
+  if (error instanceof HoldfastError) return error
+  const failure = server?.failureBehind?.(error) ?? error
+  // It may be what the opening of a database has found out.
+  if (failure instanceof HoldfastError) return failure
+  const message = messageOf(failure)
+  const trouble = connectionTrouble(failure)
+  const neverWrote = server?.master?.neverWrote === true
+  const isReplica = isReadOnly(failure) && neverWrote
+  const known = hints.find(({ sign }) => sign.test(message))
+  const retryable = !(isReplica || known?.isPermanent || trouble?.isPermanent)
+  const options = { cause: safeCause(failure), retryable }
+  if (trouble === undefined) {
+    const where = server === undefined ? '' : ` at ${server.place}`
+    return new StoreError(`redis failed to ${what}${where}: ${message}${known ? ` (${known.hint})` : ''}`, options)
+  }
+  const advice = adviceFor(trouble, neverWrote)
+  const reason = `cannot reach ${server?.place ?? 'the server'}: ${trouble.reason}`
+  return new StoreError(`redis failed to ${what}: ${reason}${advice && `. ${advice}`}`, options)
+}
+
+function adviceFor({ kind, advice }: ConnectionTrouble, neverWrote: boolean): string {
+  if (kind === 'no-tls') return 'Use redis:// instead of rediss://, or tls=false.'
+  // A connection that worked before was lost; one that never did may have been hung up on.
+  return kind === 'closed' && neverWrote ? 'If the server expects TLS, use rediss:// or tls=true.' : advice
+}
+
+export const closedError = (): ClosedError => new ClosedError('the redis driver is closed')
+
+/** The server's access control lists do not allow it. */
+export const isForbidden = (error: unknown): boolean => error instanceof Error && error.message.includes('NOPERM')
+
+export const isNoScript = (error: unknown): boolean => error instanceof Error && error.message.includes('NOSCRIPT')
+
+/** The server is a replica, and takes no writes. */
+export const isReadOnly = (error: unknown): boolean =>
+  error instanceof Error && /\bREADONLY\b|\bMASTERDOWN\b|can't write against a read only/i.test(error.message)
+
+interface Hint {
+  readonly sign: RegExp
+  readonly hint: string
+  /** Asking again cannot help before somebody changes a setting. */
+  readonly isPermanent?: boolean
+}
+
+const hints: readonly Hint[] = [
+  {
+    sign: /^READONLY|-READONLY|can't write against a read only/i,
+    hint: 'this server is a replica: connect to the master, or through Sentinel',
+  },
+  {
+    sign: /OOM command not allowed/i,
+    hint: 'the server is out of memory: raise maxmemory, or give locks a server of their own',
+  },
+  { sign: /^LOADING/i, hint: 'the server is still loading its data' },
+  { sign: /CLUSTERDOWN/i, hint: 'the Cluster does not serve this slot at the moment' },
+  {
+    sign: /cluster support disabled/i,
+    hint: 'the server is no node of a Cluster: use redis:// instead of redis+cluster://',
+    isPermanent: true,
+  },
+  { sign: /TRYAGAIN|too many cluster redirections/i, hint: 'the slot is being moved to another node: try again' },
+  {
+    sign: /NOAUTH|WRONGPASS|^ERR invalid password/i,
+    hint: 'the user name or the password is wrong, or missing: redis://user:password@host',
+    isPermanent: true,
+  },
+  {
+    sign: /called without any password configured|^ERR Client sent AUTH, but no password is set/i,
+    hint: 'the server has no password: leave it out',
+    isPermanent: true,
+  },
+  {
+    sign: /NOPERM|ACL failure in script|user executing the script can't/i,
+    hint: 'the user may not do this: it needs the keys lock:* and holdfast:*, the channels holdfast:*, scripting, and WAIT if `replicas` is set',
+    isPermanent: true,
+  },
+  {
+    sign: /unknown command.*(EVAL|SSUBSCRIBE)/i,
+    hint: 'the server is too old, or forbids scripts',
+    isPermanent: true,
+  },
+  {
+    sign: /^Protocol error, got/i,
+    hint: 'the server does not speak the Redis protocol on this port. If it expects TLS, use rediss:// or tls=true',
+  },
+]
+
+/** Rejects when time is up, whatever the client does. What comes later is dropped, and never unhandled. */
+export function inTime<Answer>(
+  what: string,
+  timeoutMs: number,
+  call: () => Promise<Answer>,
+  server?: AskedServer,
+): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => {
+      const where = server === undefined ? '' : ` at ${server.place}`
+      reject(new StoreError(`redis${where} did not answer within ${timeoutMs} ms when asked to ${what}`))
+    }, timeoutMs)
+    new Promise<Answer>((go) => go(call())).then(
+      (answer) => {
+        clearTimeout(timer)
+        resolve(answer)
+      },
+      (error: unknown) => {
+        clearTimeout(timer)
+        reject(storeErrorFrom(what, error, server))
+      },
+    )
+  })
+}

@@ -1,0 +1,187 @@
+import { checkInspectQuery } from '../../core/arguments.ts'
+import type { InspectPage, InspectQuery, LeaseRecord, WaiterRecord } from '../../core/driver.ts'
+import { InvalidArgumentError } from '../../core/errors.ts'
+import { readProtocol } from '../shared/read-protocol.ts'
+import type { RedisConnection, RedisNode } from './connection.ts'
+import { isOurs, readLease, readWaiter } from './format.ts'
+import { isOwnKey, lockKeys, plainOfData, slotOf } from './keys.ts'
+import { protocolScript, runScript, scriptCall } from './scripts.ts'
+
+const inspectScript = protocolScript(() => readProtocol('redis/inspect.lua'))
+
+/**
+ * Leases and waiters in pages. It walks the key space with SCAN, node after node, and looks at a bounded number of
+ * entries at a time, so it never holds a server up. A lock with more of them goes on on the next page.
+ */
+export async function inspect(connection: RedisConnection, prefix: string, query: InspectQuery): Promise<InspectPage> {
+  const { lockName, prefix: wanted, after, pageSize } = checkInspectQuery(query)
+  const walk = after === undefined ? newWalk(lockName) : readCursor(after)
+  const isWanted = ([name]: Part): boolean => name.startsWith(wanted) && (lockName === undefined || name === lockName)
+  const parts = new Map(walk.rest.filter(isWanted))
+  if (!walk.over) {
+    const nodes = (await connection.nodes()).toSorted((x, y) => (x.id < y.id ? -1 : 1))
+    for (let steps = 0; parts.size < pageSize && !walk.over && steps < MAX_STEPS; steps += 1) {
+      for (const name of await step(nodes, walk, prefix, wanted)) if (!parts.has(name)) parts.set(name, BEGINNING)
+    }
+  }
+  const found = [...parts]
+  // Without a prefix every string of the database would look like a lock of another client: such a one is shown only if
+  // it is asked for by its name.
+  const showsOthers = prefix !== '' || lockName !== undefined
+  const { page, left } = await showPart(connection, prefix, found.slice(0, pageSize), showsOthers)
+  const rest = [...left, ...found.slice(pageSize)]
+  return rest.length === 0 && walk.over ? page : { ...page, next: writeCursor({ ...walk, rest }) }
+}
+
+/** A lock, and from where on it is to be shown. */
+type Part = readonly [name: string, from: string]
+
+const BEGINNING = ''
+
+/** Where a walk stands. What was found but did not fit on the page travels in it. */
+interface Walk {
+  /** Plain keys first, then the data of locks that have no plain key: only waiters, for a moment. */
+  phase: 'plain' | 'data'
+  node: string
+  cursor: string
+  over: boolean
+  readonly rest: readonly Part[]
+}
+
+const newWalk = (lockName: string | undefined): Walk => ({
+  phase: 'plain',
+  node: '',
+  cursor: '0',
+  over: lockName !== undefined,
+  rest: lockName === undefined ? [] : [[lockName, BEGINNING]],
+})
+
+/** One SCAN, and the walk moved on. */
+async function step(nodes: readonly RedisNode[], walk: Walk, prefix: string, wanted: string): Promise<string[]> {
+  const node = nodes.find(({ id }) => id >= walk.node)
+  if (node === undefined) {
+    walk.over = walk.phase === 'data'
+    Object.assign(walk, { phase: 'data', node: '', cursor: '0' })
+    return []
+  }
+  if (node.id !== walk.node) Object.assign(walk, { node: node.id, cursor: '0' })
+  const match = walk.phase === 'plain' ? `${escaped(prefix + wanted)}*` : 'holdfast:{*:d*'
+  const reply = await node.command(['SCAN', walk.cursor, 'MATCH', match, 'COUNT', `${SCAN_COUNT}`])
+  const [cursor, keys] = reply as [string, string[]]
+  walk.cursor = `${cursor}`
+  // The smallest text that comes after this node's.
+  if (walk.cursor === '0') walk.node = `${node.id}\0`
+  const plains = walk.phase === 'plain' ? keys : await withoutPlain(node, keys)
+  return plains
+    .filter((plain) => plain.startsWith(prefix + wanted) && !isOwnKey(plain))
+    .map((plain) => plain.slice(prefix.length))
+}
+
+/** A lock whose plain key exists has been shown already. */
+async function withoutPlain(node: RedisNode, keys: readonly string[]): Promise<string[]> {
+  const plains = keys.map(plainOfData).filter((plain) => plain !== undefined)
+  const exist = await Promise.all(plains.map((plain) => node.command(['EXISTS', plain])))
+  return plains.filter((_, index) => Number(exist[index]) === 0)
+}
+
+/** All that lies on these locks, call after call. */
+export async function show(
+  connection: RedisConnection,
+  prefix: string,
+  names: readonly string[],
+): Promise<InspectPage> {
+  const pages: InspectPage[] = []
+  let parts: readonly Part[] = names.map((name) => [name, BEGINNING])
+  while (parts.length > 0) {
+    const { page, left } = await showPart(connection, prefix, parts, true)
+    pages.push(page)
+    parts = left
+  }
+  return { leases: pages.flatMap(({ leases }) => leases), waiters: pages.flatMap(({ waiters }) => waiters) }
+}
+
+/** As much of these locks as one call for each slot shows, and what is left of them. */
+async function showPart(
+  connection: RedisConnection,
+  prefix: string,
+  parts: readonly Part[],
+  showsOthers: boolean,
+): Promise<{ page: InspectPage; left: Part[] }> {
+  const shown = new Map<string, Shown>()
+  const bySlot = new Map<number, Part[]>()
+  for (const part of parts) {
+    if (isOwnKey(prefix + part[0])) continue
+    const slot = connection.cluster ? slotOf(prefix + part[0]) : 0
+    const ofSlot = bySlot.get(slot) ?? []
+    bySlot.set(slot, ofSlot)
+    if (ofSlot.length < MAX_LOOKED_AT) ofSlot.push(part)
+  }
+  await Promise.all(
+    [...bySlot.values()].map(async (ofSlot) => {
+      const keys = ofSlot.map(([name]) => lockKeys(prefix, name))
+      const all = [
+        ...keys.map(({ plain }) => plain),
+        ...keys.map(({ data }) => data),
+        ...keys.map(({ order }) => order),
+      ]
+      const froms = ofSlot.map(([, from]) => from)
+      const call = scriptCall(all, [`${ofSlot.length}`, `${MAX_LOOKED_AT}`, ...froms])
+      const reply = (await runScript(connection, inspectScript(), call)) as Shown[]
+      for (const [at, each] of reply.entries()) shown.set((ofSlot[at] as Part)[0], each)
+    }),
+  )
+  const leases: LeaseRecord[][] = []
+  const waiters: WaiterRecord[][] = []
+  const left: Part[] = []
+  for (const part of parts) {
+    const [name] = part
+    if (isOwnKey(prefix + name)) continue
+    const found = shown.get(name)
+    if (found === undefined) {
+      left.push(part)
+      continue
+    }
+    leases.push(leasesIn(name, found, showsOthers))
+    waiters.push(pairs(found[3]).map(([id, text]) => readWaiter(name, id, text)))
+    if (found[4] !== '') left.push([name, found[4]])
+  }
+  return { page: { leases: leases.flat(), waiters: waiters.flat() }, left }
+}
+
+/** Plain text, its end, shared leases and their ends, waiters' ids and texts, where to go on. */
+type Shown = [string, number, string[], string[], string]
+
+function leasesIn(lockName: string, [plain, end, shared]: Shown, showsOthers: boolean): LeaseRecord[] {
+  const endMs = Number(end)
+  const leases = pairs(shared).map(([text, each]) => readLease(lockName, text, Number(each)))
+  if (endMs === -2 || plain === SHARED) return leases
+  if (!showsOthers && !isOurs(plain)) return leases
+  return [readLease(lockName, plain, endMs), ...leases]
+}
+
+const pairs = (flat: readonly string[]): [string, string][] =>
+  Array.from({ length: flat.length / 2 }, (_, at) => [flat[2 * at] as string, flat[2 * at + 1] as string])
+
+const escaped = (text: string): string => text.replace(/[\\*?[\]^]/g, '\\$&')
+
+const writeCursor = (walk: Walk): string => Buffer.from(JSON.stringify(walk)).toString('base64url')
+
+function readCursor(after: string): Walk {
+  try {
+    const walk = JSON.parse(Buffer.from(after, 'base64url').toString()) as Walk
+    const isPart = (part: unknown): boolean => Array.isArray(part) && part.length === 2 && part.every(isText)
+    if (isText(walk.cursor) && isText(walk.node) && Array.isArray(walk.rest) && walk.rest.every(isPart)) return walk
+  } catch {
+    // Said below.
+  }
+  throw new InvalidArgumentError('after', after, '`next` of the page before')
+}
+
+const isText = (value: unknown): boolean => typeof value === 'string'
+
+const SHARED = 'holdfast:shared'
+/** How many locks, leases and waiters one call may look at. More would hold the server up. */
+const MAX_LOOKED_AT = 500
+const SCAN_COUNT = 250
+/** How many SCANs one page may cost: a page of a large database may come back short, and says where to go on. */
+const MAX_STEPS = 40

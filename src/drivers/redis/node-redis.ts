@@ -1,0 +1,227 @@
+import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './connection.ts'
+import { routingKey, slotCounter } from './keys.ts'
+import { MasterWatch } from './master-watch.ts'
+
+/** `createClient` of redis (node-redis), as far as it is used here. */
+export interface NodeRedisClient {
+  readonly isOpen: boolean
+  listenerCount(event: string): number
+  sendCommand(args: string[]): Promise<unknown>
+  multi(): unknown
+  // biome-ignore lint/suspicious/noExplicitAny: its own type is generic in its modules, and differs between versions
+  duplicate(...override: any[]): unknown
+}
+
+/** `createCluster` of redis (node-redis). */
+export interface NodeRedisCluster {
+  readonly isOpen: boolean
+  readonly masters: readonly NodeRedisMaster[]
+  readonly slots: readonly { readonly master: NodeRedisMaster }[]
+  sendCommand(firstKey: string | undefined, isReadonly: boolean | undefined, args: string[]): Promise<unknown>
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  nodeClient(node: any): unknown
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  duplicate(...override: any[]): unknown
+}
+
+/** `createSentinel` of redis (node-redis). */
+export interface NodeRedisSentinel {
+  readonly isOpen: boolean
+  sendCommand(isReadonly: boolean | undefined, args: string[]): Promise<unknown>
+  multi(): unknown
+  getMasterNode(): unknown
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  subscribe(channel: string, listener: (text: any, channel: any) => void): Promise<unknown>
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  unsubscribe(channel: string, listener: (text: any, channel: any) => void): Promise<unknown>
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  on(event: any, listener: (...args: any[]) => void): unknown
+  // biome-ignore lint/suspicious/noExplicitAny: as above
+  off(event: any, listener: (...args: any[]) => void): unknown
+}
+
+interface NodeRedisMaster {
+  readonly address: string
+}
+
+/** What `multi` is used for: commands that go over one connection, without a transaction. */
+interface Pipeline {
+  /** That of Sentinel wants to know first whether a replica would do. */
+  addCommand(...args: [string[]] | [isReadonly: boolean, args: string[]]): unknown
+  execAsPipeline(): Promise<unknown[]>
+}
+
+interface Duplicate {
+  unref?(): void
+  subscribe(channel: string, listener: (text: string, channel: string) => void): Promise<void>
+  sSubscribe(channel: string, listener: (text: string, channel: string) => void): Promise<void>
+  connect(): Promise<unknown>
+  destroy(): void
+  on(event: string, listener: (...args: never[]) => void): unknown
+}
+
+export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): RedisConnection {
+  if (isSentinel(client)) return sentinelConnection(client)
+  if (!isCluster(client)) {
+    const node = nodeOf('0', async () => client)
+    return {
+      cluster: false,
+      place: placeOf(client),
+      command: (_key, args) => client.sendCommand([...args]),
+      together(commands) {
+        const pipeline = client.multi() as Pipeline
+        for (const command of commands) pipeline.addCommand([...command])
+        return pipeline.execAsPipeline()
+      },
+      master: new MasterWatch(() => reconnect(client)),
+      nodes: async () => [node],
+      nodeOfSlot: async () => node,
+    }
+  }
+  const nodeOfMaster = (master: NodeRedisMaster): RedisNode =>
+    nodeOf(master.address, async () => (await client.nodeClient(master)) as NodeRedisClient)
+  const command = (key: string, args: readonly string[]) => client.sendCommand(routingKey(key), false, [...args])
+  return {
+    cluster: true,
+    get place() {
+      return `redis+cluster://${client.masters.map(({ address }) => address).join(',')}`
+    },
+    command,
+    nodes: async () => client.masters.map(nodeOfMaster),
+    async nodeOfSlot(slot) {
+      await command(slotCounter(slot), ['GET', slotCounter(slot)])
+      const master = client.slots[slot]?.master ?? client.masters[0]
+      if (master === undefined) throw new Error('the Cluster client knows of no master')
+      return nodeOfMaster(master)
+    },
+  }
+}
+
+function reconnect(client: NodeRedisClient): void {
+  const { reconnectStrategy = 0 } = socketOf(client)
+  const cause = new Error('the server is no longer the master')
+  const retry = typeof reconnectStrategy === 'function' ? reconnectStrategy(0, cause) : reconnectStrategy
+  // A client that does not connect again by itself would be closed for good. Without a listener, its error would end
+  // the process.
+  if (typeof retry !== 'number' || client.listenerCount('error') === 0) return
+  // The server ends the connection, and the client opens another. It has no method for that.
+  client.sendCommand(['QUIT']).catch(() => {}) // The connection may be gone already, which is what was wanted.
+}
+
+function placeOf(client: NodeRedisClient): string {
+  const { host = 'localhost', port = 6379, path, tls } = socketOf(client)
+  return path ?? `redis${tls ? 's' : ''}://${host.includes(':') ? `[${host}]` : host}:${port}`
+}
+
+interface SocketOptions {
+  readonly host?: string
+  readonly port?: number
+  readonly path?: string
+  readonly tls?: unknown
+  readonly reconnectStrategy?: false | number | ((retries: number, cause: Error) => unknown)
+}
+
+const socketOf = (client: NodeRedisClient): SocketOptions =>
+  (client as { options?: { socket?: SocketOptions } }).options?.socket ?? {}
+
+const isCluster = (client: NodeRedisClient | NodeRedisCluster): client is NodeRedisCluster => 'masters' in client
+
+const isSentinel = (client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): client is NodeRedisSentinel =>
+  'getMasterNode' in client
+
+/**
+ * It follows the master by itself, and keeps its own subscriptions: a new master means that messages may have been
+ * missed.
+ */
+function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
+  const send = (args: readonly string[]): Promise<unknown> => client.sendCommand(false, [...args])
+  // What the master has not answered is sent again, and no event tells of it. So the server is asked which connection
+  // this is: once, and then each time when it matters. In a pool of several, each is another one than the last.
+  const connectionId = (): Promise<unknown> => send(['CLIENT', 'ID']).catch(() => Symbol('not known'))
+  let lastId: Promise<unknown> | undefined
+  const node: RedisNode = {
+    id: 'master',
+    command: send,
+    async subscriber({ message, closed }) {
+      const listener = (text: string, channel: string): void => message(channel, text)
+      const channels = new Set<string>()
+      const moved = ({ type }: { type?: string } = {}): void => {
+        if (type !== 'MASTER_CHANGE') return
+        end()
+        closed(new Error('the Sentinels have named another master'))
+      }
+      const end = (): void => {
+        client.off('topology-change', moved)
+        // The connection may be gone.
+        for (const channel of channels) client.unsubscribe(channel, listener).catch(() => {})
+        channels.clear()
+      }
+      client.on('topology-change', moved)
+      return {
+        async subscribe(channel) {
+          channels.add(channel)
+          await client.subscribe(channel, listener)
+        },
+        end,
+      }
+    },
+  }
+  return {
+    cluster: false,
+    place: 'the master that Sentinel names',
+    command: (_key, args) => send(args),
+    watchResends() {
+      lastId ??= connectionId()
+      const before = lastId
+      return async () => {
+        lastId = connectionId()
+        return (await lastId) !== (await before)
+      }
+    },
+    together(commands) {
+      const pipeline = client.multi() as Pipeline
+      for (const command of commands) pipeline.addCommand(false, [...command])
+      return pipeline.execAsPipeline()
+    },
+    nodes: async () => [node],
+    nodeOfSlot: async () => node,
+  }
+}
+
+function nodeOf(id: string, client: () => Promise<NodeRedisClient>): RedisNode {
+  return {
+    id,
+    command: async (args) => (await client()).sendCommand([...args]),
+    subscriber: async (events) => openSubscriber(await client(), events),
+  }
+}
+
+async function openSubscriber(client: NodeRedisClient, events: SubscriberEvents): Promise<Subscriber> {
+  // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our back.
+  const duplicate = client.duplicate({ socket: { ...socketOf(client), reconnectStrategy: false } }) as Duplicate
+  duplicate.unref?.()
+  let ended = false
+  const end = (): void => {
+    ended = true
+    try {
+      duplicate.destroy()
+    } catch {
+      // It throws when the connection is already gone, which is what was wanted.
+    }
+  }
+  const closed = (cause: Error): void => {
+    if (ended) return
+    end()
+    events.closed(cause)
+  }
+  duplicate.on('error', (error: Error) => closed(error))
+  duplicate.on('end', () => closed(new Error('the subscription’s connection was closed')))
+  duplicate.on('sharded-channel-moved', () => closed(new Error('the slot moved to another node')))
+  const listener = (text: string, channel: string): void => events.message(channel, text)
+  await duplicate.connect()
+  return {
+    subscribe: (channel, sharded) =>
+      sharded ? duplicate.sSubscribe(channel, listener) : duplicate.subscribe(channel, listener),
+    end,
+  }
+}

@@ -1,0 +1,92 @@
+import type { RateAnswer, RateRequest } from '../../core/driver.ts'
+import { answerTake, countOf, inOrder, policiesOf, type Take, type Taken, takesOf } from '../shared/consume-step.ts'
+import { readProtocol } from '../shared/read-protocol.ts'
+import { inTime } from './errors.ts'
+import { rateKey, slotOf } from './keys.ts'
+import { protocolScript, runScript, scriptCall } from './scripts.ts'
+import { chunksOf, type ListParts } from './send-batch.ts'
+
+const consumeScript = protocolScript(() => readProtocol('redis/consume.lua'))
+const changeScript = protocolScript(() => readProtocol('redis/rate-change.lua'))
+
+/** Rate-limiting steps, and changes of limits. */
+export const consume = (parts: ListParts, requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]> =>
+  inOrder(
+    requests,
+    (steps) => takeSteps(parts, steps),
+    async (take) => {
+      const { connection, prefix, timeoutMs } = parts
+      const { name, policy, change } = take
+      const keys = policy.ids.map((id) => rateKey(prefix, name, id))
+      const what = change === 'reset' ? change : `${change.blockMs}`
+      const call = scriptCall(keys, [what, ...policy.fullsMs.map(String)])
+      const run = (): Promise<unknown> => runScript(connection, changeScript(), call)
+      const reply = (await inTime('consume', timeoutMs, run, connection)) as readonly (string | number)[]
+      connection.master?.wrote()
+      return takenFrom(take, reply, 0)
+    },
+  )
+
+/**
+ * Those that are alike and on one name are one entry of the script, whose answer is then told to each of them.
+ */
+async function takeSteps(
+  { connection, prefix, timeoutMs }: ListParts,
+  requests: readonly RateRequest[],
+): Promise<(RateAnswer | Error)[]> {
+  const answers = new Array<RateAnswer | Error>(requests.length)
+  const takes = takesOf(requests)
+  const slotOfTake = ({ name }: Take): number => (connection.cluster ? slotOf(prefix + name) : 0)
+  const chunks = chunksOf(takes, slotOfTake, MAX_ENTRIES)
+  await Promise.all(
+    chunks.map(async ({ indexes }) => {
+      const part = indexes.map((index) => takes[index] as Take)
+      const keys: string[] = []
+      for (const { name, policy } of part) for (const id of policy.ids) keys.push(rateKey(prefix, name, id))
+      const call = scriptCall(keys, policyArgs(part))
+      const run = (): Promise<unknown> => runScript(connection, consumeScript(), call)
+      const reply = await inTime('consume', timeoutMs, run, connection).catch((error: Error) => error)
+      if (!(reply instanceof Error)) {
+        if (answerAll(part, reply as readonly (string | number)[], answers)) connection.master?.wrote()
+        return
+      }
+      for (const { indexes } of part) for (const index of indexes) answers[index] = reply
+    }),
+  )
+  return answers
+}
+
+/** A part of a list at a time: while the server works on one, the client reads or writes the other. */
+const MAX_ENTRIES = 32
+
+function policyArgs(takes: readonly Take[]): [policies: string, chosen: string] {
+  const { policies, numbers } = policiesOf(takes)
+  const pairs = policies.map(({ stepsMs, fullsMs }) => stepsMs.flatMap((stepMs, at) => [stepMs, fullsMs[at]]))
+  const isPlain = policies.length === 1 && takes.every((take) => countOf(take) === 1)
+  const chosen = takes.flatMap((take, at) => [(numbers[at] as number) + 1, countOf(take)])
+  return [JSON.stringify(pairs), isPlain ? '' : JSON.stringify(chosen)]
+}
+
+/** Whether anything was taken, and so was written. */
+function answerAll(
+  takes: readonly Take[],
+  reply: readonly (string | number)[],
+  answers: (RateAnswer | Error | undefined)[],
+): boolean {
+  let at = 0
+  let isTaken = false
+  for (const take of takes) {
+    const taken = takenFrom(take, reply, at)
+    at += 1 + taken.usedMs.length
+    isTaken ||= taken.count > 0
+    answerTake(take, taken, answers)
+  }
+  return isTaken
+}
+
+/** What stands in the reply from there on. */
+function takenFrom({ policy }: Take, reply: readonly (string | number)[], at: number): Taken {
+  const count = Number(reply[at])
+  const usedMs = policy.limits.map((_, index) => Number(reply[at + 1 + index]) / 1_000_000)
+  return { count: Math.max(0, count), usedMs, blockedMs: Math.max(0, -count) }
+}

@@ -1,0 +1,226 @@
+import { failTogether, type GroupMember, groupSize } from '../shared/groups.ts'
+import { readProtocol } from '../shared/read-protocol.ts'
+import type { RedisConnection } from './connection.ts'
+import { isForbidden, storeErrorFrom } from './errors.ts'
+import { strange } from './format.ts'
+import { COUNTER, isOwnKey, lockKeys, ownKeyError, reachesOwnKeys, slotCounter, slotOf } from './keys.ts'
+import { protocolScript, runScript, type ScriptCall } from './scripts.ts'
+
+const leasesScript = protocolScript(() => readProtocol('redis/leases.lua'))
+
+export interface ListParts {
+  readonly connection: RedisConnection
+  readonly prefix: string
+  readonly timeoutMs: number
+  /**
+   * One call for each slot, with the slot's own counter, as Cluster needs it. Redlock's ballots, too: else every name
+   * would compete with every other.
+   */
+  readonly bySlot?: boolean
+}
+
+/** Part of a list that goes to the server in one call. */
+export interface Chunk<Request> {
+  readonly requests: readonly Request[]
+  /** Of all its keys on Cluster; else 0. */
+  readonly slot: number
+}
+
+/**
+ * Sends a list in as few calls as there may be, all in flight together, and gives the answers in the list's order. What
+ * fails, fails for its own part of the list.
+ */
+export function sendList<Request extends ListEntry, Answer>(
+  parts: ListParts,
+  requests: readonly Request[],
+  send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+): Promise<readonly (Answer | Error)[]> {
+  if (requests.length === 0) return Promise.resolve([])
+  const { connection, prefix, bySlot = connection.cluster } = parts
+  if (reachesOwnKeys(prefix) && requests.some(({ lockName }) => isOwnKey(prefix + lockName))) {
+    return sendAllowed(parts, requests, send)
+  }
+  // The most frequent case by far, and the one in which every microsecond counts.
+  if (!bySlot && requests.length <= MAX_ENTRIES) return sendChunk({ requests, slot: 0 }, send)
+  const slotOfRequest = (request: Request): number => (bySlot ? slotOf(prefix + request.lockName) : 0)
+  const sizeAt = (index: number): number => groupSize(requests, index)
+  return sendParts(requests, chunksOf(requests, slotOfRequest, MAX_ENTRIES, sizeAt), send)
+}
+
+type ListEntry = GroupMember & { readonly lockName: string }
+
+/** Without the names that would be keys of our own. */
+async function sendAllowed<Request extends ListEntry, Answer>(
+  parts: ListParts,
+  requests: readonly Request[],
+  send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+): Promise<readonly (Answer | Error)[]> {
+  const refusals = failTogether(
+    requests,
+    requests.map(({ lockName }) => ownKeyError(parts.prefix, lockName)),
+  )
+  const allowed = requests.filter((_, index) => refusals[index] === undefined)
+  const answers = [...(await sendList(parts, allowed, send))]
+  return refusals.map((refusal) => refusal ?? (answers.shift() as Answer | Error))
+}
+
+/**
+ * The server refuses a whole call for one key that the user may not have, before it runs anything. That name must not
+ * cost the others their answer, so each is sent alone then. Groups stay whole.
+ */
+function sendChunk<Request extends ListEntry, Answer>(
+  chunk: Chunk<Request>,
+  send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+): Promise<readonly (Answer | Error)[]> {
+  const { requests, slot } = chunk
+  if (requests.length === 1) return send(chunk)
+  return send(chunk).catch((error: unknown) => {
+    const units = unitsOf(requests)
+    if (!isForbidden(error) || units.length === 1) throw error
+    return sendParts(
+      requests,
+      units.map((indexes) => ({ indexes, slot })),
+      send,
+    )
+  })
+}
+
+/** The index of each request, those of a group together. */
+function unitsOf(requests: readonly ListEntry[]): number[][] {
+  const units: number[][] = []
+  for (let index = 0; index < requests.length; ) {
+    const size = groupSize(requests, index)
+    units.push(Array.from({ length: size }, (_, at) => index + at))
+    index += size
+  }
+  return units
+}
+
+async function sendParts<Request extends ListEntry, Answer>(
+  requests: readonly Request[],
+  parts: readonly Part[],
+  send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+): Promise<readonly (Answer | Error)[]> {
+  const answers = new Array<Answer | Error>(requests.length)
+  await Promise.all(
+    parts.map(async ({ indexes, slot }) => {
+      try {
+        const part = await sendChunk({ requests: indexes.map((index) => requests[index] as Request), slot }, send)
+        indexes.forEach((index, at) => {
+          answers[index] = part[at] as Answer | Error
+        })
+      } catch (error) {
+        for (const index of indexes) answers[index] = error as Error
+      }
+    }),
+  )
+  return answers
+}
+
+/**
+ * Runs leases.lua. Answers the server's time and then, for each entry, what the script says. `args` are its arguments
+ * from the fourth on.
+ */
+export function runLeases(
+  { connection, prefix, bySlot = connection.cluster }: ListParts,
+  operation: 'acquire' | 'renew' | 'release',
+  { requests, slot }: Chunk<{ readonly lockName: string }>,
+  args: readonly string[],
+  { channel, text }: Telling = NOTHING,
+  run: typeof runScript = runScript,
+): Promise<LeasesReply> {
+  const count = requests.length
+  // Filled place by place: this is the longest array that a claim goes through.
+  const call = new Array<string>(7 + 3 * count + args.length)
+  call[0] = call[1] = ''
+  call[2] = `${1 + 3 * count}`
+  call[3] = bySlot ? slotCounter(slot) : COUNTER
+  for (let index = 0; index < count; index += 1) {
+    const { plain, data, order } = lockKeys(prefix, (requests[index] as { lockName: string }).lockName)
+    call[4 + index] = plain
+    call[4 + count + index] = data
+    call[4 + 2 * count + index] = order
+  }
+  const at = 4 + 3 * count
+  call[at] = operation
+  call[at + 1] = channel
+  call[at + 2] = text
+  for (let index = 0; index < args.length; index += 1) call[at + 3 + index] = args[index] as string
+  return run(connection, leasesScript(), call as ScriptCall).then(
+    (reply) => {
+      const answers = readReply(operation, count, reply)
+      if (connection.master !== undefined && hasWritten(answers)) connection.master.wrote()
+      return answers
+    },
+    (error: unknown) => {
+      throw storeErrorFrom(operation, error, connection)
+    },
+  )
+}
+
+export type LeasesReply = [nowMs: number, ...answers: unknown[]]
+
+/** "Yes to all" in full. With ioredis' `stringNumbers` numbers come as text, here and in every answer. */
+function readReply(operation: string, count: number, reply: unknown): LeasesReply {
+  if (!isReply(reply)) throw strange(operation, reply)
+  reply[0] = Number(reply[0])
+  if (!(operation === 'acquire' ? reply[0] > 0 : reply[0] >= 0)) throw strange(operation, reply)
+  if (count === 1 || reply[1] !== 'g') {
+    if (reply.length !== 1 + count) throw strange(operation, reply)
+    return reply
+  }
+  const first = operation === 'acquire' ? Number(reply[2]) : 1
+  const step = operation === 'acquire' ? 1 : 0
+  for (let index = 0; index < count; index += 1) reply[1 + index] = first + index * step
+  return reply
+}
+
+const isReply = (reply: unknown): reply is LeasesReply => Array.isArray(reply) && reply.length > 1
+
+/** Whether a replica would have refused to run this. A claim that was granted, refused or queued ran a write command. */
+const hasWritten = (reply: LeasesReply): boolean =>
+  reply.some((answer, index) => index > 0 && (isClaimed(answer) || Number(answer) > 0))
+
+const isClaimed = (answer: unknown): boolean => Array.isArray(answer) && (answer[0] === 'y' || answer[0] === 'n')
+
+/** What is published, and where: a client's channel and its secret (acquire), or a channel and messages (release). */
+export interface Telling {
+  readonly channel: string
+  readonly text: string
+}
+
+const NOTHING: Telling = { channel: '', text: '' }
+
+interface Part {
+  readonly slot: number
+  readonly indexes: number[]
+}
+
+/**
+ * Indexes, by slot where that matters, in bounded parts and in their order. `sizeAt`: how many requests from an index on
+ * must stay in one part.
+ */
+export function chunksOf<Request>(
+  requests: readonly Request[],
+  slotOfRequest: (request: Request) => number,
+  mostEntries = MAX_ENTRIES,
+  sizeAt: (index: number) => number = () => 1,
+): Part[] {
+  const open = new Map<number, Part>()
+  const parts: Part[] = []
+  requests.forEach((request, index) => {
+    const slot = slotOfRequest(request)
+    const part = open.get(slot)
+    if (part !== undefined && part.indexes.length + sizeAt(index) <= mostEntries) {
+      part.indexes.push(index)
+      return
+    }
+    const fresh = { slot, indexes: [index] }
+    open.set(slot, fresh)
+    parts.push(fresh)
+  })
+  return parts
+}
+
+/** How much one script may do, so that a long list does not hold the server up for long. */
+export const MAX_ENTRIES = 128

@@ -1,0 +1,72 @@
+import { MissingClientError } from '../../core/errors.ts'
+import { importAtRunTime } from '../shared/optional-client.ts'
+
+/** The few methods that we call: `node:sqlite`, libsql and better-sqlite3 all have them. */
+export interface SqliteDatabase {
+  exec(sql: string): unknown
+  prepare(sql: string): SqliteStatement
+  close(): unknown
+}
+
+/** `never`: which values a statement takes, each client types in another way. */
+export interface SqliteStatement {
+  all(...values: never[]): unknown[]
+  get(...values: never[]): unknown
+  run(...values: never[]): { readonly changes: number | bigint }
+}
+
+/** The same, as it is called here: every client takes text, numbers and null. */
+export interface Statement {
+  all(...values: (string | number | null)[]): unknown[]
+  get(...values: (string | number | null)[]): unknown
+  run(...values: (string | number | null)[]): { readonly changes: number | bigint }
+}
+
+interface OwnDatabase extends SqliteDatabase {
+  prepare(sql: string): Statement
+}
+
+/** Opens a file with what this Node has: `node:sqlite`, else libsql, else better-sqlite3. */
+export async function openDatabase(path: string): Promise<OwnDatabase> {
+  const failures: unknown[] = []
+  for (const { module, name } of clients) {
+    const Database = await load(module, name, failures)
+    if (Database !== undefined) return new Database(path)
+  }
+  const driver = `the sqlite driver on this Node (${process.version}), which has no node:sqlite,`
+  throw new MissingClientError(driver, ['libsql', 'better-sqlite3'], { cause: new AggregateError(failures) })
+}
+
+const clients = [
+  { module: 'node:sqlite', name: 'DatabaseSync' },
+  { module: 'libsql', name: 'default' },
+  { module: 'better-sqlite3', name: 'default' },
+]
+
+type Constructor = new (path: string) => OwnDatabase
+
+async function load(module: string, name: string, failures: unknown[]): Promise<Constructor | undefined> {
+  try {
+    const found = await quietly(() => importAtRunTime(module))
+    return found[name] as Constructor
+  } catch (error) {
+    // Not there, or there without the part that is compiled for this machine: the next one may do.
+    failures.push(error)
+    return undefined
+  }
+}
+
+/** Node says of its own module that it is experimental, on the standard error of whoever merely took a lock. */
+async function quietly<T>(load: () => Promise<T>): Promise<T> {
+  const { emitWarning } = process
+  process.emitWarning = (warning: string | Error, ...rest: unknown[]) => {
+    if (!String(warning).includes('SQLite is an experimental feature')) {
+      Reflect.apply(emitWarning, process, [warning, ...rest])
+    }
+  }
+  try {
+    return await load()
+  } finally {
+    process.emitWarning = emitWarning
+  }
+}

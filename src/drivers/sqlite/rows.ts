@@ -1,0 +1,107 @@
+import type { LeaseRecord } from '../../core/driver.ts'
+import type { LockShare } from '../../core/lock-share.ts'
+import type { SqliteConnection } from './connection.ts'
+
+/** A row of the leases or of the waiters, as far as each has the column. */
+export interface Row {
+  readonly lock_name: string
+  readonly claim_id: string
+  readonly holder_id: string
+  readonly mode: 'exclusive' | 'shared'
+  readonly max_permits: number | null
+  readonly permits: number
+  readonly fencing_token: number
+  readonly acquired_at_ms: number
+  readonly expires_at_ms: number
+  readonly ttl_ms: number
+  readonly wait_ms: number
+  readonly metadata: string | null
+  readonly place: number
+  readonly waiting_since_ms: number
+}
+
+export function readNow(connection: SqliteConnection): number {
+  return (connection.get('now') as { now_ms: number }).now_ms
+}
+
+/**
+ * The leases that are out, as one. As many of them as the largest limit in question are as good as all. `isAhead`: a
+ * clock that was set back since has written one of them.
+ */
+export function heldBeside(
+  connection: SqliteConnection,
+  lockName: string,
+  nowMs: number,
+  largestLimit: number,
+): { held: readonly LockShare[]; isAhead: boolean } {
+  const row = connection.get('held', nowMs, lockName, nowMs, largestLimit) as Held | undefined
+  if (row === undefined || row.leases === 0) return { held: [], isAhead: false }
+  const mode = row.exclusive === 1 ? 'exclusive' : 'shared'
+  return { held: [{ mode, permits: row.permits }], isAhead: row.ahead === 1 }
+}
+
+export const largestLimit = (shares: readonly LockShare[]): number =>
+  shares.reduce((largest, { limit = 1 }) => Math.max(largest, limit), 1)
+
+interface Held {
+  readonly leases: number
+  readonly permits: number
+  readonly exclusive: 0 | 1
+  readonly ahead: 0 | 1
+}
+
+/** The front of a queue, as far as those behind it have to know it. */
+export interface Front {
+  readonly waiters: number
+  readonly lastPlace: number
+  /** When the first of them is gone if it is not heard of. */
+  readonly firstGoneMs: number | null
+}
+
+export function frontOf(connection: SqliteConnection, lockName: string, nowMs: number): Front {
+  const row = connection.get('front_of', lockName, nowMs, MAX_AHEAD) as Record<string, number | null>
+  const { waiters, last_place: lastPlace, first_gone_ms: firstGoneMs = null } = row
+  return { waiters: waiters ?? 0, lastPlace: lastPlace ?? 0, firstGoneMs }
+}
+
+/** When the first of the leases ends. */
+export function nextEndOf(connection: SqliteConnection, lockName: string, nowMs: number): number | null {
+  return (connection.get('next_end', nowMs, lockName, nowMs) as { next_end_ms: number | null }).next_end_ms
+}
+
+/** The front of a queue; all of it with `most` −1. */
+export const waitersOf = (connection: SqliteConnection, lockName: string, nowMs: number, most: number): Row[] => {
+  if (most !== 1) return connection.all('waiters_of', lockName, nowMs, most) as Row[]
+  const first = firstWaiterOf(connection, lockName, nowMs)
+  return first === undefined ? [] : [first]
+}
+
+/** Takes two thirds of the time that a list of one row takes. */
+export const firstWaiterOf = (connection: SqliteConnection, lockName: string, nowMs: number): Row | undefined =>
+  connection.get('waiters_of', lockName, nowMs, 1) as Row | undefined
+
+export const shareOf = (row: Row) => ({
+  lockName: row.lock_name,
+  claimId: row.claim_id,
+  holderId: row.holder_id,
+  mode: row.mode,
+  ...(row.max_permits !== null && { limit: row.max_permits }),
+  permits: row.permits,
+})
+
+export const recordOf = (row: Row, nowMs: number): LeaseRecord => ({
+  ...shareOf(row),
+  fencingToken: row.fencing_token,
+  acquiredAtMs: row.acquired_at_ms,
+  expiresAtMs: Math.min(row.expires_at_ms, nowMs + row.ttl_ms),
+  ...(row.metadata && { metadata: JSON.parse(row.metadata) as Record<string, unknown> }),
+})
+
+/**
+ * How much of a queue is read at first, and then, to decide who is next. With an exclusive claim at its front, one row
+ * is enough.
+ */
+export const QUEUE_WINDOWS = [1, 32] as const
+
+/** A waiter is told exactly how many are before it up to this many. */
+export const MAX_AHEAD = 32

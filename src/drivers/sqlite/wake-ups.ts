@@ -1,0 +1,152 @@
+import type { DriverListener, LeaseRef } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
+import type { Clock } from '../../core/time/clock.ts'
+import { admitted } from '../shared/admission.ts'
+import type { SqliteConnection } from './connection.ts'
+import { storeErrorFrom } from './errors.ts'
+import { ringBell, watchDatabase } from './file-watch.ts'
+import { heldBeside, largestLimit, nextEndOf, QUEUE_WINDOWS, type Row, readNow, shareOf, waitersOf } from './rows.ts'
+
+/**
+ * Finds out which of this driver's waiters should ask again, and tells other processes when it may be one of theirs. A
+ * look only reads: one that wrote would make others look, whose looks would make this one look.
+ */
+export class SqliteWakeUps {
+  readonly #connection: SqliteConnection
+  readonly #clock: Clock
+  readonly #listeners = new Set<DriverListener>()
+  /** The claims of this driver that stand in a queue, by lock name. */
+  readonly #waiting = new Map<string, Set<string>>()
+  /** Who was first when last told, and what it waited for. */
+  readonly #first = new Map<string, { claimId: string; nextEndMs: number }>()
+  #version = 0
+  #newsIsDue = false
+  #stopWatching: (() => void) | undefined
+
+  constructor(connection: SqliteConnection, clock: Clock) {
+    this.#connection = connection
+    this.#clock = clock
+    connection.onReopened = () =>
+      this.#disconnected(new StoreError(`the lock file ${connection.path} was removed or replaced, and opened anew`))
+  }
+
+  add({ lockName, claimId }: LeaseRef): void {
+    const waiting = this.#waiting.get(lockName) ?? new Set()
+    this.#waiting.set(lockName, waiting.add(claimId))
+  }
+
+  remove({ lockName, claimId }: LeaseRef): void {
+    const waiting = this.#waiting.get(lockName)
+    if (waiting === undefined) return
+    waiting.delete(claimId)
+    if (waiting.size > 0) return
+    this.#waiting.delete(lockName)
+    this.#first.delete(lockName)
+  }
+
+  listen(listener: DriverListener): void {
+    this.#listeners.add(listener)
+    this.#version = this.#connection.dataVersion()
+    this.#newsIsDue = true
+    this.#stopWatching ??= watchDatabase(this.#connection.path, this.#clock, {
+      rung: () => this.#look([...this.#waiting.keys()], 'turns'),
+      poll: () => this.#lookIfChanged(),
+    })
+  }
+
+  stop(listener: DriverListener): void {
+    this.#listeners.delete(listener)
+    if (this.#listeners.size === 0) this.end()
+  }
+
+  end(): void {
+    this.#stopWatching?.()
+    this.#stopWatching = undefined
+  }
+
+  /**
+   * After a commit of this very connection. `turns`: it may have been the turn of a waiter, of this process or another.
+   */
+  committed(lockNames: Iterable<string>, { turns }: { turns: boolean }): void {
+    if (turns) ringBell(this.#connection.path)
+    if (this.#listeners.size === 0) return
+    // The database tells of other connections' commits, not of this one's.
+    this.#newsIsDue = true
+    this.#look(
+      [...new Set(lockNames)].filter((lockName) => this.#waiting.has(lockName)),
+      'turns',
+    )
+  }
+
+  #lookIfChanged(): number {
+    if (this.#waiting.size === 0) return 0
+    try {
+      this.#connection.assertCurrent()
+      const version = this.#connection.dataVersion()
+      if (version === this.#version && !this.#newsIsDue) return 0
+      this.#version = version
+      this.#newsIsDue = false
+    } catch (error) {
+      this.#disconnected(error)
+      return 0
+    }
+    return this.#look([...this.#waiting.keys()], 'turns and news')
+  }
+
+  /** Never throws: the transaction that it comes after has been committed, and its answer has to arrive. */
+  #look(lockNames: readonly string[], what: 'turns' | 'turns and news'): number {
+    if (lockNames.length === 0) return 0
+    try {
+      const nowMs = readNow(this.#connection)
+      for (const lockName of lockNames) this.#wakeOn(lockName, nowMs, what)
+    } catch (error) {
+      this.#disconnected(error)
+    }
+    return lockNames.length
+  }
+
+  /**
+   * News, which can wait for a moment: who is first now, or that what the first waits for ends sooner, so that it
+   * should ask sooner.
+   */
+  #wakeOn(lockName: string, nowMs: number, what: 'turns' | 'turns and news'): void {
+    const ours = this.#waiting.get(lockName)
+    const [front, more] = QUEUE_WINDOWS
+    let queue = waitersOf(this.#connection, lockName, nowMs, front)
+    const [first] = queue
+    // Behind an exclusive claim of another process it is nobody's turn: most looks end here.
+    if (first === undefined || (first.mode === 'exclusive' && !ours?.has(first.claim_id))) {
+      this.#first.delete(lockName)
+      return
+    }
+    let woken = this.#admitted(lockName, nowMs, queue)
+    if (woken.some(({ mode }) => mode === 'shared')) {
+      queue = waitersOf(this.#connection, lockName, nowMs, more)
+      woken = this.#admitted(lockName, nowMs, queue)
+    }
+    if (what === 'turns and news') {
+      const before = this.#first.get(lockName)
+      const nextEndMs = nextEndOf(this.#connection, lockName, nowMs) ?? Number.POSITIVE_INFINITY
+      const news = before?.claimId !== first.claim_id || nextEndMs < before.nextEndMs
+      if (woken.length === 0 && news) woken = [first]
+      this.#first.set(lockName, { claimId: first.claim_id, nextEndMs })
+    }
+    for (const { claim_id: claimId } of woken) {
+      if (!ours?.has(claimId)) continue
+      for (const listener of this.#listeners) listener.wake(lockName, claimId)
+    }
+  }
+
+  #admitted(lockName: string, nowMs: number, queue: readonly Row[]): Row[] {
+    const { held } = heldBeside(this.#connection, lockName, nowMs, largestLimit(queue.map(shareOf)))
+    return admitted(held, queue, shareOf)
+  }
+
+  #disconnected(error: unknown): void {
+    this.end()
+    const cause = storeErrorFrom(error, this.#connection.path)
+    const listeners = [...this.#listeners]
+    this.#listeners.clear()
+    for (const listener of listeners) listener.disconnected(cause)
+  }
+}

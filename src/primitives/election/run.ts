@@ -1,0 +1,115 @@
+import { checkFunction, checkSignal, waitMsFrom } from '../../core/arguments.ts'
+import { AbortedError, ClosedError, LeaseLostError, NotHeldError } from '../../core/errors.ts'
+import { checkOptions, optionNames } from '../../core/options.ts'
+import { onAbort } from '../../core/time/abort.ts'
+import { backoffMs } from '../../core/time/backoff.ts'
+import type { Clock } from '../../core/time/clock.ts'
+import { pause } from '../../core/time/pause.ts'
+import type { Random } from '../../core/time/random.ts'
+import type { CampaignOptions } from './campaign-options.ts'
+import type { HeldTerm, Term } from './term.ts'
+
+export interface LeadOptions<Value = unknown>
+  extends Pick<CampaignOptions<Value>, 'value' | 'maxTermSeconds' | 'onDemoted'> {
+  /** Ends it: the callback is asked to stop, and the leader resigns when it has. */
+  signal?: AbortSignal
+  /** Hears what the callback threw, and lets `run` go on. What it throws itself, `run` rejects with. */
+  onError?: (error: unknown, term: Term<Value>) => void
+  /**
+   * How long to rest after resigning before campaigning again; doubled with each failure in a row, up to 30. After a
+   * failure the rest is at least 0.05.
+   *
+   * @default 1
+   */
+  restSeconds?: number
+}
+
+const OPTIONS = optionNames<LeadOptions>({
+  value: true,
+  maxTermSeconds: true,
+  onDemoted: true,
+  signal: true,
+  onError: true,
+  restSeconds: true,
+})
+
+interface LeadParts<Value> {
+  readonly clock: Clock
+  readonly random: Random
+  readonly ended: AbortSignal
+  campaign(options: CampaignOptions<Value>): Promise<HeldTerm<Value>>
+  /** Closing waits for what it is told of here. */
+  running<T>(work: Promise<T>): Promise<T>
+}
+
+type Lead<Value> = (term: Term<Value>) => Promise<unknown> | unknown
+
+/** `LeaderElection.run`: term after term, until it is told to stop. */
+export async function leadRepeatedly<Value>(
+  { clock, random, ended, campaign, running }: LeadParts<Value>,
+  lead: Lead<Value>,
+  options: LeadOptions<Value>,
+): Promise<void> {
+  checkOptions(options, OPTIONS)
+  const { signal, onError, restSeconds = 1, ...campaigning } = options
+  const restMs = waitMsFrom('restSeconds', restSeconds)
+  if (onError !== undefined) checkFunction('onError', onError)
+  if (signal !== undefined) checkSignal('signal', signal)
+  const isOver = (): boolean => ended.aborted || signal?.aborted === true
+
+  let failures = 0
+  while (!isOver()) {
+    const term = await campaign(signal === undefined ? campaigning : { ...campaigning, signal }).catch(ifOver(isOver))
+    if (term === undefined) return
+    const { failed, error, lost } = await running(leadOnce(term, lead, signal, ended))
+    if (failed && onError === undefined) throw error
+    if (failed) onError?.(error, term)
+    failures = failed ? failures + 1 : 0
+    if (lost || isOver()) continue
+    const firstMs = failed ? Math.max(restMs, MIN_REST_MS) : restMs
+    const mostMs = Math.max(restMs, MAX_REST_MS)
+    await pause(clock, backoffMs({ firstMs, mostMs }, Math.max(failures, 1), random), signal, ended)
+  }
+}
+
+async function leadOnce<Value>(
+  term: HeldTerm<Value>,
+  lead: Lead<Value>,
+  signal: AbortSignal | undefined,
+  ended: AbortSignal,
+) {
+  const stop = (): void => term.stop(new AbortedError(`leading "${term.name}"`, signal?.reason ?? ended.reason))
+  const stopListening = [signal, ended].flatMap((each) => (each === undefined ? [] : [onAbort(each, stop)]))
+  let failed = false
+  let error: unknown
+  try {
+    if (signal?.aborted || ended.aborted) stop()
+    // A stall may have outlasted the term before it could begin.
+    else if (term.held) await lead(term)
+  } catch (thrown) {
+    error = thrown
+    failed = !isHowItStops(term, thrown)
+  }
+  for (const end of stopListening) end()
+  await term[Symbol.asyncDispose]()
+  return { failed, error, lost: term.lost }
+}
+
+/** The signal is asked for first: that is what notices a loss which no timer has told of yet. */
+function isHowItStops({ signal }: Term, thrown: unknown): boolean {
+  if (!signal.aborted) return false
+  if (thrown === signal.reason || thrown instanceof LeaseLostError || thrown instanceof NotHeldError) return true
+  return thrown instanceof Error && thrown.name === 'AbortError'
+}
+
+/** A campaign that was given up because everything was is no error. */
+const ifOver =
+  (isOver: () => boolean) =>
+  (error: unknown): undefined => {
+    if (isOver() && (error instanceof AbortedError || error instanceof ClosedError)) return undefined
+    throw error
+  }
+
+const MAX_REST_MS = 30_000
+/** After a failure, also with `restSeconds: 0`: a callback that always fails must not campaign in a hot loop. */
+const MIN_REST_MS = 100

@@ -1,0 +1,155 @@
+import { ttlMsFrom } from '../../core/arguments.ts'
+import type { Chain } from '../../core/claim/chain.ts'
+import { AbortedError, LeaseLostError, NotHeldError, UnsupportedError } from '../../core/errors.ts'
+import { type AnswerOptions, answerSignal, HeldLease, ignoreOurs, type Lease } from '../../core/lease/lease.ts'
+import type { LockInfo } from '../../core/lock-info.ts'
+import { outsideLocks } from '../../core/reentry-context.ts'
+import { onAbort, unlessAborted } from '../../core/time/abort.ts'
+
+/** One of several uses of a lease. Its release ends only itself, and it never makes the lease shorter for the others. */
+export class InnerLease implements Lease {
+  readonly #outer: Lease
+  readonly #onEnd: (lease: InnerLease) => Promise<boolean> | undefined
+  #ended = false
+  #lost: LeaseLostError | undefined
+  #abort: AbortController | undefined
+  #stopWatching: (() => void) | undefined
+
+  /** `onEnd` is called once. It returns what the release answers if it gives the lease back: this was the last use. */
+  constructor(outer: Lease, onEnd: (lease: InnerLease) => Promise<boolean> | undefined) {
+    this.#outer = outer
+    this.#onEnd = onEnd
+    if (outer.metadata !== undefined) this.metadata = outer.metadata
+  }
+
+  declare readonly metadata?: Record<string, unknown>
+
+  get chain(): Chain | undefined {
+    return chainOf(this.#outer)
+  }
+
+  /** The lease that all its uses share. */
+  get beneath(): Lease {
+    return beneath(this.#outer)
+  }
+
+  get lockName(): string {
+    return this.#outer.lockName
+  }
+
+  get holderId(): string {
+    return this.#outer.holderId
+  }
+
+  get acquiredAt(): Date {
+    return this.#outer.acquiredAt
+  }
+
+  get expiresAt(): Date {
+    return this.#outer.expiresAt
+  }
+
+  get fencingToken(): number {
+    return this.#outer.fencingToken
+  }
+
+  /** Its own, because it can be lost while the lease is given back in good order. Made when first asked for. */
+  get signal(): AbortSignal {
+    const { signal: outer } = this.#outer
+    if (this.#abort === undefined) {
+      const abort = new AbortController()
+      this.#abort = abort
+      if (!this.#ended) this.#stopWatching = onAbort(outer, () => abort.abort(outer.reason))
+    }
+    if (this.#lost !== undefined) this.#abort.abort(this.#lost)
+    else if (outer.aborted) this.#abort.abort(outer.reason)
+    return this.#abort.signal
+  }
+
+  get held(): boolean {
+    return !this.#ended && this.#outer.held
+  }
+
+  get remainingSeconds(): number {
+    return this.#ended ? 0 : this.#outer.remainingSeconds
+  }
+
+  get lossError(): LeaseLostError | undefined {
+    return this.#lost ?? lossOf(this.#outer)
+  }
+
+  assertHeld(): void {
+    if (this.#lost !== undefined) throw this.#lost
+    this.#outer.assertHeld()
+    if (this.#ended) throw new NotHeldError(this.lockName)
+  }
+
+  async extend(seconds: number, options?: AnswerOptions): Promise<boolean> {
+    ttlMsFrom('seconds', seconds)
+    const signal = answerSignal(options)
+    const what = `extending the lease on "${this.lockName}"`
+    if (signal?.aborted) throw new AbortedError(what, signal.reason)
+    if (this.#ended) return false
+    // An entry of an entry does the same.
+    const outer = this.#outer
+    return unlessAborted(outer instanceof HeldLease ? outer.lengthen(seconds) : outer.extend(seconds), signal, what)
+  }
+
+  async release(options?: AnswerOptions): Promise<boolean> {
+    const signal = answerSignal(options)
+    return unlessAborted(this.#release(), signal, `waiting for the release of "${this.lockName}"`)
+  }
+
+  /** Others rely on the lease. */
+  async serialize(): Promise<string> {
+    this.assertHeld()
+    throw new UnsupportedError(
+      `the lease on "${this.lockName}" cannot be handed over: this is one of several uses of it. ` +
+        "Use `acquire` or `hold` outside of the function that holds it, without `reacquire: 'extend'`",
+    )
+  }
+
+  async #release(): Promise<boolean> {
+    const { held } = this
+    if (this.#ended) return false
+    this.#ended = true
+    try {
+      return (await this.#onEnd(this)) ?? held
+    } finally {
+      // Not before: the release of the last use may find out that the lease was lost.
+      this.#stopWatching?.()
+    }
+  }
+
+  /** Ends it without a release: what it is a use of is about to be given back. */
+  lose(reason: string): void {
+    if (this.#ended) return
+    this.#ended = true
+    this.#stopWatching?.()
+    const error = new LeaseLostError(this.lockName, this.fencingToken, reason)
+    this.#lost = error
+    outsideLocks(() => this.#abort?.abort(error))
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release().catch(ignoreOurs)
+  }
+
+  toJSON(): LockInfo {
+    const { lockName, holderId, acquiredAt, expiresAt, metadata, fencingToken } = this
+    return { lockName, holderId, acquiredAt, expiresAt, ...(metadata && { metadata }), fencingToken }
+  }
+}
+
+/** Why a lease was lost, as far as that was noticed. */
+export function lossOf(lease: Lease): LeaseLostError | undefined {
+  return lease instanceof HeldLease || lease instanceof InnerLease ? lease.lossError : undefined
+}
+
+/** The lease itself, of which this may be one of several uses. */
+export const beneath = (lease: Lease): Lease => (lease instanceof InnerLease ? lease.beneath : lease)
+
+/** The chain of a lease that was granted by this copy of the package. */
+export function chainOf(lease: unknown): Chain | undefined {
+  return lease instanceof HeldLease || lease instanceof InnerLease ? lease.chain : undefined
+}

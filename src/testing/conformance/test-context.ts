@@ -1,0 +1,138 @@
+import { randomBytes } from 'node:crypto'
+import type { Capabilities, Claim, Driver } from '../../core/driver.ts'
+import { DistributedLock, type DistributedLockOptions } from '../../primitives/lock/distributed-lock.ts'
+import { type InterferingDriver, interferingDriver } from './interfering-driver.ts'
+import type { MutexInstance, MutexSubject } from './mutex.ts'
+import type { ConformanceStore } from './store.ts'
+import { LONG_MS, outlast } from './timing.ts'
+
+/** What one test has: names that nobody else uses, and as many processes' worth of drivers as it asks for. */
+export interface TestContext {
+  readonly capabilities: Capabilities
+  /** Unique to this test, so that a server can be shared by many runs. */
+  readonly lockName: string
+  /** A further name of this test's own, which begins with `lockName`. */
+  name(suffix: string): string
+  /** On `lockName`, exclusive, long, not waiting, unless said otherwise. */
+  claim(changes?: Partial<Claim>): Claim
+  /** A driver of its own on the one store, as another process would have. */
+  driver(): Promise<Driver>
+  /** A primitive on a driver of its own, with the wire between them. */
+  open<Primitive extends Closable>(make: (driver: Driver) => Primitive): Promise<PrimitiveProcess<Primitive>>
+  /** The same for a `DistributedLock`. Its claims wait unless they, or `defaults`, say otherwise. */
+  lock(options?: Omit<DistributedLockOptions, 'driver' | 'url'>): Promise<LockProcess>
+  /** The same for whatever is under test as a mutex. */
+  mutex(subject: MutexSubject, options?: MutexOptions): Promise<MutexProcess>
+  /** Lets a driver's lease end without being released: its time runs out, or its session dies. */
+  leaseEnds(driver: Driver, ttlMs: number): Promise<void>
+  /** Cuts a process off from the store, so that its leases end there by themselves. */
+  cutOff(process: Pick<PrimitiveProcess<unknown>, 'wire' | 'realDriver'>): Promise<void>
+}
+
+interface Closable {
+  close(): Promise<void>
+}
+
+export interface PrimitiveProcess<Primitive> {
+  readonly primitive: Primitive
+  readonly wire: InterferingDriver
+  readonly realDriver: Driver
+}
+
+export interface LockProcess extends PrimitiveProcess<DistributedLock> {
+  readonly lock: DistributedLock
+}
+
+export interface MutexProcess extends MutexInstance {
+  readonly holderId: string
+  readonly wire: InterferingDriver
+  readonly realDriver: Driver
+}
+
+export interface MutexOptions {
+  readonly callTimeoutSeconds?: number
+  readonly waiterTtlSeconds?: number
+}
+
+/** Runs a test's body and then closes all that it opened, whether it went well or not. */
+export async function withTestContext(
+  store: ConformanceStore,
+  capabilities: Capabilities,
+  body: (context: TestContext) => Promise<void>,
+): Promise<void> {
+  const lockName = `conformance:${uniqueId()}`
+  const drivers: Driver[] = []
+  const wires: InterferingDriver[] = []
+  const instances: Closable[] = []
+  let claims = 0
+  let processes = 0
+
+  async function driver(): Promise<Driver> {
+    const opened = await store.driver()
+    drivers.push(opened)
+    return opened
+  }
+
+  async function open<Primitive extends Closable>(
+    make: (driver: Driver) => Primitive,
+  ): Promise<PrimitiveProcess<Primitive>> {
+    const realDriver = await driver()
+    const wire = interferingDriver(realDriver)
+    wires.push(wire)
+    const primitive = make(wire.driver)
+    instances.push(primitive)
+    return { primitive, wire, realDriver }
+  }
+
+  async function endSession(of: Driver): Promise<void> {
+    if (store.endSession === undefined) {
+      throw new Error('a store whose leases last as long as a session must say how to end one: `endSession`')
+    }
+    await store.endSession(of)
+  }
+
+  const context: TestContext = {
+    capabilities,
+    lockName,
+    name: (suffix) => `${lockName}:${suffix}`,
+    claim(changes) {
+      claims += 1
+      const claimId = `${lockName}.${claims}`
+      const plain = { mode: 'exclusive', permits: 1, ttlMs: LONG_MS, waitMs: 0 } as const
+      return { lockName, claimId, holderId: `holder of ${claimId}`, ...plain, ...changes }
+    },
+    driver,
+    open,
+    async lock(options = {}) {
+      const process = await open((to) => new DistributedLock({ defaults: WAITS, ...options, driver: to }))
+      return { ...process, lock: process.primitive }
+    },
+    async mutex(subject, options = {}) {
+      processes += 1
+      const holderId = `holder ${processes} of ${lockName}`
+      const { primitive, ...process } = await open((to) => subject.open({ ...options, driver: to, holderId }))
+      return { ...primitive, ...process, holderId }
+    },
+    async leaseEnds(of, ttlMs) {
+      if (capabilities.expiry === 'session') await endSession(of)
+      else await outlast(ttlMs)
+    },
+    async cutOff({ wire, realDriver }) {
+      wire.cut()
+      if (capabilities.expiry === 'session') await endSession(realDriver)
+    },
+  }
+
+  try {
+    await body(context)
+  } finally {
+    for (const wire of wires) wire.heal()
+    await Promise.all(instances.map((instance) => instance.close()))
+    await Promise.all(drivers.map((opened) => opened.close()))
+  }
+}
+
+/** A grant that a loaded machine delivers too late is asked for again. */
+export const WAITS = { blocking: true } as const
+
+const uniqueId = (): string => randomBytes(9).toString('base64url')

@@ -1,0 +1,106 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { describe, expect, it } from 'vitest'
+import type { Driver } from '../../../src/core/driver.ts'
+import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
+import { AbortedError, DistributedLock, StoreError } from '../../../src/index.ts'
+import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
+
+describe('claims of one process that wait in line, where the store has no queue', () => {
+  /** A store whose answers take 5 ms, until it falls silent. Another process holds the lock. */
+  async function scene() {
+    const time = new VirtualTime()
+    const store = createMemoryStore(time.clock())
+    const inner = memoryDriver({ store })
+    let silent = false
+    const driver: Driver = {
+      ...inner,
+      capabilities: { ...inner.capabilities, queue: false },
+      acquire: async (claims) => {
+        await new Promise<void>((resolve) => silent || time.in(5, resolve))
+        return inner.acquire(claims.map((claim) => ({ ...claim, waitMs: 0 })))
+      },
+    }
+    const settings = { clock: time.clock(), random: seededRandom(7) }
+    const lock = new DistributedLock({ ...settings, driver })
+    const holding = new DistributedLock({ ...settings, driver: inner }).hold('x', { timeoutSeconds: 600 })
+    await time.run(1)
+    await holding
+    const claim = (blockingTimeoutSeconds: number) =>
+      lock.acquire('x', { blockingTimeoutSeconds }).then(
+        ({ acquired }) => acquired,
+        (error: unknown) => error,
+      )
+    const fallSilent = () => {
+      silent = true
+    }
+    return { time, claim, fallSilent }
+  }
+
+  it('are told of contention when their time is up in the same moment', async () => {
+    const { time, claim } = await scene()
+    const ends = Promise.all([claim(1), claim(1), claim(1), claim(1)])
+    await time.run(2_000)
+    expect(await ends).toEqual([false, false, false, false])
+  })
+
+  it('are told of an outage when one after the other has asked and got no answer', async () => {
+    const { time, claim, fallSilent } = await scene()
+    const first = claim(1)
+    await time.run(500)
+    fallSilent()
+    // Each leads for less time than a call may take, so no call of theirs fails.
+    const others = [4, 8, 12].map(claim)
+    await time.run(30_000)
+    expect(await first).toBe(false)
+    for (const end of (await Promise.all(others)).slice(1)) expect(end).toBeInstanceOf(StoreError)
+  })
+})
+
+it('a claim that a listener of its waiting gives up leaves no waiter and no subscription', async () => {
+  const time = new VirtualTime()
+  const inner = memoryDriver({ store: createMemoryStore(time.clock()) })
+  let subscriptions = 0
+  const driver: Driver = {
+    ...inner,
+    listen: async (listener) => {
+      const stop = await inner.listen?.(listener)
+      subscriptions += 1
+      return async () => {
+        subscriptions -= 1
+        await stop?.()
+      }
+    },
+  }
+  const settings = { clock: time.clock(), random: seededRandom(7) }
+  const holder = new DistributedLock({ ...settings, driver: inner })
+  const lock = new DistributedLock({ ...settings, driver })
+  const abort = new AbortController()
+  lock.on('waiting', () => abort.abort())
+  const holding = holder.hold('x', { timeoutSeconds: 600 })
+  await time.run(1)
+  await holding
+  const end = lock.acquire('x', { signal: abort.signal, blockingTimeoutSeconds: 60 }).catch((error: unknown) => error)
+  // Longer than a subscription outlives its last waiter.
+  await time.run(5_000)
+  expect(await end).toBeInstanceOf(AbortedError)
+  expect(subscriptions).toBe(0)
+  expect((await inner.inspect({})).waiters).toEqual([])
+})
+
+it('a refusal of a claim that does not wait says nothing of waiting, however long the answer took', async () => {
+  const inner = memoryDriver()
+  const driver: Driver = {
+    ...inner,
+    async acquire(claims) {
+      await sleep(20)
+      return inner.acquire(claims)
+    },
+  }
+  const lock = new DistributedLock({ driver })
+  await lock.acquire('name')
+  const refused = await lock.acquire('name')
+  expect(refused).toMatchObject({ acquired: false, error: expect.not.stringContaining('waited') })
+  const late = await lock.acquire('name', { blockingTimeoutSeconds: 0.1 })
+  expect(late).toMatchObject({ acquired: false, error: expect.stringContaining('waited') })
+  await lock.close()
+})

@@ -1,0 +1,321 @@
+import { describe, expect, it, vi } from 'vitest'
+import type { Driver } from '../../../src/core/driver.ts'
+import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
+import {
+  DeadlockError,
+  DistributedLock,
+  type InstanceOptions,
+  OnceOnly,
+  ReadWriteLock,
+  Semaphore,
+  StoreError,
+} from '../../../src/index.ts'
+import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
+
+/** Instances on one store, in virtual time. */
+function scene() {
+  const time = new VirtualTime()
+  const store = createMemoryStore(time.clock())
+  const random = seededRandom(7)
+  let looks = 0
+  function settings(holderId: string): InstanceOptions {
+    const driver: Driver = memoryDriver({ store })
+    const watched: Driver = {
+      ...driver,
+      // An answer takes some time, as everywhere.
+      async acquire(claims) {
+        await new Promise<void>((resolve) => time.in(1, resolve))
+        return driver.acquire(claims)
+      },
+      inspect(query) {
+        // A look begins with what is waited for, and goes on with the notes of those who hold it.
+        if (query.lockName?.startsWith('waits:') !== true) looks += 1
+        return driver.inspect(query)
+      },
+    }
+    return { driver: watched, holderId, clock: time.clock(), random }
+  }
+  const open = (holderId: string): DistributedLock => new DistributedLock(settings(holderId))
+  const work = (ms: number): Promise<void> => new Promise((resolve) => time.in(ms, resolve))
+  return { time, open, settings, work, looks: () => looks }
+}
+
+const LONG = { blockingTimeoutSeconds: 3_600, timeoutSeconds: 3_600 }
+
+describe('when it looks', () => {
+  it('a deadlock ends between 1 and 1.5 s after its beginning', async () => {
+    const { time, open } = scene()
+    const locks = [open('a'), open('b')]
+    let endedMs = 0
+    let error: unknown
+    const cross = (lock: DistributedLock | undefined, own: string, other: string) =>
+      lock
+        ?.withLock(
+          own,
+          async () => {
+            await new Promise<void>((resolve) => time.in(100, resolve))
+            return lock.withLock(other, () => 'done', LONG)
+          },
+          LONG,
+        )
+        .catch((reason: unknown) => {
+          error = reason
+          endedMs = time.nowMs
+        })
+    const work = [cross(locks[0], 'x', 'y'), cross(locks[1], 'y', 'x')]
+    await time.run(5_000)
+    expect(await Promise.all(work)).toContain('done')
+    expect(error).toBeInstanceOf(DeadlockError)
+    expect(endedMs - 100).toBeGreaterThanOrEqual(1_000)
+    expect(endedMs - 100).toBeLessThan(1_500)
+  })
+
+  it('a claim that waits long looks later and later, at last once in 15 to 30 s', async () => {
+    const { time, open, looks } = scene()
+    const lock = open('a')
+    const holding = lock.hold('x', LONG)
+    const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', LONG), LONG)
+    await time.run(900)
+    expect(looks()).toBe(0)
+    await time.run(400)
+    expect(looks()).toBe(1)
+    await time.run(3_000_000)
+    expect(looks()).toBeGreaterThan(80)
+    expect(looks()).toBeLessThan(220)
+    const held = await holding
+    void held.release()
+    await time.run(1_000)
+    expect(await waiting).toBe('done')
+  })
+
+  it('many claims of an instance look together, twice a second at most', async () => {
+    const { time, open, looks } = scene()
+    const lock = open('a')
+    const holding = lock.hold('x', LONG)
+    const waiting = Array.from({ length: 200 }, (_, index) =>
+      lock.withLock(`own ${index}`, () => lock.withLock('x', () => 'done', LONG), LONG),
+    )
+    await time.run(60_000)
+    expect(looks()).toBeLessThanOrEqual(60 * 2)
+    const held = await holding
+    void held.release()
+    await time.run(10_000)
+    expect(new Set(await Promise.all(waiting))).toEqual(new Set(['done']))
+  }, 60_000)
+})
+
+describe('what it asks for', () => {
+  it('locks that are taken together are in a cycle as one', async () => {
+    const { time, open, work } = scene()
+    const [a, b] = [open('a'), open('b')]
+    const nested = a.withLock('y', () => work(100).then(() => a.withLock('x', () => 'nested', LONG)), LONG)
+    const together = work(50).then(() => b.withLocks(['x', 'y'], () => 'together', LONG))
+    const ends = Promise.allSettled([nested, together])
+    await time.run(5_000)
+    expect((await ends).map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+  })
+
+  it('notes of what is waited for are gone when the wait is over, however it ends', async () => {
+    const { time, open, settings, work } = scene()
+    const notes = async () => (await settings('look').driver?.inspect({ prefix: 'waits:' }))?.leases ?? []
+    const [a, b] = [open('a'), open('b')]
+    const cross = (lock: DistributedLock, own: string, other: string) =>
+      lock.withLock(own, () => work(100).then(() => lock.withLock(other, () => 'done', LONG)), LONG)
+    const held = a.withLock('held', () => work(4_000), LONG)
+    const [stop, closing] = [new AbortController(), open('c')]
+    const ends = Promise.allSettled([
+      held,
+      cross(a, 'x', 'y'),
+      cross(b, 'y', 'x'),
+      a.withLock('1', () => a.withLock('held', () => 'granted', LONG), LONG),
+      a.withLock('2', () => a.withLock('held', () => 'too late', { ...LONG, blockingTimeoutSeconds: 2 }), LONG),
+      a.withLock('3', () => a.withLock('held', () => 'aborted', { ...LONG, signal: stop.signal }), LONG),
+      closing.withLock('4', () => closing.withLock('held', () => 'closed', LONG), LONG),
+    ])
+    await time.run(800)
+    const written = await notes()
+    expect(written.map(({ metadata }) => metadata?.['waitsFor']).sort()).toEqual(
+      ['held', 'held', 'held', 'held', 'x', 'y'].sort(),
+    )
+    // Nothing but the claims themselves could tell which lease they wait under.
+    expect(written.every(({ lockName, claimId }) => claimId.startsWith(`${lockName.slice('waits:'.length)}.`))).toBe(
+      true,
+    )
+    stop.abort()
+    const closed = closing.close()
+    await time.run(10_000)
+    await Promise.all([ends, closed])
+    expect(await notes()).toEqual([])
+  })
+
+  it('notes never go to the store in one list with leases', async () => {
+    const { time, settings } = scene()
+    const { driver, ...rest } = settings('a')
+    const lists: string[][] = []
+    const seen = <Each extends { lockName: string }>(list: readonly Each[]): readonly Each[] => {
+      lists.push(list.map(({ lockName }) => (lockName.startsWith('waits:') ? 'note' : 'lease')))
+      return list
+    }
+    const acquire: Driver['acquire'] = (claims) => (driver as Driver).acquire(seen(claims))
+    const release: Driver['release'] = (leases) => (driver as Driver).release(seen(leases))
+    const lock = new DistributedLock({ ...rest, driver: { ...(driver as Driver), acquire, release } })
+    const holding = lock.hold('x', LONG)
+    const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', LONG), LONG)
+    await time.run(2_000)
+    await Promise.all([(await holding).release(), time.run(2_000)])
+    expect(await waiting).toBe('done')
+    const withNotes = lists.filter((list) => list.includes('note'))
+    // At least to write one and to take it back.
+    expect(withNotes.length).toBeGreaterThan(1)
+    expect(withNotes.filter((list) => list.includes('lease'))).toEqual([])
+  })
+
+  it('a store that refuses notes is asked for none again, and that is one warning', async () => {
+    const { time, settings } = scene()
+    const { driver, ...rest } = settings('a')
+    let denied = 0
+    const deny = async <Answer>(list: readonly { lockName: string }[], ask: () => Promise<Answer>) => {
+      if (!list.some(({ lockName }) => lockName.startsWith('waits:'))) return ask()
+      denied += 1
+      throw new StoreError('NOPERM', { retryable: false })
+    }
+    const store = driver as Driver
+    const lock = new DistributedLock({
+      ...rest,
+      driver: {
+        ...store,
+        acquire: (claims) => deny(claims, () => store.acquire(claims)),
+        release: (leases) => deny(leases, () => store.release(leases)),
+      },
+    })
+    const failed: string[] = []
+    lock.on('releaseFailed', ({ lockName }) => failed.push(lockName))
+    const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+    const holding = lock.hold('x', LONG)
+    const nested = (own: string) => lock.withLock(own, () => lock.withLock('x', () => 'done', LONG), LONG)
+    const waiting = [nested('one'), nested('two')]
+    await time.run(2_000)
+    const later = nested('three')
+    await time.run(2_000)
+    await Promise.all([(await holding).release(), time.run(2_000)])
+    expect(await Promise.all([...waiting, later])).toEqual(['done', 'done', 'done'])
+    const warnings = warn.mock.calls.map(([message]) => String(message))
+    vi.restoreAllMocks()
+    expect(warnings).toEqual([expect.stringContaining('does not look for deadlocks')])
+    expect(failed).toEqual([])
+    expect(denied).toBe(1)
+  })
+
+  it('nothing, where the store shows no one who waits', async () => {
+    const { time, settings, looks } = scene()
+    const { driver, ...rest } = settings('a')
+    if (driver === undefined) throw new Error('no driver')
+    const capabilities = { ...driver.capabilities, queue: false }
+    const lock = new DistributedLock({ ...rest, driver: { ...driver, capabilities } })
+    const holding = lock.hold('x', LONG)
+    const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', LONG), LONG)
+    await time.run(60_000)
+    expect(looks()).toBe(0)
+    void (await holding).release()
+    await time.run(10_000)
+    expect(await waiting).toBe('done')
+  })
+})
+
+describe('who waits for a sibling is not its own victim', () => {
+  it('three branches of one callback take one lock after each other', async () => {
+    const { time, open, work } = scene()
+    const lock = open('a')
+    const branches = lock.withLock(
+      'outer',
+      () => Promise.all([1, 2, 3].map((branch) => lock.withLock('job', () => work(3_000).then(() => branch), LONG))),
+      LONG,
+    )
+    await outcome(branches, time.run(15_000), [1, 2, 3])
+  })
+
+  it('three branches take all permits of a semaphore after each other', async () => {
+    const { time, open, settings, work } = scene()
+    const lock = open('a')
+    const workers = new Semaphore({ ...settings('b'), limit: 2 })
+    const permits = { ...LONG, permits: 2 }
+    const branch = (each: number) => workers.withPermits('job', () => work(3_000).then(() => each), permits)
+    const branches = lock.withLock('outer', () => Promise.all([1, 2, 3].map(branch)), LONG)
+    await outcome(branches, time.run(15_000), [1, 2, 3])
+  })
+
+  it('three branches ask for the result of one key', async () => {
+    const { time, open, settings, work } = scene()
+    const lock = open('a')
+    const jobs = new OnceOnly(settings('b'))
+    const branch = (each: number) => jobs.once('job', () => work(3_000).then(() => each), { forSeconds: 600 })
+    const branches = lock.withLock('outer', () => Promise.all([1, 2, 3].map(branch)), LONG)
+    await outcome(branches, time.run(15_000), [1, 1, 1])
+  })
+
+  it('branches at any depth, each holding a lock of its own while it waits', async () => {
+    const { time, open, work } = scene()
+    const lock = open('a')
+    const branch = (each: number) =>
+      lock.withLock(
+        `own ${each}`,
+        () => lock.withLocks(['job', 'tool'], () => work(3_000).then(() => each), LONG),
+        LONG,
+      )
+    const branches = lock.withLock('outer', () => Promise.all([1, 2, 3].map(branch)), LONG)
+    await outcome(branches, time.run(15_000), [1, 2, 3])
+  })
+
+  it('a branch that takes what its sibling waits for is a deadlock all the same', async () => {
+    const { time, open, work } = scene()
+    const lock = open('a')
+    const cross = (own: string, other: string) =>
+      lock.withLock(own, () => work(100).then(() => lock.withLock(other, () => 'done', LONG)), LONG)
+    const branches = lock.withLock('outer', () => Promise.allSettled([cross('x', 'y'), cross('y', 'x')]), LONG)
+    await time.run(5_000)
+    const ends = await branches
+    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+    const [error] = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []))
+    expect(error).toBeInstanceOf(DeadlockError)
+  })
+})
+
+/** An error arrives as itself, not as a promise that never settles. */
+async function outcome(work: Promise<unknown>, time: Promise<void>, expected: unknown): Promise<void> {
+  const ended = work.catch((error: unknown) => error)
+  await time
+  expect(await Promise.race([ended, 'still waiting'])).toEqual(expected)
+}
+
+describe('a claim that does not wait is refused, and is no deadlock', () => {
+  const AT_ONCE = { blocking: false }
+
+  it('a writer inside its own read lock', async () => {
+    const pages = new ReadWriteLock({ driver: memoryDriver() })
+    await pages.withRead('page', async () => {
+      expect(await pages.acquireWrite('page', AT_ONCE)).toMatchObject({ acquired: false })
+      await expect(pages.withWrite('page', () => 'written', AT_ONCE)).rejects.toMatchObject({ code: 'NOT_ACQUIRED' })
+      await expect(pages.holdWrite('page', { blockingTimeoutSeconds: 0 })).rejects.toMatchObject({
+        code: 'NOT_ACQUIRED',
+      })
+    })
+    await pages.close()
+  })
+
+  it('more permits than its own callback leaves', async () => {
+    const workers = new Semaphore({ driver: memoryDriver(), limit: 2 })
+    await workers.withPermits('s', async () => {
+      expect(await workers.acquire('s', { ...AT_ONCE, permits: 2 })).toMatchObject({ acquired: false })
+      expect(await workers.acquire('s', AT_ONCE)).toMatchObject({ acquired: true })
+    })
+    await workers.close()
+  })
+
+  it('a run that asks for its own key', async () => {
+    const jobs = new OnceOnly({ driver: memoryDriver() })
+    const once = { forSeconds: 60, blockingTimeoutSeconds: 0 }
+    const run = jobs.once('key', () => jobs.once('key', () => 'inner', once), once)
+    await expect(run).rejects.toMatchObject({ code: 'NOT_ACQUIRED' })
+    await jobs.close()
+  })
+})

@@ -1,0 +1,75 @@
+import { describe, expect, it } from 'vitest'
+import { Batch } from '../../../src/core/store/batch.ts'
+import { systemClock } from '../../../src/core/time/clock.ts'
+
+function recording(answer: (request: number) => number | Error = (request) => request * 10) {
+  const lists: number[][] = []
+  const batch = new Batch<number, number>(systemClock, { most: 3 }, async (requests) => {
+    lists.push([...requests])
+    return requests.map(answer)
+  })
+  return { lists, batch }
+}
+
+describe('a batch', () => {
+  it('sends what is asked for in one turn as one list, also what is asked for by continuations of that turn', async () => {
+    const { lists, batch } = recording()
+    const first = batch.ask(1)
+    const second = Promise.resolve()
+      .then(() => undefined)
+      .then(() => batch.ask(2))
+    expect(await Promise.all([first, second])).toEqual([10, 20])
+    await batch.ask(3)
+    expect(lists).toEqual([[1, 2], [3]])
+  })
+
+  it('rule 13: a list has a stated bound; what is over goes in a second call at the same moment', async () => {
+    const { lists, batch } = recording()
+    await Promise.all([1, 2, 3, 4].map((each) => batch.ask(each)))
+    expect(lists).toEqual([
+      [1, 2],
+      [3, 4],
+    ])
+  })
+
+  it('splits a list that is long enough into parts that overlap', async () => {
+    const lists: number[] = []
+    const batch = new Batch<number, number>(systemClock, { most: 8, split: 4 }, async (requests) => {
+      lists.push(requests.length)
+      return [...requests]
+    })
+    for (const count of [3, 4, 9, 17]) await Promise.all(Array.from({ length: count }, (_, each) => batch.ask(each)))
+    expect(lists).toEqual([3, 2, 2, 5, 4, 6, 6, 5])
+  })
+
+  it('rule 13: requests that belong together are never split, and no other list is longer than the bound', async () => {
+    const send = async (groups: readonly string[], bounds: { most: number; split?: number }) => {
+      const lists: string[] = []
+      const together = (a: string, b: string) => a !== '-' && a === b
+      const batch = new Batch<string, string>(systemClock, { ...bounds, together }, async (requests) => {
+        lists.push(requests.join(''))
+        return [...requests]
+      })
+      expect(await Promise.all(groups.map((group) => batch.ask(group)))).toEqual(groups)
+      return lists
+    }
+    expect(await send([...'--aaaa--'], { most: 4 })).toEqual(['--', 'aaaa', '--'])
+    expect(await send([...'aaaabb-'], { most: 3 })).toEqual(['aaaa', 'bb-'])
+    expect(await send([...'-aabbcc'], { most: 4 })).toEqual(['-aa', 'bbcc'])
+    expect(await send([...'aaaaaa'], { most: 8, split: 4 })).toEqual(['aaaaaa'])
+    expect(await send([...'-----aaa'], { most: 8, split: 4 })).toEqual(['----', '-aaa'])
+  })
+
+  it('an error that stands for one entry fails that entry alone', async () => {
+    const { batch } = recording((request) => (request === 2 ? new Error('two') : request))
+    const results = await Promise.allSettled([1, 2, 3].map((each) => batch.ask(each)))
+    expect(results.map((result) => result.status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
+  })
+
+  it('a call that fails, or answers too few, fails all of its list', async () => {
+    const failing = new Batch<number, number>(systemClock, { most: 10 }, () => Promise.reject(new Error('down')))
+    await expect(Promise.all([failing.ask(1), failing.ask(2)])).rejects.toThrow('down')
+    const short = new Batch<number, number>(systemClock, { most: 10 }, async () => [1])
+    await expect(Promise.all([short.ask(1), short.ask(2)])).rejects.toThrow('answered 1 of 2')
+  })
+})

@@ -1,0 +1,537 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import postgres from 'postgres'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import { readBoard, writeBoard } from '../../../src/drivers/postgres-advisory/activity-comment.ts'
+import {
+  advisoryKey,
+  lockInTransaction,
+  openPostgresAdvisory,
+  postgresAdvisoryDriver,
+} from '../../../src/drivers/postgres-advisory.ts'
+import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { shiftedClock } from '../../harness/clock-shim.ts'
+import { claimOn, grantOn, unique, until } from '../../harness/postgres-context.ts'
+import { startProxy } from '../../harness/proxy.ts'
+import { type Server, startPgBouncer, startPostgres } from '../../harness/servers.ts'
+import { startWorker } from '../../harness/worker.ts'
+
+/** For a machine that is busy with other test files too. */
+const SLOW = { timeout: 60_000 }
+
+let server: Server
+let pool: pg.Pool
+beforeAll(async () => {
+  server = await startPostgres()
+  pool = new pg.Pool({ connectionString: server.url, max: 8 })
+})
+afterAll(async () => {
+  await pool.end()
+  await server[Symbol.asyncDispose]()
+})
+
+describe.concurrent('postgres-advisory: failures', SLOW, () => {
+  it('failure 1: a paused holder keeps its lock, as its session goes on, and knows at once that it must not rely on it', async () => {
+    const name = unique('paused')
+    await using worker = await startWorker({
+      source: `
+        import { DistributedLock } from 'holdfast'
+        import { openPostgresAdvisory } from 'holdfast/drivers/postgres-advisory'
+        const lock = new DistributedLock({ driver: await openPostgresAdvisory(${JSON.stringify(server.url)}) })
+        let lease
+        expose({
+          async hold(name) { lease = await lock.hold(name, { timeoutSeconds: 0.5, blocking: true }) },
+          held: () => lease.held,
+        })`,
+    })
+    await worker.call('hold', name)
+    await worker.pause()
+    await using instance = await opened()
+    await sleep(600) // the lease's time runs out for the paused process
+    assert.equal((await instance.lock.acquire(name, { blocking: false })).acquired, false)
+    worker.resume()
+    assert.equal(await worker.call('held'), false)
+    assert.equal((await instance.lock.acquire(name, { blockingTimeoutSeconds: 15 })).acquired, true)
+  })
+
+  it('failure 22: PgBouncer in transaction mode is refused, and the error says why', async () => {
+    await using pgbouncer = await startPgBouncer(server)
+    const through = [pgbouncer.url, pgbouncer.url].map((url) => openPostgresAdvisory(url))
+    for (const driver of await Promise.all(through)) {
+      await assert.rejects(driver.acquire([claimOn(unique('pooled'))]), {
+        code: 'UNSUPPORTED',
+        message: /pooler in transaction mode/,
+      })
+      await driver.close()
+    }
+    const sql = postgres(pgbouncer.url, { prepare: false, onnotice: () => {} })
+    const driver = postgresAdvisoryDriver({ client: sql })
+    await assert.rejects(driver.acquire([claimOn(unique('pooled'))]), { code: 'UNSUPPORTED' })
+    await driver.close()
+    await sql.end()
+  })
+
+  it('failure 22: PgBouncer in transaction mode is refused under traffic as well, 60 times of 60, and no lock is left on its connections', async () => {
+    await using own = await startPostgres()
+    await using pgbouncer = await startPgBouncer(own, { settings: { default_pool_size: '5' } })
+    const app = new pg.Pool({ connectionString: pgbouncer.url, max: 5 })
+    await Promise.all(Array.from({ length: 5 }, () => app.query('SELECT pg_sleep(0.05)')))
+    let stopped = false
+    const traffic = Array.from({ length: 4 }, async () => {
+      while (!stopped) {
+        await app.query('SELECT pg_sleep(0.004)')
+        await sleep(3)
+      }
+    })
+    const through = new pg.Pool({ connectionString: pgbouncer.url, max: 2 })
+    const outcomes = new Set<string>()
+    for (let round = 0; round < 60; round += 1) {
+      const driver = postgresAdvisoryDriver({ client: through, maxWaitingConnections: 0 })
+      const outcome = await driver.acquire([claimOn(`traffic:${round}`)]).then(
+        () => 'answered',
+        (error: { code: string }) => error.code,
+      )
+      outcomes.add(outcome)
+      await driver.close()
+    }
+    stopped = true
+    await Promise.all(traffic)
+    assert.deepEqual([...outcomes], ['UNSUPPORTED'])
+    const direct = new pg.Client(own.url)
+    await direct.connect()
+    assert.equal((await direct.query(`SELECT FROM pg_locks WHERE locktype = 'advisory'`)).rowCount, 0)
+    await direct.end()
+    await through.end()
+    await app.end()
+  })
+
+  it('failure 22: a connection that PgBouncer in session mode does not reset keeps no lock of a driver that was closed', async () => {
+    await using pgbouncer = await startPgBouncer(server, {
+      settings: { pool_mode: 'session', default_pool_size: '10', server_reset_query: '' },
+    })
+    const driver = await openPostgresAdvisory(pgbouncer.url)
+    const name = unique('not-reset')
+    assert.ok(await grantOn(driver, name))
+    await driver.close()
+    assert.equal(await holdersOf(name), 0)
+  })
+
+  it('failure 22: PgBouncer in session mode is let through', async () => {
+    await using pgbouncer = await startPgBouncer(server, {
+      settings: { pool_mode: 'session', default_pool_size: '10' },
+    })
+    const driver = await openPostgresAdvisory(pgbouncer.url)
+    assert.ok(await grantOn(driver, unique('pooled')))
+    await driver.close()
+  })
+
+  it('failures 23, 24: 100 locks are one connection, beside the pool, and each is unlocked where it was taken', async () => {
+    const name = unique('pinned')
+    const busy = new pg.Pool({ connectionString: server.url, max: 2, application_name: name })
+    const clients = [await busy.connect(), await busy.connect()]
+    const driver = postgresAdvisoryDriver({ client: busy })
+    const claims = Array.from({ length: 100 }, (_, index) => claimOn(`${name}:${index}`))
+    const answers = await driver.acquire(claims)
+    assert.ok(answers.every((answer) => 'granted' in answer && answer.granted))
+    const count = 'SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1'
+    // Two of the pool, one that carries the locks, one that stands by for who has to wait.
+    assert.equal((await pool.query(count, [name])).rows[0].count, 4)
+    assert.ok((await driver.release(claims)).every((released) => released === true))
+    for (const client of clients) client.release()
+    await driver.close()
+    await busy.end()
+  })
+
+  it('failure 25: idle_session_timeout does not end a session that holds a lock', async () => {
+    const options = '-c idle_session_timeout=300 -c idle_in_transaction_session_timeout=300'
+    const strict = new pg.Pool({ connectionString: server.url, max: 1, options })
+    const driver = postgresAdvisoryDriver({ client: strict })
+    const claim = claimOn(unique('idle'))
+    const [grant] = await driver.acquire([claim])
+    assert.ok(grant && 'granted' in grant && grant.granted)
+    await sleep(800) // far beyond the timeout, with nothing sent
+    assert.deepEqual(await driver.renew([{ ...claim, fencingToken: grant.fencingToken }]), ['held'])
+    await driver.close()
+    await strict.end()
+  })
+
+  it('pg_terminate_backend is the loss of every lease on the connection, told at once, and the next acquire works', async () => {
+    for (const client of [pool, postgres(server.url, { onnotice: () => {} })]) {
+      const driver = postgresAdvisoryDriver({ client })
+      const lost: string[] = []
+      const disconnected = () => assert.fail('nothing to be disconnected to')
+      await driver.listen?.({ wake: () => {}, granted: () => {}, lost: (claimId) => lost.push(claimId), disconnected })
+      const claims = [claimOn(unique('x')), claimOn(unique('y'))]
+      await driver.acquire(claims)
+      await terminateHolder(claims[0]?.lockName ?? '')
+      await until('both losses', () => lost.length === 2)
+      assert.deepEqual(lost.sort(), claims.map(({ claimId }) => claimId).sort())
+      assert.ok(await grantOn(driver, claims[0]?.lockName ?? ''))
+      await driver.close()
+      if (client !== pool) await client.end()
+    }
+  })
+
+  it('failure 26: a silent network ends the lease in time', async () => {
+    await using proxy = await startProxy(server.port)
+    const driver = await openPostgresAdvisory(server.url.replace(`:${server.port}`, `:${proxy.port}`))
+    const lock = new DistributedLock({ driver, callTimeoutSeconds: 0.5 })
+    const lease = await lock.hold(unique('silent'), { timeoutSeconds: 1, blocking: true })
+    const { signal } = lease
+    const startedMs = performance.now()
+    proxy.blackHole()
+    await until('the loss', () => signal.aborted)
+    // The client's own time limit for a query is 10 s.
+    assert.ok(performance.now() - startedMs < 6_000, 'the loss was told late')
+    proxy.heal()
+    await lock.close()
+    await driver.close()
+  })
+
+  it('failure 27: keys are 64 bits by the published hash, the same in SQL', async () => {
+    const file = new URL('../../../protocol/vectors/advisory-keys.json', import.meta.url)
+    const { vectors } = JSON.parse(readFileSync(file, 'utf8')) as { vectors: { lockName: string; key: string }[] }
+    for (const { lockName, key } of vectors) {
+      assert.equal(advisoryKey(lockName), key)
+      const text = `SELECT ('x' || left(encode(sha256(convert_to($1, 'UTF8')), 'hex'), 16))::bit(64)::bigint AS key`
+      assert.equal((await pool.query(text, [lockName])).rows[0].key, key)
+    }
+    // These two have the same 32-bit hash (hashtext); they are different locks here.
+    const driver = postgresAdvisoryDriver({ client: pool })
+    const [a, b] = await collidingNames()
+    assert.ok(await grantOn(driver, a))
+    assert.ok(await grantOn(driver, b))
+    await driver.close()
+  })
+
+  it('failure 28: when the lock table is full, the error says so and nothing is half-held', async () => {
+    await using small = await startPostgres({ settings: { max_connections: '20', max_locks_per_transaction: '10' } })
+    const driver = await openPostgresAdvisory(small.url)
+    const kept = claimOn('kept')
+    const [grant] = await driver.acquire([kept])
+    assert.ok(grant && 'granted' in grant && grant.granted)
+    const many = Array.from({ length: 1_000 }, (_, index) => claimOn(`many:${index}`))
+    let failed: unknown
+    for (let list = 0; list < 10 && failed === undefined; list += 1) {
+      const claims = many.map((claim) => ({
+        ...claim,
+        lockName: `${claim.lockName}:${list}`,
+        claimId: `${claim.claimId}:${list}`,
+      }))
+      failed = await driver.acquire(claims).then(
+        () => driver.release([]).then(() => undefined),
+        (error: unknown) => error,
+      )
+      if (failed !== undefined) {
+        const shown = (await driver.inspect({ pageSize: 10_000 })).leases.map(({ lockName }) => lockName)
+        assert.deepEqual(
+          shown.filter((name) => name.endsWith(`:${list}`)),
+          [],
+        )
+      }
+    }
+    assert.match(String(failed), /max_locks_per_transaction/)
+    assert.deepEqual(await driver.renew([{ ...kept, fencingToken: grant.fencingToken }]), ['held'])
+    await driver.close()
+  })
+
+  it('an unlock that the server does not know of ends the session, and with it every lease on it', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    const driver = postgresAdvisoryDriver({ client })
+    const lost: string[] = []
+    await driver.listen?.({
+      wake: () => {},
+      granted: () => {},
+      lost: (claimId) => lost.push(claimId),
+      disconnected: () => {},
+    })
+    const [claim, other] = [claimOn(unique('false')), claimOn(unique('other'))]
+    await driver.acquire([claim, other])
+    // Somebody's own hand on the driver's connection.
+    await client.query('SELECT pg_advisory_unlock($1)', [advisoryKey(claim.lockName)])
+    assert.deepEqual(await driver.release([claim]), [false])
+    assert.deepEqual(lost, [other.claimId])
+    await until('the other lock to be free', async () =>
+      grantOn(postgresAdvisoryDriver({ client: pool }), other.lockName),
+    )
+    await driver.close()
+    await client.end()
+  })
+
+  it('an unlock that is canceled ends the session: its lock is not left behind', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    const driver = postgresAdvisoryDriver({ client })
+    const claim = claimOn(unique('canceled'))
+    await driver.acquire([claim])
+    const query = client.query.bind(client) as (config: { text: string }) => Promise<unknown>
+    const canceled = Object.assign(new Error('canceling statement due to user request'), { code: '57014' })
+    const failing = (config: { text: string }): Promise<unknown> =>
+      config.text.includes('EXECUTE holdfast_unlock_') ? Promise.reject(canceled) : query(config)
+    Object.assign(client, { query: failing })
+    await assert.rejects(driver.release([claim]), { code: 'STORE_UNAVAILABLE' })
+    await until('the lock to be free', async () => (await holdersOf(claim.lockName)) === 0)
+    await driver.close()
+    await client.end()
+  })
+
+  it('a waiter that gives up at the moment of its grant leaves no lock on the connection that waited, in 400 rounds', async () => {
+    const name = unique('moment')
+    const key = advisoryKey(name)
+    const driver = postgresAdvisoryDriver({ client: pool })
+    const holder = await pool.connect()
+    for (let round = 0; round < 400; round += 1) {
+      await holder.query('SELECT pg_advisory_lock($1)', [key])
+      const claim = { ...claimOn(name), waitMs: 5_000 }
+      await driver.acquire([claim])
+      const unlock = async (): Promise<void> => {
+        const atMs = performance.now() + (round % 16) * 0.1
+        while (performance.now() < atMs) await new Promise((resolve) => setImmediate(resolve))
+        await holder.query('SELECT pg_advisory_unlock($1)', [key])
+      }
+      await Promise.all([unlock(), driver.release([claim])])
+      await until('nobody to hold it', async () => (await holdersOf(name)) === 0)
+    }
+    holder.release()
+    await driver.close()
+  })
+
+  it('a Client that is passed in is as it was when the driver is closed: locks, settings, statements', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    await client.query(`SET statement_timeout = '5s'; SET lock_timeout = '7s'; SET default_transaction_read_only = off`)
+    await client.query('SELECT pg_advisory_lock(42), pg_advisory_lock_shared(4, 2)')
+    const state = async () => {
+      const settings = await client.query(
+        `SELECT name, setting FROM pg_settings WHERE name ~ 'timeout|synchronous|keepalives|read_only|check_interval' ORDER BY name`,
+      )
+      const locks = await client.query(
+        `SELECT classid, objid, objsubid, mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() ORDER BY 1, 2, 3`,
+      )
+      const prepared = await client.query('SELECT name FROM pg_prepared_statements')
+      return { settings: settings.rows, locks: locks.rows, prepared: prepared.rows }
+    }
+    const before = await state()
+    const driver = postgresAdvisoryDriver({ client })
+    const shared = { ...claimOn(unique('shared')), mode: 'shared' as const }
+    await driver.acquire([claimOn(unique('a')), claimOn(unique('b')), shared])
+    assert.equal((await client.query('SHOW synchronous_commit')).rows[0].synchronous_commit, 'on')
+    await driver.close()
+    assert.deepEqual(await state(), before)
+    await client.end()
+  })
+
+  it('failures 5, 18: tokens rise over a crash of the server, of one backend, a clock that is set back, and a reset of the statistics', async () => {
+    using clock = await shiftedClock()
+    await using own = await startPostgres({ clock })
+    const tokens: number[] = []
+    const draw = async (): Promise<void> => {
+      const driver = await openPostgresAdvisory(own.url)
+      for (let round = 0; round < 5; round += 1) {
+        const claim = claimOn('token')
+        const [grant] = await driver.acquire([claim])
+        assert.ok(grant && 'granted' in grant && grant.granted)
+        tokens.push(grant.fencingToken)
+        await driver.release([claim])
+      }
+      await driver.close()
+    }
+    await draw()
+    clock.shift(-3_600_000)
+    await draw()
+    clock.shift(0)
+    await own.kill()
+    await own.restart()
+    await draw()
+    const client = new pg.Client(own.url)
+    client.on('error', () => {})
+    await client.connect()
+    const { rows } = await client.query('SELECT pg_backend_pid() AS pid')
+    process.kill(rows[0].pid, 'SIGKILL')
+    await until('recovery', () =>
+      draw().then(
+        () => true,
+        () => false,
+      ),
+    )
+    const admin = new pg.Client(own.url)
+    await admin.connect()
+    await admin.query(`SELECT pg_stat_reset_shared('bgwriter')`)
+    await admin.end()
+    await draw()
+    assert.ok(tokens.length >= 25)
+    assert.deepEqual(
+      tokens,
+      [...new Set(tokens)].sort((x, y) => x - y),
+    )
+    assert.ok(tokens.every(Number.isSafeInteger))
+  })
+
+  it('waiters of 12 names at once use no more than the stated connections, and all are served', async () => {
+    const name = unique('bound')
+    const own = new pg.Pool({ connectionString: server.url, application_name: name })
+    const driver = postgresAdvisoryDriver({ client: own, maxWaitingConnections: 3 })
+    const lock = new DistributedLock({ driver })
+    await using holder = await opened()
+    const names = Array.from({ length: 12 }, (_, index) => `${name}:${index}`)
+    const leases = await Promise.all(names.map((each) => holder.lock.hold(each)))
+    const waiting = names.map((each) => lock.hold(each, { blockingTimeoutSeconds: 15 }))
+    await until('three to stand in the server’s queue', async () => {
+      const text = `SELECT count(*)::int FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE application_name = $1 AND NOT granted`
+      return (await pool.query(text, [name])).rows[0].count === 3
+    })
+    const count = 'SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1'
+    assert.ok((await pool.query(count, [name])).rows[0].count <= 4)
+    await Promise.all(leases.map((lease) => lease.release()))
+    await Promise.all(waiting)
+    await lock.close()
+    await driver.close()
+    await own.end()
+  })
+
+  it('a lease that was waited for outlives the time that its place had', async () => {
+    const name = unique('handed')
+    await using holder = await opened()
+    const lease = await holder.lock.hold(name)
+    const driver = postgresAdvisoryDriver({ client: pool })
+    const lock = new DistributedLock({ driver, waiterTtlSeconds: 0.5 })
+    const waiting = lock.hold(name, { timeoutSeconds: 30, blocking: true })
+    await until('it to wait', async () => (await driver.inspect({ lockName: name })).waiters.length === 1)
+    await lease.release()
+    const next = await waiting
+    await sleep(800) // longer than the place lasted
+    assert.equal(next.held, true)
+    assert.equal((await driver.inspect({ lockName: name })).leases[0]?.fencingToken, next.fencingToken)
+    await lock.close()
+    await driver.close()
+  })
+
+  it('names are shown while they fit on the board; beyond that a lock is held all the same, and shown by its key', async () => {
+    const name = unique('board')
+    const driver = postgresAdvisoryDriver({ client: pool })
+    const claims = Array.from({ length: 60 }, (_, index) =>
+      claimOn(`${name}:${index}:${randomBytes(60).toString('hex')}`),
+    )
+    await driver.acquire(claims)
+    const shown = (await driver.inspect({ prefix: name, pageSize: 100 })).leases.length
+    assert.ok(shown > 0 && shown < 60, `${shown} of 60 fit`)
+    const [answer] = await driver.acquire([{ ...claimOn(claims[59]?.lockName ?? ''), holderId: 'late' }])
+    assert.ok(answer && 'granted' in answer && !answer.granted && answer.holder?.holderId)
+    await driver.close()
+  })
+
+  it('a board keeps every name as it is, and no name can end its comment', () => {
+    for (const lockName of ['*/ DROP TABLE x; --', '/*', '/', '*', '\\u002a', '"quoted"', 'ü日本🔒', "'; --", '$1']) {
+      for (const room of [1_024, 130]) {
+        const entry = {
+          lockName,
+          claimId: 'c',
+          holderId: 'h'.repeat(40),
+          shared: false,
+          fencingToken: 7,
+          acquiredAtMs: 1.5,
+        }
+        const board = writeBoard([entry], room)
+        assert.equal(board.indexOf('*/'), board.length - 2)
+        assert.equal(board.lastIndexOf('/*'), 0)
+        assert.deepEqual(readBoard(`${board}SELECT 1`), [entry])
+      }
+    }
+    assert.equal(readBoard('SELECT 1'), undefined)
+    assert.deepEqual(readBoard('/*holdfast [["cut of'), [])
+  })
+})
+
+describe.concurrent('lockInTransaction', () => {
+  it('is given back by commit and by rollback, and excludes the session driver both ways', async () => {
+    const name = unique('tx')
+    const driver = postgresAdvisoryDriver({ client: pool })
+    for (const end of ['COMMIT', 'ROLLBACK']) {
+      const client = await pool.connect()
+      await client.query('BEGIN')
+      assert.equal(await lockInTransaction(client, name), true)
+      assert.equal(await grantOn(driver, name), undefined)
+      await client.query(end)
+      const claim = claimOn(name)
+      const [grant] = await driver.acquire([claim])
+      assert.ok(grant && 'granted' in grant && grant.granted)
+      await client.query('BEGIN')
+      assert.equal(await lockInTransaction(client, name, { wait: false }), false)
+      await client.query('ROLLBACK')
+      client.release()
+      await driver.release([claim])
+    }
+    await driver.close()
+  })
+
+  it('shared ones stand beside each other, through postgres', async () => {
+    const sql = postgres(server.url, { onnotice: () => {} })
+    const name = unique('tx-shared')
+    await sql.begin(async (first) => {
+      assert.equal(await lockInTransaction(first, name, { shared: true }), true)
+      await sql.begin(async (second) => {
+        assert.equal(await lockInTransaction(second, name, { shared: true, wait: false }), true)
+        assert.equal(await sql.begin((third) => lockInTransaction(third, name, { wait: false })), false)
+      })
+    })
+    await sql.end()
+  })
+
+  it('excludes behind PgBouncer in transaction mode', async () => {
+    await using pgbouncer = await startPgBouncer(server)
+    const pooled = new pg.Pool({ connectionString: pgbouncer.url, max: 6 })
+    const name = unique('tx-pooled')
+    let inside = 0
+    await Promise.all(
+      Array.from({ length: 6 }, async () => {
+        for (let round = 0; round < 5; round += 1) {
+          const client = await pooled.connect()
+          await client.query('BEGIN')
+          await lockInTransaction(client, name)
+          inside += 1
+          assert.equal(inside, 1)
+          await client.query('SELECT pg_sleep(0.002)')
+          inside -= 1
+          await client.query('COMMIT')
+          client.release()
+        }
+      }),
+    )
+    await pooled.end()
+  })
+})
+
+async function opened(): Promise<AsyncDisposable & { lock: DistributedLock }> {
+  const driver = postgresAdvisoryDriver({ client: pool })
+  const lock = new DistributedLock({ driver })
+  return {
+    lock,
+    async [Symbol.asyncDispose]() {
+      await lock.close()
+      await driver.close()
+    },
+  }
+}
+
+async function holdersOf(lockName: string): Promise<number> {
+  const text = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = $1`
+  return (await pool.query(text, [advisoryKey(lockName)])).rowCount ?? 0
+}
+
+async function terminateHolder(lockName: string): Promise<void> {
+  const text = `SELECT pg_terminate_backend(pid, 5000) FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = $1`
+  await pool.query(text, [advisoryKey(lockName)])
+}
+
+/** Found by trying: with 32 bits, some 80,000 names are enough for two of them to meet. */
+async function collidingNames(): Promise<[string, string]> {
+  const text = `SELECT min(n) AS a, max(n) AS b FROM (SELECT 'name:' || i AS n FROM generate_series(1, 300000) i) x
+    GROUP BY hashtext(n) HAVING count(*) > 1 LIMIT 1`
+  const { rows } = await pool.query(text)
+  return [rows[0].a, rows[0].b]
+}

@@ -1,0 +1,227 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import { advisoryKey, openPostgresAdvisory } from '../../../src/drivers/postgres-advisory.ts'
+import { DistributedLock, type DistributedLockOptions } from '../../../src/primitives/lock/distributed-lock.ts'
+import { claimOn, granted, grantOn, unique, until } from '../../harness/postgres-context.ts'
+import { startProxy } from '../../harness/proxy.ts'
+import { type Server, startPostgres } from '../../harness/servers.ts'
+import { startWorker, type Worker } from '../../harness/worker.ts'
+
+/** For a machine that is busy with other test files too. */
+const SLOW = { timeout: 60_000 }
+
+let server: Server
+let pool: pg.Pool
+beforeAll(async () => {
+  server = await startPostgres()
+  pool = new pg.Pool({ connectionString: server.url, max: 4 })
+})
+afterAll(async () => {
+  await pool.end()
+  await server[Symbol.asyncDispose]()
+})
+
+describe.concurrent('postgres-advisory: replies that are late or lost', SLOW, () => {
+  it('failure 10: an acquire that is granted after its client gave up is given back', async () => {
+    await using proxy = await startProxy(server.port)
+    await using slow = await opened({ port: proxy.port, callTimeoutSeconds: 0.3 })
+    const name = unique('late')
+    await slow.driver.inspect({ lockName: name }) // connected
+    proxy.hold('toClient')
+    await assert.rejects(slow.lock.acquire(name, { blocking: false }), { code: 'STORE_UNAVAILABLE' })
+    await until('the server to have granted it', async () => (await backends(name, true)).length === 1)
+    proxy.release('toClient')
+    await until('the detached release', async () => (await backends(name, true)).length === 0)
+  })
+
+  it('failure 11: a lost reply ends the session and its lock; asking again gets it, on the new one alone', async () => {
+    await using proxy = await startProxy(server.port)
+    await using instance = await opened({ port: proxy.port })
+    const name = unique('lost-reply')
+    await instance.driver.inspect({ lockName: name })
+    const cut = proxy.cutAfterForwarding('EXECUTE holdfast_take')
+    const result = await instance.lock.acquire(name, { blockingTimeoutSeconds: 15 })
+    await cut
+    assert.ok(result.acquired && result.lock.held)
+    assert.equal((await backends(name, true)).length, 1)
+  })
+
+  it('failure 14: a renewal that is under way when the lock is released does not keep it', async () => {
+    await using proxy = await startProxy(server.port)
+    await using slow = await opened({ port: proxy.port })
+    const claim = claimOn(unique('renewal'))
+    const { fencingToken } = await granted(slow.driver, claim)
+    proxy.hold('toServer')
+    const renewal = slow.driver.renew([{ ...claim, fencingToken }])
+    const release = slow.driver.release([{ ...claim, fencingToken }])
+    proxy.release('toServer')
+    assert.deepEqual([await renewal, await release], [['held'], [true]])
+    assert.deepEqual(await backends(claim.lockName, true), [])
+  })
+})
+
+describe.concurrent('postgres-advisory: leases whose session has ended', SLOW, () => {
+  it('failure 12: a release answers no, and leaves the rival’s lease alone', async () => {
+    await using scene = await overtaken()
+    assert.deepEqual(await scene.first.driver.release([scene.late]), [false])
+    assert.deepEqual(await scene.rival.driver.renew([scene.lease]), ['held'])
+  })
+
+  it('failure 13: a renewal answers lost, beside a rival and after the rival has gone', async () => {
+    await using scene = await overtaken()
+    assert.deepEqual(await scene.first.driver.renew([scene.late]), ['lost'])
+    assert.deepEqual(await scene.rival.driver.release([scene.lease]), [true])
+    assert.deepEqual(await scene.first.driver.renew([scene.late]), ['lost'])
+    assert.deepEqual(await backends(scene.late.lockName, true), [])
+  })
+})
+
+describe.concurrent('postgres-advisory: waiters', SLOW, () => {
+  it('failure 15: a waiter that was paused past its grant believes in nothing that the server has not', async () => {
+    await using holder = await opened()
+    const name = unique('paused-waiter')
+    const lease = await holder.lock.hold(name)
+    await using worker = await waiterProcess(1)
+    const answer = worker.call('hold', name)
+    const [waiting] = await until('it to wait', () => some(backends(name, false)))
+    await worker.pause()
+    await lease.release()
+    await until('the server to hand over', async () => (await backends(name, true)).includes(waiting as number))
+    await sleep(1_200) // longer than its place lasts: nobody knows that it is still there
+    worker.resume()
+    assert.equal(await answer, true)
+    assert.equal((await backends(name, true)).length, 1)
+    assert.equal(await grantOn(holder.driver, name), undefined)
+  })
+
+  it('failure 29: a waiter whose connection is ended stands in line anew, and is served', async () => {
+    await using holder = await opened()
+    await using waiting = await opened({ waiterTtlSeconds: 2 })
+    const name = unique('cut-off')
+    const lease = await holder.lock.hold(name)
+    const next = waiting.lock.hold(name, { blockingTimeoutSeconds: 30 })
+    const [pid] = await until('it to wait', () => some(backends(name, false)))
+    await pool.query('SELECT pg_terminate_backend($1, 5000)', [pid])
+    await lease.release()
+    assert.equal((await next).held, true)
+  })
+
+  it('failure 30: a release while the waiter is still on its way to the queue is not missed', async () => {
+    await using proxy = await startProxy(server.port)
+    await using holder = await opened()
+    await using waiting = await opened({ port: proxy.port, waiterTtlSeconds: 60 })
+    const name = unique('on-its-way')
+    const lease = await holder.lock.hold(name)
+    await waiting.driver.inspect({ lockName: name })
+    proxy.hold('toServer')
+    const next = waiting.lock.hold(name, { blockingTimeoutSeconds: 30 })
+    await lease.release()
+    proxy.release('toServer')
+    assert.equal((await next).held, true)
+  })
+
+  it('failure 31: when the first waiter is killed, the next one is served at once', async () => {
+    await using holder = await opened()
+    const name = unique('killed')
+    const lease = await holder.lock.hold(name)
+    await using worker = await waiterProcess(10)
+    worker.call('hold', name).catch(() => {})
+    await until('it to wait', () => some(backends(name, false)))
+    await using next = await opened()
+    const turn = next.lock.hold(name, { blockingTimeoutSeconds: 30 })
+    await until('both to wait', async () => (await backends(name, false)).length === 2)
+    await worker.kill()
+    const startedMs = performance.now()
+    await lease.release()
+    assert.equal((await turn).held, true)
+    // The dead one's place would have lasted 10 s; its connection ended with it.
+    assert.ok(performance.now() - startedMs < 8_000)
+  })
+
+  it('failure 35: 1,000 waiters of a process are one connection in the server’s queue, and a hand-off wakes one', async () => {
+    await using holder = await opened()
+    await using waiting = await opened()
+    const name = unique('herd')
+    const lease = await holder.lock.hold(name)
+    const stop = new AbortController()
+    let served = 0
+    const waiters = Array.from({ length: 1_000 }, async () => {
+      const mine = await waiting.lock.hold(name, { blockingTimeoutSeconds: 60, signal: stop.signal })
+      served += 1
+      assert.ok((await backends(name, false)).length <= 1)
+      await mine.release()
+      if (served === 20) stop.abort()
+    })
+    await until('them to wait', () => some(backends(name, false)))
+    await lease.release()
+    const outcomes = await Promise.allSettled(waiters)
+    const failed = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []))
+    assert.equal(served + failed.length, 1_000)
+    assert.ok(
+      failed.every(({ code }) => code === 'ABORTED'),
+      String(failed.find(({ code }) => code !== 'ABORTED')),
+    )
+    assert.ok(served >= 20)
+    await until('nobody to be left in the queue', async () => (await backends(name, false)).length === 0)
+  })
+})
+
+async function opened({ port = server.port, ...options }: DistributedLockOptions & { port?: number } = {}) {
+  const driver = await openPostgresAdvisory(server.url.replace(`:${server.port}`, `:${port}`))
+  const lock = new DistributedLock({ driver, ...options })
+  return {
+    driver,
+    lock,
+    async [Symbol.asyncDispose]() {
+      await lock.close()
+      await driver.close()
+    },
+  }
+}
+
+/** A lease whose connection the server has ended, and the one that a rival got then. */
+async function overtaken() {
+  const [first, rival] = [await opened(), await opened()]
+  const claim = claimOn(unique('overtaken'))
+  const { fencingToken } = await granted(first.driver, claim)
+  const [pid] = await backends(claim.lockName, true)
+  await pool.query('SELECT pg_terminate_backend($1, 5000)', [pid])
+  const next = claimOn(claim.lockName)
+  const grant = await granted(rival.driver, next)
+  assert.ok(grant.fencingToken > fencingToken)
+  return {
+    first,
+    rival,
+    late: { ...claim, fencingToken },
+    lease: { ...next, fencingToken: grant.fencingToken },
+    async [Symbol.asyncDispose]() {
+      await first[Symbol.asyncDispose]()
+      await rival[Symbol.asyncDispose]()
+    },
+  }
+}
+
+/** The server's processes that have a lock, or wait for it. */
+async function backends(lockName: string, isGranted: boolean): Promise<number[]> {
+  const text = `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted = $2
+    AND (classid::bigint << 32 | objid::bigint) = $1`
+  return (await pool.query(text, [advisoryKey(lockName), isGranted])).rows.map(({ pid }) => pid)
+}
+
+const some = async <T>(found: Promise<T[]>): Promise<T[] | undefined> => {
+  const all = await found
+  return all.length > 0 ? all : undefined
+}
+
+/** A process that takes a lock, waiting for it, and tells whether it has it. */
+function waiterProcess(waiterTtlSeconds: number): Promise<Worker> {
+  const source = `
+    import { DistributedLock } from 'holdfast'
+    import { openPostgresAdvisory } from 'holdfast/drivers/postgres-advisory'
+    const driver = await openPostgresAdvisory(${JSON.stringify(server.url)})
+    const lock = new DistributedLock({ driver, waiterTtlSeconds: ${waiterTtlSeconds} })
+    expose({ hold: async (name) => (await lock.hold(name, { blockingTimeoutSeconds: 30 })).held })`
+  return startWorker({ source }, { callTimeoutMs: 30_000 })
+}

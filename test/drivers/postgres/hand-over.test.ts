@@ -1,0 +1,135 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { afterAll, describe, inject, it } from 'vitest'
+import type { Driver, LeaseRef } from '../../../src/core/driver.ts'
+import { postgresDriver } from '../../../src/drivers/postgres.ts'
+import { postgresAdvisoryDriver } from '../../../src/drivers/postgres-advisory.ts'
+import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { claimOn, granted, unique, until, waitersOn } from '../../harness/postgres-context.ts'
+
+const url = inject('servers').postgres ?? ''
+const pool = new pg.Pool({ connectionString: url })
+afterAll(() => pool.end())
+
+describe.concurrent('postgres: handing over', () => {
+  it('a turn of two processes’ worth of waiters is one acquire: the grant comes with the release, and is taken without another question', async () => {
+    assert.ok((await acquiresPerTurn(() => postgresDriver({ client: pool }))) < 1.8)
+  })
+
+  it('so it is with advisory locks', async () => {
+    assert.ok((await acquiresPerTurn(() => postgresAdvisoryDriver({ client: pool }))) < 1.8)
+  })
+
+  it('a lease that is cut short wakes the first who waits for it to run out, and nobody else', async () => {
+    const driver = postgresDriver({ client: pool })
+    const [holder, first, second] = [claimOn(unique('short')), claimOn('', 60_000), claimOn('', 60_000)]
+    const { lockName } = holder
+    const { fencingToken } = await granted(driver, holder)
+    const woken: string[] = []
+    const wake = (_: string, claimId?: string): unknown => woken.push(claimId ?? '')
+    const stop = await driver.listen?.({ wake, granted: () => {}, lost: () => {}, disconnected: () => {} })
+    await driver.acquire([{ ...first, lockName }])
+    await driver.acquire([{ ...second, lockName }])
+    assert.equal(await waitersOn(driver, lockName), 2)
+    await driver.renew([{ ...holder, fencingToken, ttlMs: 120_000 }])
+    await driver.renew([{ ...holder, fencingToken, ttlMs: 30_000 }])
+    await until('the first waiter to be woken', () => woken.length > 0)
+    assert.deepEqual(woken, [first.claimId])
+    await stop?.()
+    await driver.close()
+  })
+
+  it('a waiter that died is passed over, wherever in the queue it stood, and those behind it keep their order', async () => {
+    const driver = postgresDriver({ client: pool })
+    const lockName = unique('dead')
+    const holder = claimOn(lockName)
+    await granted(driver, holder)
+    const claims = [claimOn(lockName, 60_000), claimOn(lockName, 1), claimOn(lockName, 60_000), claimOn(lockName, 1)]
+    for (const claim of claims) await driver.acquire([claim])
+    const [first, , third] = claims
+    const told: string[] = []
+    const hear = (claimId: string): unknown => told.push(claimId)
+    const stop = await driver.listen?.({ granted: hear, wake: () => {}, lost: () => {}, disconnected: () => {} })
+    await driver.release([holder])
+    await until('the first to be granted', () => told.length === 1)
+    await driver.release([first as typeof holder])
+    await until('the third to be granted', () => told.length === 2)
+    assert.deepEqual(told, [first?.claimId, third?.claimId])
+    assert.deepEqual(await driver.release([third as typeof holder]), [true])
+    assert.equal((await driver.inspect({ lockName })).leases.length, 0)
+    await stop?.()
+    await driver.close()
+  })
+})
+
+describe.concurrent('postgres: a waiter behind more dead ones than are looked at together', () => {
+  it('is told when the lease before it ends, and has the lock with its release', async () => {
+    const driver = postgresDriver({ client: pool })
+    const holder = claimOn(unique('behind'))
+    const { lockName } = holder
+    await granted(driver, holder)
+    await driver.acquire(Array.from({ length: 250 }, () => claimOn(lockName, 1)))
+    const living = claimOn(lockName, 60_000)
+    await driver.acquire([living])
+    const ended = `SELECT FROM holdfast_waiters WHERE lock_name = $1 AND expires_at > clock_timestamp()`
+    await until('the others to be dead', async () => (await pool.query(ended, [lockName])).rowCount === 1)
+    const [refused] = await driver.acquire([living])
+    assert.ok(refused && 'granted' in refused && !refused.granted && refused.ahead === 0, JSON.stringify(refused))
+    await driver.release([holder])
+    const { leases, waiters } = await driver.inspect({ lockName })
+    assert.deepEqual([leases.map(({ claimId }) => claimId), waiters], [[living.claimId], []])
+    await driver.close()
+  })
+})
+
+describe.concurrent('postgres: handing over after the counter of tokens was lost', () => {
+  const ways = {
+    'a release': (driver: Driver, holder: LeaseRef) => driver.release([holder]),
+    'a list of releases': (driver: Driver, holder: LeaseRef) => driver.release([holder, claimOn(unique('other'))]),
+    'a forced release': (_: Driver, { lockName }: LeaseRef, schema: string) =>
+      pool.query(`SELECT ${schema}.force_release_lock($1, 'test')`, [lockName]),
+  }
+  for (const [way, end] of Object.entries(ways)) {
+    it(`failure 18: ${way} gives the next holder a higher token than the last one had`, async () => {
+      const schema = `lost_${randomBytes(6).toString('hex')}`
+      const driver = postgresDriver({ client: pool, schema })
+      const [holder, next] = [claimOn('a'), claimOn('a', 60_000)]
+      const { fencingToken } = await granted(driver, holder)
+      await driver.acquire([next])
+      await pool.query(`ALTER SEQUENCE ${schema}.holdfast_tokens RESTART`)
+      await end(driver, { ...holder, fencingToken }, schema)
+      const [handed] = (await driver.inspect({ lockName: 'a' })).leases
+      assert.equal(handed?.claimId, next.claimId)
+      assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
+      await driver.close()
+      await pool.query(`SET client_min_messages = warning; DROP SCHEMA ${schema} CASCADE`)
+    })
+  }
+})
+
+/** Two instances take turns, each with a driver of its own, and both always want the lock. */
+async function acquiresPerTurn(open: () => Driver): Promise<number> {
+  const turns = 40
+  const lockName = unique('turns')
+  let acquires = 0
+  const drivers = [open(), open()].map(
+    (driver): Driver => ({
+      ...driver,
+      acquire(claims) {
+        acquires += 1
+        return driver.acquire(claims)
+      },
+    }),
+  )
+  const locks = drivers.map((driver) => new DistributedLock({ driver }))
+  await Promise.all(
+    locks.map(async (lock) => {
+      for (let turn = 0; turn < turns; turn += 1)
+        await lock.withLock(lockName, () => {}, { blockingTimeoutSeconds: 30 })
+    }),
+  )
+  for (const lock of locks) await lock.close()
+  for (const driver of drivers) await driver.close()
+  return acquires / (turns * locks.length)
+}

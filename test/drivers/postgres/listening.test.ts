@@ -1,0 +1,125 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import pg from 'pg'
+import { describe, inject, it } from 'vitest'
+import type { DriverListener } from '../../../src/core/driver.ts'
+import { postgresDriver } from '../../../src/drivers/postgres.ts'
+import { claimOn, granted, unique, until } from '../../harness/postgres-context.ts'
+import { startProxy } from '../../harness/proxy.ts'
+
+const url = inject('servers').postgres ?? ''
+
+describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
+  it('one that was stopped while its connection hung does not make the next one disconnected, nor leave its connection behind', async () => {
+    const name = unique('listening')
+    const { pool, pinged } = watchedPool(name)
+    const driver = postgresDriver({ client: pool })
+    const first = ears()
+    const stop = await driver.listen?.(first)
+    const pid = await backendOf(pool, name)
+    process.kill(pid, 'SIGSTOP')
+    await pinged
+    const second = ears()
+    const stopped = stop?.()
+    const stopSecond = await driver.listen?.(second)
+    process.kill(pid, 'SIGCONT')
+    await stopped
+    // Both of them have had their say, and the second one hears.
+    await until('the first one’s connection to be gone', async () => (await backendsOf(pool, name)).length === 1)
+    const [holder, waiter] = [claimOn(unique('heard')), claimOn('', 60_000)]
+    await granted(driver, holder)
+    await driver.acquire([{ ...waiter, lockName: holder.lockName }])
+    await driver.release([holder])
+    await until('the grant', () => second.heard.length > 0)
+    assert.deepEqual([first.heard, second.heard], [[], [`granted ${waiter.claimId}`]])
+    await stopSecond?.()
+    await until('nobody to listen', async () => (await backendsOf(pool, name)).length === 0)
+    await driver.close()
+    await pool.end()
+  })
+
+  it('a Client that is passed in and does not answer any more is the end of listening, and of nothing else', async () => {
+    await using proxy = await startProxy(Number(new URL(url).port))
+    const client = new pg.Client(url.replace(new URL(url).host, `127.0.0.1:${proxy.port}`))
+    await client.connect()
+    const driver = postgresDriver({ client })
+    const listener = ears()
+    await driver.listen?.(listener)
+    const uncaught: unknown[] = []
+    const catchIt = (error: unknown): unknown => uncaught.push(error)
+    process.on('unhandledRejection', catchIt)
+    proxy.blackHole()
+    // It asks every 5 s whether the server is there, and has 10 s for an answer.
+    await until('it to be disconnected', () => listener.heard.length > 0, 40_000)
+    assert.deepEqual(listener.heard, ['disconnected'])
+    const ended = once(client, 'end')
+    proxy.heal()
+    await Promise.all([driver.close(), client.end(), ended])
+    await new Promise((resolve) => setImmediate(resolve))
+    process.off('unhandledRejection', catchIt)
+    assert.deepEqual(uncaught, [])
+  })
+
+  it('where the server’s queue of notifications has no room, locks are handed over and stolen all the same, and waiters find out by asking', async () => {
+    const schema = `full_${randomBytes(6).toString('hex')}`
+    const pool = new pg.Pool({ connectionString: url, max: 4 })
+    const driver = postgresDriver({ client: pool, schema })
+    const [holder, first, second] = [claimOn('full'), claimOn('full', 60_000), claimOn('full', 60_000)]
+    await granted(driver, holder)
+    // As if it were half full: 4 GB of messages that a client has not read, whose transaction is open.
+    await pool.query(
+      `CREATE OR REPLACE FUNCTION ${schema}.holdfast_may_notify() RETURNS BOOLEAN LANGUAGE sql AS 'SELECT false'`,
+    )
+    const listener = ears()
+    await driver.listen?.(listener)
+    await driver.acquire([first])
+    await driver.acquire([second])
+    assert.deepEqual(await driver.release([holder]), [true])
+    await granted(driver, first)
+    await granted(driver, { ...claimOn('full'), steal: true })
+    // What is sent to this channel arrives after what was sent before.
+    const { channel } = (await pool.query(`SELECT channel FROM ${schema}.holdfast_waiters`)).rows[0]
+    await pool.query('SELECT pg_notify($1, $2)', [channel, JSON.stringify([['wake', second.claimId, 'full']])])
+    await until('the last message', () => listener.heard.length > 0)
+    assert.deepEqual(listener.heard, [`wake ${second.claimId}`])
+    await driver.close()
+    await pool.query(`SET client_min_messages = warning; DROP SCHEMA ${schema} CASCADE`)
+    await pool.end()
+  })
+})
+
+function ears(): DriverListener & { readonly heard: string[] } {
+  const heard: string[] = []
+  return {
+    heard,
+    granted: (claimId) => void heard.push(`granted ${claimId}`),
+    wake: (_, claimId) => void heard.push(`wake ${claimId}`),
+    lost: () => {},
+    disconnected: () => void heard.push('disconnected'),
+  }
+}
+
+/** A pool whose connections beside it tell when they ask whether the server is still there. */
+function watchedPool(name: string): { pool: pg.Pool; pinged: Promise<void> } {
+  let onPing = (): void => {}
+  const pinged = new Promise<void>((resolve) => {
+    onPing = resolve
+  })
+  class Watched extends pg.Client {
+    override query(...args: unknown[]): never {
+      if ((args[0] as { text?: string }).text === 'SELECT 1') onPing()
+      return super.query(...(args as [string])) as never
+    }
+  }
+  const pool = new pg.Pool({ connectionString: url, application_name: name })
+  Object.assign(pool, { Client: Watched })
+  return { pool, pinged }
+}
+
+async function backendsOf(pool: pg.Pool, name: string): Promise<number[]> {
+  const text = `SELECT pid FROM pg_stat_activity WHERE application_name = $1 AND query ~ '^(LISTEN|SELECT 1$)'`
+  return (await pool.query(text, [name])).rows.map(({ pid }) => pid)
+}
+
+const backendOf = async (pool: pg.Pool, name: string): Promise<number> => (await backendsOf(pool, name))[0] as number

@@ -1,0 +1,37 @@
+import assert from 'node:assert/strict'
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, it } from 'vitest'
+
+/** The ways in which locks on PostgreSQL are known to fail, by the numbers that test titles bear, and what of them cannot happen to a driver. */
+const ROWS = [1, 4, 5, 10, 11, 12, 13, 14, 15, 18, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 35]
+const CANNOT_HAPPEN: Record<string, Record<number, string>> = {
+  postgres: { 27: 'names are stored as they are, not as a hash that two of them could share' },
+  'postgres-advisory': {},
+}
+
+describe('every known failure has a test with a real server that bears its number', () => {
+  const named = namedRows()
+  for (const [driver, exceptions] of Object.entries(CANNOT_HAPPEN)) {
+    it(driver, () => {
+      const missing = ROWS.filter((row) => !(row in exceptions) && !named.get(driver)?.has(row))
+      assert.deepEqual(missing, [])
+    })
+  }
+})
+
+/** By the title of the group that a test stands in: `postgres: …` or `postgres-advisory: …`. */
+function namedRows(): Map<string, Set<number>> {
+  const rows = new Map<string, Set<number>>()
+  const folders = [import.meta.dirname, join(import.meta.dirname, '../postgres-advisory')]
+  const files = folders.flatMap((folder) => readdirSync(folder).map((name) => join(folder, name)))
+  for (const file of files.filter((name) => name.endsWith('.test.ts'))) {
+    let driver = ''
+    for (const line of readFileSync(file, 'utf8').split('\n')) {
+      driver = /^describe\S*\('([\w-]+):/.exec(line)?.[1] ?? driver
+      const numbers = /^\s+it\('failures? ([\d, ]+):/.exec(line)?.[1]?.split(',') ?? []
+      rows.set(driver, new Set([...(rows.get(driver) ?? []), ...numbers.map(Number)]))
+    }
+  }
+  return rows
+}

@@ -1,0 +1,186 @@
+import assert from 'node:assert/strict'
+import type { Redis } from 'ioredis'
+import { beforeAll, describe, it } from 'vitest'
+import type { Driver } from '../../../src/core/driver.ts'
+import { lockKeys } from '../../../src/drivers/redis/keys.ts'
+import { webLocks } from '../../../src/primitives/web-locks/web-locks.ts'
+import { gate } from '../../harness/gate.ts'
+import { until } from '../../harness/processes.ts'
+import { ask, claim, client, driverOn, granted, lockOn, name, patience, shared } from '../../harness/redis-server.ts'
+
+/**
+ * Rule 15, failure 38: what a user can do who may publish and listen on every channel of the server, and may use no key. It hears all
+ * messages, and it publishes what it likes.
+ */
+
+let admin: Redis
+
+beforeAll(async () => {
+  admin = client(shared.port)
+  await admin.call('ACL', 'SETUSER', 'eve', 'on', 'nopass', 'allchannels', '+subscribe', '+psubscribe', '+publish')
+})
+
+describe('redis: a user of publish/subscribe without keys', () => {
+  it('rule 15: cannot make a waiter believe that it holds the lock', async () => {
+    const eve = await spy()
+    await assert.rejects(eve.client.get('lock:x'), /NOPERM/)
+    const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 60 })]
+    const [first, lockName] = [name(), name()]
+    // A hand-off, from which it learns what messages look like, and an id of this very instance.
+    const held = await a.hold(first, { timeoutSeconds: 60 })
+    const handed = b.hold(first, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await untilListening(first)
+    await held.release()
+    await (await handed).release()
+    const isGrant = ({ text }: Message): boolean => text.startsWith('[') && text.split(',').length > 1
+    await until(() => eve.heard.some(isGrant), patience('the message of a grant'))
+    const genuine = eve.heard.find(isGrant) as Message
+
+    const kept = await a.hold(lockName, { timeoutSeconds: 60 })
+    let believed = false
+    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    waiting.then(
+      () => {
+        believed = true
+      },
+      () => {},
+    )
+    await untilListening(lockName)
+    // The waiter is told that its turn comes sooner.
+    eve.heard.length = 0
+    await kept.extend(30)
+    await until(() => eve.heard.some(({ channel }) => channel === genuine.channel), patience('the hint'))
+
+    const [seenId] = JSON.parse(genuine.text) as [string]
+    const guesses = [seenId, nextId(seenId, 1), nextId(seenId, 2), ...idsIn(eve.heard)]
+    for (const id of guesses) for (const text of forgeries(id, genuine.text)) await eve.publish(genuine.channel, text)
+    // It asks again after this last one: then it has heard all of them.
+    const [member, endMs] = await placeOf(lockName)
+    await eve.publish(genuine.channel, `[${member.slice(1)}]`)
+    const asksAgain = async (): Promise<boolean> => believed || (await placeOf(lockName))[1] > endMs
+    await until(asksAgain, patience('the waiter to ask again'))
+    assert.equal(believed, false, 'it believed a forged grant')
+    assert.equal((await driverOn(shared.port).inspect({ lockName })).leases[0]?.fencingToken, kept.fencingToken)
+    await kept.release()
+    assert.ok((await waiting).fencingToken < Number.MAX_SAFE_INTEGER)
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('rule 15: cannot use what it has heard of a claim that was granted and waits again', async () => {
+    const eve = await spy()
+    const [a, b] = [driverOn(shared.port), driverOn(shared.port)]
+    const { grants, wakes } = await listenOn(b)
+    const held = claim()
+    const waits = claim({ lockName: held.lockName, waitMs: 60_000 })
+    await granted(a, held)
+    assert.equal((await ask(b, waits)).granted, false)
+    await a.release([held])
+    await until(() => grants.length === 1, patience('the grant'))
+    await until(() => eve.heard.some(({ text }) => text.includes(waits.claimId)), patience('the message'))
+    const genuine = eve.heard.find(({ text }) => text.includes(waits.claimId)) as Message
+    // The lease is taken from it before it comes for it, and it waits again.
+    await granted(a, claim({ lockName: held.lockName, steal: true }))
+    assert.equal((await ask(b, waits)).granted, false)
+    for (const text of forgeries(waits.claimId, genuine.text)) {
+      await eve.publish(genuine.channel, text)
+      await eve.publish('holdfast:stolen', text)
+    }
+    await eve.publish(genuine.channel, JSON.stringify([waits.claimId]))
+    await until(() => wakes.includes(waits.claimId), patience('the last message'))
+    assert.equal(grants.length, 1, JSON.stringify(grants))
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('rule 15: cannot make a holder believe that its lock was stolen', async () => {
+    const eve = await spy()
+    const [a, b] = [lockOn(shared.port), webLocks({ driver: driverOn(shared.port), prefix: '' })]
+    const lockName = name()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    const [taken, ended] = [gate(), gate()]
+    let signal: AbortSignal | undefined
+    let renewals = 0
+    b.on('renewed', () => {
+      renewals += 1
+    })
+    const request = b.request(lockName, async (lock) => {
+      signal = lock?.signal
+      taken.open()
+      await ended.opened
+      return 'done'
+    })
+    await untilListening(lockName)
+    await held.release()
+    await taken.opened
+    await until(() => idsIn(eve.heard).length > 0, patience('the message of the grant'))
+    for (const id of idsIn(eve.heard)) {
+      for (const channel of ['holdfast:stolen', ...eve.heard.map((each) => each.channel)]) {
+        await eve.publish(channel, JSON.stringify({ lost: [id], by: 'eve' }))
+      }
+    }
+    await until(() => renewals > 0 || signal?.aborted === true, patience('the holder to ask the store'))
+    assert.equal(signal?.aborted, false, 'it believed a forged theft')
+    ended.open()
+    assert.equal(await request, 'done')
+    await Promise.all([a.close(), b.close()])
+  })
+})
+
+interface Message {
+  readonly channel: string
+  readonly text: string
+}
+
+/** Hears everything. */
+async function spy() {
+  const [listening, talking] = [client(shared.port), client(shared.port)]
+  const heard: Message[] = []
+  for (const each of [listening, talking]) await each.call('AUTH', 'eve', 'any')
+  listening.on('pmessage', (_, channel: string, text: string) => heard.push({ channel, text }))
+  await listening.psubscribe('*')
+  return { heard, client: talking, publish: (channel: string, text: string) => talking.publish(channel, text) }
+}
+
+/** Grants for a claim: as the message was, and with everything in it that could be of use made larger. */
+function forgeries(claimId: string, genuine: string): string[] {
+  const nowMs = Date.now() + 1_000
+  const [, token = 0, , ttlMs = 0, ...rest] = JSON.parse(genuine) as [string, number, number, number, ...unknown[]]
+  const tokens = [Number.MAX_SAFE_INTEGER, token + 1, nowMs * 1_000]
+  const made = tokens.flatMap((each) => [
+    JSON.stringify([claimId, each, nowMs, ttlMs, ...rest]),
+    JSON.stringify([claimId, each, nowMs, 3_600_000]),
+    JSON.stringify([claimId, each, nowMs, ttlMs, 'da39a3ee5e6b4b0d3255bfef95601890afd80709']),
+    JSON.stringify([claimId, each, nowMs, ttlMs, null]),
+  ])
+  return [genuine, ...made]
+}
+
+/** Every text in a message that could be an id. */
+const idsIn = (messages: readonly Message[]): string[] =>
+  messages.flatMap(({ text }) => [...text.matchAll(/"([^"]+)"/g)].map(([, id]) => id as string))
+
+/** The id that comes so many claims after another one, where ids are counted. */
+const nextId = (id: string, by: number): string =>
+  id.replace(/\.([0-9a-z]+)/, (_, count: string) => `.${(Number.parseInt(count, 36) + by).toString(36)}`)
+
+async function listenOn(driver: Driver) {
+  const grants: [string, unknown][] = []
+  const wakes: string[] = []
+  await driver.listen?.({
+    wake: (_, claimId) => wakes.push(claimId ?? ''),
+    granted: (claimId, grant) => grants.push([claimId, grant]),
+    lost() {},
+    disconnected() {},
+  })
+  return { grants, wakes }
+}
+
+/** What is kept of the first waiter. */
+async function placeOf(lockName: string): Promise<[member: string, endMs: number, hears: number]> {
+  const all = await admin.hgetall(lockKeys('lock:', lockName).data)
+  const [member, text] = Object.entries(all).find(([field]) => field.startsWith('w')) ?? ['', '[]']
+  const place = JSON.parse(text) as number[]
+  return [member, place[0] ?? 0, place[6] ?? 0]
+}
+
+const untilListening = (lockName: string): Promise<void> =>
+  until(async () => (await placeOf(lockName))[2] === 1, patience('the waiter to listen'))

@@ -1,0 +1,131 @@
+import assert from 'node:assert/strict'
+import { Redis } from 'ioredis'
+import { afterAll, describe, it } from 'vitest'
+import type { Claim, Driver } from '../../../src/core/driver.ts'
+import { redisDriver } from '../../../src/drivers/redis.ts'
+import { DistributedLock } from '../../../src/index.ts'
+import { type Server, startRedis } from '../../harness/servers.ts'
+
+/** Claims that are granted all or none, when the server cannot write, or others use the same keys. */
+
+const clients: Redis[] = []
+let counter = 0
+
+afterAll(() => {
+  for (const client of clients) client.disconnect()
+})
+
+describe('redis: groups', () => {
+  for (const [setting, code] of [
+    ['min-replicas-to-write', 'NOREPLICAS'],
+    ['maxmemory', 'OOM'],
+  ] as const) {
+    it(`a group that the server does not write (${code}) is an error, and no part of it is kept`, async () => {
+      await using server = await startRedis()
+      const [admin, driver] = [open(server), redisDriver({ client: open(server), onWarning() {} })]
+      // Where others wait for one of the names in the list, the script takes another way.
+      for (const others of [[], [await waitedFor(driver)]]) {
+        await admin.config('SET', setting, '1')
+        const members = groupOn('a', 'b', 'c')
+        const answers = await driver.acquire([...members, ...others]).catch((error: Error) => [error])
+        await admin.config('SET', setting, '0')
+        // Once something was deleted, a server without memory to spare takes all that a script writes.
+        if (answers.slice(0, 3).every(isGranted) && others.length > 0 && code === 'OOM') continue
+        assert.match(String(answers[0]), new RegExp(code))
+        for (const { lockName } of members) assert.equal(await admin.exists(`lock:${lockName}`), 0, lockName)
+        assert.deepEqual((await driver.acquire(members)).map(isGranted), [true, true, true])
+        await driver.release(members)
+      }
+      await driver.close()
+    })
+  }
+
+  it('a group that replicas do not confirm is an error as a whole, and is given back', async () => {
+    await using server = await startRedis()
+    const replicas = { count: 1, timeoutSeconds: 0.05 }
+    const driver = redisDriver({ client: open(server), replicas, onWarning() {} })
+    const answers = await driver.acquire(groupOn('a', 'b'))
+    assert.ok(answers.every((answer) => answer instanceof Error && /0 of 1 replicas/.test(answer.message)))
+    const lock = new DistributedLock({ driver })
+    await assert.rejects(
+      lock.withLocks(['c', 'd'], () => assert.fail('it ran')),
+      /0 of 1 replicas/,
+    )
+    await lock.close()
+    const names = (await redisDriver({ client: open(server) }).inspect({})).leases.map(({ lockName }) => lockName)
+    assert.deepEqual(names.sort(), ['a', 'b'], 'the driver itself leaves it to its caller to give back')
+  })
+
+  it('a name that would be a key of our own is an error for its whole group, and for nobody else', async () => {
+    await using server = await startRedis()
+    const [admin, driver] = [open(server), redisDriver({ client: open(server), prefix: '', onWarning() {} })]
+    const [other] = groupOn('other') as [Claim]
+    const answers = await driver.acquire([other, ...groupOn('a', 'holdfast:token', 'b')])
+    assert.deepEqual(answers.map(isGranted), [true, false, false, false])
+    assert.ok(answers.slice(1).every((answer) => answer instanceof Error))
+    assert.deepEqual(await Promise.all(['a', 'b'].map((name) => admin.exists(name))), [0, 0])
+    await driver.close()
+  })
+
+  it('another client’s lock, of whichever type, is in the way of a group, and the rest of it stays free', async () => {
+    await using server = await startRedis()
+    const [admin, driver] = [open(server), redisDriver({ client: open(server), onWarning() {} })]
+    await admin.set('lock:theirs', 'a value of theirs', 'PX', 60_000)
+    await admin.rpush('lock:list', 'of another type')
+    for (const [theirs, holder] of [
+      ['theirs', 'another client'],
+      ['list', undefined],
+    ] as const) {
+      const answers = await driver.acquire(groupOn('a', theirs, 'b'))
+      assert.deepEqual(
+        answers.map((answer) => 'granted' in answer && !answer.granted && (answer.holder?.holderId ?? answer.free)),
+        [true, holder, true],
+      )
+    }
+    assert.deepEqual(
+      await Promise.all(['lock:a', 'lock:b', 'holdfast:token'].map((key) => admin.exists(key))),
+      [0, 0, 0],
+    )
+    await driver.close()
+  })
+
+  it('a name that stands twice in a group is never granted twice', async () => {
+    await using server = await startRedis()
+    const driver = redisDriver({ client: open(server), onWarning() {} })
+    for (const others of [[], [await waitedFor(driver)]]) {
+      const answers = await driver.acquire([...others, ...groupOn('a', 'b', 'a')])
+      assert.ok(!answers.some(isGranted))
+    }
+    await driver.close()
+  })
+})
+
+function open(server: Server): Redis {
+  const client = new Redis(server.port, { maxRetriesPerRequest: 1 })
+  client.on('error', () => {})
+  clients.push(client)
+  return client
+}
+
+function groupOn(...names: readonly string[]): Claim[] {
+  counter += 1
+  const terms = {
+    holderId: 'h',
+    mode: 'exclusive',
+    permits: 1,
+    ttlMs: 60_000,
+    waitMs: 0,
+    group: `g${counter}`,
+  } as const
+  return names.map((lockName, at) => ({ lockName, claimId: `${counter}.${at}`, ...terms }))
+}
+
+/** A claim on a name that is held and waited for. */
+async function waitedFor(driver: Driver): Promise<Claim> {
+  const [claim] = groupOn('waited for') as [Claim]
+  const { group: _, ...alone } = claim
+  await driver.acquire([alone, { ...alone, claimId: `${alone.claimId} waits`, waitMs: 60_000 }])
+  return { ...alone, claimId: `${alone.claimId} asks` }
+}
+
+const isGranted = (answer: object): boolean => 'granted' in answer && answer.granted === true

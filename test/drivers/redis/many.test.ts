@@ -1,0 +1,159 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Redis } from 'ioredis'
+import { afterAll, describe, it } from 'vitest'
+import { redisDriver } from '../../../src/drivers/redis.ts'
+import { DistributedLock } from '../../../src/index.ts'
+import { until } from '../../harness/processes.ts'
+import { type Server, startRedis } from '../../harness/servers.ts'
+import { startWorker, type Worker } from '../../harness/worker.ts'
+
+/** Many processes on one server. */
+
+const clients: Redis[] = []
+
+afterAll(() => {
+  for (const client of clients) client.disconnect()
+})
+
+describe('redis: many', () => {
+  it('failure 35: a hand-off costs as much with 1,000 waiters in 4 processes as with 10', async () => {
+    await using server = await startRedis()
+    const few = await commandsPerHandOff(server, 'few', 10)
+    const many = await commandsPerHandOff(server, 'many', 1_000)
+    assert.ok(many.perHandOff <= 4, `${many.perHandOff} commands for each hand-off`)
+    // With ten, a single command more is a tenth by itself, so only growth is a failure.
+    assert.ok(many.perHandOff <= few.perHandOff * 1.1, `${many.perHandOff} with 1,000, ${few.perHandOff} with 10`)
+    assert.equal(many.served, 1_000)
+    // The safety poll of each comes twice within its place's time, which is five minutes here: about seven in all each second.
+    assert.ok(many.whileWaiting <= 20, `${many.whileWaiting} commands in a second in which nothing happened`)
+  }, 60_000)
+
+  it('failure 18: tokens rise strictly over 10,000 grants from 8 processes, while the server is flushed and restarted empty', async () => {
+    await using locks = await startRedis()
+    await using data = await startRedis()
+    const workers = await Promise.all(Array.from({ length: 8 }, () => startWorker({ source: GRANTS }, LONG)))
+    const working = Promise.all(workers.map((worker) => worker.call('grants', locks.url, data.url, 1_250)))
+    const control = client(locks)
+    let hurts = 0
+    const hurting = (async () => {
+      for (let over = false; !over; ) {
+        hurts += 1
+        if (hurts % 3 === 0) {
+          await locks.kill()
+          await locks.restart()
+        } else {
+          await control.flushall().catch(() => {})
+          await control.script('FLUSH').catch(() => {})
+        }
+        over = await Promise.race([working.then(() => true), sleep(250, false)])
+      }
+    })()
+    const written = (await working).reduce((sum: number, each) => sum + Number(each), 0)
+    await hurting
+    assert.ok(hurts >= 2, `hurt ${hurts} times`)
+    assert.ok(written >= 9_000, `${written} of 10,000 grants were written down, the rest was fenced off`)
+    const seen = client(data)
+    for (const key of await seen.keys('seen:*')) {
+      const tokens = (await seen.lrange(key, 0, -1)).map(Number)
+      tokens.forEach((token, at) => {
+        assert.ok(at === 0 || token > (tokens[at - 1] as number), `${key}: ${token} after ${tokens[at - 1]}`)
+      })
+    }
+    await Promise.all(workers.map((worker) => worker.kill()))
+  }, 60_000)
+})
+
+const LONG = { callTimeoutMs: 50_000 }
+
+/** Takes twenty names at a time, writes down under the fence what it was granted, and gives it back; until it has so many. */
+const GRANTS = `
+  import { Redis } from 'ioredis'
+  import { redisDriver, redisFence } from 'holdfast/drivers/redis'
+  const open = (url) => new Redis(url, { retryStrategy: () => 20, maxRetriesPerRequest: null, commandTimeout: 20_000 }).on('error', () => {})
+  const PUSH = "redis.call('RPUSH', KEYS[1], ARGV[1]) return 1"
+  let claims = 0
+  expose({
+    async grants(locksUrl, dataUrl, wanted) {
+      const driver = redisDriver({ client: open(locksUrl), onWarning() {} })
+      const fence = redisFence({ client: open(dataUrl) })
+      let [granted, written] = [0, 0]
+      while (granted < wanted) {
+        const list = Array.from({ length: 20 }, (_, name) => ({
+          lockName: 'name ' + name, claimId: process.pid + '.' + ++claims, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 10_000, waitMs: 0,
+        })).sort(() => Math.random() - 0.5)
+        const answers = await driver.acquire(list).catch(() => [])
+        const got = list.map((claim, at) => ({ ...claim, fencingToken: answers[at]?.fencingToken })).filter(({ fencingToken }) => fencingToken)
+        granted += got.length
+        const writes = await Promise.allSettled(got.map(({ lockName, fencingToken }) =>
+          fence.run(PUSH, { token: fencingToken, keys: ['seen:' + lockName], args: [String(fencingToken)] })))
+        for (const write of writes) {
+          if (write.status === 'fulfilled') written += 1
+          else if (write.reason.code !== 'STALE_TOKEN') throw write.reason
+        }
+        await driver.release(list).catch(() => {})
+      }
+      return written
+    },
+  })
+`
+
+/** So many tasks take the lock one after the other. */
+const WAITERS = `
+  import { Redis } from 'ioredis'
+  import { DistributedLock } from 'holdfast'
+  import { redisDriver } from 'holdfast/drivers/redis'
+  let turns
+  expose({
+    async wait(url, lockName, count) {
+      const client = new Redis(url)
+      const lock = new DistributedLock({ driver: redisDriver({ client }), waiterTtlSeconds: 300 })
+      turns = Array.from({ length: count }, () => lock.withLock(lockName, () => 1, { blockingTimeoutSeconds: 120, timeoutSeconds: 120 }))
+    },
+    served: async () => (await Promise.all(turns)).length,
+  })
+`
+
+/** Counted by the server: calls of ours and messages, while the hand-offs run. */
+async function commandsPerHandOff(server: Server, lockName: string, waiters: number) {
+  const control = client(server)
+  const driver = redisDriver({ client: client(server) })
+  const lock = new DistributedLock({ driver })
+  const held = await lock.hold(lockName, { timeoutSeconds: 120 })
+  const workers: Worker[] = await Promise.all(Array.from({ length: 4 }, () => startWorker({ source: WAITERS }, LONG)))
+  await Promise.all(
+    workers.map((worker, at) => worker.call('wait', server.url, lockName, Math.floor((waiters + at) / workers.length))),
+  )
+  const allHear = async (): Promise<boolean> => {
+    const texts = (await control.hvals(`holdfast:{lock:${lockName}}:d`)).filter((text) => text.startsWith('['))
+    return texts.length === waiters && texts.every((text) => (JSON.parse(text) as unknown[])[6] === 1)
+  }
+  await until(allHear, { timeoutMs: 40_000, failure: () => `${waiters} waiters do not all stand in line` })
+  await control.config('RESETSTAT')
+  await sleep(1_000) // in which nobody has a reason to ask
+  const whileWaiting = await callsOf(control)
+  await control.config('RESETSTAT')
+  await held.release()
+  const served = await Promise.all(workers.map((worker) => worker.call('served')))
+  const calls = await callsOf(control)
+  await Promise.all(workers.map((worker) => worker.kill()))
+  await lock.close()
+  const total = served.reduce((sum: number, each) => sum + Number(each), 0)
+  const measured = { served: total, perHandOff: calls / total, whileWaiting }
+  if (process.env['HOLDFAST_FIGURES'] !== undefined) console.log(lockName, measured)
+  return measured
+}
+
+/** Calls of ours and messages, since the last RESETSTAT. */
+async function callsOf(control: Redis): Promise<number> {
+  const info = await control.info('commandstats')
+  const calls = (command: string): number => Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(info)?.[1] ?? 0)
+  return calls('evalsha') + calls('eval') + calls('publish')
+}
+
+function client({ port }: Server): Redis {
+  const opened = new Redis(port, { commandTimeout: 20_000, retryStrategy: () => 20 })
+  opened.on('error', () => {})
+  clients.push(opened)
+  return opened
+}

@@ -1,0 +1,261 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Redis } from 'ioredis'
+import { afterAll, describe, inject, it } from 'vitest'
+import type { Claim } from '../../../src/core/driver.ts'
+import { connectionOf } from '../../../src/drivers/redis/client.ts'
+import { acquireArgs } from '../../../src/drivers/redis/format.ts'
+import { lockKeys } from '../../../src/drivers/redis/keys.ts'
+import { runLeases } from '../../../src/drivers/redis/send-batch.ts'
+import { redisDriver } from '../../../src/drivers/redis.ts'
+import { DistributedLock } from '../../../src/index.ts'
+
+const client = new Redis(inject('servers').redis?.[0] ?? '', { commandTimeout: 5_000 })
+const driver = redisDriver({ client })
+afterAll(async () => {
+  await driver.close()
+  client.disconnect()
+})
+
+describe('redis: stealing', () => {
+  it('takes over the key of a client that knows nothing of Holdfast, whatever its type', async () => {
+    const foreign = [
+      (key: string) => client.set(key, 'somebody', 'NX'),
+      (key: string) => client.set(key, '["looks like ours"', 'PX', 60_000),
+      (key: string) => client.hset(key, 'field', 'value'),
+    ]
+    for (const take of foreign) {
+      const lockName = randomUUID()
+      await take(`lock:${lockName}`)
+      assert.deepEqual(await outcomes([claimOn(lockName)]), [false])
+      assert.deepEqual(await outcomes([{ ...claimOn(lockName), steal: true }]), [true])
+      assert.match((await client.get(`lock:${lockName}`)) ?? '', /^\["[^"]+",\d+,\d+,\d+,"thief"\]$/)
+    }
+  })
+
+  it('a forced release ends the lock of a client that knows nothing of Holdfast, too, and lets the next one in', async () => {
+    await using lock = new DistributedLock({ driver })
+    for (const value of ['somebody', '["looks like ours"', '[]']) {
+      const lockName = randomUUID()
+      await client.set(`lock:${lockName}`, value)
+      const [ended] = await lock.forceRelease(lockName, { by: 'operator' })
+      assert.equal(ended?.holderId, 'another client')
+      assert.deepEqual(await outcomes([claimOn(lockName)]), [true])
+    }
+  })
+
+  it('a forced release keeps its hands off a lock that another client took after it had looked', async () => {
+    const lockName = randomUUID()
+    const key = `lock:${lockName}`
+    const [held] = await driver.acquire([claimOn(lockName)])
+    assert.ok(held && 'granted' in held && held.granted)
+    const inspect: typeof driver.inspect = async (query) => {
+      const page = await driver.inspect(query)
+      await client.set(key, 'another client, which lives', 'PX', 60_000)
+      return page
+    }
+    await using lock = new DistributedLock({ driver: { ...driver, inspect } })
+    assert.deepEqual(await lock.forceRelease(lockName, { by: 'operator' }), [])
+    assert.equal(await client.get(key), 'another client, which lives')
+  })
+
+  it('without a prefix, takes no key that is not a lock of ours: it may be anything', async () => {
+    const bare = redisDriver({ client, prefix: '', onWarning() {} })
+    await using lock = new DistributedLock({ driver: bare })
+    const values = [
+      ['string', (key: string) => client.set(key, 'a session', 'PX', 60_000)],
+      ['string', (key: string) => client.set(key, '["looks like ours"')],
+      ['hash', (key: string) => client.hset(key, 'name', 'ada')],
+      ['list', (key: string) => client.rpush(key, 'job 1', 'job 2')],
+    ] as const
+    for (const [type, write] of values) {
+      const key = randomUUID()
+      await write(key)
+      const before = await client.dumpBuffer(key)
+      await assert.rejects(lock.forceRelease(key, { by: 'operator' }), { code: 'UNSUPPORTED', message: /prefix/ })
+      const [, answer] = await bare.acquire([claimOn(randomUUID()), { ...claimOn(key), steal: true }])
+      assert.ok(answer instanceof Error && answer.message.includes('prefix'), `${answer}`)
+      assert.deepEqual([await client.type(key), await client.dumpBuffer(key)], [type, before])
+    }
+    const lockName = randomUUID()
+    await bare.acquire([claimOn(lockName)])
+    assert.equal((await lock.forceRelease(lockName, { by: 'operator' })).length, 1)
+    await bare.acquire([{ ...claimOn(lockName), mode: 'shared' }])
+    assert.equal((await lock.forceRelease(lockName, { by: 'operator' })).length, 1)
+    assert.equal(await client.exists(lockName), 0)
+    await bare.close()
+  })
+
+  it('tells every listener whose leases it ended, and by whom', async () => {
+    const lockName = randomUUID()
+    const lost: [string, string][] = []
+    const other = redisDriver({ client })
+    const stop = await other.listen?.({
+      wake() {},
+      granted() {},
+      disconnected() {},
+      lost: (claimId, { message }) => lost.push([claimId, message]),
+    })
+    const readers = [1, 2].map(() => ({ ...claimOn(lockName), mode: 'shared' as const }))
+    await other.acquire(readers)
+    const thief = { ...claimOn(lockName), steal: true as const }
+    await driver.acquire([thief])
+    const second = { ...claimOn(lockName), steal: true as const }
+    await driver.acquire([second])
+    while (lost.length < 3) await client.ping()
+    const ids = [...readers.map(({ claimId }) => claimId).sort(), thief.claimId]
+    assert.deepEqual(
+      [
+        ...lost
+          .slice(0, 2)
+          .map(([claimId]) => claimId)
+          .sort(),
+        lost[2]?.[0],
+      ],
+      ids,
+    )
+    for (const [, message] of lost) assert.equal(message, 'it was stolen by thief')
+    await stop?.()
+    await other.close()
+  })
+
+  it('rule 13: ends no more than 256 leases in one call, and tells of no more in one message', async () => {
+    const { lockName, readers, holder, others } = await heldByMany(600)
+    const told: string[][] = []
+    const listener = client.duplicate()
+    await listener.subscribe('holdfast:stolen')
+    const mine = new Set(readers.map(({ claimId }) => claimId))
+    listener.on('message', (_, text) => {
+      const { lost } = JSON.parse(text) as { lost: string[] }
+      if (lost.some((id) => mine.has(id))) told.push(lost)
+    })
+    const monitor = await client.monitor()
+    const ended: number[] = []
+    monitor.on('monitor', (_, [command = '', ...args], source) => {
+      const isOurs = source === 'lua' && command.toUpperCase() === 'ZREM' && args[0]?.includes(lockName)
+      if (isOurs && args.length > 2) ended.push(args.length - 1)
+    })
+    const thief = { ...claimOn(lockName), steal: true as const }
+    assert.deepEqual(await outcomes([thief, ...others]), [true, true])
+    while (told.flat().length < 600) await client.ping()
+    assert.deepEqual(
+      told.map((lost) => lost.length),
+      [256, 256, 88],
+    )
+    while (ended.length < 3) await client.ping()
+    assert.deepEqual(ended, [256, 256, 88])
+    assert.deepEqual(new Set(told.flat()), mine)
+    assert.deepEqual(await driver.renew([holder]), ['lost'])
+    monitor.disconnect()
+    listener.disconnect()
+  })
+
+  it('while it goes on in several calls, nobody else gets in, and none of the leases is renewed', async () => {
+    const { lockName, readers, holder } = await heldByMany(600)
+    const waiter = { ...claimOn(lockName), waitMs: 60_000 }
+    assert.deepEqual(await outcomes([waiter]), [false])
+    const thief = { ...claimOn(lockName), steal: true as const }
+    await stealOnce(thief)
+    const { leases } = await driver.inspect({ lockName })
+    assert.ok(leases.length > 1, 'some are left')
+    const newcomers = [claimOn(lockName), { ...claimOn(lockName), mode: 'shared' as const }, waiter]
+    assert.deepEqual(await outcomes(newcomers), [false, false, false])
+    assert.equal(await client.set(`lock:${lockName}`, 'another client', 'NX'), null)
+    const left = leases.filter(({ claimId }) => claimId !== thief.claimId)
+    assert.deepEqual(new Set(await driver.renew(left.map((lease) => ({ ...lease, ttlMs: 60_000 })))), new Set(['lost']))
+    assert.deepEqual(await driver.renew([holder]), ['lost'])
+    // The same claim goes on.
+    assert.deepEqual(await outcomes([thief]), [true])
+    assert.deepEqual(
+      (await driver.inspect({ lockName })).leases.map(({ claimId }) => claimId),
+      [thief.claimId],
+    )
+    assert.deepEqual(await driver.release(readers.slice(0, 1)), [false])
+    assert.deepEqual(await driver.release([thief]), [true])
+    assert.deepEqual(await outcomes([waiter]), [true])
+    assert.deepEqual(await driver.release([waiter]), [true])
+  })
+
+  it('one that breaks off leaves the lock to the leases that it has not ended', async () => {
+    const { lockName } = await heldByMany(600)
+    const waiter = { ...claimOn(lockName), waitMs: 60_000 }
+    assert.deepEqual(await outcomes([waiter]), [false])
+    const thief = { ...claimOn(lockName), steal: true as const }
+    await stealOnce(thief)
+    assert.deepEqual(await driver.release([thief]), [true])
+    assert.equal(await client.get(`lock:${lockName}`), 'holdfast:shared')
+    assert.deepEqual(await outcomes([waiter]), [false])
+    const { leases } = await driver.inspect({ lockName })
+    assert.equal(leases.length, 600 - 256)
+    assert.deepEqual(new Set(await driver.release(leases)), new Set([true]))
+    assert.deepEqual(await outcomes([waiter]), [true])
+    assert.deepEqual(await driver.release([waiter]), [true])
+    const { data, order } = lockKeys('lock:', lockName)
+    assert.equal(await client.exists(`lock:${lockName}`, data, order), 0)
+  })
+
+  it('up to a token, is refused while a newer reader holds the lock, and not because of one that has left', async () => {
+    const { lockName, readers } = await heldByMany(3)
+    const newest = { ...claimOn(lockName), mode: 'shared' as const }
+    const { leases } = await driver.inspect({ lockName })
+    const stealUpTo = Math.max(...leases.map(({ fencingToken }) => fencingToken))
+    const thief = { ...claimOn(lockName), steal: true as const, stealUpTo }
+    assert.deepEqual(await outcomes([newest, thief]), [true, false])
+    assert.equal((await driver.inspect({ lockName })).leases.length, readers.length + 1)
+    assert.deepEqual(await driver.release([newest]), [true])
+    assert.deepEqual(await outcomes([thief]), [true])
+  })
+
+  it('ends a thousand shared leases, and leaves nothing of them behind', async () => {
+    const lockName = randomUUID()
+    const readers = Array.from({ length: 1_000 }, () => ({ ...claimOn(lockName), mode: 'shared' as const }))
+    assert.deepEqual(new Set(await outcomes(readers)), new Set([true]))
+    const thief = { ...claimOn(lockName), steal: true as const }
+    assert.deepEqual(await outcomes([thief]), [true])
+    const { data, order } = lockKeys('lock:', lockName)
+    assert.equal(await client.exists(data, order), 0)
+    assert.deepEqual(await driver.release([thief]), [true])
+    assert.equal(await client.exists(`lock:${lockName}`), 0)
+  })
+
+  it('leaves nothing behind of waiters whose places have run out', async () => {
+    const lockName = randomUUID()
+    assert.deepEqual(await outcomes([claimOn(lockName), { ...claimOn(lockName), waitMs: 20 }]), [true, false])
+    const { data, order } = lockKeys('lock:', lockName)
+    await sleep(30) // for the place to run out; the keys themselves last for a second more
+    assert.deepEqual(await outcomes([{ ...claimOn(lockName), steal: true }]), [true])
+    assert.equal(await client.exists(data, order), 0)
+  })
+})
+
+const claimOn = (lockName: string): Claim => ({
+  lockName,
+  claimId: randomUUID(),
+  holderId: 'thief',
+  mode: 'exclusive',
+  permits: 1,
+  ttlMs: 60_000,
+  waitMs: 0,
+})
+
+const outcomes = async (claims: readonly Claim[]): Promise<boolean[]> =>
+  (await driver.acquire(claims)).map((answer) => !(answer instanceof Error) && answer.granted)
+
+/** A lock that so many readers hold; the first of them with its token; and a claim to another lock. */
+async function heldByMany(count: number) {
+  const lockName = randomUUID()
+  const readers = Array.from({ length: count }, () => ({ ...claimOn(lockName), mode: 'shared' as const }))
+  const answers = await driver.acquire(readers)
+  const [first] = answers
+  assert.ok(first && 'granted' in first && first.granted)
+  const holder = { ...(readers[0] as Claim), fencingToken: first.fencingToken }
+  return { lockName, readers, holder, others: [claimOn(randomUUID())] }
+}
+
+/** The first call of a theft, after which its process stops. */
+async function stealOnce(thief: Claim): Promise<void> {
+  const parts = { connection: connectionOf(client), prefix: 'lock:', timeoutMs: 5_000 }
+  const [, answer] = await runLeases(parts, 'acquire', { requests: [thief], slot: 0 }, acquireArgs([thief]))
+  assert.deepEqual(answer, ['m'])
+}

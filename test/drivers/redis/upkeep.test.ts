@@ -1,0 +1,154 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { describe, it } from 'vitest'
+import type { Driver } from '../../../src/core/driver.ts'
+import { COUNTER, lockKeys } from '../../../src/drivers/redis/keys.ts'
+import { redisDriver } from '../../../src/drivers/redis.ts'
+import { until } from '../../harness/processes.ts'
+import {
+  ask,
+  claim,
+  client,
+  driverOn,
+  granted,
+  name,
+  patience,
+  shared,
+  untilGranted,
+} from '../../harness/redis-server.ts'
+import { startRedis } from '../../harness/servers.ts'
+
+/** What a call does beside its own entries: the token counter, and those who wait no more. */
+describe('redis: upkeep', () => {
+  it('rule 8: while the counter is ahead of the clock, a release that breaks off does not set it back', async () => {
+    await using server = await startRedis()
+    const admin = client(server.port)
+    const driver = driverOn(server.port)
+    const { holder, waiter, fencingToken } = await heldAndWaitedFor(driver, server.port)
+    // It may not take the waiter out of the queue.
+    await admin.call('ACL', 'SETUSER', 'clumsy', 'on', 'nopass', '~*', '&*', '+@all', '-zrem')
+    const clumsy = client(server.port)
+    await clumsy.call('AUTH', 'clumsy', 'any')
+    const [failed] = await redisDriver({ client: clumsy })
+      .release([{ ...holder }])
+      .catch((error: Error) => [error])
+    assert.match(String(failed), /the user may not do this/)
+    assert.deepEqual(await driver.release([holder]), [true])
+    const handed = await granted(driver, waiter)
+    assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
+  })
+
+  it('rule 8: while the counter is ahead of the clock, tokens rise also where the server is out of memory', async () => {
+    await using server = await startRedis()
+    const driver = driverOn(server.port)
+    const { holder, waiter, fencingToken } = await heldAndWaitedFor(driver, server.port)
+    await client(server.port).config('SET', 'maxmemory', '1')
+    assert.deepEqual(await driver.release([holder]), [true])
+    await client(server.port).config('SET', 'maxmemory', '0')
+    const handed = await granted(driver, waiter)
+    assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
+  })
+
+  it('a lock can be stolen where the server is out of memory', async () => {
+    await using server = await startRedis()
+    const driver = driverOn(server.port)
+    const { holder } = await heldAndWaitedFor(driver, server.port)
+    await client(server.port).config('SET', 'maxmemory', '1')
+    const thief = claim({ lockName: holder.lockName, steal: true })
+    await granted(driver, thief)
+    assert.deepEqual(await driver.release([thief]), [true])
+  })
+
+  it('the same lease twice in one list is granted, renewed and released once', async () => {
+    const driver = driverOn(shared.port)
+    const [one, other] = [claim(), claim()]
+    const [first, second, again] = await driver.acquire([one, other, one])
+    assert.deepEqual(again, first)
+    assert.notDeepEqual(second, first)
+    assert.deepEqual(await driver.release([one, other, one]), [true, true, false])
+    assert.deepEqual(await driver.release([one, other]), [false, false])
+  })
+
+  it('a newcomer does not overtake who waits behind more dead waiters than one call clears away', async () => {
+    const driver = driverOn(shared.port)
+    const lockName = name()
+    const holder = claim({ lockName })
+    await granted(driver, holder)
+    const dead = Array.from({ length: 700 }, () => claim({ lockName, waitMs: 500 }))
+    await driver.acquire(dead)
+    const patient = claim({ lockName, waitMs: 60_000 })
+    assert.equal((await ask(driver, patient)).granted, false)
+    await sleep(510) // until their places have run out
+    assert.deepEqual(await driver.release([holder]), [true])
+    for (let asked = 0; asked < 5; asked += 1) {
+      assert.equal((await ask(driver, claim({ lockName }))).granted, false, `newcomer ${asked}`)
+    }
+    const { leases } = await driver.inspect({ lockName })
+    assert.deepEqual(
+      leases.map(({ claimId }) => claimId),
+      [patient.claimId],
+    )
+  })
+
+  it('a lock whose waiters have all died is free, although they are as many as one call clears away', async () => {
+    const driver = driverOn(shared.port)
+    const lockName = name()
+    const holder = claim({ lockName })
+    await granted(driver, holder)
+    await driver.acquire(Array.from({ length: 256 }, () => claim({ lockName, waitMs: 50 })))
+    await sleep(60) // until their places have run out
+    assert.deepEqual(await driver.release([holder]), [true])
+    assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
+  })
+
+  it('a lock whose waiters’ process is gone is free, although they are as many as one call passes over', async () => {
+    const { driver, holder, lockName } = await behindTheGone(256, () => 60_000)
+    assert.deepEqual(await driver.release([holder]), [true])
+    assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
+  })
+
+  it('rule 13: one call clears away no more waiters than stated, dead and gone ones together', async () => {
+    const { driver, holder, lockName } = await behindTheGone(400, (at) => (at % 4 === 0 ? 60_000 : 2_000))
+    await sleep(2_010) // until the places of most have run out
+    assert.deepEqual(await driver.release([holder]), [true])
+    const { order } = lockKeys('lock:', lockName)
+    assert.equal(await client(shared.port).zcard(order), 400 - 256)
+    // Those who ask now get on with it.
+    await untilGranted(driver, claim({ lockName }))
+  })
+})
+
+/** A lock that is held, and waiters who listened and do no more. */
+async function behindTheGone(count: number, waitMs: (at: number) => number) {
+  const driver = driverOn(shared.port)
+  const lockName = name()
+  const holder = claim({ lockName })
+  await granted(driver, holder)
+  const gone = driverOn(shared.port)
+  const stop = await gone.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
+  const [channel] = (await client(shared.port).call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as [string]
+  await gone.acquire(Array.from({ length: count }, (_, at) => claim({ lockName, waitMs: waitMs(at) })))
+  await stop?.()
+  const isSeen = async (): Promise<boolean> => {
+    const [, hearing] = (await client(shared.port).call('PUBSUB', 'NUMSUB', channel)) as [string, number]
+    return hearing === 0
+  }
+  await until(isSeen, patience('the server to see that the connection is closed'))
+  return { driver, holder, lockName }
+}
+
+/** A lock that is held and waited for, on a server whose counter is ahead of its clock. */
+async function heldAndWaitedFor(driver: Driver, port: number) {
+  const holder = claim()
+  const waiter = claim({ lockName: holder.lockName, waitMs: 60_000 })
+  await setAhead(port)
+  const { fencingToken } = await granted(driver, holder)
+  assert.equal((await ask(driver, waiter)).granted, false)
+  return { holder, waiter, fencingToken }
+}
+
+/** As after a clock that was set back by an hour. */
+async function setAhead(port: number): Promise<void> {
+  const [seconds] = (await client(port).time()) as unknown as [string, string]
+  await client(port).set(COUNTER, `${(Number(seconds) + 3_600) * 1_000_000}`)
+}

@@ -1,0 +1,225 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Redis } from 'ioredis'
+import { createClient } from 'redis'
+import { afterAll, describe, it } from 'vitest'
+import type { Driver } from '../../../src/core/driver.ts'
+import { type RedisClient, redisDriver } from '../../../src/drivers/redis.ts'
+import type { DistributedLock } from '../../../src/index.ts'
+import { until } from '../../harness/processes.ts'
+import { startProxy } from '../../harness/proxy.ts'
+import { claim, client, driverOn, HOLDER, lockOn, name, patience, shared } from '../../harness/redis-server.ts'
+import { startRedis } from '../../harness/servers.ts'
+import { startWorker } from '../../harness/worker.ts'
+
+const nodeClients: { destroy(): void }[] = []
+afterAll(() => {
+  for (const opened of nodeClients) opened.destroy()
+})
+
+describe.concurrent('redis: waiters', () => {
+  it('failure 15: a waiter that was paused does not come back to a lease that has ended', async () => {
+    const lockName = name()
+    const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 1 })]
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    await using worker = await startWorker({ source: HOLDER }, { callTimeoutMs: 15_000 })
+    const paused = worker.call('hold', shared.url, lockName, 60, 1)
+    await untilWaiting(lockName, 1)
+    const next = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await untilWaiting(lockName, 2)
+    await worker.pause()
+    await held.release()
+    const lease = await next
+    worker.resume()
+    await sleep(200) // in which the worker, awake again, could believe in what it was handed
+    assert.ok(lease.held)
+    assert.equal((await driverOn(shared.port).inspect({ lockName })).leases[0]?.fencingToken, lease.fencingToken)
+    await lease.release()
+    assert.ok(Number(await paused) > lease.fencingToken)
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('failure 29: a waiter whose subscription was killed listens again, and finds what it missed', async () => {
+    await using server = await startRedis()
+    const [a, b] = [lockOn(server.port), lockOn(server.port, { waiterTtlSeconds: 60 })]
+    const lockName = name()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
+    const control = client(server.port)
+    await until(async () => (await subscribers(control)) === 1, patience('a subscription'))
+    await control.call('CLIENT', 'KILL', 'TYPE', 'pubsub')
+    await held.release()
+    const startedMs = performance.now()
+    const lease = await waiting
+    assert.ok(performance.now() - startedMs < 8_000, 'it was found by the slow poll, not by listening again')
+    await lease.release()
+    await Promise.all([a.close(), b.close()])
+  })
+
+  for (const [through, open] of [
+    ['ioredis', (port: number) => client(port)],
+    ['node-redis', openNodeRedis],
+  ] as const) {
+    it(`failure 29: a connection that is lost between its two SUBSCRIBEs never counts as listening, through ${through}`, async () => {
+      await using proxy = await startProxy(shared.port)
+      const driver = redisDriver({ client: await open(proxy.port) })
+      const listener = { wake() {}, granted() {}, lost() {}, disconnected: assert.fail }
+      const cut = proxy.cutAfterForwarding('holdfast:stolen')
+      await assert.rejects(async () => driver.listen?.(listener), { code: 'STORE_UNAVAILABLE' })
+      await cut
+      const grants: string[] = []
+      await driver.listen?.({ ...listener, granted: (claimId) => grants.push(claimId) })
+      const held = claim()
+      const waits = claim({ lockName: held.lockName, waitMs: 60_000 })
+      await driver.acquire([held, waits])
+      assert.deepEqual(await driver.release([held]), [true])
+      await until(() => grants.includes(waits.claimId), patience('the grant'))
+      await driver.close()
+    })
+  }
+
+  it('rule 10: a waiter keeps its place although the server still counts a subscription that has been ended before', async () => {
+    const [holder, waiting] = [driverOn(shared.port), driverOn(shared.port)]
+    const [earlier, later] = [name(), name()]
+    const stop = await waiting.listen?.({ wake() {}, granted() {}, lost() {}, disconnected: assert.fail })
+    for (const lockName of [earlier, later]) await holder.acquire([claim({ lockName })])
+    await waiting.acquire([claim({ lockName: earlier, waitMs: 60_000 })])
+    // In place of the driver's own connection, whose end the server may see late.
+    const lingering = client(shared.port)
+    await lingering.subscribe((await placeOf(earlier))[7] as string)
+    await stop?.()
+    await waiting.acquire([claim({ lockName: later, waitMs: 60_000 })])
+    assert.equal((await placeOf(later))[6], 0, 'it is not said to listen')
+    lingering.disconnect()
+  })
+
+  it('failure 29: a waiter whose subscription broke while it was made listens again, and is told of its turn', async () => {
+    await using proxy = await startProxy(shared.port)
+    const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]
+    const lockName = name()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    const cut = proxy.cutAfterForwarding('holdfast:stolen')
+    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await cut
+    // The slow poll comes after 20 s.
+    await untilListening(lockName)
+    await held.release()
+    assert.ok((await waiting).held)
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('failure 30: a release before the subscription is there is found by looking again', async () => {
+    await using proxy = await startProxy(shared.port)
+    const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]
+    const lockName = name()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    await (await b.hold(name())).release()
+    proxy.delay(100, 'toServer')
+    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await untilWaiting(lockName, 1)
+    await held.release()
+    await (await waiting).release()
+    proxy.heal()
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('failure 31: when the first waiter’s process is killed, the release passes it over at once', async () => {
+    const lockName = name()
+    const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 60 })]
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    const worker = await startWorker({ source: HOLDER }, { callTimeoutMs: 30_000 })
+    worker.call('hold', shared.url, lockName, 60, 60).catch(() => {})
+    await untilListening(lockName)
+    const next = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
+    await untilWaiting(lockName, 2)
+    await worker.kill()
+    const releasedMs = performance.now()
+    await held.release()
+    const lease = await next
+    assert.ok(performance.now() - releasedMs < 15_000, 'the dead waiter was waited for')
+    await lease.release()
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('the first waiter is told when the lease in its way is cut short', async () => {
+    const [a, b] = [patientLock(), patientLock()]
+    const held = await a.hold('cut short', { timeoutSeconds: 60, minHoldSeconds: 1 })
+    const waiting = b.hold('cut short', { blockingTimeoutSeconds: 15 })
+    await untilListening('cut short')
+    await held.release()
+    assert.ok((await waiting).held)
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('a writer is told when the reader in its way is cut short', async () => {
+    const [readers, writer] = [driverOn(shared.port), patientLock()]
+    const reader = {
+      lockName: 'read',
+      claimId: 'reader',
+      holderId: 'h',
+      mode: 'shared',
+      permits: 1,
+      waitMs: 0,
+    } as const
+    const [answer] = await readers.acquire([{ ...reader, ttlMs: 60_000 }])
+    assert.ok(answer && 'granted' in answer && answer.granted)
+    const waiting = writer.hold('read', { blockingTimeoutSeconds: 15 })
+    await untilListening('read')
+    assert.deepEqual(await readers.renew([{ ...reader, ttlMs: 500, fencingToken: answer.fencingToken }]), ['renewed'])
+    assert.ok((await waiting).held)
+    await writer.close()
+  })
+
+  it('a renewal that makes a lease last longer tells nobody', async () => {
+    const [a, b] = [patientLock(), patientLock()]
+    const held = await a.hold('longer', { timeoutSeconds: 30 })
+    const waiting = b.hold('longer', { blockingTimeoutSeconds: 15 })
+    await untilListening('longer')
+    const channel = (await placeOf('longer'))[7] as string
+    const heard: string[] = []
+    const listening = client(shared.port).on('message', (_, text) => heard.push(text))
+    await listening.subscribe(channel)
+    await held.extend(60)
+    await held.release()
+    await (await waiting).release()
+    await until(() => heard.length > 0, { timeoutMs: 5_000, failure: () => 'the grant was not heard' })
+    assert.equal(heard.length, 1, `heard ${heard}`)
+    await Promise.all([a.close(), b.close()])
+  })
+})
+
+async function openNodeRedis(port: number): Promise<RedisClient> {
+  const opened = createClient({ url: `redis://127.0.0.1:${port}` })
+  opened.on('error', () => {})
+  await opened.connect()
+  nodeClients.push(opened)
+  return opened as unknown as RedisClient
+}
+
+/** The slow poll comes after half a minute, so whoever is served sooner was woken. */
+const patientLock = (): DistributedLock => lockOn(shared.port, { waiterTtlSeconds: 60 })
+
+let watching: Driver | undefined
+
+const untilWaiting = (lockName: string, count: number): Promise<void> => {
+  watching ??= driverOn(shared.port)
+  const driver = watching
+  const isSo = async (): Promise<boolean> => (await driver.inspect({ lockName })).waiters.length >= count
+  return until(isSo, patience(`${count} waiters`))
+}
+
+let control: Redis | undefined
+
+/** What is kept of the first waiter. */
+async function placeOf(lockName: string): Promise<unknown[]> {
+  control ??= client(shared.port)
+  const texts = await control.hvals(`holdfast:{lock:${lockName}}:d`)
+  return JSON.parse(texts.find((text) => text.startsWith('[') && text.includes('holdfast:wake:')) ?? '[]') as unknown[]
+}
+
+/** The first waiter has said that it listens: from then on silence means that it is gone. */
+const untilListening = (lockName: string): Promise<void> =>
+  until(async () => (await placeOf(lockName))[6] === 1, patience('the waiter to listen'))
+
+const subscribers = async (control: Redis): Promise<number> =>
+  ((await control.call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as string[]).length

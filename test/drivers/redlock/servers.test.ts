@@ -1,0 +1,109 @@
+import assert from 'node:assert/strict'
+import { Redis } from 'ioredis'
+import { createClient } from 'redis'
+import { afterAll, beforeAll, describe, inject, it } from 'vitest'
+import type { Claim, Driver } from '../../../src/core/driver.ts'
+import { type RedisClient, redisDriver } from '../../../src/drivers/redis.ts'
+import { redlockDriver } from '../../../src/drivers/redlock.ts'
+import { until } from '../../harness/processes.ts'
+import { type FaultProxy, startProxy } from '../../harness/proxy.ts'
+
+/** A quorum is one of servers. The same server under two names has one vote. */
+let urls: string[]
+/** A second and a third name for the first server. */
+let proxies: FaultProxy[]
+let counter = 0
+const clients: Redis[] = []
+
+beforeAll(async () => {
+  urls = inject('servers').redis ?? []
+  const port = Number(new URL(urls[0] ?? '').port)
+  proxies = await Promise.all([startProxy(port), startProxy(port)])
+})
+
+afterAll(async () => {
+  for (const each of clients) each.disconnect()
+  await Promise.all(proxies.map((proxy) => proxy.close()))
+})
+
+describe('redlock: servers', () => {
+  it('a driver that is there twice is refused', () => {
+    const [one, two] = [node(urls[0]), node(urls[1])]
+    assert.throws(() => redlockDriver({ nodes: [one, two, one] }), {
+      code: 'INVALID_ARGUMENT',
+      message: /nodes must be another server each: node 3 has the client of node 1/,
+    })
+  })
+
+  it('a client that is there twice is refused, whatever the drivers’ settings', async () => {
+    const [own, other] = [client(urls[0]), client(urls[1])]
+    const drivers = [redisDriver({ client: own }), redisDriver({ client: own, prefix: 'x:' })]
+    assert.throws(() => redlockDriver({ nodes: [...drivers, redisDriver({ client: other })] }), /node 2 has the client/)
+    const nodeRedis = createClient({ url: urls[0] ?? '' }) as unknown as RedisClient
+    const again = [nodeRedis, nodeRedis].map((each) => redisDriver({ client: each }))
+    assert.throws(() => redlockDriver({ nodes: again }), /node 2 has the client of node 1/)
+  })
+
+  it('one server under three names is no quorum', async () => {
+    const names = [urls[0], ...proxies.map(({ port }) => `redis://127.0.0.1:${port}`)]
+    const driver = redlockDriver({ nodes: names.map(node), persistent: true, nodeTimeoutSeconds: 10 })
+    for (let tries = 0; tries < 3; tries += 1) {
+      const of = claim()
+      await assert.rejects(
+        grantOf(driver, of),
+        /2 of 3 nodes failed.*it is the same server as node \d \(run_id [0-9a-f]{40}\)/s,
+      )
+    }
+  })
+
+  it('a server under two names has one vote among those of others', async () => {
+    const names = [urls[0], `redis://127.0.0.1:${proxies[0]?.port}`, urls[1], urls[2], urls[3]]
+    const failures: string[] = []
+    const driver = redlockDriver({
+      nodes: names.map(node),
+      persistent: true,
+      nodeTimeoutSeconds: 10,
+      onNodeError: ({ error }) => failures.push(error.message),
+    })
+    const of = claim()
+    const { fencingToken } = await grantOf(driver, of)
+    assert.deepEqual(await driver.renew([{ ...of, fencingToken }]), ['renewed'])
+    assert.deepEqual(await driver.release([{ ...of, fencingToken }]), [true])
+    // The others were enough, so nothing has waited for its answer.
+    await until(() => failures.some((message) => /it is the same server as node/.test(message)), {
+      timeoutMs: 5_000,
+      failure: () => `nobody was told: ${failures}`,
+    })
+  })
+
+  it('a server that may not be asked who it is votes all the same', async () => {
+    const control = client(urls[0])
+    await control.call('ACL', 'SETUSER', 'uninformed', 'on', '>pw', '~*', '&*', '+@all', '-info')
+    const url = `redis://uninformed:pw@127.0.0.1:${new URL(urls[0] ?? '').port}`
+    const driver = redlockDriver({ nodes: [node(url)], persistent: true, nodeTimeoutSeconds: 10 })
+    await grantOf(driver, claim())
+    await control.call('ACL', 'DELUSER', 'uninformed')
+  })
+})
+
+const node = (url: string | undefined) => redisDriver({ client: client(url), onWarning() {} })
+
+function client(url: string | undefined): Redis {
+  const opened = new Redis(url ?? '', { maxRetriesPerRequest: 0, enableReadyCheck: false })
+  opened.on('error', () => {})
+  clients.push(opened)
+  return opened
+}
+
+async function grantOf(driver: Driver, of: Claim) {
+  const [answer] = await driver.acquire([of])
+  if (answer === undefined || answer instanceof Error) throw answer
+  assert.ok(answer.granted, JSON.stringify(answer))
+  return answer
+}
+
+function claim(): Claim {
+  const lockName = `redlock servers:${process.pid}:${++counter}`
+  const claimId = `claim ${counter} of ${process.pid}`
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 10_000, waitMs: 0 }
+}

@@ -1,0 +1,253 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { beforeEach, describe, it } from 'vitest'
+import type { Driver } from '../../../src/core/driver.ts'
+import { shiftedClock } from '../../harness/clock-shim.ts'
+import { until } from '../../harness/processes.ts'
+import type { FaultProxy } from '../../harness/proxy.ts'
+import {
+  all,
+  claim,
+  client,
+  clockAhead,
+  granted,
+  nodesOn,
+  proxies,
+  redlock,
+  untilGranted,
+  untilTokens,
+  untilVoting,
+} from '../../harness/redlock-nodes.ts'
+import { type Server, startRedis } from '../../harness/servers.ts'
+
+const TTL_MS = 1_000
+
+/** Which nodes vote. A node that may have forgotten leases must not, until the longest of them would have ended. */
+describe('redlock: voters', () => {
+  const servers = (): Server[] => all.slice(0, 3)
+  const second = (): Server => all[1] as Server
+  const third = (): FaultProxy => proxies[2] as FaultProxy
+  const onThree = (options = {}): Driver =>
+    redlock({
+      nodes: nodesOn(proxies.slice(0, 3)),
+      persistent: false,
+      longestTtlSeconds: TTL_MS / 1_000,
+      nodeTimeoutSeconds: 5,
+      ...options,
+    })
+
+  beforeEach(async () => {
+    await Promise.all(
+      servers().map(async ({ port }) => {
+        const probe = client(port)
+        await probe.flushall()
+        // What a restart comes up with.
+        await probe.save()
+        probe.disconnect()
+      }),
+    )
+  })
+
+  /** With what it had before the lock was granted. */
+  async function restartWithoutLock(lockName: string): Promise<void> {
+    const probe = client(second().port)
+    const held = await probe.getdel(`lock:${lockName}`)
+    await probe.save()
+    await probe.set(`lock:${lockName}`, held as string, 'PX', 2 * TTL_MS)
+    await restart(second())
+  }
+
+  /** Two of three have it; the third never hears of it. */
+  async function grantOnTwo(driver: Driver, ttlMs = TTL_MS) {
+    third().blackHole()
+    const held = claim({ ttlMs })
+    const sentMs = performance.now()
+    const grant = await granted(driver, held)
+    third().heal()
+    return { held, grant, sentMs }
+  }
+
+  for (const [how, forget] of [
+    ['was flushed', () => client(second().port).flushall()],
+    [
+      'lost the lock and the record of its voting by eviction',
+      (lockName: string) => client(second().port).del('holdfast:voter', `lock:${lockName}`),
+    ],
+    ['restarted empty (failure 16)', () => restart(second())],
+    ['restarted with an older snapshot', restartWithoutLock],
+    [
+      'restarted with an older snapshot and was first asked by a client of another database',
+      async (lockName: string) => {
+        await restartWithoutLock(lockName)
+        const [answer] = await onThree({ nodes: nodesOn(servers(), { db: 1 }) }).acquire([claim({ ttlMs: 100 })])
+        assert.match(String(answer), /does not vote/)
+      },
+    ],
+    [
+      'restarted with an older snapshot and could not write when it was first asked',
+      async (lockName: string) => {
+        await restartWithoutLock(lockName)
+        const probe = client(second().port)
+        await probe.config('SET', 'min-replicas-to-write', '1')
+        await onThree().acquire([claim({ ttlMs: 100 })])
+        const refused = async () => (await probe.info('errorstats')).includes('NOREPLICAS')
+        await until(refused, { timeoutMs: 5_000, failure: () => 'it was not asked' })
+        await probe.config('SET', 'min-replicas-to-write', '0')
+      },
+    ],
+  ] as const) {
+    it(`a node that ${how} does not vote until the longest time to live has passed`, async () => {
+      // A restart takes a part of it.
+      const ttlMs = how.startsWith('restarted') ? 2 * TTL_MS : TTL_MS
+      const options = { longestTtlSeconds: ttlMs / 1_000 }
+      const driver = onThree(options)
+      await untilVoting(driver, servers())
+      const { held, sentMs } = await grantOnTwo(driver, ttlMs)
+      await forget(held.lockName)
+      await untilGranted(onThree(options), claim({ lockName: held.lockName, ttlMs }))
+      const apartMs = performance.now() - sentMs
+      assert.ok(apartMs >= ttlMs, `two holders: granted again after ${apartMs} ms`)
+    })
+  }
+
+  it('SCRIPT FLUSH alone does not silence a node', async () => {
+    const driver = onThree()
+    await untilVoting(driver, servers())
+    await Promise.all(servers().map(({ port }) => client(port).script('FLUSH')))
+    const held = claim({ ttlMs: TTL_MS })
+    const { fencingToken } = await granted(driver, held)
+    await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
+  })
+
+  it('clients that race to be a node’s first agree on since when it votes, and no later one changes it', async () => {
+    const options = { longestTtlSeconds: 30 }
+    const drivers = Array.from({ length: 8 }, () => onThree(options))
+    const voters = () => Promise.all(servers().map(({ port }) => client(port).get('holdfast:voter')))
+    const ask = (driver: Driver) => driver.acquire([claim({ ttlMs: 100 })])
+    for (const [answer] of await Promise.all(drivers.map(ask))) {
+      assert.ok(answer instanceof Error)
+      assert.match(answer.message, /node \d: it does not vote for another \d+ s, because it may have forgotten leases/)
+    }
+    const first = await voters()
+    for (const voter of first) assert.match(voter ?? '', /^\d+ 30000 \w+$/)
+    await ask(onThree(options))
+    assert.deepEqual(await voters(), first)
+  })
+
+  it('a node is judged by the longest time to live of all clients that have asked it', async () => {
+    const short = onThree({ longestTtlSeconds: 0.5 })
+    await untilVoting(short, servers(), 500)
+    const [long] = await onThree({ longestTtlSeconds: 36_000 }).acquire([claim()])
+    assert.ok(long instanceof Error)
+    assert.match(long.message, /does not vote for another (3\d{4})/)
+    const [answer] = await short.acquire([claim({ ttlMs: 100 })])
+    assert.ok(answer instanceof Error, 'a client with short leases lets a node vote that may have forgotten long ones')
+    assert.match(answer.message, /does not vote for another (3\d{4})/)
+  })
+
+  it('a client that says the nodes forget nothing does not make them vote for one that does not say so', async () => {
+    await granted(redlock({ nodes: nodesOn(proxies.slice(0, 3)) }), claim())
+    const [answer] = await onThree().acquire([claim({ ttlMs: 100 })])
+    assert.ok(answer instanceof Error, 'nodes have voted that nobody knows anything of')
+  })
+
+  it('a token does not fall when a node that gave the last one was emptied and another one had missed it, whatever the clients’ clocks show', async () => {
+    await untilVoting(onThree(), servers())
+    const ahead = onThree({ clock: clockAhead(10_000) })
+    const { held, grant } = await grantOnTwo(ahead)
+    await ahead.release([{ ...held, fencingToken: grant.fencingToken }])
+    await restart(second())
+    await untilVoting(onThree(), servers())
+    // The one that remembers is not heard in time.
+    proxies[0]?.hold('toClient')
+    const behind = onThree({ clock: clockAhead(-10_000) })
+    for (const driver of [behind, onThree()]) {
+      const next = claim({ lockName: held.lockName, ttlMs: TTL_MS })
+      const { fencingToken } = await granted(driver, next)
+      const fellMs = (grant.fencingToken - fencingToken) / 1_000
+      assert.ok(fellMs < 0, `the token fell by ${fellMs} ms`)
+      await driver.release([{ ...next, fencingToken }])
+    }
+  })
+
+  for (const [when, inTime] of [
+    ['named a higher mark is not enough: the token goes above it', true],
+    ['names a higher mark later is taken, and the client’s next token goes above it', false],
+  ] as const) {
+    it(`a quorum without a node that ${when}`, async () => {
+      const nodes = () => nodesOn(proxies.slice(0, 3))
+      const ahead = redlock({ nodes: nodes(), clock: clockAhead(10_000) })
+      const { held, grant } = await grantOnTwo(ahead)
+      await ahead.release([{ ...held, fencingToken: grant.fencingToken }])
+      // One that forgets although it was said to forget nothing: only the first remembers the token now.
+      await client(second().port).flushall()
+      const driver = redlock({ nodes: nodes(), nodeTimeoutSeconds: 10 })
+      await granted(driver, claim())
+      const held2 = claim({ lockName: held.lockName })
+      for (const proxy of inTime ? proxies.slice(1, 3) : proxies.slice(0, 1)) proxy.hold('toClient')
+      const asked = driver.acquire([held2])
+      await sleep(300) // for the answers that are not held back
+      for (const proxy of proxies) proxy.release('toClient')
+      const [answer] = await asked
+      assert.ok(answer && 'granted' in answer && answer.granted)
+      await sleep(50) // for the answer that was held back
+      await driver.release([{ ...held2, fencingToken: answer.fencingToken }])
+      const next = await granted(driver, claim({ lockName: held.lockName }))
+      assert.ok(next.fencingToken > grant.fencingToken, 'the next token is below one that the client has been told of')
+      if (inTime) assert.ok(answer.fencingToken > grant.fencingToken, 'the token fell')
+    })
+  }
+
+  it('a client whose clock is wrong by a day is granted all the same, and its tokens are not', async () => {
+    await untilVoting(onThree(), servers())
+    for (const wrongMs of [86_400_000, -86_400_000]) {
+      const held = claim({ ttlMs: TTL_MS })
+      const driver = onThree({ clock: clockAhead(wrongMs) })
+      const { fencingToken } = await granted(driver, held)
+      const aheadMs = fencingToken / 1_000 - Date.now()
+      assert.ok(aheadMs < TTL_MS / 4 + 50, `its token is ${aheadMs} ms ahead`)
+      await driver.release([{ ...held, fencingToken }])
+    }
+  })
+
+  it('a node whose mark is out of the others’ reach does not keep them from granting', async () => {
+    using clock = await shiftedClock()
+    clock.shift(7_200_000)
+    await using fast = await startRedis({ clock })
+    const nodes = () => nodesOn([...all.slice(0, 2), fast])
+    const lockName = claim().lockName
+    // Two hours ahead: the fast node takes the first proposal, the others say what time it is.
+    const ahead = redlock({ nodes: nodes(), clock: clockAhead(7_200_000) })
+    const first = claim({ lockName })
+    const { fencingToken } = await granted(ahead, first)
+    await ahead.release([{ ...first, fencingToken }])
+    await untilTokens([fast], first, [undefined])
+    assert.ok(Number(await counterOf(fast)) > (Date.now() + 3_600_000) * 1_000, 'the fast node has no mark to speak of')
+    const next = await granted(redlock({ nodes: nodes() }), claim({ lockName }))
+    assert.ok(next.fencingToken > fencingToken)
+    assert.ok(next.fencingToken < (Date.now() + 3_600_000) * 1_000, 'they have followed it')
+  })
+
+  it('a node whose clock was set back is silent for the longest time to live, not until the clock has caught up', async () => {
+    using clock = await shiftedClock()
+    clock.shift(3_600_000)
+    await using server = await startRedis({ clock })
+    const driver = redlock({ nodes: nodesOn([server]), persistent: false, longestTtlSeconds: 0.5 })
+    await untilVoting(driver, [server], 500)
+    clock.shift(0)
+    const [answer] = await driver.acquire([claim({ ttlMs: 100 })])
+    assert.ok(answer instanceof Error)
+    await untilVoting(driver, [server], 500)
+  })
+})
+
+async function restart(server: Server): Promise<void> {
+  await server.kill()
+  await server.restart()
+}
+
+async function counterOf(server: Server): Promise<string | null> {
+  const probe = client(server.port)
+  const [key] = await probe.keys('holdfast:{*}:token')
+  return probe.get(key as string)
+}

@@ -1,0 +1,173 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Cluster } from 'ioredis'
+import { describe, it } from 'vitest'
+import type { Clock } from '../../../src/core/time/clock.ts'
+import { redisDriver } from '../../../src/drivers/redis.ts'
+import { openRedlock, redlockDriver } from '../../../src/drivers/redlock.ts'
+import { DistributedLock } from '../../../src/index.ts'
+import {
+  all,
+  claim,
+  client,
+  clockAhead,
+  cycle,
+  granted,
+  name,
+  nodesOn,
+  redlock,
+  untilOnly,
+} from '../../harness/redlock-nodes.ts'
+import type { Server } from '../../harness/servers.ts'
+
+/**
+ * What is asked of the nodes, and what becomes of their votes. One after the other: each test has the same five
+ * servers.
+ */
+describe('redlock: votes', () => {
+  it('a quorum below the majority is refused, one above it is not', () => {
+    const nodes = nodesOn(all)
+    for (const quorum of [0, 1, 2, 2.5, 6]) {
+      assert.throws(() => redlockDriver({ nodes, quorum }), { code: 'INVALID_ARGUMENT', argument: 'quorum' })
+    }
+    for (const quorum of [3, 4, 5]) redlockDriver({ nodes, quorum })
+    assert.throws(
+      () => redlockDriver({ nodes: nodes.slice(0, 4), quorum: 2 }),
+      /a majority of the 4 nodes \(3\) or more/,
+    )
+    assert.throws(() => redlockDriver({ nodes: [] }), { argument: 'nodes' })
+  })
+
+  it('a Cluster is refused as a node', () => {
+    const cluster = new Cluster([{ host: '127.0.0.1', port: 1 }], { lazyConnect: true })
+    const nodes = [...nodesOn(all.slice(0, 2)), redisDriver({ client: cluster })]
+    assert.throws(() => redlockDriver({ nodes }), /nodes must be single servers.*node 3 is a Redis Cluster/)
+  })
+
+  it('limits and rates are refused with the reason', async () => {
+    const driver = redlock()
+    const [answer] = await driver.acquire([claim({ mode: 'shared', limit: 3 })])
+    assert.ok(answer instanceof Error)
+    assert.match(answer.message, /majorities do not preserve a count/)
+    assert.equal(driver.consume, undefined)
+  })
+
+  it('a time to live above the longest is refused before anything is sent', async () => {
+    const driver = redlock({ longestTtlSeconds: 4, persistent: false })
+    const [answer] = await driver.acquire([claim({ ttlMs: 4_001 })])
+    assert.ok(answer instanceof Error)
+    assert.match(answer.message, /timeoutSeconds must be at most .*longestTtlSeconds \(4\)/)
+  })
+
+  it('seconds that are none are refused, in a URL too', async () => {
+    for (const seconds of [Number.NaN, 0, -1, Number.POSITIVE_INFINITY, '60' as never]) {
+      for (const argument of ['longestTtlSeconds', 'nodeTimeoutSeconds']) {
+        assert.throws(() => redlock({ [argument]: seconds }), { code: 'INVALID_ARGUMENT', argument })
+      }
+    }
+    const url = `redlock://127.0.0.1:${(all[0] as Server).port}?longestTtlSeconds=soon`
+    await assert.rejects(openRedlock(url), /longestTtlSeconds/)
+  })
+
+  it('a renewal above the longest time to live is refused before it is sent, and the others are renewed', async () => {
+    const [long, short] = [claim({ ttlMs: 30_000 }), claim({ ttlMs: 30_000 })]
+    const tokens = [await granted(redlock(), long), await granted(redlock(), short)]
+    const driver = redlock({ longestTtlSeconds: 40, persistent: false })
+    const [refused, renewed] = await driver.renew([
+      { ...long, ttlMs: 60_000, fencingToken: tokens[0]?.fencingToken as number },
+      { ...short, ttlMs: 40_000, fencingToken: tokens[1]?.fencingToken as number },
+    ])
+    assert.ok(refused instanceof Error)
+    assert.match(refused.message, /longestTtlSeconds \(40\)/)
+    assert.equal(renewed, 'renewed')
+    const ends = await Promise.all(all.map(({ port }) => client(port).pttl(`lock:${long.lockName}`)))
+    assert.ok(Math.max(...ends) <= 30_000, `renewed for ${ends} ms all the same`)
+  })
+
+  it('a second round on nodes that know the ballot script alone does not end its own grant', async () => {
+    const three = all.slice(0, 3)
+    for (const { port } of three) await client(port).script('FLUSH')
+    const lockName = name()
+    await granted(redlock({ nodes: nodesOn(three) }), claim({ lockName, ttlMs: 50 }))
+    await sleep(100) // it ran out, so nobody has released anything yet
+    const behind = redlock({ nodes: nodesOn(three), clock: clockAhead(-60_000) })
+    await granted(behind, claim({ lockName }))
+    await sleep(50) // for whatever is still under way
+    const held = await Promise.all(three.map(({ port }) => client(port).exists(`lock:${lockName}`)))
+    assert.ok(held.filter((count) => count === 1).length >= 2, `granted, and held on ${held}`)
+  })
+
+  it('in a split vote nobody is named as the holder, and it is asked again at once', async () => {
+    const lockName = name()
+    const rival = claim({ lockName })
+    for (const node of nodesOn(all.slice(0, 2))) await granted(node, rival)
+    const driver = redlock({ nodes: nodesOn(all.slice(0, 4)) })
+    for (let turn = 0; turn < 5; turn += 1) {
+      const [split] = await driver.acquire([claim({ lockName, waitMs: 5_000 })])
+      assert.ok(split && 'granted' in split && !split.granted)
+      assert.equal(split.holder, undefined, 'half of the nodes count as a holder')
+      assert.ok((split.askAgainMs ?? 1_000) <= 40, `asked again after ${split.askAgainMs} ms`)
+      await untilOnly(lockName, 2)
+    }
+  })
+
+  it('a split vote of an even number of nodes settles: rivals that keep asking all get their turn', async () => {
+    const four = all.slice(0, 4)
+    const rivals = [0, 1, 2, 3].map(() => new DistributedLock({ driver: redlock({ nodes: nodesOn(four) }) }))
+    const lockName = name()
+    let inside = 0
+    const turn = async (lock: DistributedLock): Promise<void> => {
+      for (let round = 0; round < 5; round += 1) {
+        const lease = await lock.hold(lockName, { blockingTimeoutSeconds: 15, timeoutSeconds: 10 })
+        inside += 1
+        assert.equal(inside, 1, 'two holders')
+        await sleep(1) // a short job
+        inside -= 1
+        assert.equal(await lease.release(), true)
+      }
+    }
+    await Promise.all(rivals.map(turn))
+    await Promise.all(rivals.map((lock) => lock.close()))
+  })
+
+  it('failure 6: a client whose clock is far behind or absurdly far ahead still gets tokens that rise', async () => {
+    const lockName = name()
+    let last = 0
+    for (const aheadMs of [0, -86_400_000, 0, 86_400_000, 0]) {
+      const driver = redlock({ clock: clockAhead(aheadMs) })
+      const held = claim({ lockName })
+      const { fencingToken } = await granted(driver, held)
+      assert.ok(fencingToken > last, `${fencingToken} after ${last}`)
+      assert.ok(fencingToken < (Date.now() + 3_600_000) * 1_000, 'a wrong clock has spoilt the tokens')
+      last = fencingToken
+      await driver.release([{ ...held, fencingToken }])
+    }
+  })
+
+  it('a client whose clock was a day ahead for a while proposes tokens by its clock again', async () => {
+    let aheadMs = 0
+    const clock: Clock = {
+      ...clockAhead(0),
+      now: () => ({ monotonicMs: performance.now(), wallMs: Date.now() + aheadMs }),
+    }
+    const driver = redlock({ clock })
+    aheadMs = 86_400_000
+    await cycle(driver)
+    aheadMs = 0
+    await cycle(driver)
+    const beforeUs = Date.now() * 1_000
+    const { fencingToken } = await granted(driver, claim())
+    assert.ok(fencingToken >= beforeUs, `${(beforeUs - fencingToken) / 1_000_000} s behind`)
+  })
+
+  it('redlock: and its hosts open a driver', async () => {
+    const hosts = all.map(({ port }) => `127.0.0.1:${port}`).join(',')
+    const driver = await openRedlock(`redlock://${hosts}?persistent=1&prefix=mine:`)
+    const held = claim()
+    const { fencingToken } = await granted(driver, held)
+    assert.equal(await client((all[0] as Server).port).exists(`mine:${held.lockName}`), 1)
+    assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
+    await driver.close()
+    await assert.rejects(driver.acquire([held]), { code: 'CLOSED' })
+  })
+})

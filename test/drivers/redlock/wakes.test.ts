@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Redis } from 'ioredis'
+import { describe, it } from 'vitest'
+import type { Driver } from '../../../src/core/driver.ts'
+import { until } from '../../harness/processes.ts'
+import type { FaultProxy } from '../../harness/proxy.ts'
+import { all, claim, client, clockAhead, granted, nodesOn, proxies, redlock } from '../../harness/redlock-nodes.ts'
+import type { Server } from '../../harness/servers.ts'
+
+/** When those who wait are woken. */
+describe('redlock: wake-ups', () => {
+  it('a waiter is woken when a quorum has released, not by the first copy of the message', async () => {
+    const [, second, third] = proxies as [FaultProxy, FaultProxy, FaultProxy]
+    const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 10 })
+    // Without timers: nothing but the messages can wake it.
+    const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), nodeTimeoutSeconds: 10, clock: clockAhead(0) })
+    const order: string[] = []
+    await using _waiter = await listenOn(waiter, () => order.push('the waiter is woken'))
+    await using _first = await listenOn(redlock({ nodes: nodesOn(all.slice(0, 1)), nodeTimeoutSeconds: 10 }), () =>
+      order.push('the first copy'),
+    )
+    const held = claim()
+    const { fencingToken } = await granted(holder, held)
+    for (const proxy of [second, third]) proxy.hold('toServer')
+    const released = holder.release([{ ...held, fencingToken }])
+    await until(() => order.includes('the first copy'), patience('the first copy'))
+    await sleep(20) // so that the waiter has heard it, too
+    order.push('the second node releases')
+    second.release('toServer')
+    await until(() => order.includes('the waiter is woken'), patience('the wake-up'))
+    assert.deepEqual(order, ['the first copy', 'the second node releases', 'the waiter is woken'])
+    await granted(waiter, claim({ lockName: held.lockName }))
+    third.release('toServer')
+    assert.deepEqual(await released, [true])
+  })
+
+  it('a waiter is woken after the release, although no node knew its script', async () => {
+    const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 10 })
+    const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), nodeTimeoutSeconds: 10, clock: clockAhead(0) })
+    let woken = 0
+    await using _ = await listenOn(waiter, () => {
+      woken += 1
+    })
+    const held = claim()
+    const { fencingToken } = await granted(holder, held)
+    await Promise.all(all.slice(0, 3).map(({ port }) => client(port).script('FLUSH')))
+    // The holder is not told yet that it has to send the script.
+    for (const proxy of proxies) proxy.hold('toClient')
+    const released = holder.release([{ ...held, fencingToken }])
+    await sleep(50) // for a message that comes too early
+    assert.equal(woken, 0)
+    for (const proxy of proxies) proxy.release('toClient')
+    await until(() => woken > 0, patience('the wake-up'))
+    await granted(waiter, claim({ lockName: held.lockName }))
+    assert.deepEqual(await released, [true])
+  })
+
+  it('a release that is sent again wakes waiters again', async () => {
+    const driver = redlock()
+    let woken = 0
+    await using _ = await listenOn(redlock({ clock: clockAhead(0) }), () => {
+      woken += 1
+    })
+    const held = claim()
+    const { fencingToken } = await granted(driver, held)
+    for (const turn of [1, 2]) {
+      await driver.release([{ ...held, fencingToken }])
+      await until(() => woken === turn, patience('the wake-up'))
+    }
+  })
+
+  it('a waiter is woken a little later if the message never comes through a quorum', async () => {
+    const [, second, third] = proxies as [FaultProxy, FaultProxy, FaultProxy]
+    const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 1 })
+    let woken = 0
+    await using _ = await listenOn(redlock({ nodes: nodesOn(all.slice(0, 3)) }), () => {
+      woken += 1
+    })
+    const held = claim()
+    const { fencingToken } = await granted(holder, held)
+    for (const proxy of [second, third]) proxy.blackHole()
+    const [unknown] = await holder.release([{ ...held, fencingToken }])
+    assert.ok(unknown instanceof Error)
+    await until(() => woken > 0, patience('the wake-up'))
+  })
+
+  it('a subscription that was lost is made again, although the others are enough', async () => {
+    await using _ = await listenOn(redlock(), () => {})
+    const [first] = all as [Server]
+    await untilHeardAt(first)
+    const admin = client(first.port)
+    await admin.call('CLIENT', 'KILL', 'TYPE', 'pubsub')
+    await until(async () => (await listenersAt(first)) === 0, patience('the loss'))
+    await untilHeardAt(first)
+  })
+
+  it('a node that was out of reach when the others were enough is listened to when it is back', async () => {
+    const [first] = all as [Server]
+    await first.kill()
+    await using _ = await listenOn(redlock(), () => {})
+    await first.restart()
+    await untilHeardAt(first)
+  })
+
+  it('a copy that comes through one node again and again counts once', async () => {
+    const woken: string[] = []
+    await using _ = await listenOn(redlock({ clock: clockAhead(0) }), (lockName) => woken.push(lockName))
+    const [first, second, third] = all.map(({ port }) => client(port)) as [Redis, Redis, Redis]
+    for (const publisher of [first, first, first, second, second, second]) {
+      await publisher.publish('holdfast:released', '["a lock","a claim"]')
+    }
+    await sleep(20) // for a wake-up, if there is one
+    assert.deepEqual(woken, [])
+    await third.publish('holdfast:released', '["a lock","a claim"]')
+    await until(() => woken.length > 0, patience('the wake-up'))
+    await first.publish('holdfast:released', '["a lock","a claim"]')
+    await sleep(20) // for a second wake-up, if there is one
+    assert.deepEqual(woken, ['a lock'])
+  })
+
+  it('whatever anybody publishes on the channel of releases is passed over', async () => {
+    const woken: string[] = []
+    await using _ = await listenOn(redlock({ clock: clockAhead(0) }), (lockName) => woken.push(lockName))
+    for (const { port } of all) {
+      for (const text of ['hello', 'null', '[1]', '{"0":"x"}', '"x"', '["real","claim"]']) {
+        await client(port).publish('holdfast:released', text)
+      }
+    }
+    await until(() => woken.length > 0, patience('the real one'))
+    assert.deepEqual(woken, ['real'])
+  })
+})
+
+async function listenOn(driver: Driver, wake: (lockName: string) => void): Promise<AsyncDisposable> {
+  const stopListening = await driver.listen?.({
+    wake,
+    granted() {},
+    lost() {},
+    disconnected: () => assert.fail('disconnected'),
+  })
+  return { [Symbol.asyncDispose]: async () => stopListening?.() }
+}
+
+async function listenersAt({ port }: Server): Promise<number> {
+  const [, count] = (await client(port).call('PUBSUB', 'NUMSUB', 'holdfast:released')) as [string, number]
+  return count
+}
+
+const untilHeardAt = (server: Server): Promise<void> =>
+  until(async () => (await listenersAt(server)) > 0, patience('the subscription'))
+
+const patience = (what: string) => ({ timeoutMs: 10_000, failure: () => `${what} never came` })

@@ -1,0 +1,166 @@
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { describe, it, vi } from 'vitest'
+import { BUSY_BOUND_MS } from '../../../src/drivers/sqlite/connection.ts'
+import { sqliteCode } from '../../../src/drivers/sqlite/errors.ts'
+import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
+import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { claimOn, createScene, grantOf } from '../../harness/sqlite-context.ts'
+
+vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
+  (await import('../../harness/sqlite-client.ts')).chosenClient(original),
+)
+
+describe.concurrent('sqlite alone: failure 32: another program has the write lock', () => {
+  it('for a moment: the claim is granted when it is free, and nobody sees an error', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const other = await scene.database()
+    other.exec('BEGIN IMMEDIATE')
+    const granted = grantOf(driver, claimOn('name'))
+    await sleep(BUSY_BOUND_MS / 8)
+    other.exec('COMMIT')
+    await granted
+  })
+
+  const kinds = [
+    ['a file of ours', (path: string) => openSqlite(`sqlite:${path}`)],
+    ['a database passed in, whose own settings would block the thread', undefined],
+  ] as const
+  it.each(kinds)(
+    'for longer than the bound, %s: an error that says so, no grant, a live event loop',
+    async (_, open) => {
+      await using scene = createScene()
+      const passedIn = open === undefined ? await scene.database() : undefined
+      passedIn?.exec('PRAGMA busy_timeout = 30000')
+      const opening = passedIn === undefined ? open?.(scene.path) : sqliteDriver({ database: passedIn })
+      assert.ok(opening !== undefined)
+      const driver = await scene.opened(opening)
+      const held = claimOn('held before')
+      const { fencingToken } = await grantOf(driver, held)
+      const other = await scene.database()
+      other.exec('BEGIN IMMEDIATE')
+
+      let ticks = 0
+      const ticking = setInterval(() => {
+        ticks += 1
+      }, 20)
+      const startedMs = performance.now()
+      const message = /locks\.db: another process has kept the write lock for too long/
+      await Promise.all([
+        assert.rejects(driver.acquire([claimOn('name')]), { name: 'StoreError', message }),
+        assert.rejects(driver.renew([{ ...held, fencingToken }]), { name: 'StoreError', message }),
+        assert.rejects(driver.release([{ ...held, fencingToken }]), { name: 'StoreError', message }),
+      ])
+      clearInterval(ticking)
+      assert.ok(performance.now() - startedMs >= BUSY_BOUND_MS - 1)
+      // A blocked thread has no tick at all but the last; a hundred would be all of them.
+      assert.ok(ticks >= 10, `${ticks} ticks`)
+
+      // What is held can be seen meanwhile, and nothing of what was refused is there afterwards.
+      assert.deepEqual(
+        (await driver.inspect({})).leases.map(({ claimId }) => claimId),
+        [held.claimId],
+      )
+      other.exec('ROLLBACK')
+      await grantOf(driver, claimOn('name'))
+    },
+  )
+
+  it('while a file is opened: it opens all the same if it was in use before', async () => {
+    await using scene = createScene()
+    await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const other = await scene.database()
+    other.exec('BEGIN IMMEDIATE')
+    const late = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    assert.deepEqual((await late.inspect({})).leases, [])
+    other.exec('ROLLBACK')
+  })
+
+  it('a waiter outlasts it', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using lock = new DistributedLock({ driver })
+    const other = await scene.database()
+    other.exec('BEGIN IMMEDIATE')
+    const waiting = lock.acquire('name', { blockingTimeoutSeconds: 15 })
+    await sleep(BUSY_BOUND_MS * 1.2)
+    other.exec('ROLLBACK')
+    assert.ok((await waiting).acquired)
+  })
+
+  it('a bug of ours inside a transaction leaves no transaction open', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const circular: Record<string, unknown> = {}
+    circular['self'] = circular
+    await assert.rejects(driver.acquire([claimOn('first'), claimOn('name', { metadata: circular })]))
+    assert.deepEqual((await driver.inspect({})).leases, [])
+    await grantOf(driver, claimOn('name'))
+  })
+})
+
+describe('sqlite alone: what went wrong is known from every client’s errors', () => {
+  it.each<[string, unknown, string]>([
+    ['better-sqlite3', Object.assign(new Error('database is locked'), { code: 'SQLITE_BUSY_SNAPSHOT' }), 'SQLITE_BUSY'],
+    [
+      'node:sqlite',
+      Object.assign(new Error('disk I/O error'), { code: 'ERR_SQLITE_ERROR', errcode: 778 }),
+      'SQLITE_IOERR',
+    ],
+    ['libsql', Object.assign(new Error('database is locked'), { code: 'SQLITE_BUSY' }), 'SQLITE_BUSY'],
+    ['libsql without a code', Object.assign(new Error('database is locked'), { code: '' }), 'SQLITE_BUSY'],
+    [
+      'libsql when it opens a file',
+      new Error('ConnectionFailed("Unable to open connection to local database /x: 14")'),
+      'SQLITE_CANTOPEN',
+    ],
+  ])('%s', (_, error, code) => {
+    assert.equal(sqliteCode(error), code)
+  })
+})
+
+describe('sqlite alone: a full disk', () => {
+  const mountable = canMount()
+  it.skipIf(!mountable)(
+    `says so, grants nothing, and goes on when there is room again${mountable ? '' : ' (skipped: only root can mount a small disk)'}`,
+    async () => {
+      await using scene = createScene()
+      const disk = `${scene.folder}/disk`
+      mkdirSync(disk)
+      execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', disk])
+      try {
+        const driver = await openSqlite(`sqlite:${disk}/locks.db`)
+        const before = await grantOf(driver, claimOn('held before'))
+        try {
+          writeFileSync(`${disk}/filler`, Buffer.alloc(600_000))
+        } catch (error) {
+          assert.equal((error as NodeJS.ErrnoException).code, 'ENOSPC')
+        }
+        let granted = 0
+        // The log has some room that was its own before; it cannot last.
+        const filling = async () => {
+          for (; granted < 1_000; granted += 1) await grantOf(driver, claimOn(`name ${granted}`))
+        }
+        await assert.rejects(filling(), { name: 'StoreError', message: /locks\.db: the disk is full/ })
+        assert.equal((await driver.inspect({ pageSize: 1_001 })).leases.length, granted + 1)
+        rmSync(`${disk}/filler`)
+        const after = await grantOf(driver, claimOn(`name ${granted}`))
+        assert.ok(after.fencingToken > before.fencingToken)
+        await driver.close()
+      } finally {
+        // A client may keep the file open until its garbage is collected.
+        execFileSync('umount', ['--lazy', disk])
+      }
+    },
+  )
+})
+
+/** CAP_SYS_ADMIN is bit 21; a container's root often lacks it. */
+function canMount(): boolean {
+  if (process.platform !== 'linux') return false
+  const [, capabilities] = /^CapEff:\s*([0-9a-f]+)$/m.exec(readFileSync('/proc/self/status', 'utf8')) ?? []
+  return ((BigInt(`0x${capabilities ?? '0'}`) >> 21n) & 1n) === 1n
+}

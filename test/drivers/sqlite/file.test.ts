@@ -1,0 +1,434 @@
+import assert from 'node:assert/strict'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { homedir } from 'node:os'
+import { pathToFileURL } from 'node:url'
+import { describe, it, vi } from 'vitest'
+import type { Driver, RateAnswer } from '../../../src/core/driver.ts'
+import { StoreError } from '../../../src/core/errors.ts'
+import { defaultPath } from '../../../src/drivers/sqlite/file.ts'
+import { networkFileSystemOf } from '../../../src/drivers/sqlite/mounts.ts'
+import { openSqlite } from '../../../src/drivers/sqlite.ts'
+import { DistributedLock } from '../../../src/primitives/lock/any-store-lock.ts'
+import { until } from '../../harness/processes.ts'
+import { claimOn, createScene, grantOf, isGranted, type SqliteScene } from '../../harness/sqlite-context.ts'
+import { startWorker } from '../../harness/worker.ts'
+
+vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
+  (await import('../../harness/sqlite-client.ts')).chosenClient(original),
+)
+
+describe.concurrent('sqlite alone: what is wrong with a file is said, and is never a free lock', () => {
+  const untouched: [string, (scene: SqliteScene) => Promise<void>, RegExp][] = [
+    [
+      'a text file',
+      async ({ path }) => writeFileSync(path, 'not a database\n'.repeat(1_000)),
+      /locks\.db: it is not an SQLite database; choose another path/,
+    ],
+    ['a short text file', async ({ path }) => writeFileSync(path, 'hello'), /it is not an SQLite database/],
+    [
+      'a database of another program',
+      async (scene) => {
+        ;(await scene.database()).exec('CREATE TABLE customers (name TEXT)')
+      },
+      /locks\.db is a database of another program; choose another path/,
+    ],
+    [
+      'an empty database that another program has marked as its own',
+      async (scene) => {
+        ;(await scene.database()).exec('PRAGMA application_id = 7')
+      },
+      /is a database of another program/,
+    ],
+    [
+      'a database of a newer format',
+      async (scene) => {
+        await (await openSqlite(`sqlite:${scene.path}`)).close()
+        ;(await scene.database()).exec('UPDATE holdfast_format SET version = 4')
+      },
+      /has format 4, and this version of Holdfast knows 3; upgrade Holdfast/,
+    ],
+  ]
+  it.each(untouched)('%s is refused and left as it was', async (_, prepare, message) => {
+    await using scene = createScene()
+    await prepare(scene)
+    const before = readFileSync(scene.path)
+    await refuses(scene.path, message)
+    assert.deepEqual(readFileSync(scene.path), before)
+  })
+
+  it('a damaged file is refused, whichever of its pages is damaged', async () => {
+    await using scene = createScene()
+    const whole = await fileWithLeases(scene)
+    for (let page = 1; page * PAGE_BYTES < whole.length; page += 1) {
+      const damaged = Buffer.from(whole)
+      damaged.fill(0xab, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+      const path = `${scene.folder}/damaged-${page}.db`
+      writeFileSync(path, damaged)
+      // A page that a claim does not need may be damaged without anybody noticing; but what was held must not be free.
+      await using lock = new DistributedLock({ url: `sqlite:${path}` })
+      const answer = await lock.acquire('name 100', { blocking: false }).catch((error: unknown) => error)
+      if (answer instanceof Error) {
+        assert.ok(answer instanceof StoreError)
+        assert.match(answer.message, /it is damaged; end all processes that use it, then delete it/)
+      } else assert.equal((answer as { acquired: boolean }).acquired, false)
+    }
+  })
+
+  it('half a file is refused', async () => {
+    await using scene = createScene()
+    const whole = await fileWithLeases(scene)
+    const path = `${scene.folder}/half.db`
+    writeFileSync(path, whole.subarray(0, whole.length / 2))
+    await refuses(path, /half\.db: (it is damaged|the disk failed)/, 'name 100')
+  })
+
+  it('a folder in place of the file is refused', async () => {
+    await using scene = createScene()
+    mkdirSync(scene.path)
+    await refuses(scene.path, /locks\.db: it cannot be opened/)
+  })
+
+  it('a folder that cannot be made is refused', async () => {
+    await refuses('/proc/holdfast/locks.db', /the folder \/proc\/holdfast for the lock file cannot be made: ENOENT/)
+  })
+
+  it('a database in memory is refused, because it excludes nobody', async () => {
+    await refuses(':memory:', /in memory excludes nobody; use memory: for that/)
+    assert.equal(existsSync(':memory:'), false)
+  })
+
+  it('a folder or a file that this user may not write is refused', async () => {
+    await using scene = createScene()
+    await (await openSqlite(`sqlite:${scene.path}`)).close()
+    chmodSync(scene.path, 0o444)
+    chmodSync(scene.folder, 0o555)
+    await using worker = await startWorker({ source: asNobody })
+    await worker.call('dropPrivileges')
+    const newFile = (await worker.call('outcome', `sqlite:${scene.folder}/new.db`)) as Outcome
+    assert.equal(newFile.code, 'STORE_UNAVAILABLE')
+    assert.match(newFile.message, /new\.db cannot be made: EACCES/)
+    const oldFile = (await worker.call('outcome', `sqlite:${scene.path}`)) as Outcome
+    assert.equal(oldFile.code, 'STORE_UNAVAILABLE')
+    assert.match(oldFile.message, /locks\.db: it(, or the folder that it lies in,)? cannot be (written|opened)/)
+  })
+})
+
+describe('sqlite alone: a file of format 1', () => {
+  it('is brought up to date, and keeps its leases and waiters', async () => {
+    await using scene = createScene()
+    const [held, waiting] = [claimOn('name'), claimOn('name', { waitMs: 60_000 })]
+    const first = await openSqlite(`sqlite:${scene.path}`)
+    const { fencingToken } = await grantOf(first, held)
+    assert.equal(await isGranted(first, waiting), false)
+    await first.close()
+    ;(await scene.database()).exec(`
+      ALTER TABLE holdfast_leases DROP COLUMN ttl_ms;
+      ALTER TABLE holdfast_waiters DROP COLUMN wait_ms;
+      UPDATE holdfast_format SET version = 1;
+    `)
+    const drivers = await Promise.all([1, 2, 3].map(() => scene.opened(openSqlite(`sqlite:${scene.path}`))))
+    const [a, b] = drivers as [Driver, Driver]
+    assert.equal(await isGranted(b, claimOn('name')), false)
+    assert.deepEqual(await a.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
+    assert.deepEqual(await a.release([{ ...held, fencingToken }]), [true])
+    assert.equal(await isGranted(a, claimOn('name')), false)
+    assert.equal(await isGranted(b, waiting), true)
+  })
+})
+
+describe('sqlite alone: a file of format 2', () => {
+  it('is brought up to date, and keeps what was taken of its rates', async () => {
+    await using scene = createScene()
+    const limits = [{ limit: 1, periodMs: 3_600_000, burst: 2 }]
+    const take = { name: 'key', cost: 1, limits }
+    const first = await openSqlite(`sqlite:${scene.path}`)
+    await first.consume?.([take])
+    await first.close()
+    const database = await scene.database()
+    database.exec('ALTER TABLE holdfast_rates DROP COLUMN block; UPDATE holdfast_format SET version = 2')
+    const drivers = await Promise.all([1, 2, 3].map(() => scene.opened(openSqlite(`sqlite:${scene.path}`))))
+    const [a, b] = drivers as [Driver, Driver]
+    await a.consume?.([{ ...take, cost: 0, change: { blockMs: 3_600_000 } }])
+    const remaining = (await b.consume?.([take, { ...take, cost: 0, change: { blockMs: 0 } }])) as RateAnswer[]
+    assert.deepEqual(
+      remaining.map((answer) => answer.remaining),
+      [0, 1],
+    )
+    const [row] = database.prepare('SELECT version FROM holdfast_format').all()
+    assert.deepEqual({ ...(row as object) }, { version: 3 })
+  })
+})
+
+describe.concurrent('sqlite alone: the file is this user’s', () => {
+  it('the default lies in the user’s state folder', () => {
+    assert.equal(defaultPath({ XDG_STATE_HOME: '/state' }, 'linux'), '/state/holdfast/locks.db')
+    assert.equal(defaultPath({}, 'linux'), `${homedir()}/.local/state/holdfast/locks.db`)
+    assert.equal(defaultPath({}, 'darwin'), `${homedir()}/Library/Application Support/holdfast/locks.db`)
+    assert.equal(defaultPath({ LOCALAPPDATA: '/local' }, 'win32'), '/local/holdfast/locks.db')
+  })
+
+  it('a relative XDG_STATE_HOME is ignored: every working directory would have locks of its own', () => {
+    for (const state of ['state', './state', '../state', '']) {
+      assert.equal(defaultPath({ XDG_STATE_HOME: state }, 'linux'), `${homedir()}/.local/state/holdfast/locks.db`)
+    }
+  })
+
+  it('folder and file are made for this user alone, and so are the files beside it', async () => {
+    await using scene = createScene()
+    const worker = await startWorker({ source: withDefault }, { env: { HOME: scene.folder, XDG_STATE_HOME: '' } })
+    await using _ = worker
+    await worker.call('acquire', 'name')
+    const folder = `${scene.folder}/.local/state/holdfast`
+    for (const made of [`${scene.folder}/.local`, folder]) assert.equal(statSync(made).mode & 0o777, 0o700)
+    for (const suffix of ['', '-wal', '-shm']) {
+      assert.equal(statSync(`${folder}/locks.db${suffix}`).mode & 0o777, 0o600)
+    }
+  })
+
+  it('a file that is there keeps its permissions: a team may share it', async () => {
+    await using scene = createScene()
+    writeFileSync(scene.path, '')
+    chmodSync(scene.path, 0o660)
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await grantOf(driver, claimOn('name'))
+    for (const suffix of ['', '-wal', '-shm']) assert.equal(statSync(`${scene.path}${suffix}`).mode & 0o777, 0o660)
+  })
+
+  it('a path with spaces, question marks and percent signs is one file, however its URL spells it', async () => {
+    await using scene = createScene()
+    const path = `${scene.folder}/a b?mode=memory#c%20d.db`
+    const encoded = pathToFileURL(path).pathname
+    const urls = [`sqlite:${encoded}`, `sqlite://${encoded}`, `sqlite:${encoded.replaceAll('%20', ' ')}`]
+    const [first, ...others] = await Promise.all(urls.map((url) => scene.opened(openSqlite(url))))
+    assert.ok(first)
+    await grantOf(first, claimOn('name'))
+    for (const other of others) assert.equal(await isGranted(other, claimOn('name')), false)
+    assert.ok(existsSync(path))
+    const { args } = first.reopen ?? { args: [] }
+    const reopened = await scene.opened(openSqlite(args[0] as string))
+    assert.equal(await isGranted(reopened, claimOn('name')), false)
+  })
+})
+
+describe.concurrent('sqlite alone: a file that is removed or replaced while it is open', () => {
+  const ways: [string, (scene: SqliteScene) => Promise<void>][] = [
+    [
+      'removed with the files beside it',
+      async ({ path }) => {
+        for (const suffix of ['-shm', '-wal', '']) rmSync(`${path}${suffix}`, { force: true })
+      },
+    ],
+    ['removed with its folder', async ({ folder }) => rmSync(folder, { recursive: true })],
+    [
+      'replaced by another lock file',
+      async ({ path, folder, database }) => {
+        const [other, copy] = [`${folder}/other.db`, `${folder}/copy.db`]
+        await (await openSqlite(`sqlite:${other}`)).close()
+        // All of it in one file, which nobody has open.
+        ;(await database(other)).exec(`VACUUM INTO '${copy}'`)
+        for (const suffix of ['-shm', '-wal']) rmSync(`${path}${suffix}`, { force: true })
+        renameSync(copy, path)
+      },
+    ],
+  ]
+  it.each(ways)('%s: leases are lost, all go on in the new file, and tokens rise', async (_, remove) => {
+    await using scene = createScene()
+    const open = (): Promise<Driver> => scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const [a, b] = [await open(), await open()]
+    const [held, rival, late] = [claimOn('name'), claimOn('name'), claimOn('name')]
+    const { fencingToken } = await grantOf(a, held)
+    await remove(scene)
+    const next = await grantOf(b, rival)
+    assert.ok(next.fencingToken > fencingToken)
+    assert.deepEqual(await a.renew([{ ...held, fencingToken }]), ['lost'])
+    assert.deepEqual(await a.release([{ ...held, fencingToken }]), [false])
+    // Three drivers, one of them opened only now, and one file again.
+    for (const driver of [a, await open()]) assert.equal(await isGranted(driver, late), false)
+    assert.equal((await a.inspect({ lockName: 'name' })).leases[0]?.claimId, rival.claimId)
+  })
+
+  it('a waiter is woken in the new file', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using lock = new DistributedLock({ url: `sqlite:${scene.path}` })
+    await grantOf(driver, claimOn('name'))
+    const waiting = lock.acquire('name', { blocking: true })
+    await until(async () => (await driver.inspect({ lockName: 'name' })).waiters.length === 1, {
+      timeoutMs: 10_000,
+      failure: () => 'nobody came to wait',
+    })
+    for (const suffix of ['-shm', '-wal', '']) rmSync(`${scene.path}${suffix}`)
+    assert.ok((await waiting).acquired)
+  })
+
+  it('replaced by something else: an error, and no grant', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await grantOf(driver, claimOn('name'))
+    writeFileSync(`${scene.folder}/text`, 'no database\n'.repeat(100))
+    for (const suffix of ['-shm', '-wal']) rmSync(`${scene.path}${suffix}`)
+    renameSync(`${scene.folder}/text`, scene.path)
+    for (let tries = 0; tries < 3; tries += 1) {
+      await assert.rejects(driver.acquire([claimOn('other')]), {
+        name: 'StoreError',
+        message: /not an SQLite database/,
+      })
+    }
+    rmSync(scene.path)
+    assert.equal(await isGranted(driver, claimOn('other')), true)
+  })
+})
+
+describe('sqlite alone: the write-ahead log', () => {
+  it('is cut to 4 MB again after another program had kept it from being emptied', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const megabytes = (): number => statSync(`${scene.path}-wal`).size / 1_024 ** 2
+    // Every transaction writes whole pages, however little it changes.
+    const work = async (): Promise<void> => {
+      const claim = claimOn('name')
+      await driver.acquire([claim])
+      await driver.release([claim])
+    }
+    const reader = await scene.database()
+    reader.exec('BEGIN')
+    reader.prepare('SELECT * FROM holdfast_format').all()
+    for (let rounds = 0; megabytes() < 6; rounds += 1) {
+      assert.ok(rounds < 2_000, `${megabytes()} MB`)
+      await work()
+    }
+    reader.exec('COMMIT')
+    for (let round = 0; round < 3; round += 1) await work()
+    assert.ok(megabytes() < 5, `${megabytes()} MB`)
+  })
+})
+
+describe('sqlite alone: a network share is refused, from Linux’s table of mounts', () => {
+  const table = [
+    '23 28 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:14 - proc proc rw',
+    '28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard',
+    '97 28 0:45 / /shared rw,relatime shared:50 - nfs4 server:/export/shared rw,vers=4.2,rsize=1048576,hard,proto=tcp',
+    '98 97 254:3 / /shared/local rw,relatime - xfs /dev/vdb1 rw,attr2',
+    '99 28 0:46 / /mnt/team\\040share rw,relatime shared:52 master:3 - cifs //server/team\\040share rw,vers=3.1.1',
+    '100 28 0:47 / /mnt/over rw - nfs server:/old rw',
+    '101 100 0:48 / /mnt/over rw - tmpfs tmpfs rw,size=64k',
+    '102 28 0:49 / /mnt/back\\134slash rw - fuse.sshfs me@host: rw,user_id=0',
+    '103 28 0:50 / /mnt/c rw - 9p C:\\134 rw,aname=drvfs',
+    '104 28 0:51 / /mnt/host rw - virtiofs host rw',
+    '105 28 0:52 / /media/sf rw - vboxsf sf rw',
+    '106 28 0:53 / /mnt/bucket rw - fuse.some-cloud bucket rw',
+    '107 28 0:54 / /mnt/plain rw - fuse program rw',
+    '108 28 0:55 / /mnt/container rw - fuse.fuse-overlayfs fuse-overlayfs rw',
+    '109 28 8:17 / /mnt/stick rw - fuseblk /dev/sdb1 rw',
+    '110 28 0:56 /locks /mnt/file.db rw - nfs4 server:/export rw',
+    '',
+  ].join('\n')
+  it.each<[string, string | undefined, string]>([
+    ['/var/lib/app', undefined, 'the root’s own file system'],
+    ['/shared', 'nfs4', 'the mount’s own folder'],
+    ['/shared/ann/.local/state', 'nfs4', 'below a mount'],
+    ['/shared/local/ann', undefined, 'a local disk mounted within a share'],
+    ['/sharedly', undefined, 'a name that only begins alike'],
+    ['/mnt/team share/locks', 'cifs', 'a space in the path, which the table writes as \\040'],
+    ['/mnt/over/locks', undefined, 'a later mount hides an earlier one on the same place'],
+    ['/mnt/back\\slash', 'fuse.sshfs', 'a backslash in the path'],
+    ['/mnt/c/Users/ann', '9p', 'the disk of a virtual machine’s host, as in WSL'],
+    ['/mnt/host/locks', 'virtiofs', 'the same in another way'],
+    ['/media/sf/locks', 'vboxsf', 'and in VirtualBox'],
+    ['/mnt/bucket/locks', 'fuse.some-cloud', 'a program of which nothing is known'],
+    ['/mnt/plain/locks', 'fuse', 'one that does not say its name'],
+    ['/mnt/container/locks', undefined, 'a program that works on this machine’s own disk'],
+    ['/mnt/stick/locks', undefined, 'a program that works on a disk of its own'],
+    ['/mnt/file.db', 'nfs4', 'a file of a share that is mounted alone'],
+  ])('%s: %s (%s)', (folder, type) => {
+    assert.equal(networkFileSystemOf(folder, table), type)
+  })
+
+  it('this machine’s own table can be read', () => {
+    assert.equal(networkFileSystemOf('/', readFileSync('/proc/self/mountinfo', 'utf8')), undefined)
+  })
+
+  it('a link to the file leads to the same locks', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    symlinkSync(scene.path, `${scene.folder}/link.db`)
+    const linked = await scene.opened(openSqlite(`sqlite:${scene.folder}/link.db`))
+    await grantOf(driver, claimOn('name'))
+    assert.equal(await isGranted(linked, claimOn('name')), false)
+  })
+})
+
+/** Neither the driver nor a lock on it says anything but that the store is not there. */
+async function refuses(path: string, message: RegExp, lockName = 'name'): Promise<void> {
+  const opening = openSqlite(`sqlite:${path}`).then(async (driver) => {
+    try {
+      return await driver.acquire([claimOn(lockName)])
+    } finally {
+      await driver.close()
+    }
+  })
+  await assert.rejects(opening, { name: 'StoreError', message })
+  await using lock = new DistributedLock({ url: `sqlite:${path}` })
+  await assert.rejects(lock.acquire(lockName, { blocking: false }), { code: 'STORE_UNAVAILABLE', message })
+}
+
+/** A lock file with 200 leases, all of it in one piece, beside no write-ahead log. */
+async function fileWithLeases(scene: SqliteScene): Promise<Buffer> {
+  const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+  await driver.acquire(Array.from({ length: 200 }, (_, index) => claimOn(`name ${index}`)))
+  const copy = `${scene.folder}/copy.db`
+  ;(await scene.database()).exec(`VACUUM INTO '${copy}'`)
+  return readFileSync(copy)
+}
+
+interface Outcome {
+  code: string
+  message: string
+}
+
+/** Root may write everywhere, so the worker becomes somebody else, once it has loaded all that it needs. */
+const asNobody = `
+  import { mkdtempSync, rmSync } from 'node:fs'
+  import { DistributedLock } from 'holdfast'
+  async function outcome(url) {
+    const lock = new DistributedLock({ url })
+    try {
+      return await lock.acquire('name', { blocking: false })
+    } catch ({ code, message }) {
+      return { code, message }
+    } finally {
+      await lock.close()
+    }
+  }
+  expose({
+    outcome,
+    async dropPrivileges() {
+      const folder = mkdtempSync('/tmp/holdfast-nobody-')
+      await outcome('sqlite:' + folder + '/locks.db')
+      rmSync(folder, { recursive: true })
+      if (process.getuid() !== 0) return
+      process.setgroups([])
+      process.setgid(65534)
+      process.setuid(65534)
+    },
+  })
+`
+
+const withDefault = `
+  import { getDistributedLock } from 'holdfast'
+  delete process.env.HOLDFAST_URL
+  delete process.env.XDG_STATE_HOME
+  expose({ acquire: async (name) => (await getDistributedLock().acquire(name)).acquired })
+`
+
+const PAGE_BYTES = 4_096

@@ -1,0 +1,184 @@
+import assert from 'node:assert/strict'
+import { describe, it, vi } from 'vitest'
+import type { AcquireAnswer, Claim, Driver } from '../../../src/core/driver.ts'
+import { type Clock, systemClock } from '../../../src/core/time/clock.ts'
+import type { SqliteDatabase } from '../../../src/drivers/sqlite/client.ts'
+import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
+import { claimOn, createScene, grantOf } from '../../harness/sqlite-context.ts'
+
+vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
+  (await import('../../harness/sqlite-client.ts')).chosenClient(original),
+)
+
+/** Ten times what it costs with few, at least, where every one of them is looked at. */
+const MANY = 20_000
+const MAX_TIMES = 4
+
+describe('sqlite alone, failure 45: what a request costs does not grow with others', () => {
+  it.each(['exclusive', 'shared'] as const)(
+    'asking again behind 20,000 waiters costs what it costs behind none (%s claims)',
+    async (mode) => {
+      await using scene = createScene()
+      const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+      const line = async (lockName: string): Promise<() => Promise<unknown>> => {
+        await grantOf(driver, claimOn(lockName))
+        if (lockName === 'many') queueUp(await scene.database(), lockName, mode)
+        const claims = Array.from({ length: 50 }, () => claimOn(lockName, { mode, waitMs: 600_000 }))
+        await driver.acquire(claims)
+        return () => driver.acquire(claims)
+      }
+      await costsAlike(await line('few'), await line('many'))
+    },
+  )
+
+  it('20,000 readers that may all come in are not counted by each of those behind them', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const database = await scene.database()
+    const line = (lockName: string, waiters: number): (() => Promise<unknown>) => {
+      queueUp(database, lockName, 'shared', waiters)
+      const claims = Array.from({ length: 20 }, () => claimOn(lockName, { mode: 'shared' }))
+      return async () => {
+        // They are behind waiters that have not come yet, and so have to wait.
+        const answers = await driver.acquire(claims)
+        assert.ok(answers.every((answer) => (answer as AcquireAnswer).granted === false))
+      }
+    }
+    await costsAlike(line('few', 40), line('many', MANY))
+  })
+
+  it.each([undefined, 5])(
+    'a claim beside 20,000 shared leases costs what it costs beside one (limit %s)',
+    async (limit) => {
+      await using scene = createScene()
+      const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+      const database = await scene.database()
+      const beside = (lockName: string, leases: number): (() => Promise<unknown>) => {
+        share(database, `'${lockName}'`, leases)
+        const mode = limit === undefined ? 'exclusive' : 'shared'
+        const claims = Array.from({ length: 20 }, () =>
+          claimOn(lockName, { mode, ...(limit && { limit, permits: limit }) }),
+        )
+        return async () => {
+          const answers = await driver.acquire(claims)
+          assert.ok(answers.every((answer) => (answer as AcquireAnswer).granted === false))
+        }
+      }
+      await costsAlike(beside('few', 1), beside('many', MANY))
+    },
+  )
+
+  it('a page of names costs what it costs where there are no others', async () => {
+    await using scene = createScene()
+    const [few, many] = [
+      await scene.opened(openSqlite(`sqlite:${scene.folder}/few.db`)),
+      await scene.opened(openSqlite(`sqlite:${scene.path}`)),
+    ]
+    for (const [database, names] of [
+      [await scene.database(`${scene.folder}/few.db`), 10],
+      [await scene.database(), MANY],
+    ] as const) {
+      share(database, "'name ' || substr(100000 + n, 2)", names)
+    }
+    const pages = (driver: Driver) => async () => {
+      for (const query of [{}, { prefix: 'name ' }, { after: '["name 00003",null,null]' }]) {
+        const { leases } = await driver.inspect({ ...query, pageSize: 5 })
+        assert.equal(leases.length, 5)
+      }
+    }
+    await costsAlike(pages(few), pages(many))
+  })
+})
+
+describe('sqlite alone, failure 51: pages', () => {
+  it('a page ends early where its names have very many leases and waiters, also within a name, and the next one goes on', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const database = await scene.database()
+    for (const name of ['a', 'b', 'c']) share(database, `'${name}'`, 1_200)
+    const waiting = Array.from({ length: 700 }, () => claimOn('b', { waitMs: 60_000 }))
+    await driver.acquire(waiting)
+    for (const query of [{}, { pageSize: 1 }, { lockName: 'b' }]) {
+      const leases = new Set<string>()
+      const waiters: string[] = []
+      let after: string | undefined
+      do {
+        const page = await driver.inspect({ ...query, ...(after !== undefined && { after }) })
+        assert.ok(page.leases.length + page.waiters.length <= 500)
+        for (const { lockName, claimId } of page.leases) leases.add(`${lockName} ${claimId}`)
+        for (const { claimId } of page.waiters) waiters.push(claimId)
+        after = page.next
+      } while (after !== undefined)
+      assert.equal(leases.size, 'lockName' in query ? 1_200 : 3_600)
+      assert.deepEqual(
+        waiters,
+        waiting.map(({ claimId }) => claimId),
+      )
+    }
+  })
+})
+
+describe('sqlite alone, failure 48: the event loop gets its turns', () => {
+  it('lists that are asked for at once run one after the other, with a turn in between when one is owed', async () => {
+    await using scene = createScene()
+    let nowMs = 0
+    let turns = 0
+    const clock: Clock = {
+      ...systemClock,
+      // Every look at the clock is 6 ms later: a turn is owed after two of them.
+      now() {
+        nowMs += 6
+        return { monotonicMs: nowMs, wallMs: Date.now() }
+      },
+      nextTurn(run) {
+        turns += 1
+        setImmediate(run)
+      },
+    }
+    const driver = await sqliteDriver({ database: await scene.database(), clock })
+    await grantOf(driver, claimOn('name'))
+    const before = turns
+    const claims = Array.from({ length: 20 }, () => claimOn('name', { waitMs: 60_000 }))
+    const answers = await Promise.all(claims.map((claim) => driver.acquire([claim])))
+    assert.deepEqual(
+      answers.map(([answer]) => (answer as { ahead?: number }).ahead),
+      claims.map((_, index) => index),
+    )
+    assert.ok(turns - before >= 9, `${turns - before} turns`)
+  })
+})
+
+/** The least of some rounds each, in turns: a machine that is busy for a while is so for both. Time of the processor, not of the clock. */
+async function costsAlike(few: () => Promise<unknown>, many: () => Promise<unknown>): Promise<void> {
+  const least = { few: Number.POSITIVE_INFINITY, many: Number.POSITIVE_INFINITY }
+  for (let round = 0; round < 8; round += 1) {
+    for (const [kind, run] of Object.entries({ few, many }) as ['few' | 'many', () => Promise<unknown>][]) {
+      const before = process.cpuUsage()
+      for (let times = 0; times < 5; times += 1) await run()
+      const { user, system } = process.cpuUsage(before)
+      least[kind] = Math.min(least[kind], user + system)
+    }
+  }
+  const times = least.many / least.few
+  assert.ok(times < MAX_TIMES, `${times.toFixed(1)} times as much (${least.few} and ${least.many} µs)`)
+}
+
+/** Leases of others, past the driver. `lockName` is an SQL expression of `n`, the row's number. */
+function share(database: SqliteDatabase, lockName: string, leases: number): void {
+  database.exec(`
+    WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < ${leases})
+    INSERT INTO holdfast_leases
+      (lock_name, claim_id, holder_id, mode, permits, fencing_token, acquired_at_ms, expires_at_ms)
+    SELECT ${lockName}, 'lease ' || n, 'other', 'shared', 1, n, ${NOW}, ${NOW} + 3600000 FROM rows
+  `)
+}
+
+function queueUp(database: SqliteDatabase, lockName: string, mode: Claim['mode'], waiters = MANY): void {
+  database.exec(`
+    WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < ${waiters})
+    INSERT INTO holdfast_waiters (lock_name, claim_id, holder_id, mode, permits, waiting_since_ms, expires_at_ms)
+    SELECT '${lockName}', 'waiter ' || n, 'other', '${mode}', 1, ${NOW}, ${NOW} + 3600000 FROM rows
+  `)
+}
+
+const NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"

@@ -1,0 +1,256 @@
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { linkSync, mkdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { promisify } from 'node:util'
+import { describe, it, vi } from 'vitest'
+import type { Claim, Driver } from '../../../src/core/driver.ts'
+import { isMountPoint } from '../../../src/drivers/sqlite/mounts.ts'
+import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
+import { clientName } from '../../harness/sqlite-client.ts'
+import { claimOn, createScene, grantOf, isGranted } from '../../harness/sqlite-context.ts'
+import { startWorker, type Worker } from '../../harness/worker.ts'
+
+vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
+  (await import('../../harness/sqlite-client.ts')).chosenClient(original),
+)
+
+const STAYS_OPEN = clientName() === 'libsql'
+
+/**
+ * SQLite finds a database's write-ahead log by the database's name. Two processes that reach one database under two names, or one name with two
+ * logs, do not see each other's leases. The driver in this process is the one that has to notice.
+ */
+describe.concurrent('sqlite alone, failure 42: a hard link', () => {
+  it('a file with two names is refused under both of them', async () => {
+    await using scene = createScene()
+    await (await openSqlite(`sqlite:${scene.path}`)).close()
+    const other = `${scene.folder}/other.db`
+    linkSync(scene.path, other)
+    for (const path of [scene.path, other]) {
+      await assert.rejects(openSqlite(`sqlite:${path}`), { name: 'StoreError', message: /has 2 hard links/ })
+    }
+    await assert.rejects(sqliteDriver({ database: await scene.database() }), { message: /has 2 hard links/ })
+  })
+
+  it('one that is made while the file is open ends all grants until it is gone', async () => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const held = claimOn('held')
+    const { fencingToken } = await grantOf(driver, held)
+    linkSync(scene.path, `${scene.folder}/other.db`)
+    const refused = { name: 'StoreError', message: /has 2 hard links/ }
+    await assert.rejects(driver.acquire([claimOn('name')]), refused)
+    await assert.rejects(driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), refused)
+    rmSync(`${scene.folder}/other.db`)
+    assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
+    assert.equal(await isGranted(driver, claimOn('name')), true)
+  })
+})
+
+describe('sqlite alone, failure 42: a mount of the file alone', () => {
+  it('is refused: its write-ahead log would lie beside another name', async () => {
+    await using scene = createScene()
+    await (await openSqlite(`sqlite:${scene.path}`)).close()
+    mkdirSync(`${scene.folder}/container`)
+    writeFileSync(`${scene.folder}/container/locks.db`, '')
+    // Mounts made in a namespace of its own are gone with the process.
+    const script = `
+      mount --bind "$0/locks.db" "$0/container/locks.db"
+      exec "$1" --input-type=module --eval "$2" "$0"
+    `
+    const { stdout } = await promisify(execFile)(
+      'unshare',
+      ['--mount', 'sh', '-ec', script, scene.folder, process.execPath, opensBoth],
+      { cwd: process.cwd(), env: { ...process.env, NODE_OPTIONS: '' } },
+    )
+    assert.deepEqual(JSON.parse(stdout), {
+      outside: 'opened',
+      inside: `the lock file ${scene.folder}/container/locks.db is a mount point of its own (as with "docker run -v file:file"), so SQLite keeps its write-ahead log where others do not see it; mount the folder that it lies in`,
+    })
+  })
+
+  const table = [
+    '28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard',
+    '40 28 254:0 /srv/locks.db /data/locks.db rw,relatime - ext4 /dev/vda rw,discard',
+    '41 28 254:0 /srv/a\\040b.db /data/a\\040b.db rw,relatime - ext4 /dev/vda rw,discard',
+    '42 28 254:0 /srv/hidden.db /mnt/hidden.db rw,relatime - ext4 /dev/vda rw,discard',
+    '43 28 0:48 / /mnt rw - tmpfs tmpfs rw,size=64k',
+    '',
+  ].join('\n')
+  it.each<[string, boolean, string]>([
+    ['/data/locks.db', true, 'a file that is mounted over a file'],
+    ['/data/a b.db', true, 'a space in its name, which the table writes as \\040'],
+    ['/data/other.db', false, 'a file beside it'],
+    ['/mnt/hidden.db', false, 'a mount that a later one hides'],
+  ])('%s: %s (%s)', (path, isMounted) => {
+    assert.equal(isMountPoint(path, table), isMounted)
+  })
+
+  it('this machine’s own table can be read', () => {
+    assert.equal(isMountPoint(import.meta.filename, readFileSync('/proc/self/mountinfo', 'utf8')), false)
+  })
+})
+
+describe.concurrent('sqlite alone, failure 42: the files beside it are removed or replaced while it is open', () => {
+  it.each([
+    ['the write-ahead log’s index', ['-shm']],
+    ['the write-ahead log and its index', ['-wal', '-shm']],
+  ])('%s: what another process holds is not granted', async (_, suffixes) => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const held = claimOn('held')
+    const { fencingToken } = await grantOf(driver, held)
+    for (const suffix of suffixes) rmSync(`${scene.path}${suffix}`)
+    await using other = await startOther(scene.path)
+    assert.ok((await other.grant(claimOn('name'))) > fencingToken)
+    await notGranted(driver, claimOn('name'))
+    if (STAYS_OPEN) return
+    // Leases that were in a log that is gone are lost. Without its index, the log is read anew.
+    const [kept, renewed] = [!suffixes.includes('-wal'), await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }])]
+    assert.deepEqual(renewed, [kept ? 'renewed' : 'lost'])
+    assert.equal(await other.isGranted(claimOn('held')), !kept)
+    await grantOf(driver, claimOn('late'))
+    assert.equal(await other.isGranted(claimOn('late')), false)
+  })
+
+  it('two drivers of one process, which share what SQLite has open, grant nothing, and come to the new log both', async () => {
+    await using scene = createScene()
+    const drivers = [
+      await scene.opened(openSqlite(`sqlite:${scene.path}`)),
+      await scene.opened(openSqlite(`sqlite:${scene.path}`)),
+    ]
+    for (const suffix of ['-wal', '-shm']) rmSync(`${scene.path}${suffix}`)
+    await using other = await startOther(scene.path)
+    await other.grant(claimOn('name'))
+    for (const driver of [...drivers, ...drivers]) {
+      const granted = await isGranted(driver, claimOn('name')).catch((error: Error) => error.name)
+      assert.ok(granted === false || granted === 'StoreError', `${granted}`)
+    }
+    // Where SQLite keeps a removed file open, it is not known when it lets go of it.
+    if (!STAYS_OPEN) for (const driver of drivers) await notGranted(driver, claimOn('name'))
+  })
+
+  it.each([
+    ['the write-ahead log', ['-wal']],
+    ['the write-ahead log and its index', ['-wal', '-shm']],
+  ])('%s, while nobody else has it open: what was held stays held', async (_, suffixes) => {
+    await using scene = createScene()
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const held = claimOn('held')
+    const { fencingToken } = await grantOf(driver, held)
+    for (const suffix of suffixes) rmSync(`${scene.path}${suffix}`)
+    await notGranted(driver, claimOn('held'))
+    if (STAYS_OPEN) return
+    assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
+    await using other = await startOther(scene.path)
+    assert.equal(await other.isGranted(claimOn('held')), false)
+  })
+
+  it('a database that was passed in: an error, and no grant', async () => {
+    await using scene = createScene()
+    const driver = await sqliteDriver({ database: await scene.database() })
+    await grantOf(driver, claimOn('held'))
+    rmSync(`${scene.path}-wal`)
+    for (let tries = 0; tries < 3; tries += 1) {
+      await assert.rejects(driver.acquire([claimOn('name')]), {
+        name: 'StoreError',
+        message: /locks\.db-wal was removed or replaced while it was open; close the database and open it again/,
+      })
+    }
+  })
+})
+
+describe.concurrent('sqlite alone, failure 42: a link in the path', () => {
+  it.each([
+    ['its folder', 'current', 'current/locks.db'],
+    ['the file', 'current.db', 'current.db'],
+  ])(
+    '%s is retargeted: all go on in the new file, and what another process holds there is not granted',
+    async (_, link, asked) => {
+      await using scene = createScene()
+      for (const release of ['1', '2']) mkdirSync(`${scene.folder}/${release}`)
+      const target = (release: string) => (link === 'current' ? release : `${release}/locks.db`)
+      const retarget = (release: string) => {
+        symlinkSync(target(release), `${scene.folder}/next`)
+        renameSync(`${scene.folder}/next`, `${scene.folder}/${link}`)
+      }
+      for (const release of ['1', '2']) await (await openSqlite(`sqlite:${scene.folder}/${release}/locks.db`)).close()
+      retarget('1')
+      const driver = await scene.opened(openSqlite(`sqlite:${scene.folder}/${asked}`))
+      const held = claimOn('held')
+      const { fencingToken } = await grantOf(driver, held)
+      retarget('2')
+      await using other = await startOther(`${scene.folder}/${asked}`)
+      assert.ok((await other.grant(claimOn('name'))) > fencingToken)
+      assert.equal(await isGranted(driver, claimOn('name')), false)
+      assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['lost'])
+      await grantOf(driver, claimOn('late'))
+      assert.equal(await other.isGranted(claimOn('late')), false)
+      // The file that was left behind is whole.
+      const before = await scene.opened(openSqlite(`sqlite:${scene.folder}/1/locks.db`))
+      assert.equal((await before.inspect({ lockName: 'held' })).leases[0]?.claimId, held.claimId)
+    },
+  )
+
+  it('the file moves with its link: its write-ahead log stays behind, and is not written any more', async () => {
+    await using scene = createScene()
+    for (const release of ['1', '2']) mkdirSync(`${scene.folder}/${release}`)
+    symlinkSync('1', `${scene.folder}/current`)
+    const driver = await scene.opened(openSqlite(`sqlite:${scene.folder}/current/locks.db`))
+    await grantOf(driver, claimOn('held'))
+    renameSync(`${scene.folder}/1/locks.db`, `${scene.folder}/2/locks.db`)
+    symlinkSync('2', `${scene.folder}/next`)
+    renameSync(`${scene.folder}/next`, `${scene.folder}/current`)
+    await using other = await startOther(`${scene.folder}/current/locks.db`)
+    await other.grant(claimOn('name'))
+    await notGranted(driver, claimOn('name'))
+  })
+})
+
+/**
+ * libsql closes a database only when all of its statements have been collected as garbage. Until then SQLite gives a new connection of the same
+ * process the index that was removed, so the driver refuses to work.
+ */
+async function notGranted(driver: Driver, claim: Claim): Promise<void> {
+  if (!STAYS_OPEN) assert.equal(await isGranted(driver, claim), false)
+  else await assert.rejects(isGranted(driver, claim), { name: 'StoreError', message: /was removed or replaced while/ })
+}
+
+/** A driver in another process, which opens the path only now. */
+async function startOther(path: string): Promise<Other> {
+  const worker: Worker = await startWorker({ source: opens })
+  await worker.call('open', `sqlite:${path}`)
+  return {
+    grant: async (claim) => Number(await worker.call('grant', claim)),
+    isGranted: async (claim) => (await worker.call('isGranted', claim)) === true,
+    [Symbol.asyncDispose]: () => worker.kill(),
+  }
+}
+
+interface Other extends AsyncDisposable {
+  grant(claim: Claim): Promise<number>
+  isGranted(claim: Claim): Promise<boolean>
+}
+
+const opens = `
+  import { openSqlite } from 'holdfast/drivers/sqlite'
+  let driver
+  expose({
+    async open(url) { driver = await openSqlite(url) },
+    async grant(claim) {
+      const [answer] = await driver.acquire([claim])
+      if (!answer.granted) throw new Error('refused')
+      return answer.fencingToken
+    },
+    async isGranted(claim) { return (await driver.acquire([claim]))[0].granted },
+  })
+`
+
+const opensBoth = `
+  import { openSqlite } from 'holdfast/drivers/sqlite'
+  const folder = process.argv.at(-1)
+  const outcome = (path) => openSqlite('sqlite:' + path).then(async (driver) => (await driver.close(), 'opened'), (error) => error.message)
+  const outside = await outcome(folder + '/locks.db')
+  const inside = await outcome(folder + '/container/locks.db')
+  console.log(JSON.stringify({ outside, inside }))
+`

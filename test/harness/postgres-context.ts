@@ -1,0 +1,49 @@
+import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
+
+/** A name that no other test has. */
+export const unique = (what: string): string => `${what}:${randomBytes(6).toString('hex')}`
+
+/** An exclusive claim for a minute, which does not wait unless told to. */
+export function claimOn(lockName: string, waitMs = 0) {
+  const claimId = unique('claim')
+  return {
+    lockName,
+    claimId,
+    holderId: 'test',
+    mode: 'exclusive',
+    permits: 1,
+    ttlMs: 60_000,
+    waitMs,
+  } as const satisfies Claim
+}
+
+export async function granted(driver: Driver, claim: Claim): Promise<Grant> {
+  const [answer] = await driver.acquire([claim])
+  if (answer === undefined || !('granted' in answer) || !answer.granted) {
+    throw new Error(`the claim on ${claim.lockName} was not granted: ${JSON.stringify(answer)}`)
+  }
+  return answer
+}
+
+/** The fencing token of a new claim's grant; undefined when it was refused. */
+export async function grantOn(driver: Driver, lockName: string): Promise<number | undefined> {
+  const [answer] = await driver.acquire([claimOn(lockName)])
+  return answer && 'granted' in answer && answer.granted ? answer.fencingToken : undefined
+}
+
+export const leasesOn = async (driver: Driver, lockName: string) => (await driver.inspect({ lockName })).leases
+
+export const waitersOn = async (driver: Driver, lockName: string) => (await driver.inspect({ lockName })).waiters.length
+
+/** Looks until something is there, and answers it. */
+export async function until<T>(what: string, look: () => T | Promise<T>, withinMs = 30_000): Promise<NonNullable<T>> {
+  const startedMs = performance.now()
+  for (;;) {
+    const seen = await look()
+    if (seen) return seen
+    if (performance.now() - startedMs > withinMs) throw new Error(`waited in vain for ${what}`)
+    await sleep(10)
+  }
+}

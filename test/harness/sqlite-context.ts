@@ -1,0 +1,72 @@
+import { randomUUID } from 'node:crypto'
+import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
+import { openDatabase, type SqliteDatabase } from '../../src/drivers/sqlite/client.ts'
+import { makeFolder } from './folders.ts'
+
+/** A folder of one test's own, and what is opened in it, closed with the test: `await using scene = createScene()`. */
+export interface SqliteScene extends AsyncDisposable {
+  readonly folder: string
+  /** Where the locks lie, unless the test says otherwise. */
+  readonly path: string
+  opened(driver: Promise<Driver>): Promise<Driver>
+  /** Past the driver, as another program on the same file. */
+  database(path?: string): Promise<SqliteDatabase>
+}
+
+export function createScene(): SqliteScene {
+  const folder = makeFolder('sqlite')
+  const path = `${folder.path}/locks.db`
+  const ends: (() => unknown)[] = []
+  return {
+    folder: folder.path,
+    path,
+    async opened(opening) {
+      const driver = await opening
+      ends.push(() => driver.close())
+      return driver
+    },
+    async database(other = path) {
+      const database = await openDatabase(other)
+      database.exec('PRAGMA busy_timeout = 5000')
+      ends.push(() => database.close())
+      return database
+    },
+    async [Symbol.asyncDispose]() {
+      for (const end of ends.reverse()) await end()
+      folder.remove()
+    },
+  }
+}
+
+export const claimOn = (lockName: string, changes: Partial<Claim> = {}): Claim => ({
+  lockName,
+  claimId: randomUUID(),
+  holderId: 'somebody',
+  mode: 'exclusive',
+  permits: 1,
+  ttlMs: 60_000,
+  waitMs: 0,
+  ...changes,
+})
+
+export async function grantOf(driver: Driver, claim: Claim): Promise<Grant> {
+  const [answer] = await driver.acquire([claim])
+  if (answer === undefined || answer instanceof Error || !answer.granted) {
+    throw new Error(`"${claim.lockName}" was not granted: ${JSON.stringify(answer)}`)
+  }
+  return answer
+}
+
+export async function isGranted(driver: Driver, claim: Claim): Promise<boolean> {
+  const [answer] = await driver.acquire([claim])
+  if (answer instanceof Error) throw answer
+  return answer?.granted === true
+}
+
+/** The rows that a statement gives, as plain objects: each client has its own kind. */
+export const rowsOf = (database: SqliteDatabase, sql: string): unknown[] =>
+  database
+    .prepare(sql)
+    .all()
+    .map((row) => ({ ...(row as object) }))
+    .map(({ _metadata, ...row }: Record<string, unknown>) => row)

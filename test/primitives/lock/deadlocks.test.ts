@@ -1,0 +1,380 @@
+import { randomUUID } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, describe, expect, inject, it, vi } from 'vitest'
+import type { InspectPage } from '../../../src/core/driver.ts'
+import { memoryDriver } from '../../../src/drivers/memory.ts'
+import {
+  connect,
+  DeadlockError,
+  DistributedLock,
+  type InstanceOptions,
+  InvalidArgumentError,
+  type Lease,
+  ReadWriteLock,
+  Semaphore,
+} from '../../../src/index.ts'
+import { makeFolder } from '../../harness/folders.ts'
+import { gate } from '../../harness/gate.ts'
+import { startWorker } from '../../harness/worker.ts'
+
+const folder = makeFolder('deadlocks')
+afterAll(() => folder.remove())
+
+const stores: [name: string, url: () => string][] = [
+  ['memory', () => `memory:${randomUUID()}`],
+  ['sqlite', () => `sqlite:${join(folder.path, `${randomUUID()}.db`)}`],
+  ['redis', () => inject('servers').redis?.[0] ?? ''],
+  ['postgres', () => inject('servers').postgres ?? ''],
+  ['postgres-advisory', () => (inject('servers').postgres ?? '').replace(/^postgres(ql)?:/, 'postgres+advisory:')],
+]
+
+const LONG = { blockingTimeoutSeconds: 60 }
+
+describe('a hand-made deadlock is noticed and named within 2 s of its beginning', () => {
+  it.concurrent.each(stores)(
+    '%s',
+    async (_, urlOf) => {
+      const url = urlOf()
+      await using a = new DistributedLock({ url, holderId: 'a' })
+      await using b = new DistributedLock({ url, holderId: 'b' })
+      const tookMs: number[] = []
+      // A machine that is busy with other tests may be late, but not three times.
+      while (tookMs.length < 3 && !tookMs.some((each) => each < 2_000)) {
+        const [x, y] = [randomUUID(), randomUUID()]
+        const { error, ms } = await deadlock(a, x, b, y)
+        expect(error).toBeInstanceOf(DeadlockError)
+        expect((error as DeadlockError).cycle).toEqual(
+          error.lockName === x
+            ? [
+                { holderId: 'b', lockName: x, heldBy: 'a' },
+                { holderId: 'a', lockName: y, heldBy: 'b' },
+              ]
+            : [
+                { holderId: 'a', lockName: y, heldBy: 'b' },
+                { holderId: 'b', lockName: x, heldBy: 'a' },
+              ],
+        )
+        expect(error.message).toContain(`waiting for "${error.lockName}" would never end`)
+        tookMs.push(ms)
+      }
+      expect(Math.min(...tookMs), `${tookMs} ms`).toBeLessThan(2_000)
+    },
+    60_000,
+  )
+})
+
+describe('a deadlock of two processes', () => {
+  const source = `
+    import { DistributedLock } from 'holdfast'
+    const lock = new DistributedLock({ url: process.env.STORE, holderId: process.env.HOLDER })
+    let goOn, ended
+    expose({
+      hold: (own) => new Promise((held) => {
+        ended = lock.withLock(own, async () => {
+          const other = await new Promise((resolve) => { goOn = resolve; held() })
+          return lock.withLock(other, () => 'both', { blockingTimeoutSeconds: 60 })
+        })
+        ended.catch(() => {})
+      }),
+      cross: (other) => {
+        goOn(other)
+        return ended.catch(({ code, lockName, cycle }) => ({ code, lockName, cycle }))
+      },
+    })`
+
+  it('ends for one of them with its name, and the other goes on', { timeout: 60_000 }, async () => {
+    const STORE = `sqlite:${join(folder.path, 'processes.db')}`
+    await using a = await startWorker({ source }, { env: { STORE, HOLDER: 'a' } })
+    await using b = await startWorker({ source }, { env: { STORE, HOLDER: 'b' } })
+    await Promise.all([a.call('hold', 'x'), b.call('hold', 'y')])
+    const ends = await Promise.all([a.call('cross', 'y'), b.call('cross', 'x')])
+    expect(ends).toContain('both')
+    const steps = [
+      { holderId: 'a', lockName: 'y', heldBy: 'b' },
+      { holderId: 'b', lockName: 'x', heldBy: 'a' },
+    ]
+    const [error] = ends.filter((end) => end !== 'both') as { lockName: string }[]
+    const cycle = error?.lockName === 'y' ? steps : steps.toReversed()
+    expect(error).toEqual({ code: 'DEADLOCK', lockName: cycle[0]?.lockName, cycle })
+  })
+})
+
+/** Each holds one and waits for the other's. Resolves with what the one that gave up was told; the other one has gone on. */
+async function deadlock(a: DistributedLock, x: string, b: DistributedLock, y: string) {
+  const [aHolds, bHolds] = [gate(), gate()]
+  let beganMs = 0
+  const cross = async (
+    lock: DistributedLock,
+    own: string,
+    other: string,
+    holds: ReturnType<typeof gate>,
+    both: Promise<unknown>,
+  ) =>
+    lock.withLock(own, async () => {
+      holds.open()
+      await both
+      beganMs = performance.now()
+      return lock.withLock(other, () => performance.now(), LONG)
+    })
+  const both = Promise.all([aHolds.opened, bHolds.opened])
+  const ends = await Promise.allSettled([cross(a, x, y, aHolds, both), cross(b, y, x, bHolds, both)])
+  const [failed] = ends.filter((end) => end.status === 'rejected')
+  const [went] = ends.filter((end) => end.status === 'fulfilled')
+  if (failed === undefined || went === undefined) throw new Error(`not one of each: ${JSON.stringify(ends)}`)
+  return { error: failed.reason as DeadlockError, ms: went.value - beganMs }
+}
+
+/** A store of its own, and how often it was looked at. */
+function countingDriver() {
+  const store = memoryDriver()
+  let looks = 0
+  const driver = {
+    ...store,
+    inspect(query: Parameters<typeof store.inspect>[0]) {
+      // A look begins with what is waited for, and goes on with the notes of those who hold it.
+      if (query.lockName?.startsWith('waits:') !== true) looks += 1
+      return store.inspect(query)
+    },
+  }
+  return { driver, looks: () => looks }
+}
+
+describe('which claims are looked at', () => {
+  async function counted(options: InstanceOptions = {}) {
+    const { driver, looks } = countingDriver()
+    return { lock: new DistributedLock({ driver, deadlockAfterSeconds: 0.05, ...options }), looks }
+  }
+
+  it('a claim that holds nothing never looks', async () => {
+    const { lock, looks } = await counted()
+    await lock.hold('x')
+    await lock.acquire('x', { blockingTimeoutSeconds: 0.4 })
+    expect(looks()).toBe(0)
+    await lock.close()
+  })
+
+  it('one inside a callback does, and one that is made under a lease', async () => {
+    const { lock, looks } = await counted()
+    await lock.hold('x')
+    await lock.withLock('own', () => lock.acquire('x', { blockingTimeoutSeconds: 0.4 }))
+    expect(looks()).toBe(1)
+    const own = await lock.hold('own')
+    await lock.acquire('x', { blockingTimeoutSeconds: 0.4, under: own })
+    expect(looks()).toBe(2)
+    await lock.close()
+  })
+
+  it.each([false, 0] as const)('deadlockAfterSeconds: %s switches it off', async (deadlockAfterSeconds) => {
+    const { lock, looks } = await counted({ deadlockAfterSeconds })
+    await lock.hold('x')
+    await lock.withLock('own', () => lock.acquire('x', { blockingTimeoutSeconds: 0.4 }))
+    expect(looks()).toBe(0)
+    await lock.close()
+  })
+
+  it('a bad setting, and something under which nothing can be, are refused', async () => {
+    expect(() => new DistributedLock({ url: 'memory:', deadlockAfterSeconds: -1 })).toThrow(InvalidArgumentError)
+    const { lock } = await counted()
+    await expect(lock.acquire('x', { under: {} as Lease })).rejects.toThrow(/under must be a lease/)
+    await lock.close()
+  })
+})
+
+it('unrelated requests to a server that was started inside a lock are no deadlock', async () => {
+  const { driver, looks } = countingDriver()
+  await using lock = new DistributedLock({ driver, deadlockAfterSeconds: 0.05 })
+  const requests = ['1', '2', '3']
+  let done = 0
+  const ends = await lock.withLock('singleton', async () => {
+    const server = createServer(async (request, response) => {
+      const own = `tenant${request.url}`
+      const work = lock.withLock(own, () =>
+        lock.withLock(
+          'report',
+          async () => {
+            // The first is slow enough for those who wait to look twice, and to find what they would find.
+            for (let turns = 0; done === 0 && looks() < 6 && turns < 100; turns += 1) await sleep(10)
+            done += 1
+            return 'done'
+          },
+          LONG,
+        ),
+      )
+      response.end(await work.catch((error: Error) => error.message))
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const { port } = server.address() as AddressInfo
+    try {
+      return await Promise.all(requests.map(async (each) => (await fetch(`http://127.0.0.1:${port}/${each}`)).text()))
+    } finally {
+      server.closeAllConnections()
+      await new Promise((resolve) => server.close(resolve))
+    }
+  })
+  expect(ends).toEqual(requests.map(() => 'done'))
+})
+
+describe('circles of other shapes', () => {
+  const soon = { deadlockAfterSeconds: 0.05 }
+
+  it('linear code that says under what it asks', async () => {
+    await using lock = new DistributedLock({ driver: memoryDriver(), ...soon })
+    const [x, y] = [await lock.hold('x'), await lock.hold('y')]
+    const claims = [
+      lock.hold('y', { ...LONG, under: x }).finally(() => x.release()),
+      lock.hold('x', { ...LONG, under: y }).finally(() => y.release()),
+    ]
+    const ends = await Promise.allSettled(claims)
+    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+  })
+
+  it('through instances and primitives of different kinds, and re-entered leases', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver, ...soon })
+    await using pages = new ReadWriteLock({ driver, ...soon })
+    await using workers = new Semaphore({ driver, limit: 2, ...soon })
+    const [readerIn, permitsOut] = [gate(), gate()]
+    const writer = workers.withPermits(
+      'workers',
+      async () => {
+        permitsOut.open()
+        await readerIn.opened
+        return pages.withWrite('page', () => 'written', LONG)
+      },
+      { permits: 2 },
+    )
+    const reader = pages.withRead('page', () =>
+      pages.withRead('page', async () => {
+        readerIn.open()
+        await permitsOut.opened
+        return lock.withLock('more', () => workers.withPermits('workers', () => 'worked', LONG))
+      }),
+    )
+    const ends = await Promise.allSettled([writer, reader])
+    const [error] = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []))
+    if (!(error instanceof DeadlockError)) throw error
+    expect(error.cycle.map(({ lockName }) => lockName).sort()).toEqual(['page', 'workers'])
+    expect(ends.filter((end) => end.status === 'fulfilled')).toHaveLength(1)
+  })
+
+  it('a task that outlives its callback is not in its chain any more', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    const over = gate()
+    let late: Promise<Lease> | undefined
+    await lock.withLock('own', () => {
+      late = over.opened.then(() => lock.hold('x'))
+    })
+    over.open()
+    await late
+    const { leases } = await driver.inspect({ lockName: 'x' })
+    expect(leases[0]?.claimId.split('.')).toHaveLength(2)
+  })
+
+  it.each([
+    ['inside its callback', () => ({})],
+    ['under it', (under: Lease) => ({ under })],
+  ])('a lock that was given back and is kept for minHoldSeconds is in no circle: a claim %s', async (_, options) => {
+    const driver = memoryDriver()
+    await using one = new DistributedLock({ driver, ...soon })
+    await using two = new DistributedLock({ driver, ...soon })
+    const [held, released] = [gate(), gate()]
+    const ends = await Promise.all([
+      one.withLock(
+        'a',
+        async (lease) => {
+          await held.opened
+          await lease.release()
+          released.open()
+          return one.withLock('b', () => 'one', { ...LONG, ...options(lease) })
+        },
+        { minHoldSeconds: 1 },
+      ),
+      two.withLock('b', async () => {
+        held.open()
+        await released.opened
+        return two.withLock('a', () => 'two', LONG)
+      }),
+    ])
+    expect(ends).toEqual(['one', 'two'])
+  })
+
+  it('a claim’s id tells every lease that it is made under, and nothing that is beside it', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver })
+    await using other = new DistributedLock({ driver })
+    const idOf = async (lockName: string) => (await driver.inspect({ lockName })).leases[0]?.claimId ?? ''
+    await lock.withLock('a', () =>
+      other.withLock('b', () =>
+        // Entered again: inside of `b` all the same.
+        lock.withLock('a', () =>
+          lock.withLocks(['c', 'd'], async () => {
+            await Promise.all([other.hold('e'), other.hold('f')])
+            const [a, b, c, d, e, f] = await Promise.all(['a', 'b', 'c', 'd', 'e', 'f'].map(idOf))
+            expect(b?.startsWith(`${a}.`)).toBe(true)
+            const together = c?.slice(0, c.indexOf('+')) ?? ''
+            expect(together.startsWith(`${b}.`)).toBe(true)
+            expect(d?.startsWith(`${together}+`)).toBe(true)
+            for (const id of [e, f]) {
+              expect(id?.startsWith(`${together}.`)).toBe(true)
+              expect(id?.split('.')).toHaveLength(5)
+            }
+          }),
+        ),
+      ),
+    )
+  })
+
+  it('locks that are nested too deep to be told apart have ids of a bounded length, and no deadlock is made up', async () => {
+    const driver = memoryDriver()
+    await using lock = new DistributedLock({ driver, ...soon })
+    const nest = (depth: number): Promise<unknown> =>
+      lock.withLock(`depth ${depth}`, async () =>
+        depth < 12 ? nest(depth + 1) : Promise.all([1, 2].map(() => lock.withLock('job', () => sleep(400), LONG))),
+      )
+    await nest(1)
+    let longest = 0
+    await using spied = new DistributedLock({
+      driver: {
+        ...driver,
+        acquire: (claims) => {
+          for (const { claimId } of claims) longest = Math.max(longest, claimId.length)
+          return driver.acquire(claims)
+        },
+      },
+    })
+    const deep = (depth: number): Promise<unknown> =>
+      spied.withLock(`deep ${depth}`, async () => (depth < 40 ? deep(depth + 1) : undefined))
+    await deep(1)
+    expect(longest).toBeLessThan(180)
+  })
+})
+
+it('a look that fails in an unforeseen way is a warning, and waiting goes on', async () => {
+  const driver = memoryDriver()
+  const broken = { ...driver, inspect: async () => ({}) as InspectPage }
+  await using lock = new DistributedLock({ driver: broken, deadlockAfterSeconds: 0.05 })
+  // In place of printing it.
+  const warned = new Promise((resolve) => {
+    vi.spyOn(process, 'emitWarning').mockImplementation(resolve)
+  })
+  const x = await lock.hold('x')
+  const waiting = lock.withLock('own', () => lock.withLock('x', () => 'got it', LONG))
+  expect(await warned).toBeInstanceOf(TypeError)
+  vi.restoreAllMocks()
+  await x.release()
+  expect(await waiting).toBe('got it')
+})
+
+it('the store that a claim waits in is not asked for deadlocks while it does not answer, and waiting goes on', async () => {
+  const driver = await connect(`memory:${randomUUID()}`)
+  const broken = { ...driver, inspect: () => Promise.reject(new Error('no inspection today')) }
+  await using lock = new DistributedLock({ driver: broken, deadlockAfterSeconds: 0.05 })
+  const x = await lock.hold('x')
+  const waiting = lock.withLock('own', () => lock.withLock('x', () => 'got it', LONG))
+  setTimeout(() => void x.release(), 400)
+  expect(await waiting).toBe('got it')
+})

@@ -1,0 +1,602 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Cron } from 'croner'
+import cron, { type TaskContext } from 'node-cron'
+import { afterEach, describe, expect, inject, it } from 'vitest'
+import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
+import { openPostgresAdvisory } from '../../../src/drivers/postgres-advisory.ts'
+import {
+  AbortedError,
+  ClosedError,
+  DeadlockError,
+  DistributedLock,
+  type InstanceOptions,
+  LeaseLostError,
+  NotAcquiredError,
+  OnceOnly,
+  ResultNotKeptError,
+  UnsupportedError,
+} from '../../../src/index.ts'
+import { interferingDriver } from '../../../src/testing/conformance/interfering-driver.ts'
+import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
+import { gate } from '../../harness/gate.ts'
+
+const opened: { close(): Promise<void> }[] = []
+const HOUR = { forSeconds: 3_600 }
+
+function jobsOn(options: InstanceOptions = {}): OnceOnly {
+  const jobs = new OnceOnly({ driver: memoryDriver(), ...options })
+  opened.push(jobs)
+  return jobs
+}
+
+/** Instances as of two processes, on one store. */
+function twoInstances(): [OnceOnly, OnceOnly] {
+  const store = createMemoryStore()
+  return [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: memoryDriver({ store }) })]
+}
+
+/** A count, when it has stopped rising: all who are going to wait do. */
+async function settled(count: () => number): Promise<number> {
+  for (let last = -1, alike = 0; alike < 5; alike = last === count() ? alike + 1 : 0) {
+    last = count()
+    await sleep(10)
+  }
+  return count()
+}
+
+afterEach(async () => {
+  for (const each of opened.splice(0)) await each.close()
+})
+
+describe('once', () => {
+  it('runs once for each key, and whoever comes later gets the same result', async () => {
+    const [a, b] = twoInstances()
+    let runs = 0
+    const work = async () => ({ invoice: 7, run: ++runs })
+    expect(await a.once('invoice:7', work, HOUR)).toEqual({ invoice: 7, run: 1 })
+    expect(await b.once('invoice:7', work, HOUR)).toEqual({ invoice: 7, run: 1 })
+    expect(await b.once('invoice:8', work, HOUR)).toEqual({ invoice: 7, run: 2 })
+  })
+
+  it('whoever comes meanwhile waits for the run, and gets its result', async () => {
+    const [a, b] = twoInstances()
+    const [begun, go] = [gate(), gate()]
+    const first = a.once(
+      'key',
+      async () => {
+        begun.open()
+        await go.opened
+        return 'from a'
+      },
+      HOUR,
+    )
+    await begun.opened
+    const others = [a, b, b].map((jobs) => jobs.once('key', () => 'not this', HOUR))
+    await expect(b.once('key', () => 'not this', { ...HOUR, blockingTimeoutSeconds: 0 })).rejects.toThrow(
+      NotAcquiredError,
+    )
+    go.open()
+    expect(await Promise.all([first, ...others])).toEqual(Array(4).fill('from a'))
+  })
+
+  it('a result that is there reaches all who wait for it in the instance at once, each with a copy of its own', async () => {
+    const driver = memoryDriver()
+    let asked = 0
+    const counting = {
+      ...driver,
+      acquire(claims: Parameters<typeof driver.acquire>[0]) {
+        asked += 1
+        return driver.acquire(claims)
+      },
+      inspect(query: Parameters<typeof driver.inspect>[0]) {
+        asked += 1
+        return driver.inspect(query)
+      },
+    }
+    const jobs = jobsOn({ driver: counting })
+    const [begun, go] = [gate(), gate()]
+    const run = jobs.once('key', () => go.opened.then(() => ({ paid: 1 })), HOUR)
+    jobs.on('waiting', () => begun.open())
+    const waiting = Array.from({ length: 1_000 }, () => jobs.once('key', () => ({ paid: 2 }), HOUR))
+    await begun.opened
+    const askedBefore = await settled(() => asked)
+    go.open()
+    const results = await Promise.all([run, ...waiting])
+    expect(new Set(results).size).toBe(1_001)
+    for (const result of results) expect(result).toEqual({ paid: 1 })
+    // The result itself, and what they ask together once they listen.
+    expect(asked - askedBefore).toBeLessThan(10)
+  })
+
+  it('a result that another instance has left reaches all who wait for it at once', async () => {
+    const store = createMemoryStore()
+    const driver = memoryDriver({ store })
+    let asked = 0
+    const acquire = (claims: Parameters<typeof driver.acquire>[0]) => {
+      asked += 1
+      return driver.acquire(claims)
+    }
+    const [a, b] = [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: { ...driver, acquire } })]
+    const [running, begun, go] = [gate(), gate(), gate()]
+    const run = a.once(
+      'key',
+      () => {
+        running.open()
+        return go.opened.then(() => 'from a')
+      },
+      HOUR,
+    )
+    await running.opened
+    b.on('waiting', () => begun.open())
+    const waiting = Array.from({ length: 1_000 }, () => b.once('key', () => 'from b', HOUR))
+    await begun.opened
+    const askedBefore = await settled(() => asked)
+    go.open()
+    expect(new Set(await Promise.all([run, ...waiting]))).toEqual(new Set(['from a']))
+    expect(asked - askedBefore).toBeLessThan(10)
+  })
+
+  it('a waiter that is aborted in the same moment as others has its own error, and they have the result', async () => {
+    const jobs = jobsOn()
+    const [waits, go] = [gate(), gate()]
+    const abort = new AbortController()
+    const run = jobs.once('key', () => go.opened.then(() => 'done'), HOUR)
+    jobs.on('waiting', () => waits.open())
+    const aborted = jobs.once('key', () => 'not this', { ...HOUR, signal: abort.signal })
+    const patient = jobs.once('key', () => 'not this', { ...HOUR, signal: new AbortController().signal })
+    await waits.opened
+    abort.abort()
+    go.open()
+    await expect(aborted).rejects.toThrow(AbortedError)
+    expect(await Promise.all([run, patient])).toEqual(['done', 'done'])
+  })
+
+  it('a run that fails rejects with its own error, keeps nothing, and can be tried again at once', async () => {
+    const [a, b] = twoInstances()
+    const failing = async () => {
+      throw new Error('no paper')
+    }
+    await expect(a.once('key', failing, HOUR)).rejects.toThrow('no paper')
+    expect(await b.once('key', () => 'printed', { ...HOUR, blockingTimeoutSeconds: 0 })).toBe('printed')
+  })
+
+  it('a result is kept for its period, from the end of the run, and beyond the closing of its instance', async () => {
+    const store = createMemoryStore()
+    const first = jobsOn({ driver: memoryDriver({ store }) })
+    expect(await first.once('key', () => 1, { forSeconds: 1.5 })).toBe(1)
+    await first.close()
+    const second = jobsOn({ driver: memoryDriver({ store }) })
+    expect(await second.once('key', () => 2, { forSeconds: 1.5 })).toBe(1)
+    await sleep(1_550) // the period
+    expect(await second.once('key', () => 2, { forSeconds: 1.5 })).toBe(2)
+  })
+
+  it('nothing is a result, too', async () => {
+    const jobs = jobsOn()
+    let runs = 0
+    const nothing = async (): Promise<void> => {
+      runs += 1
+    }
+    expect(await jobs.once('void', nothing, HOUR)).toBeUndefined()
+    expect(await jobs.once('void', nothing, HOUR)).toBeUndefined()
+    expect(await jobs.once('null', () => null, HOUR)).toBeNull()
+    expect(await jobs.once('null', () => 1, HOUR)).toBeNull()
+    expect(runs).toBe(1)
+  })
+
+  it.each([
+    ['no JSON', new Date(), 'result must be a value that JSON keeps unchanged'],
+    ['too large', 'x'.repeat(20_000), 'at most 16368 bytes as JSON (it has 20002)'],
+  ])('a result that cannot be kept (%s) is told to everybody, and the job is not run again', async (_, result, why) => {
+    const [a, b] = twoInstances()
+    let runs = 0
+    const work = () => {
+      runs += 1
+      return result
+    }
+    for (const jobs of [a, b, a]) {
+      const told = await jobs.once('key', work, HOUR).catch((error: unknown) => error)
+      expect(told).toBeInstanceOf(ResultNotKeptError)
+      expect(String(told)).toContain(why)
+    }
+    expect(runs).toBe(1)
+  })
+
+  it('forget lets it run again', async () => {
+    const [a, b] = twoInstances()
+    expect(await a.forget('key')).toBe(false)
+    await a.once('key', () => 1, HOUR)
+    expect(await b.forget('key')).toBe(true)
+    expect(await a.once('key', () => 2, HOUR)).toBe(2)
+  })
+
+  it('a run whose lease is lost keeps nothing, and the one that takes over has a higher token', async () => {
+    const store = createMemoryStore()
+    const wire = interferingDriver(memoryDriver({ store }))
+    const cutOff = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
+    const other = jobsOn({ driver: memoryDriver({ store }) })
+    const tokens: number[] = []
+    const begun = gate()
+    const stale = cutOff.once(
+      'key',
+      async ({ fencingToken, signal }) => {
+        tokens.push(fencingToken)
+        begun.open()
+        await new Promise((resolve) => signal.addEventListener('abort', resolve))
+        return 'stale'
+      },
+      { ...HOUR, timeoutSeconds: 0.3 },
+    )
+    const staleEnd = expect(stale).rejects.toThrow(LeaseLostError)
+    await begun.opened
+    wire.cut()
+    const taken = await other.once(
+      'key',
+      ({ fencingToken }) => {
+        tokens.push(fencingToken)
+        return 'taken over'
+      },
+      HOUR,
+    )
+    await staleEnd
+    wire.heal()
+    expect(taken).toBe('taken over')
+    expect(await cutOff.once('key', () => 'again', HOUR)).toBe('taken over')
+    expect(tokens[1]).toBeGreaterThan(tokens[0] as number)
+  })
+
+  it('a run whose lease was ended by force rejects and keeps nothing; the one that took over does', async () => {
+    const store = createMemoryStore()
+    const [a, b] = [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: memoryDriver({ store }) })]
+    const operator = new DistributedLock({ driver: memoryDriver({ store }) })
+    opened.push(operator)
+    const [begun, end, bothRun, endOther] = [gate(), gate(), gate(), gate()]
+    const forced = a.once(
+      'key',
+      async () => {
+        begun.open()
+        await end.opened
+        return 'forced'
+      },
+      HOUR,
+    )
+    const rejected = expect(forced).rejects.toThrow(LeaseLostError)
+    await begun.opened
+    // Between two heartbeats: the run has not heard of it when it ends.
+    expect(await operator.forceRelease('once:key:run', { by: 'operator' })).toHaveLength(1)
+    const other = b.once(
+      'key',
+      async () => {
+        bothRun.open()
+        await endOther.opened
+        return 'other'
+      },
+      HOUR,
+    )
+    await bothRun.opened
+    end.open()
+    await rejected
+    endOther.open()
+    expect(await other).toBe('other')
+    expect(await a.once('key', () => 'again', HOUR)).toBe('other')
+  })
+
+  it('a result that was looked up before a call began is not told to it, however late the answer comes', async () => {
+    const driver = memoryDriver()
+    const [looked, answer] = [gate(), gate()]
+    let isLate = false
+    const inspect: typeof driver.inspect = async (query) => {
+      const page = await driver.inspect(query)
+      if (!isLate) return page
+      isLate = false
+      looked.open()
+      await answer.opened
+      return page
+    }
+    const [mine, others] = [jobsOn({ driver: { ...driver, inspect } }), jobsOn({ driver })]
+    expect(await mine.once('key', () => 'old', HOUR)).toBe('old')
+    isLate = true
+    const early = mine.once('key', () => 'not this', HOUR)
+    await looked.opened
+    // The old result's period is over, and the job runs again.
+    expect(await others.forget('key')).toBe(true)
+    const [begun, end, waits] = [gate(), gate(), gate()]
+    const run = others.once(
+      'key',
+      async () => {
+        begun.open()
+        await end.opened
+        return 'new'
+      },
+      HOUR,
+    )
+    await begun.opened
+    mine.on('waiting', () => waits.open())
+    const later = mine.once('key', () => 'not this', HOUR)
+    await waits.opened
+    answer.open()
+    expect(await early).toBe('old')
+    end.open()
+    expect(await Promise.all([run, later])).toEqual(['new', 'new'])
+  })
+
+  it('a store that is away for a moment after the run is asked until it keeps the result', async () => {
+    const store = createMemoryStore()
+    const wire = interferingDriver(memoryDriver({ store }))
+    const jobs = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
+    const kept = await jobs.once(
+      'key',
+      () => {
+        wire.cut()
+        setTimeout(() => wire.heal(), 200)
+        return 'kept'
+      },
+      HOUR,
+    )
+    expect(kept).toBe('kept')
+    expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 'again', HOUR)).toBe('kept')
+  })
+
+  it('one that stays away: it is said that the job ran, and that the rest is not known', async () => {
+    const wire = interferingDriver(memoryDriver())
+    const jobs = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
+    const run = jobs.once('key', () => wire.cut(), { ...HOUR, timeoutSeconds: 0.3 })
+    await expect(run).rejects.toThrow('the job "key" ran, but whether its result is kept is not known')
+    wire.heal()
+  })
+
+  it('waiting can be given up, and ends with the instance', async () => {
+    const [a, b] = twoInstances()
+    const [begun, go] = [gate(), gate()]
+    const waits = (): Promise<void> => {
+      begun.open()
+      return go.opened
+    }
+    const first = a.once('key', waits, HOUR)
+    await begun.opened
+    const abort = new AbortController()
+    const given = b.once('key', () => 1, { ...HOUR, signal: abort.signal })
+    abort.abort()
+    await expect(given).rejects.toBeInstanceOf(AbortedError)
+    const closed = expect(b.once('key', () => 1, HOUR)).rejects.toBeInstanceOf(ClosedError)
+    await b.close()
+    await closed
+    go.open()
+    await first
+  })
+
+  it('a run that asks for its own result is told at once; the same key is free again afterwards', async () => {
+    const [a] = twoInstances()
+    const nested = a.once('key', () => a.once('key', () => 'never', HOUR), HOUR)
+    await expect(nested).rejects.toBeInstanceOf(DeadlockError)
+    await expect(nested).rejects.toThrow(/wait for itself on "once:key:run": a run has no result before it has ended/)
+    expect(await a.once('key', () => a.once('another', () => 'inside', HOUR), HOUR)).toBe('inside')
+    expect(await a.once('key', () => a.once('key', () => 'never', HOUR), HOUR)).toBe('inside')
+  })
+
+  it('a run and a lock that wait for each other are noticed, also through instances', async () => {
+    const driver = memoryDriver()
+    const soon = { driver, deadlockAfterSeconds: 0.05 }
+    const [jobs, others, lock] = [jobsOn(soon), jobsOn(soon), new DistributedLock(soon)]
+    opened.push(lock)
+    const [running, locked] = [gate(), gate()]
+    const ends = await Promise.allSettled([
+      jobs.once(
+        'key',
+        async () => {
+          running.open()
+          await locked.opened
+          return lock.withLock('a', () => 'locked', { blockingTimeoutSeconds: 60 })
+        },
+        HOUR,
+      ),
+      lock.withLock('a', async () => {
+        locked.open()
+        await running.opened
+        return jobs.once('key', () => 'ran', HOUR)
+      }),
+    ])
+    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+    expect(ends.find((end) => end.status === 'rejected')?.reason).toBeInstanceOf(DeadlockError)
+    const nested = jobs.once('two', () => others.once('two', () => 'never', HOUR), HOUR)
+    await expect(nested).rejects.toBeInstanceOf(DeadlockError)
+  })
+
+  it('closing during a run keeps nothing: it has lost its lease', async () => {
+    const store = createMemoryStore()
+    const jobs = jobsOn({ driver: memoryDriver({ store }) })
+    const run = jobs.once('key', () => jobs.close({ timeoutSeconds: 0.1 }), HOUR)
+    await expect(run).rejects.toBeInstanceOf(LeaseLostError)
+    expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 2, HOUR)).toBe(2)
+  })
+
+  it('a run is not started when its lease was ended while it looked for a result', async () => {
+    const inner = memoryDriver()
+    const looking = gate()
+    const answer = gate()
+    let looks = 0
+    const inspect: typeof inner.inspect = async (query) => {
+      const page = await inner.inspect(query)
+      looks += 1
+      // The first look is made before the lease is asked for.
+      if (looks === 2) {
+        looking.open()
+        await answer.opened
+      }
+      return page
+    }
+    const jobs = jobsOn({ driver: { ...inner, inspect } })
+    let isStarted = false
+    const run = jobs.once(
+      'key',
+      () => {
+        isStarted = true
+      },
+      HOUR,
+    )
+    const rejected = expect(run).rejects.toBeInstanceOf(LeaseLostError)
+    await looking.opened
+    await jobs.close()
+    answer.open()
+    await rejected
+    expect(isStarted).toBe(false)
+  })
+
+  it('bad input is refused before anything is sent', async () => {
+    const jobs = jobsOn()
+    const fn = () => 1
+    for (const key of ['', 'x'.repeat(246), 'a\0', 7 as never]) {
+      await expect(jobs.once(key, fn, HOUR)).rejects.toMatchObject({ argument: 'key' })
+    }
+    expect(await jobs.once('x'.repeat(245), fn, HOUR)).toBe(1)
+    await expect(jobs.once('key', fn, {} as never)).rejects.toMatchObject({ argument: 'forSeconds' })
+    await expect(jobs.once('key', fn, { forSeconds: 31_536_001 })).rejects.toMatchObject({ argument: 'forSeconds' })
+    expect(await jobs.once('a year', fn, { forSeconds: 31_536_000 })).toBe(1)
+    await expect(jobs.once('key', 1 as never, HOUR)).rejects.toMatchObject({ argument: 'fn' })
+    expect(() => jobs.everyTick('name', fn, { everySeconds: 0 })).toThrow('everySeconds must be')
+    expect(() => jobs.everyTick('name', fn, { forSeconds: -1 })).toThrow('forSeconds must be')
+    expect(() => jobs.everyTick('', fn)).toThrow('name must be')
+    await expect(jobs.everyTick('name', fn)()).rejects.toMatchObject({ argument: 'everySeconds' })
+  })
+
+  it('where a lease ends with its connection it is refused, with the reason', async () => {
+    const url = inject('servers').postgres?.replace(/^postgres(?:ql)?:/, 'postgres+advisory:') ?? ''
+    const driver = await openPostgresAdvisory(url)
+    await expect(jobsOn({ driver }).once('key', () => 1, HOUR)).rejects.toThrow(UnsupportedError)
+    await expect(jobsOn({ driver }).once('key', () => 1, HOUR)).rejects.toThrow('could not outlive the process')
+    await driver.close()
+  })
+
+  it('a run excludes nobody’s lock of the same name', async () => {
+    const driver = memoryDriver()
+    const lock = new DistributedLock({ driver })
+    opened.push(lock)
+    await lock.acquire('key')
+    expect(await jobsOn({ driver }).once('key', () => 1, HOUR)).toBe(1)
+  })
+})
+
+describe('everyTick', () => {
+  const NOON = new Date('2026-03-01T12:00:00.000Z')
+
+  /** How many of these calls, each on an instance of its own, ran the job. */
+  async function runsOf(calls: readonly (readonly [context: unknown, wallMs: number])[], options = {}) {
+    const driver = memoryDriver()
+    const ran: number[] = []
+    for (const [index, [context, wallMs]] of calls.entries()) {
+      const clock = new VirtualTime().clock({ wallOffsetMs: wallMs })
+      const jobs = new OnceOnly({ driver, clock })
+      opened.push(jobs)
+      await jobs.everyTick('report', () => void ran.push(index), options)(context)
+    }
+    return ran
+  }
+
+  it('BullMQ: a job’s id is the tick, also when it is tried again', async () => {
+    const job = (id: string) => ({ id, name: 'report', data: {}, timestamp: 1_772_366_400_000, opts: { repeat: {} } })
+    const first = job('repeat:daily:1772366400000')
+    expect(
+      await runsOf([
+        [first, 0],
+        [{ ...first, attemptsMade: 2 }, 5_000],
+        [job('repeat:daily:1772452800000'), 0],
+      ]),
+    ).toEqual([0, 2])
+  })
+
+  it('node-cron: the scheduled time is the tick, whenever it was triggered', async () => {
+    const context = (date: Date, lateMs: number) => ({
+      date,
+      dateLocalIso: '',
+      triggeredAt: new Date(date.getTime() + lateMs),
+    })
+    const later = new Date(NOON.getTime() + 60_000)
+    expect(
+      await runsOf([
+        [context(NOON, 2), 0],
+        [context(NOON, 40_000), 0],
+        [context(later, 1), 0],
+      ]),
+    ).toEqual([0, 2])
+  })
+
+  it('croner: the last scheduled time before the run began is the tick', async () => {
+    const job = (currentRun: Date, pattern: string) => {
+      const schedule = new Cron(pattern, { paused: true, timezone: 'UTC' })
+      return { currentRun: () => currentRun, nextRun: (after: Date) => schedule.nextRun(after) }
+    }
+    const at = (ms: number) => new Date(NOON.getTime() + ms)
+    for (const [pattern, periodMs] of [
+      ['*/10 * * * * *', 10_000],
+      ['0 0 * * * *', 3_600_000],
+      ['0 12 1 * *', 31 * 86_400_000],
+    ] as const) {
+      const calls = [0, 3, 1_700, 4_000, periodMs, periodMs + 2].map((ms) => [job(at(ms), pattern), 0] as const)
+      expect(await runsOf(calls), pattern).toEqual([0, 4])
+    }
+  })
+
+  it('a Date is a tick', async () => {
+    expect(
+      await runsOf([
+        [NOON, 0],
+        [new Date(NOON), 9],
+        [new Date(NOON.getTime() + 1), 0],
+      ]),
+    ).toEqual([0, 2])
+  })
+
+  it('without one, the present time is rounded to the period: a clock that is late does not run it again', async () => {
+    const at = (ms: number) => [undefined, NOON.getTime() + ms] as const
+    // Early by a hair, in time, late by a little and by a lot; the next one.
+    const ticks = [at(-2), at(0), at(3), at(20_000), at(59_000), at(60_000)]
+    expect(await runsOf(ticks, { everySeconds: 60 })).toEqual([0, 5])
+    // Minute 30 of every hour is as good as minute 0.
+    const half = [at(1_799_998), at(1_800_000), at(1_810_000), at(5_400_000)]
+    expect(await runsOf(half, { everySeconds: 3_600 })).toEqual([0, 3])
+    expect(await runsOf([at(0), at(60), at(240), at(260)], { everySeconds: 0.25 })).toEqual([0, 2])
+  })
+
+  it('passes the result and the scheduler’s own context on', async () => {
+    const jobs = jobsOn()
+    const tick = jobs.everyTick('name', ({ fencingToken }, date: Date | undefined) => [
+      fencingToken > 0,
+      date?.getTime(),
+    ])
+    expect(await tick(NOON)).toEqual([true, NOON.getTime()])
+    expect(await tick(NOON)).toEqual([true, NOON.getTime()])
+  })
+
+  it('fits the real croner and the real node-cron: two instances, each tick once', async () => {
+    const instances = twoInstances()
+    const ticks: Record<string, string[]> = { croner: [], 'node-cron': [] }
+    const stop: (() => unknown)[] = []
+    const calls: Promise<unknown>[] = []
+    const awaited =
+      <Context>(tick: (context: Context) => Promise<void>) =>
+      (context: Context): Promise<void> => {
+        const call = tick(context)
+        calls.push(call)
+        return call
+      }
+    for (const jobs of instances) {
+      const croner = jobs.everyTick('croner', (_, job: Cron | undefined) => {
+        ticks['croner']?.push(String(job?.currentRun()?.getUTCSeconds()))
+      })
+      const job = new Cron('* * * * * *', awaited(croner))
+      const nodeCron = jobs.everyTick('node-cron', (_, context: TaskContext | undefined) => {
+        ticks['node-cron']?.push(String(context?.date.getUTCSeconds()))
+      })
+      const task = cron.schedule('* * * * * *', awaited(nodeCron), { suppressMissedWarning: true })
+      stop.push(
+        () => job.stop(),
+        () => task.destroy(),
+      )
+    }
+    while (Object.values(ticks).some((each) => each.length < 2)) await sleep(50) // until both have struck twice
+    for (const each of stop) await each()
+    // What struck last may still wait for the other instance: closed meanwhile, it would fail inside the scheduler.
+    await Promise.all(calls)
+    for (const [name, each] of Object.entries(ticks)) expect(new Set(each).size, `${name}: ${each}`).toBe(each.length)
+  })
+})

@@ -1,0 +1,272 @@
+import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, afterEach, describe, it } from 'vitest'
+import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
+import {
+  AbortedError,
+  ClosedError,
+  DistributedLock,
+  InvalidArgumentError,
+  LeaseLostError,
+  StoreError,
+} from '../../../src/index.ts'
+import { type LockManager, type WebLocksOptions, webLocks } from '../../../src/primitives/web-locks/web-locks.ts'
+import { type InterferingDriver, interferingDriver } from '../../../src/testing/conformance/interfering-driver.ts'
+import { makeFolder } from '../../harness/folders.ts'
+import { startRedis } from '../../harness/servers.ts'
+import { startWorker } from '../../harness/worker.ts'
+import { hold, isFree, rejectsWithName } from './test-context.ts'
+
+/** What the specification does not know: leases that end, stores that are out of reach, processes that die. */
+
+const opened: LockManager[] = []
+afterEach(async () => {
+  for (const manager of opened.splice(0)) await manager.close()
+})
+
+const folder = makeFolder('web-locks-beyond')
+afterAll(() => folder.remove())
+
+function open(options: WebLocksOptions = {}): LockManager {
+  const manager = webLocks({ driver: memoryDriver(), ...options })
+  opened.push(manager)
+  return manager
+}
+
+function openWired(options: WebLocksOptions = {}): { locks: LockManager; wire: InterferingDriver } {
+  const wire = interferingDriver(memoryDriver())
+  return { locks: open({ driver: wire.driver, ...options }), wire }
+}
+
+const causeOf = (promise: Promise<unknown>): Promise<unknown> =>
+  promise.then(
+    () => assert.fail('it resolved'),
+    (error: { cause: unknown }) => error.cause,
+  )
+
+it('query shows no notes of those who look for deadlocks, also under an empty prefix', async () => {
+  const driver = memoryDriver()
+  const locks = open({ driver, prefix: '' })
+  await using lock = new DistributedLock({ driver, deadlockAfterSeconds: 0.02, holderId: 'me' })
+  const x = await lock.hold('x')
+  const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', { blockingTimeoutSeconds: 60 }))
+  const notes = async () => (await driver.inspect({ prefix: 'waits:' })).leases.length
+  while ((await notes()) === 0) await sleep(5)
+  const locked = hold(locks, 'waits:')
+  await locked.granted
+  const { held } = await locks.query()
+  assert.deepEqual(held.map(({ name }) => name).sort(), ['own', 'waits:', 'x'])
+  locked.end()
+  await x.release()
+  assert.equal(await waiting, 'done')
+})
+
+describe('a lock that is lost', () => {
+  it('rejects with an AbortError whose cause is the LeaseLostError, and aborts its Lock’s signal', async () => {
+    const driver = memoryDriver()
+    const locks = open({ driver, prefix: '', timeoutSeconds: 0.3 })
+    const holding = hold(locks, 'name')
+    const { signal, fencingToken } = await holding.granted
+    const [lease] = (await driver.inspect({ lockName: 'name' })).leases
+    assert.ok(lease !== undefined)
+    assert.equal(fencingToken, lease.fencingToken)
+    await driver.release([{ lockName: 'name', claimId: lease.claimId }])
+    await rejectsWithName(holding.done, 'AbortError')
+    const cause = await causeOf(holding.done)
+    assert.ok(cause instanceof LeaseLostError)
+    assert.equal(signal.reason, cause)
+  })
+
+  for (const steal of [true, false]) {
+    it(`rejects also if only the release finds it out, on a store that ${steal ? 'can' : 'cannot'} steal`, async () => {
+      const store = memoryDriver()
+      const driver = { ...store, capabilities: { ...store.capabilities, steal } }
+      const holding = hold(open({ driver, prefix: '' }), 'name')
+      await holding.granted
+      const [lease] = (await store.inspect({ lockName: 'name' })).leases
+      assert.ok(lease !== undefined)
+      await store.release([{ lockName: 'name', claimId: lease.claimId }])
+      holding.end()
+      await rejectsWithName(holding.done, 'AbortError')
+      assert.ok((await causeOf(holding.done)) instanceof LeaseLostError)
+    })
+  }
+
+  it('is lost when the store is silent for as long as its lease lasts', async () => {
+    const { locks, wire } = openWired({ timeoutSeconds: 0.3 })
+    const holding = hold(locks, 'name')
+    await holding.granted
+    wire.cut()
+    await rejectsWithName(holding.done, 'AbortError')
+    wire.heal()
+  })
+
+  it('is told of at once, whatever its callback does later', async () => {
+    const store = createMemoryStore()
+    const [locks, thief] = [open({ driver: memoryDriver({ store }) }), open({ driver: memoryDriver({ store }) })]
+    const robbed = locks.request('name', async () => {
+      await thief.request('name', { steal: true }, () => {})
+      throw new Error('its own')
+    })
+    await rejectsWithName(robbed, 'AbortError')
+  })
+})
+
+describe('a manager that is closed', () => {
+  it('gives back what it holds and gives up what waits: both reject with an AbortError', async () => {
+    const store = createMemoryStore()
+    const [locks, other] = [open({ driver: memoryDriver({ store }) }), open({ driver: memoryDriver({ store }) })]
+    const [holding, waiting] = [hold(locks, 'name'), hold(locks, 'name')]
+    await holding.granted
+    await locks.query()
+    await locks.close()
+    for (const { done } of [holding, waiting]) {
+      await rejectsWithName(done, 'AbortError')
+      assert.ok((await causeOf(done)) instanceof ClosedError)
+    }
+    assert.equal(waiting.isGranted, false)
+    assert.equal(await isFree(other, 'name'), true)
+  })
+
+  it('answers with an InvalidStateError from then on', async () => {
+    const locks = open()
+    await locks.close()
+    assert.equal(locks.closed, true)
+    await rejectsWithName(
+      locks.request('-', () => {}),
+      'InvalidStateError',
+    )
+    await rejectsWithName(locks.query(), 'InvalidStateError')
+  })
+})
+
+describe('a store that is out of reach', () => {
+  it('a request that is aborted while the store is being opened, for whatever reason, does not block its name', async () => {
+    // The first use opens the store, and that takes a turn of the event loop at least.
+    const locks = webLocks({ url: 'memory:aborted-while-opening' })
+    opened.push(locks)
+    const controller = new AbortController()
+    const first = locks.request('name', { signal: controller.signal }, () => assert.fail('granted'))
+    const reason = new AbortedError('something else', undefined)
+    controller.abort(reason)
+    await assert.rejects(first, (error) => error === reason)
+    assert.equal(await locks.request('name', () => 'granted'), 'granted')
+    assert.deepEqual(await locks.query(), { held: [], pending: [] })
+  })
+
+  const fails = async (): Promise<never> => {
+    throw new StoreError('the store is down')
+  }
+
+  it('is waited for by whoever waits, and not by ifAvailable and query', async () => {
+    const { locks, wire } = openWired()
+    wire.always('acquire', fails)
+    wire.always('inspect', fails)
+    const request = hold(locks, 'name')
+    await assert.rejects(isFree(locks, 'other'), StoreError)
+    await assert.rejects(locks.query(), StoreError)
+    assert.equal(request.isGranted, false)
+    wire.heal()
+    await request.granted
+    request.end('result')
+    assert.equal(await request.done, 'result')
+  })
+
+  it('that fails requests lets no later one overtake them', async () => {
+    for (const failures of [1, 2, 3, 4, 5]) {
+      const { locks, wire } = openWired()
+      const order: number[] = []
+      const requests: Promise<unknown>[] = []
+      for (let failure = 0; failure < failures; failure += 1) wire.once('acquire', fails)
+      for (let index = 0; index < 20; index += 1) {
+        requests.push(locks.request('name', () => order.push(index)))
+        if (index % 4 === 3) await new Promise(setImmediate)
+      }
+      await Promise.all(requests)
+      assert.deepEqual(order, [...order.keys()])
+    }
+  })
+
+  it('is given up where asking again cannot help', async () => {
+    const { locks, wire } = openWired()
+    wire.always('acquire', async () => {
+      throw new StoreError('no database', { retryable: false })
+    })
+    await assert.rejects(
+      locks.request('name', () => {}),
+      { code: 'STORE_UNAVAILABLE', message: 'no database' },
+    )
+  })
+
+  it('does not hold up an abort of a request that stands behind an unanswered one', async () => {
+    const { locks, wire } = openWired()
+    wire.once('acquire', wire.hangs)
+    const first = hold(locks, 'name')
+    await new Promise(setImmediate)
+    const controller = new AbortController()
+    const second = hold(locks, 'name', { signal: controller.signal })
+    controller.abort()
+    await rejectsWithName(second.done, 'AbortError')
+    assert.equal(first.isGranted, false)
+    wire.heal()
+    await first.granted
+    first.end()
+    await first.done
+    assert.equal(second.isGranted, false)
+  })
+
+  it('can be down when it is first used, and come back', async () => {
+    await using redis = await startRedis()
+    await redis.kill()
+    const locks = webLocks({ url: redis.url })
+    opened.push(locks)
+    const request = locks.request('name', () => 'granted')
+    await redis.restart()
+    assert.equal(await request, 'granted')
+  })
+})
+
+describe('settings', () => {
+  it('are checked before anything is opened', () => {
+    const wrong: WebLocksOptions[] = [{ prefix: '\0' }, { prefix: 'x'.repeat(101) }, { timeoutSeconds: 0 }]
+    for (const options of wrong) assert.throws(() => webLocks(options), InvalidArgumentError)
+    assert.throws(() => webLocks({ prefix: 7 as unknown as string }), /prefix must be text/)
+  })
+})
+
+describe('two processes on one file', { timeout: 60_000 }, () => {
+  const source = `
+    import { webLocks } from 'holdfast/web-locks'
+    const locks = webLocks({ url: process.env.STORE, timeoutSeconds: 1 })
+    let ended
+    expose({
+      hold: (name, options) => new Promise((granted, failed) => {
+        ended = locks.request(name, options, (lock) => {
+          granted(locks.clientId)
+          return new Promise(() => {})
+        }).then(() => 'resolved', (error) => error.name)
+        ended.then(failed)
+      }),
+      ended: () => ended,
+      query: () => locks.query(),
+    })`
+  const store = { STORE: `sqlite:${join(folder.path, 'locks.db')}` }
+
+  it('exclude each other; who is killed is followed by who waits; who is robbed is told', async () => {
+    await using first = await startWorker({ source }, { env: store })
+    await using second = await startWorker({ source }, { env: store })
+    await using third = await startWorker({ source }, { env: store })
+    const firstId = await first.call('hold', 'name', {})
+    const waiting = second.call('hold', 'name', {})
+    let pending: unknown[] = []
+    while (pending.length === 0) ({ pending } = (await third.call('query')) as { pending: unknown[] })
+    const { held } = (await third.call('query')) as { held: unknown }
+    assert.deepEqual(held, [{ name: 'name', mode: 'exclusive', clientId: firstId }])
+    await first.kill()
+    const secondId = await waiting
+    assert.notEqual(secondId, firstId)
+    await third.call('hold', 'name', { steal: true })
+    assert.equal(await second.call('ended'), 'AbortError')
+  })
+})

@@ -1,0 +1,72 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { tsc } from '../../../scripts/support/command.mjs'
+
+/** Code as it is written for the browser, compiled with the browser's own types: one name is all that changes. */
+const program = `
+  import { Lock, LockManager as Manager, webLocks } from 'holdfast/web-locks'
+
+  async function forTheBrowser(locks: LockManager): Promise<string> {
+    const value: number = await locks.request('name', async (lock) => lock!.name.length)
+    const shared: 'shared' | 'exclusive' | undefined = await locks.request('name', { mode: 'shared' }, (lock) => lock?.mode)
+    const signal: AbortSignal = AbortSignal.timeout(1000)
+    const options: LockOptions = { mode: 'exclusive', signal }
+    await locks.request('name', options, async (lock: globalThis.Lock | null) => {})
+    const refused = await locks.request('name', { ifAvailable: true }, async (lock) => lock === null)
+    const { held = [], pending = [] }: LockManagerSnapshot = await locks.query()
+    const infos: LockInfo[] = [...held, ...pending]
+    return \`\${value} \${shared} \${refused} \${infos.map(({ name, mode, clientId }) => \`\${name} \${mode} \${clientId}\`)}\`
+  }
+
+  await using ours = webLocks({ url: 'memory:' })
+  const theirs: LockManager = ours
+  const lock: globalThis.Lock = {} as Lock
+  void forTheBrowser(theirs)
+  void forTheBrowser(navigator.locks)
+  void [lock, {} as Manager satisfies LockManager]
+
+  // The same without the detour through the browser's type.
+  const length: number = await ours.request('name', async (lock) => lock!.name.length)
+  await ours.request('name', {}, (lock) => lock?.signal.aborted === false && lock.fencingToken > length)
+  // @ts-expect-error a mode is one of two words
+  void ours.request('name', { mode: 'upgradable' }, () => {})
+  // @ts-expect-error webLocks() makes one
+  new Manager({})
+`
+
+let folder: string
+
+beforeAll(() => {
+  const cache = join(import.meta.dirname, '../../../.cache')
+  mkdirSync(cache, { recursive: true })
+  folder = mkdtempSync(join(cache, 'web-locks-types-'))
+  writeFileSync(join(folder, 'program.mts'), program)
+})
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+describe('the types of holdfast/web-locks', () => {
+  const strict = [
+    '--ignoreConfig',
+    '--strict',
+    '--exactOptionalPropertyTypes',
+    '--noEmit',
+    '--target',
+    'es2022',
+    '--module',
+    'nodenext',
+  ]
+
+  it('fit code that was written for navigator.locks', async () => {
+    const lib = ['--lib', 'es2023,esnext.disposable,dom']
+    for (const types of [
+      ['--types', 'node', '--skipLibCheck'],
+      ['--types', '', '--skipLibCheck'],
+    ]) {
+      const { code, output } = await tsc([...strict, ...lib, ...types, join(folder, 'program.mts')])
+      expect(output).toBe('')
+      expect(code).toBe(0)
+    }
+  })
+})
