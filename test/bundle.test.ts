@@ -141,7 +141,7 @@ describe('a bundle of holdfast/lock and one driver', () => {
     expect(await runBundle(code, 'cjs', url || 'none', randomUUID())).toBe('false true')
   })
 
-  // docs/bundlers.md tells the sizes. The bounds leave a little room, so that not every new line has to change them.
+  // docs/guides/bundlers.md tells the sizes. The bounds leave a little room, so that not every new line has to change them.
   it.each([
     ['memory', 'memoryDriver', 31],
     ['sqlite', 'sqliteDriver', 39],

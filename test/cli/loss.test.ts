@@ -98,7 +98,7 @@ describe.concurrent('holdfast run itself', SLOW, () => {
     first.signal('SIGSTOP')
     const second = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await second.says(/up/)
-    // The limit that docs/cli.md tells of: nobody could end the command meanwhile.
+    // The limit that docs/reference/cli.md tells of: nobody could end the command meanwhile.
     expect(isAlive(Number(pid))).toBe(true)
     first.signal('SIGCONT')
     expect(await first.exited).toBe(76)

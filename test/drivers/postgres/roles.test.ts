@@ -14,7 +14,7 @@ beforeAll(() => {
 afterAll(() => root.end())
 
 /** The statements that a page gives for roles, each page's own. */
-const pages = ['docs/safety.md', 'docs/drivers/postgres.md']
+const pages = ['docs/explanation/safety.md', 'docs/drivers/postgres.md']
 
 describe.concurrent('postgres: roles with the rights that the docs give them, and no others', () => {
   for (const page of pages) {
@@ -43,8 +43,8 @@ describe.concurrent('postgres: roles with the rights that the docs give them, an
     })
   }
 
-  it('docs/safety.md: monitoring reads who holds what, also in tables of a later migration, and can neither lock nor release', async () => {
-    await using scene = await openScene('docs/safety.md')
+  it('docs/explanation/safety.md: monitoring reads who holds what, also in tables of a later migration, and can neither lock nor release', async () => {
+    await using scene = await openScene('docs/explanation/safety.md')
     const claim = claimOn(unique('watched'))
     const owned = postgresDriver({ client: root, schema: scene.schema })
     await granted(owned, claim)

@@ -23,7 +23,7 @@ import { askRedis } from '../../harness/wire.ts'
  */
 
 const page = (file: string): string => readFileSync(new URL(`../../../docs/${file}`, import.meta.url), 'utf8')
-const statements = [...page('safety.md').matchAll(/^ACL SETUSER (\w+) on >(\w+) (.+)$/gm)]
+const statements = [...page('explanation/safety.md').matchAll(/^ACL SETUSER (\w+) on >(\w+) (.+)$/gm)]
 const rulesOf = (user: string): string => statements.find(([, who]) => who === user)?.[3] ?? ''
 const APP = rulesOf('app')
 const MONITOR = rulesOf('monitor')
@@ -54,7 +54,7 @@ describe('redis: the rights that the docs give', () => {
   })
 
   for (const [where, rules] of [
-    ['docs/safety.md', APP],
+    ['docs/explanation/safety.md', APP],
     ['docs/drivers/redis.md', IN_DRIVER_PAGE],
   ] as const) {
     for (const [through, open] of [

@@ -14,7 +14,7 @@ const urls: [string, string][] = [
 
 const PATIENCE = { timeoutMs: 30_000, failure: () => 'waited 30 s in vain' }
 
-/** A service as docs/concepts.md has it. Its job ends as told: by itself, when it is asked to stop, or never. */
+/** A service as docs/explanation/concepts.md has it. Its job ends as told: by itself, when it is asked to stop, or never. */
 const service = (url: string, name: string, close: string) => `
   import { DistributedLock } from 'holdfast'
   const lock = new DistributedLock({ url: ${JSON.stringify(url)} })
