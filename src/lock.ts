@@ -15,15 +15,14 @@ export {
   StoreError,
   UnsupportedError,
 } from './core/errors.ts'
-export type { LockEvent, LockEvents, LockListener } from './core/events.ts'
-export type { AnswerOptions, Lease } from './core/lease/lease.ts'
+export type { LockEvent, LockEvents } from './core/events.ts'
+export type { Lease } from './core/lease/lease.ts'
 export type { LockInfo } from './core/lock-info.ts'
 export type { CloseOptions } from './primitives/instance.ts'
 export {
   DistributedLock,
   type DistributedLockOptions,
-  type RestoreOptions,
 } from './primitives/lock/distributed-lock.ts'
 export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/lock/inspect.ts'
-export type { LockDefaults, LockOptions } from './primitives/lock/options.ts'
+export type { LockOptions } from './primitives/lock/options.ts'
 export type { LockResult } from './primitives/lock/result.ts'

@@ -12,8 +12,8 @@ const has = (path: string): boolean => existsSync(new URL(path, root))
 describe('the matrix has no hole', () => {
   for (const name of driverNames()) {
     it(`${name} has a test file that runs the conformance suite`, () => {
-      assert.ok(has(`test/drivers/${name}.test.ts`), `test/drivers/${name}.test.ts is missing`)
-      assert.match(readFileSync(new URL(`test/drivers/${name}.test.ts`, root), 'utf8'), /driverConformance\(/)
+      assert.ok(has(`test/drivers/${name}/conformance.test.ts`), `test/drivers/${name}/conformance.test.ts is missing`)
+      assert.match(readFileSync(new URL(`test/drivers/${name}/conformance.test.ts`, root), 'utf8'), /driverConformance\(/)
     })
 
     it(`${name} has a page in the docs`, () => {

@@ -1,0 +1,26 @@
+export { type CheckedInspectQuery, checkInspectQuery } from './core/arguments.ts'
+export type {
+  AcquireAnswer,
+  Capabilities,
+  Claim,
+  Driver,
+  DriverListener,
+  Grant,
+  InspectPage,
+  InspectQuery,
+  LeaseRecord,
+  LeaseRef,
+  Metadata,
+  RateAnswer,
+  RateChange,
+  RateLimit,
+  RateRequest,
+  Refusal,
+  RenewAnswer,
+  Renewal,
+  Reopen,
+  StopListening,
+  WaiterRecord,
+} from './core/driver.ts'
+export { type Clock, type Instant, systemClock, type Timer } from './core/time/clock.ts'
+export { type Random, systemRandom } from './core/time/random.ts'
