@@ -1,7 +1,8 @@
 import { describe, expect, inject, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
-import { InvalidArgumentError, type PermitOptions, Semaphore, type SemaphoreOptions } from '../../../src/index.ts'
+import { InvalidArgumentError, Semaphore, type SemaphoreOptions } from '../../../src/index.ts'
+import type { PermitOptions } from '../../../src/primitives/lock/options.ts'
 
 describe('a semaphore’s own arguments', () => {
   const sent: unknown[] = []
