@@ -13,7 +13,10 @@ describe('the matrix has no hole', () => {
   for (const name of driverNames()) {
     it(`${name} has a test file that runs the conformance suite`, () => {
       assert.ok(has(`test/drivers/${name}/conformance.test.ts`), `test/drivers/${name}/conformance.test.ts is missing`)
-      assert.match(readFileSync(new URL(`test/drivers/${name}/conformance.test.ts`, root), 'utf8'), /driverConformance\(/)
+      assert.match(
+        readFileSync(new URL(`test/drivers/${name}/conformance.test.ts`, root), 'utf8'),
+        /driverConformance\(/,
+      )
     })
 
     it(`${name} has a page in the docs`, () => {

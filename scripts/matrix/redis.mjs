@@ -29,15 +29,17 @@ const clients = [
 
 /** The conformance suite on one server, on a Cluster and over Redlock, and everything that hurts a server. */
 const ON_SERVERS = ['test/drivers/redis', 'test/drivers/redlock']
-const CONFORMANCE = ['redis.test', 'redis-cluster.test', 'redlock.test'].map((each) => `test/drivers/${each}`)
+const CONFORMANCE = ['redis/conformance', 'redis/cluster.test', 'redlock/conformance'].map(
+  (each) => `test/drivers/${each}`,
+)
 /** Where every client is opened by the test file itself: other processes would open the installed one. */
 const THROUGH_CLIENTS = [
-  'redis.test',
-  'redis-clients',
-  'redis-database',
-  'redis-cluster',
-  'redis-replication',
-  'redlock.test',
+  'redis/conformance',
+  'redis/clients',
+  'redis/database',
+  'redis/cluster',
+  'redis/replication',
+  'redlock/conformance',
 ].map((each) => `test/drivers/${each}`)
 const SERVERS = { HOLDFAST_TEST_SERVERS: 'redis,cluster' }
 
