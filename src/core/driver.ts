@@ -16,8 +16,6 @@ export interface Driver {
   /** Where the store is, as errors name it: a URL without its login. */
   readonly place?: string
   readonly capabilities: Capabilities
-  /** How many requests a list may have at most where fewer are better than the core's own bound: lists under way at once overlap. */
-  readonly listLength?: number
   /** Lists of this many requests or more go in two parts at least: while the store works on one, the process reads the answers to another. */
   readonly listSplit?: number
   /** The longest time to live that a claim may have, where that is less than the core's own bound. */

@@ -7,13 +7,14 @@ import type {
   Driver,
   LeaseRef,
   RateAnswer,
+  RateRequest,
   RenewAnswer,
   Renewal,
 } from '../core/driver.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
-import { answerTake, endOf, type Moment, type Take, type Taken, takeStep, takesOf } from './shared/consume-step.ts'
+import { answerTake, type Taken, takesOf } from './shared/consume-step.ts'
 import { inGroups } from './shared/groups.ts'
 import { acquireGroup, acquireOne } from './sqlite/acquire.ts'
 import { openDatabase, type SqliteDatabase } from './sqlite/client.ts'
@@ -21,8 +22,11 @@ import { SqliteConnection } from './sqlite/connection.ts'
 import { storeErrorFrom } from './sqlite/errors.ts'
 import { defaultPath, prepareFile } from './sqlite/file.ts'
 import { inspect } from './sqlite/inspect.ts'
+import { inParts } from './sqlite/list-parts.ts'
 import { LockViews } from './sqlite/lock-view.ts'
+import { lookAll, takeOne } from './sqlite/rates.ts'
 import { firstWaiterOf, readNow } from './sqlite/rows.ts'
+import { sweeper } from './sqlite/sweep.ts'
 import { sqlitePath, sqliteUrl } from './sqlite/url.ts'
 import { SqliteWakeUps } from './sqlite/wake-ups.ts'
 
@@ -94,37 +98,40 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   const wakeUps = new SqliteWakeUps(connection, clock)
   const sweep = sweeper(connection)
 
-  /** A whole list in one transaction. It may be rolled back and begin again. */
+  /** One transaction. It may be rolled back and begin again. */
   function each<Request, Answer>(
     requests: readonly Request[],
+    busyUntilMs: number | undefined,
     step: (request: Request, nowMs: number) => Answer,
     begin: (nowMs: number) => void = () => {},
   ): Promise<Answer[]> {
-    return connection.write(() => {
+    const work = (): Answer[] => {
       const nowMs = readNow(connection)
       begin(nowMs)
       sweep(nowMs)
       return requests.map((request) => step(request, nowMs))
-    })
+    }
+    return connection.write(work, busyUntilMs)
   }
 
   /**
-   * As `each`; `givesWay` says of a request whether it may have made room for somebody who waits. Who waits is noted in
-   * the same breath, or a release that was sent in the same turn would look for waiters too early.
+   * As `each`, and wakes waiters after the commit. `makesRoom` says of a request whether a waiter may be granted the
+   * lock now. `note` runs before the wake-ups are decided: a claim that has just been queued must be known by then.
    */
   async function eachLease<Request extends LeaseRef, Answer>(
     requests: readonly Request[],
+    busyUntilMs: number | undefined,
     step: (request: Request, nowMs: number) => Answer,
-    givesWay: (request: Request, answer: Answer) => boolean,
+    makesRoom: (request: Request, answer: Answer) => boolean,
     { begin, note }: { begin?: (nowMs: number) => void; note?: (answers: readonly Answer[]) => void } = {},
   ): Promise<Answer[]> {
     let turns = false
-    const look = (request: Request, nowMs: number): Answer => {
+    const stepAndLook = (request: Request, nowMs: number): Answer => {
       const answer = step(request, nowMs)
-      turns ||= givesWay(request, answer) && firstWaiterOf(connection, request.lockName, nowMs) !== undefined
+      turns ||= makesRoom(request, answer) && firstWaiterOf(connection, request.lockName, nowMs) !== undefined
       return answer
     }
-    const answers = await each(requests, look, begin)
+    const answers = await each(requests, busyUntilMs, stepAndLook, begin)
     note?.(answers)
     wakeUps.committed(
       requests.map(({ lockName }) => lockName),
@@ -133,69 +140,73 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     return answers
   }
 
+  function acquire(claims: readonly Claim[], busyUntilMs?: number): Promise<(AcquireAnswer | Error)[]> {
+    let answerTo: (claim: Claim) => AcquireAnswer | Error
+    return eachLease<Claim, AcquireAnswer | Error>(
+      claims,
+      busyUntilMs,
+      (claim) => answerTo(claim),
+      // Beside a shared lease there may be room for the next one in the queue.
+      ({ mode }, answer) => mode === 'shared' && isGranted(answer),
+      {
+        begin(nowMs) {
+          const views = new LockViews(connection)
+          answerTo = inGroups<AcquireAnswer | Error>(
+            claims,
+            (claim) => acquireOne(connection, views.of(claim.lockName, nowMs), claim, nowMs),
+            (members) => acquireGroup(connection, views, members, nowMs),
+          )
+        },
+        note(answers) {
+          claims.forEach((claim, index) => {
+            if (claim.waitMs > 0 && !isGranted(answers[index])) wakeUps.add(claim)
+            else wakeUps.remove(claim)
+          })
+        },
+      },
+    )
+  }
+
+  const renew = (renewals: readonly Renewal[], busyUntilMs?: number): Promise<RenewAnswer[]> =>
+    eachLease(
+      renewals,
+      busyUntilMs,
+      ({ lockName, claimId, fencingToken, ttlMs }, nowMs) =>
+        connection.run('renew', nowMs + ttlMs, ttlMs, lockName, claimId, fencingToken, nowMs) > 0 ? 'renewed' : 'lost',
+      () => false,
+    )
+
+  function release(leases: readonly LeaseRef[], busyUntilMs?: number): Promise<boolean[]> {
+    for (const lease of leases) wakeUps.remove(lease)
+    return eachLease(
+      leases,
+      busyUntilMs,
+      (lease, nowMs) => releaseOne(connection, lease, nowMs),
+      // A place in the queue that was given up may have been the first.
+      () => true,
+    )
+  }
+
+  async function consume(requests: readonly RateRequest[], busyUntilMs?: number): Promise<RateAnswer[]> {
+    const takes = takesOf(requests)
+    const isLook = takes.every(({ policy, change }) => policy.cost === 0 && change === undefined)
+    const taken = await (isLook
+      ? lookAll(connection, takes)
+      : each(takes, busyUntilMs, (take, nowMs) => takeOne(connection, take, nowMs)))
+    const answers = new Array<RateAnswer>(requests.length)
+    takes.forEach((take, index) => {
+      answerTake(take, taken[index] as Taken, answers)
+    })
+    return answers
+  }
+
   return {
     name: 'sqlite',
     capabilities,
-    listLength: MAX_LIST_LENGTH,
-
-    acquire(claims) {
-      let answerTo: (claim: Claim) => AcquireAnswer | Error
-      return eachLease<Claim, AcquireAnswer | Error>(
-        claims,
-        (claim) => answerTo(claim),
-        // Beside a shared lease there may be room for the next one in the queue.
-        ({ mode }, answer) => mode === 'shared' && isGranted(answer),
-        {
-          begin(nowMs) {
-            const views = new LockViews(connection)
-            answerTo = inGroups<AcquireAnswer | Error>(
-              claims,
-              (claim) => acquireOne(connection, views.of(claim.lockName, nowMs), claim, nowMs),
-              (members) => acquireGroup(connection, views, members, nowMs),
-            )
-          },
-          note(answers) {
-            claims.forEach((claim, index) => {
-              if (claim.waitMs > 0 && !isGranted(answers[index])) wakeUps.add(claim)
-              else wakeUps.remove(claim)
-            })
-          },
-        },
-      )
-    },
-
-    renew: (renewals) =>
-      eachLease<Renewal, RenewAnswer>(
-        renewals,
-        ({ lockName, claimId, fencingToken, ttlMs }, nowMs) =>
-          connection.run('renew', nowMs + ttlMs, ttlMs, lockName, claimId, fencingToken, nowMs) > 0
-            ? 'renewed'
-            : 'lost',
-        () => false,
-      ),
-
-    release(leases) {
-      for (const lease of leases) wakeUps.remove(lease)
-      return eachLease<LeaseRef, boolean>(
-        leases,
-        (lease, nowMs) => releaseOne(connection, lease, nowMs),
-        // A place in the queue that was given up may have been the first.
-        () => true,
-      )
-    },
-
-    async consume(requests) {
-      const takes = takesOf(requests)
-      const isLook = takes.every(({ policy, change }) => policy.cost === 0 && change === undefined)
-      const taken = await (isLook
-        ? lookAll(connection, takes)
-        : each(takes, (take, nowMs) => takeOne(connection, take, nowMs)))
-      const answers = new Array<RateAnswer>(requests.length)
-      takes.forEach((take, index) => {
-        answerTake(take, taken[index] as Taken, answers)
-      })
-      return answers
-    },
+    acquire: (claims) => inParts(connection, claims, acquire),
+    renew: (renewals) => inParts<Renewal, RenewAnswer>(connection, renewals, renew),
+    release: (leases) => inParts<LeaseRef, boolean>(connection, leases, release),
+    consume: (requests) => inParts<RateRequest, RateAnswer>(connection, requests, consume),
 
     async inspect(query) {
       const checked = checkInspectQuery(query)
@@ -230,61 +241,3 @@ function releaseOne(
   connection.run('delete_waiter', lockName, claimId)
   return false
 }
-
-/** Without the write lock: looks wait for no other process, and sweep nothing. */
-function lookAll(connection: SqliteConnection, looks: readonly Take[]): Promise<Taken[]> {
-  return connection.read(() => {
-    const nowMs = readNow(connection)
-    return looks.map((look) => takeOne(connection, look, nowMs))
-  })
-}
-
-function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken {
-  const { name, policy } = take
-  const kept = policy.ids.map((id) => momentOf(connection.get('rate', name, id) as RateRow | undefined))
-  const moments = kept.map((moment) => ({ ...moment }))
-  const taken = takeStep(take, moments, nowMs)
-  moments.forEach((moment, at) => {
-    const before = kept[at] as Moment
-    if (moment.atMs === before.atMs && moment.untilMs === before.untilMs) return
-    const id = policy.ids[at] as string
-    if (endOf(moment) === 0) connection.run('delete_rate', name, id)
-    else connection.run('set_rate', name, id, endOf(moment), blockText(moment, nowMs))
-  })
-  return taken
-}
-
-/** A row that is blocked keeps its moment beside the block: what it ends with is the later of the two. */
-function momentOf(row: RateRow | undefined): Moment {
-  const [atMs = 0, untilMs = 0, blockMs = 0] = row?.block?.split(' ').map(Number) ?? [row?.reset_at_ms]
-  return { atMs, untilMs, blockMs }
-}
-
-interface RateRow {
-  readonly reset_at_ms: number
-  readonly block: string | null
-}
-
-const blockText = ({ atMs, untilMs, blockMs }: Moment, nowMs: number): string | null =>
-  untilMs > nowMs ? `${atMs} ${untilMs} ${blockMs}` : null
-
-/** Deletes what has ended, now and then: nothing but space depends on it. */
-function sweeper(connection: SqliteConnection): (nowMs: number) => void {
-  let lastMs = 0
-  return (nowMs) => {
-    // Either way: the clock may have been set.
-    if (Math.abs(nowMs - lastMs) < SWEEP_EVERY_MS) return
-    const swept = SWEEPS.map((sweep) => connection.run(sweep, nowMs, MAX_SWEPT))
-    if (swept.every((count) => count < MAX_SWEPT)) lastMs = nowMs
-  }
-}
-
-/**
- * A list is one transaction, during which neither this process nor any other does anything else: a few milliseconds.
- */
-const MAX_LIST_LENGTH = 200
-
-const SWEEPS = ['sweep_leases', 'sweep_waiters', 'sweep_rates'] as const
-const SWEEP_EVERY_MS = 1_000
-/** In one transaction: others wait for it. */
-const MAX_SWEPT = 200

@@ -65,7 +65,7 @@ export class StoreClient {
     this.#options = options
     this.#calls = new CallDeadlines(driver, clock, callTimeoutMs)
     this.wakeUps = new WakeUps({ driver, clock, random, calls: this.#calls })
-    const bounds = { most: Math.min(driver.listLength ?? MAX_LIST, MAX_LIST), split: driver.listSplit }
+    const bounds = { most: MAX_LIST, split: driver.listSplit }
     this.#acquires = new Batch<TrackedClaim, AcquireAnswer>(clock, { ...bounds, together: inOneGroup }, (claims) =>
       this.#acquireList(claims),
     )

@@ -157,7 +157,7 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     capabilities: connection.cluster ? clusterCapabilities : redisCapabilities,
     // Lists of this length go out at once and overlap: while the server works on one, the client reads the answers to
     // another.
-    ...(!connection.cluster && { listLength: MAX_ENTRIES, listSplit: MAX_ENTRIES / 2 }),
+    ...(!connection.cluster && { listSplit: MAX_ENTRIES / 2 }),
     connection,
 
     async acquire(claims) {

@@ -80,8 +80,13 @@ export class SqliteConnection {
    * One transaction, with the write lock from its beginning. While another process has that lock, it is tried for again
    * without blocking the event loop. `work` may run more than once; all but the last are rolled back.
    */
-  write<T>(work: () => T): Promise<T> {
-    return this.#inLine(() => this.#inTransaction('BEGIN IMMEDIATE', work))
+  write<T>(work: () => T, busyUntilMs?: number): Promise<T> {
+    return this.#inLine(() => this.#inTransaction('BEGIN IMMEDIATE', work, busyUntilMs))
+  }
+
+  /** Until when a list that begins now may try for the write lock. */
+  busyUntilMs(): number {
+    return this.#clock.now().monotonicMs + BUSY_BOUND_MS
   }
 
   /** One transaction, so that all of it is seen as it was at one moment. */
@@ -135,10 +140,10 @@ export class SqliteConnection {
     return this.#turns.owed(this.#clock.now().monotonicMs)
   }
 
-  async #inTransaction<T>(begin: string, work: () => T): Promise<T> {
+  async #inTransaction<T>(begin: string, work: () => T, busyUntilMs?: number): Promise<T> {
     for (let tries = 1; ; tries += 1) {
       try {
-        return await untilFree(this.#clock, this.path, () => this.#current.transaction(begin, work))
+        return await untilFree(this.#clock, this.path, () => this.#current.transaction(begin, work), busyUntilMs)
       } catch (error) {
         if (!(error instanceof MovedError) || 'passedIn' in this.#source || tries === MAX_REOPENINGS) throw error
         await this.#reopen(this.#source)
@@ -352,8 +357,12 @@ function formatOf(opened: Opened): number | undefined {
 }
 
 /** Tries until nobody else has the lock that it needs; `attempt` has changed nothing when it fails for that reason. */
-async function untilFree<T>(clock: Clock, path: string, attempt: () => T): Promise<T> {
-  const untilMs = clock.now().monotonicMs + BUSY_BOUND_MS
+async function untilFree<T>(
+  clock: Clock,
+  path: string,
+  attempt: () => T,
+  untilMs = clock.now().monotonicMs + BUSY_BOUND_MS,
+): Promise<T> {
   for (let tries = 1; ; tries += 1) {
     try {
       return attempt()

@@ -1,0 +1,40 @@
+import { endOf, type Moment, type Take, type Taken, takeStep } from '../shared/consume-step.ts'
+import type { SqliteConnection } from './connection.ts'
+import { readNow } from './rows.ts'
+
+/** Without the write lock: looks wait for no other process, and sweep nothing. */
+export function lookAll(connection: SqliteConnection, looks: readonly Take[]): Promise<Taken[]> {
+  return connection.read(() => {
+    const nowMs = readNow(connection)
+    return looks.map((look) => takeOne(connection, look, nowMs))
+  })
+}
+
+export function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken {
+  const { name, policy } = take
+  const kept = policy.ids.map((id) => momentOf(connection.get('rate', name, id) as RateRow | undefined))
+  const moments = kept.map((moment) => ({ ...moment }))
+  const taken = takeStep(take, moments, nowMs)
+  moments.forEach((moment, at) => {
+    const before = kept[at] as Moment
+    if (moment.atMs === before.atMs && moment.untilMs === before.untilMs) return
+    const id = policy.ids[at] as string
+    if (endOf(moment) === 0) connection.run('delete_rate', name, id)
+    else connection.run('set_rate', name, id, endOf(moment), blockText(moment, nowMs))
+  })
+  return taken
+}
+
+/** A row that is blocked keeps its moment beside the block: what it ends with is the later of the two. */
+function momentOf(row: RateRow | undefined): Moment {
+  const [atMs = 0, untilMs = 0, blockMs = 0] = row?.block?.split(' ').map(Number) ?? [row?.reset_at_ms]
+  return { atMs, untilMs, blockMs }
+}
+
+interface RateRow {
+  readonly reset_at_ms: number
+  readonly block: string | null
+}
+
+const blockText = ({ atMs, untilMs, blockMs }: Moment, nowMs: number): string | null =>
+  untilMs > nowMs ? `${atMs} ${untilMs} ${blockMs}` : null
