@@ -1,8 +1,9 @@
 // @ts-check
-// All that can be said of the code without running it: types, lint and format, the package as it would be published, and its
-// public surface. Prints nothing but what is wrong.
+// Checks the code without running it: types, lint and format, the package as `npm publish` would send it, and its public
+// surface. Prints only what is wrong.
 import { mkdirSync, rmSync } from 'node:fs'
 import { build } from './build.mjs'
+import { longLines, MAX_COLUMNS, wordsToAvoid } from './prose.mjs'
 import { publicSurface, storedSurface, surfaceHint } from './public-surface.mjs'
 import { isMain, root, run, runTool, tsc } from './support/command.mjs'
 import { publicEntries } from './support/entries.mjs'
@@ -10,7 +11,7 @@ import { publicEntries } from './support/entries.mjs'
 /** @typedef {{ name: string, code: number, output: string }} Finding */
 
 /**
- * Expects that dist/ has been built.
+ * Needs a built dist/.
  *
  * @returns {Promise<Finding[]>}
  */
@@ -35,7 +36,31 @@ async function surface() {
 }
 
 /**
- * publint and attw look at the very file that `npm publish` would send.
+ * Lines of code, comments and docs that are too long.
+ *
+ * @returns {Promise<Finding>}
+ */
+export async function columns() {
+  return { name: `lines above ${MAX_COLUMNS} columns`, ...places(longLines()) }
+}
+
+/**
+ * Words that our prose avoids.
+ *
+ * @returns {Promise<Finding>}
+ */
+export async function words() {
+  return { name: 'words to avoid (scripts/prose.mjs)', ...places(wordsToAvoid()) }
+}
+
+/** @param {readonly import('./prose.mjs').Place[]} found */
+function places(found) {
+  const output = found.map(({ file, line, text }) => `${file}:${line}: ${text}\n`).join('')
+  return { code: found.length === 0 ? 0 : 1, output }
+}
+
+/**
+ * publint and attw check the file that `npm publish` would send.
  *
  * @returns {Promise<Finding[]>}
  */
@@ -56,7 +81,7 @@ async function packed() {
     const entries = publicEntries().map(({ name }) => name.replace(/^holdfast/, '.'))
     const [publint, attw] = await Promise.all([
       runTool('publint/src/cli.js', ['run', tarball, '--strict']),
-      // The package is ESM alone: what `require` in an old TypeScript would see of it is not asked for.
+      // The package is ESM only. What `require` in an old TypeScript would see is not checked.
       runTool('@arethetypeswrong/cli/dist/index.js', [
         tarball,
         '--profile',
