@@ -57,7 +57,7 @@ export interface FaultyDriverOptions {
 
 export interface FaultyDriver extends Driver {
   /** The subscription breaks off. */
-  deafen(): void
+  breakSubscription(): void
 }
 
 /** One process's way to a store on which everything can go wrong that goes wrong on a network, in virtual time and under a seed. */
@@ -177,7 +177,7 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
     inspect: (query) => call(() => inner.inspect(query)),
     ...(mode !== 'silent' && { listen: (listener: DriverListener) => call(() => subscribe(listener)) }),
     close: () => inner.close(),
-    deafen() {
+    breakSubscription() {
       for (const subscription of [...subscriptions]) end(subscription, new StoreError('the subscription broke off'))
     },
   }

@@ -3,8 +3,8 @@ import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { openDatabase, type SqliteDatabase } from '../../src/drivers/sqlite/client.ts'
 import { makeFolder } from './folders.ts'
 
-/** A folder of one test's own, and what is opened in it, closed with the test: `await using scene = createScene()`. */
-export interface SqliteScene extends AsyncDisposable {
+/** A folder of one test's own, and what is opened in it, closed with the test: `await using context = createContext()`. */
+export interface SqliteContext extends AsyncDisposable {
   readonly folder: string
   /** Where the locks lie, unless the test says otherwise. */
   readonly path: string
@@ -13,7 +13,7 @@ export interface SqliteScene extends AsyncDisposable {
   database(path?: string): Promise<SqliteDatabase>
 }
 
-export function createScene(): SqliteScene {
+export function createContext(): SqliteContext {
   const folder = makeFolder('sqlite')
   const path = `${folder.path}/locks.db`
   const ends: (() => unknown)[] = []

@@ -1,4 +1,17 @@
 import type { Capabilities } from '../../core/driver.ts'
+import { type BreakableStore, registerBrokenStore } from './driver/broken-store.ts'
+import { expiry } from './driver/expiry.ts'
+import { groups } from './driver/groups.ts'
+import { inspection } from './driver/inspection.ts'
+import { leases } from './driver/leases.ts'
+import { lists } from './driver/lists.ts'
+import { queue } from './driver/queue.ts'
+import { rate } from './driver/rate.ts'
+import { sharing } from './driver/sharing.ts'
+import { steal } from './driver/steal.ts'
+import { tokens } from './driver/tokens.ts'
+import { values } from './driver/values.ts'
+import { wakeUps } from './driver/wake-ups.ts'
 import { acquireFaults } from './faults/acquire.ts'
 import { messageFaults } from './faults/messages.ts'
 import { releaseFaults } from './faults/release.ts'
@@ -18,19 +31,6 @@ import { mutexLoss } from './mutex/loss.ts'
 import { mutexWaiting } from './mutex/waiting.ts'
 import { lockSubjects, mutexForms, mutexSubjects } from './mutex-subjects.ts'
 import { type GroupContext, registerGroup, type TestRunner } from './runner.ts'
-import { type BreakableStore, registerBrokenStore } from './seam/broken-store.ts'
-import { expiry } from './seam/expiry.ts'
-import { groups } from './seam/groups.ts'
-import { inspection } from './seam/inspection.ts'
-import { leases } from './seam/leases.ts'
-import { lists } from './seam/lists.ts'
-import { queue } from './seam/queue.ts'
-import { rate } from './seam/rate.ts'
-import { sharing } from './seam/sharing.ts'
-import { steal } from './seam/steal.ts'
-import { tokens } from './seam/tokens.ts'
-import { values } from './seam/values.ts'
-import { wakeUps } from './seam/wake-ups.ts'
 import { readersAndWriters } from './sharing/readers-and-writers.ts'
 import { semaphores } from './sharing/semaphores.ts'
 import type { ConformanceStore } from './store.ts'
@@ -78,18 +78,18 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
       },
     }
 
-    registerGroup(context, 'seam: leases', leases)
-    registerGroup(context, 'seam: lists', lists)
-    registerGroup(context, 'seam: expiry', expiry, ['ttl'])
-    registerGroup(context, 'seam: fencing tokens', tokens, ['fencing'])
-    registerGroup(context, 'seam: shared claims and limits', sharing, ['shared'])
-    registerGroup(context, 'seam: the queue', queue, ['queue'])
-    registerGroup(context, 'seam: wake-ups', wakeUps, ['wake'])
-    registerGroup(context, 'seam: stealing', steal, ['steal'])
-    registerGroup(context, 'seam: groups', groups, ['groups'])
-    registerGroup(context, 'seam: inspect', inspection)
-    registerGroup(context, 'seam: names and values', values)
-    registerGroup(context, 'seam: rate limits', rate, ['rate'])
+    registerGroup(context, 'driver interface: leases', leases)
+    registerGroup(context, 'driver interface: lists', lists)
+    registerGroup(context, 'driver interface: expiry', expiry, ['ttl'])
+    registerGroup(context, 'driver interface: fencing tokens', tokens, ['fencing'])
+    registerGroup(context, 'driver interface: shared claims and limits', sharing, ['shared'])
+    registerGroup(context, 'driver interface: the queue', queue, ['queue'])
+    registerGroup(context, 'driver interface: wake-ups', wakeUps, ['wake'])
+    registerGroup(context, 'driver interface: stealing', steal, ['steal'])
+    registerGroup(context, 'driver interface: groups', groups, ['groups'])
+    registerGroup(context, 'driver interface: inspect', inspection)
+    registerGroup(context, 'driver interface: names and values', values)
+    registerGroup(context, 'driver interface: rate limits', rate, ['rate'])
     if (breakable !== undefined) registerBrokenStore(context, breakable)
 
     for (const subject of lockOnly ? lockSubjects : mutexSubjects) {

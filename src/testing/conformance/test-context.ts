@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { Capabilities, Claim, Driver } from '../../core/driver.ts'
 import { DistributedLock, type DistributedLockOptions } from '../../primitives/lock/distributed-lock.ts'
-import { type InterferingDriver, interferingDriver } from './interfering-driver.ts'
+import { type FaultyNetwork, faultyNetwork } from './faulty-network.ts'
 import type { MutexInstance, MutexSubject } from './mutex.ts'
 import type { ConformanceStore } from './store.ts'
 import { LONG_MS, outlast } from './timing.ts'
@@ -17,7 +17,7 @@ export interface TestContext {
   claim(changes?: Partial<Claim>): Claim
   /** A driver of its own on the one store, as another process would have. */
   driver(): Promise<Driver>
-  /** A primitive on a driver of its own, with the wire between them. */
+  /** A primitive on a driver of its own, with the network between them. */
   open<Primitive extends Closable>(make: (driver: Driver) => Primitive): Promise<PrimitiveProcess<Primitive>>
   /** The same for a `DistributedLock`. Its claims wait unless they, or `defaults`, say otherwise. */
   lock(options?: Omit<DistributedLockOptions, 'driver' | 'url'>): Promise<LockProcess>
@@ -26,7 +26,7 @@ export interface TestContext {
   /** Lets a driver's lease end without being released: its time runs out, or its session dies. */
   leaseEnds(driver: Driver, ttlMs: number): Promise<void>
   /** Cuts a process off from the store, so that its leases end there by themselves. */
-  cutOff(process: Pick<PrimitiveProcess<unknown>, 'wire' | 'realDriver'>): Promise<void>
+  cutOff(process: Pick<PrimitiveProcess<unknown>, 'network' | 'realDriver'>): Promise<void>
 }
 
 interface Closable {
@@ -35,7 +35,7 @@ interface Closable {
 
 export interface PrimitiveProcess<Primitive> {
   readonly primitive: Primitive
-  readonly wire: InterferingDriver
+  readonly network: FaultyNetwork
   readonly realDriver: Driver
 }
 
@@ -45,7 +45,7 @@ export interface LockProcess extends PrimitiveProcess<DistributedLock> {
 
 export interface MutexProcess extends MutexInstance {
   readonly holderId: string
-  readonly wire: InterferingDriver
+  readonly network: FaultyNetwork
   readonly realDriver: Driver
 }
 
@@ -62,7 +62,7 @@ export async function withTestContext(
 ): Promise<void> {
   const lockName = `conformance:${uniqueId()}`
   const drivers: Driver[] = []
-  const wires: InterferingDriver[] = []
+  const networks: FaultyNetwork[] = []
   const instances: Closable[] = []
   let claims = 0
   let processes = 0
@@ -77,11 +77,11 @@ export async function withTestContext(
     make: (driver: Driver) => Primitive,
   ): Promise<PrimitiveProcess<Primitive>> {
     const realDriver = await driver()
-    const wire = interferingDriver(realDriver)
-    wires.push(wire)
-    const primitive = make(wire.driver)
+    const network = faultyNetwork(realDriver)
+    networks.push(network)
+    const primitive = make(network.driver)
     instances.push(primitive)
-    return { primitive, wire, realDriver }
+    return { primitive, network, realDriver }
   }
 
   async function endSession(of: Driver): Promise<void> {
@@ -117,8 +117,8 @@ export async function withTestContext(
       if (capabilities.expiry === 'session') await endSession(of)
       else await outlast(ttlMs)
     },
-    async cutOff({ wire, realDriver }) {
-      wire.cut()
+    async cutOff({ network, realDriver }) {
+      network.cut()
       if (capabilities.expiry === 'session') await endSession(realDriver)
     },
   }
@@ -126,7 +126,7 @@ export async function withTestContext(
   try {
     await body(context)
   } finally {
-    for (const wire of wires) wire.heal()
+    for (const network of networks) network.heal()
     await Promise.all(instances.map((instance) => instance.close()))
     await Promise.all(drivers.map((opened) => opened.close()))
   }

@@ -59,9 +59,9 @@ export type Act =
 
 export type Disturbance = { readonly atMs: number } & (
   | { readonly what: 'pause' | 'suspend' | 'step wall' | 'partition'; readonly process: number; readonly ms: number }
-  | { readonly what: 'deafen'; readonly process: number }
+  | { readonly what: 'break subscription'; readonly process: number }
   | { readonly what: 'step store'; readonly ms: number }
-  | { readonly what: 'lose data'; readonly downMs: number; readonly deafens: boolean }
+  | { readonly what: 'lose data'; readonly downMs: number; readonly breaksSubscriptions: boolean }
 )
 
 /** Grants beside a lease that is still trusted are possible when the store forgets, or believes that more time has passed. */
@@ -228,7 +228,7 @@ function disturbancesOf(random: SeededRandom, kind: Kind, processes: number): Di
       atMs: moment(random),
       what: 'lose data',
       downMs: random.pick([1, 30, 200]),
-      deafens: random.chance(0.5),
+      breaksSubscriptions: random.chance(0.5),
     })
   }
   if (kind === 'store back' || kind === 'store forward') {
@@ -248,8 +248,8 @@ function bearable(each: Disturbance, _index: number, all: readonly Disturbance[]
 
 function disturbanceOf(random: SeededRandom, process: number): Disturbance {
   const atMs = moment(random)
-  const what = random.pick(['pause', 'pause', 'suspend', 'step wall', 'partition', 'deafen'] as const)
-  if (what === 'deafen') return { atMs, what, process }
+  const what = random.pick(['pause', 'pause', 'suspend', 'step wall', 'partition', 'break subscription'] as const)
+  if (what === 'break subscription') return { atMs, what, process }
   if (what === 'pause' || what === 'partition') return { atMs, what, process, ms: random.pick([10, 60, 150, 400, 900]) }
   // Multiples of what the agenda takes for a jump: it is not promised that less is noticed before the monotonic deadline.
   if (what === 'suspend') return { atMs, what, process, ms: random.pick([150, 300, 900, 1_500]) }

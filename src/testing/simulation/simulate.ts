@@ -91,7 +91,7 @@ async function run(history: History, openStore: OpenStore): Promise<void> {
         ofStore.stepping()
         storeClock.stepWall(disturbance.ms)
       } else if (disturbance.what === 'lose data') {
-        store.loseData(disturbance.downMs, disturbance.deafens)
+        store.loseData(disturbance.downMs, disturbance.breaksSubscriptions)
         ofStore.dataLost()
       } else {
         const host = hosts[disturbance.process]
@@ -101,7 +101,7 @@ async function run(history: History, openStore: OpenStore): Promise<void> {
         else if (disturbance.what === 'suspend') clock.suspend(disturbance.ms)
         else if (disturbance.what === 'step wall') clock.stepWall(disturbance.ms)
         else if (disturbance.what === 'partition') host.partition.untilMs = time.nowMs + disturbance.ms
-        else host.faulty.deafen()
+        else host.faulty.breakSubscription()
       }
     })
   }

@@ -8,8 +8,8 @@ export type OpenStore = (clock: Clock) => Driver
 
 export interface SimulatedStore {
   readonly driver: Driver
-  /** The store is gone for `downMs` and comes back empty. With `deafens`, the subscriptions are gone, too. */
-  loseData(downMs: number, deafens: boolean): void
+  /** The store is gone for `downMs` and comes back empty. With `breaksSubscriptions`, the subscriptions are gone, too. */
+  loseData(downMs: number, breaksSubscriptions: boolean): void
 }
 
 export interface SimulatedStoreOptions {
@@ -71,9 +71,9 @@ export function simulatedStore({ open, clock, time, broadcasts }: SimulatedStore
       },
       close: async () => undefined,
     },
-    loseData(downMs, deafens) {
+    loseData(downMs, breaksSubscriptions) {
       current = undefined
-      if (deafens) relay.disconnected(new StoreError('the store was restarted'))
+      if (breaksSubscriptions) relay.disconnected(new StoreError('the store was restarted'))
       time.in(downMs, () => {
         current = start()
       })

@@ -4,7 +4,7 @@ import { chmodSync, chownSync, existsSync, linkSync, readFileSync, statSync, sym
 import { describe, it, vi } from 'vitest'
 import type { DriverListener } from '../../../src/core/driver.ts'
 import { openSqlite } from '../../../src/drivers/sqlite.ts'
-import { claimOn, createScene, grantOf, isGranted, type SqliteScene } from '../../harness/sqlite-context.ts'
+import { claimOn, createContext, grantOf, isGranted, type SqliteContext } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
@@ -17,53 +17,53 @@ describe.concurrent('sqlite alone: the bell', () => {
     ['a hard link', (victim, bell) => linkSync(victim, bell)],
   ]
   it.each(traps)('%s in its place is not followed, and waiters are woken all the same', async (_, trap) => {
-    await using scene = createScene()
-    const victim = `${scene.folder}/victim`
+    await using context = createContext()
+    const victim = `${context.folder}/victim`
     writeFileSync(victim, 'precious')
-    trap(victim, `${scene.path}-bell`)
-    await handOver(scene)
+    trap(victim, `${context.path}-bell`)
+    await handOver(context)
     assert.equal(readFileSync(victim, 'utf8'), 'precious')
   })
 
   it('a link to nowhere makes no file there', async () => {
-    await using scene = createScene()
-    symlinkSync(`${scene.folder}/nowhere`, `${scene.path}-bell`)
-    await handOver(scene)
-    assert.equal(existsSync(`${scene.folder}/nowhere`), false)
+    await using context = createContext()
+    symlinkSync(`${context.folder}/nowhere`, `${context.path}-bell`)
+    await handOver(context)
+    assert.equal(existsSync(`${context.folder}/nowhere`), false)
   })
 
   it('a pipe in its place blocks nobody', async () => {
-    await using scene = createScene()
-    execFileSync('mkfifo', [`${scene.path}-bell`])
-    await handOver(scene)
+    await using context = createContext()
+    execFileSync('mkfifo', [`${context.path}-bell`])
+    await handOver(context)
   })
 
   it('has the permissions of the database', async () => {
-    await using scene = createScene()
-    await (await openSqlite(`sqlite:${scene.path}`)).close()
-    chmodSync(scene.path, 0o660)
-    await handOver(scene)
-    assert.equal(statSync(`${scene.path}-bell`).mode & 0o777, 0o660)
+    await using context = createContext()
+    await (await openSqlite(`sqlite:${context.path}`)).close()
+    chmodSync(context.path, 0o660)
+    await handOver(context)
+    assert.equal(statSync(`${context.path}-bell`).mode & 0o777, 0o660)
   })
 
   it.skipIf(process.getuid?.() !== 0)(
     'made by root, it is the database owner’s, who would have to poll otherwise',
     async () => {
-      await using scene = createScene()
-      await (await openSqlite(`sqlite:${scene.path}`)).close()
-      chownSync(scene.path, 65534, 65533)
-      await handOver(scene)
-      const { uid, gid, mode } = statSync(`${scene.path}-bell`)
+      await using context = createContext()
+      await (await openSqlite(`sqlite:${context.path}`)).close()
+      chownSync(context.path, 65534, 65533)
+      await handOver(context)
+      const { uid, gid, mode } = statSync(`${context.path}-bell`)
       assert.deepEqual([uid, gid, mode & 0o777], [65534, 65533, 0o600])
     },
   )
 })
 
 /** One driver waits, and is woken by another one's release. */
-async function handOver(scene: SqliteScene): Promise<void> {
+async function handOver(context: SqliteContext): Promise<void> {
   const [holder, waiter] = [
-    await scene.opened(openSqlite(`sqlite:${scene.path}`)),
-    await scene.opened(openSqlite(`sqlite:${scene.path}`)),
+    await context.opened(openSqlite(`sqlite:${context.path}`)),
+    await context.opened(openSqlite(`sqlite:${context.path}`)),
   ]
   const [held, waiting] = [claimOn('name'), claimOn('name', { waitMs: 60_000 })]
   const { fencingToken } = await grantOf(holder, held)

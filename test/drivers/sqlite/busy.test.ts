@@ -7,7 +7,7 @@ import { BUSY_BOUND_MS } from '../../../src/drivers/sqlite/connection.ts'
 import { sqliteCode } from '../../../src/drivers/sqlite/errors.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
-import { claimOn, createScene, grantOf } from '../../harness/sqlite-context.ts'
+import { claimOn, createContext, grantOf } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
@@ -15,9 +15,9 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
 
 describe.concurrent('sqlite alone: failure 32: another program has the write lock', () => {
   it('for a moment: the claim is granted when it is free, and nobody sees an error', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
-    const other = await scene.database()
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+    const other = await context.database()
     other.exec('BEGIN IMMEDIATE')
     const granted = grantOf(driver, claimOn('name'))
     await sleep(BUSY_BOUND_MS / 8)
@@ -32,15 +32,15 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
   it.each(kinds)(
     'for longer than the bound, %s: an error that says so, no grant, a live event loop',
     async (_, open) => {
-      await using scene = createScene()
-      const passedIn = open === undefined ? await scene.database() : undefined
+      await using context = createContext()
+      const passedIn = open === undefined ? await context.database() : undefined
       passedIn?.exec('PRAGMA busy_timeout = 30000')
-      const opening = passedIn === undefined ? open?.(scene.path) : sqliteDriver({ database: passedIn })
+      const opening = passedIn === undefined ? open?.(context.path) : sqliteDriver({ database: passedIn })
       assert.ok(opening !== undefined)
-      const driver = await scene.opened(opening)
+      const driver = await context.opened(opening)
       const held = claimOn('held before')
       const { fencingToken } = await grantOf(driver, held)
-      const other = await scene.database()
+      const other = await context.database()
       other.exec('BEGIN IMMEDIATE')
 
       let ticks = 0
@@ -70,20 +70,20 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
   )
 
   it('while a file is opened: it opens all the same if it was in use before', async () => {
-    await using scene = createScene()
-    await scene.opened(openSqlite(`sqlite:${scene.path}`))
-    const other = await scene.database()
+    await using context = createContext()
+    await context.opened(openSqlite(`sqlite:${context.path}`))
+    const other = await context.database()
     other.exec('BEGIN IMMEDIATE')
-    const late = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const late = await context.opened(openSqlite(`sqlite:${context.path}`))
     assert.deepEqual((await late.inspect({})).leases, [])
     other.exec('ROLLBACK')
   })
 
   it('a waiter outlasts it', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     await using lock = new DistributedLock({ driver })
-    const other = await scene.database()
+    const other = await context.database()
     other.exec('BEGIN IMMEDIATE')
     const waiting = lock.acquire('name', { blockingTimeoutSeconds: 15 })
     await sleep(BUSY_BOUND_MS * 1.2)
@@ -92,8 +92,8 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
   })
 
   it('a bug of ours inside a transaction leaves no transaction open', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const circular: Record<string, unknown> = {}
     circular['self'] = circular
     await assert.rejects(driver.acquire([claimOn('first'), claimOn('name', { metadata: circular })]))
@@ -127,8 +127,8 @@ describe('sqlite alone: a full disk', () => {
   it.skipIf(!mountable)(
     `says so, grants nothing, and goes on when there is room again${mountable ? '' : ' (skipped: only root can mount a small disk)'}`,
     async () => {
-      await using scene = createScene()
-      const disk = `${scene.folder}/disk`
+      await using context = createContext()
+      const disk = `${context.folder}/disk`
       mkdirSync(disk)
       execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', disk])
       try {

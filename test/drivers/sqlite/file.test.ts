@@ -20,7 +20,7 @@ import { networkFileSystemOf } from '../../../src/drivers/sqlite/mounts.ts'
 import { openSqlite } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/any-store-lock.ts'
 import { until } from '../../harness/processes.ts'
-import { claimOn, createScene, grantOf, isGranted, type SqliteScene } from '../../harness/sqlite-context.ts'
+import { claimOn, createContext, grantOf, isGranted, type SqliteContext } from '../../harness/sqlite-context.ts'
 import { startWorker } from '../../harness/worker.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
@@ -28,7 +28,7 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
 )
 
 describe.concurrent('sqlite alone: what is wrong with a file is said, and is never a free lock', () => {
-  const untouched: [string, (scene: SqliteScene) => Promise<void>, RegExp][] = [
+  const untouched: [string, (context: SqliteContext) => Promise<void>, RegExp][] = [
     [
       'a text file',
       async ({ path }) => writeFileSync(path, 'not a database\n'.repeat(1_000)),
@@ -37,42 +37,42 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
     ['a short text file', async ({ path }) => writeFileSync(path, 'hello'), /it is not an SQLite database/],
     [
       'a database of another program',
-      async (scene) => {
-        ;(await scene.database()).exec('CREATE TABLE customers (name TEXT)')
+      async (context) => {
+        ;(await context.database()).exec('CREATE TABLE customers (name TEXT)')
       },
       /locks\.db is a database of another program; choose another path/,
     ],
     [
       'an empty database that another program has marked as its own',
-      async (scene) => {
-        ;(await scene.database()).exec('PRAGMA application_id = 7')
+      async (context) => {
+        ;(await context.database()).exec('PRAGMA application_id = 7')
       },
       /is a database of another program/,
     ],
     [
       'a database of a newer format',
-      async (scene) => {
-        await (await openSqlite(`sqlite:${scene.path}`)).close()
-        ;(await scene.database()).exec('UPDATE holdfast_format SET version = 4')
+      async (context) => {
+        await (await openSqlite(`sqlite:${context.path}`)).close()
+        ;(await context.database()).exec('UPDATE holdfast_format SET version = 4')
       },
       /has format 4, and this version of Holdfast knows 3; upgrade Holdfast/,
     ],
   ]
   it.each(untouched)('%s is refused and left as it was', async (_, prepare, message) => {
-    await using scene = createScene()
-    await prepare(scene)
-    const before = readFileSync(scene.path)
-    await refuses(scene.path, message)
-    assert.deepEqual(readFileSync(scene.path), before)
+    await using context = createContext()
+    await prepare(context)
+    const before = readFileSync(context.path)
+    await refuses(context.path, message)
+    assert.deepEqual(readFileSync(context.path), before)
   })
 
   it('a damaged file is refused, whichever of its pages is damaged', async () => {
-    await using scene = createScene()
-    const whole = await fileWithLeases(scene)
+    await using context = createContext()
+    const whole = await fileWithLeases(context)
     for (let page = 1; page * PAGE_BYTES < whole.length; page += 1) {
       const damaged = Buffer.from(whole)
       damaged.fill(0xab, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
-      const path = `${scene.folder}/damaged-${page}.db`
+      const path = `${context.folder}/damaged-${page}.db`
       writeFileSync(path, damaged)
       // A page that a claim does not need may be damaged without anybody noticing; but what was held must not be free.
       await using lock = new DistributedLock({ url: `sqlite:${path}` })
@@ -85,17 +85,17 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
   })
 
   it('half a file is refused', async () => {
-    await using scene = createScene()
-    const whole = await fileWithLeases(scene)
-    const path = `${scene.folder}/half.db`
+    await using context = createContext()
+    const whole = await fileWithLeases(context)
+    const path = `${context.folder}/half.db`
     writeFileSync(path, whole.subarray(0, whole.length / 2))
     await refuses(path, /half\.db: (it is damaged|the disk failed)/, 'name 100')
   })
 
   it('a folder in place of the file is refused', async () => {
-    await using scene = createScene()
-    mkdirSync(scene.path)
-    await refuses(scene.path, /locks\.db: it cannot be opened/)
+    await using context = createContext()
+    mkdirSync(context.path)
+    await refuses(context.path, /locks\.db: it cannot be opened/)
   })
 
   it('a folder that cannot be made is refused', async () => {
@@ -108,16 +108,16 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
   })
 
   it('a folder or a file that this user may not write is refused', async () => {
-    await using scene = createScene()
-    await (await openSqlite(`sqlite:${scene.path}`)).close()
-    chmodSync(scene.path, 0o444)
-    chmodSync(scene.folder, 0o555)
+    await using context = createContext()
+    await (await openSqlite(`sqlite:${context.path}`)).close()
+    chmodSync(context.path, 0o444)
+    chmodSync(context.folder, 0o555)
     await using worker = await startWorker({ source: asNobody })
     await worker.call('dropPrivileges')
-    const newFile = (await worker.call('outcome', `sqlite:${scene.folder}/new.db`)) as Outcome
+    const newFile = (await worker.call('outcome', `sqlite:${context.folder}/new.db`)) as Outcome
     assert.equal(newFile.code, 'STORE_UNAVAILABLE')
     assert.match(newFile.message, /new\.db cannot be made: EACCES/)
-    const oldFile = (await worker.call('outcome', `sqlite:${scene.path}`)) as Outcome
+    const oldFile = (await worker.call('outcome', `sqlite:${context.path}`)) as Outcome
     assert.equal(oldFile.code, 'STORE_UNAVAILABLE')
     assert.match(oldFile.message, /locks\.db: it(, or the folder that it lies in,)? cannot be (written|opened)/)
   })
@@ -125,18 +125,18 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
 
 describe('sqlite alone: a file of format 1', () => {
   it('is brought up to date, and keeps its leases and waiters', async () => {
-    await using scene = createScene()
+    await using context = createContext()
     const [held, waiting] = [claimOn('name'), claimOn('name', { waitMs: 60_000 })]
-    const first = await openSqlite(`sqlite:${scene.path}`)
+    const first = await openSqlite(`sqlite:${context.path}`)
     const { fencingToken } = await grantOf(first, held)
     assert.equal(await isGranted(first, waiting), false)
     await first.close()
-    ;(await scene.database()).exec(`
+    ;(await context.database()).exec(`
       ALTER TABLE holdfast_leases DROP COLUMN ttl_ms;
       ALTER TABLE holdfast_waiters DROP COLUMN wait_ms;
       UPDATE holdfast_format SET version = 1;
     `)
-    const drivers = await Promise.all([1, 2, 3].map(() => scene.opened(openSqlite(`sqlite:${scene.path}`))))
+    const drivers = await Promise.all([1, 2, 3].map(() => context.opened(openSqlite(`sqlite:${context.path}`))))
     const [a, b] = drivers as [Driver, Driver]
     assert.equal(await isGranted(b, claimOn('name')), false)
     assert.deepEqual(await a.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
@@ -148,15 +148,15 @@ describe('sqlite alone: a file of format 1', () => {
 
 describe('sqlite alone: a file of format 2', () => {
   it('is brought up to date, and keeps what was taken of its rates', async () => {
-    await using scene = createScene()
+    await using context = createContext()
     const limits = [{ limit: 1, periodMs: 3_600_000, burst: 2 }]
     const take = { name: 'key', cost: 1, limits }
-    const first = await openSqlite(`sqlite:${scene.path}`)
+    const first = await openSqlite(`sqlite:${context.path}`)
     await first.consume?.([take])
     await first.close()
-    const database = await scene.database()
+    const database = await context.database()
     database.exec('ALTER TABLE holdfast_rates DROP COLUMN block; UPDATE holdfast_format SET version = 2')
-    const drivers = await Promise.all([1, 2, 3].map(() => scene.opened(openSqlite(`sqlite:${scene.path}`))))
+    const drivers = await Promise.all([1, 2, 3].map(() => context.opened(openSqlite(`sqlite:${context.path}`))))
     const [a, b] = drivers as [Driver, Driver]
     await a.consume?.([{ ...take, cost: 0, change: { blockMs: 3_600_000 } }])
     const remaining = (await b.consume?.([take, { ...take, cost: 0, change: { blockMs: 0 } }])) as RateAnswer[]
@@ -184,44 +184,44 @@ describe.concurrent('sqlite alone: the file is this user’s', () => {
   })
 
   it('folder and file are made for this user alone, and so are the files beside it', async () => {
-    await using scene = createScene()
-    const worker = await startWorker({ source: withDefault }, { env: { HOME: scene.folder, XDG_STATE_HOME: '' } })
+    await using context = createContext()
+    const worker = await startWorker({ source: withDefault }, { env: { HOME: context.folder, XDG_STATE_HOME: '' } })
     await using _ = worker
     await worker.call('acquire', 'name')
-    const folder = `${scene.folder}/.local/state/holdfast`
-    for (const made of [`${scene.folder}/.local`, folder]) assert.equal(statSync(made).mode & 0o777, 0o700)
+    const folder = `${context.folder}/.local/state/holdfast`
+    for (const made of [`${context.folder}/.local`, folder]) assert.equal(statSync(made).mode & 0o777, 0o700)
     for (const suffix of ['', '-wal', '-shm']) {
       assert.equal(statSync(`${folder}/locks.db${suffix}`).mode & 0o777, 0o600)
     }
   })
 
   it('a file that is there keeps its permissions: a team may share it', async () => {
-    await using scene = createScene()
-    writeFileSync(scene.path, '')
-    chmodSync(scene.path, 0o660)
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    writeFileSync(context.path, '')
+    chmodSync(context.path, 0o660)
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     await grantOf(driver, claimOn('name'))
-    for (const suffix of ['', '-wal', '-shm']) assert.equal(statSync(`${scene.path}${suffix}`).mode & 0o777, 0o660)
+    for (const suffix of ['', '-wal', '-shm']) assert.equal(statSync(`${context.path}${suffix}`).mode & 0o777, 0o660)
   })
 
   it('a path with spaces, question marks and percent signs is one file, however its URL spells it', async () => {
-    await using scene = createScene()
-    const path = `${scene.folder}/a b?mode=memory#c%20d.db`
+    await using context = createContext()
+    const path = `${context.folder}/a b?mode=memory#c%20d.db`
     const encoded = pathToFileURL(path).pathname
     const urls = [`sqlite:${encoded}`, `sqlite://${encoded}`, `sqlite:${encoded.replaceAll('%20', ' ')}`]
-    const [first, ...others] = await Promise.all(urls.map((url) => scene.opened(openSqlite(url))))
+    const [first, ...others] = await Promise.all(urls.map((url) => context.opened(openSqlite(url))))
     assert.ok(first)
     await grantOf(first, claimOn('name'))
     for (const other of others) assert.equal(await isGranted(other, claimOn('name')), false)
     assert.ok(existsSync(path))
     const { args } = first.reopen ?? { args: [] }
-    const reopened = await scene.opened(openSqlite(args[0] as string))
+    const reopened = await context.opened(openSqlite(args[0] as string))
     assert.equal(await isGranted(reopened, claimOn('name')), false)
   })
 })
 
 describe.concurrent('sqlite alone: a file that is removed or replaced while it is open', () => {
-  const ways: [string, (scene: SqliteScene) => Promise<void>][] = [
+  const ways: [string, (context: SqliteContext) => Promise<void>][] = [
     [
       'removed with the files beside it',
       async ({ path }) => {
@@ -242,12 +242,12 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
     ],
   ]
   it.each(ways)('%s: leases are lost, all go on in the new file, and tokens rise', async (_, remove) => {
-    await using scene = createScene()
-    const open = (): Promise<Driver> => scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const open = (): Promise<Driver> => context.opened(openSqlite(`sqlite:${context.path}`))
     const [a, b] = [await open(), await open()]
     const [held, rival, late] = [claimOn('name'), claimOn('name'), claimOn('name')]
     const { fencingToken } = await grantOf(a, held)
-    await remove(scene)
+    await remove(context)
     const next = await grantOf(b, rival)
     assert.ok(next.fencingToken > fencingToken)
     assert.deepEqual(await a.renew([{ ...held, fencingToken }]), ['lost'])
@@ -258,49 +258,49 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
   })
 
   it('a waiter is woken in the new file', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
-    await using lock = new DistributedLock({ url: `sqlite:${scene.path}` })
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+    await using lock = new DistributedLock({ url: `sqlite:${context.path}` })
     await grantOf(driver, claimOn('name'))
     const waiting = lock.acquire('name', { blocking: true })
     await until(async () => (await driver.inspect({ lockName: 'name' })).waiters.length === 1, {
       timeoutMs: 10_000,
       failure: () => 'nobody came to wait',
     })
-    for (const suffix of ['-shm', '-wal', '']) rmSync(`${scene.path}${suffix}`)
+    for (const suffix of ['-shm', '-wal', '']) rmSync(`${context.path}${suffix}`)
     assert.ok((await waiting).acquired)
   })
 
   it('replaced by something else: an error, and no grant', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     await grantOf(driver, claimOn('name'))
-    writeFileSync(`${scene.folder}/text`, 'no database\n'.repeat(100))
-    for (const suffix of ['-shm', '-wal']) rmSync(`${scene.path}${suffix}`)
-    renameSync(`${scene.folder}/text`, scene.path)
+    writeFileSync(`${context.folder}/text`, 'no database\n'.repeat(100))
+    for (const suffix of ['-shm', '-wal']) rmSync(`${context.path}${suffix}`)
+    renameSync(`${context.folder}/text`, context.path)
     for (let tries = 0; tries < 3; tries += 1) {
       await assert.rejects(driver.acquire([claimOn('other')]), {
         name: 'StoreError',
         message: /not an SQLite database/,
       })
     }
-    rmSync(scene.path)
+    rmSync(context.path)
     assert.equal(await isGranted(driver, claimOn('other')), true)
   })
 })
 
 describe('sqlite alone: the write-ahead log', () => {
   it('is cut to 4 MB again after another program had kept it from being emptied', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
-    const megabytes = (): number => statSync(`${scene.path}-wal`).size / 1_024 ** 2
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+    const megabytes = (): number => statSync(`${context.path}-wal`).size / 1_024 ** 2
     // Every transaction writes whole pages, however little it changes.
     const work = async (): Promise<void> => {
       const claim = claimOn('name')
       await driver.acquire([claim])
       await driver.release([claim])
     }
-    const reader = await scene.database()
+    const reader = await context.database()
     reader.exec('BEGIN')
     reader.prepare('SELECT * FROM holdfast_format').all()
     for (let rounds = 0; megabytes() < 6; rounds += 1) {
@@ -359,10 +359,10 @@ describe('sqlite alone: a network share is refused, from Linux’s table of moun
   })
 
   it('a link to the file leads to the same locks', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
-    symlinkSync(scene.path, `${scene.folder}/link.db`)
-    const linked = await scene.opened(openSqlite(`sqlite:${scene.folder}/link.db`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+    symlinkSync(context.path, `${context.folder}/link.db`)
+    const linked = await context.opened(openSqlite(`sqlite:${context.folder}/link.db`))
     await grantOf(driver, claimOn('name'))
     assert.equal(await isGranted(linked, claimOn('name')), false)
   })
@@ -383,11 +383,11 @@ async function refuses(path: string, message: RegExp, lockName = 'name'): Promis
 }
 
 /** A lock file with 200 leases, all of it in one piece, beside no write-ahead log. */
-async function fileWithLeases(scene: SqliteScene): Promise<Buffer> {
-  const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+async function fileWithLeases(context: SqliteContext): Promise<Buffer> {
+  const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
   await driver.acquire(Array.from({ length: 200 }, (_, index) => claimOn(`name ${index}`)))
-  const copy = `${scene.folder}/copy.db`
-  ;(await scene.database()).exec(`VACUUM INTO '${copy}'`)
+  const copy = `${context.folder}/copy.db`
+  ;(await context.database()).exec(`VACUUM INTO '${copy}'`)
   return readFileSync(copy)
 }
 

@@ -6,7 +6,7 @@ import { type Clock, systemClock } from '../../../src/core/time/clock.ts'
 import type { SqliteDatabase } from '../../../src/drivers/sqlite/client.ts'
 import { BUSY_BOUND_MS } from '../../../src/drivers/sqlite/connection.ts'
 import { sqliteDriver } from '../../../src/drivers/sqlite.ts'
-import { claimOn, createScene, type SqliteScene } from '../../harness/sqlite-context.ts'
+import { claimOn, createContext, type SqliteContext } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
@@ -20,8 +20,8 @@ const isInBadPart = (index: number): boolean => index >= 200 && index < 400
 
 describe('sqlite alone: a list longer than one transaction', () => {
   it('a failure in a later part keeps the answers of the other parts', async () => {
-    await using scene = createScene()
-    const { driver, database } = await open(scene)
+    await using context = createContext()
+    const { driver, database } = await open(context)
     const claims = Array.from({ length: LENGTH }, (_, index) => claimOn(nameOf(index)))
 
     failOn(database, 'INSERT', 'holdfast_leases', 'NEW.lock_name')
@@ -61,8 +61,8 @@ describe('sqlite alone: a list longer than one transaction', () => {
   })
 
   it('rejects if every part fails', async () => {
-    await using scene = createScene()
-    const { driver, database } = await open(scene)
+    await using context = createContext()
+    const { driver, database } = await open(context)
     database.exec(`
       CREATE TRIGGER fails BEFORE INSERT ON holdfast_leases BEGIN SELECT RAISE(ABORT, 'no room for this one'); END
     `)
@@ -73,8 +73,8 @@ describe('sqlite alone: a list longer than one transaction', () => {
   })
 
   it('a group of claims stays in one transaction', async () => {
-    await using scene = createScene()
-    const { driver } = await open(scene)
+    await using context = createContext()
+    const { driver } = await open(context)
     const inGroup = (index: number): boolean => index >= 150 && index < 250
     const claims = Array.from({ length: LENGTH }, (_, index) =>
       claimOn(nameOf(index), inGroup(index) ? { group: 'all or none' } : {}),
@@ -94,10 +94,10 @@ describe('sqlite alone: a list longer than one transaction', () => {
   })
 
   it('its claims queue in their order, also if another process has the write lock when it begins', async () => {
-    await using scene = createScene()
-    const { driver } = await open(scene)
+    await using context = createContext()
+    const { driver } = await open(context)
     await driver.acquire([claimOn('name')])
-    const other = await scene.database()
+    const other = await context.database()
     other.exec('BEGIN IMMEDIATE')
     const claims = Array.from({ length: LENGTH }, () => claimOn('name', { waitMs: 60_000 }))
     const answers = driver.acquire(claims)
@@ -112,9 +112,9 @@ describe('sqlite alone: a list longer than one transaction', () => {
   })
 
   it('all of its parts together wait for the write lock as long as one list may', async () => {
-    await using scene = createScene()
-    const { driver } = await open(scene)
-    const other = await scene.database()
+    await using context = createContext()
+    const { driver } = await open(context)
+    const other = await context.database()
     other.exec('BEGIN IMMEDIATE')
     const startedMs = performance.now()
     const claims = Array.from({ length: LENGTH }, (_, index) => claimOn(nameOf(index)))
@@ -125,7 +125,7 @@ describe('sqlite alone: a list longer than one transaction', () => {
   })
 
   it('gives the event loop a turn between two parts when one is owed', async () => {
-    await using scene = createScene()
+    await using context = createContext()
     let nowMs = 0
     let turns = 0
     const clock: Clock = {
@@ -140,16 +140,16 @@ describe('sqlite alone: a list longer than one transaction', () => {
         setImmediate(run)
       },
     }
-    const { driver } = await open(scene, clock)
+    const { driver } = await open(context, clock)
     const before = turns
     await driver.acquire(Array.from({ length: LENGTH }, (_, index) => claimOn(nameOf(index))))
     assert.ok(turns - before >= 2, `${turns - before} turns`)
   })
 })
 
-async function open(scene: SqliteScene, clock?: Clock): Promise<{ driver: Driver; database: SqliteDatabase }> {
-  const database = await scene.database()
-  const driver = await scene.opened(sqliteDriver({ database, ...(clock && { clock }) }))
+async function open(context: SqliteContext, clock?: Clock): Promise<{ driver: Driver; database: SqliteDatabase }> {
+  const database = await context.database()
+  const driver = await context.opened(sqliteDriver({ database, ...(clock && { clock }) }))
   return { driver, database }
 }
 

@@ -4,7 +4,7 @@ import type { AcquireAnswer, Claim, Driver } from '../../../src/core/driver.ts'
 import { type Clock, systemClock } from '../../../src/core/time/clock.ts'
 import type { SqliteDatabase } from '../../../src/drivers/sqlite/client.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
-import { claimOn, createScene, grantOf } from '../../harness/sqlite-context.ts'
+import { claimOn, createContext, grantOf } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
@@ -18,11 +18,11 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
   it.each(['exclusive', 'shared'] as const)(
     'asking again behind 20,000 waiters costs what it costs behind none (%s claims)',
     async (mode) => {
-      await using scene = createScene()
-      const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+      await using context = createContext()
+      const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
       const line = async (lockName: string): Promise<() => Promise<unknown>> => {
         await grantOf(driver, claimOn(lockName))
-        if (lockName === 'many') queueUp(await scene.database(), lockName, mode)
+        if (lockName === 'many') queueUp(await context.database(), lockName, mode)
         const claims = Array.from({ length: 50 }, () => claimOn(lockName, { mode, waitMs: 600_000 }))
         await driver.acquire(claims)
         return () => driver.acquire(claims)
@@ -32,9 +32,9 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
   )
 
   it('20,000 readers that may all come in are not counted by each of those behind them', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
-    const database = await scene.database()
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+    const database = await context.database()
     const line = (lockName: string, waiters: number): (() => Promise<unknown>) => {
       queueUp(database, lockName, 'shared', waiters)
       const claims = Array.from({ length: 20 }, () => claimOn(lockName, { mode: 'shared' }))
@@ -50,9 +50,9 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
   it.each([undefined, 5])(
     'a claim beside 20,000 shared leases costs what it costs beside one (limit %s)',
     async (limit) => {
-      await using scene = createScene()
-      const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
-      const database = await scene.database()
+      await using context = createContext()
+      const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+      const database = await context.database()
       const beside = (lockName: string, leases: number): (() => Promise<unknown>) => {
         share(database, `'${lockName}'`, leases)
         const mode = limit === undefined ? 'exclusive' : 'shared'
@@ -69,14 +69,14 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
   )
 
   it('a page of names costs what it costs where there are no others', async () => {
-    await using scene = createScene()
+    await using context = createContext()
     const [few, many] = [
-      await scene.opened(openSqlite(`sqlite:${scene.folder}/few.db`)),
-      await scene.opened(openSqlite(`sqlite:${scene.path}`)),
+      await context.opened(openSqlite(`sqlite:${context.folder}/few.db`)),
+      await context.opened(openSqlite(`sqlite:${context.path}`)),
     ]
     for (const [database, names] of [
-      [await scene.database(`${scene.folder}/few.db`), 10],
-      [await scene.database(), MANY],
+      [await context.database(`${context.folder}/few.db`), 10],
+      [await context.database(), MANY],
     ] as const) {
       share(database, "'name ' || substr(100000 + n, 2)", names)
     }
@@ -92,9 +92,9 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
 
 describe('sqlite alone, failure 51: pages', () => {
   it('a page ends early where its names have very many leases and waiters, also within a name, and the next one goes on', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
-    const database = await scene.database()
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+    const database = await context.database()
     for (const name of ['a', 'b', 'c']) share(database, `'${name}'`, 1_200)
     const waiting = Array.from({ length: 700 }, () => claimOn('b', { waitMs: 60_000 }))
     await driver.acquire(waiting)
@@ -120,7 +120,7 @@ describe('sqlite alone, failure 51: pages', () => {
 
 describe('sqlite alone, failure 48: the event loop gets its turns', () => {
   it('lists that are asked for at once run one after the other, with a turn in between when one is owed', async () => {
-    await using scene = createScene()
+    await using context = createContext()
     let nowMs = 0
     let turns = 0
     const clock: Clock = {
@@ -135,7 +135,7 @@ describe('sqlite alone, failure 48: the event loop gets its turns', () => {
         setImmediate(run)
       },
     }
-    const driver = await sqliteDriver({ database: await scene.database(), clock })
+    const driver = await sqliteDriver({ database: await context.database(), clock })
     await grantOf(driver, claimOn('name'))
     const before = turns
     const claims = Array.from({ length: 20 }, () => claimOn('name', { waitMs: 60_000 }))

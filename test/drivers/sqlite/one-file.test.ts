@@ -7,7 +7,7 @@ import type { Claim, Driver } from '../../../src/core/driver.ts'
 import { isMountPoint } from '../../../src/drivers/sqlite/mounts.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { clientName } from '../../harness/sqlite-client.ts'
-import { claimOn, createScene, grantOf, isGranted } from '../../harness/sqlite-context.ts'
+import { claimOn, createContext, grantOf, isGranted } from '../../harness/sqlite-context.ts'
 import { startWorker, type Worker } from '../../harness/worker.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
@@ -22,26 +22,26 @@ const STAYS_OPEN = clientName() === 'libsql'
  */
 describe.concurrent('sqlite alone, failure 42: a hard link', () => {
   it('a file with two names is refused under both of them', async () => {
-    await using scene = createScene()
-    await (await openSqlite(`sqlite:${scene.path}`)).close()
-    const other = `${scene.folder}/other.db`
-    linkSync(scene.path, other)
-    for (const path of [scene.path, other]) {
+    await using context = createContext()
+    await (await openSqlite(`sqlite:${context.path}`)).close()
+    const other = `${context.folder}/other.db`
+    linkSync(context.path, other)
+    for (const path of [context.path, other]) {
       await assert.rejects(openSqlite(`sqlite:${path}`), { name: 'StoreError', message: /has 2 hard links/ })
     }
-    await assert.rejects(sqliteDriver({ database: await scene.database() }), { message: /has 2 hard links/ })
+    await assert.rejects(sqliteDriver({ database: await context.database() }), { message: /has 2 hard links/ })
   })
 
   it('one that is made while the file is open ends all grants until it is gone', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const held = claimOn('held')
     const { fencingToken } = await grantOf(driver, held)
-    linkSync(scene.path, `${scene.folder}/other.db`)
+    linkSync(context.path, `${context.folder}/other.db`)
     const refused = { name: 'StoreError', message: /has 2 hard links/ }
     await assert.rejects(driver.acquire([claimOn('name')]), refused)
     await assert.rejects(driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), refused)
-    rmSync(`${scene.folder}/other.db`)
+    rmSync(`${context.folder}/other.db`)
     assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
     assert.equal(await isGranted(driver, claimOn('name')), true)
   })
@@ -49,10 +49,10 @@ describe.concurrent('sqlite alone, failure 42: a hard link', () => {
 
 describe('sqlite alone, failure 42: a mount of the file alone', () => {
   it('is refused: its write-ahead log would lie beside another name', async () => {
-    await using scene = createScene()
-    await (await openSqlite(`sqlite:${scene.path}`)).close()
-    mkdirSync(`${scene.folder}/container`)
-    writeFileSync(`${scene.folder}/container/locks.db`, '')
+    await using context = createContext()
+    await (await openSqlite(`sqlite:${context.path}`)).close()
+    mkdirSync(`${context.folder}/container`)
+    writeFileSync(`${context.folder}/container/locks.db`, '')
     // Mounts made in a namespace of its own are gone with the process.
     const script = `
       mount --bind "$0/locks.db" "$0/container/locks.db"
@@ -60,12 +60,12 @@ describe('sqlite alone, failure 42: a mount of the file alone', () => {
     `
     const { stdout } = await promisify(execFile)(
       'unshare',
-      ['--mount', 'sh', '-ec', script, scene.folder, process.execPath, opensBoth],
+      ['--mount', 'sh', '-ec', script, context.folder, process.execPath, opensBoth],
       { cwd: process.cwd(), env: { ...process.env, NODE_OPTIONS: '' } },
     )
     assert.deepEqual(JSON.parse(stdout), {
       outside: 'opened',
-      inside: `the lock file ${scene.folder}/container/locks.db is a mount point of its own (as with "docker run -v file:file"), so SQLite keeps its write-ahead log where others do not see it; mount the folder that it lies in`,
+      inside: `the lock file ${context.folder}/container/locks.db is a mount point of its own (as with "docker run -v file:file"), so SQLite keeps its write-ahead log where others do not see it; mount the folder that it lies in`,
     })
   })
 
@@ -96,12 +96,12 @@ describe.concurrent('sqlite alone, failure 42: the files beside it are removed o
     ['the write-ahead log’s index', ['-shm']],
     ['the write-ahead log and its index', ['-wal', '-shm']],
   ])('%s: what another process holds is not granted', async (_, suffixes) => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const held = claimOn('held')
     const { fencingToken } = await grantOf(driver, held)
-    for (const suffix of suffixes) rmSync(`${scene.path}${suffix}`)
-    await using other = await startOther(scene.path)
+    for (const suffix of suffixes) rmSync(`${context.path}${suffix}`)
+    await using other = await startOther(context.path)
     assert.ok((await other.grant(claimOn('name'))) > fencingToken)
     await notGranted(driver, claimOn('name'))
     if (STAYS_OPEN) return
@@ -114,13 +114,13 @@ describe.concurrent('sqlite alone, failure 42: the files beside it are removed o
   })
 
   it('two drivers of one process, which share what SQLite has open, grant nothing, and come to the new log both', async () => {
-    await using scene = createScene()
+    await using context = createContext()
     const drivers = [
-      await scene.opened(openSqlite(`sqlite:${scene.path}`)),
-      await scene.opened(openSqlite(`sqlite:${scene.path}`)),
+      await context.opened(openSqlite(`sqlite:${context.path}`)),
+      await context.opened(openSqlite(`sqlite:${context.path}`)),
     ]
-    for (const suffix of ['-wal', '-shm']) rmSync(`${scene.path}${suffix}`)
-    await using other = await startOther(scene.path)
+    for (const suffix of ['-wal', '-shm']) rmSync(`${context.path}${suffix}`)
+    await using other = await startOther(context.path)
     await other.grant(claimOn('name'))
     for (const driver of [...drivers, ...drivers]) {
       const granted = await isGranted(driver, claimOn('name')).catch((error: Error) => error.name)
@@ -134,23 +134,23 @@ describe.concurrent('sqlite alone, failure 42: the files beside it are removed o
     ['the write-ahead log', ['-wal']],
     ['the write-ahead log and its index', ['-wal', '-shm']],
   ])('%s, while nobody else has it open: what was held stays held', async (_, suffixes) => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const held = claimOn('held')
     const { fencingToken } = await grantOf(driver, held)
-    for (const suffix of suffixes) rmSync(`${scene.path}${suffix}`)
+    for (const suffix of suffixes) rmSync(`${context.path}${suffix}`)
     await notGranted(driver, claimOn('held'))
     if (STAYS_OPEN) return
     assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
-    await using other = await startOther(scene.path)
+    await using other = await startOther(context.path)
     assert.equal(await other.isGranted(claimOn('held')), false)
   })
 
   it('a database that was passed in: an error, and no grant', async () => {
-    await using scene = createScene()
-    const driver = await sqliteDriver({ database: await scene.database() })
+    await using context = createContext()
+    const driver = await sqliteDriver({ database: await context.database() })
     await grantOf(driver, claimOn('held'))
-    rmSync(`${scene.path}-wal`)
+    rmSync(`${context.path}-wal`)
     for (let tries = 0; tries < 3; tries += 1) {
       await assert.rejects(driver.acquire([claimOn('name')]), {
         name: 'StoreError',
@@ -167,41 +167,41 @@ describe.concurrent('sqlite alone, failure 42: a link in the path', () => {
   ])(
     '%s is retargeted: all go on in the new file, and what another process holds there is not granted',
     async (_, link, asked) => {
-      await using scene = createScene()
-      for (const release of ['1', '2']) mkdirSync(`${scene.folder}/${release}`)
+      await using context = createContext()
+      for (const release of ['1', '2']) mkdirSync(`${context.folder}/${release}`)
       const target = (release: string) => (link === 'current' ? release : `${release}/locks.db`)
       const retarget = (release: string) => {
-        symlinkSync(target(release), `${scene.folder}/next`)
-        renameSync(`${scene.folder}/next`, `${scene.folder}/${link}`)
+        symlinkSync(target(release), `${context.folder}/next`)
+        renameSync(`${context.folder}/next`, `${context.folder}/${link}`)
       }
-      for (const release of ['1', '2']) await (await openSqlite(`sqlite:${scene.folder}/${release}/locks.db`)).close()
+      for (const release of ['1', '2']) await (await openSqlite(`sqlite:${context.folder}/${release}/locks.db`)).close()
       retarget('1')
-      const driver = await scene.opened(openSqlite(`sqlite:${scene.folder}/${asked}`))
+      const driver = await context.opened(openSqlite(`sqlite:${context.folder}/${asked}`))
       const held = claimOn('held')
       const { fencingToken } = await grantOf(driver, held)
       retarget('2')
-      await using other = await startOther(`${scene.folder}/${asked}`)
+      await using other = await startOther(`${context.folder}/${asked}`)
       assert.ok((await other.grant(claimOn('name'))) > fencingToken)
       assert.equal(await isGranted(driver, claimOn('name')), false)
       assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['lost'])
       await grantOf(driver, claimOn('late'))
       assert.equal(await other.isGranted(claimOn('late')), false)
       // The file that was left behind is whole.
-      const before = await scene.opened(openSqlite(`sqlite:${scene.folder}/1/locks.db`))
+      const before = await context.opened(openSqlite(`sqlite:${context.folder}/1/locks.db`))
       assert.equal((await before.inspect({ lockName: 'held' })).leases[0]?.claimId, held.claimId)
     },
   )
 
   it('the file moves with its link: its write-ahead log stays behind, and is not written any more', async () => {
-    await using scene = createScene()
-    for (const release of ['1', '2']) mkdirSync(`${scene.folder}/${release}`)
-    symlinkSync('1', `${scene.folder}/current`)
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.folder}/current/locks.db`))
+    await using context = createContext()
+    for (const release of ['1', '2']) mkdirSync(`${context.folder}/${release}`)
+    symlinkSync('1', `${context.folder}/current`)
+    const driver = await context.opened(openSqlite(`sqlite:${context.folder}/current/locks.db`))
     await grantOf(driver, claimOn('held'))
-    renameSync(`${scene.folder}/1/locks.db`, `${scene.folder}/2/locks.db`)
-    symlinkSync('2', `${scene.folder}/next`)
-    renameSync(`${scene.folder}/next`, `${scene.folder}/current`)
-    await using other = await startOther(`${scene.folder}/current/locks.db`)
+    renameSync(`${context.folder}/1/locks.db`, `${context.folder}/2/locks.db`)
+    symlinkSync('2', `${context.folder}/next`)
+    renameSync(`${context.folder}/next`, `${context.folder}/current`)
+    await using other = await startOther(`${context.folder}/current/locks.db`)
     await other.grant(claimOn('name'))
     await notGranted(driver, claimOn('name'))
   })

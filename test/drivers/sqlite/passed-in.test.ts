@@ -4,7 +4,7 @@ import { describe, it, vi } from 'vitest'
 import { openDatabase } from '../../../src/drivers/sqlite/client.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
-import { claimOn, createScene, grantOf, isGranted, rowsOf } from '../../harness/sqlite-context.ts'
+import { claimOn, createContext, grantOf, isGranted, rowsOf } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
@@ -12,8 +12,8 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
 
 describe.concurrent('sqlite alone: a database that is passed in', () => {
   it('keeps its own tables, rows, version, mark and settings', async () => {
-    await using scene = createScene()
-    const database = await scene.database()
+    await using context = createContext()
+    const database = await context.database()
     database.exec(`
       CREATE TABLE customers (name TEXT);
       INSERT INTO customers VALUES ('Ann');
@@ -38,8 +38,8 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
   })
 
   it('is not closed by us', async () => {
-    await using scene = createScene()
-    const database = await scene.database()
+    await using context = createContext()
+    const database = await context.database()
     const driver = await sqliteDriver({ database })
     await using lock = new DistributedLock({ driver })
     assert.ok((await lock.acquire('name')).acquired)
@@ -50,18 +50,18 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
   })
 
   it('excludes everybody else on the file, however they opened it', async () => {
-    await using scene = createScene()
-    const database = await scene.database()
+    await using context = createContext()
+    const database = await context.database()
     database.exec('CREATE TABLE customers (name TEXT)')
     const driver = await sqliteDriver({ database })
     await grantOf(driver, claimOn('name'))
-    assert.equal(await isGranted(await sqliteDriver({ database: await scene.database() }), claimOn('name')), false)
-    assert.equal(await isGranted(await scene.opened(openSqlite(`sqlite:${scene.path}`)), claimOn('name')), false)
+    assert.equal(await isGranted(await sqliteDriver({ database: await context.database() }), claimOn('name')), false)
+    assert.equal(await isGranted(await context.opened(openSqlite(`sqlite:${context.path}`)), claimOn('name')), false)
   })
 
   it('in the middle of the caller’s transaction: an error that says so, no grant, and the transaction is whole', async () => {
-    await using scene = createScene()
-    const database = await scene.database()
+    await using context = createContext()
+    const database = await context.database()
     database.exec('CREATE TABLE customers (name TEXT)')
     const driver = await sqliteDriver({ database })
     database.exec('BEGIN')
@@ -76,15 +76,15 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     await assert.rejects(lock.acquire('name', { blocking: false }), { code: 'STORE_UNAVAILABLE' })
     database.exec("INSERT INTO customers VALUES ('Bob')")
     database.exec('COMMIT')
-    const other = await scene.database()
+    const other = await context.database()
     assert.deepEqual(rowsOf(other, 'SELECT * FROM customers'), [{ name: 'Ann' }, { name: 'Bob' }])
     assert.deepEqual((await driver.inspect({})).leases, [])
     await grantOf(driver, claimOn('name'))
   })
 
   it('in the middle of a transaction from the start: refused, and the transaction is whole', async () => {
-    await using scene = createScene()
-    const database = await scene.database()
+    await using context = createContext()
+    const database = await context.database()
     database.exec('BEGIN')
     database.exec('CREATE TABLE customers (name TEXT)')
     await assert.rejects(sqliteDriver({ database }), { name: 'StoreError', message: /transaction/ })
@@ -101,8 +101,8 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
   })
 
   it('of a newer format: refused', async () => {
-    await using scene = createScene()
-    const database = await scene.database()
+    await using context = createContext()
+    const database = await context.database()
     await sqliteDriver({ database })
     database.exec('UPDATE holdfast_format SET version = version + 1')
     await assert.rejects(sqliteDriver({ database }), {
@@ -112,9 +112,9 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
   })
 
   it('removed while it is open: an error that says so, and no grant', async () => {
-    await using scene = createScene()
-    const driver = await sqliteDriver({ database: await scene.database() })
-    rmSync(scene.path)
+    await using context = createContext()
+    const driver = await sqliteDriver({ database: await context.database() })
+    rmSync(context.path)
     await assert.rejects(driver.acquire([claimOn('name')]), {
       name: 'StoreError',
       message: /was removed or replaced while it was open; close the database and open it again/,
@@ -122,8 +122,8 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
   })
 
   it('full: an error that says so, no grant, and what was held stays held', async () => {
-    await using scene = createScene()
-    const database = await scene.database()
+    await using context = createContext()
+    const database = await context.database()
     const driver = await sqliteDriver({ database })
     const before = await grantOf(driver, claimOn('held before'))
     const [pages] = rowsOf(database, 'PRAGMA page_count') as { page_count: number }[]

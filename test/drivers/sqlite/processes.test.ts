@@ -8,7 +8,7 @@ import type { Driver } from '../../../src/core/driver.ts'
 import { openSqlite } from '../../../src/drivers/sqlite.ts'
 import { shiftedClock } from '../../harness/clock-shim.ts'
 import { until } from '../../harness/processes.ts'
-import { createScene, type SqliteScene } from '../../harness/sqlite-context.ts'
+import { createContext, type SqliteContext } from '../../harness/sqlite-context.ts'
 import { startWorker, type Worker, type WorkerOptions } from '../../harness/worker.ts'
 
 /** Real processes on the built package, and real signals. On a machine that is busy with other test files too. */
@@ -18,13 +18,13 @@ const BYTES_PER_RECORD = 23
 
 describe('sqlite alone: many processes on one file', SLOW, () => {
   it('failure 32: 8 processes add 8 × 1,000 to a number, 2 of them are killed and replaced: none is lost, tokens rise', async () => {
-    await using scene = createScene()
-    const file = `${scene.folder}/numbers`
+    await using context = createContext()
+    const file = `${context.folder}/numbers`
     const task = { file, times: 1_000, locked: true, timeoutSeconds: 1 }
     const slots = Array.from({ length: 8 }, (_, slot) => slot)
     const workers = new Map<number, Worker>()
     const start = async (slot: number, times: number): Promise<unknown> => {
-      const worker = await startLocker(scene)
+      const worker = await startLocker(context)
       workers.set(slot, worker)
       return worker.call('increment', { ...task, slot, times })
     }
@@ -69,10 +69,10 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
   })
 
   it('the same without the lock loses some: that test can fail', async () => {
-    await using scene = createScene()
-    const file = `${scene.folder}/numbers`
+    await using context = createContext()
+    const file = `${context.folder}/numbers`
     const task = { file, times: 500, locked: false, timeoutSeconds: 1 }
-    await withLockers(scene, 4, (workers) =>
+    await withLockers(context, 4, (workers) =>
       Promise.all(workers.map((worker, slot) => worker.call('increment', { ...task, slot }))),
     )
     const records = recordsOf(file)
@@ -81,8 +81,8 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
   })
 
   it('a file that 8 processes make at once is made once', async () => {
-    await using scene = createScene()
-    const tokens = await withLockers(scene, 8, (workers) =>
+    await using context = createContext()
+    const tokens = await withLockers(context, 8, (workers) =>
       Promise.all(workers.map((worker) => worker.call('holdBriefly', 'name') as Promise<number>)),
     )
     assert.equal(new Set(tokens).size, 8)
@@ -91,11 +91,11 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
 
 describe('sqlite alone: waiting over processes', SLOW, () => {
   it('100 waiters in 4 processes cost next to nothing while they wait, and are served first come, first served', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
-    const file = `${scene.folder}/served`
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+    const file = `${context.folder}/served`
     writeFileSync(file, '')
-    await withLockers(scene, 4, async (workers) => {
+    await withLockers(context, 4, async (workers) => {
       const [holder] = workers
       await holder?.call('hold', 'name', { timeoutSeconds: 30 })
       // In turns, so that the order is not simply that of the processes.
@@ -126,11 +126,11 @@ describe('sqlite alone: waiting over processes', SLOW, () => {
   })
 
   it('failure 31: when the first waiter is killed, the queue moves on within its time to live', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const waiterTtlSeconds = 1
     await withLockers(
-      scene,
+      context,
       3,
       async ([holder, first, second]) => {
         await holder?.call('hold', 'name', { timeoutSeconds: 30 })
@@ -151,10 +151,10 @@ describe('sqlite alone: waiting over processes', SLOW, () => {
   })
 
   it('where the system tells nothing of files, waiters are woken all the same', async () => {
-    await using scene = createScene()
-    const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     await withLockers(
-      scene,
+      context,
       2,
       async ([a, b]) => {
         for (let round = 0; round < 10; round += 1) {
@@ -177,9 +177,9 @@ describe('sqlite alone: waiting over processes', SLOW, () => {
 
 describe('sqlite alone: processes that are paused, or have another idea of the time', SLOW, () => {
   it('failure 1: a holder that was paused past its lease knows at once that it is lost, and its late write is refused', async () => {
-    await using scene = createScene()
-    const file = `${scene.folder}/numbers`
-    await withLockers(scene, 2, async ([holder, rival]) => {
+    await using context = createContext()
+    const file = `${context.folder}/numbers`
+    await withLockers(context, 2, async ([holder, rival]) => {
       const stale = await holder?.call('hold', 'name', { timeoutSeconds: 2 })
       assert.equal(await holder?.call('isHeld', 'name'), true)
       await holder?.pause()
@@ -195,10 +195,10 @@ describe('sqlite alone: processes that are paused, or have another idea of the t
   })
 
   it('failures 4 and 5: tokens rise while the machine’s clock jumps forward and back', async () => {
-    await using scene = createScene()
+    await using context = createContext()
     using clock = await shiftedClock()
     await withLockers(
-      scene,
+      context,
       2,
       async ([a, b]) => {
         let last = 0
@@ -236,20 +236,20 @@ function recordsOf(file: string): NumberRecord[] {
   })
 }
 
-async function startLocker(scene: SqliteScene, options = {}, workerOptions: WorkerOptions = {}): Promise<Worker> {
+async function startLocker(context: SqliteContext, options = {}, workerOptions: WorkerOptions = {}): Promise<Worker> {
   const worker = await startWorker({ module: WORKER }, { callTimeoutMs: 85_000, ...workerOptions })
-  await worker.call('open', { url: `sqlite:${scene.path}`, ...options })
+  await worker.call('open', { url: `sqlite:${context.path}`, ...options })
   return worker
 }
 
 async function withLockers<T>(
-  scene: SqliteScene,
+  context: SqliteContext,
   count: number,
   body: (workers: readonly Worker[]) => Promise<T>,
   options: object = {},
   workerOptions: WorkerOptions = {},
 ): Promise<T> {
-  const workers = await Promise.all(Array.from({ length: count }, () => startLocker(scene, options, workerOptions)))
+  const workers = await Promise.all(Array.from({ length: count }, () => startLocker(context, options, workerOptions)))
   try {
     return await body(workers)
   } finally {

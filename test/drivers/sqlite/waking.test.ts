@@ -7,7 +7,7 @@ import type { SqliteDatabase, SqliteStatement } from '../../../src/drivers/sqlit
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
 import { until } from '../../harness/processes.ts'
-import { claimOn, createScene, grantOf, isGranted, type SqliteScene } from '../../harness/sqlite-context.ts'
+import { claimOn, createContext, grantOf, isGranted, type SqliteContext } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
@@ -15,10 +15,10 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
 
 describe.concurrent('sqlite alone: waiting costs little', () => {
   it('nothing runs while nobody waits: no timer, no statement', async () => {
-    await using scene = createScene()
-    const { driver, counts } = await countedDriver(scene)
+    await using context = createContext()
+    const { driver, counts } = await countedDriver(context)
     await grantOf(driver, claimOn('name'))
-    const other = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    const other = await context.opened(openSqlite(`sqlite:${context.path}`))
     const before = { ...counts }
     for (let round = 0; round < 20; round += 1) await grantOf(other, claimOn(`other ${round}`))
     await sleep(300) // For a timer that should not be there.
@@ -26,9 +26,9 @@ describe.concurrent('sqlite alone: waiting costs little', () => {
   })
 
   it('nothing runs any more when nobody listens any more', async () => {
-    await using scene = createScene()
-    const { driver, counts } = await countedDriver(scene)
-    const other = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const { driver, counts } = await countedDriver(context)
+    const other = await context.opened(openSqlite(`sqlite:${context.path}`))
     await grantOf(other, claimOn('name'))
     const waiter = claimOn('name', { waitMs: 60_000 })
     assert.equal(await isGranted(driver, waiter), false)
@@ -42,9 +42,9 @@ describe.concurrent('sqlite alone: waiting costs little', () => {
   })
 
   it('a waiter only reads while others work on the file', async () => {
-    await using scene = createScene()
-    const { driver, counts } = await countedDriver(scene)
-    const other = await scene.opened(openSqlite(`sqlite:${scene.path}`))
+    await using context = createContext()
+    const { driver, counts } = await countedDriver(context)
+    const other = await context.opened(openSqlite(`sqlite:${context.path}`))
     const held = claimOn('name')
     const { fencingToken } = await grantOf(other, held)
     await using lock = new DistributedLock({ driver, waiterTtlSeconds: 60 })
@@ -74,8 +74,8 @@ describe.concurrent('sqlite alone: waiting costs little', () => {
 
 /** Waiters in four instances, each with a connection of its own; every transaction of theirs is counted. */
 async function transactionsPerHandOff(waiters: number): Promise<number> {
-  await using scene = createScene()
-  const counted = await Promise.all(Array.from({ length: 4 }, () => countedDriver(scene)))
+  await using context = createContext()
+  const counted = await Promise.all(Array.from({ length: 4 }, () => countedDriver(context)))
   // Nobody keeps its place during the test: that is a cost of waiting, not of a hand-off.
   const locks = counted.map(({ driver }) => new DistributedLock({ driver, waiterTtlSeconds: 600 }))
   const transactions = () => counted.reduce((sum, { counts }) => sum + counts.transactions, 0)
@@ -104,9 +104,9 @@ interface Counts {
 }
 
 /** A driver on a real file, through a real client that is watched. */
-async function countedDriver(scene: SqliteScene): Promise<{ driver: Driver; counts: Counts }> {
+async function countedDriver(context: SqliteContext): Promise<{ driver: Driver; counts: Counts }> {
   const counts: Counts = { statements: 0, transactions: 0, timers: 0 }
-  const real = await scene.database()
+  const real = await context.database()
   const database: SqliteDatabase = {
     exec(sql) {
       counts.statements += 1
@@ -134,7 +134,7 @@ async function countedDriver(scene: SqliteScene): Promise<{ driver: Driver; coun
       return systemClock.setTimer(...args)
     },
   }
-  return { driver: await scene.opened(sqliteDriver({ database, clock })), counts }
+  return { driver: await context.opened(sqliteDriver({ database, clock })), counts }
 }
 
 const waitersAre = (driver: Driver, count: number): Promise<void> =>

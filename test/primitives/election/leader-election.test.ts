@@ -18,7 +18,7 @@ import {
   type Term,
   UnsupportedError,
 } from '../../../src/index.ts'
-import { interferingDriver } from '../../../src/testing/conformance/interfering-driver.ts'
+import { faultyNetwork } from '../../../src/testing/conformance/faulty-network.ts'
 import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { gate } from '../../harness/gate.ts'
 
@@ -52,16 +52,16 @@ describe('campaigning', () => {
   })
 
   it('resigning elects the next candidate at once, with a higher term, and tells the signal before it tells the store', async () => {
-    const wire = interferingDriver(memoryDriver())
-    const [a, b] = [candidate({ driver: wire.driver }), candidate({ driver: wire.driver })]
+    const network = faultyNetwork(memoryDriver())
+    const [a, b] = [candidate({ driver: network.driver }), candidate({ driver: network.driver })]
     const first = await a.campaign()
     const next = b.campaign()
     const { signal } = first
-    const releasedBefore = wire.counts.release.calls
+    const releasedBefore = network.counts.release.calls
     const resigned = first.resign()
     expect(signal.aborted).toBe(true)
     expect(signal.reason).toBeInstanceOf(NotHeldError)
-    expect(wire.counts.release.calls).toBe(releasedBefore)
+    expect(network.counts.release.calls).toBe(releasedBefore)
     expect(await resigned).toBe(true)
     expect((await next).term).toBeGreaterThan(first.term)
     expect(await a.resign()).toBe(false)
@@ -95,12 +95,12 @@ describe('campaigning', () => {
   })
 
   it('goes on while the store is down, and is elected when it is back', async () => {
-    const wire = interferingDriver(memoryDriver())
-    const election = candidate({ driver: wire.driver, callTimeoutSeconds: 0.05 })
-    wire.cut()
+    const network = faultyNetwork(memoryDriver())
+    const election = candidate({ driver: network.driver, callTimeoutSeconds: 0.05 })
+    network.cut()
     const campaign = election.campaign()
     await sleep(200) // several calls without an answer
-    wire.heal()
+    network.heal()
     expect((await campaign).held).toBe(true)
   })
 
@@ -173,11 +173,11 @@ describe('campaigning', () => {
 
 describe('demotion', () => {
   it('is told exactly once for a loss, by the first statement that looks, although no timer has run', async () => {
-    const wire = interferingDriver(memoryDriver())
-    const election = candidate({ driver: wire.driver, timeoutSeconds: 0.2 })
+    const network = faultyNetwork(memoryDriver())
+    const election = candidate({ driver: network.driver, timeoutSeconds: 0.2 })
     const told: unknown[] = []
     const term = await election.campaign({ onDemoted: (_, reason) => told.push(reason) })
-    wire.cut()
+    network.cut()
     const until = performance.now() + 250
     while (performance.now() < until); // a stall beyond the lease
     expect(term.signal.aborted).toBe(true)
@@ -186,7 +186,7 @@ describe('demotion', () => {
     expect(election.term).toBeUndefined()
     await sleep(100) // whatever timers there are
     expect(told).toHaveLength(1)
-    wire.heal()
+    network.heal()
   })
 
   it('is told exactly once for a resignation, before it is sent, and what it throws does not stop that', async () => {
@@ -248,16 +248,16 @@ describe('observing', () => {
   })
 
   it('a store that does not answer is not a leader who is gone', async () => {
-    const wire = interferingDriver(memoryDriver())
-    const election = candidate({ driver: wire.driver, holderId: 'a', callTimeoutSeconds: 0.05 })
+    const network = faultyNetwork(memoryDriver())
+    const election = candidate({ driver: network.driver, holderId: 'a', callTimeoutSeconds: 0.05 })
     const heard = gate()
     const changes = election.observe({ everySeconds: 0.05, onError: () => heard.open() })
     const term = await election.campaign()
     expect((await changes.next()).value?.term).toBe(term.term)
-    wire.cut()
+    network.cut()
     const next = changes.next()
     await heard.opened
-    wire.heal()
+    network.heal()
     await term.resign()
     expect((await next).value).toBeUndefined()
   })
@@ -283,8 +283,8 @@ describe('run', () => {
   })
 
   it('campaigns again after a loss, when the callback has settled; an abort that it throws then is no error', async () => {
-    const wire = interferingDriver(memoryDriver())
-    const election = candidate({ driver: wire.driver, timeoutSeconds: 0.2, callTimeoutSeconds: 0.05 })
+    const network = faultyNetwork(memoryDriver())
+    const election = candidate({ driver: network.driver, timeoutSeconds: 0.2, callTimeoutSeconds: 0.05 })
     const stop = new AbortController()
     const demoted: number[] = []
     const terms: Term[] = []
@@ -292,9 +292,9 @@ describe('run', () => {
       async (term) => {
         terms.push(term)
         if (terms.length === 2) return stop.abort()
-        wire.cut()
+        network.cut()
         // As `fetch` and Node's own functions do.
-        await sleep(60_000, undefined, { signal: term.signal }).finally(() => wire.heal())
+        await sleep(60_000, undefined, { signal: term.signal }).finally(() => network.heal())
       },
       { ...quick, signal: stop.signal, onDemoted: ({ term }) => demoted.push(term) },
     )

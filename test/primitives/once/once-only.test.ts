@@ -16,7 +16,7 @@ import {
   ResultNotKeptError,
   UnsupportedError,
 } from '../../../src/index.ts'
-import { interferingDriver } from '../../../src/testing/conformance/interfering-driver.ts'
+import { faultyNetwork } from '../../../src/testing/conformance/faulty-network.ts'
 import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { gate } from '../../harness/gate.ts'
 
@@ -212,8 +212,8 @@ describe('once', () => {
 
   it('a run whose lease is lost keeps nothing, and the one that takes over has a higher token', async () => {
     const store = createMemoryStore()
-    const wire = interferingDriver(memoryDriver({ store }))
-    const cutOff = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
+    const network = faultyNetwork(memoryDriver({ store }))
+    const cutOff = jobsOn({ driver: network.driver, callTimeoutSeconds: 0.05 })
     const other = jobsOn({ driver: memoryDriver({ store }) })
     const tokens: number[] = []
     const begun = gate()
@@ -229,7 +229,7 @@ describe('once', () => {
     )
     const staleEnd = expect(stale).rejects.toThrow(LeaseLostError)
     await begun.opened
-    wire.cut()
+    network.cut()
     const taken = await other.once(
       'key',
       ({ fencingToken }) => {
@@ -239,7 +239,7 @@ describe('once', () => {
       HOUR,
     )
     await staleEnd
-    wire.heal()
+    network.heal()
     expect(taken).toBe('taken over')
     expect(await cutOff.once('key', () => 'again', HOUR)).toBe('taken over')
     expect(tokens[1]).toBeGreaterThan(tokens[0] as number)
@@ -322,13 +322,13 @@ describe('once', () => {
 
   it('a store that is away for a moment after the run is asked until it keeps the result', async () => {
     const store = createMemoryStore()
-    const wire = interferingDriver(memoryDriver({ store }))
-    const jobs = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
+    const network = faultyNetwork(memoryDriver({ store }))
+    const jobs = jobsOn({ driver: network.driver, callTimeoutSeconds: 0.05 })
     const kept = await jobs.once(
       'key',
       () => {
-        wire.cut()
-        setTimeout(() => wire.heal(), 200)
+        network.cut()
+        setTimeout(() => network.heal(), 200)
         return 'kept'
       },
       HOUR,
@@ -338,11 +338,11 @@ describe('once', () => {
   })
 
   it('one that stays away: it is said that the job ran, and that the rest is not known', async () => {
-    const wire = interferingDriver(memoryDriver())
-    const jobs = jobsOn({ driver: wire.driver, callTimeoutSeconds: 0.05 })
-    const run = jobs.once('key', () => wire.cut(), { ...HOUR, timeoutSeconds: 0.3 })
+    const network = faultyNetwork(memoryDriver())
+    const jobs = jobsOn({ driver: network.driver, callTimeoutSeconds: 0.05 })
+    const run = jobs.once('key', () => network.cut(), { ...HOUR, timeoutSeconds: 0.3 })
     await expect(run).rejects.toThrow('the job "key" ran, but whether its result is kept is not known')
-    wire.heal()
+    network.heal()
   })
 
   it('waiting can be given up, and ends with the instance', async () => {

@@ -13,7 +13,7 @@ import { RateLimiter, type RateLimiterOptions, type RateLimitResult, StoreError 
 import { deferred } from '../../../src/testing/conformance/timing.ts'
 import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { startRedis } from '../../harness/servers.ts'
-import { createScene } from '../../harness/sqlite-context.ts'
+import { createContext } from '../../harness/sqlite-context.ts'
 
 /** Limiters of several processes on one store, which can be down or slow, in time that passes only when told to. */
 function scene() {
@@ -289,7 +289,7 @@ describe('a clock that is set back makes a block no longer than it was meant to 
   })
 
   it('in SQLite', async () => {
-    await using scene = createScene()
+    await using scene = createContext()
     const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
     await ask(driver, block)
     const database = await scene.database()

@@ -17,7 +17,7 @@ import { OverloadError, RateLimiter } from '../../../src/index.ts'
 import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { shiftedClock } from '../../harness/clock-shim.ts'
 import { startPostgres, startRedis } from '../../harness/servers.ts'
-import { createScene } from '../../harness/sqlite-context.ts'
+import { createContext } from '../../harness/sqlite-context.ts'
 import { startWorker } from '../../harness/worker.ts'
 
 const HOUR_MS = 3_600_000
@@ -49,7 +49,7 @@ describe('several policies on one key, resets and blocks behave as if each limit
   })
 
   it('in SQLite, while no time passes', async () => {
-    await using scene = createScene()
+    await using scene = createContext()
     await checkModel(await scene.opened(openSqlite(`sqlite:${scene.path}`)), { runs: 50 })
   })
 })
@@ -222,7 +222,7 @@ describe('a look writes nothing', SLOW, () => {
   })
 
   it('in SQLite, and does not wait for a process that writes', async () => {
-    await using scene = createScene()
+    await using scene = createContext()
     const driver = await scene.opened(openSqlite(`sqlite:${scene.path}`))
     await consume(driver, take(TEN_AN_HOUR))
     const writer = await scene.database()
@@ -333,7 +333,7 @@ describe('many different limits on one key of PostgreSQL', SLOW, () => {
 
 describe('the machine’s clock is set back by an hour', SLOW, () => {
   it('in SQLite: a refused call succeeds when retryAfter has passed, and a look moves nothing', async () => {
-    await using scene = createScene()
+    await using scene = createContext()
     using clock = await shiftedClock()
     await using worker = await startWorker(
       {

@@ -12,7 +12,7 @@ import {
   StoreError,
 } from '../../../src/index.ts'
 import { type LockManager, type WebLocksOptions, webLocks } from '../../../src/primitives/web-locks/web-locks.ts'
-import { type InterferingDriver, interferingDriver } from '../../../src/testing/conformance/interfering-driver.ts'
+import { type FaultyNetwork, faultyNetwork } from '../../../src/testing/conformance/faulty-network.ts'
 import { makeFolder } from '../../harness/folders.ts'
 import { startRedis } from '../../harness/servers.ts'
 import { startWorker } from '../../harness/worker.ts'
@@ -34,9 +34,9 @@ function open(options: WebLocksOptions = {}): LockManager {
   return manager
 }
 
-function openWired(options: WebLocksOptions = {}): { locks: LockManager; wire: InterferingDriver } {
-  const wire = interferingDriver(memoryDriver())
-  return { locks: open({ driver: wire.driver, ...options }), wire }
+function openOverNetwork(options: WebLocksOptions = {}): { locks: LockManager; network: FaultyNetwork } {
+  const network = faultyNetwork(memoryDriver())
+  return { locks: open({ driver: network.driver, ...options }), network }
 }
 
 const causeOf = (promise: Promise<unknown>): Promise<unknown> =>
@@ -94,12 +94,12 @@ describe('a lock that is lost', () => {
   }
 
   it('is lost when the store is silent for as long as its lease lasts', async () => {
-    const { locks, wire } = openWired({ timeoutSeconds: 0.3 })
+    const { locks, network } = openOverNetwork({ timeoutSeconds: 0.3 })
     const holding = hold(locks, 'name')
     await holding.granted
-    wire.cut()
+    network.cut()
     await rejectsWithName(holding.done, 'AbortError')
-    wire.heal()
+    network.heal()
   })
 
   it('is told of at once, whatever its callback does later', async () => {
@@ -160,14 +160,14 @@ describe('a store that is out of reach', () => {
   }
 
   it('is waited for by whoever waits, and not by ifAvailable and query', async () => {
-    const { locks, wire } = openWired()
-    wire.always('acquire', fails)
-    wire.always('inspect', fails)
+    const { locks, network } = openOverNetwork()
+    network.always('acquire', fails)
+    network.always('inspect', fails)
     const request = hold(locks, 'name')
     await assert.rejects(isFree(locks, 'other'), StoreError)
     await assert.rejects(locks.query(), StoreError)
     assert.equal(request.isGranted, false)
-    wire.heal()
+    network.heal()
     await request.granted
     request.end('result')
     assert.equal(await request.done, 'result')
@@ -175,10 +175,10 @@ describe('a store that is out of reach', () => {
 
   it('that fails requests lets no later one overtake them', async () => {
     for (const failures of [1, 2, 3, 4, 5]) {
-      const { locks, wire } = openWired()
+      const { locks, network } = openOverNetwork()
       const order: number[] = []
       const requests: Promise<unknown>[] = []
-      for (let failure = 0; failure < failures; failure += 1) wire.once('acquire', fails)
+      for (let failure = 0; failure < failures; failure += 1) network.once('acquire', fails)
       for (let index = 0; index < 20; index += 1) {
         requests.push(locks.request('name', () => order.push(index)))
         if (index % 4 === 3) await new Promise(setImmediate)
@@ -189,8 +189,8 @@ describe('a store that is out of reach', () => {
   })
 
   it('is given up where asking again cannot help', async () => {
-    const { locks, wire } = openWired()
-    wire.always('acquire', async () => {
+    const { locks, network } = openOverNetwork()
+    network.always('acquire', async () => {
       throw new StoreError('no database', { retryable: false })
     })
     await assert.rejects(
@@ -200,8 +200,8 @@ describe('a store that is out of reach', () => {
   })
 
   it('does not hold up an abort of a request that stands behind an unanswered one', async () => {
-    const { locks, wire } = openWired()
-    wire.once('acquire', wire.hangs)
+    const { locks, network } = openOverNetwork()
+    network.once('acquire', network.hangs)
     const first = hold(locks, 'name')
     await new Promise(setImmediate)
     const controller = new AbortController()
@@ -209,7 +209,7 @@ describe('a store that is out of reach', () => {
     controller.abort()
     await rejectsWithName(second.done, 'AbortError')
     assert.equal(first.isGranted, false)
-    wire.heal()
+    network.heal()
     await first.granted
     first.end()
     await first.done

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { leaseOn, leasesOn } from '../driver-calls.ts'
-import { type Fault, fails, holdReply, holdRequest, losesReply } from '../interfering-driver.ts'
+import { type Fault, fails, holdReply, holdRequest, losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import type { LockProcess } from '../test-context.ts'
 import { outlast, SHORT_MS, until, within } from '../timing.ts'
@@ -10,8 +10,8 @@ const STORE_UNAVAILABLE = { name: 'StoreError', code: 'STORE_UNAVAILABLE' }
 /** What can go wrong between a claim and its answer. */
 export const acquireFaults: Group = (test) => {
   test('rule 5, failure 11: a lost reply does not lock the client out of its own lock', async (context) => {
-    const { lock, wire } = await context.lock()
-    wire.once('acquire', losesReply)
+    const { lock, network } = await context.lock()
+    network.once('acquire', losesReply)
     await assert.rejects(lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
     const again = await within('the client itself to get it', lock.acquire(context.lockName))
     assert.equal(again.acquired, true)
@@ -25,7 +25,7 @@ export const acquireFaults: Group = (test) => {
       firstToken = (await leaseOn(a.realDriver, context.lockName)).fencingToken
       throw new Error('the connection broke before the reply came')
     }
-    a.wire.once('acquire', losesReplyButLooks)
+    a.network.once('acquire', losesReplyButLooks)
     const result = await within('the answer to the second question', a.lock.acquire(context.lockName))
     assert.ok(result.acquired && result.lock.held)
     assert.equal(result.lock.fencingToken, firstToken)
@@ -35,12 +35,12 @@ export const acquireFaults: Group = (test) => {
   test('fault: a grant whose reply arrives after its lease has ended is not acquired', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const reply = holdReply()
-    a.wire.once('acquire', reply.fault)
+    a.network.once('acquire', reply.fault)
     const answer = a.lock.acquire(context.lockName, { blocking: false, timeoutSeconds: SHORT_MS / 1_000 })
     answer.catch(() => {})
     await reply.reached
     await outlast(SHORT_MS)
-    reply.letGo()
+    reply.resume()
     await assert.rejects(answer, STORE_UNAVAILABLE)
     await untilFree(b, context.lockName)
   })
@@ -49,14 +49,14 @@ export const acquireFaults: Group = (test) => {
     'failure 15: a waiter whose grant came too late asks again, and is given a lease of its own time',
     ['ttl'],
     async (context) => {
-      const { lock, wire, realDriver } = await context.lock()
+      const { lock, network, realDriver } = await context.lock()
       const reply = holdReply()
-      wire.once('acquire', reply.fault)
+      network.once('acquire', reply.fault)
       const answer = lock.acquire(context.lockName, { timeoutSeconds: 1 })
       await reply.reached
       const { acquiredAtMs } = await leaseOn(realDriver, context.lockName)
       await outlast(1_000)
-      reply.letGo()
+      reply.resume()
       const result = await within('the answer to the second question', answer)
       assert.ok(result.acquired)
       assert.ok(result.lock.acquiredAt.getTime() >= acquiredAtMs + 1_000)
@@ -66,14 +66,14 @@ export const acquireFaults: Group = (test) => {
   test('rule 6, failure 10: an acquire that was aborted and is granted late is given back', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const request = holdRequest()
-    a.wire.once('acquire', request.fault)
+    a.network.once('acquire', request.fault)
     const abort = new AbortController()
     const answer = a.lock.acquire(context.lockName, { signal: abort.signal })
     answer.catch(() => {})
     await request.reached
     abort.abort()
     await assert.rejects(within('the abort to be heard', answer), { code: 'ABORTED' })
-    request.letGo()
+    request.resume()
     await request.answer
     await untilFree(b, context.lockName)
   })
@@ -81,11 +81,11 @@ export const acquireFaults: Group = (test) => {
   test('rule 6, failure 10: an acquire that went unanswered for too long and is granted late is given back', async (context) => {
     const [a, b] = [await context.lock({ callTimeoutSeconds: 0.1 }), await context.lock()]
     const request = holdRequest()
-    a.wire.once('acquire', request.fault)
+    a.network.once('acquire', request.fault)
     await assert.rejects(a.lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
     // The claim is withdrawn now, and only then does the late request reach the store.
-    await until('the claim to be withdrawn', () => a.wire.counts.release.answered > 0)
-    request.letGo()
+    await until('the claim to be withdrawn', () => a.network.counts.release.answered > 0)
+    request.resume()
     await request.answer
     await untilFree(b, context.lockName)
   })
@@ -93,41 +93,41 @@ export const acquireFaults: Group = (test) => {
   test('rule 6: an acquire whose waiting time ended while its answer was under way is given back', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const reply = holdReply()
-    a.wire.once('acquire', reply.fault)
+    a.network.once('acquire', reply.fault)
     const answer = a.lock.acquire(context.lockName, { blockingTimeoutSeconds: 0.1 })
     // No answer came at all, so it is not known who holds the lock.
     await assert.rejects(within('the waiting to end', answer), STORE_UNAVAILABLE)
-    reply.letGo()
+    reply.resume()
     await untilFree(b, context.lockName)
   })
 
   test('rule 6: an acquire that is under way while the instance closes is given back', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const reply = holdReply()
-    a.wire.once('acquire', reply.fault)
+    a.network.once('acquire', reply.fault)
     const answer = a.lock.acquire(context.lockName)
     answer.catch(() => {})
     await reply.reached
     const closed = a.lock.close()
     await assert.rejects(answer, { code: 'CLOSED' })
-    reply.letGo()
+    reply.resume()
     await closed
     await untilFree(b, context.lockName)
   })
 
   test('rule 6: a withdrawal that fails is sent again', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
-    a.wire.once('acquire', losesReply)
-    a.wire.once('release', fails)
-    a.wire.once('release', fails)
+    a.network.once('acquire', losesReply)
+    a.network.once('release', fails)
+    a.network.once('release', fails)
     await assert.rejects(a.lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
     await untilFree(b, context.lockName)
-    assert.ok(a.wire.counts.release.calls >= 3)
+    assert.ok(a.network.counts.release.calls >= 3)
   })
 
   test('fault: a store that is down is an error, never contention and never a lock', async (context) => {
-    const { lock, wire } = await context.lock()
-    wire.always('acquire', fails)
+    const { lock, network } = await context.lock()
+    network.always('acquire', fails)
     await assert.rejects(lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
     await assert.rejects(lock.acquire(context.lockName, { blockingTimeoutSeconds: 0.1 }), STORE_UNAVAILABLE)
     await assert.rejects(lock.hold(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
@@ -138,8 +138,8 @@ export const acquireFaults: Group = (test) => {
   })
 
   test('failure 26: a store that hangs is an error in time, waiting or not', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
-    wire.always('acquire', wire.hangs)
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 0.1 })
+    network.always('acquire', network.hangs)
     const answers = [
       lock.acquire(context.lockName, { blocking: false }),
       lock.acquire(context.lockName, { blockingTimeoutSeconds: 0.3 }),
@@ -155,7 +155,7 @@ export const acquireFaults: Group = (test) => {
     assert.ok(first.acquired)
     assert.equal((await leaseOn(b.realDriver, context.lockName)).fencingToken, first.lock.fencingToken)
     assert.equal((await b.lock.acquire(context.lockName, atOnce)).acquired, false)
-    b.wire.always('acquire', fails)
+    b.network.always('acquire', fails)
     await assert.rejects(b.lock.acquire(context.lockName, atOnce), STORE_UNAVAILABLE)
   })
 
@@ -165,7 +165,7 @@ export const acquireFaults: Group = (test) => {
       const [, ...others] = (await forward()) as readonly unknown[]
       return [new Error('this entry alone is not known'), ...others] as Answer
     }
-    a.wire.once('acquire', firstEntryUnknown)
+    a.network.once('acquire', firstEntryUnknown)
     const other = context.name('other')
     const [unknown, known] = await Promise.allSettled([
       a.lock.acquire(context.lockName, { blocking: false }),

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { webLocks } from '../../../primitives/web-locks/web-locks.ts'
 import { leaseOn, mustGrant } from '../driver-calls.ts'
-import { fails } from '../interfering-driver.ts'
+import { fails } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import type { TestContext } from '../test-context.ts'
 import { deferred, until, within } from '../timing.ts'
@@ -9,16 +9,19 @@ import { deferred, until, within } from '../timing.ts'
 /** Rule 15: a message is not proof. It may be old, or come from a client that has no rights on the lock. */
 export const messageFaults: Group = (test) => {
   test('rule 15: a holder that hears of a theft that never was asks the store, and goes on', async (context) => {
-    const { lock, wire, claimId, end, request } = await watchedLock(context)
-    const [before, endsAtMs] = [wire.counts.renew.answered, (await leaseOn(wire.driver, context.lockName)).expiresAtMs]
-    wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
+    const { lock, network, claimId, end, request } = await watchedLock(context)
+    const [before, endsAtMs] = [
+      network.counts.renew.answered,
+      (await leaseOn(network.driver, context.lockName)).expiresAtMs,
+    ]
+    network.deliver((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
     assert.equal(lock.signal.aborted, false, 'it believed the message')
-    await until('the store to be asked', () => wire.counts.renew.answered > before)
+    await until('the store to be asked', () => network.counts.renew.answered > before)
     // Whatever the answer has led to has been done when the next one comes.
-    wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
-    await until('the store to be asked again', () => wire.counts.renew.answered > before + 1)
+    network.deliver((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
+    await until('the store to be asked again', () => network.counts.renew.answered > before + 1)
     assert.equal(lock.signal.aborted, false)
-    const leaseNow = await leaseOn(wire.driver, context.lockName)
+    const leaseNow = await leaseOn(network.driver, context.lockName)
     assert.equal(leaseNow.claimId, claimId)
     assert.ok((leaseNow.expiresAtMs ?? 0) >= (endsAtMs ?? 0) - 2, 'the lease ends sooner')
     end()
@@ -26,14 +29,14 @@ export const messageFaults: Group = (test) => {
   })
 
   test('a holder that hears of the theft of its lock is told of the loss when the store has confirmed it', async (context) => {
-    const { lock, wire, claimId, end, request } = await watchedLock(context)
+    const { lock, network, claimId, end, request } = await watchedLock(context)
     const lost = deferred()
     lock.signal.addEventListener('abort', () => lost.resolve())
     // The store's own message, where there is one, is lost.
-    wire.mute()
+    network.mute()
     await mustGrant(await context.driver(), context.claim({ steal: true }))
     assert.equal(lock.signal.aborted, false)
-    wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by a thief')))
+    network.deliver((listener) => listener.lost(claimId, new Error('it was stolen by a thief')))
     await within('the loss', lost.promise)
     assert.match(String(lock.signal.reason), /it was stolen by a thief/)
     end()
@@ -41,26 +44,26 @@ export const messageFaults: Group = (test) => {
   })
 
   test('rule 3: a theft that the store cannot be asked about is no loss', async (context) => {
-    const { lock, wire, claimId, end, request } = await watchedLock(context)
-    const before = wire.counts.renew.calls
-    wire.once('renew', fails)
-    wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
-    await until('the store to be asked', () => wire.counts.renew.calls > before)
-    wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
-    await until('the store to be asked again', () => wire.counts.renew.answered > 0)
+    const { lock, network, claimId, end, request } = await watchedLock(context)
+    const before = network.counts.renew.calls
+    network.once('renew', fails)
+    network.deliver((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
+    await until('the store to be asked', () => network.counts.renew.calls > before)
+    network.deliver((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
+    await until('the store to be asked again', () => network.counts.renew.answered > 0)
     assert.equal(lock.signal.aborted, false)
     end()
     assert.equal(await within('the request', request), 'done')
   })
 
   test('rule 13: a thousand messages about one lease cost no more than two requests at once', async (context) => {
-    const { wire, claimId, end, request } = await watchedLock(context)
-    const before = wire.counts.renew.calls
+    const { network, claimId, end, request } = await watchedLock(context)
+    const before = network.counts.renew.calls
     for (let turn = 0; turn < 1_000; turn += 1) {
-      wire.tell((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
+      network.deliver((listener) => listener.lost(claimId, new Error('it was stolen by nobody')))
     }
-    await until('the store to be asked', () => wire.counts.renew.answered >= before + 2)
-    assert.equal(wire.counts.renew.calls, before + 2)
+    await until('the store to be asked', () => network.counts.renew.answered >= before + 2)
+    assert.equal(network.counts.renew.calls, before + 2)
     end()
     assert.equal(await within('the request', request), 'done')
   })
@@ -68,7 +71,7 @@ export const messageFaults: Group = (test) => {
 
 /** A lock whose holder listens for thefts. */
 async function watchedLock(context: TestContext) {
-  const { primitive, wire } = await context.open((driver) => webLocks({ driver, prefix: '', timeoutSeconds: 60 }))
+  const { primitive, network } = await context.open((driver) => webLocks({ driver, prefix: '', timeoutSeconds: 60 }))
   const [taken, ended] = [deferred<{ readonly signal: AbortSignal }>(), deferred()]
   const request = primitive.request(context.lockName, async (lock) => {
     assert.ok(lock)
@@ -79,7 +82,7 @@ async function watchedLock(context: TestContext) {
   // Told by whoever awaits it.
   request.catch(() => {})
   const lock = await taken.promise
-  await until('the subscription', () => wire.counts.listen.answered > 0)
-  const { claimId } = await leaseOn(wire.driver, context.lockName)
-  return { lock, wire, claimId, request, end: () => ended.resolve() }
+  await until('the subscription', () => network.counts.listen.answered > 0)
+  const { claimId } = await leaseOn(network.driver, context.lockName)
+  return { lock, network, claimId, request, end: () => ended.resolve() }
 }

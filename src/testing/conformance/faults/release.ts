@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { LeaseLostError } from '../../../core/errors.ts'
 import { leasesOn } from '../driver-calls.ts'
-import { fails, holdRequest, losesReply } from '../interfering-driver.ts'
+import { fails, holdRequest, losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, until, within } from '../timing.ts'
 
@@ -13,11 +13,11 @@ export const releaseFaults: Group = (test) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName)
     const renewal = holdRequest()
-    a.wire.once('renew', renewal.fault)
+    a.network.once('renew', renewal.fault)
     const extended = lease.extend(60)
     await renewal.reached
     assert.equal(await lease.release(), true)
-    renewal.letGo()
+    renewal.resume()
     assert.deepEqual(await renewal.answer, ['lost'])
     assert.equal(await extended, false)
     assert.deepEqual(await leasesOn(a.realDriver, context.lockName), [])
@@ -27,20 +27,20 @@ export const releaseFaults: Group = (test) => {
   test('a release whose reply was lost is an error, the lock is free, and the lease is held no more', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName)
-    a.wire.once('release', losesReply)
+    a.network.once('release', losesReply)
     await assert.rejects(lease.release(), STORE_UNAVAILABLE)
     assert.equal(lease.held, false)
     assert.equal((await b.lock.acquire(context.lockName, { blocking: false })).acquired, true)
     // The release that is sent again finds the successor's lease, and must leave it.
-    await until('the release to be sent again', () => a.wire.counts.release.answered >= 2)
+    await until('the release to be sent again', () => a.network.counts.release.answered >= 2)
     assert.equal((await leasesOn(b.realDriver, context.lockName)).length, 1)
   })
 
   test('a release that failed is sent again in the background', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName)
-    a.wire.once('release', fails)
-    a.wire.once('release', fails)
+    a.network.once('release', fails)
+    a.network.once('release', fails)
     await assert.rejects(lease.release(), STORE_UNAVAILABLE)
     assert.equal(lease.held, false)
     await until('the lock to be free', async () => {
@@ -49,19 +49,19 @@ export const releaseFaults: Group = (test) => {
   })
 
   test('failure 26: a release on a store that hangs is an error in time', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 0.1 })
     const lease = await lock.hold(context.lockName)
-    wire.once('release', wire.hangs)
+    network.once('release', network.hangs)
     await assert.rejects(within('an error', lease.release()), STORE_UNAVAILABLE)
   })
 
   test('fault: a lease that ended during the job does not hide the job’s own error', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 0.1 })
     const error = new Error('the job failed')
     const run = lock.withLock(
       context.lockName,
       async ({ signal }) => {
-        wire.cut()
+        network.cut()
         await until('the loss', () => signal.aborted)
         throw error
       },
@@ -94,11 +94,11 @@ export const releaseFaults: Group = (test) => {
   })
 
   test('fault: a release that fails hides neither the job’s result nor its error', async (context) => {
-    const { lock, wire } = await context.lock()
-    wire.once('release', fails)
+    const { lock, network } = await context.lock()
+    network.once('release', fails)
     assert.equal(await lock.withLock(context.lockName, () => 'the result'), 'the result')
     const error = new Error('the job failed')
-    wire.once('release', fails)
+    network.once('release', fails)
     await assert.rejects(
       lock.withLock(context.lockName, () => Promise.reject(error)),
       error,
@@ -106,20 +106,20 @@ export const releaseFaults: Group = (test) => {
   })
 
   test('await using does not hide the block’s own error when the release fails', async (context) => {
-    const { lock, wire } = await context.lock()
+    const { lock, network } = await context.lock()
     const error = new Error('the block failed')
     await assert.rejects(async () => {
       await using lease = await lock.hold(context.lockName)
-      wire.once('release', fails)
+      network.once('release', fails)
       assert.equal(lease.held, true)
       throw error
     }, error)
   })
 
   test('rule 13: close comes to an end although the store hangs', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.05 })
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 0.05 })
     await lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
-    wire.cut()
+    network.cut()
     await within('close', lock.close())
   })
 }

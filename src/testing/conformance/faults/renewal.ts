@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { LeaseLostError } from '../../../core/errors.ts'
 import { type Clock, systemClock } from '../../../core/time/clock.ts'
-import { fails, holdReply, losesReply } from '../interfering-driver.ts'
+import { fails, holdReply, losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, KEPT_SECONDS, monotonicMs, sleep, timersRun, until, within } from '../timing.ts'
 
@@ -12,8 +12,8 @@ export const renewalFaults: Group = (test) => {
       const [a, b] = [await context.lock(), await context.lock()]
       const lease = await a.lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
       const { signal } = lease
-      const fault = how === 'hangs' ? a.wire.hangs : fails
-      for (const method of ['acquire', 'renew', 'release'] as const) a.wire.always(method, fault)
+      const fault = how === 'hangs' ? a.network.hangs : fails
+      for (const method of ['acquire', 'renew', 'release'] as const) a.network.always(method, fault)
       await within('the rival to take over', b.lock.hold(context.lockName, { blockingTimeoutSeconds: 30 }))
       await timersRun()
       assert.equal(signal.aborted, true, 'a rival had the lock before the holder was told')
@@ -23,12 +23,12 @@ export const renewalFaults: Group = (test) => {
   }
 
   test('fault: a job under withLock is told when the store hangs, and withLock rejects', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 0.1 })
     let told: unknown
     const run = lock.withLock(
       context.lockName,
       async ({ signal }) => {
-        wire.cut()
+        network.cut()
         await until('the job to be told', () => signal.aborted)
         told = signal.reason
       },
@@ -39,31 +39,31 @@ export const renewalFaults: Group = (test) => {
   })
 
   test('fault: one renewal that fails does not end a healthy lease', async (context) => {
-    const { lock, wire } = await context.lock()
-    wire.once('renew', fails)
+    const { lock, network } = await context.lock()
+    network.once('renew', fails)
     const lease = await lock.hold(context.lockName, { timeoutSeconds: KEPT_SECONDS })
     const { signal } = lease
-    await until('a renewal after the one that failed', () => wire.counts.renew.answered >= 1)
-    assert.equal(wire.counts.renew.calls >= 2, true)
+    await until('a renewal after the one that failed', () => network.counts.renew.answered >= 1)
+    assert.equal(network.counts.renew.calls >= 2, true)
     assert.equal(lease.held, true)
     assert.equal(signal.aborted, false)
     assert.equal(await lease.release(), true)
   })
 
   test('one renewal whose reply is lost does not end a healthy lease', async (context) => {
-    const { lock, wire } = await context.lock()
-    wire.once('renew', losesReply)
+    const { lock, network } = await context.lock()
+    network.once('renew', losesReply)
     const lease = await lock.hold(context.lockName, { timeoutSeconds: KEPT_SECONDS })
-    await until('a renewal after the one that was lost', () => wire.counts.renew.answered >= 2)
+    await until('a renewal after the one that was lost', () => network.counts.renew.answered >= 2)
     assert.equal(lease.held, true)
     assert.equal(await lease.release(), true)
   })
 
   test('rule 3: a renewal that hangs does not use up the lease: the next one goes out beside it', async (context) => {
     // A call may take longer than the lease lasts.
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 5 })
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 5 })
     const startedMs = monotonicMs()
-    wire.once('renew', wire.hangs)
+    network.once('renew', network.hangs)
     const lease = await lock.hold(context.lockName, { timeoutSeconds: KEPT_SECONDS })
     await until('more than the time to live', () => monotonicMs() - startedMs > KEPT_SECONDS * 1_100)
     assert.equal(lease.held, true)
@@ -71,15 +71,15 @@ export const renewalFaults: Group = (test) => {
   })
 
   test('rule 3: an extension to a short time that is never answered does not cost a lease with a heartbeat', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 5 })
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 5 })
     const lease = await lock.hold(context.lockName, { timeoutSeconds: 30 })
-    wire.once('renew', wire.hangs)
+    network.once('renew', network.hangs)
     const extended = lease.extend(KEPT_SECONDS).catch(() => undefined)
-    await until('a renewal beside it', () => wire.counts.renew.answered > 0 || !lease.held)
+    await until('a renewal beside it', () => network.counts.renew.answered > 0 || !lease.held)
     assert.equal(lease.held, true)
     // It may still arrive, and set the end of the lease to that.
     assert.ok(lease.remainingSeconds <= KEPT_SECONDS, `${lease.remainingSeconds}`)
-    wire.heal()
+    network.heal()
     await extended
     assert.equal(await lease.release(), true)
   })
@@ -89,10 +89,10 @@ export const renewalFaults: Group = (test) => {
     const result = await a.lock.acquire(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     assert.ok(result.acquired)
     const reply = holdReply()
-    a.wire.always('renew', reply.fault)
+    a.network.always('renew', reply.fault)
     const extended = result.lock.extend(60)
     await until('the deadline', () => !result.lock.held)
-    reply.letGo()
+    reply.resume()
     assert.equal(await extended, false)
     assert.equal(result.lock.held, false)
     await until('the store to be rid of what the renewal left there', async () => {
@@ -102,14 +102,14 @@ export const renewalFaults: Group = (test) => {
 
   test('rule 2: a renewal that comes back after a stall does not revive the lease, although no timer has run', async (context) => {
     const shifted = shiftedClock({ monotonic: true, wall: true })
-    const { lock, wire } = await context.lock({ clock: shifted.clock })
+    const { lock, network } = await context.lock({ clock: shifted.clock })
     const lease = await lock.hold(context.lockName, { timeoutSeconds: 30 })
     const reply = holdReply()
-    wire.once('renew', reply.fault)
+    network.once('renew', reply.fault)
     const extended = lease.extend(60)
     await reply.reached
     shifted.shift(30_000)
-    reply.letGo()
+    reply.resume()
     assert.equal(await extended, false)
     assert.equal(lease.held, false)
     assert.ok(lease.signal.reason instanceof LeaseLostError)
@@ -122,7 +122,7 @@ export const renewalFaults: Group = (test) => {
   ] as const) {
     test(`rule 2: held is false in the first statement after ${what} for a time to live`, async (context) => {
       const shifted = shiftedClock(clocks)
-      const { lock, wire } = await context.lock({ clock: shifted.clock })
+      const { lock, network } = await context.lock({ clock: shifted.clock })
       const lease = await lock.hold(context.lockName, { timeoutSeconds: 30 })
       const { signal } = lease
       assert.equal(lease.held, true)
@@ -130,7 +130,7 @@ export const renewalFaults: Group = (test) => {
       assert.equal(lease.held, false)
       assert.equal(signal.aborted, true)
       assert.equal(await lease.extend(30), false)
-      assert.equal(wire.counts.renew.calls, 0, 'a lease past its deadline must not be renewed')
+      assert.equal(network.counts.renew.calls, 0, 'a lease past its deadline must not be renewed')
     })
   }
 
@@ -139,9 +139,9 @@ export const renewalFaults: Group = (test) => {
     const note = (reason: unknown) => unhandled.push(reason)
     process.on('unhandledRejection', note)
     try {
-      const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.05 })
+      const { lock, network } = await context.lock({ callTimeoutSeconds: 0.05 })
       const { signal } = await lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
-      wire.cut()
+      network.cut()
       await until('the loss', () => signal.aborted)
       await sleep(100) // for the calls that were under way to time out, too
       assert.deepEqual(unhandled, [])
@@ -151,7 +151,7 @@ export const renewalFaults: Group = (test) => {
   })
 
   test('fault: a short time to live does not make the heartbeat a hot loop', async (context) => {
-    const { lock, wire } = await context.lock()
+    const { lock, network } = await context.lock()
     const ttlMs = 60
     const startedMs = monotonicMs()
     // A machine under load may miss or lose so short a lease. What counts is how often the store was asked.
@@ -160,15 +160,15 @@ export const renewalFaults: Group = (test) => {
     )
     await until('half a second or the loss', () => monotonicMs() - startedMs > 500 || !lease.held)
     const most = 2 + (monotonicMs() - startedMs) / (ttlMs / 10)
-    assert.ok(wire.counts.renew.calls <= most, `${wire.counts.renew.calls} renewals, at most ${most}`)
+    assert.ok(network.counts.renew.calls <= most, `${network.counts.renew.calls} renewals, at most ${most}`)
   })
 
   test('fault: renewals that fail are not repeated in a hot loop', async (context) => {
-    const { lock, wire } = await context.lock()
-    wire.always('renew', fails)
+    const { lock, network } = await context.lock()
+    network.always('renew', fails)
     const { signal } = await lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     await until('the loss', () => signal.aborted)
-    assert.ok(wire.counts.renew.calls <= 10, `${wire.counts.renew.calls} renewals`)
+    assert.ok(network.counts.renew.calls <= 10, `${network.counts.renew.calls} renewals`)
   })
 }
 

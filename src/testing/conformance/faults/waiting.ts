@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { mustGrant, waitersOn } from '../driver-calls.ts'
-import { fails, holdRequest } from '../interfering-driver.ts'
+import { fails, holdRequest } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import type { LockProcess } from '../test-context.ts'
 import { monotonicMs, SHORT_MS, until, VAIN_SECONDS, within } from '../timing.ts'
@@ -14,7 +14,7 @@ export const waitingFaults: Group = (test) => {
   test('rule 10: when wake-ups are lost, the slow poll behind them still finds the lock free', async (context) => {
     const [a, b] = [await context.lock(), await context.lock({ waiterTtlSeconds: 0.6 })]
     const lease = await a.lock.hold(context.lockName, PATIENT)
-    b.wire.mute()
+    b.network.mute()
     const next = b.lock.hold(context.lockName, PATIENT)
     await untilAsked(b, 1)
     await lease.release()
@@ -29,7 +29,7 @@ export const waitingFaults: Group = (test) => {
       const lease = await a.lock.hold(context.lockName, PATIENT)
       const next = b.lock.hold(context.lockName, PATIENT)
       await untilAsked(b, 2)
-      b.wire.deafen()
+      b.network.breakSubscription()
       await lease.release()
       await within('the waiter to listen again and look', next)
     },
@@ -39,18 +39,18 @@ export const waitingFaults: Group = (test) => {
     const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
     const lease = await a.lock.hold(context.lockName, PATIENT)
     const subscribing = holdRequest()
-    b.wire.once('listen', subscribing.fault)
+    b.network.once('listen', subscribing.fault)
     const next = b.lock.hold(context.lockName, PATIENT)
     await subscribing.reached
     await lease.release()
-    subscribing.letGo()
+    subscribing.resume()
     await within('the waiter to look again', next)
   })
 
   test('a store that cannot be listened to is polled', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName, PATIENT)
-    b.wire.always('listen', fails)
+    b.network.always('listen', fails)
     const next = b.lock.hold(context.lockName, PATIENT)
     await untilAsked(b, 1)
     await lease.release()
@@ -61,7 +61,7 @@ export const waitingFaults: Group = (test) => {
     // The call's own time to be answered is longer than the test: only a poll can find the lock free.
     const [a, b] = [await context.lock(), await context.lock({ callTimeoutSeconds: 60 })]
     const lease = await a.lock.hold(context.lockName, PATIENT)
-    b.wire.always('listen', b.wire.hangs)
+    b.network.always('listen', b.network.hangs)
     const next = b.lock.hold(context.lockName, PATIENT)
     await untilAsked(b, 1)
     await lease.release()
@@ -69,13 +69,13 @@ export const waitingFaults: Group = (test) => {
   })
 
   test('an outage is never reported as contention, also not to those who wait behind another of their process', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 60 })
-    wire.always('acquire', wire.hangs)
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 60 })
+    network.always('acquire', network.hangs)
     const longer = lock.acquire(context.lockName, PATIENT)
     longer.catch(() => {})
     const shorter = lock.acquire(context.lockName, { blockingTimeoutSeconds: 0.1 })
     await assert.rejects(shorter, { code: 'STORE_UNAVAILABLE' })
-    wire.heal()
+    network.heal()
   })
 
   test('who waits behind another of its process is told what that one was told: who holds the lock', async (context) => {
@@ -95,11 +95,11 @@ export const waitingFaults: Group = (test) => {
     const lease = await a.lock.hold(context.lockName, PATIENT)
     const next = b.lock.hold(context.lockName, PATIENT)
     await untilAsked(b, 1)
-    b.wire.always('acquire', fails)
-    b.wire.mute()
-    await until('a question that failed', () => b.wire.counts.acquire.calls > b.wire.counts.acquire.answered)
+    b.network.always('acquire', fails)
+    b.network.mute()
+    await until('a question that failed', () => b.network.counts.acquire.calls > b.network.counts.acquire.answered)
     await lease.release()
-    b.wire.heal()
+    b.network.heal()
     await within('the waiter to ask again', next)
   })
 
@@ -141,7 +141,7 @@ export const waitingFaults: Group = (test) => {
     const result = await b.lock.acquire(context.lockName, { blockingTimeoutSeconds: VAIN_SECONDS })
     assert.equal(result.acquired, false)
     const most = 4 + (monotonicMs() - startedMs) / 10
-    assert.ok(b.wire.counts.acquire.calls <= most, `${b.wire.counts.acquire.calls} questions, at most ${most}`)
+    assert.ok(b.network.counts.acquire.calls <= most, `${b.network.counts.acquire.calls} questions, at most ${most}`)
   })
 
   test(
@@ -159,12 +159,12 @@ export const waitingFaults: Group = (test) => {
       await within('all to be served', Promise.all(turns))
       // Each asks once to stand in line, once more after it listens, and then a fixed number of times for its turn. If all were
       // woken by every release, it would be hundreds.
-      const { requests } = b.wire.counts.acquire
+      const { requests } = b.network.counts.acquire
       assert.ok(requests <= waiters * 5, `${requests} questions for ${waiters} hand-offs`)
     },
   )
 }
 
 /** The store has answered so many of its questions: it stands in the queue, or it listens. */
-const untilAsked = ({ wire }: LockProcess, answers: number): Promise<boolean> =>
-  until('the claim to be answered', () => wire.counts.acquire.answered >= answers)
+const untilAsked = ({ network }: LockProcess, answers: number): Promise<boolean> =>
+  until('the claim to be answered', () => network.counts.acquire.answered >= answers)

@@ -52,7 +52,7 @@ export const deadlocks: Group = (test) => {
     ]
     await waitersAre(a, x, 1)
     await waitersAre(a, y, 1)
-    const looks = () => [a, b].map(({ wire }) => wire.counts.inspect.answered)
+    const looks = () => [a, b].map(({ network }) => network.counts.inspect.answered)
     await until('both to have looked, twice', () => looks().every((count) => count >= 2))
     for (const lease of holders) await lease.release()
     assert.deepEqual(await within('both to go on', Promise.all(waiting)), ['a', 'b'])

@@ -184,7 +184,7 @@ export const lockEnding: Group = (test) => {
   })
 
   test('close takes no longer than it may, whatever the store and the functions do', async (context) => {
-    const { lock, wire } = await context.lock()
+    const { lock, network } = await context.lock()
     const taken = deferred<Lease>()
     const never = deferred()
     const job = lock.withLock(context.lockName, async (lease) => {
@@ -192,10 +192,10 @@ export const lockEnding: Group = (test) => {
       await never.promise
     })
     const { signal } = await taken.promise
-    wire.cut()
+    network.cut()
     await within('close to settle', lock.close({ drainSeconds: 0.1, timeoutSeconds: 0.5 }))
     assert.equal(signal.aborted, true)
-    wire.heal()
+    network.heal()
     never.resolve()
     await assert.rejects(job, LeaseLostError)
   })

@@ -10,7 +10,7 @@ export const forcedReleases: Group = (test) => {
     const [a, b, c] = [await context.lock(), await context.lock(), await context.lock()]
     const held = await a.lock.hold(context.lockName, { timeoutSeconds: 100_000 })
     const next = b.lock.hold(context.lockName, { blockingTimeoutSeconds: LONG_MS / 1_000 })
-    await until('the waiter', () => b.wire.counts.acquire.answered > 0)
+    await until('the waiter', () => b.network.counts.acquire.answered > 0)
     const [ended] = await c.lock.forceRelease(context.lockName, { by: 'ada: the clock was wrong' })
     assert.equal(ended?.holderId, a.lock.holderId)
     assert.equal(ended?.fencingToken, held.fencingToken)
@@ -36,10 +36,10 @@ export const forcedReleases: Group = (test) => {
   })
 
   test('where nobody holds it nothing happens, and whoever does it has to say who that is', async (context) => {
-    const { lock, wire } = await context.lock()
+    const { lock, network } = await context.lock()
     assert.deepEqual(await lock.forceRelease(context.lockName, { by: 'ada' }), [])
-    const before = wire.counts.inspect.calls
+    const before = network.counts.inspect.calls
     await assert.rejects(lock.forceRelease(context.lockName, { by: '' }), { code: 'INVALID_ARGUMENT', argument: 'by' })
-    assert.equal(wire.counts.inspect.calls, before)
+    assert.equal(network.counts.inspect.calls, before)
   })
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { assertUntouched, leaseOn, leasesOn } from '../driver-calls.ts'
-import { fails, holdRequest, losesReply } from '../interfering-driver.ts'
+import { fails, holdRequest, losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, deferred, KEPT_SECONDS, sleep, until, within } from '../timing.ts'
 
@@ -58,10 +58,10 @@ export const handOver: Group = (test) => {
     const [a, b, c] = [await context.lock(), await context.lock(), await context.lock()]
     const first = await a.lock.hold(context.lockName, { timeoutSeconds: KEPT_SECONDS })
     const text = await first.serialize()
-    const renewals = a.wire.counts.renew.calls
+    const renewals = a.network.counts.renew.calls
     const second = await b.lock.restore(text, { heartbeat: true })
-    await until('a heartbeat of the second', () => b.wire.counts.renew.answered >= 2)
-    assert.equal(a.wire.counts.renew.calls, renewals)
+    await until('a heartbeat of the second', () => b.network.counts.renew.answered >= 2)
+    assert.equal(a.network.counts.renew.calls, renewals)
     assert.equal((await c.lock.acquire(context.lockName, { blocking: false })).acquired, false)
     await second.release()
     assert.deepEqual(await leasesOn(c.realDriver, context.lockName), [])
@@ -101,16 +101,16 @@ export const handOver: Group = (test) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const text = await (await a.lock.hold(context.lockName)).serialize()
     const renewal = holdRequest()
-    b.wire.once('renew', renewal.fault)
+    b.network.once('renew', renewal.fault)
     const restored = b.lock.restore(text, { timeoutSeconds: 40 })
     await renewal.reached
     await assert.rejects(b.lock.restore(text, { timeoutSeconds: 1 }), { code: 'INVALID_ARGUMENT', argument: 'text' })
-    renewal.letGo()
+    renewal.resume()
     const second = await restored
     const before = await leaseOn(b.realDriver, context.lockName)
     await assert.rejects(b.lock.restore(text, { timeoutSeconds: 1 }), { code: 'INVALID_ARGUMENT', argument: 'text' })
     await assertUntouched(b.realDriver, before)
-    assert.equal(b.wire.counts.renew.calls, 1)
+    assert.equal(b.network.counts.renew.calls, 1)
     assert.ok(second.remainingSeconds > 30, `${second.remainingSeconds}`)
   })
 
@@ -118,12 +118,12 @@ export const handOver: Group = (test) => {
     const [a, b] = [await context.lock(), await context.lock({ callTimeoutSeconds: 0.7 })]
     const text = await (await a.lock.hold(context.lockName)).serialize()
     const renewal = holdRequest()
-    b.wire.once('renew', renewal.fault)
+    b.network.once('renew', renewal.fault)
     // It may arrive at any later moment, and then the lease ends after five seconds.
     await assert.rejects(b.lock.restore(text, { timeoutSeconds: 5 }), STORE_UNAVAILABLE)
     const second = await b.lock.restore(text, { timeoutSeconds: 40 })
     assert.ok(second.remainingSeconds <= 5, `${second.remainingSeconds}`)
-    renewal.letGo()
+    renewal.resume()
     await renewal.answer
     assert.equal(await second.extend(40), true)
     assert.ok(second.remainingSeconds <= 5, `${second.remainingSeconds}`)
@@ -132,9 +132,9 @@ export const handOver: Group = (test) => {
   test('a restore whose answer is lost is an error, and the text can be restored again', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const text = await (await a.lock.hold(context.lockName)).serialize()
-    b.wire.once('renew', losesReply)
+    b.network.once('renew', losesReply)
     await assert.rejects(b.lock.restore(text), STORE_UNAVAILABLE)
-    b.wire.once('renew', fails)
+    b.network.once('renew', fails)
     await assert.rejects(b.lock.restore(text), STORE_UNAVAILABLE)
     assert.equal((await b.lock.restore(text)).held, true)
   })
@@ -143,7 +143,7 @@ export const handOver: Group = (test) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const first = await a.lock.hold(context.lockName)
     const renewal = holdRequest()
-    a.wire.once('renew', renewal.fault)
+    a.network.once('renew', renewal.fault)
     const extended = first.extend(10)
     await renewal.reached
     let isWritten = false
@@ -153,7 +153,7 @@ export const handOver: Group = (test) => {
     })
     await sleep(20) // a hand-over that does not wait would be done
     assert.equal(isWritten, false)
-    renewal.letGo()
+    renewal.resume()
     const second = await b.lock.restore(await text, { timeoutSeconds: 40 })
     assert.equal(await extended, false)
     assert.ok(second.remainingSeconds > 30, `${second.remainingSeconds}`)
@@ -163,12 +163,12 @@ export const handOver: Group = (test) => {
     const [a, b] = [await context.lock({ callTimeoutSeconds: 0.1 }), await context.lock()]
     const first = await a.lock.hold(context.lockName)
     const renewal = holdRequest()
-    a.wire.once('renew', renewal.fault)
+    a.network.once('renew', renewal.fault)
     // It may arrive at any later moment, and then the lease ends after five seconds.
     await assert.rejects(first.extend(5), STORE_UNAVAILABLE)
     const second = await b.lock.restore(await first.serialize(), { timeoutSeconds: 40 })
     assert.ok(second.remainingSeconds <= 5, `${second.remainingSeconds}`)
-    renewal.letGo()
+    renewal.resume()
     await renewal.answer
     assert.equal(await second.extend(40), true)
     assert.ok(second.remainingSeconds <= 5, `${second.remainingSeconds}`)
@@ -195,7 +195,7 @@ export const handOver: Group = (test) => {
   test('a hand-over that waits for its store ends no later than the call to it', async (context) => {
     const [a, b] = [await context.lock({ callTimeoutSeconds: 0.1 }), await context.lock()]
     const first = await a.lock.hold(context.lockName)
-    a.wire.always('renew', a.wire.hangs)
+    a.network.always('renew', a.network.hangs)
     const extended = first.extend(30).catch(() => undefined)
     const text = await within('the text', first.serialize())
     await extended
@@ -209,14 +209,14 @@ export const answerSignals: Group = (test) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName)
     const release = holdRequest()
-    a.wire.once('release', release.fault)
+    a.network.once('release', release.fault)
     const abort = new AbortController()
     const released = lease.release({ signal: abort.signal })
     await release.reached
     abort.abort(new Error('enough'))
     await assert.rejects(released, { code: 'ABORTED' })
     assert.equal(lease.held, false)
-    release.letGo()
+    release.resume()
     await within('the lock to be free', b.lock.hold(context.lockName))
   })
 
@@ -231,10 +231,10 @@ export const answerSignals: Group = (test) => {
   })
 
   test('an abort ends the waiting for an extension’s answer, and the lease goes on', async (context) => {
-    const { lock, wire } = await context.lock()
+    const { lock, network } = await context.lock()
     const lease = await lock.hold(context.lockName)
     const gate = deferred()
-    wire.once('renew', async (forward) => {
+    network.once('renew', async (forward) => {
       await gate.promise
       return forward()
     })
@@ -245,9 +245,9 @@ export const answerSignals: Group = (test) => {
     gate.resolve()
     assert.equal(lease.held, true)
     assert.equal(await lease.extend(40, { signal: new AbortController().signal }), true)
-    const { calls } = wire.counts.renew
+    const { calls } = network.counts.renew
     await assert.rejects(lease.extend(40, { signal: abort.signal }), { code: 'ABORTED' })
-    assert.equal(wire.counts.renew.calls, calls, 'nothing is sent for a signal that is aborted already')
+    assert.equal(network.counts.renew.calls, calls, 'nothing is sent for a signal that is aborted already')
     await assert.rejects(lease.extend(40, { signal: 7 as never }), { code: 'INVALID_ARGUMENT', argument: 'signal' })
     await assert.rejects(lease.release({ sginal: 7 } as never), { code: 'INVALID_ARGUMENT' })
     assert.equal(lease.held, true)

@@ -24,7 +24,7 @@ export const lockInstance: Group = (test) => {
     await context.cutOff(a)
     const second = await b.lock.hold(context.lockName)
     await until('the first to know of its loss', () => !first.lock.held)
-    a.wire.heal()
+    a.network.heal()
     assert.equal(await a.lock.extend(context.lockName, 30), false)
     assert.equal(await a.lock.release(context.lockName), false)
     assert.equal(await first.lock.extend(30), false)
@@ -89,12 +89,12 @@ export const lockInstance: Group = (test) => {
   })
 
   test('withLock rejects when the lease was lost before the job ended, although the job went well', async (context) => {
-    const { lock, wire } = await context.lock()
+    const { lock, network } = await context.lock()
     const job = async (lease: Lease): Promise<string> => {
       const { signal } = lease
-      wire.cut()
+      network.cut()
       await until('the job to be told', () => signal.aborted)
-      wire.heal()
+      network.heal()
       return 'done'
     }
     await assert.rejects(lock.withLock(context.lockName, job, { timeoutSeconds: BRIEF_SECONDS }), LeaseLostError)
@@ -125,12 +125,12 @@ export const lockInstance: Group = (test) => {
   })
 
   test('what one turn of the event loop asks for goes to the store in one list', async (context) => {
-    const { lock, wire } = await context.lock()
+    const { lock, network } = await context.lock()
     const names = Array.from({ length: 50 }, (_, index) => context.name(`${index}`))
     const leases = await Promise.all(names.map((name) => lock.hold(name)))
-    assert.deepEqual([wire.counts.acquire.calls, wire.counts.acquire.requests], [1, 50])
+    assert.deepEqual([network.counts.acquire.calls, network.counts.acquire.requests], [1, 50])
     await Promise.all(leases.map((lease) => lease.release()))
-    assert.deepEqual([wire.counts.release.calls, wire.counts.release.requests], [1, 50])
+    assert.deepEqual([network.counts.release.calls, network.counts.release.requests], [1, 50])
   })
 
   test('a closed instance refuses with an error, and its store has nothing of it', async (context) => {
@@ -179,7 +179,7 @@ export const lockInstance: Group = (test) => {
   })
 
   test('reacquire: extend gives an answer although an earlier lease ended as soon as it was granted', async (context) => {
-    const [{ lock: a, wire }, { lock: b }] = [await context.lock({ reacquire: 'extend' }), await context.lock()]
+    const [{ lock: a, network }, { lock: b }] = [await context.lock({ reacquire: 'extend' }), await context.lock()]
     const stop = a.on('acquired', () => void a.releaseAll())
     const first = await a.acquire(context.lockName)
     stop()
@@ -187,7 +187,7 @@ export const lockInstance: Group = (test) => {
     await b.hold(context.lockName)
     const giveUp = new AbortController()
     let asked = 0
-    wire.always('acquire', (forward) => {
+    network.always('acquire', (forward) => {
       asked += 1
       if (asked > 5) giveUp.abort(new Error('it asks again and again'))
       return forward()

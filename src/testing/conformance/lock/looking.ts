@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import type { Driver } from '../../../core/driver.ts'
 import { DistributedLock } from '../../../primitives/lock/distributed-lock.ts'
 import { assertUntouched, leaseOn, leasesOn, mustGrant } from '../driver-calls.ts'
-import { fails, losesReply } from '../interfering-driver.ts'
+import { fails, losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import type { LockProcess, TestContext } from '../test-context.ts'
 import { until } from '../timing.ts'
@@ -42,7 +42,7 @@ export const looking: Group = (test) => {
       const waiter = await context.lock({ holderId })
       waiters.push(waiter)
       void waiter.lock.acquire(context.lockName, { blockingTimeoutSeconds: 60 }).catch(() => undefined)
-      await until('its place in the queue', () => waiter.wire.counts.acquire.answered > 0)
+      await until('its place in the queue', () => waiter.network.counts.acquire.answered > 0)
     }
     const shown = (await a.inspect(context.lockName)).waiters
     assert.deepEqual(
@@ -69,23 +69,23 @@ export const looking: Group = (test) => {
   })
 
   test('isLocked and inspect write nothing', async (context) => {
-    const [{ lock, wire }, driver] = [await context.lock(), await context.driver()]
+    const [{ lock, network }, driver] = [await context.lock(), await context.driver()]
     await mustGrant(driver, context.claim())
     const before = await leaseOn(driver, context.lockName)
     await lock.isLocked(context.lockName)
     await lock.inspect(context.lockName)
     await assertUntouched(driver, before)
-    const { acquire, renew, release } = wire.counts
+    const { acquire, renew, release } = network.counts
     assert.deepEqual([acquire.calls, renew.calls, release.calls], [0, 0, 0])
   })
 
   test('fault: isLocked and inspect of a store that is down are errors, never "free"', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
-    wire.once('inspect', fails)
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 0.1 })
+    network.once('inspect', fails)
     await assert.rejects(lock.isLocked(context.lockName), STORE_UNAVAILABLE)
-    wire.once('inspect', fails)
+    network.once('inspect', fails)
     await assert.rejects(lock.inspect(context.lockName), STORE_UNAVAILABLE)
-    wire.once('inspect', wire.hangs)
+    network.once('inspect', network.hangs)
     await assert.rejects(lock.isLocked(context.lockName), STORE_UNAVAILABLE)
     await assert.rejects(lock.isLocked(''), { code: 'INVALID_ARGUMENT', argument: 'lockName' })
   })
@@ -102,25 +102,25 @@ export const looking: Group = (test) => {
   })
 
   test('a ping whose answer is lost is an error, and its lock is given back', async (context) => {
-    const { lock, names, driver, wire } = await pinging(context)
-    wire.once('acquire', losesReply)
+    const { lock, names, driver, network } = await pinging(context)
+    network.once('acquire', losesReply)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
     await until('its lock to be free', async () => (await leasesOn(driver, names[0] as string)).length === 0)
-    wire.once('acquire', fails)
+    network.once('acquire', fails)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
     await lock.ping()
   })
 
   test('a ping whose release fails is an error, and its lock is given back', async (context) => {
-    const { lock, names, driver, wire } = await pinging(context)
-    wire.once('release', fails)
+    const { lock, names, driver, network } = await pinging(context)
+    network.once('release', fails)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
     await until('its lock to be free', async () => (await leasesOn(driver, names[0] as string)).length === 0)
   })
 
   test('failure 26: a ping on a store that hangs is an error in time', async (context) => {
-    const { lock, wire } = await context.lock({ callTimeoutSeconds: 0.1 })
-    wire.once('acquire', wire.hangs)
+    const { lock, network } = await context.lock({ callTimeoutSeconds: 0.1 })
+    network.once('acquire', network.hangs)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
   })
 }
@@ -137,12 +137,12 @@ async function pinging(context: TestContext) {
   })
   const {
     primitive: lock,
-    wire,
+    network,
     realDriver: driver,
   } = await context.open((to) => new DistributedLock({ driver: watched(to) }))
   const told: string[] = []
   for (const event of ['acquired', 'released', 'releaseFailed', 'refused', 'lost'] as const) {
     lock.on(event, () => told.push(event))
   }
-  return { lock, names, driver, wire, told }
+  return { lock, names, driver, network, told }
 }

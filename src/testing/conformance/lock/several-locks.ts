@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import type { NotAcquiredError } from '../../../core/errors.ts'
 import { MAX_LOCKS_AT_ONCE } from '../../../core/limits.ts'
 import { leasesOn } from '../driver-calls.ts'
-import { losesReply } from '../interfering-driver.ts'
+import { losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, deferred, KEPT_SECONDS, LONG_MS, timersRun, until, VAIN_SECONDS, within } from '../timing.ts'
 
@@ -31,11 +31,11 @@ export const severalLocks: Group = (test) => {
   })
 
   test('free ones are taken in one call to the driver, and given back in one', async (context) => {
-    const { lock, wire } = await context.lock()
-    const before = { ...wire.counts.acquire }
+    const { lock, network } = await context.lock()
+    const before = { ...network.counts.acquire }
     await lock.withLocks(['c', 'a', 'b'].map(context.name), () => {})
-    assert.equal(wire.counts.acquire.calls - before.calls, 1)
-    assert.equal(wire.counts.release.calls, 1)
+    assert.equal(network.counts.acquire.calls - before.calls, 1)
+    assert.equal(network.counts.release.calls, 1)
   })
 
   test('a lease that was entered again and is lost ends the wait for the others', ['ttl'], async (context) => {
@@ -56,7 +56,7 @@ export const severalLocks: Group = (test) => {
     'the function does not run if a lease that was entered again is lost before the others are granted',
     ['ttl'],
     async (context) => {
-      const [{ lock: a, wire }, { lock: b }] = [await context.lock(), await context.lock()]
+      const [{ lock: a, network }, { lock: b }] = [await context.lock(), await context.lock()]
       const other = context.name('other')
       const brief = { heartbeat: false, timeoutSeconds: BRIEF_SECONDS }
       const lost = { code: 'LEASE_LOST', lockName: context.lockName }
@@ -65,7 +65,7 @@ export const severalLocks: Group = (test) => {
         async (outer) => {
           const ended = deferred()
           outer.signal.addEventListener('abort', () => ended.resolve())
-          wire.once('acquire', async (forward) => {
+          network.once('acquire', async (forward) => {
             await ended.promise
             return forward()
           })
@@ -115,7 +115,7 @@ export const severalLocks: Group = (test) => {
   })
 
   test('if one is held, the others are neither granted nor given back', ['groups'], async (context) => {
-    const [{ lock: a }, { lock: b, wire }] = [await context.lock(), await context.lock()]
+    const [{ lock: a }, { lock: b, network }] = [await context.lock(), await context.lock()]
     const names = ['1', '2', '3'].map(context.name) as [string, string, string]
     await a.hold(names[1])
     const granted: string[] = []
@@ -127,7 +127,7 @@ export const severalLocks: Group = (test) => {
     })
     await b.close()
     assert.deepEqual(granted, [])
-    assert.equal(wire.counts.release.requests, 0, 'something was given back')
+    assert.equal(network.counts.release.requests, 0, 'something was given back')
   })
 
   test(
@@ -155,7 +155,7 @@ export const severalLocks: Group = (test) => {
   )
 
   test('as many as there may be stay one group beside other claims of the same turn', ['groups'], async (context) => {
-    const [{ lock: a }, { lock: b, wire, realDriver }] = [await context.lock(), await context.lock()]
+    const [{ lock: a }, { lock: b, network, realDriver }] = [await context.lock(), await context.lock()]
     const names = Array.from({ length: MAX_LOCKS_AT_ONCE }, (_, at) => context.name(`member ${at}`))
     await a.hold(names.at(-1) as string)
     const others = Array.from({ length: 150 }, (_, at) => b.hold(context.name(`other ${at}`)))
@@ -165,16 +165,16 @@ export const severalLocks: Group = (test) => {
     )
     const late = Array.from({ length: 20 }, (_, at) => b.hold(context.name(`late ${at}`)))
     await refused
-    assert.equal(wire.counts.release.requests, 0, 'something was given back')
+    assert.equal(network.counts.release.requests, 0, 'something was given back')
     const { leases } = await realDriver.inspect({ prefix: context.name('member'), pageSize: 1_000 })
     assert.equal(leases.length, 1)
     await Promise.all([...others, ...late])
   })
 
   test('failure 11: a lost reply leaves nothing behind, and the next call gets all of them', async (context) => {
-    const [{ lock: a, wire }, { lock: b }] = [await context.lock(), await context.lock()]
+    const [{ lock: a, network }, { lock: b }] = [await context.lock(), await context.lock()]
     const names = ['1', '2', '3'].map(context.name)
-    wire.once('acquire', losesReply)
+    network.once('acquire', losesReply)
     await assert.rejects(
       a.withLocks(names, () => assert.fail('it ran'), { blocking: false }),
       { code: 'STORE_UNAVAILABLE' },

@@ -35,7 +35,7 @@ export const mutexLoss =
       const successor = await within('the successor', taken)
       if (context.capabilities.expiry === 'ttl') assert.equal(stale.held, false, 'two held it at once')
       await until('the holder to know of its loss', () => !stale.held)
-      a.wire.heal()
+      a.network.heal()
       assert.equal(await stale.release(), false)
       // What the stale holder sends in the background has arrived when it is closed.
       await a.close()
@@ -48,11 +48,11 @@ export const mutexLoss =
       const handle = await mustTake(process, context.lockName, { timeoutSeconds: BRIEF_SECONDS, heartbeat: false })
       const { signal } = handle
       // A session has no end by time; there the heartbeat runs always, and only a silent store ends it.
-      if (context.capabilities.expiry === 'session') process.wire.cut()
+      if (context.capabilities.expiry === 'session') process.network.cut()
       await until('the signal', () => signal.aborted)
       assert.ok(signal.reason instanceof LeaseLostError)
       assert.equal(handle.held, false)
-      process.wire.heal()
+      process.network.heal()
       assert.equal(await handle.release(), false)
     })
 

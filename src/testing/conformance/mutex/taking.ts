@@ -41,7 +41,7 @@ export async function beginToWait(
   lockName: string,
   options: LockOptions = WAITING,
 ): Promise<{ readonly taken: Promise<Taken> }> {
-  const { acquire } = process.wire.counts
+  const { acquire } = process.network.counts
   const before = acquire.answered
   const taken = process.take(lockName, options)
   let settled = false

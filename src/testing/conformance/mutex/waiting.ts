@@ -32,7 +32,7 @@ export const mutexWaiting =
         const [a, b] = [await context.mutex(subject), await context.mutex(subject, LASTING)]
         const first = await mustTake(a, context.lockName)
         const { taken } = await beginToWait(b, context.lockName)
-        await until('the waiter to listen and look again', () => b.wire.counts.acquire.answered >= 2)
+        await until('the waiter to listen and look again', () => b.network.counts.acquire.answered >= 2)
         await first.release()
         assert.equal((await within('the waiter to be woken', taken)).acquired, true)
       },
@@ -100,7 +100,7 @@ export const mutexWaiting =
       await assert.rejects(process.take(context.lockName, { ...WAITING, signal: AbortSignal.abort() }), {
         code: 'ABORTED',
       })
-      assert.equal(process.wire.counts.acquire.calls, 0)
+      assert.equal(process.network.counts.acquire.calls, 0)
     })
 
     test('an abort after it was acquired does not end it', async (context) => {

@@ -85,12 +85,12 @@ export const readersAndWriters: Group = (test) => {
   })
 
   test('inside its own callbacks a reader reads again, and a writer reads and writes again', async (context) => {
-    const { primitive, wire } = await open(context)
+    const { primitive, network } = await open(context)
     const { lockName } = context
     const sendsNothing = async (enter: () => Promise<number>, token: number): Promise<void> => {
-      const before = wire.counts.acquire.requests
+      const before = network.counts.acquire.requests
       assert.equal(await enter(), token)
-      assert.equal(wire.counts.acquire.requests, before)
+      assert.equal(network.counts.acquire.requests, before)
     }
     const read = () => primitive.withRead(lockName, ({ fencingToken }) => fencingToken)
     const write = () => primitive.withWrite(lockName, ({ fencingToken }) => fencingToken)
@@ -132,14 +132,14 @@ export const readersAndWriters: Group = (test) => {
   })
 
   test('a reader that wants to write is refused at once instead of waiting for itself', async (context) => {
-    const { primitive, wire } = await open(context)
+    const { primitive, network } = await open(context)
     await primitive.withRead(context.lockName, async (reader) => {
-      const before = wire.counts.acquire.requests
+      const before = network.counts.acquire.requests
       await assert.rejects(primitive.holdWrite(context.lockName, WAITING), {
         code: 'DEADLOCK',
         lockName: context.lockName,
       })
-      assert.equal(wire.counts.acquire.requests, before, 'nothing was sent for the writer')
+      assert.equal(network.counts.acquire.requests, before, 'nothing was sent for the writer')
       assert.equal(reader.held, true)
     })
   })

@@ -72,7 +72,7 @@ export const semaphores: Group = (test) => {
   })
 
   test('inside its own callback further permits are counted, and more than there could be are refused', async (context) => {
-    const { primitive, wire } = await open(context, 3)
+    const { primitive, network } = await open(context, 3)
     await primitive.withPermits(context.lockName, () =>
       primitive.withPermits(
         context.lockName,
@@ -82,7 +82,7 @@ export const semaphores: Group = (test) => {
         { permits: 2 },
       ),
     )
-    assert.equal(wire.counts.acquire.requests, 2, 'nothing was sent for the third')
+    assert.equal(network.counts.acquire.requests, 2, 'nothing was sent for the third')
   })
 }
 

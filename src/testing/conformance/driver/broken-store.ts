@@ -33,7 +33,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
 ): void {
   const { loseData, restart, stepClock } = breakable
   const { capabilities } = context
-  registerGroup(context, 'seam: a store that is hurt', (test) => {
+  registerGroup(context, 'driver interface: a store that is hurt', (test) => {
     const hurtTest = (
       title: string,
       needs: readonly Need[],

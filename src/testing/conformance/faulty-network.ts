@@ -10,7 +10,7 @@ export type Fault = <Answer>(forward: () => Promise<Answer>) => Promise<Answer>
  * A real driver, and what can go wrong between it and its store. Nothing of the store is imitated: every call that is
  * let through is the real one.
  */
-export interface InterferingDriver {
+export interface FaultyNetwork {
   readonly driver: Driver
   /** Calls made, calls that the store answered, and the requests in all their lists. */
   readonly counts: Readonly<Record<DriverMethod, CallCounts>>
@@ -25,9 +25,9 @@ export interface InterferingDriver {
   /** Wake-ups are lost from now on. */
   mute(): void
   /** Says something to those who listen, true or not, as a client could that may send messages. */
-  tell(message: (listener: DriverListener) => void): void
+  deliver(message: (listener: DriverListener) => void): void
   /** The subscription breaks, and the driver notices. */
-  deafen(): void
+  breakSubscription(): void
   /** Everything works again. Calls that hang fail now. */
   heal(): void
 }
@@ -38,7 +38,7 @@ export interface CallCounts {
   requests: number
 }
 
-export function interferingDriver(real: Driver): InterferingDriver {
+export function faultyNetwork(real: Driver): FaultyNetwork {
   const counts = Object.fromEntries(
     METHODS.map((method) => [method, { calls: 0, answered: 0, requests: 0 }]),
   ) as unknown as Record<DriverMethod, CallCounts>
@@ -115,10 +115,10 @@ export function interferingDriver(real: Driver): InterferingDriver {
     mute() {
       muted = true
     },
-    tell(message) {
+    deliver(message) {
       for (const { listener } of [...subscriptions]) message(listener)
     },
-    deafen() {
+    breakSubscription() {
       for (const subscription of subscriptions) {
         subscriptions.delete(subscription)
         subscription.disconnected = true
@@ -153,7 +153,7 @@ export interface HeldCall {
   readonly reached: Promise<void>
   /** Resolves with the store's own answer. */
   readonly answer: Promise<unknown>
-  letGo(): void
+  resume(): void
 }
 
 /** Holds a request back before the store sees it. */
@@ -182,7 +182,7 @@ function holdCall(run: <A>(forward: () => Promise<A>, pause: () => Promise<void>
   return {
     reached: reached.promise,
     answer: answer.promise,
-    letGo: () => gate.resolve(),
+    resume: () => gate.resolve(),
     fault: (forward) =>
       run(async () => {
         const got = await forward()
