@@ -19,6 +19,7 @@ import {
 } from '../errors.ts'
 import type { Emitter } from '../events.ts'
 import { trustedUntil } from '../lease/deadline.ts'
+import type { Granted } from '../lease/granted.ts'
 import { type HandOver, Restores, restoredTwice } from '../lease/hand-over.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from '../lease/lease.ts'
 import { createHeartbeat, type Heartbeat, type HeartbeatParts, NOT_IN_STORE } from '../lease/renewer.ts'
@@ -126,15 +127,12 @@ export class Holder {
     this.store.onStolen.add(this.#onStolen)
     const parts = { clock, random, store: this.store, scheduler: this.#scheduler, events, inFlight: this.#inFlight }
     this.#heartbeat = (thread ?? createHeartbeat)(parts)
-    const ended = (lease: HeldLease): void => {
-      if (this.#leases.delete(lease)) this.#held.end()
-    }
     const { deadlockAfterMs } = options
     if (deadlockAfterMs !== undefined && showsWaiters(driver)) {
       const store = new StoreClient(driver, { clock, random, callTimeoutMs })
       this.#deadlocks = new DeadlockWatch({ ...parts, store }, deadlockAfterMs)
     }
-    this.#context = { ...parts, heartbeat: this.#heartbeat, ended }
+    this.#context = { ...parts, heartbeat: this.#heartbeat }
   }
 
   get clock(): Clock {
@@ -240,9 +238,7 @@ export class Holder {
     const claim: TrackedClaim = { lockName, claimId, holderId, ttlMs, ...plain, ...(metadata && { metadata }) }
     const grant = { granted: true, fencingToken, ttlMs: grantedMs, acquiredAtMs } as const
     const outcome = { granted: true, grant, sent, answered, unansweredMs, storeAtMs } as const
-    const lease = new HeldLease(this.#context, claim, outcome, { heartbeat, minHoldMs, maxHoldMs }, onEnd)
-    this.#leases.add(lease)
-    this.#held.begin()
+    const lease = this.#hold(claim, outcome, { heartbeat, minHoldMs, maxHoldMs }, onEnd)
     this.#restores.forget(claimId)
     this.events.emit('restored', () => lease.eventBase)
     return lease
@@ -366,12 +362,25 @@ export class Holder {
       void this.#inFlight.track(this.store.withdraw(claim, tell))
       return new ClosedError('the instance was closed while the claim was granted')
     }
-    const lease = new HeldLease(this.#context, claim, outcome, request, onEnd)
-    this.#leases.add(lease)
-    this.#held.begin()
+    const lease = this.#hold(claim, outcome, request, onEnd)
     this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs: pending.waitedMs }))
     if (claim.steal === true) this.#tellStolen(lease)
     return { granted: true, lease }
+  }
+
+  #hold(
+    claim: TrackedClaim,
+    granted: Granted,
+    options: LeaseOptions,
+    onEnd: ((lease: HeldLease) => void) | undefined,
+  ): HeldLease {
+    const lease = new HeldLease(this.#context, claim, granted, options, (ended) => {
+      if (this.#leases.delete(ended)) this.#held.end()
+      onEnd?.(ended)
+    })
+    this.#leases.add(lease)
+    this.#held.begin()
+    return lease
   }
 
   /** Those of this process learn at once that the lock is no longer theirs; others by the store's word, or with their next renewal. */

@@ -1,10 +1,19 @@
 import { earlier, type Instant, later } from '../time/clock.ts'
 
-/** What is held back from a lease's time, for clocks that run at slightly different rates: 1 % and 2 ms. */
-export const marginMs = (ttlMs: number): number => ttlMs * 0.01 + 2
+/** Subtracted from a lease's time, because clocks run at slightly different rates: 1 % and 2 ms. */
+const marginMs = (ttlMs: number): number => ttlMs * 0.01 + 2
 
-/** A lease is trusted from the moment its request was sent: when the store began to count is not known, only that it was later. */
+/**
+ * Rule 2: a lease is trusted from the moment at which its request was sent. The store begins to count later; how much
+ * later is not known.
+ */
 export const trustedUntil = (sent: Instant, ttlMs: number): Instant => later(sent, ttlMs - marginMs(ttlMs))
+
+/** The inverse: a grant of `ttlMs` that would be trusted until `deadline`, and when the store's own lease would end. */
+export const grantFrom = (deadline: Instant, ttlMs: number): { readonly sent: Instant; readonly endsAtMs: number } => {
+  const sent = later(deadline, marginMs(ttlMs) - ttlMs)
+  return { sent, endsAtMs: sent.monotonicMs + ttlMs }
+}
 
 /**
  * Until when a lease can be relied on, while renewals of different lengths may be under way and arrive in any order.

@@ -9,9 +9,9 @@ import { outsideLocks } from '../reentry-context.ts'
 import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
 import { unlessAborted } from '../time/abort.ts'
-import { type Clock, dueAtMs, type Instant, isPast } from '../time/clock.ts'
+import { type Clock, type Instant, isPast } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
-import type { Scheduler, SchedulerEntry } from '../time/scheduler.ts'
+import type { Scheduler } from '../time/scheduler.ts'
 import { turnsOf } from '../time/turns.ts'
 import type { Granted } from './granted.ts'
 import { writeHandOver } from './hand-over.ts'
@@ -19,10 +19,10 @@ import {
   type Extent,
   type Heartbeat,
   NOT_IN_STORE,
+  NOT_RENEWED,
   type Renewable,
   type Renewer,
   type RenewerOptions,
-  TIMER_GRAIN_MS,
 } from './renewer.ts'
 
 /** A granted claim. It ends by release, by expiry or by loss, and never comes back. */
@@ -85,7 +85,6 @@ export interface LeaseContext {
   readonly events: Emitter
   readonly heartbeat: Heartbeat
   readonly inFlight: InFlight
-  ended(lease: HeldLease): void
 }
 
 export interface LeaseOptions extends RenewerOptions {
@@ -100,8 +99,6 @@ export interface LeaseOptions extends RenewerOptions {
 
 /** One lease of an instance, and its place in the instance's agenda. */
 export class HeldLease implements Lease, Renewable {
-  readonly keepsAlive = false
-  schedulerEntry: SchedulerEntry | undefined
   readonly claim: TrackedClaim
   readonly fencingToken: number
   declare readonly metadata?: Record<string, unknown>
@@ -112,7 +109,7 @@ export class HeldLease implements Lease, Renewable {
   readonly #storeAtMs: number
   readonly #context: LeaseContext
   readonly #options: LeaseOptions
-  readonly #onEnd: ((lease: HeldLease) => void) | undefined
+  readonly #onEnd: (lease: HeldLease) => void
   readonly #grantedMs: number
   /** On the monotonic clock: when the grant's own time ends, counted from its request, and when its answer had come. */
   readonly #firstEndMs: number
@@ -130,13 +127,13 @@ export class HeldLease implements Lease, Renewable {
   #warning: LeaseLostError | undefined
   #chain: Chain | undefined
 
-  /** `onEnd` is told once, when the lease has ended in whichever way. */
+  /** `onEnd` is called once, when the lease has ended by release, loss or hand-over. */
   constructor(
     context: LeaseContext,
     claim: TrackedClaim,
     { grant, sent, answered, unansweredMs, storeAtMs = grant.acquiredAtMs }: Granted,
     options: LeaseOptions,
-    onEnd?: (lease: HeldLease) => void,
+    onEnd: (lease: HeldLease) => void,
   ) {
     this.#context = context
     this.claim = claim
@@ -203,7 +200,7 @@ export class HeldLease implements Lease, Renewable {
   #heldAt(now: Instant): boolean {
     if (this.#ended !== undefined) return false
     if (!isPast(this.#renewer.deadline, now)) return true
-    this.#loseByTime()
+    this.lose(NOT_RENEWED)
     return false
   }
 
@@ -230,13 +227,6 @@ export class HeldLease implements Lease, Renewable {
   /** Why whoever works under it has to stop, or had to. */
   get lossError(): LeaseLostError | undefined {
     return this.#ended instanceof LeaseLostError ? this.#ended : this.#warning
-  }
-
-  due(): void {
-    if (!this.held) return
-    const now = this.#context.clock.now()
-    if (dueAtMs(this.#renewer.deadline, now) - now.monotonicMs <= TIMER_GRAIN_MS) this.#loseByTime()
-    else this.#renewer.due()
   }
 
   async extend(seconds: number, options?: AnswerOptions): Promise<boolean> {
@@ -467,10 +457,6 @@ export class HeldLease implements Lease, Renewable {
     }
   }
 
-  #loseByTime(): void {
-    this.lose('it was not renewed before its time was up')
-  }
-
   #tellReleased(heldMs: number): void {
     this.#context.events.emit('released', () => ({ ...this.eventBase, heldMs }))
   }
@@ -483,8 +469,7 @@ export class HeldLease implements Lease, Renewable {
     this.#ended = how
     this.#stopWatching?.()
     this.#quiet = this.#renewer.end()
-    this.#context.ended(this)
-    this.#onEnd?.(this)
+    this.#onEnd(this)
   }
 }
 

@@ -2,17 +2,19 @@ import assert from 'node:assert/strict'
 import { Worker } from 'node:worker_threads'
 import { StoreError, UnsupportedError } from '../errors.ts'
 import { backoffMs } from '../time/backoff.ts'
-import { dueAtMs, earlier, type Instant, later, type Timer } from '../time/clock.ts'
+import { dueAtMs, earlier, type Instant, type Timer } from '../time/clock.ts'
 import { queueMicrotask } from '../time/native-time.ts'
-import { marginMs, trustedUntil } from './deadline.ts'
-import type { LeaseOptions } from './lease.ts'
+import type { SchedulerEntry, Task } from '../time/scheduler.ts'
+import { grantFrom, trustedUntil } from './deadline.ts'
 import {
   createHeartbeat,
   type Extent,
   type Heartbeat,
   type HeartbeatParts,
+  loseIfDue,
   type Renewable,
   type Renewer,
+  type RenewerOptions,
   type RenewerStart,
 } from './renewer.ts'
 import type { FromWorker, RenewAnswer, ToWorker, WorkerStart } from './renewer-messages.ts'
@@ -74,35 +76,41 @@ class ThreadHeartbeat implements Heartbeat {
     this.#start = { reopen, callTimeoutMs, stalledAfterMs, life: this.#life }
   }
 
-  keep(lease: Renewable, start: RenewerStart, options: LeaseOptions): Renewer {
+  keep(lease: Renewable, start: RenewerStart, options: RenewerOptions): Renewer {
     const { sent, grantedMs, answered } = start
     const isRested = answered.monotonicMs >= this.#retryAtMs
     const deadline = trustedUntil(sent, grantedMs)
     // Also where the grant came so late that the worker could not renew in time.
-    const isForWorker = !this.#closed && isRested && options.heartbeat && this.schedule(lease, deadline)
+    const isForWorker =
+      !this.#closed && isRested && options.heartbeat && this.#looksAtMs(deadline, lease.ttlMs) !== undefined
     if (!isForWorker || !this.#hasWorker()) return this.local.keep(lease, start, options)
     const id = lease.ref.claimId
     const slot = this.#slots.take(deadline)
     const { unansweredMs } = start
     const stopsAtMs = sent.monotonicMs + options.maxHoldMs
-    const keeping = new ThreadRenewer(this, lease, slot, { ...options, stopsAtMs, unansweredMs })
-    this.#renewers.set(id, keeping)
+    const renewer = new ThreadRenewer(this, lease, slot, { ...options, stopsAtMs, unansweredMs })
+    this.#renewers.set(id, renewer)
+    this.schedule(renewer, deadline, lease.ttlMs)
     this.#showLife()
     const { maxHoldMs } = options
     this.#post({ type: 'keep', slot, ref: lease.ref, ttlMs: lease.ttlMs, start, maxHoldMs })
-    return keeping
+    return renewer
   }
 
-  /**
-   * Looks again when the worker should have moved the deadline long ago. False: that moment has come. `ttlMs`: for how long
-   * the lease can be relied on at the most.
-   */
-  schedule(lease: Renewable, deadline: Instant, ttlMs = lease.ttlMs): boolean {
+  /** Looks again when the worker should have moved the deadline long ago. False: that moment has come. */
+  schedule(renewer: ThreadRenewer, deadline: Instant, ttlMs: number): boolean {
+    const lookAtMs = this.#looksAtMs(deadline, ttlMs)
+    if (lookAtMs === undefined) return false
+    this.#parts.scheduler.set(renewer, lookAtMs)
+    return true
+  }
+
+  /** `ttlMs`: for how long the lease can be relied on at most. Undefined if the moment has come. */
+  #looksAtMs(deadline: Instant, ttlMs: number): number | undefined {
     const now = this.now()
     const lookAtMs = dueAtMs(deadline, now) - ttlMs * UNMOVED_PART
-    if (lookAtMs <= now.monotonicMs) return false
-    this.#parts.scheduler.set(lease, lookAtMs)
-    return true
+    if (lookAtMs <= now.monotonicMs) return undefined
+    return lookAtMs
   }
 
   /** The worker forgets the lease. Resolves when it has no renewal of it under way any more. */
@@ -126,8 +134,8 @@ class ThreadHeartbeat implements Heartbeat {
     return this.#parts.clock.now()
   }
 
-  clear(lease: Renewable): void {
-    this.#parts.scheduler.clear(lease)
+  clear(renewer: ThreadRenewer): void {
+    this.#parts.scheduler.clear(renewer)
   }
 
   /** All renewals of a kept lease are the worker's, so that it knows of every one that may still be under way. */
@@ -250,9 +258,9 @@ class ThreadHeartbeat implements Heartbeat {
     this.#lifeTimer?.cancel()
     this.#parts.events.emit('heartbeatFailed', () => ({ error: cause }))
     this.#answerAll(cause)
-    const keepings = [...this.#renewers.values()]
+    const renewers = [...this.#renewers.values()]
     this.#renewers.clear()
-    for (const keeping of keepings) this.#slots.giveBack(keeping.continueWith(this.local, now))
+    for (const renewer of renewers) this.#slots.giveBack(renewer.continueWith(this.local, now))
   }
 
   /** No other worker is started for a while. */
@@ -264,11 +272,13 @@ class ThreadHeartbeat implements Heartbeat {
   }
 }
 
-class ThreadRenewer implements Renewer {
+class ThreadRenewer implements Renewer, Task {
+  readonly keepsAlive = false
+  schedulerEntry: SchedulerEntry | undefined
   readonly lease: Renewable
   readonly #heartbeat: ThreadHeartbeat
   readonly #slot: Slot
-  readonly #options: ThreadKeepingOptions
+  readonly #options: ThreadRenewerOptions
   /** What it was when the lease ended: the slot is another's after that. */
   #lastDeadline: Instant | undefined
   /** The same for what was sent: extensions under way are answered then, without the store. */
@@ -279,7 +289,7 @@ class ThreadRenewer implements Renewer {
   /** What was asked for without an answer, by the caller through the worker or before that: it may still arrive. */
   readonly #asked = new Set<{ readonly ttlMs: number }>()
 
-  constructor(heartbeat: ThreadHeartbeat, lease: Renewable, slot: Slot, options: ThreadKeepingOptions) {
+  constructor(heartbeat: ThreadHeartbeat, lease: Renewable, slot: Slot, options: ThreadRenewerOptions) {
     this.#heartbeat = heartbeat
     this.lease = lease
     this.#slot = slot
@@ -292,7 +302,7 @@ class ThreadRenewer implements Renewer {
   }
 
   get endsAtMs(): number {
-    return this.#local?.endsAtMs ?? this.deadline.monotonicMs + marginMs(this.lease.ttlMs)
+    return this.#local?.endsAtMs ?? grantFrom(this.deadline, this.lease.ttlMs).endsAtMs
   }
 
   /** The worker does not tell which of its renewals were answered: any of them may still arrive. */
@@ -304,26 +314,20 @@ class ThreadRenewer implements Renewer {
     return Math.min(...[...this.#asked].map((asked) => asked.ttlMs))
   }
 
-  /** The worker renews; here it is only looked whether it does. */
+  /** Renews here from now on if the worker has not renewed in time. */
   due(): void {
-    const local = this.#local ?? this.#unmoved()
-    local?.due()
-  }
-
-  /** The worker has not renewed in time: that is done here from now on. Undefined if it has. */
-  #unmoved(): Renewer | undefined {
-    if (this.#schedule()) return undefined
+    if (this.#local !== undefined || loseIfDue(this.lease, this.deadline, this.#heartbeat.now())) return
+    if (this.#schedule()) return
     this.continueWith(this.#heartbeat.local, this.#heartbeat.now())
     this.#forgotten = this.#heartbeat.forget(this.lease, this.#slot)
-    return this.#local
   }
 
   /** The worker may send what it was asked for at any moment, and with that the deadline comes nearer. */
   #schedule(): boolean {
     const askedMs = this.#shortestAskedMs
-    if (askedMs >= this.lease.ttlMs) return this.#heartbeat.schedule(this.lease, this.deadline)
+    if (askedMs >= this.lease.ttlMs) return this.#heartbeat.schedule(this, this.deadline, this.lease.ttlMs)
     const deadline = earlier(this.deadline, trustedUntil(this.#heartbeat.now(), askedMs))
-    return this.#heartbeat.schedule(this.lease, deadline, askedMs)
+    return this.#heartbeat.schedule(this, deadline, askedMs)
   }
 
   async renew(ttlMs: number, how: Extent): Promise<boolean> {
@@ -361,7 +365,7 @@ class ThreadRenewer implements Renewer {
   async end(): Promise<void> {
     this.#lastDeadline = this.deadline
     this.#lastUnansweredMs = this.unansweredMs
-    this.#heartbeat.clear(this.lease)
+    this.#heartbeat.clear(this)
     this.#forgotten ??= this.#heartbeat.forget(this.lease, this.#slot)
     await Promise.all([this.#local?.end(), this.#forgotten])
   }
@@ -369,7 +373,8 @@ class ThreadRenewer implements Renewer {
   /** Renews from here on, as if the lease had been granted just when its present deadline began to count. Returns its slot. */
   continueWith(local: Heartbeat, now: Instant): Slot {
     const { ttlMs } = this.lease
-    const sent = later(this.deadline, marginMs(ttlMs) - ttlMs)
+    const { sent } = grantFrom(this.deadline, ttlMs)
+    this.#heartbeat.clear(this)
     const maxHoldMs = this.#options.stopsAtMs - sent.monotonicMs
     // What the worker has sent, a renewal or an extension by the caller, may still arrive.
     const start = { sent, answered: now, grantedMs: ttlMs, unansweredMs: this.unansweredMs }
@@ -378,7 +383,7 @@ class ThreadRenewer implements Renewer {
   }
 }
 
-interface ThreadKeepingOptions extends LeaseOptions {
+interface ThreadRenewerOptions extends RenewerOptions {
   readonly stopsAtMs: number
   /** What was sent before the lease was the worker's, and never answered. */
   readonly unansweredMs: number | undefined

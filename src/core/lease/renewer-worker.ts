@@ -6,7 +6,7 @@ import { StoreClient } from '../store/store-client.ts'
 import { isPast, systemClock } from '../time/clock.ts'
 import { systemRandom } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
-import { createHeartbeat, type Extent, type Renewable, type Renewer } from './renewer.ts'
+import { createHeartbeat, type Extent, NOT_RENEWED, type Renewable, type Renewer } from './renewer.ts'
 import type { FromWorker, ToWorker, WorkerStart } from './renewer-messages.ts'
 import { publishDeadline, type Slot } from './shared-deadlines.ts'
 
@@ -36,11 +36,12 @@ const heartbeat = createHeartbeat({
   store,
   scheduler,
   events,
-  onMoved: (lease, keeping) => publishDeadline((lease as WorkerLease).slot, keeping.deadline),
+  onMoved: (lease, deadline) => publishDeadline((lease as WorkerLease).slot, deadline),
+  // A thread that hangs must not keep its locks: the lease runs out, unless the thread comes back before that.
+  isPaused: () => clock.now().monotonicMs - Number(Atomics.load(life, 0)) >= stalledAfterMs,
 })
 
 class WorkerLease implements Renewable {
-  readonly keepsAlive = false
   readonly slot: Slot
   readonly ttlMs: number
   readonly ref: LeaseRef & { readonly fencingToken: number }
@@ -60,17 +61,8 @@ class WorkerLease implements Renewable {
   }
 
   get held(): boolean {
-    if (!this.#ended && isPast(this.#renewer.deadline, clock.now()))
-      this.lose('it was not renewed before its time was up')
+    if (!this.#ended && isPast(this.#renewer.deadline, clock.now())) this.lose(NOT_RENEWED)
     return !this.#ended
-  }
-
-  due(): void {
-    if (!this.held) return
-    const silentMs = clock.now().monotonicMs - Number(Atomics.load(life, 0))
-    // A thread that hangs must not keep its locks: the lease runs out, unless the thread comes back before that.
-    if (silentMs < stalledAfterMs) this.#renewer.due()
-    else scheduler.set(this, Math.min(this.#renewer.deadline.monotonicMs, clock.now().monotonicMs + LOOK_AGAIN_MS))
   }
 
   renew(ttlMs: number, how: Extent): Promise<boolean> {
@@ -96,7 +88,6 @@ class WorkerLease implements Renewable {
   }
 }
 
-const LOOK_AGAIN_MS = 100
 const LONG_AGO = { monotonicMs: 0, wallMs: 0 }
 
 const post = (message: FromWorker): void => parentPort?.postMessage(message)

@@ -4,7 +4,7 @@ import type { Emitter } from '../events.ts'
 import type { StoreClient } from '../store/store-client.ts'
 import { type Clock, dueAtMs, type Instant } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
-import type { Scheduler, Task } from '../time/scheduler.ts'
+import type { Scheduler, SchedulerEntry, Task } from '../time/scheduler.ts'
 import { type DeadlineStart, LeaseDeadline } from './deadline.ts'
 
 /** Keeps the leases of one instance alive. */
@@ -24,8 +24,8 @@ export interface RenewerStart extends DeadlineStart {
   readonly answered: Instant
 }
 
-/** The lease's side of it, as the heartbeat sees it. */
-export interface Renewable extends Task {
+/** A lease, as its renewer sees it. */
+export interface Renewable {
   readonly ttlMs: number
   readonly ref: LeaseRef & { readonly fencingToken: number }
   readonly held: boolean
@@ -40,8 +40,6 @@ export interface Renewer {
   readonly endsAtMs: number
   /** The shortest of what was sent and never answered, as far as that is known: it may still arrive. */
   readonly unansweredMs: number
-  /** The agenda's call: renews if that is due, and sets the next moment. */
-  due(): void
   /** False: lost. Throws `StoreError` when it is not known. */
   renew(ttlMs: number, how: Extent): Promise<boolean>
   /** Goes on renewing from now on. */
@@ -61,8 +59,10 @@ export interface HeartbeatParts {
   readonly store: StoreClient
   readonly scheduler: Scheduler
   readonly events: Emitter
-  /** Told whenever a lease's deadline may have moved: how a worker thread publishes it. */
-  readonly onMoved?: (lease: Renewable, keeping: Renewer) => void
+  /** Called whenever a lease's deadline may have moved. A worker thread publishes it. */
+  readonly onMoved?: (lease: Renewable, deadline: Instant) => void
+  /** While it returns true, nothing is renewed. A worker thread asks whether the main thread still runs. */
+  readonly isPaused?: () => boolean
 }
 
 /** The heartbeat on the instance's own event loop. */
@@ -71,7 +71,9 @@ export const createHeartbeat = (parts: HeartbeatParts): Heartbeat => ({
   close: async () => {},
 })
 
-class LocalRenewer implements Renewer {
+class LocalRenewer implements Renewer, Task {
+  readonly keepsAlive = false
+  schedulerEntry: SchedulerEntry | undefined
   readonly #parts: HeartbeatParts
   readonly #lease: Renewable
   readonly #leaseDeadline: LeaseDeadline
@@ -114,7 +116,13 @@ class LocalRenewer implements Renewer {
   }
 
   due(): void {
-    const now = this.#parts.clock.now()
+    const { clock, scheduler, isPaused } = this.#parts
+    const now = clock.now()
+    if (loseIfDue(this.#lease, this.deadline, now)) return
+    if (isPaused?.()) {
+      scheduler.set(this, Math.min(dueAtMs(this.deadline, now), now.monotonicMs + PAUSED_MS))
+      return
+    }
     if (now.monotonicMs >= this.#stopsAtMs) this.#renewAtMs = Number.POSITIVE_INFINITY
     if (now.monotonicMs >= this.#renewAtMs) this.#beat(now.monotonicMs)
     this.#schedule(now)
@@ -168,7 +176,7 @@ class LocalRenewer implements Renewer {
   }
 
   end(): Promise<unknown> | undefined {
-    this.#parts.scheduler.clear(this.#lease)
+    this.#parts.scheduler.clear(this)
     return this.#quiet()
   }
 
@@ -253,19 +261,32 @@ class LocalRenewer implements Renewer {
 
   #schedule(now: Instant): void {
     const { scheduler, onMoved } = this.#parts
-    onMoved?.(this.#lease, this)
-    scheduler.set(this.#lease, Math.min(dueAtMs(this.deadline, now) - TIMER_GRAIN_MS, this.#renewAtMs))
+    onMoved?.(this.#lease, this.deadline)
+    scheduler.set(this, Math.min(dueAtMs(this.deadline, now) - TIMER_GRAIN_MS, this.#renewAtMs))
   }
 }
+
+/** True if the lease has ended, or ends before a timer could fire: the loss must not be reported late. */
+export function loseIfDue(lease: Renewable, deadline: Instant, now: Instant): boolean {
+  if (!lease.held) return true
+  if (dueAtMs(deadline, now) - now.monotonicMs > TIMER_GRAIN_MS) return false
+  lease.lose(NOT_RENEWED)
+  return true
+}
+
+/** Why a lease is lost when its deadline passes. */
+export const NOT_RENEWED = 'it was not renewed before its time was up'
 
 /** Why a lease is lost when the store, asked about it, does not know it. */
 export const NOT_IN_STORE = 'the store no longer has it'
 
-/** How late a timer can be even on an idle machine. The signal of a loss must not be late, so it is rather this much early. */
-export const TIMER_GRAIN_MS = 2
+/** How late a timer can be, even on an idle machine. Timers fire this much early, so that a loss is not reported late. */
+const TIMER_GRAIN_MS = 2
 
 /** How many grid points a time to live has: leases of one length are renewed at the same few moments, in one list each. */
 const GRID = 12
 /** A renewal without an answer is followed by the next after a ninth of the time to live: six tries before the end. */
 const RETRY_PARTS = 9
 const JITTER = 0.05
+/** How soon a paused renewer looks again. */
+const PAUSED_MS = 100

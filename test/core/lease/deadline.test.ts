@@ -1,14 +1,14 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { type InFlight, LeaseDeadline, marginMs, trustedUntil } from '../../../src/core/lease/deadline.ts'
+import { grantFrom, type InFlight, LeaseDeadline, trustedUntil } from '../../../src/core/lease/deadline.ts'
 import { isPast, later } from '../../../src/core/time/clock.ts'
 
 const start = { monotonicMs: 1_000, wallMs: 1_700_000_000_000 }
 
 describe('rule 2: a lease is trusted until the time of sending + ttl − margin', () => {
   it('the margin is 1 % of the ttl and 2 ms', () => {
-    expect(marginMs(30_000)).toBe(302)
-    expect(trustedUntil(start, 30_000)).toEqual(later(start, 29_698))
+    expect(trustedUntil(start, 30_000)).toEqual(later(start, 30_000 - 302))
+    expect(grantFrom(later(start, 29_698), 30_000)).toEqual({ sent: start, endsAtMs: start.monotonicMs + 30_000 })
   })
 
   it('failure 3: either clock past the deadline ends it', () => {
