@@ -24,7 +24,7 @@ test('lockInTransaction has an example for every client and query builder that i
 test.each(clients)(
   'examples/postgres/transaction-%s.ts: a lock that lasts as long as the transaction',
   async (client) => {
-    const run = () => import(`../../examples/postgres/transaction-${client}.ts`)
+    const run = () => import(`../../../examples/postgres/transaction-${client}.ts`)
     expect(await said(run)).toEqual([
       'got it: true',
       'another transaction meanwhile: false',
