@@ -12,7 +12,7 @@ import type {
 import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
-import { within } from '../core/time/pause.ts'
+import { settlesWithin } from '../core/time/timeout.ts'
 import { connectionsOf, openConnections, type PostgresClient } from './postgres/client.ts'
 import type { PostgresConnections, Row } from './postgres/connections.ts'
 import { storeErrorFrom } from './postgres/errors.ts'
@@ -293,7 +293,7 @@ function driverOn(
       closed = true
       listeners.clear()
       // A server that does not answer would otherwise keep the connections open until its questions have run out of time.
-      await within(
+      await settlesWithin(
         clock,
         SETTLE_MS,
         line(async () => {}),

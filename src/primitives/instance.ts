@@ -16,8 +16,8 @@ import { checkHolderId } from '../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 import { redactedUrl } from '../core/secrets.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
-import { within } from '../core/time/pause.ts'
 import { type Random, systemRandom } from '../core/time/random.ts'
+import { settlesWithin } from '../core/time/timeout.ts'
 
 export interface InstanceOptions {
   /** A driver made by the caller, who also closes it. */
@@ -196,7 +196,7 @@ export class Instance {
     const { clock } = this.#settings
     if (drainMs > 0) await this.#holder?.drain(drainMs)
     this.#ended = true
-    const isDone = await within(clock, timeoutMs, this.#end(timeoutMs * SETTLING))
+    const isDone = await settlesWithin(clock, timeoutMs, this.#end(timeoutMs * SETTLING))
     if (isDone) return
     // The store does not answer. Neither what was asked of it nor its connections may keep the process from its end.
     this.#holder?.hurry()

@@ -9,14 +9,7 @@ import type {
   RateRequest,
   Refusal,
 } from '../driver.ts'
-import {
-  ClosedError,
-  type HoldfastError,
-  LeaseLostError,
-  OverloadError,
-  StoreError,
-  UnsupportedError,
-} from '../errors.ts'
+import { ClosedError, LeaseLostError, OverloadError, StoreError, UnsupportedError } from '../errors.ts'
 import type { Emitter } from '../events.ts'
 import { trustedUntil } from '../lease/deadline.ts'
 import type { Granted } from '../lease/granted.ts'
@@ -35,9 +28,9 @@ import {
   type TrackedClaim,
 } from '../store/store-client.ts'
 import { type Clock, isPast } from '../time/clock.ts'
-import { within } from '../time/pause.ts'
 import type { Random } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
+import { settlesWithin } from '../time/timeout.ts'
 import { unsupported } from '../unsupported.ts'
 import { Chain, claimPart } from './chain.ts'
 import { type ClaimWatcher, type Outcome, PendingClaim, type WaitParts } from './pending-claim.ts'
@@ -149,10 +142,19 @@ export class Holder {
    */
   acquire(request: ClaimRequest, onEnd?: (lease: HeldLease) => void): Promise<ClaimResult> {
     return new Promise((resolve, reject) => {
-      this.claim(request, onEnd, (result) => {
+      this.#assertOpen()
+      this.#assertSupported(request)
+      this.assertRoom(1)
+      const pending: PendingClaim = new PendingClaim(this.#context, this.#claim(request), request, (end) => {
+        this.#pending.delete(pending)
+        if (isNested(request)) this.#deadlocks?.forget(pending)
+        const result = end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd)
         if (result instanceof Error) reject(result)
         else resolve(result)
       })
+      this.#pending.set(pending, request)
+      if (isNested(request) && request.waitMs > 0) this.#deadlocks?.watch(pending)
+      pending.start()
     })
   }
 
@@ -160,25 +162,6 @@ export class Holder {
   assertRoom(claims: number): void {
     if (Math.max(this.#pending.size, this.#inFlight.count) + claims <= MAX_PENDING_CLAIMS) return
     throw new OverloadError(`at most ${MAX_PENDING_CLAIMS} claims can be under way in one instance`)
-  }
-
-  /** The same for a caller who makes the promise: `done` is called once, with what `acquire` would resolve or reject with. Throws what is known at once. */
-  claim(
-    request: ClaimRequest,
-    onEnd: ((lease: HeldLease) => void) | undefined,
-    done: (result: ClaimResult | HoldfastError) => void,
-  ): void {
-    this.#assertOpen()
-    this.#assertSupported(request)
-    this.assertRoom(1)
-    const pending: PendingClaim = new PendingClaim(this.#context, this.#claim(request), request, (end) => {
-      this.#pending.delete(pending)
-      if (isNested(request)) this.#deadlocks?.forget(pending)
-      done(end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd))
-    })
-    this.#pending.set(pending, request)
-    if (isNested(request) && request.waitMs > 0) this.#deadlocks?.watch(pending)
-    pending.start()
   }
 
   /**
@@ -300,7 +283,7 @@ export class Holder {
    */
   async drain(drainMs: number): Promise<void> {
     this.#giveUp(({ chain }) => chain === undefined)
-    await within(this.clock, drainMs, Promise.all([this.#held.idle(), this.#running.idle()]))
+    await settlesWithin(this.clock, drainMs, Promise.all([this.#held.idle(), this.#running.idle()]))
   }
 
   /**
@@ -323,7 +306,7 @@ export class Holder {
     this.#giveUp(() => true)
     if (this.#running.count > 0) {
       for (const lease of [...this.#leases]) lease.askToStop('its instance is being closed')
-      await within(this.clock, settleMs, this.#running.idle())
+      await settlesWithin(this.clock, settleMs, this.#running.idle())
     }
     const cause = new ClosedError('the instance was closed')
     await Promise.allSettled([...this.#leases].map((lease) => lease.revoke('its instance was closed', cause)))

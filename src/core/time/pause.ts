@@ -1,16 +1,6 @@
 import { onAbort } from './abort.ts'
 import type { Clock } from './clock.ts'
 
-/** Waits for work, for so long at the most. True if it is done; what is not done by then goes on by itself. Rejects if the work does meanwhile. */
-export async function within(clock: Clock, ms: number, work: Promise<unknown>): Promise<boolean> {
-  const over = new AbortController()
-  try {
-    return await Promise.race([work.then(() => true), pause(clock, ms, over.signal).then(() => false)])
-  } finally {
-    over.abort()
-  }
-}
-
 /** Resolves after `ms`, or as soon as one of the signals aborts. Never rejects: whoever pauses looks around afterwards anyway. */
 export function pause(clock: Clock, ms: number, ...signals: readonly (AbortSignal | undefined)[]): Promise<void> {
   if (signals.some((signal) => signal?.aborted)) return Promise.resolve()

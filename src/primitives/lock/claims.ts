@@ -146,10 +146,9 @@ export class Claims {
       resolve(this.settle(this.#acquireInSteps(request)))
       return
     }
-    holder.claim(request, this.#hooks.ended, (result) => {
-      if (result instanceof Error) reject(result)
-      else resolve(answerOf(request.lockName, this.#noted(result)))
-    })
+    holder
+      .acquire(request, this.#hooks.ended)
+      .then((result) => resolve(answerOf(request.lockName, this.#noted(result))), reject)
   }
 
   /** Where the store is not open yet, or something else is done instead of asking it. */
