@@ -148,7 +148,7 @@ describe.concurrent.each(stores)('on %s with %s', (name, client, url) => {
       const { ended } = start(
         client,
         `const driver = await connect(${JSON.stringify(url)})
-        const claim = { lockName: '${randomUUID()}', claimId: 'a.1', holderId: 'a', mode: 'exclusive', permits: 1, ttlMs: 1000, waitMs: 0 }
+        const claim = { lockName: '${randomUUID()}', claimId: 'a.1', holderId: 'a', mode: 'exclusive', permits: 1, ttlMs: 30_000, waitMs: 0 }
         const [{ granted, fencingToken }] = await driver.acquire([claim])
         console.log(granted, await driver.release([{ ...claim, fencingToken }]))
         console.log((await driver.inspect({ lockName: 'nobody' })).leases.length)`,

@@ -104,11 +104,11 @@ describe.concurrent('how long the lock is kept', SLOW, () => {
 
   test('it is renewed for as long as the command runs', async () => {
     await using store = createStore()
-    const first = store.start(['run', 'job', '--ttl', '3', '--', ...UNTIL_CLOSED])
+    const first = store.start(['run', 'job', '--ttl', '9', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
     const before = await store.lease('job')
     const renewed = async () => ((await store.lease('job')).expiresAtMs ?? 0) > (before.expiresAtMs ?? 0)
-    await until(renewed, { timeoutMs: 15_000, failure: () => 'it was never renewed' })
+    await until(renewed, { timeoutMs: 30_000, failure: () => 'it was never renewed' })
     expect((await store.lease('job')).fencingToken).toBe(before.fencingToken)
     expect(await first.end()).toBe(0)
   })
