@@ -3,10 +3,10 @@ import { InvalidArgumentError } from './core/errors.ts'
 import { redactedUrl } from './core/secrets.ts'
 
 /**
- * Opens the driver that a URL names, importing that one only.
+ * Opens the driver that a URL names. Imports only that driver.
  *
- * @throws `InvalidArgumentError` for an unknown scheme, and for any part of the URL that the driver does not understand,
- * before anything is opened.
+ * @throws {@link InvalidArgumentError} for an unknown scheme, and for any part of the URL that the driver does not
+ * understand. This happens before a connection is opened.
  */
 export async function connect(url: string): Promise<Driver> {
   checkUrl(url)
@@ -15,30 +15,30 @@ export async function connect(url: string): Promise<Driver> {
 }
 
 /**
- * The store that is meant: the one named, else by the environment, else the embedded default.
+ * Returns the URL of the store: `url`, or else `HOLDFAST_URL`, or else the embedded default.
  *
- * @throws `InvalidArgumentError` for a `HOLDFAST_URL` that is empty, as a script makes it from another variable that is
- * not set: the default would then exclude only the processes of this machine.
+ * @throws {@link InvalidArgumentError} if `HOLDFAST_URL` is empty. A script that copies an unset variable makes it so,
+ * and the default would then exclude only the processes of this machine.
  */
 export function chooseUrl(url?: string): string {
   if (url !== undefined) return url
   const named = process.env['HOLDFAST_URL'] ?? 'sqlite:'
   if (named !== '') return named
-  throw new InvalidArgumentError('HOLDFAST_URL', named, 'a store’s URL, or not set at all')
+  throw new InvalidArgumentError('HOLDFAST_URL', named, 'the URL of a store, or not set')
 }
 
-/** So that a constructor can refuse at once what `connect` would refuse later. */
+/** Checks a URL's scheme, so that a constructor rejects at once what `connect` would reject later. */
 export function checkUrl(url: unknown): asserts url is string {
   if (!namesStore(url)) {
     const known = Object.keys(openers).map((each) => `${each}:`)
-    throw new InvalidArgumentError('url', redactedUrl(url), `a store's URL, beginning with ${known.join(' or ')}`)
+    throw new InvalidArgumentError('url', redactedUrl(url), `the URL of a store, beginning with ${known.join(' or ')}`)
   }
 }
 
-/** Whether it begins as the URL of a store does. */
+/** Whether `url` begins with a known scheme. */
 export const namesStore = (url: unknown): url is string => Object.hasOwn(openers, schemeOf(url))
 
-/** In lower case, as in every URL. Empty if there is none. */
+/** The scheme in lower case, or an empty string. */
 const schemeOf = (url: unknown): string =>
   typeof url === 'string' ? url.slice(0, Math.max(0, url.indexOf(':'))).toLowerCase() : ''
 

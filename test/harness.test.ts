@@ -15,15 +15,15 @@ import { startSharedServers } from './harness/shared-servers.ts'
 import { askPostgres, askRedis } from './harness/wire.ts'
 import { startWorker } from './harness/worker.ts'
 
-/** On a machine that is busy with other test files too. */
+/** Other test files run at the same time. */
 const SLOW = { timeout: 60_000 }
 const repository = fileURLToPath(new URL('..', import.meta.url))
 
-// Here, because installing what a new machine lacks takes longer than a test may.
+// In a hook, because installing servers on a new machine takes longer than the timeout of a test.
 beforeAll(() => findBinaries(['redis-server', 'postgres', 'initdb', 'pgbouncer']), 300_000)
 
 describe.concurrent('servers', SLOW, () => {
-  test('five Redis, a Cluster, a Sentinel set, PostgreSQL and PgBouncer come up together, and each answers', async () => {
+  test('five Redis, a Cluster, a Sentinel set, PostgreSQL and PgBouncer start together and answer', async () => {
     await using servers = await startServers({
       redis: 5,
       cluster: true,
@@ -54,7 +54,7 @@ describe.concurrent('servers', SLOW, () => {
     expect(settings).toMatchObject({ pool_mode: 'transaction', default_pool_size: '3' })
   })
 
-  test('only what is asked for is started', async () => {
+  test('only the requested servers are started', async () => {
     await using servers = await startServers({ redis: 1 })
     expect(servers.redis).toHaveLength(1)
     expect(servers).toMatchObject({
@@ -74,7 +74,7 @@ describe.concurrent('servers', SLOW, () => {
     expect(folders.filter((folder) => existsSync(folder))).toEqual([])
   })
 
-  test('a killed Redis refuses connections, and comes back empty on the same port', async () => {
+  test('a killed Redis refuses connections, and restarts empty on the same port', async () => {
     await using redis = await startRedis()
     await askRedis(redis, 'SET', 'name', 'value')
     const { pid, port } = redis
@@ -85,7 +85,7 @@ describe.concurrent('servers', SLOW, () => {
     expect(redis.pid).not.toBe(pid)
   })
 
-  test('a killed PostgreSQL comes back with what was committed', async () => {
+  test('a killed PostgreSQL restarts with all committed data', async () => {
     await using postgres = await startPostgres()
     await askPostgres(postgres, 'CREATE TABLE kept AS SELECT 42 AS answer')
     await postgres.kill()
@@ -94,7 +94,7 @@ describe.concurrent('servers', SLOW, () => {
     expect(await askPostgres(postgres, 'SELECT answer FROM kept')).toEqual([['42']])
   })
 
-  test('a PostgreSQL that was killed leaves no shared memory behind', async () => {
+  test('a killed PostgreSQL leaves no shared memory behind', async () => {
     const segments = () =>
       readFileSync('/proc/sysvipc/shm', 'utf8')
         .trim()
@@ -109,11 +109,11 @@ describe.concurrent('servers', SLOW, () => {
     expect(segments()).not.toContain(segment)
   })
 
-  test('a paused server is silent, its backends too, and goes on when it is resumed', async () => {
+  test('a paused server and its backends do not answer until they are resumed', async () => {
     await using postgres = await startPostgres()
     const slow = askPostgres({ port: postgres.port, timeoutMs: 10_000 }, 'SELECT pg_sleep(1)')
     slow.catch(() => {})
-    // Once its backend runs, so that it is the backend's answer that fails to come.
+    // After its backend has started, so that the backend does not answer.
     const busy = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
     await until(async () => (await askPostgres(postgres, busy))[0]?.[0] === '1', {
       timeoutMs: 2_000,
@@ -126,7 +126,7 @@ describe.concurrent('servers', SLOW, () => {
     await expect(slow).resolves.toHaveLength(1)
   })
 
-  test('when the master is killed the Sentinels promote a replica', async () => {
+  test('the Sentinels promote a replica when the master is killed', async () => {
     await using sentinel = await startRedisSentinel()
     await sentinel.master.kill()
     const isPromoted = async () => (await sentinel.currentMasterPort()) !== sentinel.master.port
@@ -135,13 +135,13 @@ describe.concurrent('servers', SLOW, () => {
     expect(sentinel.replicas.map((replica) => replica.port)).toContain(port)
   })
 
-  test('a server that does not start says what it printed, and leaves nothing behind', async () => {
+  test('a server that does not start rejects with its output, and leaves nothing behind', async () => {
     await expect(startRedis({ settings: { nonsense: 'yes' } })).rejects.toThrow(/ended at once; it printed:.*nonsense/s)
   })
 })
 
 describe('shared servers', () => {
-  test('a URL from the environment is taken instead of starting a server', async () => {
+  test('a URL from the environment replaces a server', async () => {
     const { servers, stop } = await startSharedServers({
       HOLDFAST_TEST_SERVERS: 'redis,sentinel,postgres',
       HOLDFAST_TEST_REDIS_URL: 'redis://one.example:1, redis://two.example:2',
@@ -156,7 +156,7 @@ describe('shared servers', () => {
     })
   })
 
-  test('"none" starts nothing, and a name that does not exist is refused', async () => {
+  test('"none" starts nothing, and an unknown name is rejected', async () => {
     const { servers } = await startSharedServers({ HOLDFAST_TEST_SERVERS: 'none' })
     expect(servers).toEqual({})
     await expect(startSharedServers({ HOLDFAST_TEST_SERVERS: 'mongo' })).rejects.toThrow('names "mongo"')
@@ -167,7 +167,7 @@ describe('proxy', () => {
   let redis: Server
   let proxy: FaultProxy
   const ask = (...command: string[]) => askRedis({ port: proxy.port }, ...command)
-  /** For an answer that must not come. */
+  /** Long enough for an answer that must not come. */
   const askInVain = (...command: string[]) => askRedis({ port: proxy.port, timeoutMs: 200 }, ...command)
 
   beforeAll(async () => {
@@ -181,7 +181,7 @@ describe('proxy', () => {
     await work().finally(() => proxy.close())
   }
 
-  test('passes bytes on unchanged, and counts its connections', () =>
+  test('forwards bytes unchanged, and counts its connections', () =>
     withProxy(async () => {
       const value = 'é\r\n$5'.repeat(100_000)
       expect(await ask('SET', 'name', value)).toBe('OK')
@@ -201,13 +201,13 @@ describe('proxy', () => {
     }),
   )
 
-  test('delays both directions when none is named', () =>
+  test('delays both directions unless one is given', () =>
     withProxy(async () => {
       proxy.delay(70)
       expect(await durationMs(() => ask('PING'))).toBeGreaterThanOrEqual(139)
     }))
 
-  test('a cut resets the connections that are open; the next one goes through', () =>
+  test('a cut resets open connections, and a new one works', () =>
     withProxy(async () => {
       proxy.hold('toClient')
       const asked = ask('PING')
@@ -219,7 +219,7 @@ describe('proxy', () => {
       expect(await ask('PING')).toBe('PONG')
     }))
 
-  test('a redirected proxy leads new connections to another server, and leaves open ones where they are', () =>
+  test('a redirect sends new connections to another server, and keeps open ones', () =>
     withProxy(async () => {
       await using other = await startRedis()
       proxy.hold('toServer')
@@ -231,14 +231,14 @@ describe('proxy', () => {
       expect(await ask('INFO', 'server')).toContain(`tcp_port:${other.port}`)
     }))
 
-  test('a black hole towards the client swallows the reply and not the request', () =>
+  test('a black hole towards the client drops the reply, but not the request', () =>
     withProxy(async () => {
       proxy.blackHole('toClient')
       await expect(askInVain('SET', 'name', 'value')).rejects.toThrow('no answer')
       expect(await askRedis(redis, 'GET', 'name')).toBe('value')
     }))
 
-  test('a black hole towards the server swallows the request for good, and heals', () =>
+  test('a black hole towards the server drops the request for good, and heals', () =>
     withProxy(async () => {
       proxy.blackHole('toServer')
       await expect(askInVain('SET', 'name', 'value')).rejects.toThrow('no answer')
@@ -254,7 +254,7 @@ describe('proxy', () => {
       await expect(asked).rejects.toThrow('ECONNRESET')
     }))
 
-  test('a held request arrives when it is released, although its sender has gone', () =>
+  test('a request that is held back arrives on release, although its sender has gone', () =>
     withProxy(async () => {
       proxy.hold('toServer')
       await expect(askInVain('SET', 'name', 'late')).rejects.toThrow('no answer')
@@ -264,7 +264,7 @@ describe('proxy', () => {
       await until(arrived, { timeoutMs: 10_000, failure: () => 'the late write never arrived' })
     }))
 
-  test('a held reply arrives when it is released', () =>
+  test('a reply that is held back arrives on release', () =>
     withProxy(async () => {
       proxy.hold('toClient')
       const asked = ask('INCR', 'count')
@@ -274,7 +274,7 @@ describe('proxy', () => {
       expect(await asked).toBe(1)
     }))
 
-  test('cutting after forwarding loses the reply of the one request that was meant, and keeps its effect', () =>
+  test('cutAfterForwarding loses the reply of the chosen request, and keeps its effect', () =>
     withProxy(async () => {
       const cut = proxy.cutAfterForwarding('INCR')
       expect(await ask('PING')).toBe('PONG')
@@ -289,7 +289,7 @@ describe.concurrent('clock shim', SLOW, () => {
   const TOLERANCE_MS = 5_000
   const HOUR_MS = 3_600_000
 
-  test('shifts the clock of a Redis that runs, forward and back, and keys expire by it', async () => {
+  test('shifts the clock of a running Redis forward and back, and keys expire by it', async () => {
     using clock = await shiftedClock()
     await using redis = await startRedis({ clock })
     const aheadMs = async () => {
@@ -314,7 +314,7 @@ describe.concurrent('clock shim', SLOW, () => {
     expect(Math.abs(await aheadMs())).toBeLessThan(TOLERANCE_MS)
   })
 
-  test('shifts the clock of a PostgreSQL that runs, forward and back', async () => {
+  test('shifts the clock of a running PostgreSQL forward and back', async () => {
     using clock = await shiftedClock()
     await using postgres = await startPostgres({ clock })
     const aheadMs = async () => {
@@ -336,8 +336,8 @@ describe.concurrent('clock shim', SLOW, () => {
 })
 
 describe('free ports', () => {
-  test('a port that was handed out is handed to nobody else', async () => {
-    // A copy of the module knows as little of the first as another process does.
+  test('a reserved port is not given to another process', async () => {
+    // A second copy of the module knows nothing of the first, like another process.
     const copy = `${new URL('./harness/ports.ts', import.meta.url).href}?copy`
     const other: typeof import('./harness/ports.ts') = await import(/* @vite-ignore */ copy)
     const handedOut = await Promise.all(Array.from({ length: 600 }, (_, at) => (at % 2 ? freePort : other.freePort)()))
@@ -346,7 +346,7 @@ describe('free ports', () => {
 })
 
 describe.concurrent('worker processes', () => {
-  test('a worker answers calls to what its source exposes, and can import', async () => {
+  test('a worker answers calls of the functions that its source exposes, and can import', async () => {
     await using worker = await startWorker({
       source: `import { basename } from 'node:path'
         expose({ name: async (path) => ({ name: basename(path), pid: process.pid }) })
@@ -359,13 +359,13 @@ describe.concurrent('worker processes', () => {
     })
   })
 
-  test('a worker answers calls to what its module exports', async () => {
+  test('a worker answers calls of the functions that its module exports', async () => {
     await using worker = await startWorker({ module: join(repository, 'test/harness/fixtures/counter.mjs') })
     await worker.call('add', 2)
     expect(await worker.call('add', 3)).toBe(5)
   })
 
-  test('an error in the worker comes back with its name, message and code', async () => {
+  test('a call rejects with the name, message and code of the worker’s error', async () => {
     await using worker = await startWorker({
       source: `expose({ fail() { throw Object.assign(new RangeError('too far'), { code: 'FAR' }) } })`,
     })
@@ -373,11 +373,11 @@ describe.concurrent('worker processes', () => {
     await expect(worker.call('missing')).rejects.toThrow('exposes no function missing')
   })
 
-  test('source that does not load rejects with what Node printed', async () => {
+  test('source that does not load rejects with the output of Node', async () => {
     await expect(startWorker({ source: `import 'no-such-module'` })).rejects.toThrow(/no-such-module/)
   })
 
-  test('a killed worker rejects the call that is under way', async () => {
+  test('a killed worker rejects the call that is in flight', async () => {
     await using worker = await startWorker({ source: 'expose({ hang: () => new Promise(() => {}) })' })
     const hanging = worker.call('hang')
     hanging.catch(() => {})
@@ -386,7 +386,7 @@ describe.concurrent('worker processes', () => {
     expect(await worker.exited).toEqual({ code: null, signal: 'SIGKILL' })
   })
 
-  test('a paused worker answers nothing until it is resumed', async () => {
+  test('a paused worker does not answer until it is resumed', async () => {
     await using worker = await startWorker({ source: 'expose({ ping: () => 1 })' })
     await worker.pause()
     let isAnswered = false
@@ -443,7 +443,7 @@ describe.concurrent('a test run that is interrupted', { timeout: 120_000 }, () =
   )
 })
 
-/** What runs in the folder or was started with it as TMPDIR; servers that set their title write over their environment. */
+/** Processes in the folder, or with it as TMPDIR. A server that sets its title overwrites its environment. */
 function processesOf(folder: string): { pid: number; name: string }[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
@@ -453,12 +453,12 @@ function processesOf(folder: string): { pid: number; name: string }[] {
         if (!isInFolder && !readFileSync(`/proc/${pid}/environ`, 'utf8').includes(`TMPDIR=${folder}`)) return []
         return [{ pid: Number(pid), name: readFileSync(`/proc/${pid}/comm`, 'utf8').trim() }]
       } catch {
-        return [] // It ended between two looks.
+        return [] // The process has ended meanwhile.
       }
     })
 }
 
-/** A runner within a runner must not take itself for one of the outer one's workers. */
+/** With these variables, the inner runner would take itself for a worker of the outer one. */
 function withoutVitest(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(environment).filter(([name]) => !name.startsWith('VITEST')))
 }

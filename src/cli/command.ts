@@ -5,17 +5,17 @@ import { exitCodes } from './exit-codes.ts'
 import { say } from './text.ts'
 
 /**
- * Runs a command for as long as the lease lasts, in a process group of its own, and answers with the code to end with.
+ * Runs a command in its own process group while the lease lasts, and returns the exit code for `holdfast`.
  *
- * The group is asked to end when a third of the lease is left without a renewal having come through, and killed when a tenth is
- * left: before the lease ends, so that nobody else's command runs beside it.
+ * If renewals fail, the group gets SIGTERM when a third of the lease is left, and SIGKILL when a tenth is left. Both
+ * come before the lease ends, so that the next holder's command never runs beside this one.
  */
 export async function superviseCommand(
   [program, ...args]: readonly [string, ...string[]],
   lease: Lease,
   ttlMs: number,
 ): Promise<number> {
-  // All of it before the command is there: as soon as it is, it may do something that makes somebody signal or kill us.
+  // All of this comes before the command starts: a signal for us, or our end, may follow the start at once.
   const guard = startGuard()
   let group: number | undefined
   let watch: LeaseWatch | undefined
@@ -23,7 +23,7 @@ export async function superviseCommand(
   const suspension = new Suspension({
     suspend: () => signalGroup(group, 'SIGSTOP'),
     resume: () => {
-      watch?.look()
+      watch?.check()
       signalGroup(group, 'SIGCONT')
     },
   })
@@ -44,11 +44,11 @@ export async function superviseCommand(
   watch = new LeaseWatch(lease, ttlMs, group)
   try {
     const code = await exited
-    // Asked off the clocks: after a stall of this process, the command's end can be heard of before any timer has run.
+    // `held` reads the clocks: after a stall of this process, the command's exit can arrive before any timer has run.
     if (!watch.lost && lease.held) return code
-    // The command itself has ended; what it started may not have.
+    // The command has ended, but its children may still run.
     signalGroup(group, 'SIGKILL')
-    const what = watch.lost ? 'could not be kept, and the command was ended' : 'had ended before the command did'
+    const what = watch.lost ? 'could not be renewed, and the command was ended' : 'had ended before the command did'
     say(`the lease on "${lease.lockName}" ${what}`)
     return exitCodes.lost
   } finally {
@@ -69,11 +69,14 @@ const PASSED_ON: readonly NodeJS.Signals[] = [
   'SIGWINCH',
 ]
 
-/** Suspended from the terminal (Ctrl-Z): the command must not go on while nobody renews. It comes back after a look at the lease. */
+/**
+ * Suspends the command together with this process (Ctrl-Z): it must not run while no process renews its lease.
+ * The lease is checked before the command continues.
+ */
 class Suspension {
   readonly #suspend: () => void
   readonly #resume: () => void
-  /** Whoever presses the key twice wants to suspend once: the second one would otherwise be heard of only after the resumption. */
+  /** A second Ctrl-Z is delivered only after the resumption. It meant the suspension before, so it is ignored. */
   #justResumed = false
 
   constructor({ suspend, resume }: { suspend: () => void; resume: () => void }) {
@@ -82,7 +85,7 @@ class Suspension {
       if (this.#justResumed) return
       suspend()
       process.kill(process.pid, 'SIGSTOP')
-      // Here it goes on after SIGCONT.
+      // Execution continues here after SIGCONT.
       this.#justResumed = true
       setImmediate(() => {
         this.#justResumed = false
@@ -96,31 +99,32 @@ class Suspension {
   }
 }
 
+/** Ends the process group before the lease ends. */
 class LeaseWatch {
   readonly #lease: Lease
   readonly #ttlMs: number
   readonly #group: number | undefined
   readonly #timer: NodeJS.Timeout
-  #asked = false
+  #terminated = false
   lost = false
 
   constructor(lease: Lease, ttlMs: number, group: number | undefined) {
     this.#lease = lease
     this.#ttlMs = ttlMs
     this.#group = group
-    this.#timer = setInterval(() => this.look(), Math.max(5, ttlMs / 50))
-    lease.signal.addEventListener('abort', () => this.look(), { once: true })
+    this.#timer = setInterval(() => this.check(), Math.max(5, ttlMs / 50))
+    lease.signal.addEventListener('abort', () => this.check(), { once: true })
   }
 
-  look(): void {
+  check(): void {
     const leftMs = this.#lease.remainingSeconds * 1_000
     if (leftMs > this.#ttlMs / 3) return
     this.lost = true
     if (leftMs <= this.#ttlMs / 10) {
       signalGroup(this.#group, 'SIGKILL')
       this.stop()
-    } else if (!this.#asked) {
-      this.#asked = true
+    } else if (!this.#terminated) {
+      this.#terminated = true
       signalGroup(this.#group, 'SIGTERM')
     }
   }
@@ -131,17 +135,18 @@ class LeaseWatch {
 }
 
 /**
- * Ends the group, whose number it is told first, when this process is gone without having said "done", as after `kill -9`: the command
- * must not go on beside the next holder's. A shell that waits on a pipe is the smallest thing that outlives us and notices.
+ * Starts a shell that kills the process group if this process ends without writing "done", for example after `kill -9`.
+ * Otherwise the command would run beside the next holder's. The shell reads the group's number first, and then waits on
+ * the pipe: it is the smallest program that outlives us and notices our end.
  */
 function startGuard(): ChildProcess {
-  // `kill -s KILL --` is what POSIX has; dash does not understand `kill -KILL --`.
+  // POSIX has `kill -s KILL --`; dash does not understand `kill -KILL --`.
   const script = 'read -r group; read -r word; [ -z "$group" ] || [ "$word" = done ] || kill -s KILL -- "-$group"'
   const guard = spawn('/bin/sh', ['-c', script, 'holdfast-guard'], {
     stdio: ['pipe', 'ignore', 'ignore'],
     detached: true,
   })
-  guard.on('error', (error) => say(`the command is not guarded against kill -9: ${error.message}`))
+  guard.on('error', (error) => say(`cannot guard the command against kill -9: ${error.message}`))
   guard.stdin?.on('error', () => guard.kill())
   guard.unref()
   return guard
@@ -160,7 +165,7 @@ function exitOf(child: ChildProcess): Promise<number> {
   })
 }
 
-const reasons: Record<string, string> = { ENOENT: 'there is no such command', EACCES: 'it is not executable' }
+const reasons: Record<string, string> = { ENOENT: 'no such command', EACCES: 'it is not executable' }
 
 function signalGroup(group: number | undefined, signal: NodeJS.Signals): void {
   if (group === undefined) return
@@ -168,9 +173,9 @@ function signalGroup(group: number | undefined, signal: NodeJS.Signals): void {
     process.kill(-group, signal)
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
-    // No use in dying of it: the command would still be there, and nobody left to try again.
-    if (code === 'EPERM') say(`the command belongs to another user: no ${signal} for it`)
-    // Otherwise nobody is left in it.
+    // We must not fail here: the command would run on, with no process left that tries again.
+    if (code === 'EPERM') say(`cannot send ${signal} to the command: it runs as another user`)
+    // ESRCH: every process of the group has ended.
     else if (code !== 'ESRCH') throw error
   }
 }

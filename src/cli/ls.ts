@@ -25,10 +25,10 @@ function parse(args: readonly string[]): { url: string; prefix: string; json: bo
       allowPositionals: true,
       options: { url: { type: 'string' }, json: { type: 'boolean' } },
     })
-    if (positionals.length > 1) throw new UsageError('ls takes one prefix at the most')
+    if (positionals.length > 1) throw new UsageError(`ls takes at most one prefix, but got ${positionals.length}`)
     const [prefix = ''] = positionals
-    // The default store would be shown, and not the one that is meant.
-    if (prefix.includes('://') && namesStore(prefix)) throw new UsageError('a store goes with --url: ls --url URL')
+    // Without this check, `ls redis://…` would list the default store.
+    if (prefix.includes('://') && namesStore(prefix)) throw new UsageError('pass the store with --url: ls --url URL')
     const url = chooseUrl(values.url)
     checkUrl(url)
     return { url, prefix, json: values.json ?? false }
@@ -42,7 +42,7 @@ function asJson(leases: readonly LeaseRecord[], waiters: readonly WaiterRecord[]
     ...leases.map(({ acquiredAtMs, expiresAtMs, ...lease }) => ({
       state: 'holds',
       ...lease,
-      // A lock of another client does not tell.
+      // Unknown for a lock that another library took.
       ...(acquiredAtMs > 0 && { acquiredAt: new Date(acquiredAtMs) }),
       ...(expiresAtMs !== undefined && { expiresAt: new Date(expiresAtMs) }),
     })),
@@ -63,8 +63,8 @@ interface Found {
 }
 
 function asTable({ driver, leases, waiters, prefix }: Found): string {
-  const filter = prefix === '' ? '' : ` whose name begins with "${printable(withoutSecrets(prefix))}"`
-  if (leases.length === 0 && waiters.length === 0) return `nobody holds a lock${filter}\n`
+  const filter = prefix === '' ? '' : ` whose names begin with "${printable(withoutSecrets(prefix))}"`
+  if (leases.length === 0 && waiters.length === 0) return `no locks are held${filter}\n`
   const endless = driver.capabilities.expiry === 'session' ? 'with its session' : 'no expiry'
   const rows = [
     ...leases.map((lease) => [
@@ -94,7 +94,7 @@ function asTable({ driver, leases, waiters, prefix }: Found): string {
       .join('  ')
       .trimEnd(),
   )
-  if (filter !== '') lines.push('', `Shown: only locks${filter}.`)
+  if (filter !== '') lines.push('', `Only locks${filter} are shown.`)
   return `${lines.join('\n')}\n`
 }
 

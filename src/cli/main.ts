@@ -5,7 +5,7 @@ import { exitCodes, UsageError } from './exit-codes.ts'
 import { helpFor } from './help.ts'
 import { say } from './text.ts'
 
-/** Each command is loaded when it is called: `holdfast --help` need not open a database client. */
+/** Each command is loaded when it is called, so that `holdfast --help` loads no database client. */
 const commands: Record<string, () => Promise<{ main(args: readonly string[]): Promise<number> }>> = {
   run: () => import('./run.ts'),
   ls: () => import('./ls.ts'),
@@ -26,7 +26,7 @@ async function main([command = '--help', ...args]: readonly string[]): Promise<n
   }
   const load = Object.hasOwn(commands, command) ? commands[command] : undefined
   if (load === undefined)
-    throw new UsageError(`there is no command "${command}"; there are: ${Object.keys(commands).join(', ')}`)
+    throw new UsageError(`unknown command "${command}"; the commands are ${Object.keys(commands).join(', ')}`)
   return (await load()).main(args)
 }
 
@@ -39,7 +39,7 @@ async function version(): Promise<string> {
   return found.version
 }
 
-// `holdfast ls | head -1` is no reason for a stack trace.
+// `holdfast ls | head -1` closes our output early, which is no error.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error
   process.exit()
@@ -56,10 +56,10 @@ try {
     say(error.message)
     process.exitCode = exitCodes.unavailable
   } else {
-    // Not as Node prints it, with all that hangs on the error: that may be a URL with its password.
+    // Node's own output would show the error's properties, which may hold a URL with a password.
     for (const line of (safeCause(error).stack ?? String(error)).split('\n')) say(line)
     process.exitCode = exitCodes.internal
   }
 }
-// A store that does not answer must not keep us: everything that could be waited for has been.
+// Everything has been awaited: a connection to a store that does not answer must not keep the process alive.
 setTimeout(() => process.exit(), 100).unref()

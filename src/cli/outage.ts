@@ -5,9 +5,9 @@ import { messageOf } from '../core/foreign-errors.ts'
 import { say } from './text.ts'
 
 /**
- * Tells of a store that does not answer, as soon as that is known, and gives up after a bound. The library itself tries
- * as long as a claim may wait, and `holdfast run` waits for a lock as long as it takes: without this, a wrong port would
- * look like a lock that is held.
+ * Reports a store that does not answer as soon as that is known, and gives up after `boundMs`. The library itself
+ * retries for as long as a claim may wait, and `holdfast run` waits without a limit by default: without this class, a
+ * wrong port would look like a lock that is held.
  */
 export class Outage {
   readonly #boundMs: number
@@ -16,23 +16,23 @@ export class Outage {
   #last: unknown
   #timer: NodeJS.Timeout | undefined
 
-  /** `waitMs`: how long the claim itself waits. */
+  /** `waitMs` is how long the claim itself waits. */
   constructor({ boundMs, waitMs }: { boundMs: number; waitMs: number }) {
     this.#boundMs = boundMs
     this.#waitMs = waitMs
   }
 
-  /** Aborts when the store has not answered for as long as the bound allows. */
+  /** Aborts when the store has not answered for `boundMs`. */
   get signal(): AbortSignal {
     return this.#givenUp.signal
   }
 
-  /** Why it was given up. */
+  /** Why the claim was given up. */
   get message(): string {
-    return `gave up, because the store has not answered for ${this.#boundMs / 1_000} s: ${messageOf(this.#last)}`
+    return `gave up: the store has not answered for ${this.#boundMs / 1_000} s: ${messageOf(this.#last)}`
   }
 
-  /** Opens the store, and tries again while that may help. Throws what `connect` threw last. */
+  /** Opens the store. Retries while a retry may help, and then throws the last error of `connect`. */
   async open(connect: () => Promise<Driver>): Promise<Driver> {
     for (;;) {
       try {
@@ -44,7 +44,7 @@ export class Outage {
     }
   }
 
-  /** From here on, the store's silence is the lease's concern. */
+  /** Stops watching. From here on, the renewer handles a store that does not answer. */
   end(): void {
     clearTimeout(this.#timer)
   }
@@ -64,7 +64,7 @@ export class Outage {
 
   async #attempt<T>(call: () => Promise<T>): Promise<T> {
     const late = new StoreError(`the store has not answered for ${LATE_MS / 1_000} s`)
-    // Why it failed before says more.
+    // The error of an earlier attempt says more than "late".
     const timer = setTimeout(() => this.#failed(this.#last ?? late), LATE_MS)
     try {
       const answer = await call()
@@ -79,13 +79,13 @@ export class Outage {
   }
 
   #failed(error: unknown): void {
-    // Whatever ends the claim at once is told by whoever ends it.
+    // The claim fails at once, and its caller prints the error.
     if (!this.#mayPass(error)) return
     this.#last = error
     if (this.#timer !== undefined) return
     const message = messageOf(error)
     const seconds = Math.min(this.#boundMs, this.#waitMs) / 1_000
-    say(`${message}${/[.?!]$/.test(message) ? '' : '.'} Trying for ${seconds} s`)
+    say(`${message}${/[.?!]$/.test(message) ? '' : '.'} Retrying for ${seconds} s`)
     this.#timer = setTimeout(() => this.#givenUp.abort(), this.#boundMs)
   }
 
@@ -103,6 +103,6 @@ export class Outage {
   }
 }
 
-/** An answer takes milliseconds; after this long, whoever looks at a terminal wants to know. */
+/** An answer takes milliseconds. After this long, a user at a terminal wants to know why nothing happens. */
 const LATE_MS = 2_000
 const OPEN_AGAIN_MS = 500

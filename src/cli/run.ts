@@ -30,7 +30,7 @@ export async function main(args: readonly string[]): Promise<number> {
     callTimeoutMs: CALL_TIMEOUT_MS,
     waiterTtlMs: WAITER_TTL_MS,
     events,
-    // A thread of its own where the driver can be opened there, so that nothing stalls the renewals.
+    // Renewals run in a thread if the driver can be opened there, so that nothing in this thread delays them.
     ...(driver.reopen !== undefined && {
       thread: threadHeartbeat({ callTimeoutMs: CALL_TIMEOUT_MS, stalledAfterMs: STALLED_AFTER_MS }),
     }),
@@ -47,16 +47,17 @@ export async function main(args: readonly string[]): Promise<number> {
     outage.end()
     if (!result.granted) {
       const seen = result.refusal?.holder
-      say(`"${request.lockName}" is held by ${seen === undefined ? 'another' : holderText(seen)}`)
+      say(`"${request.lockName}" is held by ${seen === undefined ? 'another client' : holderText(seen)}`)
       return conflictCode
     }
     const running = superviseCommand(command, result.lease, request.ttlMs)
-    // Only now that signals go to the command: without anybody listening, the next one would end us and leave it behind.
-    // From here on to the end they do nothing to us: when the command is over, the lock is still to be given back.
+    // Signals now go to the command. The empty listener comes first: without any listener, the next signal would end
+    // this process and leave the command behind. It stays to the end, because the lock still has to be released after
+    // the command.
     for (const signal of INTERRUPTS) process.on(signal, () => {}).off(signal, interrupt)
     code = await running
     leftMs = result.lease.remainingSeconds * 1_000
-    // The release may find that the store had ended the lease before: between two heartbeats, by force or with its data.
+    // The release may find that the lease had ended since the last heartbeat, by force or because the store lost it.
     events.on('lost', () => {
       isLostLate = true
     })
@@ -80,17 +81,17 @@ export async function main(args: readonly string[]): Promise<number> {
 }
 
 /**
- * Waits for a store that does not answer only as long as there is something to give back; then the lease has ended by itself. Whatever becomes
- * of it, it is the command's code that counts.
+ * Waits for a store that does not answer only until the lease has ended by itself: then there is nothing left to
+ * release. A failure is printed, but does not change the exit code, which is the command's.
  */
 async function closeWithin(ms: number, close: () => Promise<void>): Promise<void> {
   const closed = new AbortController()
-  const said = (error: unknown): void => say(`closing the store: ${messageOf(error)}`)
-  await Promise.race([close().catch(said), sleep(ms, undefined, { signal: closed.signal })])
+  const report = (error: unknown): void => say(`cannot close the store: ${messageOf(error)}`)
+  await Promise.race([close().catch(report), sleep(ms, undefined, { signal: closed.signal })])
   closed.abort()
 }
 
-/** What ends the waiting. From the grant on, signals are the command's. */
+/** Signals that end the wait. After the grant, they go to the command. */
 const INTERRUPTS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SIGHUP']
 
 interface Parsed {
@@ -108,7 +109,7 @@ function parse(args: readonly string[]): Parsed {
   const { values, positionals } = parseOwn(end === -1 ? args : args.slice(0, end))
   const [lockName, ...more] = positionals
   if (lockName === undefined || more.length > 0)
-    throw new UsageError(`run needs one lock name, not ${positionals.length}`)
+    throw new UsageError(`run needs one lock name, but got ${positionals.length}`)
   checkLockName(lockName)
   const url = chooseUrl(values.url)
   checkUrl(url)
@@ -157,7 +158,7 @@ function parseOwn(args: readonly string[]) {
   }
 }
 
-/** `Number('')` is 0, and a lock of 0 seconds is not what an empty variable in a script meant. */
+/** `Number('')` is 0. An empty variable in a script must not mean 0 seconds. */
 function numberFrom(option: string, text: string): number {
   const number = text.trim() === '' ? Number.NaN : Number(text)
   if (Number.isNaN(number)) throw new UsageError(`${option} must be a number, but is "${text}"`)

@@ -3,13 +3,13 @@ import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
+import { createStore, gone, type Run, SLOW, type Store, UNTIL_CLOSED } from '../harness/cli.ts'
 import { isAlive, until } from '../harness/processes.ts'
 import { reapProcess } from '../harness/reaper.ts'
-import { createStore, gone, type Run, SLOW, type Store, UNTIL_CLOSED } from './holdfast.ts'
 
 /**
- * A command that ignores SIGTERM, as do its child and its grandchild. The grandchild writes down when it was asked to end, and when it was
- * last alive.
+ * A command that ignores SIGTERM, as do its child and its grandchild. The grandchild records when it got SIGTERM, and
+ * when it was last alive.
  */
 const stubborn = ({ folder }: Store): string[] => {
   const grandchild = fileURLToPath(new URL('fixtures/stubborn.mjs', import.meta.url))
@@ -18,30 +18,30 @@ const stubborn = ({ folder }: Store): string[] => {
   return ['sh', '-c', command, 'command', process.execPath, grandchild, folder]
 }
 
-/** For a machine that is busy: how long a lease must be that is not to be lost before its command is up. */
+/** Long enough that a busy machine starts the command before the lease ends. */
 const TTL = '4'
 
 describe.concurrent('the lease of a running command is lost', SLOW, () => {
-  test('when the store cannot be written: the whole process group gets SIGTERM, then SIGKILL, and is gone before the lease ends (failure 33)', async () => {
+  test('failure 33: no renewal comes through: the process group is ended before the lease ends', async () => {
     await using store = createStore()
-    // A tenth of it is what lies between SIGKILL and the end: long enough for a machine that is busy.
+    // A tenth of the TTL lies between SIGKILL and the end of the lease: long enough for a busy machine.
     const run = store.start(['run', 'job', '--ttl', TTL, '--', ...stubborn(store)])
     const pids = await family(run)
     await store.driver() // Opening it writes.
     await using hog = await keepFromWriting(store)
-    // From here on nobody can renew it: this is its end.
+    // From here on no process can renew it, so this end is final.
     const { expiresAtMs = 0 } = await store.lease('job')
     await Promise.all(pids.map(gone))
     expect(await run.exited).toBe(76)
-    expect(run.stderr).toBe('holdfast: the lease on "job" could not be kept, and the command was ended\n')
+    expect(run.stderr).toBe('holdfast: the lease on "job" could not be renewed, and the command was ended\n')
     const lastAlive = times(store, 'alive').at(-1)
-    expect(times(store, 'asked')).toEqual([expect.any(Number)])
-    expect(times(store, 'asked')[0]).toBeLessThan(lastAlive ?? 0)
+    expect(times(store, 'terminated')).toEqual([expect.any(Number)])
+    expect(times(store, 'terminated')[0]).toBeLessThan(lastAlive ?? 0)
     expect(lastAlive).toBeLessThan(expiresAtMs)
     expect(hog.alive).toBe(true)
   })
 
-  test('when somebody else has ended it in the store: the whole process group is killed', async () => {
+  test('another client ends it in the store: the process group is killed', async () => {
     await using store = createStore()
     const run = store.start(['run', 'job', '--ttl', TTL, '--', ...stubborn(store)])
     const pids = await family(run)
@@ -52,7 +52,7 @@ describe.concurrent('the lease of a running command is lost', SLOW, () => {
     expect(await run.exited).toBe(76)
   })
 
-  test('when it was ended in the store between two heartbeats, as the release finds out after the command', async () => {
+  test('it ended in the store between two heartbeats: the release after the command finds out', async () => {
     await using store = createStore()
     const run = store.start(['run', 'job', '--ttl', '600', '--', ...UNTIL_CLOSED])
     await run.says(/up/)
@@ -64,7 +64,7 @@ describe.concurrent('the lease of a running command is lost', SLOW, () => {
     expect(run.stderr).toBe('holdfast: the lease on "job" had ended before the command did\n')
   })
 
-  test('when it runs for longer than --max-hold', async () => {
+  test('the command runs for longer than --max-hold', async () => {
     await using store = createStore()
     const run = store.start(['run', 'job', '--ttl', '1', '--max-hold', '0.5', '--', ...UNTIL_CLOSED])
     await run.says(/up/)
@@ -75,7 +75,7 @@ describe.concurrent('the lease of a running command is lost', SLOW, () => {
 })
 
 describe.concurrent('holdfast run itself', SLOW, () => {
-  test('is killed with SIGKILL: its command and all that it started are ended, and the next one runs after the ttl', async () => {
+  test('is killed with SIGKILL: its command and all children are ended, and the next runs after the TTL', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--ttl', TTL, '--', ...stubborn(store)])
     const pids = await family(first)
@@ -91,14 +91,14 @@ describe.concurrent('holdfast run itself', SLOW, () => {
     expect(times(store, 'alive').at(-1)).toBeLessThan(began ?? 0)
   })
 
-  test('is stopped past its ttl and goes on: its command is ended, and the exit code is 76', async () => {
+  test('is stopped past its TTL and continued: its command is ended, and the exit code is 76', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--ttl', '3', '--', ...ticking(store)])
     const [pid = ''] = await first.says(/up (\d+)/)
     first.signal('SIGSTOP')
     const second = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await second.says(/up/)
-    // The limit that docs/reference/cli.md tells of: nobody could end the command meanwhile.
+    // The limit that docs/reference/cli.md describes: no process could end the command meanwhile.
     expect(isAlive(Number(pid))).toBe(true)
     first.signal('SIGCONT')
     expect(await first.exited).toBe(76)
@@ -107,7 +107,7 @@ describe.concurrent('holdfast run itself', SLOW, () => {
     expect(await second.end()).toBe(0)
   })
 
-  test('is stopped past its ttl, and its command ends meanwhile: the exit code is 76 all the same', async () => {
+  test('is stopped past its TTL, and its command ends meanwhile: the exit code is 76, too', async () => {
     await using store = createStore()
     const script = `echo "up $$"; while [ ! -e ${store.folder}/go ]; do sleep 0.05; done`
     const first = store.start(['run', 'job', '--ttl', '3', '--', 'sh', '-c', script])
@@ -119,10 +119,10 @@ describe.concurrent('holdfast run itself', SLOW, () => {
     await gone(pid)
     first.signal('SIGCONT')
     expect(await first.exited).toBe(76)
-    expect(first.stderr).toMatch(/the lease on "job" (?:had ended|could not be kept)/)
+    expect(first.stderr).toMatch(/the lease on "job" (?:had ended|could not be renewed)/)
   })
 
-  test('is suspended with Ctrl-Z: the command stands still too, and goes on with it while the lease is good', async () => {
+  test('is suspended with Ctrl-Z: the command is suspended, and continues with it if the lease is valid', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
@@ -133,7 +133,7 @@ describe.concurrent('holdfast run itself', SLOW, () => {
     expect(first.stdout).toContain('over')
   })
 
-  test('is suspended with Ctrl-Z past its ttl: the command never runs beside the next one, and is ended', async () => {
+  test('is suspended with Ctrl-Z past its TTL: the command never runs beside the next one, and is ended', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--ttl', '3', '--', ...ticking(store)])
     const [pid = ''] = await first.says(/up (\d+)/)
@@ -151,21 +151,21 @@ describe.concurrent('holdfast run itself', SLOW, () => {
   })
 })
 
-/** As a person does: again, if nothing happens. */
+/** Presses it again if nothing happened, as a person does. */
 function pressCtrlZ(run: Run): boolean {
   if (isStopped(run.pid)) return true
   run.signal('SIGTSTP')
   return false
 }
 
-/** A command that writes something down all the time. */
+/** A command that writes to a file all the time. */
 const ticking = ({ folder }: Store): string[] => [
   'sh',
   '-c',
   `while echo tick >> ${folder}/ticks; do [ -n "$up" ] || echo "up $$"; up=yes; sleep 0.05; done`,
 ]
 
-/** The ids of the stubborn command, its child and its grandchild, once all are up. */
+/** The process ids of the stubborn command, its child and its grandchild, when all three run. */
 async function family(run: Run): Promise<number[]> {
   const pids: number[] = []
   for (const name of ['command', 'child', 'grandchild']) {
@@ -175,7 +175,7 @@ async function family(run: Run): Promise<number[]> {
   return pids
 }
 
-function times({ folder }: Store, what: 'asked' | 'alive'): number[] {
+function times({ folder }: Store, what: 'terminated' | 'alive'): number[] {
   return readFileSync(`${folder}/${what}`, 'utf8').trimEnd().split('\n').map(Number)
 }
 
@@ -183,7 +183,7 @@ function isStopped(pid: number): boolean {
   return /\) T/.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
 }
 
-/** Another program that has the database's write lock and does not give it back: the renewals get no answer but "busy". */
+/** Another program that keeps the database's write lock, so that every renewal fails with "busy". */
 async function keepFromWriting({ path }: Store): Promise<AsyncDisposable & { readonly alive: boolean }> {
   const source = `
     import { openDatabase } from '${new URL('../../dist/drivers/sqlite/client.js', import.meta.url).href}'

@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto'
 import { expect, inject, test } from 'vitest'
-import { createStore, SLOW, UNTIL_CLOSED } from './holdfast.ts'
+import { createStore, SLOW, UNTIL_CLOSED } from '../harness/cli.ts'
 
-test('holdfast ls shows the names of advisory locks, who holds and who waits', SLOW, async () => {
+test('holdfast ls shows advisory locks with their names, holders and waiters', SLOW, async () => {
   await using store = createStore()
   const prefix = `advisory ${randomBytes(4).toString('hex')}`
   const HOLDFAST_URL = (inject('servers').postgres ?? '').replace('postgres:', 'postgres+advisory:')

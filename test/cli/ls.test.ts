@@ -1,15 +1,15 @@
 import { describe, expect, test } from 'vitest'
 import type { Claim, Driver } from '../../src/core/driver.ts'
-import { createStore, SLOW, type Store, UNTIL_CLOSED } from './holdfast.ts'
+import { createStore, SLOW, type Store, UNTIL_CLOSED } from '../harness/cli.ts'
 
 describe.concurrent('holdfast ls', SLOW, () => {
-  test('says so when nobody holds a lock', async () => {
+  test('says so when no locks are held', async () => {
     await using store = createStore()
-    expect(await store.run(['ls'])).toEqual({ code: 0, stdout: 'nobody holds a lock\n', stderr: '' })
+    expect(await store.run(['ls'])).toEqual({ code: 0, stdout: 'no locks are held\n', stderr: '' })
     expect(await store.run(['ls', '--json'])).toEqual({ code: 0, stdout: '', stderr: '' })
   })
 
-  test('shows who holds and who waits, as a table', async () => {
+  test('shows holders and waiters in a table', async () => {
     await using store = createStore()
     const { holder, waiter } = await busy(store)
     const { code, stdout } = await store.run(['ls'])
@@ -28,7 +28,7 @@ describe.concurrent('holdfast ls', SLOW, () => {
     for (const row of rows) expect(row.slice(head.indexOf('MODE'))).toMatch(/^(?:exclusive|shared)/)
   })
 
-  test('shows the same as JSON, one line each', async () => {
+  test('shows the same as JSON, one object per line', async () => {
     await using store = createStore()
     const { holder, waiter } = await busy(store)
     const { code, stdout } = await store.run(['ls', '--json'])
@@ -61,7 +61,7 @@ describe.concurrent('holdfast ls', SLOW, () => {
     }
   })
 
-  test('shows only what begins with a prefix', async () => {
+  test('shows only the locks whose names begin with the prefix', async () => {
     await using store = createStore()
     await busy(store)
     const { stdout } = await store.run(['ls', 'rep', '--json'])
@@ -71,21 +71,21 @@ describe.concurrent('holdfast ls', SLOW, () => {
         .split('\n')
         .map((line) => JSON.parse(line).lockName),
     ).toEqual(['report'])
-    const nothing = 'nobody holds a lock whose name begins with "nothing"\n'
+    const nothing = 'no locks are held whose names begin with "nothing"\n'
     expect(await store.run(['ls', 'nothing'])).toMatchObject({ code: 0, stdout: nothing })
   })
 
-  test('a table says what it leaves out', async () => {
+  test('the table says that it shows only some locks', async () => {
     await using store = createStore()
     await hold(await store.driver(), ['cron:a', 'report'])
     const { stdout } = await store.run(['ls', 'cron:'])
     expect(stdout).toMatch(/^cron:a /m)
     expect(stdout).not.toContain('report')
-    expect(stdout).toMatch(/\n\nShown: only locks whose name begins with "cron:".\n$/)
-    expect((await store.run(['ls'])).stdout).not.toContain('Shown')
+    expect(stdout).toMatch(/\n\nOnly locks whose names begin with "cron:" are shown.\n$/)
+    expect((await store.run(['ls'])).stdout).not.toContain('Only')
   })
 
-  test('what other clients wrote cannot steer the terminal, in a table or as JSON', async () => {
+  test('text of other clients cannot control the terminal, in the table or as JSON', async () => {
     await using store = createStore()
     const driver = await store.driver()
     await hold(driver, [EVIL], { holderId: EVIL, metadata: { text: EVIL, [EVIL]: 1 } })
@@ -93,15 +93,15 @@ describe.concurrent('holdfast ls', SLOW, () => {
     for (const args of commands) {
       const { stdout, stderr } = await store.run(args)
       expect(stdout + stderr).toContain('\\u001b[2J\\u009b31m\\u202e')
-      // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what it looks for
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: it looks for control characters
       expect((stdout + stderr).replaceAll('\n', '')).not.toMatch(/[\u0000-\u001f\u007f-\u009f\u202e\u2028]/)
     }
-    // It is JSON all the same, and means what was written.
+    // The escaped output is still JSON with the original text.
     const [line = ''] = (await store.run(['ls', '--json'])).stdout.split('\n')
     expect(JSON.parse(line)).toMatchObject({ lockName: EVIL, holderId: EVIL, metadata: { text: EVIL, [EVIL]: 1 } })
   })
 
-  test('shows more names than fit on one page of the store’s answers', async () => {
+  test('shows more locks than one page of the store’s answers holds', async () => {
     await using store = createStore()
     const driver = await store.driver()
     const names = Array.from({ length: 250 }, (_, index) => `job:${String(index).padStart(3, '0')}`)
@@ -115,17 +115,17 @@ describe.concurrent('holdfast ls', SLOW, () => {
     ).toEqual(names)
   })
 
-  test('ends quietly when nobody reads on, as in holdfast ls | head -1', async () => {
+  test('ends quietly when its output is closed, as in holdfast ls | head -1', async () => {
     await using store = createStore()
     await busy(store)
     const run = store.start(['ls'])
-    run.deafen()
+    run.stopReading()
     expect(await run.exited).toBe(0)
     expect(run.stderr).toBe('')
   })
 })
 
-/** Clears the screen, changes the colour by an 8-bit sequence, turns the direction round, and begins a line. */
+/** Clears the screen, changes the colour with an 8-bit sequence, reverses the direction, and begins a line. */
 const EVIL = 'a\u001b[2J\u009b31m\u202e\u007f\u2028\r\nb'
 
 async function hold(driver: Driver, names: readonly string[], changes: Partial<Claim> = {}): Promise<void> {
@@ -133,7 +133,7 @@ async function hold(driver: Driver, names: readonly string[], changes: Partial<C
   await driver.acquire(names.map((lockName, index) => ({ lockName, claimId: `claim ${index}`, ...plain, ...changes })))
 }
 
-/** One that holds, one that waits for it, and a shared one on another name. */
+/** A holder, a waiter for the same lock, and a shared holder of another lock. */
 async function busy(store: Store) {
   const holder = store.start(['run', 'cron:a', '--', ...UNTIL_CLOSED])
   const shared = store.start(['run', 'report', '--shared', '--', ...UNTIL_CLOSED])

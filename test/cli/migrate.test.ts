@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { readdirSync } from 'node:fs'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest'
-import { createStore, SLOW, type Store } from './holdfast.ts'
+import { createStore, SLOW, type Store } from '../harness/cli.ts'
 
 const url = inject('servers').postgres ?? ''
 const files = readdirSync(new URL('../../protocol/postgres', import.meta.url)).filter((file) => /^\d{4}-/.test(file))
@@ -20,7 +20,7 @@ afterAll(async () => {
 })
 
 describe.concurrent('holdfast migrate', SLOW, () => {
-  test('creates the tables in the schema that is named, and has nothing to do the second time', async () => {
+  test('creates the tables in the given schema, and has nothing to do the second time', async () => {
     const schema = unique()
     const migrate = () => store.run(['migrate', '--url', url, '--schema', schema])
     const ran = `ran ${files.length} migrations: ${all}\n`
@@ -36,7 +36,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     expect(await acquires(schema)).toBe(true)
   })
 
-  test('6 at once make one schema: one does the work, the others have nothing to do', async () => {
+  test('of 6 runs at once, one creates the schema and the others have nothing to do', async () => {
     const schema = unique()
     const args = ['migrate', '--url', url, '--schema', schema]
     const runs = await Promise.all(Array.from({ length: 6 }, () => store.run(args)))
@@ -45,7 +45,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     expect(await acquires(schema)).toBe(true)
   })
 
-  test('--print needs no database, and prints SQL that does the same, again and again', async () => {
+  test('--print needs no database, and prints SQL that does the same and can be run again', async () => {
     const schema = `Odd "name" ${unique()}`
     const { code, stdout, stderr } = await store.run(['migrate', '--print', '--schema', schema], { HOLDFAST_URL: '' })
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' })
@@ -55,7 +55,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     expect(again).toEqual({ code: 0, stdout: 'nothing to do\n', stderr: '' })
   })
 
-  test('--only fence makes the guard and no locks, by itself or printed', async () => {
+  test('--only fence creates the fencing guard and no locks, directly and with --print', async () => {
     const [schema, printed] = [unique(), unique()]
     const run = await store.run(['migrate', '--url', url, '--schema', schema, '--only', 'fence'])
     expect(run).toEqual({ code: 0, stdout: 'ran 1 migrations: 8\n', stderr: '' })
@@ -71,7 +71,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     })
   })
 
-  test('a role that may not create tables is told what to run, and who else has to', async () => {
+  test('without the right to create tables, the error says which command another role must run', async () => {
     const [schema, role] = [unique(), unique()]
     await pool.query(`CREATE ROLE ${role} LOGIN; CREATE SCHEMA ${schema}; GRANT USAGE ON SCHEMA ${schema} TO ${role}`)
     const theirs = url.replace('postgres@', `${role}@`)
@@ -79,7 +79,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     expect({ code, stdout }).toEqual({ code: 69, stdout: '' })
     expect(stderr).toMatch(/this role may not create them: let a role that may run "holdfast migrate --schema s_/)
     expect(stderr).toMatch(/or the SQL of "holdfast migrate --print"/)
-    // As somebody who may does what the sentence says, there is nothing left for this one to do.
+    // After a role with that right has run the command, there is nothing left to do.
     await store.run(['migrate', '--url', url, '--schema', schema])
     await pool.query(`GRANT SELECT ON ALL TABLES IN SCHEMA ${schema} TO ${role}`)
     expect(await store.run(['migrate', '--url', theirs, '--schema', schema])).toMatchObject({
@@ -88,7 +88,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     })
   })
 
-  test('a database that cannot be reached, and a store that needs no tables, are different errors', async () => {
+  test('an unreachable database, a store without tables and an unknown option are different errors', async () => {
     const away = await store.run(['migrate', '--url', 'postgres://postgres@127.0.0.1:1/postgres'])
     expect(away).toMatchObject({
       code: 69,

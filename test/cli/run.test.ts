@@ -1,23 +1,23 @@
 import { existsSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
+import { createStore, SLOW, UNTIL_CLOSED } from '../harness/cli.ts'
 import { until } from '../harness/processes.ts'
-import { createStore, SLOW, UNTIL_CLOSED } from './holdfast.ts'
 
 describe.concurrent('the exit code of holdfast run', SLOW, () => {
   test.each([
-    ['a command that ends well', ['true'], 0],
+    ['a command that succeeds', ['true'], 0],
     ['a command that fails', ['sh', '-c', 'exit 7'], 7],
-    ['a command that is ended by a signal: 128 and its number', ['sh', '-c', 'kill -KILL $$'], 137],
-    ['a command that is not there', ['/no/such/command'], 127],
+    ['a command that a signal ends: 128 + its number', ['sh', '-c', 'kill -KILL $$'], 137],
+    ['a command that does not exist', ['/no/such/command'], 127],
     ['a command that cannot be executed', ['/'], 126],
   ] as const)('is that of %s', async (_, command, expected) => {
     await using store = createStore()
     expect(await store.run(['run', 'job', '--', ...command])).toMatchObject({ code: expected })
-    // Whichever it was, the lock has been given back.
+    // The lock has been released in each case.
     expect(await store.run(['run', 'job', '--no-wait', '--', 'true'])).toMatchObject({ code: 0 })
   })
 
-  test('is 75 when the lock was not got, with who holds it and since when on standard error', async () => {
+  test('is 75 if the lock is held, with its holder and time on standard error', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
@@ -35,7 +35,7 @@ describe.concurrent('the exit code of holdfast run', SLOW, () => {
   test.each([
     ['-E', '3'],
     ['--conflict-exit-code', '0'],
-  ])('is what %s says when the lock was not got', async (option, code) => {
+  ])('is that of %s if the lock is held', async (option, code) => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
@@ -47,7 +47,7 @@ describe.concurrent('the exit code of holdfast run', SLOW, () => {
 })
 
 describe.concurrent('two runs at once', SLOW, () => {
-  test('one runs, the other waits, and runs when the first has ended', async () => {
+  test('one runs, and the other waits until the first has ended', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
@@ -59,7 +59,7 @@ describe.concurrent('two runs at once', SLOW, () => {
     expect(second.stdout).toBe('mine\n')
   })
 
-  test('with --no-wait, and after the time of --wait, the other ends without having run anything', async () => {
+  test('with --no-wait, and after --wait, the other ends without running its command', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
@@ -71,14 +71,14 @@ describe.concurrent('two runs at once', SLOW, () => {
     expect(await first.end()).toBe(0)
   })
 
-  test('locks of two names do not know each other', async () => {
+  test('locks with different names are independent', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job:1', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
     expect(await store.run(['run', 'job:2', '--no-wait', '--', 'true'])).toMatchObject({ code: 0 })
   })
 
-  test('--shared runs beside --shared, and not beside an exclusive one, in either order', async () => {
+  test('--shared runs beside --shared, but not beside an exclusive run, in either order', async () => {
     await using store = createStore()
     const reader = store.start(['run', 'job', '--shared', '--', ...UNTIL_CLOSED])
     await reader.says(/up/)
@@ -93,7 +93,7 @@ describe.concurrent('two runs at once', SLOW, () => {
 })
 
 describe.concurrent('how long the lock is kept', SLOW, () => {
-  test('--min-hold keeps it after a command that was too quick, and no longer', async () => {
+  test('--min-hold keeps it for that time after a quick command, and no longer', async () => {
     await using store = createStore()
     expect(await store.run(['run', 'cron:long', '--min-hold', '60', '--', 'true'])).toMatchObject({ code: 0 })
     expect(await store.run(['run', 'cron:long', '--no-wait', '--', 'true'])).toMatchObject({ code: 75 })
@@ -102,7 +102,7 @@ describe.concurrent('how long the lock is kept', SLOW, () => {
     expect(await store.run(['run', 'cron:short', '--wait', '15', '--', 'true'])).toMatchObject({ code: 0 })
   })
 
-  test('it is renewed for as long as the command runs', async () => {
+  test('it is renewed while the command runs', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--ttl', '9', '--', ...UNTIL_CLOSED])
     await first.says(/up/)
@@ -129,7 +129,7 @@ describe.concurrent('what the command gets', SLOW, () => {
     expect(tokens[1]).toBeGreaterThan(tokens[0] ?? 0)
   })
 
-  test('its arguments untouched, our own environment, standard input and output', async () => {
+  test('its arguments unchanged, our environment, standard input and output', async () => {
     await using store = createStore()
     const run = store.start(['run', 'job', '--', 'sh', '-c', 'cat; echo "$0 $1 $OWN" >&2', '--ttl', '--'], {
       env: { OWN: 'own' },
@@ -139,7 +139,7 @@ describe.concurrent('what the command gets', SLOW, () => {
     expect(run.stderr).toBe('--ttl -- own\n')
   })
 
-  test.each(['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1'] as const)('%s, when we get it', async (signal) => {
+  test.each(['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1'] as const)('%s, passed on from us', async (signal) => {
     await using store = createStore()
     const script = `trap 'echo got ${signal}; exit 41' ${signal.slice(3)}; echo up; while :; do sleep 0.05; done`
     const run = store.start(['run', 'job', '--', 'sh', '-c', script])
@@ -164,7 +164,7 @@ describe.concurrent('a signal while it waits', SLOW, () => {
     ['SIGINT', 130],
     ['SIGTERM', 143],
     ['SIGHUP', 129],
-  ] as const)('%s ends the waiting: nothing is run, and nothing is left in the queue', async (signal, code) => {
+  ] as const)('%s ends the wait: the command does not run, and the queue is empty', async (signal, code) => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
     await first.says(/up/)

@@ -1,47 +1,47 @@
 import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
-import { createStore, SLOW, type Store } from './holdfast.ts'
+import { createStore, SLOW, type Store } from '../harness/cli.ts'
 
 const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
   version: string
 }
 
-describe.concurrent('wrong usage ends with 64, says what is wrong, and runs nothing', SLOW, () => {
-  /** COMMAND stands for one that would leave a trace. */
+describe.concurrent('wrong usage ends with 64, says what is wrong, and runs no command', SLOW, () => {
+  /** COMMAND is replaced by a command that would create a file. */
   const wrong: [string, string[], RegExp][] = [
-    ['no lock name', ['run', '--', 'COMMAND'], /run needs one lock name, not 0/],
-    ['two lock names', ['run', 'a', 'b', '--', 'COMMAND'], /run needs one lock name, not 2/],
+    ['no lock name', ['run', '--', 'COMMAND'], /run needs one lock name, but got 0/],
+    ['two lock names', ['run', 'a', 'b', '--', 'COMMAND'], /run needs one lock name, but got 2/],
     ['an empty lock name', ['run', '', '--', 'COMMAND'], /lockName must be a string of 1 to 255 characters/],
     ['a lock name that is too long', ['run', 'x'.repeat(256), '--', 'COMMAND'], /lockName must be/],
     ['no command', ['run', 'job'], /run needs a command after --/],
     ['no command after --', ['run', 'job', '--'], /run needs a command after --/],
     ['a command without --', ['run', 'job', 'touch'], /run needs a command after --/],
     [
-      'a ttl that is no number',
+      'a TTL that is not a number',
       ['run', 'job', '--ttl', 'soon', '--', 'COMMAND'],
       /--ttl must be a number, but is "soon"/,
     ],
-    ['an empty ttl', ['run', 'job', '--ttl', '', '--', 'COMMAND'], /--ttl must be a number, but is ""/],
-    ['a ttl of 0', ['run', 'job', '--ttl', '0', '--', 'COMMAND'], /--ttl must be a number of seconds from 0.05/],
-    ['a negative ttl', ['run', 'job', '--ttl=-1', '--', 'COMMAND'], /--ttl must be .* but is -1/],
-    ['an endless ttl', ['run', 'job', '--ttl', 'Infinity', '--', 'COMMAND'], /--ttl must be/],
+    ['an empty TTL', ['run', 'job', '--ttl', '', '--', 'COMMAND'], /--ttl must be a number, but is ""/],
+    ['a TTL of 0', ['run', 'job', '--ttl', '0', '--', 'COMMAND'], /--ttl must be a number of seconds from 0.05/],
+    ['a negative TTL', ['run', 'job', '--ttl=-1', '--', 'COMMAND'], /--ttl must be .* but is -1/],
+    ['an infinite TTL', ['run', 'job', '--ttl', 'Infinity', '--', 'COMMAND'], /--ttl must be/],
     [
-      'a wait that is no number',
+      'a wait that is not a number',
       ['run', 'job', '--wait', '1 minute', '--', 'COMMAND'],
       /--wait must be a number, but is/,
     ],
     ['a negative wait', ['run', 'job', '--wait', '-5', '--', 'COMMAND'], /'--wait'/],
-    ['both ways of waiting', ['run', 'job', '--wait', '5', '--no-wait', '--', 'COMMAND'], /exclude each other/],
+    ['--wait with --no-wait', ['run', 'job', '--wait', '5', '--no-wait', '--', 'COMMAND'], /exclude each other/],
     ['a bad --min-hold', ['run', 'job', '--min-hold', 'x', '--', 'COMMAND'], /--min-hold must be a number, but is "x"/],
     ['a bad --max-hold', ['run', 'job', '--max-hold', '0', '--', 'COMMAND'], /--max-hold must be/],
     ['an exit code above 255', ['run', 'job', '-E', '256', '--', 'COMMAND'], /-E must be/],
-    ['an exit code that is not whole', ['run', 'job', '-E', '1.5', '--', 'COMMAND'], /-E must be/],
+    ['an exit code that is not an integer', ['run', 'job', '-E', '1.5', '--', 'COMMAND'], /-E must be/],
     ['an unknown option', ['run', 'job', '--tll', '5', '--', 'COMMAND'], /Unknown option '--tll'/],
     ['an unknown store', ['run', 'job', '--url', 'floppy:a', '--', 'COMMAND'], /url must be .* "floppy:…"/],
     ['a path without a scheme', ['run', 'job', '--url', '/tmp/locks.db', '--', 'COMMAND'], /url must be .* sqlite:/],
-    ['an unknown command', ['walk', 'job'], /there is no command "walk"; there are: .*run/],
+    ['an unknown command', ['walk', 'job'], /unknown command "walk"; the commands are run, ls, migrate/],
     ['an unknown option of ls', ['ls', '--jsno'], /Unknown option '--jsno'/],
-    ['two prefixes', ['ls', 'a', 'b'], /ls takes one prefix at the most/],
+    ['two prefixes', ['ls', 'a', 'b'], /ls takes at most one prefix, but got 2/],
     ['an unknown store of ls', ['ls', '--url', 'floppy:a'], /url must be/],
   ]
   test.each(wrong)('%s', async (_, args, message) => {
@@ -51,7 +51,7 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs noth
       args.flatMap((arg) => (arg === 'COMMAND' ? ['touch', trace] : [arg])),
     )
     expect(stderr).toMatch(message)
-    // A sentence and where to read on: neither a stack trace nor parseArgs's advice on quoting.
+    // A sentence and a hint: neither a stack trace nor parseArgs's advice on quoting.
     expect(stderr).toMatch(/^holdfast: [^\n]+\nTry: holdfast --help\n$/)
     expect({ code, stdout }).toEqual({ code: 64, stdout: '' })
     expect(existsSync(trace)).toBe(false)
@@ -59,10 +59,10 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs noth
   })
 })
 
-describe.concurrent('a store that is not available ends with 69, says why, and runs nothing', SLOW, () => {
+describe.concurrent('a store that is not available ends with 69, says why, and runs no command', SLOW, () => {
   const unavailable: [string, (store: Store) => string, RegExp][] = [
     [
-      'a file that is no database',
+      'a file that is not a database',
       ({ folder }) => {
         writeFileSync(`${folder}/notes.txt`, 'no database\n'.repeat(100))
         return `${folder}/notes.txt`
@@ -70,7 +70,7 @@ describe.concurrent('a store that is not available ends with 69, says why, and r
       /notes.txt: it is not an SQLite database; choose another path/,
     ],
     [
-      'a folder that cannot be made',
+      'a folder that cannot be created',
       ({ folder }) => {
         writeFileSync(`${folder}/file`, '')
         return `${folder}/file/below/locks.db`
@@ -104,7 +104,7 @@ describe.concurrent('a store that is not available ends with 69, says why, and r
 })
 
 describe.concurrent('which store', SLOW, () => {
-  test('without a URL: a file in the state folder of the user, which nobody else may read', async () => {
+  test('without a URL, a file in the user’s state folder that no other user may read', async () => {
     await using store = createStore()
     const env = { HOLDFAST_URL: undefined, XDG_STATE_HOME: `${store.folder}/state` }
     expect(await store.run(['run', 'job', '--min-hold', '60', '--', 'true'], env)).toMatchObject({
@@ -117,7 +117,7 @@ describe.concurrent('which store', SLOW, () => {
     expect(existsSync(store.path)).toBe(false)
   })
 
-  test('--url counts more than HOLDFAST_URL', async () => {
+  test('--url has precedence over HOLDFAST_URL', async () => {
     await using store = createStore()
     expect(await store.run(['run', 'job', '--url', `sqlite:${store.folder}/other.db`, '--', 'true'])).toMatchObject({
       code: 0,
@@ -128,7 +128,7 @@ describe.concurrent('which store', SLOW, () => {
 
 describe.concurrent('help and version', SLOW, () => {
   test.each([[[]], [['--help']], [['-h']], [['help']], [['help', 'nonsense']]])(
-    '%j shows what there is',
+    '%j shows the overview',
     async (args) => {
       await using store = createStore()
       const { code, stdout, stderr } = await store.run(args)
@@ -142,16 +142,26 @@ describe.concurrent('help and version', SLOW, () => {
     [['run', '--help']],
     [['run', 'job', '-h']],
     [['run', 'job', '--help', '--', 'touch']],
-  ])('%j tells every option and exit code, with examples', async (args) => {
+  ])('%j shows every option and exit code, with examples', async (args) => {
     await using store = createStore()
     const { code, stdout } = await store.run(args)
     expect(code).toBe(0)
-    const options = ['--url', '--ttl', '--wait', '--no-wait', '--shared', '--min-hold', '--max-hold', '-E']
+    const options = [
+      '--url',
+      '--ttl',
+      '--wait',
+      '--no-wait',
+      '--shared',
+      '--min-hold',
+      '--max-hold',
+      '--store-timeout',
+      '-E',
+    ]
     const rest = ['64', '69', '75', '76', '128', 'HOLDFAST_FENCING_TOKEN', 'Examples']
     expect([...options, ...rest].filter((word) => !stdout.includes(word))).toEqual([])
   })
 
-  test('the help that a command is called with is the command’s own', async () => {
+  test('--help after -- is passed to the command', async () => {
     await using store = createStore()
     expect(await store.run(['run', 'job', '--', 'sh', '-c', 'echo "$1"', 'sh', '--help'])).toMatchObject({
       code: 0,
@@ -159,7 +169,7 @@ describe.concurrent('help and version', SLOW, () => {
     })
   })
 
-  test.each(['--version', '-V'])('%s is the package’s', async (option) => {
+  test.each(['--version', '-V'])('%s shows the version of the package', async (option) => {
     await using store = createStore()
     expect(await store.run([option])).toEqual({ code: 0, stdout: `${version}\n`, stderr: '' })
   })

@@ -131,7 +131,7 @@ describe('the store of an instance', () => {
 
   it('the lock of the process refuses an empty HOLDFAST_URL, too', () => {
     vi.stubEnv('HOLDFAST_URL', '')
-    expect(() => getDistributedLock()).toThrow(/HOLDFAST_URL must be a store’s URL, or not set at all/)
+    expect(() => getDistributedLock()).toThrow(/HOLDFAST_URL must be the URL of a store, or not set/)
   })
 
   it.each(['MEMORY:', 'Memory:jobs'])('a scheme is the same in upper case: %s', async (upper) => {

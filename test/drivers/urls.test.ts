@@ -267,10 +267,10 @@ const postgresRefused: readonly Refusal[] = [
 ]
 
 const otherRefused: readonly Refusal[] = [
-  ['', /a store's URL, beginning with/],
-  ['redis', /a store's URL/],
-  ['redis ://host', /a store's URL/],
-  [' redis://host', /a store's URL/],
+  ['', /the URL of a store, beginning with/],
+  ['redis', /the URL of a store/],
+  ['redis ://host', /the URL of a store/],
+  [' redis://host', /the URL of a store/],
   ['mysql://me:s3cret@host', /but is "mysql:\/\/…@host"/],
   ['mysql://me:s3/c@r?et@host', /but is "mysql:\/\/…@host"/],
   ['mysql://host?password=s3cret', /but is "mysql:\/\/host"/],

@@ -7,20 +7,20 @@ import { cacheFolder } from './folders.ts'
 
 export interface Binary {
   path: string
-  /** What a binary that was unpacked rather than installed needs to find its libraries. */
+  /** Where a binary that was unpacked, not installed, finds its libraries. */
   env: Record<string, string>
 }
 
 export type BinaryName = keyof typeof DEBIAN_PACKAGES
 
 /**
- * Finds server binaries: on PATH or in Debian's own places, in our cache, or else from Debian's packages, which root
- * installs and anybody else unpacks into the cache.
+ * Finds server binaries on PATH, in Debian's folders or in our cache. Fetches missing ones from Debian's packages: root
+ * installs the packages, any other user unpacks them into the cache.
  */
 export async function findBinaries<Name extends BinaryName>(names: readonly Name[]): Promise<Record<Name, Binary>> {
   const missing = names.filter((name) => look(name) === undefined)
   if (missing.length > 0) {
-    // One at a time within a process: two apt-get at once would only wait for each other's lock.
+    // One at a time in a process: two apt-get would only wait for each other's lock.
     const before = fetching.catch(() => {})
     fetching = before.then(() => fetchPackages(missing.filter((name) => look(name) === undefined)))
     await fetching
@@ -28,11 +28,11 @@ export async function findBinaries<Name extends BinaryName>(names: readonly Name
   return Object.fromEntries(names.map((name) => [name, look(name) ?? fail(name)])) as Record<Name, Binary>
 }
 
-/** Fetches all that the tests need and this machine lacks, in one go, before test files run side by side. */
+/** Fetches everything that the tests need and this machine lacks, before test files run in parallel. */
 export async function provision(): Promise<void> {
   await findBinaries(Object.keys(DEBIAN_PACKAGES) as BinaryName[])
   const python = await run('/usr/bin/python3', ['-c', 'import redis'], { timeout: 20_000 }).catch(() => undefined)
-  // Who is not root has to install it: a Python package cannot be used from where it was unpacked.
+  // A user who is not root has to install it: a Python package does not work where it is unpacked.
   if (python === undefined && process.getuid?.() === 0 && onPath('apt-get')) await install(['python3-redis'])
 }
 
@@ -54,7 +54,7 @@ async function fetchPackages(names: readonly BinaryName[]): Promise<void> {
     if (process.getuid?.() === 0) await install(packages)
     else for (const each of packages) await unpack(each)
   } catch (cause) {
-    throw new Error(`install ${packages.join(' and ')} yourself: fetching the Debian package failed`, { cause })
+    throw new Error(`cannot fetch Debian packages: install ${packages.join(' and ')} yourself`, { cause })
   }
 }
 
@@ -65,8 +65,8 @@ async function install(packages: string[]): Promise<void> {
 }
 
 /**
- * Debian starts a server as soon as it is installed. Its documented veto is a policy-rc.d that exits with 101;
- * one that is already there is the machine's own decision, and stays.
+ * Debian starts a server when it is installed. The documented way to prevent this is a policy-rc.d that exits with 101.
+ * One that exists already is left alone.
  */
 async function withoutStartingServices(work: () => Promise<unknown>): Promise<void> {
   const policy = '/usr/sbin/policy-rc.d'
@@ -79,7 +79,7 @@ async function withoutStartingServices(work: () => Promise<unknown>): Promise<vo
   }
 }
 
-/** Takes the package and those of its dependencies that the machine lacks, and lays them out in the cache. */
+/** Unpacks the package, and the dependencies that the machine lacks, into the cache. */
 async function unpack(name: string): Promise<void> {
   const target = join(cacheFolder(), 'debian', name)
   const work = `${target}.${process.pid}`
@@ -103,7 +103,7 @@ async function unpack(name: string): Promise<void> {
   }
 }
 
-/** apt waits for dpkg's lock when told to, but not for the lock on its package lists. */
+/** apt-get can wait for dpkg's lock, but not for the lock on its package lists. */
 async function aptGet(args: string[], cwd = '/'): Promise<string> {
   const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive', LC_ALL: 'C' }
   for (let attempt = 1; ; attempt++) {
@@ -131,7 +131,7 @@ function onPath(name: string): string | undefined {
   return firstIn((process.env['PATH'] ?? '').split(delimiter).filter(Boolean), name)
 }
 
-/** The newest PostgreSQL first; sbin because only root has it on PATH, and pgbouncer lies there. */
+/** The newest PostgreSQL first. Includes sbin, where pgbouncer is, because only root has it on PATH. */
 function debianFolders(root: string): string[] {
   const versions = join(root, 'usr/lib/postgresql')
   const newestFirst = existsSync(versions) ? readdirSync(versions).sort((a, b) => Number(b) - Number(a)) : []
@@ -148,7 +148,7 @@ function tripletsIn(folder: string): string[] {
 }
 
 function firstIn(folders: string[], name: string): string | undefined {
-  // Not the path behind a symbolic link: Debian's redis-server is one to redis-check-rdb, and goes by the name it is called.
+  // Symbolic links are not resolved: Debian's redis-server is a link to redis-check-rdb, which acts by its own name.
   return folders.map((folder) => join(folder, name)).find(isExecutable)
 }
 
@@ -163,7 +163,7 @@ function isExecutable(path: string): boolean {
 
 function fail(name: BinaryName): never {
   throw new Error(
-    `${name} was not found: install it (Debian and Ubuntu: apt-get install ${DEBIAN_PACKAGES[name]}), or set the ` +
-      'HOLDFAST_TEST_…_URL of a server that already runs (see test/harness/shared-servers.ts)',
+    `cannot find ${name}: install it (Debian and Ubuntu: apt-get install ${DEBIAN_PACKAGES[name]}), or set the ` +
+      'HOLDFAST_TEST_…_URL of a running server (see test/harness/shared-servers.ts)',
   )
 }

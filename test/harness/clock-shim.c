@@ -1,8 +1,8 @@
 /*
- * Preloaded into a server, shifts the wall clock that it sees by an offset which can change while it runs.
- * HOLDFAST_CLOCK_FILE names a file of eight bytes, the offset in nanoseconds; it is mapped, so reading it costs nothing.
- * The true time comes straight from the kernel: looking up libc's own function from inside malloc's start-up, as
- * libfaketime does, hangs redis-server. The monotonic clock is left alone, as a real step of the clock leaves it.
+ * Preloaded into a server, shifts the wall clock that it sees by an offset that can change while it runs.
+ * HOLDFAST_CLOCK_FILE names a file of eight bytes, the offset in nanoseconds. It is mapped, so that reading it is free.
+ * The true time comes directly from the kernel: looking up libc's own function during malloc's start-up, as libfaketime
+ * does, hangs redis-server. The monotonic clock is not shifted: a real step of the wall clock does not shift it either.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

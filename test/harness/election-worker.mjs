@@ -1,8 +1,9 @@
 // @ts-check
-// What a process of test/primitives/election/processes.test.ts can be told to do, on the built package. See test/harness/worker.ts.
+// The functions of a worker (see worker.ts) of test/primitives/election/processes.test.ts, on the built package.
 import { connect, LeaderElection } from 'holdfast'
 
-/** @typedef {{ election: LeaderElection, term?: import('holdfast').Term, demotions: { atMs: number, reason: string, stalledMs: number }[] }} Candidate */
+/** @typedef {{ atMs: number, reason: string, stalledMs: number }} Demotion */
+/** @typedef {{ election: LeaderElection, term?: import('holdfast').Term, demotions: Demotion[] }} Candidate */
 
 /** @type {Map<string, Candidate>} */
 const candidates = new Map()
@@ -19,7 +20,7 @@ export async function open({ url, names, timeoutSeconds }) {
   }
 }
 
-/** Resolves when elected, with the moment of it. @param {string} name */
+/** Resolves with the time of the election. @param {string} name */
 export async function campaign(name) {
   const candidate = /** @type {Candidate} */ (candidates.get(name))
   candidate.demotions = []
@@ -30,7 +31,7 @@ export async function campaign(name) {
   return { term: candidate.term.term, atMs: nowMs() }
 }
 
-/** The first statement asks `held`: after a pause, whatever timers or messages Node runs first. @param {string} name */
+/** Reads `held` first: after a pause, it must be right before any timer or message has run. @param {string} name */
 export function look(name) {
   const { term, demotions } = /** @type {Candidate} */ (candidates.get(name))
   return { held: term?.held, aborted: term?.signal.aborted, demotions }
@@ -43,7 +44,7 @@ export async function resign(name) {
   return { atMs, wasHeld: await term?.resign() }
 }
 
-/** For a store that has no network in between: nothing is sent, and nothing comes back. @param {boolean} on */
+/** Simulates a cut connection for a store without a network: calls hang, and then fail. @param {boolean} on */
 export function cutOff(on) {
   isCutOff = on
   if (on) return
@@ -67,14 +68,14 @@ function cuttable(driver) {
   }
 }
 
-/** A pulse tells how long nothing ran in this process: a machine that is busy, or throttled, delays every callback. */
+/** Measures for how long nothing ran in this process: a busy or throttled machine delays every callback. */
 const pulse = { atMs: nowMs(), beforeMs: nowMs() }
 setInterval(() => {
   pulse.beforeMs = pulse.atMs
   pulse.atMs = nowMs()
 }, 3).unref()
 
-/** The stall that has just ended, or is about to: whichever of the timers that are due Node runs first. */
+/** The stall that has just ended, or that ends with the next pulse: Node may run either timer first. */
 function stalledMs() {
   return Math.max(nowMs() - pulse.atMs, pulse.atMs - pulse.beforeMs)
 }

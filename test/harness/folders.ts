@@ -8,7 +8,7 @@ export interface Folder {
   remove(): void
 }
 
-/** A new folder that another user can enter (PostgreSQL refuses root), removed at the latest when the runner ends. */
+/** A new folder that another user can enter (PostgreSQL refuses root), removed when the runner ends, at the latest. */
 export function makeFolder(name: string): Folder {
   const parent = [tmpdir(), '/var/tmp', '/dev/shm'].find(isOpenToAll) ?? tmpdir()
   const path = mkdtempSync(join(parent, `holdfast-${name}-`))
@@ -23,12 +23,12 @@ export function makeFolder(name: string): Folder {
   }
 }
 
-/** Where things are kept from one run to the next: unpacked packages, the built clock shim. */
+/** What runs share: unpacked packages, the built clock shim. */
 export function cacheFolder(): string {
   return join(process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), 'holdfast')
 }
 
-/** On some machines /tmp is closed to everybody but root, and a folder within it is then no use to another user. */
+/** On some machines only root may enter /tmp, so that another user cannot use a folder in it. */
 function isOpenToAll(path: string): boolean {
   const mode = statSync(path, { throwIfNoEntry: false })?.mode
   if (mode === undefined || (mode & 0o001) === 0) return false

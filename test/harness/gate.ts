@@ -1,4 +1,4 @@
-/** A promise that a test opens by hand: ordering instead of sleeping. */
+/** A promise that a test resolves by hand, to order events instead of sleeping. */
 export interface Gate {
   readonly opened: Promise<void>
   open(): void

@@ -1,9 +1,9 @@
 // @ts-check
-// Drivers for a heartbeat's thread that do not work, or not at first.
+// Drivers for the renewer thread that hang, fail or answer late.
 import { existsSync, writeFileSync } from 'node:fs'
 import { openRemoteMemory } from './remote-memory.mjs'
 
-/** Nothing is ever answered, as behind a network that swallows everything. */
+/** Never answers, like a network that drops everything. */
 export async function openHanging() {
   const never = () => new Promise(() => {})
   const capabilities = { expiry: 'ttl', queue: false, wake: false }
@@ -19,7 +19,7 @@ export async function openHanging() {
 }
 
 /**
- * As before, and its thread ends so long after the first renewal.
+ * Never answers, and ends its thread `afterMs` after the first renewal.
  *
  * @param {number} afterMs
  */
@@ -33,7 +33,7 @@ export async function openDying(afterMs) {
 }
 
 /**
- * Renews, and answers a renewal so much later.
+ * Renews, and answers each renewal `lateMs` later.
  *
  * @param {number} lateMs
  * @param {number} port
@@ -50,7 +50,7 @@ export async function openSlow(lateMs, port) {
 }
 
 /**
- * Works, and makes the file when it has renewed: from then on the thread is at work.
+ * Works, and creates `file` after the first renewal, so that a test knows that the thread renews.
  *
  * @param {string} file
  * @param {number} port
@@ -67,7 +67,7 @@ export async function openNoted(file, port) {
 }
 
 /**
- * As before, but fails the first time, over all threads: `file` remembers it.
+ * Creates `renewed` after the first renewal, but fails to open the first time. `file` remembers that for all threads.
  *
  * @param {string} file
  * @param {string} renewed

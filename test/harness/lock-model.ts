@@ -1,15 +1,15 @@
-/** What a lock of the Redis driver does, in a few lines and without a store: the histories of `test/drivers/redis/histories.test.ts` are judged by it. */
+/** A model of a lock of the Redis driver, without a store. test/drivers/redis/histories.test.ts compares with it. */
 export class LockModel {
   leases: ModelLease[] = []
   waiters: ModelWaiter[] = []
-  /** By client: whether the server has somebody to tell there. */
+  /** For each client, whether it is subscribed, so that the server can notify it. */
   readonly #listening: readonly boolean[]
 
   constructor(listening: readonly boolean[]) {
     this.#listening = listening
   }
 
-  /** Whether it is granted, and how many stand before it if it waits. */
+  /** Whether the claim is granted, and its place in the queue if it waits. */
   acquire(terms: ModelTerms, { waits, steals, client }: Asking): { granted: boolean; ahead?: number } {
     if (this.leases.some(({ id }) => id === terms.id)) return { granted: true }
     if (steals) {
@@ -46,7 +46,7 @@ export class LockModel {
     return held
   }
 
-  /** First come, first served; whoever is known to be gone is passed over. */
+  /** First come, first served. Waiters that are known to be gone are skipped. */
   #advance(asking?: string): void {
     for (let first = this.waiters[0]; first !== undefined && this.#fits(first); first = this.waiters[0]) {
       this.waiters.shift()
@@ -69,7 +69,7 @@ export class LockModel {
 export interface ModelTerms {
   readonly id: string
   readonly exclusive: boolean
-  /** 0: none. */
+  /** 0 if the lock is free. */
   readonly limit: number
   readonly permits: number
 }

@@ -1,7 +1,7 @@
 import type { TestSpecification } from 'vitest/node'
 import { BaseSequencer } from 'vitest/node'
 
-/** What takes longest, by its path's end. The rest is started in vitest's own order. */
+/** The files that take longest, by the ends of their paths. The others start in vitest's own order. */
 const LONGEST = [
   'drivers/sqlite/conformance.test.ts',
   'drivers/redlock/conformance.test.ts',
@@ -16,7 +16,7 @@ const LONGEST = [
   'drivers/redlock/voters.test.ts',
 ]
 
-/** Starts the longest files first: started last, one of them would run on alone while the other workers idle. */
+/** Starts the longest files first. Started last, one of them would run alone while the other workers are idle. */
 export class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const rank = ({ moduleId }: TestSpecification): number => {

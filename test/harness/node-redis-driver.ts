@@ -4,7 +4,7 @@ import { openNodeRedis } from '../../src/drivers/redis/open.ts'
 import { redisUrl } from '../../src/drivers/redis/url.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 
-/** A driver on a URL through node-redis, although ioredis is installed too. */
+/** Opens a driver with node-redis, although ioredis is installed, too. */
 export async function viaNodeRedis(url: string): Promise<Driver> {
   const { target, prefix } = redisUrl(url)
   const opened = await openNodeRedis(target, {})

@@ -1,5 +1,5 @@
 // @ts-check
-// What a process of test/primitives/once/processes.test.ts does, on the built package. See test/harness/worker.ts.
+// The functions of a worker (see worker.ts) of test/primitives/once/processes.test.ts, on the built package.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { OnceOnly } from 'holdfast'
 import { redisFence } from 'holdfast/drivers/redis'
@@ -7,13 +7,13 @@ import { Redis } from 'ioredis'
 
 const AT_ONCE = 2
 
-/** The effect: recorded under its key in one step with the check of the token. Answers which run made it. */
+/** The effect: checks the token and records the run under its key, atomically. Returns the run that was recorded. */
 const RECORD = `
   if redis.call('SETNX', KEYS[1], ARGV[2]) == 1 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
   return redis.call('GET', KEYS[1])`
 
 /**
- * Asks for every key, in an order of its own, several at a time. Answers what each of them came to.
+ * Calls `once` for every key in random order, several at a time. Returns the result of each.
  *
  * @param {{ url: string, redisUrl: string, prefix: string, keys: number, thinkMs: number }} task
  */
@@ -32,13 +32,13 @@ export async function runAll({ url, redisUrl, prefix, keys, thinkMs }) {
           name,
           async ({ fencingToken }) => {
             await client.incr(`${prefix}:runs`)
-            await sleep(Math.random() * thinkMs) // so that some are killed before the effect,
+            await sleep(Math.random() * thinkMs) // so that some runs are killed before the effect,
             const madeBy = await fence.run(RECORD, {
               token: fencingToken,
               keys: [`${name}:effect`, `${prefix}:effects`],
               args: [String(key), String(fencingToken)],
             })
-            await sleep(Math.random() * thinkMs) // and some behind it, before the result is kept
+            await sleep(Math.random() * thinkMs) // and some after it, before the result is stored
             return { madeBy }
           },
           { forSeconds: 3_600, timeoutSeconds: 1 },
@@ -53,7 +53,7 @@ export async function runAll({ url, redisUrl, prefix, keys, thinkMs }) {
 }
 
 /**
- * On a machine that is busy a lease of a second can be lost; then the job is asked for again, as a caller would.
+ * On a busy machine a lease of a second can be lost. Then the call is repeated, as a caller would do.
  *
  * @template T
  * @param {() => Promise<T>} run

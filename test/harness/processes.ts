@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 /**
- * Stops a process and its children where they stand (SIGSTOP), as a stalled machine would.
- * Resolves once they really stand still: a signal that is sent is not yet a process that has stopped.
+ * Pauses a process and its children (SIGSTOP), as a stalled machine would.
+ * Resolves when they have stopped: a signal takes time to arrive.
  */
 export async function pauseProcess(pid: number): Promise<void> {
   signalTree(pid, 'SIGSTOP')
@@ -12,7 +12,7 @@ export async function pauseProcess(pid: number): Promise<void> {
     timeoutMs: 5_000,
     failure: () => `process ${pid} did not stop`,
   })
-  // A child that was forked while the parent was being stopped has missed the first round.
+  // A child that was forked while the parent was being stopped has missed the first signal.
   signalTree(pid, 'SIGSTOP')
 }
 
@@ -20,7 +20,7 @@ export function resumeProcess(pid: number): void {
   signalTree(pid, 'SIGCONT')
 }
 
-/** SIGKILL to a process and its children, as a power cut would end them; resolves when all are gone. */
+/** Kills a process and its children (SIGKILL), as a power cut would. Resolves when all have ended. */
 export async function killProcess(pid: number): Promise<void> {
   const tree = signalTree(pid, 'SIGKILL')
   await Promise.all(tree.map((each) => waitForExit(each)))
@@ -30,17 +30,17 @@ export async function waitForExit(pid: number, timeoutMs = 10_000): Promise<void
   await until(() => !isAlive(pid), { timeoutMs, failure: () => `process ${pid} is still there after ${timeoutMs} ms` })
 }
 
-/** A zombie counts as dead: it runs nothing, and only waits for its parent to look. */
+/** A zombie counts as dead: it runs nothing, and only waits for its parent to collect its exit code. */
 export function isAlive(pid: number): boolean {
   return stateOf(pid) !== 'gone'
 }
 
-/** The process and everything below it, parents first. PostgreSQL's backends leave the process group, so ask by parent. */
+/** The process and its descendants, parents first. Found by parent, because PostgreSQL's backends leave the group. */
 export function processTree(pid: number): number[] {
   return [pid, ...childrenOf(pid).flatMap(processTree)]
 }
 
-/** Polls a condition; the failure is a sentence, built late so that it can tell the last state seen. */
+/** Polls a condition. `failure` makes the error's message, with the last state seen. */
 export async function until(
   condition: () => boolean | Promise<boolean>,
   { timeoutMs, failure, everyMs = 15 }: { timeoutMs: number; failure: () => string; everyMs?: number },
@@ -52,7 +52,7 @@ export async function until(
   }
 }
 
-/** Parents first, so that a stopped or dead parent forks no more children behind our back. */
+/** Parents first, so that a stopped or dead parent forks no more children. */
 function signalTree(pid: number, signal: NodeJS.Signals): number[] {
   const before = processTree(pid)
   signalOne(pid, signal)
@@ -65,7 +65,7 @@ function signalOne(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal)
   } catch (error) {
-    // Already gone is what a kill wants, and nothing that a pause could change.
+    // The process has ended already: a kill has nothing left to do, and neither has a pause.
     if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
 }
@@ -99,6 +99,6 @@ function readProc(path: string): string | undefined {
   try {
     return readFileSync(path, 'utf8')
   } catch {
-    return undefined // The process ended between two looks.
+    return undefined // The process has ended meanwhile.
   }
 }

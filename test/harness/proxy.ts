@@ -4,35 +4,35 @@ import { freePort } from './ports.ts'
 export type Direction = 'toServer' | 'toClient'
 
 /**
- * Stands between a client and a server and does what a bad network does. A fault applies to the connections that are open
- * and to those that come; without a direction it applies to both. Bytes never overtake each other.
+ * A proxy between a client and a server that behaves like a bad network. A fault applies to open and to new
+ * connections, and to both directions unless one is given. Bytes never overtake each other.
  */
 export interface FaultProxy extends AsyncDisposable {
   readonly port: number
   /** How many connections are open now. */
   readonly connections: number
-  /** Every piece of data arrives this much later; 0 ends the delay. */
+  /** Delivers all data this much later. 0 ends the delay. */
   delay(ms: number, direction?: Direction): void
-  /** Resets every open connection on both sides; a new one goes through. */
+  /** Resets every open connection on both sides. New connections work. */
   cut(): void
-  /** New connections go to another server, as after a failover behind one address. Open ones stay where they are. */
+  /** Sends new connections to another server, as a failover behind one address does. Open connections stay. */
   redirect(targetPort: number): void
   /**
-   * Swallows everything, the end of a connection too: to both sides the other looks silent, not gone. New connections are
-   * accepted, since refusing them would be an answer.
+   * Drops everything, also the end of a connection: each side looks silent to the other, not gone. New connections are
+   * accepted, because a refusal would be an answer.
    */
   blackHole(direction?: Direction): void
-  /** Keeps data back, the end of a connection too, even when the sender has gone meanwhile. */
+  /** Holds data back, also the end of a connection, even when the sender has gone meanwhile. */
   hold(direction: Direction): void
-  /** Lets go, in order, of what `hold` kept back, and holds no more. */
+  /** Delivers in order what `hold` held back, and ends the hold. */
   release(direction: Direction): void
   /**
-   * The lost reply: lets the next request through (the next whose text contains `request`, when given), waits until the
-   * server has answered it, and resets the connection instead of passing the answer on. Resolves when that is done.
-   * A reply to an earlier, pipelined request on the same connection counts as the answer too.
+   * Loses a reply. Forwards the next request (or the next one that contains `request`), waits until the server has
+   * answered it, and resets the connection instead of passing the answer on. Resolves when that is done.
+   * A reply to an earlier, pipelined request on the same connection counts as the answer, too.
    */
   cutAfterForwarding(request?: string): Promise<void>
-  /** Ends every fault. Connections that have lost data in a black hole are reset: a stream with a hole is no stream. */
+  /** Ends every fault. Resets connections that have lost data in a black hole: their streams are broken. */
   heal(): void
   close(): Promise<void>
 }
@@ -94,7 +94,7 @@ interface Fault {
   isBlackHole: boolean
 }
 
-/** What waits for a request to come by. */
+/** Waits for a request to pass. */
 interface Ambush {
   request: string
   done: () => void
@@ -149,7 +149,7 @@ function joinSockets({
   })
   client.on('end', () => toServer.push('end'))
   server.on('end', () => toClient.push('end'))
-  // A client that is gone must not take along what it has sent, and is still being held or delayed.
+  // What a client has sent is still delivered after the client has gone, even if it is held back or delayed.
   client.on('error', () => toServer.push('reset'))
   server.on('error', () => toClient.push('reset'))
   for (const socket of [client, server]) {
@@ -170,7 +170,7 @@ function joinSockets({
 
 type Item = Buffer | 'end' | 'reset'
 
-/** One direction of one connection: a queue of what is to arrive, each with the earliest time for it. */
+/** One direction of one connection: a queue of chunks, each with its earliest time of delivery. */
 function makePipe(target: Socket, fault: Fault) {
   const queue: { item: Item; dueAt: number }[] = []
   let timer: NodeJS.Timeout | undefined

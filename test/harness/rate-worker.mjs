@@ -1,5 +1,5 @@
 // @ts-check
-// What a process of test/primitives/rate/stores.test.ts can be told to do, on the built package. See test/harness/worker.ts.
+// The functions of a worker (see worker.ts) of test/primitives/rate/stores.test.ts, on the built package.
 import { RateLimiter } from 'holdfast'
 
 /** @type {import('holdfast').RateLimiter} */
@@ -12,8 +12,8 @@ export async function open(options) {
 }
 
 /**
- * So many calls, 16 at a time. Answers when each that was allowed was sent and answered: by the machine's monotonic clock, which is the same
- * for all of its processes. An answer that did not come, as on a machine that is too busy, is none that was allowed.
+ * Makes `calls` calls, 16 at a time. Returns for each allowed call when it was sent and answered, on the machine's
+ * monotonic clock, which all its processes share. A call without an answer, as on a busy machine, is not counted.
  *
  * @param {{ key: string, calls: number }} task
  */
@@ -28,7 +28,7 @@ export async function hammer({ key, calls }) {
         const sentMs = monotonicMs()
         const result = await limiter.consume(key).catch(unlessUnanswered)
         if (result?.allowed) allowed.push([sentMs, monotonicMs()])
-        // A refusal that is remembered costs nothing: without a pause all calls would be made before the next unit comes.
+        // A cached refusal takes no time: without a pause, all calls would be made before the next unit is free.
         else await new Promise((resolve) => setTimeout(resolve, 1))
       }
     }),

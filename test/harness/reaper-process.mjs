@@ -1,5 +1,5 @@
-// Reads from standard input, one JSON object a line, what to end when the runner ends: see reaper.ts.
-// At end of input: every watched process is ended by its id, every watched folder removed.
+// Cleans up after the runner: see reaper.ts. Reads processes and folders from standard input, one JSON object per line.
+// At the end of the input, it ends every process by its id and removes every folder.
 import { readFileSync, rmSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -8,7 +8,7 @@ const GRACE_MS = 2_000
 const processes = new Map() // pid → { signal, startedAt }
 const folders = new Set()
 
-// An interrupt from the terminal is for the runner; this process outlives the runner on purpose.
+// An interrupt from the terminal is for the runner. This process outlives the runner on purpose.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => {})
 
 for await (const line of createInterface({ input: process.stdin })) {
@@ -20,7 +20,7 @@ for await (const line of createInterface({ input: process.stdin })) {
 }
 
 for (const [pid, { signal }] of [...processes].filter(isStillTheSame)) {
-  for (const each of tree(pid)) send(each, 'SIGCONT') // A paused server hears nothing but SIGKILL.
+  for (const each of tree(pid)) send(each, 'SIGCONT') // A paused server handles no signal but SIGKILL.
   send(pid, signal)
 }
 const graceEnds = Date.now() + GRACE_MS
@@ -29,7 +29,7 @@ for (const [pid] of [...processes].filter(isStillTheSame)) for (const each of tr
 for (const folder of folders) rmSync(folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
 process.exit()
 
-// A process id can be given to another process: the start time tells the two apart.
+// The system can reuse a process id. The start time tells the two processes apart.
 function isStillTheSame([pid, { startedAt: then }]) {
   const now = startedAt(pid)
   return now !== undefined && now === then

@@ -3,10 +3,10 @@ import type { Socket } from 'node:net'
 import { fileURLToPath } from 'node:url'
 
 /**
- * Ends a process and removes a folder when this runner ends, however it ends.
+ * Ends processes and removes folders when this runner ends, in any way.
  *
- * A runner that is killed with SIGKILL can clean up nothing itself. So a second process, outside the runner's session,
- * holds the other end of a pipe; the kernel closes the pipe with the runner, and that is the sign to clean up.
+ * A runner that is killed with SIGKILL cannot clean up. So a second process, outside the runner's session, holds the
+ * other end of a pipe. The kernel closes the pipe when the runner ends, and the second process then cleans up.
  */
 export function reapProcess(pid: number, signal: NodeJS.Signals = 'SIGKILL'): () => void {
   tell({ watch: pid, signal })
@@ -24,7 +24,7 @@ let reaper: ChildProcess | undefined
 
 function tell(message: Message): void {
   reaper ??= startReaper()
-  // One small write goes into the pipe within this call: a runner killed right after it has already told.
+  // A small write reaches the pipe within this call, even if the runner is killed right after it.
   reaper.stdin?.write(`${JSON.stringify(message)}\n`)
 }
 
@@ -34,14 +34,14 @@ function startReaper(): ChildProcess {
     detached: true,
     stdio: ['pipe', 'ignore', 'ignore'],
     cwd: '/',
-    env: { ...process.env, NODE_OPTIONS: '' }, // A test runner's own settings could load hooks that keep it from starting.
+    env: { ...process.env, NODE_OPTIONS: '' }, // The test runner's hooks could keep it from starting.
   })
-  // Neither the process nor the pipe may keep a runner alive that has nothing else to do.
+  // Neither the process nor the pipe may keep the runner alive.
   child.unref()
   const pipe = child.stdin as Socket // Node makes child pipes from sockets; the type says only Writable.
   pipe.unref()
-  pipe.on('error', () => {}) // A reaper that somebody killed is no reason to fail a test.
-  // vitest's worker processes live on when the runner that started them is killed: then this one has to end too.
+  pipe.on('error', () => {}) // A test does not fail because its reaper was killed.
+  // vitest's worker processes survive the runner if it is killed. Then this one has to end, too.
   process.once('disconnect', () => process.exit())
   return child
 }

@@ -7,7 +7,7 @@ import { DistributedLock } from '../../src/index.ts'
 import { until } from './processes.ts'
 import { type Server, startRedis } from './servers.ts'
 
-/** A server of the test file that imports this, for tests that leave it as it is; and what they ask for there or on a server of their own. */
+/** A server for the test file that imports this. Its tests do not break it: those start their own. */
 export let shared: Server
 
 let counter = 0
@@ -22,7 +22,7 @@ afterAll(async () => {
   await shared[Symbol.asyncDispose]()
 })
 
-/** A process that takes a lock and holds it, for `startWorker`. */
+/** The source of a worker that acquires a lock and holds it, for `startWorker`. */
 export const HOLDER = `
   import { Redis } from 'ioredis'
   import { DistributedLock } from 'holdfast'
@@ -102,4 +102,4 @@ export async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
   return answer as Grant
 }
 
-export const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `waited in vain for ${what}` })
+export const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `timed out waiting for ${what}` })

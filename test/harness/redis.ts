@@ -10,7 +10,7 @@ import { launch, type Server } from './server-process.ts'
 import { askRedis } from './wire.ts'
 
 export interface RedisOptions {
-  /** Lines of redis.conf, such as `{ appendonly: 'yes' }`. Without any, a restart comes up empty. */
+  /** Lines of redis.conf, such as `{ appendonly: 'yes' }`. Without any, the server is empty after a restart. */
   settings?: Record<string, string>
   clock?: ShiftedClock
 }
@@ -23,7 +23,7 @@ export interface RedisCluster extends AsyncDisposable {
   nodes: Server[]
 }
 
-/** Three masters without replicas, each with a third of the slots; resolves when all three take writes. */
+/** Three masters without replicas, each with a third of the slots. Resolves when all three accept writes. */
 export async function startRedisCluster(options: RedisOptions = {}): Promise<RedisCluster> {
   const ports = await Promise.all([freePort(), freePort(), freePort()])
   const settings = {
@@ -35,34 +35,34 @@ export async function startRedisCluster(options: RedisOptions = {}): Promise<Red
   await orDispose(nodes, async () => {
     await Promise.all(
       ports.map(async (port, index) => {
-        // Distinct epochs from the start: else the nodes first have to settle a collision.
+        // With equal epochs, the nodes would first have to settle a collision.
         await askRedis({ port }, 'CLUSTER', 'SET-CONFIG-EPOCH', index + 1)
-        // One by one rather than as a range, which Redis 6 does not know.
+        // One by one, because Redis 6 does not know ranges.
         await askRedis({ port }, 'CLUSTER', 'ADDSLOTS', ...slotsOf(index, ports.length))
         await askRedis({ port }, 'CLUSTER', 'MEET', '127.0.0.1', ports[0] ?? port)
       }),
     )
-    // A new master refuses writes for its first two seconds, whatever we do.
+    // A new master always refuses writes for its first two seconds.
     await Promise.all(ports.map((port) => untilClusterIsWhole(port, ports.length)))
   })
   return { nodes, [Symbol.asyncDispose]: () => disposeAll(nodes) }
 }
 
 export interface RedisSentinel extends AsyncDisposable {
-  /** What clients ask the Sentinels for. */
+  /** The name under which the Sentinels know the master. */
   masterName: string
-  /** The one that was started as master; after a failover ask the Sentinels. */
+  /** The server that was started as master. After a failover, ask the Sentinels. */
   master: Server
   replicas: Server[]
   sentinels: Server[]
   currentMasterPort(): Promise<number>
 }
 
-/** One master, two replicas, and three Sentinels that call a master down after a second and fail over with two votes. */
+/** One master, two replicas, and three Sentinels that call the master down after a second. Two votes fail over. */
 export async function startRedisSentinel(options: RedisOptions = {}): Promise<RedisSentinel> {
   const [masterPort, ...replicaPorts] = await Promise.all([freePort(), freePort(), freePort()])
   const sentinelPorts = await Promise.all([freePort(), freePort(), freePort()])
-  // Both ends of replication would otherwise let seconds pass before they begin.
+  // By default, both ends of replication wait for seconds before they begin.
   const settings = { 'repl-diskless-sync-delay': '0', ...options.settings }
   const replicaSettings = { ...settings, replicaof: `127.0.0.1 ${masterPort}` }
   const servers = await startAll([
@@ -92,7 +92,7 @@ export async function startRedisSentinel(options: RedisOptions = {}): Promise<Re
   }
 }
 
-/** Waits for all, so that when one fails to start none of the others is left behind. */
+/** Waits for all of them, so that the others are ended if one fails to start. */
 export async function startAll<T extends AsyncDisposable>(starting: Promise<T>[]): Promise<T[]> {
   const settled = await Promise.allSettled(starting)
   const started = settled.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
@@ -120,7 +120,7 @@ async function startNode({
   return launchRedis({ name, port, conf: Object.entries(all).map((pair) => pair.join(' ')), clock })
 }
 
-/** Tells each Sentinel of the others in its file, just as it would note them itself: finding out by gossip takes seconds. */
+/** Writes the other Sentinels into each one's file, as it would do itself: discovery by gossip takes seconds. */
 async function startSentinel(
   port: number,
   { masterPort, replicaPorts, sentinelPorts }: { masterPort: number; replicaPorts: number[]; sentinelPorts: number[] },
@@ -198,7 +198,7 @@ async function untilInfo(port: number, section: string, wanted: RegExp): Promise
   )
 }
 
-/** What fails after the servers are up must not leave them behind. */
+/** Ends the servers if a later step fails. */
 async function orDispose(servers: AsyncDisposable[], work: () => Promise<void>): Promise<void> {
   try {
     await work()

@@ -10,8 +10,7 @@ import { type FaultProxy, startProxy } from './proxy.ts'
 import { type Server, startServers } from './servers.ts'
 
 /**
- * Five servers, of the test file that imports this, with a proxy before each. Whatever a test does to them is healed
- * after it.
+ * Five servers for the test file that imports this, each behind a proxy. After each test, all faults are healed.
  */
 export const all: Server[] = []
 export const proxies: FaultProxy[] = []
@@ -69,12 +68,12 @@ export async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
     if (answer !== undefined && 'granted' in answer && answer.granted) got = answer
     return got !== undefined
   }
-  await until(look, { timeoutMs: 30_000, failure: () => 'waited in vain for a grant' })
+  await until(look, { timeoutMs: 30_000, failure: () => 'timed out waiting for a grant' })
   return got as Grant
 }
 
 /**
- * Nodes that have just been started, or are asked for the first time, do not vote yet: waits until each of these does.
+ * Waits until each of these nodes votes. A node does not vote right after its start or its first request.
  */
 export const untilVoting = (driver: Driver, servers: readonly Server[], ttlMs = 1_000): Promise<void> =>
   until(
@@ -84,7 +83,7 @@ export const untilVoting = (driver: Driver, servers: readonly Server[], ttlMs = 
       const held = await Promise.all(servers.map(({ port }) => client(port).exists(`lock:${probe.lockName}`)))
       return held.every((count) => count === 1)
     },
-    { timeoutMs: 30_000, failure: () => 'not all of them vote' },
+    { timeoutMs: 30_000, failure: () => 'not all of the nodes vote' },
   )
 
 export async function cycle(driver: Driver): Promise<void> {
@@ -93,7 +92,7 @@ export async function cycle(driver: Driver): Promise<void> {
   await driver.release([{ ...held, fencingToken }])
 }
 
-/** Within less time than a lease of `claim` lasts: what was not given back must not have ended by itself. */
+/** Checks for less time than a lease of `claim` lasts, so that a lease that was not released cannot end by itself. */
 export const untilFree = (lockName: string, timeoutMs = 30_000): Promise<void> =>
   until(
     async () => {
@@ -102,7 +101,7 @@ export const untilFree = (lockName: string, timeoutMs = 30_000): Promise<void> =
       for (const probe of probes) probe.disconnect()
       return held.every((count) => count === 0)
     },
-    { timeoutMs, failure: () => `"${lockName}" was never given back everywhere` },
+    { timeoutMs, failure: () => `"${lockName}" was not released on every node` },
   )
 
 /** The token of this claim's lease on each of these servers. */
@@ -127,7 +126,7 @@ export async function untilTokens(
       found = await tokensOn(servers, of)
       return found.every((token, at) => token === wanted[at])
     },
-    { timeoutMs: 30_000, failure: () => `"${of.lockName}" has ${found}, and not ${wanted}` },
+    { timeoutMs: 30_000, failure: () => `"${of.lockName}" has ${found} instead of ${wanted}` },
   )
 }
 
@@ -136,7 +135,7 @@ export const clockAhead = (ms: number): Clock => ({
   setTimer: () => ({ cancel: () => {} }),
 })
 
-/** What a lost vote has left behind is gone. */
+/** Waits until the leases of a lost vote are gone. */
 export const untilOnly = (lockName: string, count: number): Promise<void> =>
   until(
     async () => {

@@ -1,4 +1,4 @@
-/** What a call throws or rejects with; undefined if it does neither. */
+/** The error that a call throws or rejects with, or undefined. */
 export async function rejectionOf(call: () => unknown): Promise<unknown> {
   try {
     await call()

@@ -1,12 +1,12 @@
-// The memory driver behind a TCP port, so that threads and processes can share one store. For tests of the core alone; plain
-// JavaScript on dist/, because a worker thread on Node 20 runs no TypeScript.
+// The memory driver behind a TCP port, so that threads and processes can share one store in tests of the core.
+// Plain JavaScript on dist/, because a worker thread on Node 20 runs no TypeScript.
 import { createServer, connect as dial } from 'node:net'
 import { createInterface } from 'node:readline'
 import { parentPort, Worker } from 'node:worker_threads'
 import { capabilities, createMemoryStore } from '../../dist/drivers/memory.js'
 import { StoreError } from '../../dist/index.js'
 
-/** Serves one store from a thread of its own, which a blocked main thread does not stop. */
+/** Serves one store from its own thread, so that a blocked main thread does not stop it. */
 export function serveInThread() {
   const worker = new Worker(new URL(import.meta.url), { argv: ['serve'] })
   return new Promise((resolve) => {

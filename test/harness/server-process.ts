@@ -5,22 +5,22 @@ import type { Folder } from './folders.ts'
 import { killProcess, pauseProcess, resumeProcess, until } from './processes.ts'
 import { reapProcess } from './reaper.ts'
 
-/** A server that this process has started, and may hurt. */
+/** A server that this process has started, and may kill, pause or restart. */
 export interface Server extends AsyncDisposable {
   readonly url: string
   readonly port: number
   /** Changes with every restart. */
   readonly pid: number
-  /** What the server has printed so far, over all its restarts. */
+  /** The server's output so far, over all its restarts. */
   log(): string
-  /** Ends it in order; its folder stays, so that `restart` finds the data. */
+  /** Shuts it down. Its folder stays, so that `restart` finds the data. */
   stop(): Promise<void>
   /** SIGKILL to the server and its children. */
   kill(): Promise<void>
-  /** SIGSTOP: connections stay open, and nothing answers. */
+  /** Pauses it (SIGSTOP): connections stay open, but nothing answers. */
   pause(): Promise<void>
   resume(): void
-  /** Starts it again on the same port with the same data, after stopping it if it runs; resolves when it answers. */
+  /** Stops it if it runs, and starts it on the same port with the same data. Resolves when it answers. */
   restart(): Promise<void>
 }
 
@@ -32,20 +32,20 @@ export interface Launch {
   url: string
   folder: Folder
   env?: Record<string, string> | undefined
-  /** Who the server runs as; PostgreSQL and PgBouncer refuse root. */
+  /** The user that the server runs as. PostgreSQL and PgBouncer refuse root. */
   user?: { uid: number; gid: number } | undefined
-  /** The signal of an orderly end, and the one that ends it at once but lets it clean up after itself. */
+  /** The signal for a shutdown, and the one for a faster shutdown that still cleans up. */
   signals: { stop: NodeJS.Signals; reap: NodeJS.Signals }
-  /** Whether the server at the port answers, and is this very one: another run may have got the port first. */
+  /** Whether the server at the port answers and is this one: another run may have taken the port first. */
   isReady(pid: number): Promise<boolean>
-  /** Gives back what a SIGKILL may have left outside the folder. */
+  /** Removes what a SIGKILL may have left outside the folder. */
   cleanUp?(): void
 }
 
 const START_TIMEOUT_MS = 30_000
 const STOP_TIMEOUT_MS = 5_000
 
-/** Starts a server and resolves when it answers; a server that ends or stays silent rejects with what it printed. */
+/** Starts a server, and resolves when it answers. Rejects with its output if it ends or does not answer. */
 export async function launch(what: Launch): Promise<Server> {
   const logFile = join(what.folder.path, 'log')
   let child = await start(what, logFile).catch((error) => {
@@ -62,7 +62,7 @@ export async function launch(what: Launch): Promise<Server> {
     log: () => readFileSync(logFile, 'utf8'),
     async stop() {
       if (hasEnded(child)) return
-      resumeProcess(pidOf(child)) // A paused server would never hear the signal.
+      resumeProcess(pidOf(child)) // A paused server does not handle the signal.
       child.kill(what.signals.stop)
       const inTime = { timeoutMs: STOP_TIMEOUT_MS, failure: () => `${what.name} did not stop` }
       await until(() => hasEnded(child), inTime).catch(server.kill)
@@ -96,7 +96,7 @@ async function start(what: Launch, logFile: string): Promise<ChildProcess> {
   const child = spawn(what.command, what.args, {
     cwd: what.folder.path,
     env: { ...process.env, LC_ALL: 'C', ...what.env },
-    // Its own session: an interrupt typed at the terminal reaches the runner, and the runner decides what ends.
+    // In its own session, so that an interrupt from the terminal reaches only the runner, which ends the servers.
     detached: true,
     stdio: ['ignore', log, log],
     ...what.user,

@@ -22,16 +22,16 @@ export type { PgBouncerOptions, PostgresOptions, RedisCluster, RedisOptions, Red
 export { startPgBouncer, startPostgres, startPostgresReplica, startRedis, startRedisCluster, startRedisSentinel }
 
 export interface ServerRequest {
-  /** How many single Redis servers. */
+  /** The number of single Redis servers. */
   redis?: number
   cluster?: boolean
   sentinel?: boolean
   postgres?: boolean
-  /** In front of the PostgreSQL that was asked for, else of one that nobody else uses. */
+  /** In front of the requested PostgreSQL, or else of a PostgreSQL of its own. */
   pgbouncer?: boolean
 }
 
-/** What was asked for, by the same names. */
+/** The requested servers, by the same names. */
 export type Servers<Request extends ServerRequest> = Pick<AllServers, keyof Request & keyof AllServers> & {
   /** Ends them all and removes their folders. */
   stop(): Promise<void>
@@ -46,12 +46,12 @@ interface AllServers {
 }
 
 /**
- * Starts what is asked for and nothing else, all at the same time, on free ports of 127.0.0.1; resolves when every one of
- * them answers. When one does not start, the others are ended and the error says what that one printed.
- * Servers end with the runner at the latest, however the runner ends.
+ * Starts the requested servers at the same time, on free ports of 127.0.0.1. Resolves when all of them answer.
+ * If one does not start, the others are ended, and the error has its output.
+ * Servers end with the runner at the latest, in whichever way it ends.
  */
 export async function startServers<const Request extends ServerRequest>(request: Request): Promise<Servers<Request>> {
-  await findBinaries(binariesFor(request)) // Together, because installing them one by one takes three times as long.
+  await findBinaries(binariesFor(request)) // All at once: installing them one by one takes three times as long.
   const redis = Array.from({ length: request.redis ?? 0 }, () => startRedis())
   const cluster = request.cluster ? startRedisCluster() : undefined
   const sentinel = request.sentinel ? startRedisSentinel() : undefined
@@ -70,7 +70,7 @@ export async function startServers<const Request extends ServerRequest>(request:
     stop,
     [Symbol.asyncDispose]: stop,
   }
-  // What was not asked for is undefined, and the type does not offer it.
+  // A server that was not requested is undefined, and the type does not have it.
   return servers as unknown as Servers<Request>
 }
 

@@ -2,8 +2,8 @@ import type {} from 'vitest'
 import { type ServerRequest, startServers } from './servers.ts'
 
 /**
- * What every test run starts, once, for all test files; a file gets at it with `inject('servers')`.
- * A test that wants to hurt a server (kill, pause, shift its clock) starts its own.
+ * The servers that a test run starts once for all test files. A file gets them with `inject('servers')`.
+ * A test that kills or pauses a server, or shifts its clock, starts its own.
  */
 export const sharedServers = {
   redis: 5,
@@ -13,7 +13,7 @@ export const sharedServers = {
   pgbouncer: true,
 } satisfies ServerRequest
 
-/** Where they are. A kind that this run was told not to start is missing. */
+/** The URLs of the servers. A kind that this run does not start is missing. */
 export interface SharedServers {
   redis?: string[]
   /** The nodes, to start a client from. */
@@ -30,13 +30,14 @@ declare module 'vitest' {
 }
 
 /**
- * Takes from the environment what somebody else runs already, and starts the rest.
+ * Takes servers from the environment, and starts the rest.
  *
  * | variable | |
  * | --- | --- |
- * | HOLDFAST_TEST_REDIS_URL | the single servers, with commas between |
- * | HOLDFAST_TEST_REDIS_CLUSTER_URL | nodes of one Cluster, with commas between |
- * | HOLDFAST_TEST_REDIS_SENTINEL_URL | the Sentinels, with commas between; HOLDFAST_TEST_REDIS_SENTINEL_MASTER names the master |
+ * | HOLDFAST_TEST_REDIS_URL | the single servers, separated by commas |
+ * | HOLDFAST_TEST_REDIS_CLUSTER_URL | nodes of one Cluster, separated by commas |
+ * | HOLDFAST_TEST_REDIS_SENTINEL_URL | the Sentinels, separated by commas |
+ * | HOLDFAST_TEST_REDIS_SENTINEL_MASTER | the name of their master |
  * | HOLDFAST_TEST_POSTGRES_URL, HOLDFAST_TEST_PGBOUNCER_URL | one each |
  * | HOLDFAST_TEST_SERVERS | only these, such as `redis,postgres`, or `none` |
  */

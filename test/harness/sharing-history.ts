@@ -1,10 +1,10 @@
-/** One turn of one process. Times are of the machine's monotonic clock, in ms. */
+/** One turn of one process. Times are on the machine's monotonic clock, in ms. */
 export interface Turn {
   kind: 'read' | 'write' | 'permits' | 'several'
   names: string[]
   permits: number
   askedMs: number
-  /** Since when it is known to stand in the queue; null if it was granted at once. */
+  /** From when on it is known to be in the queue, or null if it was granted at once. */
   queuedMs: number | null
   beganMs: number
   endedMs: number
@@ -24,7 +24,7 @@ export function overlaps(turns: readonly Turn[]): [Turn, Turn][] {
   return found
 }
 
-/** Writers that stood in the queue, and who came after that and was inside before them. */
+/** Writers in the queue, each with a turn that was asked for later but began before. */
 export function overtaken(turns: readonly Turn[]): [writer: Turn, by: Turn][] {
   const byAsked = turns.toSorted((a, b) => a.askedMs - b.askedMs)
   return turns
@@ -40,10 +40,10 @@ export function overtaken(turns: readonly Turn[]): [writer: Turn, by: Turn][] {
     })
 }
 
-/** The most permits that were out at once. */
+/** The largest number of permits that were taken at the same time. */
 export const mostOut = (turns: readonly Turn[]): number => Math.max(0, ...levels(turns).map(({ out }) => out))
 
-/** How long it took, each time, until permits were taken that were enough for whichever of those who waited is the first. */
+/** How long permits that were enough for every waiter stayed free, each time. */
 export function idleMs(turns: readonly Turn[], limit: number): number[] {
   const found: number[] = []
   let sinceMs: number | undefined
@@ -58,7 +58,7 @@ export function idleMs(turns: readonly Turn[], limit: number): number[] {
   return found.sort((a, b) => a - b)
 }
 
-/** What is out, and the most that one of those who wait wants, after every change. Who was granted at once has not waited. */
+/** The permits that are taken, and the most that a waiter wants, after every change. */
 function levels(turns: readonly Turn[]): { atMs: number; out: number; wanted: number }[] {
   const changes = turns.flatMap(({ queuedMs, beganMs, endedMs, permits }) => [
     ...(queuedMs === null ? [] : [{ atMs: queuedMs, takes: 0, permits, waits: 1 }]),
@@ -66,9 +66,9 @@ function levels(turns: readonly Turn[]): { atMs: number; out: number; wanted: nu
     { atMs: endedMs, takes: -permits, permits, waits: 0 },
   ])
   let out = 0
-  /** How many wait for so many permits. */
+  /** The number of waiters by the permits that they want. */
   const waiting: number[] = []
-  // At the same moment, what ends comes first.
+  // At the same time, an end comes before a begin.
   return changes
     .sort((a, b) => a.atMs - b.atMs || a.takes - b.takes)
     .map(({ atMs, takes, permits, waits }) => {

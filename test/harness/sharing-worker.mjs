@@ -1,5 +1,5 @@
 // @ts-check
-// What a process of test/primitives/lock/sharing-processes.test.ts does, on the built package: see test/harness/worker.ts.
+// The functions of a worker (see worker.ts) of test/primitives/lock/sharing-processes.test.ts, on the built package.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DistributedLock, ReadWriteLock, Semaphore } from 'holdfast'
 
@@ -10,10 +10,11 @@ const nowMs = () => Number(process.hrtime.bigint()) / 1e6
 const random = (below) => Math.floor(Math.random() * below)
 
 /**
- * Reads and writes, takes permits, and takes several locks at once, all at the same time, for so long. Every turn is told with its moments: when it was asked for, since
- * when it is known that it stands in the queue, when it began and when it ended. What is told as its time lies within the time of its lease.
+ * For `seconds`, reads and writes, takes permits and takes several locks, all at the same time. Returns every turn with
+ * its times: when it was asked for, from when on it was in the queue, when it began and when it ended. The time from
+ * begin to end lies within the time of its lease.
  *
- * @param {{ url: string, scope: string, seconds: number, limit: number | null }} task  No limit: the driver has none.
+ * @param {{ url: string, scope: string, seconds: number, limit: number | null }} task no limit for a driver without any
  */
 export async function share({ url, scope, seconds, limit }) {
   const options = { url, waiterTtlSeconds: 30 }
@@ -32,7 +33,7 @@ export async function share({ url, scope, seconds, limit }) {
   async function turn(what, take, instance) {
     /** @type {import('./sharing-history.ts').Turn} */
     const told = { ...what, askedMs: nowMs(), queuedMs: null, beganMs: 0, endedMs: 0 }
-    // There is one claim of an instance under way at a time.
+    // An instance has one claim in flight at a time.
     const stop = instance.on('waiting', () => {
       told.queuedMs ??= nowMs()
     })

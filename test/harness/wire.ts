@@ -1,8 +1,8 @@
 import { connect } from 'node:net'
 
 /**
- * The smallest clients that can ask a server a question, so that the harness needs no database client of its own and can
- * tell a broken client from a broken server. One connection for each question, and a deadline on each.
+ * Minimal clients, so that the harness needs no database client and can tell a broken client from a broken server.
+ * Each request has its own connection and a deadline.
  */
 export interface Address {
   port: number
@@ -12,7 +12,7 @@ export interface Address {
 
 export type RedisReply = string | number | null | RedisReply[]
 
-/** Sends one command; an error reply, a closed connection and a missed deadline reject. */
+/** Sends one command. Rejects on an error reply, a closed connection or a missed deadline. */
 export function askRedis(address: Address, ...command: (string | number)[]): Promise<RedisReply> {
   const words = command.map(String)
   const request = `*${words.length}\r\n${words.map((word) => `$${Buffer.byteLength(word)}\r\n${word}\r\n`).join('')}`
@@ -25,7 +25,7 @@ export function askRedis(address: Address, ...command: (string | number)[]): Pro
 
 export type PostgresRow = (string | null)[]
 
-/** Runs one statement by the simple protocol and answers its rows as text; for a server that trusts everybody. */
+/** Runs one statement with the simple protocol, and returns its rows as text. The server must need no password. */
 export function askPostgres(address: Address & { database?: string }, sql: string): Promise<PostgresRow[]> {
   const { database = 'postgres' } = address
   const startup = Buffer.from(`\0\x03\0\0user\0postgres\0database\0${database}\0\0`)

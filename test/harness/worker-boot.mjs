@@ -1,4 +1,4 @@
-// Loaded into a worker process before its own program: see worker.ts. Answers the test's calls over the IPC channel.
+// Loaded into a worker process before its program: see worker.ts. Answers the test's calls over the IPC channel.
 let functions
 const waitingForFunctions = []
 
@@ -11,7 +11,7 @@ process.on('message', (message) => {
   if (functions === undefined) waitingForFunctions.push(message)
   else answer(message)
 })
-// The test has gone: whatever is still held here is released by its expiry, as after any crash.
+// The test has ended. Leases that are still held expire, as after any crash.
 process.on('disconnect', () => process.exit())
 
 async function answer({ id, name, args }) {

@@ -3,18 +3,18 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 import { isAlive, killProcess, pauseProcess, resumeProcess } from './processes.ts'
 import { reapProcess } from './reaper.ts'
 
-/** Another Node process that does what a test tells it: "in process A hold this lock". */
+/** Another Node process whose functions a test calls: "in process A, hold this lock". */
 export interface Worker extends AsyncDisposable {
   readonly pid: number
   /**
-   * Calls a function of the worker with JSON arguments and answers its JSON result. Rejects with the worker's error (its
-   * name, message and code), when the worker ends first, and when no answer came in time.
+   * Calls a function of the worker with JSON arguments, and returns its JSON result. Rejects with the worker's error
+   * (its name, message and code), if the worker ends first, and if no answer comes in time.
    */
   call(name: string, ...args: unknown[]): Promise<unknown>
   /** Everything printed so far. */
   readonly stdout: string
   readonly stderr: string
-  /** Resolves when it has ended, in whatever way. */
+  /** Resolves when it has ended, in any way. */
   readonly exited: Promise<{ code: number | null; signal: NodeJS.Signals | null }>
   kill(): Promise<void>
   pause(): Promise<void>
@@ -22,15 +22,19 @@ export interface Worker extends AsyncDisposable {
 }
 
 export interface WorkerOptions {
-  /** Where bare imports of inline source are looked up. The repository, unless told otherwise, so `holdfast` is the built package. */
+  /**
+   * Where bare imports of inline source are resolved.
+   *
+   * @default the repository, so that `holdfast` is the built package
+   */
   cwd?: string
   env?: Record<string, string>
   callTimeoutMs?: number
 }
 
 /**
- * Starts a worker from a compiled module, whose exported functions can be called, or from inline source, which names its
- * functions itself: `import { DistributedLock } from 'holdfast'; expose({ async hold(name) { … } })`.
+ * Starts a worker from a module, whose exported functions can be called, or from inline source, which passes its
+ * functions to `expose`: `import { DistributedLock } from 'holdfast'; expose({ async hold(name) { … } })`.
  * Use it as `await using worker = await startWorker(…)`: it ends with the test, and with the runner at the latest.
  */
 export async function startWorker(
@@ -44,7 +48,7 @@ export async function startWorker(
   const boot = new URL('./worker-boot.mjs', import.meta.url).href
   const child = spawn(process.execPath, ['--import', boot, '--input-type=module', '--eval', source], {
     cwd,
-    // A test runner's own settings would make the worker load the runner's hooks.
+    // With the test runner's own NODE_OPTIONS, the worker would load the runner's hooks.
     env: { ...process.env, NODE_OPTIONS: '', ...env },
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     detached: true,
@@ -94,7 +98,7 @@ export async function startWorker(
     if (child.exitCode === null && child.signalCode === null && isAlive(pid)) await killProcess(pid)
     await exited
   }
-  // The first answer tells that the source was loaded; a syntax error in it is known here and not at the first call.
+  // The first answer shows that the source was loaded. A syntax error in it fails here, and not at the first call.
   await call(READY).catch(async (error) => {
     await kill()
     throw error
@@ -118,6 +122,6 @@ export async function startWorker(
 
 type Reply = { result?: unknown } | { error: { name: string; message: string; code?: string } }
 
-/** Spelled the same in worker-boot.mjs. */
+/** worker-boot.mjs has the same literal. */
 const READY = 'holdfast:ready'
 const REPOSITORY = fileURLToPath(new URL('../..', import.meta.url))

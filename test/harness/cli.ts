@@ -3,19 +3,19 @@ import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { connect } from '../../src/connect.ts'
 import type { Driver, LeaseRecord } from '../../src/core/driver.ts'
-import { makeFolder } from '../harness/folders.ts'
-import { isAlive, until, waitForExit } from '../harness/processes.ts'
-import { reapProcess } from '../harness/reaper.ts'
+import { makeFolder } from './folders.ts'
+import { isAlive, until, waitForExit } from './processes.ts'
+import { reapProcess } from './reaper.ts'
 
-/** The built program, as somebody who installed it runs it. */
+/** The built program, as a user runs it. */
 const PROGRAM = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url))
-/** How long something may take that takes a moment, on a machine that is busy. */
+/** How long a short step may take on a busy machine. */
 const PATIENCE_MS = 30_000
 
-/** For a machine that is busy with other test files too. */
+/** Other test files run at the same time. */
 export const SLOW = { timeout: 60_000 }
 
-/** A command that says that it is up, and ends when its standard input does. */
+/** A command that prints "up", and ends when its standard input ends. */
 export const UNTIL_CLOSED = ['sh', '-c', 'echo up; read -r line; echo over']
 
 /** One run of `holdfast`. */
@@ -23,33 +23,33 @@ export interface Run {
   readonly pid: number
   readonly stdout: string
   readonly stderr: string
-  /** Closes its standard input and resolves with the code that it ended with, or the name of the signal. */
+  /** Closes its standard input, and resolves with its exit code or the name of the signal that ended it. */
   end(): Promise<number | NodeJS.Signals>
-  /** Resolves with the code without doing anything for its end. */
+  /** Resolves with its exit code, but does not end it. */
   readonly exited: Promise<number | NodeJS.Signals>
-  /** Resolves when it has printed something that fits, with the groups of the expression. */
+  /** Resolves with the groups of the expression when its standard output matches. */
   says(expected: RegExp): Promise<string[]>
   /** The same for its standard error. */
-  tells(expected: RegExp): Promise<string[]>
+  reports(expected: RegExp): Promise<string[]>
   signal(signal: NodeJS.Signals): void
-  /** Nobody reads its standard output any more. */
-  deafen(): void
+  /** Closes our end of its standard output. */
+  stopReading(): void
 }
 
-/** A place of its own for the locks of one test, and everything that is run on it. */
+/** An SQLite file for the locks of one test, and the runs of `holdfast` on it. */
 export interface Store extends AsyncDisposable {
   readonly folder: string
   readonly path: string
-  /** Starts the program with this store in `HOLDFAST_URL`. */
+  /** Starts the program, with this store in `HOLDFAST_URL`. */
   start(args: readonly string[], options?: { env?: Record<string, string | undefined>; stdin?: 'open' | 'closed' }): Run
   /** Runs the program to its end. */
   run(
     args: readonly string[],
     env?: Record<string, string | undefined>,
   ): Promise<{ code: number | NodeJS.Signals } & Pick<Run, 'stdout' | 'stderr'>>
-  /** The driver on the same file, to look and to break things. */
+  /** A driver on the same file, to inspect it and to break things. */
   driver(): Promise<Driver>
-  /** Resolves when so many wait for the lock. */
+  /** Resolves when the lock has this many waiters. */
   waiting(lockName: string, count: number): Promise<void>
   lease(lockName: string): Promise<LeaseRecord>
 }
@@ -86,19 +86,19 @@ export function createStore(): Store {
       const driver = await store.driver()
       await until(async () => (await driver.inspect({ lockName })).waiters.length === count, {
         timeoutMs: PATIENCE_MS,
-        failure: () => `there were never ${count} who waited for ${lockName}`,
+        failure: () => `${lockName} never had ${count} waiters`,
       })
     },
 
     async lease(lockName) {
       const driver = await store.driver()
       const [lease] = (await driver.inspect({ lockName })).leases
-      if (lease === undefined) throw new Error(`nobody holds ${lockName}`)
+      if (lease === undefined) throw new Error(`${lockName} is not held`)
       return lease
     },
 
     async [Symbol.asyncDispose]() {
-      // Only the program itself: that its command goes with it is what it promises.
+      // Only the program itself: it promises to end its command, too.
       for (const run of runs) if (isAlive(run.pid)) run.signal('SIGKILL')
       await Promise.all(runs.map(({ exited }) => exited))
       await (await opened)?.close()
@@ -108,12 +108,12 @@ export function createStore(): Store {
   return store
 }
 
-/** Resolves when a process that a run told of is gone, with whoever started it not asked. */
+/** Resolves when the process has ended. It may be a child of any other process. */
 export const gone = (pid: number | string): Promise<void> => waitForExit(Number(pid), PATIENCE_MS)
 
 function startProgram(args: readonly string[], env: Record<string, string | undefined>): Run {
   const child = spawn(process.execPath, [PROGRAM, ...args], {
-    // A test runner's own settings would make the program load the runner's hooks.
+    // With the test runner's own NODE_OPTIONS, the program would load the runner's hooks.
     env: { ...process.env, NODE_OPTIONS: '', ...env },
     stdio: ['pipe', 'pipe', 'pipe'],
   })
@@ -128,20 +128,21 @@ function startProgram(args: readonly string[], env: Record<string, string | unde
   child.stderr.setEncoding('utf8').on('data', (text: string) => {
     stderr += text
   })
-  child.stdin.on('error', () => {}) // It ended without reading; that is what the test looks at.
+  child.stdin.on('error', () => {}) // It ended without reading. The test checks its exit code.
   const exited = new Promise<number | NodeJS.Signals>((resolve) => {
     child.once('close', (code, signal) => {
       forget()
       resolve(signal ?? code ?? 0)
     })
   })
-  async function heard(expected: RegExp, text: () => string): Promise<string[]> {
+  async function printed(expected: RegExp, text: () => string): Promise<string[]> {
     await until(() => expected.test(text()) || child.exitCode !== null, {
       timeoutMs: PATIENCE_MS,
-      failure: () => `${args.join(' ')} did not say ${expected}, but:\n${stdout}\n${stderr}`,
+      failure: () => `${args.join(' ')} did not print ${expected}, but:\n${stdout}\n${stderr}`,
     })
     const found = expected.exec(text())
-    if (found === null) throw new Error(`${args.join(' ')} ended (${child.exitCode}) and said:\n${stdout}\n${stderr}`)
+    if (found === null)
+      throw new Error(`${args.join(' ')} ended (${child.exitCode}) and printed:\n${stdout}\n${stderr}`)
     return found.slice(1)
   }
   return {
@@ -157,9 +158,9 @@ function startProgram(args: readonly string[], env: Record<string, string | unde
       child.stdin.end()
       return exited
     },
-    says: (expected) => heard(expected, () => stdout),
-    tells: (expected) => heard(expected, () => stderr),
+    says: (expected) => printed(expected, () => stdout),
+    reports: (expected) => printed(expected, () => stderr),
     signal: (signal) => process.kill(pid, signal),
-    deafen: () => child.stdout.destroy(),
+    stopReading: () => child.stdout.destroy(),
   }
 }
