@@ -1,16 +1,17 @@
 -- Migration 1: the tables.
 --
--- Inputs:  the schema to work in is the first one of search_path; whoever runs this file by hand sets it before.
+-- Inputs:  the first schema of search_path, in which everything is created. If you run this file by hand, set it first
 -- Outputs: holdfast_migrations, distributed_locks, holdfast_leases, holdfast_waiters
--- Safe to run again, and on a database that has the plain five-column table already, with rows in it: they stay as they are.
--- What is there already is not touched: even an ALTER or CREATE INDEX with IF NOT EXISTS locks its table, and waits for every transaction that has only read
--- it, while all other clients queue behind it.
+-- This file is safe to run again. It is also safe on a database that already has the plain five-column table: its rows
+-- stay as they are.
+-- Objects that exist are not altered. Even an ALTER or a CREATE INDEX with IF NOT EXISTS locks its table. It waits for
+-- every transaction that has read the table, while all other clients queue behind it.
 --
--- All times are the server's clock_timestamp(), never now(), which is the start of somebody's transaction, and never a client's.
--- A row whose expires_at has passed has ended, whether or not it has been deleted yet.
+-- All times are the server's clock_timestamp(). They are never now(), which is the start of the transaction, and never
+-- a client's time. A row whose expires_at has passed has ended, even if it has not been deleted yet.
 
--- Functions of an earlier version whose inputs or outputs have changed since, which CREATE OR REPLACE does not allow, or would leave beside the new ones.
--- The files after this one make them anew.
+-- Drops functions of an earlier version whose inputs or outputs have changed since. CREATE OR REPLACE would fail on
+-- them, or would leave them beside the new ones. The files after this one create them again.
 DO $$
 DECLARE
   v_old REGPROCEDURE;
@@ -27,14 +28,15 @@ BEGIN
 END
 $$;
 
--- Which of these files have been run here.
+-- The files that have been run in this schema.
 CREATE TABLE IF NOT EXISTS holdfast_migrations (
   version    INTEGER     PRIMARY KEY,
   applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
 );
 
--- One row for each lock name that is held or waited for. The first five columns are the plain format: who reads or writes just them, through
--- acquire_lock and release_lock, excludes Holdfast and is excluded by it. Text is compared byte by byte (COLLATE "C").
+-- One row for each lock name that is held or waited for. The first five columns are the plain format. A client that
+-- uses only these, through acquire_lock and release_lock, excludes Holdfast and is excluded by it.
+-- Text is compared byte by byte (COLLATE "C").
 CREATE TABLE IF NOT EXISTS distributed_locks (
   lock_name   VARCHAR(255) COLLATE "C" PRIMARY KEY,
   holder_id   VARCHAR(255) NOT NULL,
@@ -43,13 +45,14 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
   metadata    JSONB
 );
 
--- claim_id       the acquisition that holds it exclusively; NULL for a row of a plain client
--- fencing_token  of that lease
--- mode           'exclusive': this row is the lease. 'shared': the leases are in holdfast_leases, and this row stands for all of them
--- lasts          how long that lease lasts from when it was heard of: an end that is farther away was
---                written before the clock was set back. NULL: not known
--- contended      somebody waits, or the leases are shared: what changes this name has to look at the other tables as well.
---                A row without it is decided by itself alone, which is what makes the usual case one statement.
+-- claim_id       the acquisition that holds the lock exclusively. NULL: the row belongs to a plain client
+-- fencing_token  the token of that lease
+-- mode           'exclusive': this row is the lease. 'shared': the leases are in holdfast_leases, and this row
+--                represents all of them
+-- lasts          the lease's duration, counted from its grant or last renewal. An end that is farther away than that
+--                was written before the clock was set back. NULL: not known
+-- contended      there are waiters, or the leases are shared. A change of this name must then read the other tables,
+--                too. Without it, the row alone decides, so the common case is one statement
 DO $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'distributed_locks'::regclass AND attname = 'lasts') THEN
@@ -60,7 +63,7 @@ BEGIN
       ADD COLUMN IF NOT EXISTS contended     BOOLEAN NOT NULL DEFAULT false,
       ADD COLUMN IF NOT EXISTS lasts         INTERVAL;
   END IF;
-  -- Under whichever name it was made before.
+  -- An earlier version may have created the index under another name.
   IF NOT EXISTS (
     SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
     WHERE i.indrelid = 'distributed_locks'::regclass AND a.attname = 'expires_at' AND i.indpred IS NULL
@@ -70,8 +73,8 @@ BEGIN
 END
 $$;
 
--- Shared leases. They count only while the row of their name says 'shared'; whoever changes them holds that row's lock and writes that row.
--- lasts is as above; in rows of a version without this column, the longest time to live that there is.
+-- Shared leases. They count only while the row of their name says 'shared'. A change of them locks that row and writes
+-- it. lasts is as above. Rows of a version without this column get the longest possible time to live.
 CREATE TABLE IF NOT EXISTS holdfast_leases (
   lock_name     VARCHAR(255) COLLATE "C" NOT NULL,
   claim_id      TEXT         NOT NULL,
@@ -96,9 +99,9 @@ BEGIN
 END
 $$;
 
--- The queue. place is the order of arrival; a waiter that is not heard of until expires_at is passed over.
--- channel is where its process listens; time_to_live and metadata are what its lease will have.
--- lasts is how long its place lasts from when it was heard of, as above.
+-- The queue. place is the order of arrival. A waiter that has not renewed its place by expires_at is skipped.
+-- channel is where its process listens. time_to_live and metadata become those of its lease.
+-- lasts is how long a place lasts after it was last renewed, as above.
 CREATE TABLE IF NOT EXISTS holdfast_waiters (
   lock_name     VARCHAR(255) COLLATE "C" NOT NULL,
   place         BIGINT       NOT NULL,

@@ -1,33 +1,36 @@
--- Migration 3: who may have a lock next. Internal: called by the functions of the migrations after it.
+-- Migration 3: who gets a lock next. Internal: called by the functions of the later migrations.
 --
--- What changes a name locks its row first, as strongly as it has to:
+-- A change of a name first locks its row, no more strongly than it needs:
 --   FOR UPDATE         the holder changes: a grant, a release, a hand-over. Excludes all others
---   FOR NO KEY UPDATE  a lease's time changes, or the row is marked as contended
---   FOR KEY SHARE      a claim joins the queue of a name that is contended already. Stands beside the two before it in neither's way, so a renewal
---                      never waits for claims, however many there are
---   none               a claim is refused, keeps its place in the queue of a lock that is held, or leaves it. Its own row in holdfast_waiters is
---                      all that it touches, so whoever takes a waiter out of the queue makes sure that it was still there
+--   FOR NO KEY UPDATE  the end of a lease changes, or the row is marked as contended
+--   FOR KEY SHARE      a claim joins the queue of a name that is already contended. Compatible with FOR NO KEY UPDATE,
+--                      so a renewal never waits for claims, however many there are
+--   none               a claim is refused, keeps its place in the queue of a held lock, or leaves the queue. It touches
+--                      only its own row in holdfast_waiters. So code that removes a waiter from the queue must check
+--                      that the waiter was still there
 --
 -- holdfast_admit(p_row, p_free, p_claim)
--- Inputs:  p_row        of distributed_locks, as it is; locked by this transaction
---          p_free       the exclusive lease in that row has just been given back
---          p_claim      who asks for the lock now, as a waiter without a place; NULL: nobody. waiting_since is when it
---                       asked: a place that had not ended then is kept, however long the row's lock was waited for.
---                       lasts is zero: it does not wait
--- Outputs: fencing_token, acquired_at  of the lease that p_claim got; NULL: it was refused
+-- Inputs:  p_row        the current row of distributed_locks, locked FOR UPDATE by this transaction
+--          p_free       the exclusive lease in that row has just been released
+--          p_claim      the claim that asks for the lock now, as a waiter without a place; NULL: none. waiting_since is
+--                       when it asked: a place that had not expired by then is kept, however long the claim waited for
+--                       the row's lock. lasts is zero if it does not wait
+-- Outputs: fencing_token, acquired_at  of the lease that p_claim was granted; NULL: it was refused
 --          place        of p_claim in the queue; NULL: it has none
---          events       what others are to be told, see holdfast_tell
+--          events       the notifications to send, see holdfast_tell
 --
--- From the front of the queue, as many are admitted as fit beside the leases that are out and beside each other, each judged by its own mode and
--- limit; nobody overtakes the first one who does not fit. Who is admitted has the lease from this moment, and is told; as it may
--- be dead, its lease lasts no longer than its place would have, until it is heard of.
--- A lease or a place that ends later than if it were renewed now was written before the server's clock was set back, and has not been heard of since. It would
--- stay for as long as the clock went back. So it ends as if it had been heard of now.
--- Only the front of the queue is read, and the dead are removed as they come to it: a hand-over costs the same however many wait.
--- The name's row is locked FOR UPDATE by this transaction.
+-- Waiters are admitted from the front of the queue, as many as fit beside the existing leases and beside each other.
+-- Each is judged by its own mode and limit. No waiter overtakes the first one that does not fit. An admitted waiter has
+-- its lease from this moment and is notified. It may be dead, so until it asks again its lease lasts no longer than its
+-- place would have.
+-- A lease or a place that ends later than a renewal now would set was written before the server's clock was set back,
+-- and has not been renewed since. It would outlive its holder by as much as the clock went back. So it ends as if it
+-- had been renewed now.
+-- Only the front of the queue is read, and dead waiters are removed when they reach it. So a hand-over costs the same
+-- however many wait.
 
--- How long an exclusive lease lasts from when it was heard of. Of a plain client's, all that is known is its beginning
--- and its end. In seconds, because days are not of one length where clocks are put forward in spring.
+-- How long an exclusive lease lasts after it was granted or renewed. For a plain client's lease only its beginning and
+-- end are known. The result is in seconds, because a day is not always 24 hours long where clocks change in spring.
 CREATE OR REPLACE FUNCTION holdfast_lasts(p_row distributed_locks) RETURNS INTERVAL
 LANGUAGE sql IMMUTABLE AS $$
   SELECT coalesce(CASE WHEN p_row.claim_id IS NOT NULL THEN p_row.lasts END,
@@ -46,10 +49,10 @@ DECLARE
   v_asks      CONSTANT BOOLEAN := p_claim.claim_id IS NOT NULL;
   v_row       distributed_locks := p_row;
   v_waiter    holdfast_waiters;
-  v_held      BOOLEAN := p_row.mode = 'exclusive' AND p_row.expires_at > v_now AND NOT p_free;  -- exclusively
-  v_leases    BIGINT := 0;         -- shared ones, and their permits
+  v_held      BOOLEAN := p_row.mode = 'exclusive' AND p_row.expires_at > v_now AND NOT p_free;  -- held exclusively
+  v_leases    BIGINT := 0;         -- shared leases, and their permits
   v_permits   BIGINT := 0;
-  v_queued    BOOLEAN := false;    -- somebody is known to wait on
+  v_queued    BOOLEAN := false;    -- there is known to be a waiter
   v_changed   BOOLEAN := p_free;
   v_contended BOOLEAN;
   v_raised    BOOLEAN;
@@ -67,17 +70,19 @@ BEGIN
     v_changed := true;
   ELSIF v_held AND v_row.expires_at > v_future + holdfast_lasts(v_row) THEN
     v_row.expires_at := v_now + holdfast_lasts(v_row);
-    UPDATE distributed_locks SET acquired_at = least(acquired_at, v_now), expires_at = v_row.expires_at WHERE lock_name = v_name;
+    UPDATE distributed_locks SET acquired_at = least(acquired_at, v_now), expires_at = v_row.expires_at
+    WHERE lock_name = v_name;
   END IF;
   IF v_asks AND NOT v_held THEN
-    UPDATE holdfast_waiters SET expires_at = v_now + p_claim.lasts, lasts = p_claim.lasts, waiting_since = least(waiting_since, v_now)
+    UPDATE holdfast_waiters SET expires_at = v_now + p_claim.lasts, lasts = p_claim.lasts,
+      waiting_since = least(waiting_since, v_now)
     WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > p_claim.waiting_since;
   END IF;
 
   WHILE NOT v_held LOOP
     SELECT * INTO v_waiter FROM holdfast_waiters WHERE lock_name = v_name ORDER BY place LIMIT 1;
     IF v_waiter.place IS NULL THEN
-      -- Whoever has no place comes after all who have one.
+      -- A claim without a place comes after all that have one.
       EXIT WHEN NOT v_asks OR fencing_token IS NOT NULL;
       v_waiter := p_claim;
     ELSIF v_waiter.expires_at <= v_now THEN
@@ -88,9 +93,12 @@ BEGIN
       WHERE lock_name = v_name AND expires_at > v_future + lasts;
       CONTINUE;
     END IF;
-    IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
+    IF (v_waiter.mode = 'exclusive' AND v_leases > 0)
+      OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits)
+    THEN
       EXIT WHEN v_waiter.place IS NULL;
-      -- Locked, so that it does not leave unseen before this transaction ends: those behind it may fit, and would not be admitted.
+      -- Locked, so that it cannot leave before this transaction ends: waiters behind it that fit would then not be
+      -- admitted.
       PERFORM FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place FOR UPDATE;
       CONTINUE WHEN NOT FOUND;
       v_queued := true;
@@ -98,11 +106,11 @@ BEGIN
     END IF;
     IF v_waiter.place IS NOT NULL THEN
       DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place;
-      CONTINUE WHEN NOT FOUND;  -- It has just left.
+      CONTINUE WHEN NOT FOUND;  -- It has just left the queue.
     END IF;
     v_changed := true;
-    -- Drawn under the row's lock, so the order of tokens is the order of holding. A hand-over may be the first draw
-    -- after a failover.
+    -- Drawn under the row's lock, so that tokens rise in the order of holders. A hand-over may be the first draw after
+    -- a failover.
     v_raised := holdfast_raise_tokens();
     v_row.fencing_token := nextval('holdfast_tokens');
     v_row.holder_id := v_waiter.holder_id;
@@ -112,7 +120,8 @@ BEGIN
       fencing_token := v_row.fencing_token;
       acquired_at := v_now;
     ELSE
-      v_waiter.lasts := least(v_waiter.time_to_live, make_interval(secs => extract(epoch FROM v_waiter.expires_at - v_now)));
+      v_waiter.lasts := least(v_waiter.time_to_live,
+        make_interval(secs => extract(epoch FROM v_waiter.expires_at - v_now)));
       events := events || jsonb_build_array(v_waiter.channel, 'granted', v_waiter.claim_id, v_name);
     END IF;
     IF v_waiter.mode = 'exclusive' THEN
@@ -122,7 +131,7 @@ BEGIN
       v_row.lasts := v_waiter.lasts;
     ELSE
       IF v_leases = 0 AND p_row.mode = 'exclusive' THEN
-        -- Left behind by somebody who emptied distributed_locks alone.
+        -- Left over where distributed_locks alone was emptied.
         DELETE FROM holdfast_leases WHERE lock_name = v_name;
       END IF;
       v_leases := v_leases + 1;
@@ -134,23 +143,27 @@ BEGIN
   END LOOP;
 
   IF v_asks AND fencing_token IS NULL AND p_claim.lasts > interval '0' THEN
-    -- Keeps its place; one that it was not heard of for too long is lost, and it comes last again.
+    -- The claim keeps its place. A place that it did not renew in time is lost, and it goes to the end.
     INSERT INTO holdfast_waiters AS w VALUES (
       v_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
-      p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_claim.lasts, p_claim.lasts)
+      p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_claim.lasts,
+      p_claim.lasts)
     ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
-      waiting_since = least(w.waiting_since, v_now), place = CASE WHEN w.expires_at > p_claim.waiting_since THEN w.place ELSE excluded.place END
+      waiting_since = least(w.waiting_since, v_now),
+      place = CASE WHEN w.expires_at > p_claim.waiting_since THEN w.place ELSE excluded.place END
     RETURNING w.place INTO place;
     v_queued := true;
   END IF;
 
-  -- The row tells the outcome, to plain clients as well. It is written whenever leases changed, not only locked: a transaction with an older
-  -- snapshot (REPEATABLE READ) then fails instead of deciding by what it cannot see.
-  -- Waiters that came after such a snapshot have not written the row if it was contended already: then it stays so.
-  v_contended := v_leases > 0 OR v_queued OR (p_row.contended AND current_setting('transaction_isolation') <> 'read committed');
+  -- The row shows the outcome, to plain clients as well. It is written, not only locked, whenever leases changed: a
+  -- transaction with an older snapshot (REPEATABLE READ) then fails instead of deciding on outdated rows.
+  -- A waiter that joined after such a snapshot has not written the row if it was already contended. So it stays so.
+  v_contended := v_leases > 0 OR v_queued
+    OR (p_row.contended AND current_setting('transaction_isolation') <> 'read committed');
   IF v_held AND v_changed THEN
     UPDATE distributed_locks SET mode = 'exclusive', claim_id = v_row.claim_id, holder_id = v_row.holder_id,
-      metadata = v_row.metadata, fencing_token = v_row.fencing_token, acquired_at = v_now, expires_at = v_now + v_row.lasts,
+      metadata = v_row.metadata, fencing_token = v_row.fencing_token, acquired_at = v_now,
+      expires_at = v_now + v_row.lasts,
       lasts = v_row.lasts, contended = v_contended OR EXISTS (SELECT FROM holdfast_waiters w WHERE w.lock_name = v_name)
     WHERE lock_name = v_name;
   ELSIF v_held THEN
@@ -169,7 +182,7 @@ BEGIN
       expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = v_name)
     WHERE lock_name = v_name;
   ELSIF v_changed OR NOT p_row.contended THEN
-    -- Free, and waited for by somebody who has not come yet.
+    -- Free, but its waiters have not asked yet.
     UPDATE distributed_locks SET mode = 'exclusive', contended = true, claim_id = NULL, metadata = NULL,
       expires_at = least(expires_at, v_now)
     WHERE lock_name = v_name;
@@ -177,11 +190,14 @@ BEGIN
 END
 $$;
 
--- The front of a queue: the first hundred, without those that are dead.
--- Inputs:  p_lock_name; p_before, a place: only those before it (NULL: all)
--- Outputs: their places; for each, when the first of those so far is gone if it is not heard of
--- It goes through the index in its order and stops: whatever the planner believes, it does not read the whole queue to sort it.
-CREATE OR REPLACE FUNCTION holdfast_front(p_lock_name TEXT, p_before BIGINT, OUT places BIGINT[], OUT gone TIMESTAMPTZ[])
+-- The front of a queue: of its first hundred places, those that have not expired.
+-- Inputs:  p_lock_name; p_before, a place: only places before it (NULL: all)
+-- Outputs: places; gone, for each place: when the first place up to it expires
+-- The function scans the index in order and stops. So it never reads and sorts the entire queue, even if the planner's
+-- statistics are wrong.
+CREATE OR REPLACE FUNCTION holdfast_front(
+  p_lock_name TEXT, p_before BIGINT, OUT places BIGINT[], OUT gone TIMESTAMPTZ[]
+)
 LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
@@ -194,19 +210,23 @@ BEGIN
 END
 $$;
 
--- Removes the dead from the front of a queue. Inputs: p_lock_name, p_now
+-- Removes expired places from the front of a queue.
+-- Inputs: p_lock_name, p_now
 CREATE OR REPLACE FUNCTION holdfast_remove_dead(p_lock_name TEXT, p_now TIMESTAMPTZ) RETURNS VOID
 LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
 BEGIN
   DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
-    SELECT at FROM (SELECT ctid AS at, expires_at FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LIMIT 100) AS front
+    SELECT at FROM (
+      SELECT ctid AS at, expires_at FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LIMIT 100
+    ) AS front
     WHERE expires_at <= p_now)) AND expires_at <= p_now;
 END
 $$;
 
--- What the first of a queue is told when it must wait on, and when asking again may help has changed: a lease ends sooner, or those before it have left.
--- The first that lives: it alone would ask.
--- Inputs: p_lock_name; p_left, a place: only if it was before the first one's. Outputs: one event, or none
+-- The event for the first live waiter of a queue, when it has to wait on but should ask again at another time than
+-- before: a lease ends sooner, or waiters before it have left. Only the first one would ask.
+-- Inputs:  p_lock_name; p_left, a place that was left: no event unless it was before the first waiter's (NULL: any)
+-- Outputs: one event, or NULL
 CREATE OR REPLACE FUNCTION holdfast_first(p_lock_name TEXT, p_left BIGINT) RETURNS JSONB[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -221,9 +241,9 @@ BEGIN
 END
 $$;
 
--- Whether the server's queue of notifications has room. One client of whichever application that listens and leaves a transaction open fills it for the
--- whole server, and then every transaction that notifies fails: a lock could not be given back any more. So nothing is sent any more when it is half full.
--- A message is a hint: those who wait ask again after a while all the same.
+-- Whether the server's notification queue has room. A client of any application that listens and leaves a transaction
+-- open fills that queue for the entire server. Then every transaction that notifies fails, and a lock could no longer
+-- be released. So nothing is sent while the queue is half full. A notification is only a hint: waiters also poll.
 CREATE OR REPLACE FUNCTION holdfast_may_notify() RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -231,10 +251,11 @@ BEGIN
 END
 $$;
 
--- Sends the events of one call, each process those of its own waiters. A payload holds a few, and so stays below 8,000 bytes.
+-- Sends the events of one call. Each process gets the events of its own waiters. A payload holds at most three events,
+-- so it stays below 8,000 bytes.
 -- Inputs: events [channel, 'granted' or 'wake', claim_id, lock_name]
--- An event says what to ask about and proves nothing, because every role that can connect can send it: a client that hears of a grant
--- asks holdfast_granted for it.
+-- An event proves nothing, because every role that can connect can send one. It says what to ask about: a client that
+-- is notified of a grant asks holdfast_granted for it.
 CREATE OR REPLACE FUNCTION holdfast_tell(p_events JSONB[]) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -254,21 +275,24 @@ BEGIN
 END
 $$;
 
--- A bounded number of rows that ended some time ago goes away. The last step of a call: what it locks it waits for nobody to lock, and after it
--- nothing is waited for, so it takes part in no deadlock. It goes through the index in its order and stops: whatever the planner believes of how many have
--- ended, it reads no more rows than it may take.
--- While any transaction of the server is open for long, what was deleted stays in the index, and a sweep from its beginning would read all of it, every time. So
--- each session remembers how far it has swept, and begins there. Every five minutes it begins anew, for what was locked then, or came later with an earlier end.
--- Inputs: p_most. Outputs: events
+-- Removes a bounded number of rows that ended some time ago. It is the last step of a call. It skips locked rows, and
+-- nothing waits after it, so it takes part in no deadlock. It scans the index in order and stops. So it reads no more
+-- rows than it may remove, even if the planner's statistics are wrong.
+-- While any transaction of the server stays open, deleted rows stay in the index, and a sweep from its beginning would
+-- read all of them every time. So each session remembers how far it has swept and continues there. Every five minutes
+-- it starts from the beginning, for rows that were locked, or that came later with an earlier end.
+-- Inputs:  p_most, the maximum number of rows
+-- Outputs: events
 CREATE OR REPLACE FUNCTION holdfast_sweep(p_most INTEGER) RETURNS JSONB[]
 LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
 DECLARE
   v_now    CONSTANT TIMESTAMPTZ := clock_timestamp();
   v_before CONSTANT TIMESTAMPTZ := v_now - interval '5 seconds';
-  -- How far, and since when, in seconds.
+  -- How far this session has swept, and since when, in seconds.
   v_name   CONSTANT TEXT := 'holdfast.swept_' || 'distributed_locks'::regclass::oid;
   v_swept  CONSTANT FLOAT8[] := nullif(current_setting(v_name, true), '')::float8[];
-  v_is_old CONSTANT BOOLEAN := (extract(epoch FROM v_now) BETWEEN v_swept[2] AND v_swept[2] + 300 AND to_timestamp(v_swept[1]) <= v_before) IS NOT TRUE;
+  v_is_old CONSTANT BOOLEAN := (extract(epoch FROM v_now) BETWEEN v_swept[2] AND v_swept[2] + 300
+    AND to_timestamp(v_swept[1]) <= v_before) IS NOT TRUE;
   v_from   CONSTANT TIMESTAMPTZ := CASE WHEN v_is_old THEN '-infinity' ELSE to_timestamp(v_swept[1]) END;
   v_to     TIMESTAMPTZ;
   v_rows   TID[];
@@ -283,18 +307,21 @@ BEGIN
     ORDER BY expires_at LIMIT p_most FOR UPDATE SKIP LOCKED
   ) AS ended;
   v_to := least(v_to, v_queues[17].expires_at);
-  -- A little less far, because a double rounds microseconds.
-  PERFORM set_config(v_name, ARRAY[extract(epoch FROM v_to - interval '1 ms'), CASE WHEN v_is_old THEN extract(epoch FROM v_now) ELSE v_swept[2] END]::text, false);
+  -- One millisecond less, because a double rounds microseconds.
+  PERFORM set_config(v_name, ARRAY[extract(epoch FROM v_to - interval '1 ms'),
+    CASE WHEN v_is_old THEN extract(epoch FROM v_now) ELSE v_swept[2] END]::text, false);
   DELETE FROM distributed_locks WHERE ctid = ANY (v_rows);
   FOREACH v_row IN ARRAY coalesce(v_queues[1 : 16], '{}') LOOP
     v_events := v_events || (holdfast_admit(v_row, false, NULL)).events;
   END LOOP;
-  -- Their own names' rows are gone: emptied by somebody.
+  -- Left over where distributed_locks alone was emptied.
   DELETE FROM holdfast_leases WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast_leases WHERE expires_at >= v_from - interval '1 minute' AND expires_at < v_before - interval '1 minute'
+    SELECT ctid FROM holdfast_leases
+    WHERE expires_at >= v_from - interval '1 minute' AND expires_at < v_before - interval '1 minute'
     ORDER BY expires_at LIMIT 20 FOR UPDATE SKIP LOCKED));
   DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast_waiters WHERE expires_at >= v_from - interval '1 minute' AND expires_at < v_before - interval '1 minute'
+    SELECT ctid FROM holdfast_waiters
+    WHERE expires_at >= v_from - interval '1 minute' AND expires_at < v_before - interval '1 minute'
     ORDER BY expires_at LIMIT 20 FOR UPDATE SKIP LOCKED));
   RETURN v_events;
 END

@@ -1,39 +1,53 @@
--- Migration 4: leases. Each of holdfast_acquire, holdfast_renew and holdfast_release takes a whole list, as arrays of one length. The driver calls them
--- through the procedures of 0011-calls.sql.
+-- Migration 4: leases. holdfast_acquire, holdfast_renew and holdfast_release each take a list, as arrays of one length.
+-- The driver calls them through the procedures of 0011-calls.sql.
 --
--- A row that others keep locked costs only its own entry. A list of one is patient: it waits for its row, for p_patience ms or as long as the function's
--- own lock_timeout says, and then fails (55P03). A longer list never waits for a row that is there. It skips what is locked, answers "not known" for it, and does the rest. Only a free
--- name that others are taking at this moment is waited for; names are taken in one order, byte by byte (COLLATE "C"), so that lists that overlap
--- never deadlock.
--- Plans go by the indexes alone: to the planner a table of locks looks empty, and reading all of it looks cheap, while what was there a second ago
--- still lies about. Lists are joined by LATERAL, for the same reason: the list comes first, and the table is looked up for each entry of it.
--- A call that changed leases commits to the disk, whatever the role's setting, unless p_relaxed says otherwise (synchronous_commit = off, for this
--- transaction only). A claim that was only refused, or took a place in the queue, does not wait for the disk: if a crash undoes that, the waiter
--- asks again. In a transaction that has written something before, that is left as it is.
+-- A row that another transaction keeps locked costs only its own entry. A list of one is patient: it waits for its row,
+-- for p_patience ms or for the function's own lock_timeout, and then fails (55P03). A longer list never waits for an
+-- existing row. It skips locked rows, answers "not known" for them, and does the rest. It waits only for a free name
+-- that another transaction is taking at this moment. Names are taken in one order, byte by byte (COLLATE "C"), so that
+-- overlapping lists never deadlock.
+-- Plans use the indexes only. To the planner a table of locks looks empty and a sequential scan cheap, but the rows of
+-- a second ago are still on the disk. Lists are joined by LATERAL for the same reason: the list comes first, and the
+-- table is looked up for each entry.
+-- A call that changed leases waits for the disk, even if the role sets synchronous_commit = off, unless p_relaxed is
+-- true (then synchronous_commit is off for this transaction only). A claim that was only refused or queued does not
+-- wait for the disk: if a crash undoes that, the waiter asks again. If the transaction has written something before,
+-- its setting is left alone.
+--
+-- Deliberate copies. A list of one has statements of its own, beside those for longer lists, and so does what is
+-- decided without a lock (holdfast_line_up for a list, holdfast_ask for one claim, with the first lines of
+-- holdfast_is_refused copied into it). They save the planning and joining of arrays in the most frequent calls.
+-- test/drivers/postgres/equal-paths.test.ts keeps them equal: it sends the same random calls in both forms and compares
+-- every answer.
 
 -- holdfast_acquire
--- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to live in ms, how long it waits
---          without being heard of in ms (0: not at all), metadata as JSON text (NULL: none); for all: the channel where this process listens;
---          p_asked, when they were asked for, if that was a call before this one (NULL: now)
+-- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to
+--          live in ms, how long its place in the queue lasts without being renewed in ms (0: it does not wait),
+--          metadata as JSON text (NULL: none);
+--          for all: the channel on which this process listens; relaxed; p_patience, see above;
+--          p_asked, when they were asked for, if that was in an earlier call (NULL: now)
 -- Outputs: granted_claims, granted_tokens, granted_at  one element for each lease, in any order; granted_at in ms
---          refused_claims, refused_ahead, refused_until  one element for each refusal, in any order: how many wait before it, 100 at most; in how
---            many ms asking again may help. Both NULL: it does not wait
---          refused_at  the clock in ms before anything was decided: a lease that was handed over later is news to whoever was refused
---          holders     {lock name: who holds it}, for the refusals
---          not_known   claims whose rows others keep locked
--- A claim id stands for one acquisition: asking again with it gives the same lease, its time started anew.
+--          refused_claims, refused_ahead, refused_until  one element for each refusal, in any order: the number of
+--            waiters before it, at most 100; the ms after which asking again may help. Both NULL: it does not wait
+--          refused_at  the clock in ms before anything was decided: a lease that was handed over later is newer than
+--            the refusal
+--          holders     {lock name: its holder}, for the refusals
+--          not_known   claims whose rows other transactions keep locked
+-- A claim id identifies one acquisition: asking again with it returns the same lease, renewed for its time to live.
 CREATE OR REPLACE FUNCTION holdfast_acquire(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
-  p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_relaxed BOOLEAN, p_patience FLOAT8 DEFAULT NULL,
+  p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_relaxed BOOLEAN,
+  p_patience FLOAT8 DEFAULT NULL,
   p_asked TIMESTAMPTZ DEFAULT NULL,
   OUT granted_claims TEXT[], OUT granted_tokens BIGINT[], OUT granted_at FLOAT8[],
-  OUT refused_claims TEXT[], OUT refused_ahead INTEGER[], OUT refused_until FLOAT8[], OUT refused_at FLOAT8, OUT holders JSONB,
+  OUT refused_claims TEXT[], OUT refused_ahead INTEGER[], OUT refused_until FLOAT8[], OUT refused_at FLOAT8,
+  OUT holders JSONB,
   OUT not_known TEXT[]
 )
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '500ms'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-  v_void   TEXT;    -- assigned to, because an expression costs less than a query
+  v_void   TEXT;    -- takes results that are not needed: an assignment costs less than a query
   v_late   CONSTANT INTERVAL := '10 ms';
   v_alone  CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
   v_count  CONSTANT INTEGER := cardinality(p_names);
@@ -56,11 +70,13 @@ BEGIN
   END IF;
   refused_at := extract(epoch FROM clock_timestamp()) * 1000;
 
-  -- The usual case: names that are free. A name that begins with a shared claim gets a row that is free.
+  -- The common case: free names. A name whose first claim is shared gets a row that is free, and is decided on below.
   --
-  -- A token drawn for a row that is inserted may be older than that of somebody who took and gave back the name between the draw and the insertion.
-  -- If nobody has drawn since, that cannot be. If anybody has, for whichever name, it is drawn once more, now that the row is ours. What had to wait for
-  -- somebody's row is late, and counts from now: its time was read before. Else the time stays, because an update that changes it touches the indexes.
+  -- Another client may take and release the name between the draw of a token and the insertion of its row. Then the
+  -- token drawn here is the older one. If no token was drawn since, for any name, that cannot have happened. Otherwise
+  -- it is drawn again, now that the row is ours. If the insertion had to wait for another client's row, the time that
+  -- was read before is too old, and the lease counts from now. Otherwise its times stay, because an update that changes
+  -- them touches the indexes.
   IF v_count = 1 THEN
     SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_names[1];
   END IF;
@@ -68,9 +84,11 @@ BEGIN
     v_void := holdfast_raise_tokens();
   END IF;
   IF v_count = 1 AND v_row.lock_name IS NULL THEN
-    INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended, lasts)
-    SELECT p_names[1], p_holders[1], t, CASE WHEN p_shared[1] THEN t ELSE t + p_ttls[1] * interval '1 ms' END, p_metadata[1]::jsonb,
-      CASE WHEN NOT p_shared[1] THEN p_claims[1] END, nextval('holdfast_tokens'), p_shared[1], p_ttls[1] * interval '1 ms'
+    INSERT INTO distributed_locks AS d (
+      lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended, lasts)
+    SELECT p_names[1], p_holders[1], t, CASE WHEN p_shared[1] THEN t ELSE t + p_ttls[1] * interval '1 ms' END,
+      p_metadata[1]::jsonb, CASE WHEN NOT p_shared[1] THEN p_claims[1] END, nextval('holdfast_tokens'), p_shared[1],
+      p_ttls[1] * interval '1 ms'
     FROM clock_timestamp() AS t
     ON CONFLICT (lock_name) DO NOTHING
     RETURNING d.fencing_token, d.acquired_at, d.claim_id,
@@ -84,7 +102,7 @@ BEGIN
         FROM clock_timestamp() AS t WHERE lock_name = p_names[1]
         RETURNING fencing_token, acquired_at INTO v_got.fencing_token, v_got.acquired_at;
       END IF;
-      -- Its place is left if somebody emptied distributed_locks alone.
+      -- It may have a place left over where distributed_locks alone was emptied.
       IF p_waits[1] > 0 THEN
         DELETE FROM holdfast_waiters WHERE lock_name = p_names[1] AND claim_id = p_claims[1];
       END IF;
@@ -99,16 +117,19 @@ BEGIN
         WITH ORDINALITY AS c (lock_name, claim_id, holder_id, shared, ttl, metadata, ord)
       ORDER BY lock_name COLLATE "C", ord
     ), granted AS (
-      INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended, lasts)
-      -- Each row has the time and the token of its own turn: a list may have to wait for any of them.
-      SELECT lock_name, holder_id, clock_timestamp(), clock_timestamp() + CASE WHEN shared THEN 0 ELSE ttl END * interval '1 ms',
-        metadata::jsonb, CASE WHEN NOT shared THEN claim_id END, nextval('holdfast_tokens'), shared, ttl * interval '1 ms'
+      INSERT INTO distributed_locks AS d (
+        lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended, lasts)
+      -- The time and the token are read for each row: a list may have to wait for any of them.
+      SELECT lock_name, holder_id, clock_timestamp(),
+        clock_timestamp() + CASE WHEN shared THEN 0 ELSE ttl END * interval '1 ms', metadata::jsonb,
+        CASE WHEN NOT shared THEN claim_id END, nextval('holdfast_tokens'), shared, ttl * interval '1 ms'
       FROM first
       WHERE (SELECT true FROM distributed_locks e WHERE e.lock_name = first.lock_name) IS NULL
       ORDER BY lock_name COLLATE "C"
       ON CONFLICT (lock_name) DO NOTHING
       RETURNING d.lock_name, d.claim_id, d.fencing_token, d.acquired_at,
-        d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass) OR d.acquired_at < clock_timestamp() - v_late AS stale
+        d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass)
+          OR d.acquired_at < clock_timestamp() - v_late AS stale
     )
     SELECT array_agg(claim_id) FILTER (WHERE NOT stale), array_agg(fencing_token) FILTER (WHERE NOT stale),
       array_agg(extract(epoch FROM acquired_at) * 1000) FILTER (WHERE NOT stale),
@@ -164,7 +185,8 @@ BEGIN
     END IF;
   ELSIF cardinality(granted_claims) IS DISTINCT FROM v_count THEN
     SELECT * INTO refused_claims, refused_ahead, refused_until, holders
-    FROM holdfast_line_up(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata, p_channel, v_asked, granted_claims);
+    FROM holdfast_line_up(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata,
+      p_channel, v_asked, granted_claims);
     -- The rest, in the order of the list.
     FOR v_each IN
       SELECT * FROM unnest(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata)
@@ -182,7 +204,7 @@ BEGIN
       v_claim.channel := p_channel;
       v_claim.waiting_since := v_asked;
       v_claim.lasts := v_each.wait * interval '1 ms';
-      -- What comes after a claim that is not known does not overtake it.
+      -- A claim on the same name must not overtake one that is not known.
       IF v_each.lock_name = ANY (v_locked) THEN
         not_known := not_known || v_claim.claim_id;
         CONTINUE;
@@ -206,14 +228,16 @@ BEGIN
       END IF;
     END LOOP;
     IF v_named IS NOT NULL THEN
-      -- At the end, because an object that grows is copied with every step.
+      -- Built at the end, because an object that grows is copied at every step.
       holders := coalesce(holders, '{}') || coalesce(
-        (SELECT jsonb_object_agg(name, holder) FROM unnest(v_named, v_seen) AS h (name, holder) WHERE holder IS NOT NULL), '{}');
+        (SELECT jsonb_object_agg(name, holder) FROM unnest(v_named, v_seen) AS h (name, holder)
+          WHERE holder IS NOT NULL), '{}');
     END IF;
   END IF;
 
-  -- One call in eight sweeps, and then eight times as much: on average twice what calls leave behind at the most. Not
-  -- where more calls follow in the same transaction, which would wait for rows while those that were swept are locked.
+  -- One call in eight sweeps, eight times as many rows: on average twice the most that calls can leave behind. A call
+  -- that others follow in the same transaction does not sweep: they would wait for rows while the swept ones stay
+  -- locked.
   IF p_asked IS NULL AND random() < 0.125 THEN
     v_events := v_events || holdfast_sweep(16 * v_count + 16);
   END IF;
@@ -225,32 +249,33 @@ BEGIN
 END
 $$;
 
--- The claims of a list on names that others hold exclusively, all at once: they keep their places in the queues, or join them, or are refused. What
--- cannot be decided so is left out.
--- Inputs:  as holdfast_acquire, when they were asked for, and the claims that are done already
+-- Decides the claims of a list on names that others hold exclusively, all at once: they keep their places in the
+-- queues, join them, or are refused. Claims that cannot be decided this way are left out.
+-- Inputs:  as holdfast_acquire; p_asked, when they were asked for; p_done, the claims that are already decided
 -- Outputs: as holdfast_acquire
 CREATE OR REPLACE FUNCTION holdfast_line_up(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
   p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_asked TIMESTAMPTZ, p_done TEXT[],
   OUT refused_claims TEXT[], OUT refused_ahead INTEGER[], OUT refused_until FLOAT8[], OUT holders JSONB
 )
--- Lists are joined with lists here, never with tables.
+-- Here lists are joined with lists, never with tables.
 LANGUAGE plpgsql SET enable_hashjoin = on AS $$
 #variable_conflict use_column
 DECLARE
   v_now     CONSTANT TIMESTAMPTZ := clock_timestamp();
-  v_held    TEXT[];    -- names that are held exclusively, and by which claims
+  v_held    TEXT[];    -- names that are held exclusively, and the claims that hold them
   v_by      TEXT[];
-  v_placed  TEXT[];    -- claims that have a place, and which
+  v_placed  TEXT[];    -- claims that have a place, and their places
   v_places  BIGINT[];
   v_joined  TEXT[];
   v_joining BIGINT[];
-  v_need    TEXT[];    -- names whose queues are to be joined, and those of them that are locked for it
+  v_need    TEXT[];    -- names whose queues are to be joined, and those of them that are locked for that
   v_open    TEXT[];
 BEGIN
   SELECT array_agg(d.lock_name), array_agg(coalesce(d.claim_id, '')) INTO v_held, v_by
   FROM (
-    SELECT DISTINCT lock_name FROM unnest(p_names, p_claims) AS c (lock_name, claim_id) WHERE claim_id NOT IN (SELECT unnest(p_done))
+    SELECT DISTINCT lock_name FROM unnest(p_names, p_claims) AS c (lock_name, claim_id)
+    WHERE claim_id NOT IN (SELECT unnest(p_done))
   ) AS n, LATERAL (
     SELECT d.lock_name, d.claim_id FROM distributed_locks d
     WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now
@@ -260,14 +285,15 @@ BEGIN
     RETURN;
   END IF;
 
-  -- A place is kept by writing it alone. One that is locked is being handed the lock, or given up.
+  -- Keeping a place writes only that place. A locked place is being granted the lock, or given up.
   WITH kept AS (
     UPDATE holdfast_waiters w SET expires_at = v_now + k.wait * interval '1 ms', lasts = k.wait * interval '1 ms',
       waiting_since = least(w.waiting_since, v_now)
     FROM (
       SELECT place.at, c.wait FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait), LATERAL (
         SELECT w.ctid AS at FROM holdfast_waiters w
-        WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id AND w.expires_at > p_asked FOR NO KEY UPDATE SKIP LOCKED
+        WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id AND w.expires_at > p_asked
+        FOR NO KEY UPDATE SKIP LOCKED
       ) AS place
       WHERE c.wait > 0 AND c.lock_name IN (SELECT unnest(v_held)) AND c.claim_id NOT IN (SELECT unnest(v_by))
     ) AS k WHERE w.ctid = k.at
@@ -275,13 +301,16 @@ BEGIN
   )
   SELECT array_agg(claim_id), array_agg(place) INTO v_placed, v_places FROM kept;
 
-  SELECT array_agg(DISTINCT lock_name) INTO v_need FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait)
-  WHERE wait > 0 AND lock_name IN (SELECT unnest(v_held)) AND claim_id NOT IN (SELECT unnest(v_by || p_done || v_placed));
+  SELECT array_agg(DISTINCT lock_name) INTO v_need
+  FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait)
+  WHERE wait > 0 AND lock_name IN (SELECT unnest(v_held))
+    AND claim_id NOT IN (SELECT unnest(v_by || p_done || v_placed));
   IF v_need IS NOT NULL THEN
     SELECT array_agg(lock_name) INTO v_open FROM (
       SELECT d.lock_name FROM unnest(v_need) AS n (lock_name), LATERAL (
         SELECT d.lock_name FROM distributed_locks d
-        WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now AND d.contended FOR KEY SHARE SKIP LOCKED
+        WHERE d.lock_name = n.lock_name AND d.mode = 'exclusive' AND d.expires_at > v_now AND d.contended
+        FOR KEY SHARE SKIP LOCKED
       ) AS d
     ) AS locked;
     WITH marked AS (
@@ -294,16 +323,18 @@ BEGIN
       )) RETURNING lock_name
     )
     SELECT v_open || array_agg(lock_name) INTO v_open FROM marked;
-    -- Who was handed the lock meanwhile holds it now, and is left out.
+    -- A claim that was handed the lock meanwhile is its holder now, and is left out.
     WITH joined AS (
       INSERT INTO holdfast_waiters AS w
-      SELECT lock_name, nextval('holdfast_places'), claim_id, holder_id, CASE WHEN shared THEN 'shared' ELSE 'exclusive' END, max_permits,
-        permits, ttl * interval '1 ms', metadata::jsonb, p_channel, v_now, v_now + wait * interval '1 ms', wait * interval '1 ms'
+      SELECT lock_name, nextval('holdfast_places'), claim_id, holder_id,
+        CASE WHEN shared THEN 'shared' ELSE 'exclusive' END, max_permits, permits, ttl * interval '1 ms',
+        metadata::jsonb, p_channel, v_now, v_now + wait * interval '1 ms', wait * interval '1 ms'
       FROM (
         SELECT * FROM (
           SELECT *, min(ord) OVER (PARTITION BY claim_id) AS first
           FROM unnest(p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata)
-            WITH ORDINALITY AS c (lock_name, claim_id, holder_id, shared, max_permits, permits, ttl, wait, metadata, ord)
+            WITH ORDINALITY AS c (
+              lock_name, claim_id, holder_id, shared, max_permits, permits, ttl, wait, metadata, ord)
         ) AS c
         WHERE ord = first AND wait > 0 AND lock_name IN (SELECT unnest(v_open))
           AND claim_id NOT IN (SELECT unnest(v_by || p_done || v_placed))
@@ -311,7 +342,8 @@ BEGIN
         ORDER BY ord
       ) AS c
       ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
-        waiting_since = least(w.waiting_since, v_now), place = CASE WHEN w.expires_at > p_asked THEN w.place ELSE excluded.place END
+        waiting_since = least(w.waiting_since, v_now),
+        place = CASE WHEN w.expires_at > p_asked THEN w.place ELSE excluded.place END
       RETURNING w.claim_id, w.place
     )
     SELECT array_agg(claim_id), array_agg(place) INTO v_joined, v_joining FROM joined;
@@ -319,7 +351,8 @@ BEGIN
     v_places := v_places || v_joining;
   END IF;
 
-  -- How far the front of each queue reaches, and when the first of those so far may be gone. Behind the hundredth it is all the same.
+  -- For each queue its front, and when the first place up to each one expires. After the hundredth place no difference
+  -- is made.
   WITH refused AS (
     SELECT DISTINCT lock_name, claim_id, wait FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait)
     WHERE lock_name IN (SELECT unnest(v_held)) AND claim_id NOT IN (SELECT unnest(v_by || p_done))
@@ -338,18 +371,21 @@ BEGIN
     LEFT JOIN unnest(v_placed, v_places) AS p (claim_id, place) ON p.claim_id = r.claim_id
   )
   SELECT array_agg(claim_id), array_agg(ahead),
-    array_agg(CASE WHEN place IS NOT NULL THEN greatest(0, extract(epoch FROM coalesce(gone[nullif(ahead, 0)], expires_at, v_now) - v_now) * 1000) END),
+    array_agg(CASE WHEN place IS NOT NULL THEN
+      greatest(0, extract(epoch FROM coalesce(gone[nullif(ahead, 0)], expires_at, v_now) - v_now) * 1000) END),
     (SELECT jsonb_object_agg(lock_name, holder) FROM names WHERE holder IS NOT NULL)
   INTO refused_claims, refused_ahead, refused_until, holders FROM answers;
 END
 $$;
 
--- One claim.
--- Inputs:  the name's row, as it is without a lock; the claim, as holdfast_admit takes it; whether it waits for a row that is locked
--- Outputs: fencing_token and acquired_at of its lease; or ahead, until and holder, as in holdfast_acquire; or not_known; and events
+-- Decides one claim.
+-- Inputs:  the name's row, read without a lock; the claim, as holdfast_admit takes it; whether to wait for a locked row
+-- Outputs: fencing_token and acquired_at of its lease; or ahead, until and holder, as in holdfast_acquire; or
+--          not_known; and events
 CREATE OR REPLACE FUNCTION holdfast_ask(
   p_row distributed_locks, p_claim holdfast_waiters, p_patient BOOLEAN,
-  OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT ahead INTEGER, OUT until FLOAT8, OUT holder JSONB, OUT not_known BOOLEAN,
+  OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT ahead INTEGER, OUT until FLOAT8, OUT holder JSONB,
+  OUT not_known BOOLEAN,
   OUT events JSONB[]
 )
 LANGUAGE plpgsql AS $$
@@ -365,7 +401,8 @@ DECLARE
   v_next    TIMESTAMPTZ;
 BEGIN
   not_known := false;
-  v_refused := CASE WHEN v_row.mode = 'exclusive' AND v_row.expires_at > clock_timestamp() AND v_row.claim_id <> p_claim.claim_id
+  v_refused := CASE WHEN v_row.mode = 'exclusive' AND v_row.expires_at > clock_timestamp()
+    AND v_row.claim_id <> p_claim.claim_id
     AND v_row.expires_at < clock_timestamp() + v_row.lasts THEN true ELSE holdfast_is_refused(v_row, p_claim) END;
   IF v_refused AND p_claim.lasts > interval '0' THEN
     v_got := holdfast_stand(v_row, p_claim, p_patient);
@@ -376,14 +413,14 @@ BEGIN
   END IF;
 
   IF NOT v_refused THEN
-    -- A lease that was handed over while its claim stood at the row changes in time only. Readers that come to this together would wait for each other,
-    -- if each made its lock as strong as a change of the holder needs.
+    -- If the claim was handed its lease while it waited for the row, only the lease's end changes. Readers that get
+    -- here together would wait for each other if each took the stronger lock that a change of the holder needs.
     v_row := holdfast_lock(v_name, CASE WHEN v_own THEN 'mark' ELSE 'change' END, p_patient);
     IF v_row.lock_name IS NULL AND NOT p_patient THEN
       not_known := true;
       RETURN;
     ELSIF v_row.lock_name IS NULL THEN
-      -- Given back between two looks.
+      -- Released between the two reads.
       INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
       VALUES (v_name, p_claim.holder_id, clock_timestamp(), clock_timestamp(), true)
       ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
@@ -392,7 +429,8 @@ BEGIN
     v_now := clock_timestamp();
     -- Already yours: a reply was lost, or the lock was handed over.
     IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim.claim_id AND v_row.expires_at > v_now THEN
-      UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live, lasts = p_claim.time_to_live, acquired_at = least(acquired_at, v_now)
+      UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live, lasts = p_claim.time_to_live,
+        acquired_at = least(acquired_at, v_now)
       WHERE lock_name = v_name;
       fencing_token := v_row.fencing_token;
       acquired_at := v_row.acquired_at;
@@ -402,11 +440,13 @@ BEGIN
       RETURN;
     ELSIF v_row.mode = 'shared' THEN
       SELECT expires_at INTO v_next FROM holdfast_leases WHERE lock_name = v_name AND claim_id = p_claim.claim_id;
-      UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live, lasts = p_claim.time_to_live, acquired_at = least(acquired_at, v_now)
+      UPDATE holdfast_leases SET expires_at = v_now + p_claim.time_to_live, lasts = p_claim.time_to_live,
+        acquired_at = least(acquired_at, v_now)
       WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > v_now
       RETURNING fencing_token, acquired_at INTO fencing_token, acquired_at;
       IF FOUND THEN
-        UPDATE distributed_locks SET expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = v_name)
+        UPDATE distributed_locks
+        SET expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = v_name)
         WHERE lock_name = v_name;
         IF v_now + p_claim.time_to_live < v_next THEN
           events := holdfast_first(v_name, NULL);
@@ -430,7 +470,8 @@ BEGIN
 
   v_now := clock_timestamp();
   IF v_row.mode = 'shared' THEN
-    SELECT holdfast_lease_json(l) INTO holder FROM holdfast_leases l WHERE l.lock_name = v_name AND l.expires_at > v_now LIMIT 1;
+    SELECT holdfast_lease_json(l) INTO holder FROM holdfast_leases l
+    WHERE l.lock_name = v_name AND l.expires_at > v_now LIMIT 1;
   ELSIF v_row.expires_at > v_now THEN
     holder := holdfast_lease_json(v_row);
   END IF;
@@ -438,7 +479,8 @@ BEGIN
     v_got := holdfast_front(v_name, v_place);
     ahead := coalesce(cardinality(v_got.places), 0);
     v_next := v_got.gone[ahead];
-    -- The first waits for a lease to run out; the others for one before them, which may be dead, to be gone.
+    -- The first waiter waits for a lease to expire. The others wait for a place before them, which may be dead, to
+    -- expire.
     IF ahead = 0 AND v_row.mode = 'shared' THEN
       SELECT min(l.expires_at) INTO v_next FROM holdfast_leases l WHERE l.lock_name = v_name AND l.expires_at > v_now;
     ELSIF ahead = 0 THEN
@@ -449,8 +491,8 @@ BEGIN
 END
 $$;
 
--- Whether a claim cannot be granted now, by what everybody can see without a lock. False: that has to be decided under the row's lock, as has what
--- was written before the clock was set back (see holdfast_admit).
+-- Whether a claim cannot be granted now, judged by what is visible without a lock. False: it must be decided under the
+-- row's lock. So must rows that were written before the clock was set back (see holdfast_admit).
 CREATE OR REPLACE FUNCTION holdfast_is_refused(p_row distributed_locks, p_claim holdfast_waiters) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -470,7 +512,7 @@ BEGIN
   ) THEN
     RETURN false;
   END IF;
-  -- Nobody overtakes the first who waits, if it lives.
+  -- No claim overtakes the first waiter if that one is alive.
   SELECT * INTO v_first FROM holdfast_waiters WHERE lock_name = p_row.lock_name ORDER BY place LIMIT 1;
   IF v_first.expires_at > v_future + v_first.lasts OR (p_row.mode = 'shared' AND EXISTS (
     SELECT FROM holdfast_leases WHERE lock_name = p_row.lock_name AND expires_at > v_future + lasts
@@ -489,10 +531,12 @@ END
 $$;
 
 -- Keeps a claim's place in the queue, or takes one.
--- Inputs:  the name's row, as it was seen; the rest as holdfast_ask
--- Outputs: the place; NULL if the row is locked, gone, or the claim's own by now, which own tells; the row, as it is now
+-- Inputs:  the name's row, read without a lock; the rest as holdfast_ask
+-- Outputs: place; NULL if the row is locked or gone, or if the claim holds the lock by now;
+--          own, whether it does; seen, the row as it is now
 CREATE OR REPLACE FUNCTION holdfast_stand(
-  p_row distributed_locks, p_claim holdfast_waiters, p_patient BOOLEAN, OUT place BIGINT, OUT own BOOLEAN, OUT seen distributed_locks
+  p_row distributed_locks, p_claim holdfast_waiters, p_patient BOOLEAN,
+  OUT place BIGINT, OUT own BOOLEAN, OUT seen distributed_locks
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -501,10 +545,13 @@ DECLARE
 BEGIN
   own := false;
   seen := p_row;
-  -- A place that is locked is being handed the lock, or given up: the name's row will tell which.
-  UPDATE holdfast_waiters SET expires_at = v_now + p_claim.lasts, lasts = p_claim.lasts, waiting_since = least(waiting_since, v_now) WHERE ctid = (
+  -- A locked place is being granted the lock, or given up. The name's row will show which.
+  UPDATE holdfast_waiters SET expires_at = v_now + p_claim.lasts, lasts = p_claim.lasts,
+    waiting_since = least(waiting_since, v_now)
+  WHERE ctid = (
     SELECT ctid FROM holdfast_waiters
-    WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > p_claim.waiting_since FOR NO KEY UPDATE SKIP LOCKED
+    WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > p_claim.waiting_since
+    FOR NO KEY UPDATE SKIP LOCKED
   ) RETURNING place INTO place;
   IF place IS NOT NULL THEN
     RETURN;
@@ -512,17 +559,20 @@ BEGIN
   seen := holdfast_lock(p_claim.lock_name, CASE WHEN p_row.contended THEN 'join' ELSE 'mark' END, p_patient);
   v_now := clock_timestamp();
   own := seen.claim_id = p_claim.claim_id IS TRUE OR (seen.mode = 'shared' AND EXISTS (
-    SELECT FROM holdfast_leases WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now)) IS TRUE;
+    SELECT FROM holdfast_leases
+    WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > v_now)) IS TRUE;
   IF seen.lock_name IS NULL OR own THEN
     RETURN;
   END IF;
-  -- If the lock has become free meanwhile, the claim joins the queue all the same, and is told to ask again at once. Two that made their locks of this
-  -- row stronger here would wait for each other.
+  -- If the lock has become free meanwhile, the claim joins the queue all the same and is answered to ask again at once.
+  -- Two claims that strengthened their locks of this row here would wait for each other.
   INSERT INTO holdfast_waiters AS w VALUES (
-    p_claim.lock_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
-    p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_claim.lasts, p_claim.lasts)
+    p_claim.lock_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode,
+    p_claim.max_permits, p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now,
+    v_now + p_claim.lasts, p_claim.lasts)
   ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
-    waiting_since = least(w.waiting_since, v_now), place = CASE WHEN w.expires_at > p_claim.waiting_since THEN w.place ELSE excluded.place END
+    waiting_since = least(w.waiting_since, v_now),
+    place = CASE WHEN w.expires_at > p_claim.waiting_since THEN w.place ELSE excluded.place END
   RETURNING w.place INTO place;
   IF NOT seen.contended THEN
     UPDATE distributed_locks SET contended = true WHERE lock_name = p_claim.lock_name;
@@ -530,8 +580,10 @@ BEGIN
 END
 $$;
 
--- Locks a name's row, as strongly as 0003-queue.sql says: 'change' FOR UPDATE, 'mark' FOR NO KEY UPDATE, 'join' FOR KEY SHARE.
--- Outputs: the row; NULL if there is none, or, without patience, if it is locked
+-- Locks a name's row. 0003-queue.sql says which change needs which strength.
+-- Inputs:  lock name; 'change' (FOR UPDATE), 'mark' (FOR NO KEY UPDATE) or 'join' (FOR KEY SHARE); whether to wait for
+--          a locked row
+-- Outputs: the row; NULL if there is none or, without waiting, if it is locked
 CREATE OR REPLACE FUNCTION holdfast_lock(p_lock_name TEXT, p_strength TEXT, p_patient BOOLEAN) RETURNS distributed_locks
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -555,8 +607,10 @@ END
 $$;
 
 -- holdfast_renew
--- Inputs:  for each lease: lock name, claim id, fencing token, time to live from now in ms
--- Outputs: for each true; false: it had ended, and is not re-created; NULL: not known, others keep its row locked
+-- Inputs:  for each lease: lock name, claim id, fencing token, time to live from now in ms;
+--          for all: relaxed; p_patience, see above
+-- Outputs: for each true; false: it had ended, and is not created again; NULL: not known, because another transaction
+--          keeps its row locked
 CREATE OR REPLACE FUNCTION holdfast_renew(
   p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[], p_ttls FLOAT8[], p_relaxed BOOLEAN, p_patience FLOAT8 DEFAULT NULL
 ) RETURNS BOOLEAN[]
@@ -579,21 +633,25 @@ BEGIN
   IF p_patience IS NOT NULL THEN
     v_void := set_config('lock_timeout', p_patience::integer::text, true);
   END IF;
-  -- Exclusive leases, which are rows of their own.
+  -- Exclusive leases, each in its own row.
   IF v_count = 1 THEN
-    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[1] * interval '1 ms', lasts = p_ttls[1] * interval '1 ms',
+    UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[1] * interval '1 ms',
+      lasts = p_ttls[1] * interval '1 ms',
       acquired_at = least(d.acquired_at, clock_timestamp())
     FROM distributed_locks AS before
     WHERE d.lock_name = p_names[1] AND d.claim_id = p_claims[1] AND d.fencing_token = p_tokens[1]
       AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() AND before.lock_name = d.lock_name
-    RETURNING '{1}', CASE WHEN d.contended AND d.expires_at < before.expires_at THEN ARRAY[d.lock_name] END INTO v_done, v_sooner;
+    RETURNING '{1}', CASE WHEN d.contended AND d.expires_at < before.expires_at THEN ARRAY[d.lock_name] END
+    INTO v_done, v_sooner;
   ELSE
     WITH renewed AS (
-      UPDATE distributed_locks d SET expires_at = clock_timestamp() + k.ttl * interval '1 ms', lasts = k.ttl * interval '1 ms',
+      UPDATE distributed_locks d SET expires_at = clock_timestamp() + k.ttl * interval '1 ms',
+        lasts = k.ttl * interval '1 ms',
         acquired_at = least(d.acquired_at, clock_timestamp())
       FROM (
         SELECT own.at, own.expires_at, c.ttl, c.ord
-        FROM unnest(p_names, p_claims, p_tokens, p_ttls) WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, ord), LATERAL (
+        FROM unnest(p_names, p_claims, p_tokens, p_ttls)
+          WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, ord), LATERAL (
           SELECT d.ctid AS at, d.expires_at FROM distributed_locks d
           WHERE d.lock_name = c.lock_name AND d.claim_id = c.claim_id AND d.fencing_token = c.token
             AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED
@@ -606,10 +664,12 @@ BEGIN
   v_answers := array_fill(true, ARRAY[v_count]);
   IF cardinality(v_done) IS DISTINCT FROM v_count THEN
     FOR v_each IN
-      SELECT * FROM unnest(p_names, p_claims, p_tokens, p_ttls) WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, ord)
+      SELECT * FROM unnest(p_names, p_claims, p_tokens, p_ttls)
+        WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, ord)
       WHERE ord NOT IN (SELECT unnest(v_done)) ORDER BY ord
     LOOP
-      v_got := holdfast_prolong(v_each.lock_name, v_each.claim_id, v_each.token, v_each.ttl * interval '1 ms', v_count = 1);
+      v_got := holdfast_prolong(
+        v_each.lock_name, v_each.claim_id, v_each.token, v_each.ttl * interval '1 ms', v_count = 1);
       v_answers[v_each.ord] := v_got.renewed;
       IF v_got.sooner THEN
         v_sooner := v_sooner || v_each.lock_name;
@@ -617,7 +677,7 @@ BEGIN
     END LOOP;
   END IF;
   IF v_sooner IS NOT NULL THEN
-    -- Who waits for it to run out would come too late.
+    -- A lease now ends sooner: its first waiter would ask too late.
     SELECT array_agg(event) INTO v_events FROM unnest(v_sooner) AS name, unnest(holdfast_first(name, NULL)) AS event;
     IF v_events IS NOT NULL THEN
       PERFORM holdfast_tell(v_events);
@@ -627,10 +687,12 @@ BEGIN
 END
 $$;
 
--- One lease, of either mode.
--- Inputs:  as holdfast_renew; whether it waits for a row that is locked. Outputs: renewed, as in holdfast_renew; sooner: it ends before it would have
+-- Renews one lease, of either mode.
+-- Inputs:  as holdfast_renew; whether to wait for a locked row
+-- Outputs: renewed, as in holdfast_renew; sooner, whether the lease now ends before it would have
 CREATE OR REPLACE FUNCTION holdfast_prolong(
-  p_lock_name TEXT, p_claim_id TEXT, p_token BIGINT, p_ttl INTERVAL, p_patient BOOLEAN, OUT renewed BOOLEAN, OUT sooner BOOLEAN
+  p_lock_name TEXT, p_claim_id TEXT, p_token BIGINT, p_ttl INTERVAL, p_patient BOOLEAN,
+  OUT renewed BOOLEAN, OUT sooner BOOLEAN
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -639,7 +701,7 @@ DECLARE
   v_before TIMESTAMPTZ;
   v_end    TIMESTAMPTZ;
 BEGIN
-  -- What is not this lease's row without a lock will not become it again: it has ended.
+  -- If the row, read without a lock, is not this lease's, the lease has ended and never comes back.
   SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
   renewed := CASE v_row.mode
     WHEN 'exclusive' THEN v_row.claim_id = p_claim_id AND v_row.fencing_token = p_token
@@ -655,18 +717,23 @@ BEGIN
     RETURN;
   END IF;
   IF v_row.mode = 'exclusive' THEN
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl, lasts = p_ttl, acquired_at = least(acquired_at, clock_timestamp())
-    WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token AND expires_at > clock_timestamp()
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl, lasts = p_ttl,
+      acquired_at = least(acquired_at, clock_timestamp())
+    WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token
+      AND expires_at > clock_timestamp()
     RETURNING expires_at INTO v_end;
     v_before := v_row.expires_at;
   ELSE
     SELECT expires_at INTO v_before FROM holdfast_leases WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
-    UPDATE holdfast_leases SET expires_at = clock_timestamp() + p_ttl, lasts = p_ttl, acquired_at = least(acquired_at, clock_timestamp())
-    WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token AND expires_at > clock_timestamp()
+    UPDATE holdfast_leases SET expires_at = clock_timestamp() + p_ttl, lasts = p_ttl,
+      acquired_at = least(acquired_at, clock_timestamp())
+    WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND fencing_token = p_token
+      AND expires_at > clock_timestamp()
       AND v_row.mode = 'shared'
     RETURNING expires_at INTO v_end;
     IF v_end IS NOT NULL THEN
-      UPDATE distributed_locks SET expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = p_lock_name)
+      UPDATE distributed_locks
+      SET expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = p_lock_name)
       WHERE lock_name = p_lock_name;
     END IF;
   END IF;
@@ -676,8 +743,10 @@ END
 $$;
 
 -- holdfast_release
--- Inputs:  for each lease: lock name, claim id, fencing token (NULL: whatever the claim has, a lease or a place in the queue)
--- Outputs: for each whether a lease that had not ended was ended by this call; NULL: not known, others keep its row locked
+-- Inputs:  for each lease: lock name, claim id, fencing token (NULL: any; what the claim has, a lease or a place in the
+--          queue, is ended); for all: relaxed; p_patience, see above
+-- Outputs: for each whether this call ended a lease that had not ended yet; NULL: not known, because another
+--          transaction keeps its row locked
 CREATE OR REPLACE FUNCTION holdfast_release(
   p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[], p_relaxed BOOLEAN, p_patience FLOAT8 DEFAULT NULL
 ) RETURNS BOOLEAN[]
@@ -701,7 +770,7 @@ BEGIN
   IF p_patience IS NOT NULL THEN
     v_void := set_config('lock_timeout', p_patience::integer::text, true);
   END IF;
-  -- The usual case: exclusive leases that nobody waits for.
+  -- The common case: exclusive leases without waiters.
   IF v_count = 1 THEN
     DELETE FROM distributed_locks
     WHERE lock_name = p_names[1] AND claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])
@@ -713,7 +782,8 @@ BEGIN
     WITH ended AS (
       DELETE FROM distributed_locks d
       USING (
-        SELECT own.at, c.ord FROM unnest(p_names, p_claims, p_tokens) WITH ORDINALITY AS c (lock_name, claim_id, token, ord), LATERAL (
+        SELECT own.at, c.ord FROM unnest(p_names, p_claims, p_tokens)
+          WITH ORDINALITY AS c (lock_name, claim_id, token, ord), LATERAL (
           SELECT d.ctid AS at FROM distributed_locks d
           WHERE d.lock_name = c.lock_name AND d.claim_id = c.claim_id AND (c.token IS NULL OR d.fencing_token = c.token)
             AND d.mode = 'exclusive' AND NOT d.contended AND d.expires_at > clock_timestamp() FOR UPDATE SKIP LOCKED
@@ -726,7 +796,7 @@ BEGIN
   v_answers := array_fill(true, ARRAY[v_count]);
   IF cardinality(v_done) IS DISTINCT FROM v_count THEN
     IF v_count > 1 THEN
-      -- Places in the queues of locks that others hold. Nothing becomes free by it.
+      -- Places in the queues of locks that others hold. Leaving them frees nothing.
       WITH gone AS (
         DELETE FROM holdfast_waiters w
         USING (
@@ -749,7 +819,7 @@ BEGIN
         v_answers[v_ord] := false;
       END LOOP;
       IF v_left IS NOT NULL THEN
-        -- After the statement that removed them, which does not see that they are gone.
+        -- In a statement of its own: the one that removes the places still sees them.
         SELECT array_agg(event) INTO v_events
         FROM unnest(v_events) AS front, unnest(holdfast_first(front ->> 0, (front ->> 1)::bigint)) AS event;
       END IF;
@@ -770,8 +840,9 @@ BEGIN
 END
 $$;
 
--- One lease or place in the queue ends, and whose turn it is then has the lock.
--- Inputs:  as holdfast_release; whether it waits for a row that is locked. Outputs: ended, as in holdfast_release; events
+-- Ends one lease or place in the queue, and hands the lock over to the next waiters.
+-- Inputs:  as holdfast_release; whether to wait for a locked row
+-- Outputs: ended, as in holdfast_release; events
 CREATE OR REPLACE FUNCTION holdfast_end(
   p_lock_name TEXT, p_claim_id TEXT, p_token BIGINT, p_patient BOOLEAN, OUT ended BOOLEAN, OUT events JSONB[]
 )
@@ -786,17 +857,17 @@ DECLARE
 BEGIN
   ended := false;
   IF p_token IS NOT NULL AND p_patient THEN
-    -- A lease, if it has not ended: what is not its row any more is not waited for.
+    -- If the row is no longer this lease's, the lease has ended, and there is nothing to wait for.
     SELECT * INTO v_row FROM distributed_locks
     WHERE lock_name = p_lock_name AND (mode = 'shared' OR claim_id = p_claim_id) FOR UPDATE;
   ELSE
     v_placed := true;
     LOOP
       SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
-      -- A plain client's row goes by the name that inspect shows for it.
+      -- A plain client's row has the claim id that inspect shows for it.
       EXIT WHEN v_row.mode = 'shared' OR v_row.expires_at <= clock_timestamp()
         OR coalesce(v_row.claim_id, 'plain:' || v_row.holder_id) = p_claim_id;
-      -- Others hold it, or nobody: the claim has a place at most, and nothing becomes free when it leaves.
+      -- The claim does not hold the lock. It has a place at most, and leaving it frees nothing.
       IF NOT v_placed THEN
         RETURN;
       END IF;
@@ -807,8 +878,9 @@ BEGIN
         events := holdfast_first(p_lock_name, v_left);
         RETURN;
       END IF;
-      -- A place that is there and locked is being handed the lock: the row's lock tells. If it is not there, the row is looked at once more: a lease
-      -- that replaced the place has been committed together with its removal, and would otherwise be left behind.
+      -- If the place exists and is locked, it is being granted the lock: the row's lock will show it. If it does not
+      -- exist, the row is read once more. A lease that replaced the place was committed together with its removal, and
+      -- would otherwise be left behind.
       v_placed := EXISTS (SELECT FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id);
       EXIT WHEN v_placed;
     END LOOP;
@@ -830,7 +902,7 @@ BEGIN
     v_free := FOUND;
     ended := coalesce(ended, false);
   END IF;
-  -- Who holds it has no place in the queue.
+  -- A holder has no place in the queue.
   IF NOT ended THEN
     DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id RETURNING place INTO v_left;
   END IF;

@@ -1,14 +1,22 @@
--- Migration 5: looking inside.
+-- Migration 5: reading the state.
 --
--- holdfast_lease_json(row)  one lease as the driver tells of it; of distributed_locks, or of holdfast_leases
+-- holdfast_lease_json(row)
+-- Inputs:  a row of distributed_locks or of holdfast_leases
+-- Outputs: the lease as JSON, with the names that the driver interface uses
+--
 -- holdfast_granted(p_names, p_claims)
 -- Inputs:  for each claim: lock name, claim id
--- Outputs: granted_claims, granted_tokens, granted_ms, granted_at  one element for each of them that holds its lock now, in any order: its
---          token, how long it lasts from its grant on in ms, and when that was in ms. Reads only, by one index entry or two for each
+-- Outputs: granted_claims, granted_tokens, granted_ms, granted_at  one element for each claim that holds its lock now,
+--          in any order: its token, its duration from the grant on in ms, and the time of the grant in ms
+-- It only reads, one or two index entries for each claim.
+--
 -- holdfast_inspect(p_lock_name, p_prefix, p_after, p_page_size)
--- Inputs:  NULL or only this name; only names that begin with this; only names after this one, byte by byte; how many names
+-- Inputs:  only this name (NULL: any); only names with this prefix; only names after this one, byte by byte (NULL:
+--          all); the maximum number of names
 -- Outputs: {leases, waiters, next}; next is missing on the last page
--- holdfast_locks  a view for people: who holds and who waits, for how long, and for how long still
+--
+-- holdfast_locks
+-- A view for people: holders and waiters, since when, and when each of them expires.
 
 CREATE OR REPLACE FUNCTION holdfast_lease_json(p_row distributed_locks) RETURNS JSONB
 LANGUAGE sql STABLE AS $$
@@ -41,7 +49,8 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_column
 BEGIN
   SELECT array_agg(c.claim_id), array_agg(found.fencing_token),
-    array_agg(extract(epoch FROM found.expires_at - found.acquired_at) * 1000), array_agg(extract(epoch FROM found.acquired_at) * 1000)
+    array_agg(extract(epoch FROM found.expires_at - found.acquired_at) * 1000),
+    array_agg(extract(epoch FROM found.acquired_at) * 1000)
   INTO granted_claims, granted_tokens, granted_ms, granted_at
   FROM unnest(p_names, p_claims) AS c (lock_name, claim_id), LATERAL (
     SELECT d.fencing_token, d.acquired_at, d.expires_at FROM distributed_locks d
@@ -55,7 +64,9 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION holdfast_inspect(p_lock_name TEXT, p_prefix TEXT, p_after TEXT, p_page_size INTEGER) RETURNS JSONB
+CREATE OR REPLACE FUNCTION holdfast_inspect(
+  p_lock_name TEXT, p_prefix TEXT, p_after TEXT, p_page_size INTEGER
+) RETURNS JSONB
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   v_now     TIMESTAMPTZ := clock_timestamp();
@@ -65,7 +76,7 @@ DECLARE
   v_more    BOOLEAN;
 BEGIN
   IF p_lock_name IS NOT NULL THEN
-    -- By the index alone: whoever asks for one name should not pay for all the others.
+    -- Only by the index: a query for one name must not cost as much as one for all.
     v_names := CASE WHEN starts_with(p_lock_name, p_prefix)
       AND (p_after IS NULL OR p_lock_name COLLATE "C" > p_after) THEN ARRAY[p_lock_name] ELSE '{}' END;
   ELSE
@@ -82,7 +93,8 @@ BEGIN
   v_more := cardinality(v_names) > p_page_size;
   v_names := v_names[1 : p_page_size];
 
-  SELECT jsonb_agg(lease ORDER BY lease ->> 'lockName' COLLATE "C", (lease ->> 'fencingToken')::bigint) INTO v_leases FROM (
+  SELECT jsonb_agg(lease ORDER BY lease ->> 'lockName' COLLATE "C", (lease ->> 'fencingToken')::bigint)
+  INTO v_leases FROM (
     SELECT holdfast_lease_json(d) AS lease FROM distributed_locks d
     WHERE d.lock_name = ANY (v_names) AND d.mode = 'exclusive' AND d.expires_at > v_now
     UNION ALL

@@ -1,13 +1,17 @@
--- Migration 6: the two functions for clients in any language, psql included. Who calls just these excludes Holdfast and is excluded by it.
--- A database that has older functions of these names, for two texts and returning a boolean, gets the new ones in their place. Others of the name stay.
+-- Migration 6: two functions for clients in any language, psql included. A client that calls only these excludes
+-- Holdfast and is excluded by it. Older functions of these names that take two texts and return a boolean are replaced.
+-- Other functions of these names stay.
 --
 -- acquire_lock(p_lock_name, p_holder_id, p_ttl_seconds = 30, p_metadata = '{}')
--- Outputs: true: the lock is held by p_holder_id for p_ttl_seconds from now; the same holder asking again extends it. false: held by another, or others wait
--- release_lock(p_lock_name, p_holder_id)
--- Outputs: true: it was held by p_holder_id, and is free. false: it was not, or its time was over
+-- Outputs: true: p_holder_id holds the lock for p_ttl_seconds from now. The same holder asking again extends it.
+--          false: another holds it, or others wait for it
+-- Codes:   22023  an argument is out of range
 --
--- Call them in a transaction of their own: until the commit, nobody else knows of the lock, and whoever asks for the same name is told that it is
--- not known who holds it.
+-- release_lock(p_lock_name, p_holder_id)
+-- Outputs: true: p_holder_id held the lock, and it is now free. false: it did not hold it, or its time was over
+--
+-- Call each in a transaction of its own. Until the commit the lock is invisible to other clients, and those that ask
+-- for the same name are answered that its state is not known.
 
 DO $$
 DECLARE
@@ -17,7 +21,8 @@ BEGIN
     SELECT p.oid FROM pg_proc p
     WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
       AND p.prokind = 'f' AND p.prorettype = 'boolean'::regtype AND p.pronargs >= 2
-      AND p.proargtypes[0] IN ('text'::regtype, 'varchar'::regtype) AND p.proargtypes[1] IN ('text'::regtype, 'varchar'::regtype) AND (
+      AND p.proargtypes[0] IN ('text'::regtype, 'varchar'::regtype)
+      AND p.proargtypes[1] IN ('text'::regtype, 'varchar'::regtype) AND (
       (p.proname = 'acquire_lock' AND pg_get_function_identity_arguments(p.oid) <>
         'p_lock_name character varying, p_holder_id character varying, p_ttl_seconds integer, p_metadata jsonb')
       OR (p.proname = 'release_lock' AND pg_get_function_identity_arguments(p.oid) <>
@@ -42,10 +47,12 @@ BEGIN
     RAISE EXCEPTION 'p_ttl_seconds must be positive, but is %', p_ttl_seconds USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF p_lock_name IS NULL OR char_length(p_lock_name) NOT BETWEEN 1 AND 255 THEN
-    RAISE EXCEPTION 'p_lock_name must be 1 to 255 characters, but is %', p_lock_name USING ERRCODE = 'invalid_parameter_value';
+    RAISE EXCEPTION 'p_lock_name must be 1 to 255 characters, but is %', p_lock_name
+      USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF p_holder_id IS NULL OR char_length(p_holder_id) NOT BETWEEN 1 AND 255 THEN
-    RAISE EXCEPTION 'p_holder_id must be 1 to 255 characters, but is %', p_holder_id USING ERRCODE = 'invalid_parameter_value';
+    RAISE EXCEPTION 'p_holder_id must be 1 to 255 characters, but is %', p_holder_id
+      USING ERRCODE = 'invalid_parameter_value';
   END IF;
   v_claim.lock_name := p_lock_name;
   v_claim.claim_id := 'plain:' || p_holder_id;
@@ -56,7 +63,8 @@ BEGIN
   v_claim.metadata := p_metadata;
   v_claim.waiting_since := clock_timestamp();
   v_claim.lasts := interval '0';
-  -- What others hold is refused without a lock, which would last until the end of the caller's transaction. (With an old snapshot that cannot be seen.)
+  -- A held lock is refused without locking its row: that lock would last until the end of the caller's transaction.
+  -- (With an older snapshot the current holder is not visible.)
   IF current_setting('transaction_isolation') = 'read committed' THEN
     SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
     IF NOT (v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id) AND holdfast_is_refused(v_row, v_claim) THEN
@@ -65,7 +73,7 @@ BEGIN
   END IF;
   v_row := holdfast_lock(p_lock_name, 'change', true);
   IF v_row.lock_name IS NULL THEN
-    -- Free, so that a row that was not there is decided on below like any other, under its lock.
+    -- The new row is free, so that it is decided on below like any other, under its lock.
     INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
     VALUES (p_lock_name, p_holder_id, clock_timestamp(), clock_timestamp(), true)
     ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
@@ -73,7 +81,8 @@ BEGIN
   END IF;
   IF v_row.mode = 'exclusive' AND v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id
     AND v_row.expires_at > clock_timestamp() THEN
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second', metadata = p_metadata,
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second',
+      metadata = p_metadata,
       acquired_at = least(acquired_at, clock_timestamp())
     WHERE lock_name = p_lock_name;
     RETURN true;

@@ -1,15 +1,18 @@
--- Migration 7: rate limits, by the generic cell rate algorithm, under several limits at once: all of them allow it, or
--- none is charged.
+-- Migration 7: rate limits, by the generic cell rate algorithm. A request may have several limits: it is charged under
+-- all of them, or under none. protocol/README.md defines the numbers.
 -- Outputs: holdfast_rates, holdfast_rate_limits, holdfast_rate_step, holdfast_consume
 
--- A row for each name. state: how often the last step was taken (-1: refused, see below); the latest of the moments;
--- the number of limits; for each of them three numbers, which are its id (see protocol/README.md): the limit, its
--- period in whole microseconds, its burst; and then for each of them its moment (ms): when it will be as if nothing had
--- been taken. While one of them is blocked (0012-rate-changes.sql), there follow for each limit until when (ms; 0: it is
--- not blocked), and then for each limit how many ms that was from the moment at which it was said. The limits of the
--- last step come first, in their order. The others are limits that were asked for with the same name and have not run
--- out. policy is only the last step's: a statement that inserts or updates has no other
--- way to hand it on to the row.
+-- One row for each name. The elements of state are, in this order:
+--   how often the last step was taken (-1 and below: refused, see holdfast_rate_step)
+--   the latest of all moments and ends of blocks (ms)
+--   the number of limits
+--   for each limit the three numbers of its id: the limit, its period in whole microseconds, its burst
+--   for each limit its moment (ms): when it will be as if nothing had been taken
+--   only while one of them is blocked (0012-rate-changes.sql): for each limit the end of its block (ms; 0: not
+--     blocked), then for each limit the length of its block in ms
+-- The limits of the last step come first, in their order. The others are limits that were used with the same name and
+-- have not run out.
+-- policy is that of the last step: a statement that inserts or updates has no other way to pass it to the row.
 CREATE TABLE IF NOT EXISTS holdfast_rates (
   name       TEXT COLLATE "C" PRIMARY KEY,
   state      FLOAT8[]    NOT NULL,
@@ -23,16 +26,16 @@ BEGIN
   END IF;
 END
 $$;
--- An earlier version kept moments without the ids of their limits. They cannot be told apart any more: those limits begin anew.
+-- An earlier version kept moments without the ids of their limits. They cannot be assigned any more: those limits start
+-- again.
 DELETE FROM holdfast_rates WHERE (cardinality(state) IN (3 + 4 * state[3], 3 + 6 * state[3])) IS NOT TRUE;
 
 -- holdfast_rate_limits
 -- Inputs:  the state before; now (ms); where the policy begins in the list of policies; the policies, as
 --          holdfast_rate_step takes them
--- Outputs: the state from its third place on, as of a row with a block, with the policy's limits first, in their order;
---          the moment of a new one is 0. Limits that are not in the policy keep their moments and blocks; those that ran
---          out more than ten seconds ago are dropped, which is as long as a row is kept. NULL if more than 32 limits
---          would be left
+-- Outputs: the state from its third element on, as of a row with a block. The policy's limits come first, in their
+--          order; the moment of a new one is 0. Limits that are not in the policy keep their moments and blocks. Those
+--          that ran out more than ten seconds ago are dropped, as a row would be. NULL if more than 32 limits are left
 CREATE OR REPLACE FUNCTION holdfast_rate_limits(
   p_state FLOAT8[], p_now FLOAT8, p_policy INTEGER, p_policies FLOAT8[]) RETURNS FLOAT8[]
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -75,11 +78,11 @@ $$;
 
 -- holdfast_rate_step
 -- Inputs:  the state before, or NULL; now (ms); how often to take the step at most (0: only look); where the policy
---          begins in the list of policies; the policies, each the number of its limits, then for each limit the three
---          numbers of its id, and then for each limit what one step moves its moment by and how far ahead that may be
---          (ms)
--- Outputs: the state after. If the name has too many limits: the state before, with -1 in the first place. If one of the
---          policy's limits is blocked, no step is taken, and -1 - (for how many ms) stands in the first place
+--          begins in the list of policies; the policies. A policy is the number of its limits, then for each limit the
+--          three numbers of its id, then for each limit by how much one step moves its moment and how far ahead of now
+--          the moment may be (both in ms)
+-- Outputs: the state after. If the name has too many limits: the state before, with -1 as its first element. If one of
+--          the policy's limits is blocked for n ms, no step is taken, and the first element is -1 - n
 CREATE OR REPLACE FUNCTION holdfast_rate_step(
   p_state FLOAT8[], p_now FLOAT8, p_count FLOAT8, p_policy INTEGER, p_policies FLOAT8[]) RETURNS FLOAT8[]
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -97,9 +100,11 @@ DECLARE
   v_lengths FLOAT8[];
   v_blocked FLOAT8 := 0;
 BEGIN
-  -- Mostly a name has one limit and no block, and this is what one costs. A moment that is a little further ahead than full is due
-  -- to a statement that came to the row first although it began later: it must not go back for that. Much further can
-  -- only be due to a clock that was set back: it counts as full.
+  -- The common case: one limit and no block. It is a deliberate copy of the loop below without its arrays, because this
+  -- call is most of what a step costs. test/drivers/postgres/equal-paths.test.ts keeps the two equal.
+  -- A moment that is slightly further ahead than full is due to a statement that began later but reached the row first.
+  -- It must not be moved back for that. One that is much further ahead is due to a clock that was set back. It counts
+  -- as full.
   IF v_own = 1 AND (p_state IS NULL OR p_state[8] IS NULL AND p_state[3:6] = p_policies[p_policy : v_steps]) THEN
     v_full := p_policies[v_steps + 2];
     v_ahead := greatest(p_state[7] - p_now, 0);
@@ -149,19 +154,20 @@ $$;
 
 -- holdfast_consume
 -- Inputs:  names, each once; for each how often to take its step at most (0: only look), and where its policy begins;
---          the policies as holdfast_rate_step takes them. The names that take a step come first, in the order of their
---          bytes, so that lists never deadlock
--- Outputs: one list of numbers; for each name in the same order how often its step was taken, or -1 if it has too many
---          limits, or -1 - (for how many ms) if one of the policy's limits is blocked; how many limits it has now; and for each of them, the policy's first, how far ahead its moment is
---          (ms)
+--          the policies, as holdfast_rate_step takes them. Names that take a step come first, sorted byte by byte, so
+--          that lists never deadlock
+-- Outputs: one list of numbers. For each name, in the same order:
+--            how often its step was taken; or -1: it has too many limits; or -1 - n: a limit is blocked for n ms
+--            the number of its limits
+--            for each of them, the policy's first, how far ahead of now its moment is (ms)
 --
 -- A look writes nothing.
 --
--- There is one time for the whole list, taken before any row is waited for. That is safe: in whatever order steps are
--- made, a moment only moves forward, and never further than a step's own time + how far ahead it may be, so no period
--- ever has more than limit + burst. It takes moments that are kept for longer than a statement waits, which is what the
--- margin of expires_at is for. The margin has a second use: as long as expires_at stays the same, an update does not
--- touch the indexes.
+-- The time is read once for the list, before any row is waited for. That is safe. In whichever order steps are taken, a
+-- moment only moves forward, and never further than a step's own time plus how far ahead it may be. So no period ever
+-- allows more than limit + burst. This relies on moments being kept for longer than a statement waits, which the margin
+-- of expires_at ensures. The margin also saves work: as long as expires_at stays the same, an update does not touch the
+-- indexes.
 CREATE OR REPLACE FUNCTION holdfast_consume(
   p_names TEXT[], p_counts INTEGER[], p_chosen INTEGER[], p_policies FLOAT8[], p_relaxed BOOLEAN) RETURNS FLOAT8[]
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s' AS $$
@@ -197,7 +203,8 @@ BEGIN
       OFFSET 0
     ) AS fresh
     ON CONFLICT (name) DO UPDATE SET (state, policy, expires_at) = (
-      SELECT state, excluded.policy, CASE WHEN r.expires_at >= v_at + interval '5 s' + (state[2] - v_now) * interval '1 ms'
+      SELECT state, excluded.policy,
+        CASE WHEN r.expires_at >= v_at + interval '5 s' + (state[2] - v_now) * interval '1 ms'
         THEN r.expires_at ELSE v_at + interval '10 s' + (state[2] - v_now) * interval '1.25 ms' END
       FROM (
         SELECT holdfast_rate_step(r.state, v_now, excluded.state[1], excluded.policy, p_policies) AS state

@@ -1,13 +1,16 @@
--- Migration 8: the fencing guard, to be called in the transaction that writes to the protected resource.
+-- Migration 8: the fencing guard. Call it in the transaction that writes to the protected resource.
 --
--- It can also be run by itself, where the protected data is kept but no locks are: it needs none of the other files.
+-- This file needs none of the others. Run it alone on a database that has the protected data but no locks.
 --
 -- holdfast_fence(p_resource, p_token)
--- Inputs:  what is protected, in whatever words; the fencing token of the lease under which it is written
--- Outputs: none. Fails with SQLSTATE HF001 when a larger token has been seen for the resource: whoever holds this one has lost its lease.
---          The resource's row stays locked until the transaction ends, so a write that was let through is done before the next one is judged.
+-- Inputs:  a name for what is protected; the fencing token of the lease under which it is written
+-- Outputs: none. The resource's row stays locked until the transaction ends, so a write that was let through is done
+--          before the next one is judged
+-- Codes:   HF001  the resource has seen a larger token: the holder of this one has lost its lease
+--
 -- holdfast_forget_fences(p_unused_for)
--- Outputs: how many resources were forgotten that nobody has written to for so long. Not done by itself: only you know for how long a process may sleep.
+-- Inputs:  for how long a resource must not have been written to
+-- Outputs: how many resources were forgotten. Nothing calls this for you: only you know how long a process may sleep
 
 -- The largest token that each protected resource has seen.
 CREATE TABLE IF NOT EXISTS holdfast_fences (

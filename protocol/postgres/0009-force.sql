@@ -1,12 +1,14 @@
--- Migration 9: ending a lease by force, with a record of who did it. For people: no client calls it by itself.
+-- Migration 9: ending leases by force, with a record of who did it. It is for people. No client calls it by itself.
 --
 -- force_release_lock(p_lock_name, p_by)
--- Inputs:  the lock name; who does it and why, in whatever words
--- Outputs: how many leases were ended: 0 if nobody held it, 1 for an exclusive one, each one of those that were shared
--- Whose turn it is then has the lock, as after any release. Who held it is not told: its next renewal or release answers that it has lost the lease, and a
--- resource that checks fencing tokens refuses it from the next grant on.
+-- Inputs:  the lock name; who does it and why, as free text
+-- Outputs: how many leases were ended: 0 if the lock was free, 1 for an exclusive lease, the number of shared leases
+-- Codes:   22023  p_by is empty
+--          55P03  another transaction kept the row locked for more than 4 s; nothing was done
+-- The next waiters are granted the lock, as after any release. The former holder is not notified. Its next renewal or
+-- release answers that the lease is lost, and a resource that checks fencing tokens refuses it from the next grant on.
 --
--- holdfast_forced_releases  the leases that were ended so, the last 1,000 of them
+-- holdfast_forced_releases  the leases that were ended this way, the last 1,000 of them
 
 CREATE TABLE IF NOT EXISTS holdfast_forced_releases (
   id            BIGINT       GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -38,16 +40,18 @@ BEGIN
   END IF;
   PERFORM FROM distributed_locks WHERE lock_name = p_lock_name FOR UPDATE;
   v_now := clock_timestamp();
-  -- All that is held now, before any of it is ended: whoever is admitted then holds it rightly.
+  -- All current leases are read before any of them is ended: a waiter that is admitted then must keep its lease.
   FOR v_lease IN
-    SELECT holder_id, coalesce(claim_id, 'plain:' || holder_id) AS claim_id, fencing_token, acquired_at, expires_at, metadata
+    SELECT holder_id, coalesce(claim_id, 'plain:' || holder_id) AS claim_id, fencing_token, acquired_at, expires_at,
+      metadata
     FROM distributed_locks WHERE lock_name = p_lock_name AND mode = 'exclusive' AND expires_at > v_now
     UNION ALL
     SELECT l.holder_id, l.claim_id, l.fencing_token, l.acquired_at, l.expires_at, l.metadata
     FROM holdfast_leases l JOIN distributed_locks d USING (lock_name)
     WHERE l.lock_name = p_lock_name AND d.mode = 'shared' AND l.expires_at > v_now
   LOOP
-    INSERT INTO holdfast_forced_releases (released_at, released_by, database_role, lock_name, holder_id, claim_id, fencing_token,
+    INSERT INTO holdfast_forced_releases (released_at, released_by, database_role, lock_name, holder_id, claim_id,
+      fencing_token,
       acquired_at, expires_at, metadata)
     VALUES (v_now, p_by, session_user, p_lock_name, v_lease.holder_id, v_lease.claim_id, v_lease.fencing_token,
       v_lease.acquired_at, v_lease.expires_at, v_lease.metadata)

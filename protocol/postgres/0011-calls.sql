@@ -1,27 +1,31 @@
--- Migration 11: what a client sends. Procedures that run the functions of the migrations before this one, in transactions of their own.
+-- Migration 11: the procedures that a client calls. They run the functions of the earlier migrations, in transactions
+-- of their own.
 --
 -- holdfast_call_acquire, holdfast_call_steal, holdfast_call_renew, holdfast_call_release
--- Inputs:  as the functions without _call; NULL in the place of each output
--- Outputs: as the functions without _call, arrays and JSON as text, so that every client reads them in the same way
--- Codes:   2D000  called inside a transaction that was begun by others; nothing was done
---          55P03  a list of one, whose row others kept locked for too long; nothing was done
+-- Inputs:  as the functions without _call; NULL for each output
+-- Outputs: as the functions without _call, with arrays and JSON as text, so that every client reads them the same way
+-- Codes:   2D000  called inside a transaction that the caller has begun; nothing was done
+--          55P03  a list of one whose row another transaction kept locked for too long; nothing was done
 --
--- A grant, a renewal or a release inside somebody's open transaction would be undone by its ROLLBACK, after the client was told of it: two
--- holders. So each procedure begins with a COMMIT. By itself it ends a transaction that has done nothing yet; inside a transaction block
--- PostgreSQL refuses it. (Time stamps do not tell the two apart: in the extended protocol a transaction begins with Parse or Bind, and its statement
--- with Execute.)
+-- In a transaction of the caller, a ROLLBACK would undo a grant, a renewal or a release after the client has acted on
+-- it, and there would be two holders. So each procedure begins with a COMMIT. By itself, that ends a transaction that
+-- has done nothing yet. Inside a transaction block, PostgreSQL refuses it. (Timestamps cannot tell the two apart: in
+-- the extended protocol a transaction begins with Parse or Bind, and its statement with Execute.)
 --
--- A list first does all that it can without waiting, and commits it. Then it waits a little for each of the rows that were locked, in a second
--- transaction: 50 ms for one and 250 ms for all, or for renewals a tenth of their time to live. Other clients need no longer than that for a row. A
--- transaction that stays open longer costs its own rows their answers, and no others.
--- The rows of the second transaction are taken in one order, byte by byte, while those of the first never wait for one another: so lists do not
--- deadlock.
+-- A list first does all that it can without waiting, and commits it. Then, in a second transaction, it waits a little
+-- for each of the rows that were locked: 50 ms for one and 250 ms for all, or for renewals a tenth of their time to
+-- live. Other clients need no longer than that for a row. A transaction that stays open longer costs only its own rows
+-- their answers.
+-- The second transaction takes its rows in one order, byte by byte, and the first never waits for an existing row. So
+-- lists do not deadlock.
 --
--- A procedure with a SET clause cannot COMMIT, so the schema's name stands in the text, as %1$I.
+-- A procedure with a SET clause cannot COMMIT. So the text contains the schema's name, as %1$I.
 
--- The new transaction is READ COMMITTED, whatever the default is: with a snapshot taken too early, every concurrent change would be an error.
--- What the next transaction will be is asked before the COMMIT, because after it a question would be a query, and the level can only be set before one. It
--- is the default, and not the level of this transaction, which a call before may have set.
+-- Ends the transaction and begins a new one that is READ COMMITTED, even if that is not the default: with a snapshot
+-- that is taken too early, every concurrent change would be an error. The default is read before the COMMIT, because
+-- afterwards reading it would be a query, and the level can only be set before the first query. The level of this
+-- transaction does not tell: an earlier call may have set it.
+-- Codes:   2D000  called inside a transaction that the caller has begun
 CREATE OR REPLACE PROCEDURE holdfast_begin()
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -34,7 +38,7 @@ BEGIN
 END
 $$;
 
--- How long the next row may be waited for, in ms: p_each, and no longer than until p_until.
+-- How long to wait for the next row, in ms: p_each, but not beyond p_until, and at least 1.
 CREATE OR REPLACE FUNCTION holdfast_patience(p_each FLOAT8, p_until TIMESTAMPTZ) RETURNS FLOAT8
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -49,7 +53,8 @@ CREATE OR REPLACE PROCEDURE holdfast_call_acquire(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
   p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_relaxed BOOLEAN,
   INOUT granted_claims TEXT, INOUT granted_tokens TEXT, INOUT granted_at TEXT,
-  INOUT refused_claims TEXT, INOUT refused_ahead TEXT, INOUT refused_until TEXT, INOUT refused_at TEXT, INOUT holders TEXT,
+  INOUT refused_claims TEXT, INOUT refused_ahead TEXT, INOUT refused_until TEXT, INOUT refused_at TEXT,
+  INOUT holders TEXT,
   INOUT not_known TEXT
 )
 LANGUAGE plpgsql AS $$
@@ -72,12 +77,14 @@ BEGIN
   ELSE
     BEGIN
       SELECT * INTO v_got FROM %1$I.holdfast_acquire(
-        p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata, p_channel, p_relaxed, 50);
+        p_names, p_claims, p_holders, p_shared, p_limits, p_permits, p_ttls, p_waits, p_metadata, p_channel, p_relaxed,
+        50);
     EXCEPTION WHEN lock_not_available THEN
-      -- A free name that others have taken and not committed, or a waiter's place that others keep locked: one by one,
-      -- then.
-      SELECT NULL::text[] AS granted_claims, NULL::bigint[] AS granted_tokens, NULL::float8[] AS granted_at, NULL::text[] AS refused_claims,
-        NULL::integer[] AS refused_ahead, NULL::float8[] AS refused_until, extract(epoch FROM now())::float8 * 1000 AS refused_at,
+      -- Another transaction has taken a free name and not committed, or keeps a waiter's place locked. So the claims
+      -- are decided one by one.
+      SELECT NULL::text[] AS granted_claims, NULL::bigint[] AS granted_tokens, NULL::float8[] AS granted_at,
+        NULL::text[] AS refused_claims, NULL::integer[] AS refused_ahead, NULL::float8[] AS refused_until,
+        extract(epoch FROM now())::float8 * 1000 AS refused_at,
         NULL::jsonb AS holders, p_claims AS not_known INTO v_got;
     END;
     IF v_got.not_known IS NOT NULL THEN
@@ -89,11 +96,12 @@ BEGIN
         WHERE claim_id IN (SELECT unnest(v_got.not_known)) ORDER BY lock_name COLLATE "C", ord
       LOOP
         EXIT WHEN clock_timestamp() > v_until + interval '1 s';
-        -- What comes after a claim that is not known does not overtake it.
+        -- A claim on the same name must not overtake one that is not known.
         CONTINUE WHEN v_each.lock_name = v_locked;
         BEGIN
-          SELECT * INTO v_more FROM %1$I.holdfast_acquire(ARRAY[v_each.lock_name], ARRAY[v_each.claim_id], ARRAY[v_each.holder_id],
-            ARRAY[v_each.shared], ARRAY[v_each.max_permits], ARRAY[v_each.permits], ARRAY[v_each.ttl], ARRAY[v_each.wait],
+          SELECT * INTO v_more FROM %1$I.holdfast_acquire(ARRAY[v_each.lock_name], ARRAY[v_each.claim_id],
+            ARRAY[v_each.holder_id], ARRAY[v_each.shared], ARRAY[v_each.max_permits], ARRAY[v_each.permits],
+            ARRAY[v_each.ttl], ARRAY[v_each.wait],
             ARRAY[v_each.metadata], p_channel, p_relaxed, %1$I.holdfast_patience(50, v_until), v_asked);
           v_got.granted_claims := v_got.granted_claims || v_more.granted_claims;
           v_got.granted_tokens := v_got.granted_tokens || v_more.granted_tokens;
@@ -104,7 +112,7 @@ BEGIN
           v_got.holders := coalesce(v_got.holders || v_more.holders, v_got.holders, v_more.holders);
           v_got.not_known := array_remove(v_got.not_known, v_each.claim_id);
         EXCEPTION WHEN lock_not_available THEN
-          v_locked := v_each.lock_name;  -- It stays not known.
+          v_locked := v_each.lock_name;  -- The claim stays not known.
         END;
       END LOOP;
     END IF;
@@ -157,9 +165,10 @@ BEGIN
       p_names, p_claims, p_tokens, p_ttls, p_relaxed, CASE WHEN p_ttls[1] < 10000 THEN greatest(1, p_ttls[1] / 10) END);
   ELSE
     BEGIN
-      v_answers := %1$I.holdfast_renew(p_names, p_claims, p_tokens, p_ttls, p_relaxed, greatest(1, least(50, p_ttls[1] / 10)));
+      v_answers := %1$I.holdfast_renew(
+        p_names, p_claims, p_tokens, p_ttls, p_relaxed, greatest(1, least(50, p_ttls[1] / 10)));
     EXCEPTION WHEN lock_not_available THEN
-      -- A name's row was free, and one that belongs to it was not: one by one, then.
+      -- A name's row was not locked, but a row of its shared leases was. So the leases are renewed one by one.
       v_answers := array_fill(NULL::boolean, ARRAY[cardinality(p_names)]);
     END;
   END IF;
@@ -168,7 +177,8 @@ BEGIN
     v_patience := least(1000, (SELECT min(ttl) FROM unnest(p_ttls) AS ttl) / 10);
     v_until := clock_timestamp() + v_patience * interval '1 ms';
     FOR v_each IN
-      SELECT * FROM unnest(p_names, p_claims, p_tokens, p_ttls, v_answers) WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, answer, ord)
+      SELECT * FROM unnest(p_names, p_claims, p_tokens, p_ttls, v_answers)
+        WITH ORDINALITY AS c (lock_name, claim_id, token, ttl, answer, ord)
       WHERE answer IS NULL ORDER BY lock_name COLLATE "C", ord
     LOOP
       EXIT WHEN clock_timestamp() > v_until + interval '1 s';
@@ -177,7 +187,7 @@ BEGIN
           ARRAY[v_each.lock_name], ARRAY[v_each.claim_id], ARRAY[v_each.token], ARRAY[v_each.ttl], p_relaxed,
           %1$I.holdfast_patience(v_patience / 4, v_until)))[1];
       EXCEPTION WHEN lock_not_available THEN
-        NULL;  -- It stays not known.
+        NULL;  -- The lease stays not known.
       END;
     END LOOP;
   END IF;
@@ -205,7 +215,7 @@ BEGIN
     BEGIN
       v_answers := %1$I.holdfast_release(p_names, p_claims, p_tokens, p_relaxed, 50);
     EXCEPTION WHEN lock_not_available THEN
-      -- As for renewals. Mostly it is the place of a waiter that is due next.
+      -- As for renewals. The locked row is mostly the place of the next waiter.
       v_answers := array_fill(NULL::boolean, ARRAY[cardinality(p_names)]);
     END;
   END IF;
@@ -213,7 +223,8 @@ BEGIN
     CALL %1$I.holdfast_begin();
     v_until := clock_timestamp() + interval '250 ms';
     FOR v_each IN
-      SELECT * FROM unnest(p_names, p_claims, p_tokens, v_answers) WITH ORDINALITY AS c (lock_name, claim_id, token, answer, ord)
+      SELECT * FROM unnest(p_names, p_claims, p_tokens, v_answers)
+        WITH ORDINALITY AS c (lock_name, claim_id, token, answer, ord)
       WHERE answer IS NULL ORDER BY lock_name COLLATE "C", ord
     LOOP
       EXIT WHEN clock_timestamp() > v_until + interval '1 s';
@@ -222,7 +233,7 @@ BEGIN
           ARRAY[v_each.lock_name], ARRAY[v_each.claim_id], ARRAY[v_each.token], p_relaxed,
           %1$I.holdfast_patience(50, v_until)))[1];
       EXCEPTION WHEN lock_not_available THEN
-        NULL;  -- It stays not known.
+        NULL;  -- The lease stays not known.
       END;
     END LOOP;
   END IF;
@@ -234,7 +245,7 @@ END
 $do$;
 
 -- holdfast_call_consume
--- Inputs, outputs, codes: as above. A ROLLBACK would give units back that the client was told it has.
+-- Inputs, outputs, codes: as above. A ROLLBACK of the caller would give back units that it has already used.
 DO $do$
 BEGIN
   EXECUTE format($sql$

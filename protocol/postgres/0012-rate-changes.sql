@@ -1,10 +1,10 @@
--- Migration 12: what was taken under rate limits can be forgotten, and they can be blocked.
+-- Migration 12: rate limits can be reset and blocked.
 -- Outputs: holdfast_change_rate, holdfast_call_change_rate
 
 -- holdfast_change_rate
--- Inputs:  a name; a policy, as holdfast_rate_step takes it; for how many ms its limits are blocked from now on, instead
---          of any block before (0: a block ends), or NULL: what was taken under them is forgotten, and a block as well
--- Outputs: as holdfast_consume for a name that only looks, afterwards
+-- Inputs:  a name; a policy, as holdfast_rate_step takes it; for how many ms its limits are blocked from now on,
+--          replacing any earlier block (0: ends a block), or NULL: resets the limits and ends a block
+-- Outputs: as holdfast_consume for a name that only looks, after the change
 --
 -- Limits that are not in the policy stay as they are.
 CREATE OR REPLACE FUNCTION holdfast_change_rate(
@@ -22,7 +22,7 @@ BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
     PERFORM holdfast_set_durability(p_relaxed);
   END IF;
-  -- The row is made first if there is none, and is locked either way: a step at the same time comes before or after.
+  -- The row is created if there is none, and is locked either way: a concurrent step comes before this or after it.
   INSERT INTO holdfast_rates AS r (name, state, policy, expires_at)
   VALUES (p_name, holdfast_rate_step(NULL, 0, 0, 1, p_policy), 1, clock_timestamp() + interval '10 s')
   ON CONFLICT (name) DO UPDATE SET policy = excluded.policy
@@ -40,9 +40,9 @@ BEGIN
   FOR j IN 1..v_all LOOP
     v_latest := greatest(v_latest, v_limits[1 + 3 * v_all + j], v_limits[1 + 4 * v_all + j]);
   END LOOP;
-  -- The step leaves out what no limit needs any more.
+  -- The step drops what no limit needs any more.
   v_state := holdfast_rate_step(ARRAY[0, v_latest] || v_limits, v_now, 0, 1, p_policy);
-  -- As long as a row is kept for: a step that waits for this one counts from before.
+  -- The ten seconds for which a row is kept: a step that waits for this one counts from an earlier time.
   IF v_latest <= v_now - 10000 THEN
     DELETE FROM holdfast_rates WHERE name = p_name;
   ELSE

@@ -1,30 +1,34 @@
--- Migration 13: claims that are granted all or none. What a client sends, beside the procedures of 0011-calls.sql.
+-- Migration 13: claims that are granted all or none, by a procedure that a client calls, like those of 0011-calls.sql.
 --
 -- holdfast_call_acquire_groups
 -- Inputs:  for each claim: lock name, claim id, group id, holder id, time to live in ms, metadata as JSON text (NULL:
---          none); for all: relaxed as in holdfast_acquire; NULL in the place of each output. All claims are exclusive,
---          and none of them waits. Those of a group are next to each other, each on a name of its own
+--          none); for all: relaxed as in holdfast_acquire; NULL for each output. All claims are exclusive, and none of
+--          them waits. The claims of a group are next to each other, each on a name of its own
 -- Outputs: granted_claims, granted_tokens, granted_at, refused_at, holders
---                          as in holdfast_acquire, arrays and JSON as text. A group is granted whole
---          refused_claims  those with something in their way
---          not_known       all claims of a group of which others keep a row locked; and of a group that is refused,
---                          those that have their lease of an earlier call, which the client has to release
---          A claim in none of these lists is free, and was refused because another one of its group was
--- Codes:   2D000  called inside a transaction that was begun by others; nothing was done
+--                          as in holdfast_acquire, arrays and JSON as text. Of a group all claims are granted or none
+--          refused_claims  claims on names that others hold or wait for
+--          not_known       all claims of a group if another transaction keeps one of its rows locked; and of a refused
+--                          group the claims that have a lease of an earlier call, which the client must release
+--          A claim in none of these lists is on a free name. It was refused because another of its group was
+-- Codes:   2D000  called inside a transaction that the caller has begun; nothing was done
 --
--- Nobody sees a part of a group. First all groups are looked at without a lock: if a name is held, its group is refused,
--- and nothing is written for it. The other groups are asked for in one list and one transaction. If any of that is not
--- granted, the transaction is rolled back, and each group has a transaction of its own, which is rolled back unless all
--- of it is granted. Tokens that were drawn for nothing are only skipped.
+-- No other client ever sees a part of a group. First all groups are checked without a lock: if a name is held, its
+-- group is refused, and nothing is written for it. The other groups are claimed in one list and one transaction. If any
+-- of that list is not granted, the transaction is rolled back, and each group gets a transaction of its own, which is
+-- rolled back unless all of the group is granted. Tokens that a rollback discards are only skipped.
 -- A group with a transaction of its own waits for rows that others have locked: 250 ms in all, and where there are
--- several such groups, 50 ms for each row. It takes its rows in the one order, byte by byte, before it asks for any of
--- them. Lists wait in the same order, so neither deadlocks with the other.
+-- several such groups, 50 ms for each row. It locks its rows in one order, byte by byte, before it claims any of them.
+-- Lists wait in the same order, so neither deadlocks with the other.
+--
+-- Deliberate copy: the choice of the holder to name, in holdfast_look_at_groups, repeats the one in holdfast_ask
+-- (0004-leases.sql). It lets a group be refused without a lock, a token or a write, which holdfast_ask cannot do.
+-- test/drivers/postgres/equal-paths.test.ts keeps the two equal.
 
--- What is in the way of each group, by what everybody can see without a lock.
+-- Finds what prevents each group from being granted, judged by what is visible without a lock.
 -- Inputs:  for each claim: lock name, claim id, group id
 -- Outputs: refused_groups
---          refused_claims  those with something in their way
---          own_claims      those that have their lease
+--          refused_claims  claims on names that others hold or wait for
+--          own_claims      claims that already have their lease
 --          holders         as in holdfast_acquire
 CREATE OR REPLACE FUNCTION holdfast_look_at_groups(
   p_names TEXT[], p_claims TEXT[], p_groups TEXT[],
@@ -69,9 +73,10 @@ BEGIN
 END
 $$;
 
--- Locks the rows of these names, FOR UPDATE, in the one order. A free name gets a row that has ended: it is granted in
--- this transaction, or rolled back with it. Fails with 55P03 if others keep one of them locked.
--- Inputs: lock names; how long to wait for each row in ms, and until when for all of them
+-- Locks the rows of these names FOR UPDATE, in one order, byte by byte. A free name gets a row that has already ended.
+-- It is granted in this transaction, or rolled back with it.
+-- Inputs:  lock names; how long to wait for each row in ms, and until when for all of them
+-- Codes:   55P03  another transaction keeps one of the rows locked
 CREATE OR REPLACE FUNCTION holdfast_lock_names(p_names TEXT[], p_each FLOAT8, p_until TIMESTAMPTZ) RETURNS VOID
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '50ms' AS $$
 DECLARE
@@ -91,10 +96,11 @@ BEGIN
 END
 $$;
 
--- Asks for all claims of some groups, in one list. Fails with 55P03 as holdfast_acquire does.
--- Inputs:  for each claim, as holdfast_call_acquire_groups; for all: the groups that are meant, relaxed, and how long to
---          wait for their rows, as holdfast_lock_names takes it (NULL: they are not locked before)
--- Outputs: granted  whether all of them were granted. If not, the caller rolls back. The others as in holdfast_acquire
+-- Claims all names of some groups, in one list.
+-- Inputs:  for each claim, as holdfast_call_acquire_groups; for all: p_wanted, the groups to claim; relaxed; how long
+--          to wait for their rows, as holdfast_lock_names takes it (NULL: do not lock them first)
+-- Outputs: granted, whether all of them were granted. If not, the caller rolls back. The others as in holdfast_acquire
+-- Codes:   55P03  as holdfast_acquire
 CREATE OR REPLACE FUNCTION holdfast_acquire_groups(
   p_names TEXT[], p_claims TEXT[], p_groups TEXT[], p_holders TEXT[], p_ttls FLOAT8[], p_metadata TEXT[],
   p_wanted TEXT[], p_relaxed BOOLEAN, p_each FLOAT8, p_until TIMESTAMPTZ,
@@ -123,7 +129,7 @@ BEGIN
 END
 $$;
 
--- As in 0011-calls.sql, the schema's name stands in the text of a procedure.
+-- As in 0011-calls.sql, the text of the procedure contains the schema's name.
 DO $do$
 BEGIN
   EXECUTE format($sql$
@@ -138,7 +144,7 @@ DECLARE
   v_look      RECORD;
   v_got       RECORD;
   v_done      BOOLEAN;
-  v_groups    TEXT[];    -- those that the look has not refused, in their order
+  v_groups    TEXT[];    -- the groups that the check has not refused, in their order
   v_group     TEXT;
   v_own       TEXT[];    -- the claims of one group
   v_until     TIMESTAMPTZ;
