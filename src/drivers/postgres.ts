@@ -1,33 +1,24 @@
 import { randomBytes } from 'node:crypto'
 import { checkInspectQuery } from '../core/arguments.ts'
-import type {
-  AcquireAnswer,
-  Capabilities,
-  Claim,
-  Driver,
-  InspectPage,
-  LeaseRecord,
-  LeaseRef,
-  Renewal,
-} from '../core/driver.ts'
+import type { AcquireAnswer, Capabilities, Claim, Driver, InspectPage } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { booleanArray, numberArray, parseBooleans, parseNumbers, parseTexts, textArray } from './postgres/arrays.ts'
+import {
+  acquireAnswers,
+  acquireGroupsAnswers,
+  acquireGroupsValues,
+  acquireValues,
+  leaseArrays,
+} from './postgres/acquire-calls.ts'
+import { numberArray, parseBooleans } from './postgres/arrays.ts'
 import { connectionsOf, openConnections, type PostgresClient } from './postgres/client.ts'
 import type { PostgresConnections, Row } from './postgres/connections.ts'
 import { rowLocked, storeErrorFrom } from './postgres/errors.ts'
-import {
-  checkScope,
-  latestVersion,
-  type MigrationScope,
-  migrate,
-  readVersion,
-  statementsFor,
-} from './postgres/migrate.ts'
+import { checkScope, latestVersion, type MigrationScope, migrate, readVersion } from './postgres/migrate.ts'
 import { NotifyConnection } from './postgres/notify-connection.ts'
 import { consume } from './postgres/rates.ts'
+import { statementsFor } from './postgres/statements.ts'
 import { postgresUrl } from './postgres/url.ts'
-import { leftOver } from './shared/groups.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
 export type { PgClient, PgPool, PostgresClient, PostgresSql } from './postgres/client.ts'
@@ -55,34 +46,58 @@ export const capabilities: Capabilities = {
 
 export interface PostgresDriverOptions {
   /**
-   * A `Pool` or a connected `Client` of pg, or what `postgres()` gives. It stays the caller's: the driver never closes
-   * it.
+   * A `Pool` or a connected `Client` of the package pg, or what `postgres()` of the package postgres returns. The
+   * driver never closes it.
    */
   readonly client: PostgresClient
-  /** Where the tables are: `public` if not said. */
+  /**
+   * The schema of the tables.
+   * @default 'public'
+   */
   readonly schema?: string
   /**
-   * `crash-safe`, the default: a lease that was granted is still there after the server crashed. `relaxed`: it is
-   * granted before it has reached the disk (`synchronous_commit = off`, for our statements only), so the leases of the
-   * last moment before a crash may be forgotten and granted to others; their fencing tokens are higher all the same.
+   * `crash-safe`: a granted lease survives a crash of the server.
+   *
+   * `relaxed`: a lease is granted before it has reached the disk (`synchronous_commit = off`, for the driver's
+   * statements only). A crash of the server can forget the leases of the last moment, and they are then granted to
+   * others, with higher fencing tokens.
+   * @default 'crash-safe'
    */
   readonly durability?: 'crash-safe' | 'relaxed'
-  /** Whether the first call creates the tables, or brings them up to date. True if not said. */
+  /**
+   * Whether the first call creates the tables or brings them up to date.
+   * @default true
+   */
   readonly migrate?: boolean
 }
 
 const OPTIONS = optionNames<PostgresDriverOptions>({ client: true, schema: true, durability: true, migrate: true })
 
-/** Leases in a table, through a client that the caller already has. Nothing is sent before the first call. */
+/**
+ * A driver that keeps leases in a table, through a client that you already have. It sends nothing before the first
+ * call.
+ *
+ * @throws {InvalidArgumentError} `client` is not one of the known clients, or an option is unknown or has a wrong
+ * value.
+ *
+ * @example
+ * ```ts
+ * const pool = new pg.Pool({ connectionString: 'postgres://app@db.example/shop' })
+ * const lock = new DistributedLock({ driver: postgresDriver({ client: pool }) })
+ * ```
+ */
 export function postgresDriver(options: PostgresDriverOptions): Driver {
   const { client, ...rest } = checkOptions(options, OPTIONS)
   return driverOn(connectionsOf(client), rest)
 }
 
 /**
- * `postgres://…`, with parameters that the client knows, and `holdfast_schema`, `holdfast_durability`,
- * `holdfast_migrate`. Opens a small pool of its own, with pg if that is installed, else with postgres. Rejects with
- * `InvalidArgumentError` for a URL of which any part is not understood.
+ * Opens a driver for a `postgres://…` URL, with a small connection pool of its own: with pg if that is installed,
+ * otherwise with postgres. Beside the client's own parameters, the URL may have `holdfast_schema`,
+ * `holdfast_durability` and `holdfast_migrate`.
+ *
+ * @throws {InvalidArgumentError} Some part of the URL is not understood.
+ * @throws {MissingClientError} Neither pg nor postgres is installed.
  */
 export async function openPostgres(url: string): Promise<Driver> {
   const { target, options } = postgresUrl(url)
@@ -93,8 +108,12 @@ export async function openPostgres(url: string): Promise<Driver> {
 export interface MigrateOptions extends Pick<PostgresDriverOptions, 'schema'>, MigrationScope {}
 
 /**
- * Creates the tables and functions, or brings them up to date; safe from many instances at once. Returns the numbers of
- * what was run. With `only: 'fence'`, it makes nothing but what `postgresFence` needs.
+ * Creates the tables and functions, or brings them up to date. Any number of instances may call it at once. With
+ * `only: 'fence'`, it creates only what `postgresFence` needs.
+ *
+ * @returns The numbers of the migrations that were run.
+ * @throws {StoreError} The server cannot be reached, the role may not create the tables, or another transaction kept
+ * them locked for a minute.
  */
 export async function migratePostgres(
   options: MigrateOptions & Pick<PostgresDriverOptions, 'client'>,
@@ -109,7 +128,7 @@ const MIGRATE_OPTIONS = optionNames<MigrateOptions & Pick<PostgresDriverOptions,
   only: true,
 })
 
-/** The same for the database that a URL names. `schema` comes before the URL's own. */
+/** As `migratePostgres`, for the database that a URL names. `schema` overrides the one in the URL. */
 export async function migratePostgresUrl(url: string, options: MigrateOptions = {}): Promise<readonly number[]> {
   const { target, options: fromUrl } = postgresUrl(url)
   const { schema = fromUrl.schema ?? 'public', ...scope } = checkOptions(options, MIGRATE_OPTIONS)
@@ -128,10 +147,10 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   const statements = statementsFor(schema)
   const relaxed = String(durability === 'relaxed')
   const channel = `holdfast_${randomBytes(12).toString('hex')}`
-  const listening = new NotifyConnection({
+  const notifyConnection = new NotifyConnection({
     connections,
     channel,
-    hello: (payload) => connections.query(statements.hello, [channel, payload]),
+    notify: (payload) => connections.query(statements.hello, [channel, payload]),
     granted: statements.granted,
   })
   let ready: Promise<void> | undefined
@@ -151,29 +170,19 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       if (statement !== 'inspect') hasWritten = true
       return row as Row
     } catch (error) {
-      // Whatever it was that failed, the next call looks again whether the tables are there: they may have been
-      // dropped, or just been made.
+      // After any failure the next call checks the tables again: they may have been dropped, or just been created.
       ready = undefined
-      throw storeErrorFrom(error, { place: connections.place, several: connections.several, hasWritten })
+      throw storeErrorFrom(error, { place: connections.place, isPool: connections.isPool, hasWritten })
     }
   }
 
   async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
     if (claims.length === 0) return []
-    const row = await call('acquire', [
-      textArray(claims.map(({ lockName }) => lockName)),
-      textArray(claims.map(({ claimId }) => claimId)),
-      textArray(claims.map(({ holderId }) => holderId)),
-      booleanArray(claims.map(({ mode }) => mode === 'shared')),
-      numberArray(claims.map(({ limit }) => limit)),
-      numberArray(claims.map(({ permits }) => permits)),
-      numberArray(claims.map(({ ttlMs }) => ttlMs)),
-      numberArray(claims.map(({ waitMs }) => waitMs)),
-      textArray(claims.map(({ metadata }) => metadata && JSON.stringify(metadata))),
-      channel,
-      relaxed,
-    ])
-    return acquireAnswers(claims, row)
+    return acquireAnswers(claims, await call('acquire', acquireValues(claims, channel, relaxed)))
+  }
+
+  async function acquireGroups(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
+    return acquireGroupsAnswers(claims, await call('acquire_groups', acquireGroupsValues(claims, relaxed)))
   }
 
   async function steal({ lockName, claimId, holderId, ttlMs, metadata, stealUpTo }: Claim): Promise<AcquireAnswer> {
@@ -184,30 +193,17 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     return { granted: true, fencingToken: Number(row['fencing_token']), ttlMs, acquiredAtMs: Number(row['granted_at']) }
   }
 
-  async function acquireGroups(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    const row = await call('acquire_groups', [
-      textArray(claims.map(({ lockName }) => lockName)),
-      textArray(claims.map(({ claimId }) => claimId)),
-      textArray(claims.map(({ group }) => group)),
-      textArray(claims.map(({ holderId }) => holderId)),
-      numberArray(claims.map(({ ttlMs }) => ttlMs)),
-      textArray(claims.map(({ metadata }) => metadata && JSON.stringify(metadata))),
-      relaxed,
-    ])
-    return groupAnswers(claims, row)
-  }
-
   /**
-   * Thefts and groups are rare: each theft is a call of its own, and so are groups that follow each other, after what stood
-   * before them in the list. What fails, fails for its own part of the list.
+   * Claims that steal and groups are rare. So a list that has some is sent in parts, in order: each claim that steals
+   * is a call of its own, and so is each run of groups. A failure counts for its own part only.
    */
   async function acquireInParts(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    const start = claims.findIndex(({ steal, group }) => steal || group !== undefined)
+    const start = claims.findIndex((claim) => claim.steal || claim.group !== undefined)
     if (start === -1) return acquire(claims)
     const first = claims[start] as Claim
-    const groups = claims.slice(start)
-    const next = first.steal ? 1 : groups.findIndex(({ group }) => group === undefined)
-    const end = next === -1 ? claims.length : start + next
+    const rest = claims.slice(start)
+    const length = first.steal ? 1 : rest.findIndex(({ group }) => group === undefined)
+    const end = length === -1 ? claims.length : start + length
     const [before, part, after] = [claims.slice(0, start), claims.slice(start, end), claims.slice(end)]
     const failed = (of: readonly Claim[]) => (error: Error) => of.map(() => error)
     return [
@@ -225,11 +221,8 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
 
     async renew(renewals) {
       if (renewals.length === 0) return []
-      const { answers } = await call('renew', [
-        ...refArrays(renewals),
-        numberArray(renewals.map(({ ttlMs }) => ttlMs)),
-        relaxed,
-      ])
+      const ttls = numberArray(renewals.map(({ ttlMs }) => ttlMs))
+      const { answers } = await call('renew', [...leaseArrays(renewals), ttls, relaxed])
       return parseBooleans(answers as string).map((renewed, index) => {
         if (renewed === undefined) return rowLocked(renewals[index]?.lockName)
         return renewed ? 'renewed' : 'lost'
@@ -238,7 +231,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
 
     async release(leases) {
       if (leases.length === 0) return []
-      const { answers } = await call('release', [...refArrays(leases), relaxed])
+      const { answers } = await call('release', [...leaseArrays(leases), relaxed])
       return parseBooleans(answers as string).map((ended, index) => ended ?? rowLocked(leases[index]?.lockName))
     },
 
@@ -254,12 +247,12 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
         change: (values) => call('change_rate', [...values, relaxed]),
       }),
 
-    listen: (listener) => listening.listen(listener),
+    listen: (listener) => notifyConnection.listen(listener),
 
     async close() {
       if (closed) return
       closed = true
-      await listening.close()
+      await notifyConnection.close()
       await connections.close()
     },
   }
@@ -276,60 +269,6 @@ async function prepare(connections: PostgresConnections, schema: string, migrate
   }
   await migrate(connections, schema)
 }
-
-function acquireAnswers(claims: readonly Claim[], row: Row): (AcquireAnswer | StoreError)[] {
-  const numbers = (name: string): number[] => parseNumbers(row[name] as string | null)
-  const places = (name: string): Map<string, number> =>
-    new Map(parseTexts(row[name] as string | null).map((claimId, index) => [claimId, index]))
-  const [granted, refused] = [places('granted_claims'), places('refused_claims')]
-  const [tokens, acquired] = [numbers('granted_tokens'), numbers('granted_at')]
-  const [ahead, until] = [numbers('refused_ahead'), numbers('refused_until')]
-  const answeredAtMs = Number(row['refused_at'])
-  const holders = JSON.parse((row['holders'] as string | null) ?? '{}') as Record<string, LeaseRecord>
-  return claims.map(({ lockName, claimId, ttlMs, waitMs }) => {
-    const grant = granted.get(claimId)
-    if (grant !== undefined) {
-      return { granted: true, fencingToken: tokens[grant] as number, ttlMs, acquiredAtMs: acquired[grant] as number }
-    }
-    const refusal = refused.get(claimId)
-    if (refusal === undefined) return rowLocked(lockName)
-    const holder = holders[lockName]
-    // Its own, if it was handed the lock while the others of the list were looked at.
-    const seen = holder === undefined || holder.claimId === claimId ? {} : { holder }
-    if (waitMs === 0) return { granted: false, ...seen, answeredAtMs }
-    const [aheadOf, askAgainMs] = [ahead[refusal] as number, until[refusal] as number]
-    return { granted: false, ...seen, ahead: aheadOf, askAgainMs, answeredAtMs }
-  })
-}
-
-function groupAnswers(claims: readonly Claim[], row: Row): (AcquireAnswer | StoreError)[] {
-  const ids = (name: string): string[] => parseTexts(row[name] as string | null)
-  const granted = new Map(ids('granted_claims').map((claimId, index) => [claimId, index]))
-  const [tokens, acquired] = [
-    parseNumbers(row['granted_tokens'] as string | null),
-    parseNumbers(row['granted_at'] as string | null),
-  ]
-  const [refused, notKnown] = [new Set(ids('refused_claims')), new Set(ids('not_known'))]
-  const refusedGroups = new Set(claims.filter(({ claimId }) => refused.has(claimId)).map(({ group }) => group))
-  const answeredAtMs = Number(row['refused_at'])
-  const holders = JSON.parse((row['holders'] as string | null) ?? '{}') as Record<string, LeaseRecord>
-  return claims.map(({ lockName, claimId, group, ttlMs }) => {
-    const at = granted.get(claimId)
-    if (at !== undefined) {
-      return { granted: true, fencingToken: tokens[at] as number, ttlMs, acquiredAtMs: acquired[at] as number }
-    }
-    const holder = holders[lockName]
-    if (refused.has(claimId)) return { granted: false, ...(holder && { holder }), answeredAtMs }
-    if (!refusedGroups.has(group)) return rowLocked(lockName)
-    return notKnown.has(claimId) ? leftOver(lockName) : { granted: false, free: true, answeredAtMs }
-  })
-}
-
-const refArrays = (leases: readonly (LeaseRef | Renewal)[]): string[] => [
-  textArray(leases.map(({ lockName }) => lockName)),
-  textArray(leases.map(({ claimId }) => claimId)),
-  numberArray(leases.map(({ fencingToken }) => fencingToken)),
-]
 
 function checkSettings(durability: unknown, migrates: unknown): void {
   if (durability !== 'crash-safe' && durability !== 'relaxed') {

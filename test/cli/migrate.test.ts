@@ -77,7 +77,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
     const theirs = url.replace('postgres@', `${role}@`)
     const { code, stdout, stderr } = await store.run(['migrate', '--url', theirs, '--schema', schema])
     expect({ code, stdout }).toEqual({ code: 69, stdout: '' })
-    expect(stderr).toMatch(/this role may not create them: let a role that may run "holdfast migrate --schema s_/)
+    expect(stderr).toMatch(/this role may not create them: run "holdfast migrate --schema s_/)
     expect(stderr).toMatch(/or the SQL of "holdfast migrate --print"/)
     // After a role with that right has run the command, there is nothing left to do.
     await store.run(['migrate', '--url', url, '--schema', schema])

@@ -132,7 +132,7 @@ describe('a failure that no further try can mend is told at once, and not tried 
     const mine = `postgres://me:right@${at(primary)}/postgres`
     await assertPermanent(
       () => connect(mine),
-      /this role may not create them: let a role that may run "holdfast migrate/,
+      /this role may not create them: run "holdfast migrate/,
     )
   })
 

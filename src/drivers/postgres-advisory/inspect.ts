@@ -1,10 +1,10 @@
 import type { CheckedInspectQuery } from '../../core/arguments.ts'
 import type { InspectPage, LeaseRecord, WaiterRecord } from '../../core/driver.ts'
 import type { Row } from '../postgres/connections.ts'
-import { type BoardEntry, readBoard } from './activity-comment.ts'
+import { type ActivityEntry, readActivityComment } from './activity-comment.ts'
 import { advisoryKey } from './key.ts'
 
-/** Who holds a name: one of ours by its board, anybody else by what the server tells. */
+/** The holder of a name: a client of Holdfast by its activity comment, any other by what the server shows. */
 export function holderOf(lockName: string, rows: readonly Row[]): LeaseRecord | undefined {
   const key = advisoryKey(lockName)
   const held = rows.filter((row) => row['granted'] && row['key'] === key)
@@ -20,17 +20,17 @@ export function inspectLocks(
   { lockName, prefix, after, pageSize }: CheckedInspectQuery,
   rows: readonly Row[],
 ): InspectPage {
-  const isAsked = (name: string): boolean =>
+  const isRequested = (name: string): boolean =>
     (lockName === undefined || name === lockName) && name.startsWith(prefix) && (after === undefined || name > after)
-  const ours = rows.filter((row) => readBoard(row['board'] as string | null) !== undefined)
+  const ours = rows.filter((row) => readActivityComment(row['query'] as string | null) !== undefined)
   const leases = ours
     .filter((row) => row['granted'])
     .flatMap(leasesIn)
-    .filter((lease) => isAsked(lease.lockName))
+    .filter((lease) => isRequested(lease.lockName))
   const waiters = ours
     .filter((row) => !row['granted'])
     .flatMap(waitersIn)
-    .filter((waiter) => isAsked(waiter.lockName))
+    .filter((waiter) => isRequested(waiter.lockName))
   const names = [...new Set([...leases, ...waiters].map((each) => each.lockName))].sort()
   const page = new Set(names.slice(0, pageSize))
   const next = names.length > pageSize ? names[pageSize - 1] : undefined
@@ -44,10 +44,10 @@ export function inspectLocks(
 const byNameThenToken = (a: LeaseRecord, b: LeaseRecord): number =>
   a.lockName === b.lockName ? a.fencingToken - b.fencingToken : a.lockName < b.lockName ? -1 : 1
 
-/** The board says what is held or being asked for; the lock that the row is about says which of it is. */
-function entriesOf(row: Row): readonly BoardEntry[] {
-  const board = readBoard(row['board'] as string | null) ?? []
-  return board.filter(({ lockName, shared }) => shared === row['shared'] && advisoryKey(lockName) === row['key'])
+/** The comment lists all leases and requests of the connection. The row is about one of its locks. */
+function entriesOf(row: Row): readonly ActivityEntry[] {
+  const entries = readActivityComment(row['query'] as string | null) ?? []
+  return entries.filter(({ lockName, shared }) => shared === row['shared'] && advisoryKey(lockName) === row['key'])
 }
 
 function leasesIn(row: Row): LeaseRecord[] {
@@ -59,8 +59,8 @@ function leasesIn(row: Row): LeaseRecord[] {
     holderId,
     mode: shared ? 'shared' : 'exclusive',
     permits: 1,
-    // Of what the board's own statement asked for, the server tells: its token, and since when it was asked for. The
-    // next heartbeat writes on the board since when it is held.
+    // The comment was sent with the statement that requested this lock. So the server's columns have its token, and the
+    // time of the request. The comment of the next heartbeat has the time of the grant.
     fencingToken: fencingToken ?? Number(row['token']),
     acquiredAtMs: acquiredAtMs ?? Number(row['asked_at']),
   }))
@@ -78,7 +78,7 @@ const waitersIn = (row: Row): WaiterRecord[] =>
       waitingSinceMs: Number(row['asked_at']),
     }))
 
-/** No room on the board, a role whose statements this one may not see, or somebody who is not Holdfast. */
+/** There was no room in the comment, this role may not see the statement, or the holder does not use Holdfast. */
 const unnamed = (row: Row): LeaseRecord => ({
   lockName: `#${row['key']}`,
   claimId: `pid:${row['pid']}:${row['key']}`,

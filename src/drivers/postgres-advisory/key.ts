@@ -1,8 +1,8 @@
 import { hash } from 'node:crypto'
 
 /**
- * The key of a lock name among advisory locks: the first eight bytes of the SHA-256 of its UTF-8 form, as a signed
- * big-endian number. In decimal, since a JavaScript number cannot hold it. With 64 bits, a million names held at once
- * meet by chance once in 37 million tries.
+ * The key of an advisory lock for a lock name: the first eight bytes of the SHA-256 of its UTF-8 form, as a signed
+ * big-endian number. It is returned in decimal, because a JavaScript number cannot hold it. With 64 bits, a million
+ * names that are held at once have a collision once in 37 million cases.
  */
 export const advisoryKey = (lockName: string): string => hash('sha256', lockName, 'buffer').readBigInt64BE(0).toString()

@@ -2,16 +2,20 @@ import { InvalidArgumentError } from '../../core/errors.ts'
 import { checkLockName } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { type PostgresTransaction, queryIn } from '../postgres/transaction.ts'
-import { isOccupied } from './client.ts'
 import { advisoryKey } from './key.ts'
+import { isOccupied } from './occupied-clients.ts'
 import { advisoryStatements } from './statements.ts'
 
 export interface LockInTransactionOptions {
-  /** Beside other shared ones, never beside an exclusive one. False if not said. */
+  /**
+   * Takes the lock in shared mode: beside other shared locks, never beside an exclusive one.
+   * @default false
+   */
   readonly shared?: boolean
   /**
-   * False: answers at once. True, the default: waits for it in the server's own queue, for as long as the transaction's
-   * `lock_timeout` lets it.
+   * Whether to wait for the lock, in the server's own queue, for as long as the `lock_timeout` of the transaction
+   * allows. If false, the answer comes at once.
+   * @default true
    */
   readonly wait?: boolean
 }
@@ -19,13 +23,22 @@ export interface LockInTransactionOptions {
 const OPTIONS = optionNames<LockInTransactionOptions>({ shared: true, wait: true })
 
 /**
- * Takes a lock in the caller's own open transaction. Its commit or rollback gives it back, and nothing else does. True:
- * it is held. False: it is held by another, and `wait` was false. Rejects with `InvalidArgumentError` if there is no
- * transaction open, as with a pool or before `BEGIN`: the lock would be free again at once. Also if the transaction is
- * on a `Client` that a postgres-advisory driver uses. Everything else that fails is the client's own error.
- *
- * It excludes, and is excluded by, the postgres-advisory driver's leases on the same name. It works behind a pooler in
+ * Takes a lock in your own open transaction. Its commit or rollback releases the lock, and nothing else does. It
+ * excludes, and is excluded by, the postgres-advisory driver's leases on the same name. It works behind a pooler in
  * transaction mode.
+ *
+ * @returns True if the lock is held. False if another client holds it and `wait` is false.
+ * @throws {InvalidArgumentError} No transaction is open, for example because a pool was passed, or a client before
+ * `BEGIN`: the lock would be free again at once. Or the transaction is on a `Client` that a postgres-advisory driver
+ * uses. Every other error is the client's own.
+ *
+ * @example
+ * ```ts
+ * await client.query('BEGIN')
+ * await lockInTransaction(client, 'invoice:2026')
+ * // …
+ * await client.query('COMMIT')
+ * ```
  */
 export async function lockInTransaction(
   transaction: PostgresTransaction,
@@ -38,7 +51,7 @@ export async function lockInTransaction(
     if (typeof value !== 'boolean') throw new InvalidArgumentError(name, value, 'true or false')
   }
   if (isOccupied(transaction)) {
-    const rule = 'on a Client without a postgres-advisory driver, whose locks it would be given as well'
+    const rule = 'on a Client without a postgres-advisory driver: it would be granted that driver’s locks as well'
     throw new InvalidArgumentError('transaction', transaction, rule)
   }
   const statement = wait ? advisoryStatements.lock_in_transaction : advisoryStatements.try_in_transaction

@@ -1,11 +1,12 @@
-import type { LeaseRef } from '../../core/driver.ts'
 import { ClosedError } from '../../core/errors.ts'
 import { storeErrorFrom } from '../postgres/errors.ts'
-import type { Asking, Session, SessionLease } from './session.ts'
+import type { SessionLease } from './held-locks.ts'
+import type { Session } from './session.ts'
+import type { LockRequest } from './statements.ts'
 
 /**
- * The one connection that carries the locks that were free when asked for, opened when first needed and anew when it
- * was lost.
+ * The connection that has the locks that were free when they were requested. It is opened when it is first needed, and
+ * again after it was lost.
  */
 export class MainSession {
   readonly #open: () => Promise<Session>
@@ -17,14 +18,14 @@ export class MainSession {
     this.#open = open
   }
 
-  /** As it is at this moment. */
-  get now(): Session | undefined {
+  /** The session, if it is open. */
+  get current(): Session | undefined {
     return this.#session?.lost === undefined ? this.#session : undefined
   }
 
   async get(): Promise<Session> {
     for (;;) {
-      if (this.now !== undefined) return this.now
+      if (this.current !== undefined) return this.current
       if (this.#closed) throw new ClosedError('the postgres-advisory driver is closed')
       this.#opening ??= this.#open()
       const opening = this.#opening
@@ -38,28 +39,29 @@ export class MainSession {
     }
   }
 
-  /** Those that have no lease yet, in rounds of distinct keys: one answer each, in order. */
-  async try(
-    claims: readonly { readonly claim: LeaseRef; readonly asking: Asking }[],
-  ): Promise<(SessionLease | undefined)[]> {
-    const answers: (SessionLease | undefined)[] = claims.map(() => undefined)
-    let left = claims.map((each, index) => ({ ...each, index }))
+  /**
+   * Requests locks without waiting. Returns one answer each, in order. A statement can have a key only once, so
+   * requests for the same key go into several rounds.
+   */
+  async try(requests: readonly LockRequest[]): Promise<(SessionLease | undefined)[]> {
+    const answers: (SessionLease | undefined)[] = requests.map(() => undefined)
+    let left = requests.map((request, index) => ({ request, index }))
     while (left.length > 0) {
       const session = await this.get()
       const round = new Map<string, (typeof left)[number]>()
       const later: typeof left = []
       for (const each of left) {
-        const { asking, claim, index } = each
-        const own = session.leases.get(claim.claimId)
+        const { request, index } = each
+        const own = session.leases.get(request.claimId)
         if (own !== undefined) answers[index] = own
-        else if (round.has(asking.key)) later.push(each)
-        // The server lets one session have one lock any number of times. Who excludes whom within it is decided here.
-        else if (!session.excludes(asking)) round.set(asking.key, each)
+        else if (round.has(request.key)) later.push(each)
+        // The server grants a session the same lock any number of times. So exclusion within it is decided here.
+        else if (!session.excludes(request)) round.set(request.key, each)
       }
       const tried = [...round.values()]
-      const got = await session.try(tried.map(({ asking }) => asking))
-      tried.forEach(({ index }, place) => {
-        answers[index] = got[place]
+      const leases = await session.try(tried.map(({ request }) => request))
+      tried.forEach(({ index }, position) => {
+        answers[index] = leases[position]
       })
       left = later
     }
@@ -68,8 +70,8 @@ export class MainSession {
 
   async close(): Promise<void> {
     this.#closed = true
-    // One that could not be opened need not be closed.
+    // One that failed to open needs no closing.
     const session = this.#session ?? (await this.#opening?.catch(() => undefined))
-    await session?.end().catch(() => {}) // Ended it is, whatever the socket says of it.
+    await session?.end().catch(() => {}) // It is not used any more, even if closing fails.
   }
 }

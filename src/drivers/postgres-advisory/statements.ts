@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
-import { withoutComments } from '../postgres/migrate.ts'
+import { withoutComments } from '../postgres/statements.ts'
 import { namedStatements } from '../shared/named-statements.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
-import type { BoardEntry } from './activity-comment.ts'
+import type { ActivityEntry } from './activity-comment.ts'
 
-const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'still', 'locks'] as const
+const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'ping', 'locks'] as const
 
 export type PreparedName = (typeof PREPARED)[number]
 
@@ -15,52 +15,53 @@ type StatementName =
   | 'witness'
   | 'unlock_all'
   | 'cancel'
-  | 'mine'
+  | 'own_locks'
   | 'lock_in_transaction'
   | 'try_in_transaction'
 
 export const advisoryStatements = namedStatements<StatementName>(withoutComments(readProtocol('postgres/advisory.sql')))
 
-/** Somebody who asks, before there is a token. */
-export interface Asking extends BoardEntry {
+/** A request for an advisory lock. It has no token yet. */
+export interface LockRequest extends ActivityEntry {
   readonly key: string
 }
 
 /**
- * `word`: one that no other session has, so whoever knows the statement is the session that prepared it. `lead`: of its
- * tokens.
+ * No other session has this `sessionId`. So a session that knows the statements is the one that prepared them. `lead`
+ * is by how much its tokens are ahead.
  */
-export const preparation = (word: string, lead: number): string =>
+export const preparation = (sessionId: string, lead: number): string =>
   PREPARED.map((name) => {
-    const statement = advisoryStatements[name].replace(':"name"', preparedName(name, word))
+    const statement = advisoryStatements[name].replace(':"name"', preparedName(name, sessionId))
     return `${statement.replace(':lead', `${lead}::bigint`)};\n`
   }).join('')
 
-export const deallocation = (word: string): string =>
-  PREPARED.map((name) => `DEALLOCATE ${preparedName(name, word)};\n`).join('')
+export const deallocation = (sessionId: string): string =>
+  PREPARED.map((name) => `DEALLOCATE ${preparedName(name, sessionId)};\n`).join('')
 
-/** Values are numbers and truth values, or lists of them, so nothing in them can be taken for SQL. */
-export function execution(name: PreparedName, word: string, values: readonly (string | null)[]): string {
+/** Values are numbers, booleans, or lists of them, so nothing in them can be taken as SQL. */
+export function execution(name: PreparedName, sessionId: string, values: readonly (string | null)[]): string {
   const literals = values.map((value) => {
     if (value === null) return 'NULL'
     assert(/^[-0-9a-z,{}]*$/.test(value), `not a list of numbers: ${value}`)
     return `'${value}'`
   })
-  return `EXECUTE ${preparedName(name, word)}${literals.length === 0 ? '' : `(${literals.join(',')})`}`
+  return `EXECUTE ${preparedName(name, sessionId)}${literals.length === 0 ? '' : `(${literals.join(',')})`}`
 }
 
-/** `before`: what the settings of a session were, as JSON. */
+/** SQL that restores the settings of a session from JSON. */
 export const restoring = (before: string): string =>
   `SELECT set_config(key, value, false) FROM json_each_text(${literal(before)});\n`
 
-export const unlocking = (locks: readonly Asking[]): string =>
+export const unlocking = (locks: readonly LockRequest[]): string =>
   locks
     .map(({ key, shared }) => `SELECT pg_advisory_unlock${shared ? '_shared' : ''}(${literal(key)}::bigint);\n`)
     .join('')
 
 export const unpublishing = (xid: string): string =>
-  `SELECT pg_advisory_unlock_shared((x >> 32)::integer, ((x << 32) >> 32)::integer) FROM (SELECT ${literal(xid)}::bigint) AS last (x);\n`
+  'SELECT pg_advisory_unlock_shared((x >> 32)::integer, ((x << 32) >> 32)::integer) ' +
+  `FROM (SELECT ${literal(xid)}::bigint) AS last (x);\n`
 
-const preparedName = (name: PreparedName, word: string): string => `holdfast_${name}_${word}`
+const preparedName = (name: PreparedName, sessionId: string): string => `holdfast_${name}_${sessionId}`
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`

@@ -1,4 +1,4 @@
-/** Lists as PostgreSQL writes them in text, so that every client sends and receives them in the same way. */
+/** PostgreSQL array literals as text, so that every client sends and receives lists in the same way. */
 
 export function textArray(values: readonly (string | undefined)[]): string {
   return `{${values.map((value) => (value === undefined ? 'NULL' : quoted(value))).join(',')}}`
@@ -14,13 +14,13 @@ const quoted = (value: string): string => `"${/["\\]/.test(value) ? value.replac
 
 export const parseNumbers = (text: string | null): number[] => elements(text).map(Number)
 
-/** NULL is undefined. */
+/** NULL becomes undefined. */
 export const parseBooleans = (text: string | null): (boolean | undefined)[] =>
   elements(text).map((element) => (element === 'NULL' ? undefined : element === 't'))
 
 const elements = (text: string | null): string[] => (text === null || text === '{}' ? [] : text.slice(1, -1).split(','))
 
-/** Elements are quoted only where they need it. */
+/** The server quotes an element only if it has to. */
 export function parseTexts(text: string | null): string[] {
   if (text === null || text === '{}') return []
   if (!text.includes('"')) return text.slice(1, -1).split(',')

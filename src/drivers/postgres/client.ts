@@ -1,14 +1,18 @@
 import { InvalidArgumentError, MissingClientError } from '../../core/errors.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { PostgresConnections } from './connections.ts'
-import { type PgClient, type PgPool, pgClientConnections, pgPoolConnections } from './pg-client.ts'
+import { pgClientConnections, pgPoolConnections } from './pg-client.ts'
+import type { PgClient, PgPool } from './pg-types.ts'
 import { type PostgresSql, sqlConnections, unrefSockets } from './postgres-js-client.ts'
 import { type PostgresTarget, pgConfig, postgresConfig, postgresPlace } from './url.ts'
 
-export type { PgClient, PgPool } from './pg-client.ts'
+export type { PgClient, PgPool } from './pg-types.ts'
 export type { PostgresSql } from './postgres-js-client.ts'
 
-/** A client that the caller has: a `Pool` or a connected `Client` of pg, or what `postgres()` of postgres gives. */
+/**
+ * A client of the caller: a `Pool` or a connected `Client` of the package pg, or what `postgres()` of the package
+ * postgres returns.
+ */
 export type PostgresClient = PgPool | PgClient | PostgresSql
 
 export function connectionsOf(client: unknown): PostgresConnections {
@@ -18,7 +22,7 @@ export function connectionsOf(client: unknown): PostgresConnections {
   throw new InvalidArgumentError('client', client, 'a Pool or a Client of pg, or what postgres() gives')
 }
 
-/** Opens a small pool of its own, with pg, else with postgres: locks never starve the application's pool. */
+/** Opens a small pool with pg or, without it, with postgres, so that locks never starve the application's own pool. */
 export async function openConnections(target: PostgresTarget): Promise<PostgresConnections> {
   const pg = await importIfThere('pg')
   if (pg !== undefined) {
@@ -40,13 +44,13 @@ export async function openConnections(target: PostgresTarget): Promise<PostgresC
   throw new MissingClientError('the postgres driver', ['pg', 'postgres'])
 }
 
-/** How many connections a driver that was opened by a URL uses at most for its calls; one more listens. */
+/** The connections that a driver opened by a URL uses for its calls. One more listens for notifications. */
 const POOL_SIZE = 4
 const CONNECT_MS = 5_000
 
 /**
- * What `begin` hands over and what `reserve` gives is one connection, in a transaction or about to be: it has no
- * `begin` of its own.
+ * What `begin` passes to its callback and what `reserve` returns is a single connection, in a transaction or about to
+ * be in one. It has no `begin`.
  */
 const isSql = (client: unknown): client is PostgresSql =>
   typeof client === 'function' && 'unsafe' in client && 'begin' in client

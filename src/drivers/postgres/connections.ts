@@ -1,16 +1,16 @@
-/** All that the drivers need of a client. Every call has a deadline, whatever the socket does. */
+/** What the drivers need of a client. Every call has a deadline, even if the socket never answers. */
 export interface PostgresConnections {
-  /** Which database, as errors name it: a URL without its login. */
+  /** The database, as errors name it: a URL without its login. */
   readonly place: string
-  /** One statement on any connection. */
+  /** Sends one statement on any connection. */
   query(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
-  /** The same for one that the server refuses inside a transaction of the caller's. */
+  /** As `query`, for a statement that the server refuses inside a transaction of the caller. */
   call(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
-  /** Whether another try may come to another connection. */
-  readonly several: boolean
-  /** A connection that nobody else uses, outside the caller's pool where the client allows it. */
+  /** Whether a second try may get another connection. */
+  readonly isPool: boolean
+  /** A connection that nothing else uses, outside the caller's pool where the client allows it. */
   dedicate(events: DedicatedEvents): Promise<DedicatedConnection>
-  /** Ends what was opened here; never what the caller passed in. */
+  /** Closes what was opened here, never what the caller passed in. */
   close(): Promise<void>
 }
 
@@ -18,24 +18,24 @@ export type Row = Readonly<Record<string, unknown>>
 
 export interface DedicatedEvents {
   onNotification?(channel: string, payload: string): void
-  /** Once, when the connection has ended, unless `end` was called before. */
+  /** Called once when the connection has ended, unless `end` was called before. */
   onEnd(cause: Error): void
-  /** Where the connection is the caller's own and goes on: SQL that undoes what was done on it, run by `end`. */
+  /** SQL that `end` runs on a connection of the caller, which stays open, to undo what was done on it. */
   undo?(): string
 }
 
 export interface DedicatedConnection {
-  /** `timeoutMs` 0: as long as it takes. */
+  /** A `timeoutMs` of 0 waits without a limit. */
   query(text: string, values?: readonly (string | null)[], timeoutMs?: number): Promise<readonly Row[]>
-  /** A statement that is sent often: prepared where the connection is ours. */
+  /** For a statement that is sent often: prepared, unless the connection is the caller's. */
   queryOften(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
-  /** Several statements at once, without values. */
+  /** Sends several statements at once, without values. */
   script(text: string): Promise<void>
-  /** Whom the connection was told at its start that it talks to. Behind a pooler that is nobody of the server's. */
+  /** The process id that the server, or a pooler in between, sent at the start of the connection. */
   readonly serverPid: string | undefined
-  /** The caller's own connection, which goes on after `end`. */
+  /** Whether the connection is the caller's own and stays open after `end`. */
   readonly isCallers: boolean
-  /** The process may end although this connection is open, or may not. */
+  /** Whether this connection keeps the process alive. */
   keepAlive(wanted: boolean): void
   end(): Promise<void>
 }

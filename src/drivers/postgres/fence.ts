@@ -3,24 +3,39 @@ import { checkResource, type FencingGuard, type Token, tokenOf } from '../../cor
 import { safeCause } from '../../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { sqlState } from './errors.ts'
-import { statementsFor } from './migrate.ts'
+import { statementsFor } from './statements.ts'
 import { type PostgresTransaction, queryIn } from './transaction.ts'
 
 export type { PostgresTransaction } from './transaction.ts'
 
 export interface FenceOptions {
+  /**
+   * The schema that has the fencing guard.
+   * @default 'public'
+   */
   readonly schema?: string
 }
 
 const OPTIONS = optionNames<FenceOptions>({ schema: true })
 
 /**
- * The guard of a protected resource, called in the transaction that writes to it, before its first read. Rejects
- * with `StaleTokenError` when a larger token has been seen, and with a `StoreError` that says what to run where the
- * function of the guard is missing; every other error is the client's own. Until the transaction ends, others with a
- * token for the same resource wait here.
+ * Checks a fencing token in the transaction that writes to a protected resource. Call it before the first read. Until
+ * the transaction ends, other transactions with a token for the same resource wait here.
  *
- * With the transaction alone it gives a guard whose `accept(resource, token)` does the same.
+ * With the transaction alone, it returns a guard whose `accept(resource, token)` does the same.
+ *
+ * @throws {StaleTokenError} The resource has seen a larger token: the lease was lost. Roll the transaction back.
+ * @throws {StoreError} The schema has no fencing guard. The message says what to run.
+ * @throws {InvalidArgumentError} There is no open transaction, or another argument is not valid. Every other error is
+ * the client's own.
+ *
+ * @example
+ * ```ts
+ * await client.query('BEGIN')
+ * await postgresFence(client, 'account:7', lease.fencingToken)
+ * await client.query('UPDATE accounts SET balance = balance - 10 WHERE id = 7')
+ * await client.query('COMMIT')
+ * ```
  */
 export function postgresFence(
   transaction: PostgresTransaction,
@@ -31,7 +46,8 @@ export function postgresFence(
 export function postgresFence(transaction: PostgresTransaction, options?: FenceOptions): PostgresFence
 export function postgresFence(transaction: PostgresTransaction, ...rest: unknown[]): Promise<void> | PostgresFence {
   const [first, token, options] = rest as [string | FenceOptions | undefined, Token, FenceOptions | undefined]
-  // By their number: a resource that is missing by mistake must not turn a check into an object that nobody looks at.
+  // The number of arguments decides. A resource that is undefined by mistake must be an error: a guard that the caller
+  // ignores would skip the check.
   const isGuard = rest.length === 0 || (rest.length === 1 && typeof first === 'object')
   if (!isGuard) return accept(transaction, first as string, token, options)
   const ofGuard = first as FenceOptions | undefined
@@ -44,9 +60,9 @@ export function postgresFence(transaction: PostgresTransaction, ...rest: unknown
 export interface PostgresFence extends FencingGuard {
   accept(resource: string, token: Token): Promise<void>
   /**
-   * Forgets the largest token with the transaction's commit: the next one is let through, whatever it is. For a resource
-   * that is gone, and for one whose lock moves to another store, when no process that could have an old token can reach
-   * it any more. True if it was known.
+   * Forgets the largest token when the transaction commits. Then any token is accepted. Use it for a resource that is
+   * gone, or whose lock moves to another store, once no process with an old token can reach the resource.
+   * @returns Whether the resource had a largest token.
    */
   reset(resource: string): Promise<boolean>
 }
@@ -86,7 +102,7 @@ function missingFence(error: unknown, schema: string): StoreError | undefined {
   return new StoreError(message, { cause: safeCause(error), retryable: false })
 }
 
-/** Query builders wrap the client's error, each in its own way. */
+/** Query builders wrap the client's error, each in a different way. */
 function hasState(error: unknown, state: string): boolean {
   if (sqlState(error) === state) return true
   const {
@@ -98,5 +114,5 @@ function hasState(error: unknown, state: string): boolean {
 }
 
 const STALE = 'HF001'
-/** No such function, no such schema, and no table behind the function. */
+/** No such function, no such schema, or no table behind the function. */
 const MISSING = ['42883', '3F000', '42P01']

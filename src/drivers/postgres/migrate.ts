@@ -1,64 +1,14 @@
 import { checkOneOf } from '../../core/arguments.ts'
-import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
+import { StoreError } from '../../core/errors.ts'
 import { safeCause } from '../../core/foreign-errors.ts'
-import { isStorable } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { systemClock } from '../../core/time/clock.ts'
 import { sleep } from '../../core/time/native-time.ts'
 import { systemRandom } from '../../core/time/random.ts'
-import { namedStatements } from '../shared/named-statements.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
-import type { PostgresConnections } from './connections.ts'
+import type { DedicatedConnection, PostgresConnections } from './connections.ts'
 import { sqlState, storeErrorFrom } from './errors.ts'
-
-export type StatementName =
-  | 'acquire'
-  | 'acquire_groups'
-  | 'steal'
-  | 'renew'
-  | 'release'
-  | 'granted'
-  | 'inspect'
-  | 'consume'
-  | 'change_rate'
-  | 'fence'
-  | 'reset_fence'
-  | 'version'
-  | 'hello'
-  | 'begin_migration'
-  | 'use_schema'
-
-/** The statements for one schema. Quoting its name is all that is ever put into them. */
-export function statementsFor(schema: string): Readonly<Record<StatementName, string>> {
-  const known = statements.get(schema)
-  if (known !== undefined) return known
-  checkSchema(schema)
-  const sql = readProtocol('postgres/statements.sql').replaceAll(':"schema"', () => quoteIdentifier(schema))
-  const made = namedStatements<StatementName>(withoutComments(sql))
-  if (statements.size >= MAX_SCHEMAS) statements.clear()
-  statements.set(schema, made)
-  return made
-}
-
-/** A guard asks for them with every write. */
-const statements = new Map<string, Readonly<Record<StatementName, string>>>()
-const MAX_SCHEMAS = 100
-
-/** PostgreSQL would cut a longer name off, and then find the schema under the name that was asked for to be missing. */
-function checkSchema(schema: unknown): asserts schema is string {
-  const isName = typeof schema === 'string' && schema !== '' && isStorable(schema)
-  if (!isName || Buffer.byteLength(schema) > MAX_NAME_BYTES) {
-    const rule = `the name of a schema: 1 to ${MAX_NAME_BYTES} bytes, without NUL and without lone surrogates`
-    throw new InvalidArgumentError('schema', schema, rule)
-  }
-}
-
-const MAX_NAME_BYTES = 63
-
-/** What is sent with every call need not explain itself every time. */
-export const withoutComments = (sql: string): string => sql.replaceAll(/^--(?! name: ).*\n/gm, '')
-
-export const quoteIdentifier = (name: string): string => `"${name.replaceAll('"', '""')}"`
+import { quoteIdentifier, statementsFor } from './statements.ts'
 
 interface Migration {
   readonly version: number
@@ -66,9 +16,9 @@ interface Migration {
 }
 
 /**
- * In their order. All of them are run again when the last one has not been run yet, so whatever changes in any of them
- * comes with a file of the next number. Each brings its own tables and functions up to date, whichever version made
- * them, and leaves alone what is.
+ * In order. When the last one has not been run yet, all of them are run again. So every change of a file needs a new
+ * file with the next number. Each file updates its own tables and functions from any earlier version, and does not
+ * touch what is up to date.
  */
 const TEXTS: readonly string[] = [
   readProtocol('postgres/0001-tables.sql'),
@@ -86,14 +36,14 @@ const TEXTS: readonly string[] = [
   readProtocol('postgres/0013-groups.sql'),
 ]
 
-/** The one that `postgresFence` needs. */
+/** The migration that `postgresFence` needs. */
 const FENCE_VERSION = 8
 
-/** Which of the migrations. */
+/** Selects migrations. */
 export interface MigrationScope {
   /**
-   * `fence`: nothing but what `postgresFence` needs, for a database that keeps the protected data and no locks. Without
-   * it, all migrations.
+   * `fence`: only what `postgresFence` needs, for a database that keeps the protected data but no locks. Without it,
+   * all migrations are run.
    */
   readonly only?: 'fence'
 }
@@ -103,7 +53,10 @@ export function migrations({ only }: MigrationScope = {}): readonly Migration[] 
   return only === undefined ? all : all.filter(({ version }) => version === FENCE_VERSION)
 }
 
-/** As plain SQL, for a team's own migration tool or for psql. Throws `InvalidArgumentError`. */
+/**
+ * The migrations as plain SQL, for your own migration tool or for psql. It can be run again.
+ * @throws {InvalidArgumentError} `schema` is not the name of a schema, or an option is unknown.
+ */
 export function migrationScript(schema: string, options: MigrationScope = {}): string {
   const { only } = checkScope(options)
   const { begin_migration, use_schema } = statementsFor(schema)
@@ -120,7 +73,7 @@ export function checkScope(options: MigrationScope): MigrationScope {
 
 const SCOPE = optionNames<MigrationScope>({ only: true })
 
-/** The last migration that was run. 0: none. */
+/** The number of the last migration that was run; 0 if there was none. */
 export async function readVersion(connections: PostgresConnections, schema: string): Promise<number> {
   try {
     const [row] = await connections.query(statementsFor(schema).version, [])
@@ -134,9 +87,9 @@ export async function readVersion(connections: PostgresConnections, schema: stri
 export const latestVersion = (): number => TEXTS.length
 
 /**
- * Brings the schema up to date, in one transaction. Any number of instances may do so at once. Answers what it ran. A
- * table that others keep locked is tried again and again: each try waits so shortly that nobody who stands behind it is
- * kept from a lock.
+ * Brings the schema up to date in one transaction. Returns the numbers of the migrations that it ran. Any number of
+ * instances may call it at once. If a table is locked, it tries again, for up to a minute. Each try waits only briefly,
+ * because calls of other clients queue behind it.
  */
 export async function migrate(
   connections: PostgresConnections,
@@ -149,19 +102,19 @@ export async function migrate(
       return await migrateOnce(connections, schema, scope)
     } catch (error) {
       if (sqlState(error) !== '55P03') throw errorFrom(error, schema, connections)
-      if (systemClock.now().monotonicMs - startedMs > LOCKED_MS) {
+      if (systemClock.now().monotonicMs - startedMs > MAX_LOCKED_MS) {
         const reason =
-          `the lock tables in the schema ${quoteIdentifier(schema)} could not be brought up to date, because another transaction has kept them ` +
-          `locked for ${LOCKED_MS / 1_000} s: end it (see pg_stat_activity), and try again`
+          `cannot bring the lock tables in the schema ${quoteIdentifier(schema)} up to date: another transaction has ` +
+          `kept them locked for ${MAX_LOCKED_MS / 1_000} s. End it (see pg_stat_activity), and try again`
         throw new StoreError(reason, { cause: safeCause(error) })
       }
-      await sleep(TRY_AGAIN_MS * (1 + systemRandom.fraction()))
+      await sleep(RETRY_MS * (1 + systemRandom.fraction()))
     }
   }
 }
 
-const LOCKED_MS = 60_000
-const TRY_AGAIN_MS = 300
+const MAX_LOCKED_MS = 60_000
+const RETRY_MS = 300
 
 async function migrateOnce(
   connections: PostgresConnections,
@@ -181,7 +134,7 @@ async function migrateOnce(
     await connection.script('COMMIT')
     return due.map(({ version }) => version)
   } catch (error) {
-    // The error that is told is the one that came first.
+    // The first error is the one to report.
     await connection.script('ROLLBACK').catch(() => {})
     throw error
   } finally {
@@ -192,16 +145,13 @@ async function migrateOnce(
 function errorFrom(error: unknown, schema: string, connections: PostgresConnections): Error {
   if (sqlState(error) !== '42501') return storeErrorFrom(error, connections)
   return new StoreError(
-    `the schema ${quoteIdentifier(schema)} has no lock tables yet, or old ones, and this role may not create them: ` +
-      `let a role that may run "holdfast migrate --schema ${schema}", or the SQL of "holdfast migrate --print"`,
+    `the lock tables in the schema ${quoteIdentifier(schema)} are missing or old, and this role may not create them: ` +
+      `run "holdfast migrate --schema ${schema}", or the SQL of "holdfast migrate --print", with a role that may`,
     { cause: safeCause(error), retryable: false },
   )
 }
 
-async function versionsIn(
-  connection: Awaited<ReturnType<PostgresConnections['dedicate']>>,
-  schema: string,
-): Promise<ReadonlySet<number>> {
+async function versionsIn(connection: DedicatedConnection, schema: string): Promise<ReadonlySet<number>> {
   const there = await connection.query('SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = $2::text', [
     schema,
     'holdfast_migrations',

@@ -5,7 +5,7 @@ import { importIfThere } from '../shared/optional-client.ts'
 import type { PostgresConnections, Row } from './connections.ts'
 import { postgresPlace } from './url.ts'
 
-/** What we call of what `postgres()` gives. */
+/** The few methods that the drivers call of what `postgres()` of the package postgres returns. */
 export interface PostgresSql {
   unsafe(text: string, values?: (string | null)[], options?: { prepare?: boolean }): SqlQuery
   begin(options: string, work: (transaction: Pick<PostgresSql, 'unsafe'>) => Promise<unknown>): Promise<unknown>
@@ -22,8 +22,9 @@ const SCRIPT_MS = 120_000
 const IDLE_MS = 10_000
 
 /**
- * `reopen` makes another pool like it, where the pool is ours: one whose connections are half-open never answers again,
- * and one that nobody has used for a while is closed.
+ * `reopen` creates another pool like this one. It is passed where the pool is ours. A pool with half-open connections
+ * never answers again, and is replaced. So is a pool that was idle for a while. A new pool connects with its first
+ * call.
  */
 export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): PostgresConnections {
   let sql = given
@@ -34,7 +35,7 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
   function replace(): void {
     const old = sql
     if (reopen !== undefined) sql = reopen()
-    old.end({ timeout: 0 }).catch(() => {}) // Nobody uses it any more.
+    old.end({ timeout: 0 }).catch(() => {}) // It is not used any more.
   }
 
   function begin(): void {
@@ -45,21 +46,21 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
   function end(): void {
     inFlight -= 1
     if (inFlight > 0 || reopen === undefined || isClosed) return
-    // The pool's own timers would keep the process alive.
+    // postgres has such a timer, too, but that one keeps the process alive.
     idleTimer = setTimeout(replace, IDLE_MS)
     idleTimer.unref()
   }
 
-  /** postgres has no deadline for a query. */
-  function inTime<T>(ask: (sql: PostgresSql) => PromiseLike<T>): Promise<T> {
-    const asked = sql
+  /** The package postgres has no deadline for a query. */
+  function withDeadline<T>(send: (sql: PostgresSql) => PromiseLike<T>): Promise<T> {
+    const current = sql
     return new Promise<T>((resolve, reject) => {
       const timer = setTimeout(() => {
         reject(new StoreError(`PostgreSQL did not answer within ${QUERY_MS} ms`))
-        if (reopen !== undefined && sql === asked) replace()
+        if (reopen !== undefined && sql === current) replace()
       }, QUERY_MS)
       begin()
-      ask(asked)
+      send(current)
         .then(resolve, reject)
         .then(() => {
           clearTimeout(timer)
@@ -68,13 +69,13 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
     })
   }
 
-  const query: PostgresConnections['query'] = (text, values) => inTime((sql) => ask(sql, text, values))
+  const query: PostgresConnections['query'] = (text, values) => withDeadline((sql) => prepared(sql, text, values))
 
   return {
     place: placeOf(given),
     query,
     call: query,
-    several: (given.options as { max?: number }).max !== 1,
+    isPool: (given.options as { max?: number }).max !== 1,
     dedicate: (events) => dedicate(sql, events),
     async close() {
       isClosed = true
@@ -85,8 +86,9 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
 }
 
 /**
- * Settings of a pool whose connections do not keep the process alive: postgres has no method for that, but takes a
- * socket. It sends only when the socket is connected. Undefined for several hosts, among which postgres chooses itself.
+ * Options of a pool whose connections do not keep the process alive. The package postgres has no option for that, but
+ * it accepts a socket, and sends only when the socket is connected. Undefined for several hosts, because then postgres
+ * itself has to choose one.
  */
 export function unrefSockets(options: SqlOptions): object | undefined {
   const { host = [], socket } = options
@@ -94,7 +96,7 @@ export function unrefSockets(options: SqlOptions): object | undefined {
   const open = ({ host: [name = ''] = [], port: [port = 5432] = [], path }: SqlOptions): Socket => {
     const opened = path ? connect(path) : connect(port, name)
     opened.once('connect', () => opened.unref())
-    // As postgres does it: the name is the one that the server's certificate has to have.
+    // As postgres itself does: it checks the server's certificate against this host.
     return Object.assign(opened, { host: name, port })
   }
   return { socket: open, idle_timeout: null, max_lifetime: null }
@@ -123,7 +125,7 @@ async function dedicate(
   if (create === undefined) throw new MissingClientError('a client of postgres', ['postgres'])
   let ended = false
   let connected = false
-  // postgres connects again by itself and says nothing; this is where it does say it.
+  // postgres reconnects by itself and reports it nowhere else.
   const onclose = (): void => {
     if (ended || !connected) return
     ended = true
@@ -140,7 +142,7 @@ async function dedicate(
     timeoutMs = QUERY_MS,
   ): Promise<readonly Row[]> => {
     if (ended) throw new StoreError('the connection has ended')
-    // Unnamed, since hardly two of these texts are the same: a board stands in front of them.
+    // Not prepared: each text begins with an activity comment, and hardly two are the same.
     const answer = sql.unsafe(text, values && [...values]) as PromiseLike<readonly Row[]>
     return timeoutMs === 0 ? await answer : within(answer, timeoutMs)
   }
@@ -156,7 +158,7 @@ async function dedicate(
   connected = true
   return {
     query,
-    queryOften: (text, values) => within(ask(sql, text, values), QUERY_MS),
+    queryOften: (text, values) => within(prepared(sql, text, values), QUERY_MS),
     async script(text) {
       await within(sql.unsafe(text).simple(), SCRIPT_MS)
     },
@@ -172,10 +174,10 @@ async function dedicate(
 }
 
 /**
- * Named statements, or it would ask the server for the types first, each time. Whoever has set `prepare: false` gets
- * that.
+ * Without a named statement, postgres asks the server for the parameter types before each query. A pool with
+ * `prepare: false` keeps that setting.
  */
-const ask = (sql: Pick<PostgresSql, 'unsafe'>, text: string, values: readonly (string | null)[]) =>
+const prepared = (sql: Pick<PostgresSql, 'unsafe'>, text: string, values: readonly (string | null)[]) =>
   sql.unsafe(text, [...values], { prepare: true }) as PromiseLike<readonly Row[]>
 
 function within<T>(promise: PromiseLike<T>, ms: number): Promise<T> {

@@ -36,8 +36,8 @@ export const consume = (
   )
 
 /**
- * All of a list in one statement, which can touch a row only once: what is asked of one name with different costs or
- * limits goes in further ones.
+ * Sends a list in one statement. A statement can touch a row only once, so steps on one name with different costs or
+ * limits need further statements.
  */
 async function takeSteps(
   requests: readonly RateRequest[],
@@ -82,7 +82,7 @@ async function consumeOnce(
   }
 }
 
-/** What stands in the answer from there on. */
+/** Reads the answer to one request, which begins at this index. */
 function takenFrom({ name, policy }: Take, states: readonly number[], at: number): Taken | Error {
   const count = states[at] as number
   if (count === TOO_MANY_LIMITS) return tooManyLimits(name)
@@ -90,10 +90,10 @@ function takenFrom({ name, policy }: Take, states: readonly number[], at: number
   return { count: Math.max(0, count), usedMs, blockedMs: Math.max(0, TOO_MANY_LIMITS - count) }
 }
 
-/** In the place of a count. Below it, by how much: so many ms is one of the limits blocked for. */
+/** Instead of a count. A lower value means that one of the limits is blocked, for the difference in ms. */
 const TOO_MANY_LIMITS = -1
 
-/** The policies one after the other, as `holdfast_rate_step` takes them, and where each of them begins. */
+/** The policies in one list, as `holdfast_rate_step` takes them, and where each of them begins. */
 function policyList(policies: readonly Policy[]): { places: number[]; list: number[] } {
   const list: number[] = []
   const places = policies.map(({ limits, stepsMs, fullsMs }) => {
@@ -111,13 +111,13 @@ const tooManyLimits = (name: string): OverloadError =>
       'This call took nothing. Use fewer different limits for one key, or wait until others have run out',
   )
 
-/** Those that take a step before those that only look, in the order of their bytes. */
+/** Requests that take a step come before those that only look. Each part is sorted byte by byte. */
 function stepsFirst(a: Take, b: Take): number {
   const isLook = Number(a.policy.cost === 0) - Number(b.policy.cost === 0)
   return isLook === 0 ? byBytes(a, b) : isLook
 }
 
-/** As the server sorts them. Code units are in the order of bytes but for surrogates, which only longer forms have. */
+/** As the server sorts names. Without surrogates, the order of code units is the order of UTF-8 bytes. */
 function byBytes({ name: a }: Take, { name: b }: Take): number {
   if (SURROGATE.test(a) || SURROGATE.test(b)) return Buffer.compare(Buffer.from(a), Buffer.from(b))
   return a < b ? -1 : 1

@@ -1,8 +1,8 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 
 /**
- * An open transaction of the caller's, by the few methods that we call: a connected client of pg; what `sql.begin` of
- * postgres hands over; a transaction of Knex, Kysely, Drizzle or Prisma.
+ * An open transaction of the caller, typed by the few methods that are called: a connected client of pg after `BEGIN`,
+ * what `sql.begin` of postgres passes to its callback, or a transaction of Knex, Kysely, Drizzle or Prisma.
  */
 export type PostgresTransaction =
   | { query(text: string, values: unknown[]): PromiseLike<{ readonly rows: readonly unknown[] }> }
@@ -13,8 +13,8 @@ export type PostgresTransaction =
   | { readonly _: { readonly session: { prepareQuery(query: never, ...options: never[]): object } } }
 
 /**
- * One statement in the caller's transaction. Values are text; the statement says what they are. Rejects when there is
- * no transaction open: what the statement locks would be free again by the time that the caller is told that it has it.
+ * Runs one statement in the caller's transaction. Values are text, and the statement casts them. Rejects if no
+ * transaction is open: what the statement locks would be free again before the caller has the answer.
  */
 export async function queryIn(
   transaction: PostgresTransaction,
@@ -23,7 +23,7 @@ export async function queryIn(
 ): Promise<readonly Readonly<Record<string, unknown>>[]> {
   if (isOutside(transaction)) throw new InvalidArgumentError('transaction', transaction, RULE)
   const rows = await rowsIn(transaction, text, values)
-  // A client of pg knows of no transaction but the one that its last answer told of.
+  // A client of pg learns its transaction status from each answer, so it can only be checked afterwards.
   const { getTransactionStatus } = transaction as { getTransactionStatus?(): string | null }
   if (typeof getTransactionStatus === 'function' && getTransactionStatus.call(transaction) === 'I') {
     throw new InvalidArgumentError('transaction', transaction, `${RULE}: after BEGIN, and before COMMIT`)
@@ -33,7 +33,7 @@ export async function queryIn(
 
 const RULE = 'an open transaction of pg, postgres, Knex, Kysely, Drizzle or Prisma'
 
-/** What transactions are opened from, by what it has and they have not, or the other way round. */
+/** Whether it is an object that transactions are begun from. It has methods that a transaction lacks, or lacks some. */
 function isOutside(transaction: unknown): boolean {
   if (transaction === null || (typeof transaction !== 'object' && typeof transaction !== 'function')) return true
   const tx = transaction as Record<string, unknown>
@@ -53,7 +53,7 @@ async function rowsIn(
   const tx = transaction as unknown as Record<string, (...args: unknown[]) => Promise<unknown>>
   if (typeof tx['$queryRawUnsafe'] === 'function') return rowsOf(await tx['$queryRawUnsafe'](text, ...values))
   if (typeof tx['executeQuery'] === 'function') {
-    // Kysely: a compiled query, as its `CompiledQuery.raw` makes it.
+    // Kysely: a compiled query, as `CompiledQuery.raw` creates it.
     const query = { sql: text, parameters: values, query: { kind: 'RawNode', sqlFragments: [text], parameters: [] } }
     return rowsOf(await tx['executeQuery']({ ...query, queryId: { queryId: 'holdfast' } }))
   }
@@ -62,14 +62,14 @@ async function rowsIn(
   if (typeof tx['query'] === 'function') return rowsOf(await tx['query'](text, [...values]))
   const { _: drizzle } = transaction as unknown as { _?: { session?: DrizzleSession } }
   if (typeof drizzle?.session?.prepareQuery === 'function') {
-    // Not one of Drizzle's own queries, so there are no fields to map, no name to keep it by, and rows are objects.
+    // A raw query: no fields to map, no name to prepare it under, and rows as objects.
     const query = drizzle.session.prepareQuery({ sql: text, params: [...values] }, undefined, undefined, false)
     return rowsOf(await query.execute())
   }
   throw new InvalidArgumentError('transaction', transaction, RULE)
 }
 
-/** What Drizzle's own `execute` calls, whichever client is beneath it. */
+/** What Drizzle's own `execute` calls, with every client. */
 interface DrizzleSession {
   prepareQuery(
     query: { sql: string; params: unknown[] },
@@ -84,7 +84,7 @@ function rowsOf(result: unknown): readonly Readonly<Record<string, unknown>>[] {
   return (Array.isArray(result) ? result : (rows ?? [])) as readonly Readonly<Record<string, unknown>>[]
 }
 
-/** Knex writes `?` for a value, in the order of the text. */
+/** Knex has `?` for each value, in the order of the text. */
 const withQuestionMarks = (text: string): string => text.replaceAll('?', '\\?').replaceAll(/\$\d+/g, '?')
 
 const repeated = (text: string, values: readonly string[]): string[] =>

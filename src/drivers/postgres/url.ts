@@ -19,7 +19,7 @@ export interface UrlOptions {
   readonly migrate?: boolean
 }
 
-/** Where a URL's database is, and what the client is told besides. */
+/** The database that a URL names, and the parameters for the client. */
 export interface PostgresTarget {
   /** A host name, an address, or the folder of a Unix socket. */
   readonly host: string
@@ -28,13 +28,13 @@ export interface PostgresTarget {
   readonly user: string | undefined
   readonly password: string | undefined
   readonly connectSeconds: number | undefined
-  /** The client's own. Which ones it has depends on the client. */
+  /** Parameters of the client. Which ones it knows depends on the client. */
   readonly parameters: readonly Parameter[]
 }
 
 /**
- * `postgres://user:password@host:port/database?…`. Everything that says which database it is has to be in the URL: what
- * a client takes from its environment instead may be another one for each process.
+ * Parses `postgres://user:password@host:port/database?…`. The URL must identify the database completely. A client
+ * would take a missing part from its environment, which may differ from process to process.
  */
 export function postgresUrl(url: string): { target: PostgresTarget; options: UrlOptions } {
   const parts = urlParts(url, 'postgres://user:password@host:5432/database')
@@ -52,7 +52,7 @@ export function postgresUrl(url: string): { target: PostgresTarget; options: Url
   const { holdfast_schema: schema, holdfast_durability: durability } = values
   const options = {
     ...(schema !== undefined && { schema }),
-    // Checked where a caller's own options are, too.
+    // Checked together with the options of a caller.
     ...(durability !== undefined && { durability: durability as 'crash-safe' | 'relaxed' }),
     ...(migrate !== undefined && { migrate }),
   }
@@ -61,7 +61,7 @@ export function postgresUrl(url: string): { target: PostgresTarget; options: Url
 
 const OURS = ['holdfast_schema', 'holdfast_durability', 'holdfast_migrate', 'connect_timeout', 'host', 'port'] as const
 
-/** In a URL's own place, or, for a Unix socket, in parameters: `postgres:///database?host=/var/run/postgresql`. */
+/** In front of the path or, for a Unix socket, in parameters: `postgres:///database?host=/var/run/postgresql`. */
 function placeOf({ hosts }: UrlParts, { host, port }: { host?: string; port?: string }): HostPort {
   const [first = ''] = hosts
   if (hosts.length > 1) {
@@ -88,7 +88,7 @@ function databaseOf({ path, shownPath }: UrlParts): string {
     throw new InvalidArgumentError('url database', '', rule)
   }
   const database = decoded('url database', path)
-  // pg undoes no %3F and no %23.
+  // pg does not decode %3F and %23.
   if (!path.includes('/') && !/[?#\0]/.test(database)) return database
   throw new InvalidArgumentError(
     'url database',
@@ -97,7 +97,7 @@ function databaseOf({ path, shownPath }: UrlParts): string {
   )
 }
 
-/** What `Pool` of pg is given. Its own parser reads nothing in it another way than it was read here. */
+/** The options for `Pool` of pg. Its own parser reads the URL exactly as it was read here. */
 export function pgConfig(target: PostgresTarget): { connectionString: string; connectionTimeoutMillis?: number } {
   const { host, port, database, user, password, connectSeconds } = target
   const login = user === undefined && password === undefined ? '' : `${encoded(user)}:${encoded(password)}@`
@@ -113,8 +113,8 @@ export function pgConfig(target: PostgresTarget): { connectionString: string; co
 }
 
 /**
- * pg takes the text `false` for a yes. `prefer`, `require` and `verify-ca` are `verify-full` to pg 8, which warns that
- * pg 9 will verify less: they are passed on as what they mean, so that no version weakens them.
+ * pg takes the text `false` as true. To pg 8, `prefer`, `require` and `verify-ca` mean `verify-full`, and it warns that
+ * pg 9 will verify less. They are passed on as `verify-full`, so that no version weakens them.
  */
 function pgParameter({ name, value, raw }: Parameter, asLibpq: boolean): string {
   if (name === 'ssl' && value === 'false') return 'ssl=0'
@@ -122,7 +122,7 @@ function pgParameter({ name, value, raw }: Parameter, asLibpq: boolean): string 
   return verifies && !asLibpq ? 'sslmode=verify-full' : raw
 }
 
-/** What `postgres()` is given: what is in the options, it does not look for in the URL. */
+/** The arguments for `postgres()`. It prefers the options to the parts of the URL. */
 export function postgresConfig(target: PostgresTarget): { url: string; options: object } {
   const { host, port, database, user, password, connectSeconds } = target
   const parameters = clientParameters(target, 'postgres', POSTGRES).map(({ raw }) => raw)
@@ -138,7 +138,7 @@ export function postgresConfig(target: PostgresTarget): { url: string; options: 
   }
 }
 
-/** As an error names a database. */
+/** The database, as errors name it. */
 export function postgresPlace({ host, port, database }: Pick<PostgresTarget, 'host' | 'port' | 'database'>): string {
   if (host.startsWith('/')) return `postgres:///${database}?host=${host}`
   return `postgres://${host.includes(':') ? `[${host}]` : host}:${port}/${database}`
@@ -148,7 +148,7 @@ const PLACEHOLDER = 'see-options'
 
 type Rules = Readonly<Record<string, readonly string[] | undefined>>
 
-/** Of the client that is used. One that it would ignore is refused, and so is a value of which that is known. */
+/** Refuses parameters that the client would ignore, and values that it is known to ignore. */
 function clientParameters({ parameters }: PostgresTarget, client: string, rules: Rules): readonly Parameter[] {
   for (const { name, value, raw } of parameters) {
     if (!Object.hasOwn(rules, name)) {

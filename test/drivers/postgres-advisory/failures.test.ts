@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import postgres from 'postgres'
 import { afterAll, beforeAll, describe, it } from 'vitest'
-import { readBoard, writeBoard } from '../../../src/drivers/postgres-advisory/activity-comment.ts'
+import { readActivityComment, writeActivityComment } from '../../../src/drivers/postgres-advisory/activity-comment.ts'
 import {
   advisoryKey,
   lockInTransaction,
@@ -435,14 +435,14 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
           fencingToken: 7,
           acquiredAtMs: 1.5,
         }
-        const board = writeBoard([entry], room)
+        const board = writeActivityComment([entry], room)
         assert.equal(board.indexOf('*/'), board.length - 2)
         assert.equal(board.lastIndexOf('/*'), 0)
-        assert.deepEqual(readBoard(`${board}SELECT 1`), [entry])
+        assert.deepEqual(readActivityComment(`${board}SELECT 1`), [entry])
       }
     }
-    assert.equal(readBoard('SELECT 1'), undefined)
-    assert.deepEqual(readBoard('/*holdfast [["cut of'), [])
+    assert.equal(readActivityComment('SELECT 1'), undefined)
+    assert.deepEqual(readActivityComment('/*holdfast [["cut of'), [])
   })
 })
 

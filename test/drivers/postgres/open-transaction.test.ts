@@ -58,7 +58,7 @@ const clients: Record<string, () => Promise<Opened>> = {
   },
 }
 
-const refused = { code: 'STORE_UNAVAILABLE', message: /inside a transaction that was begun by others/ }
+const refused = { code: 'STORE_UNAVAILABLE', message: /inside a transaction that your code has begun/ }
 
 describe.each(Object.entries(clients))('postgres: %s', (_, open) => {
   it('failure 40: a grant that the caller could roll back is refused, and nothing is held', async () => {

@@ -3,15 +3,15 @@ import { InvalidArgumentError } from '../../core/errors.ts'
 const OCCUPIED: unique symbol = Symbol.for('holdfast.postgres-advisory.occupied')
 
 /**
- * A connection has one session, and the server gives a session a lock that it has already: two drivers on one `Client`
- * would both hold one name, and so would a driver and a transaction. One set for the process: a program may have loaded
- * two copies of this package.
+ * The clients that a driver uses. A connection has one session, and the server grants a session a lock that it already
+ * has. So two drivers on one `Client` would both hold one name, and so would a driver and a transaction. The set is
+ * global, because a program may have loaded two copies of this package.
  */
 const everywhere = globalThis as { [OCCUPIED]?: WeakSet<object> }
 everywhere[OCCUPIED] ??= new WeakSet()
 const occupied = everywhere[OCCUPIED]
 
-/** Answers what makes the client free again. */
+/** Returns a function that frees the client again. */
 export function occupy(client: object): () => void {
   if (isOccupied(client)) {
     const rule = 'a Client without another postgres-advisory driver. Close that one first, share it, or pass in a Pool'

@@ -1,0 +1,121 @@
+import type { AcquireAnswer, Claim, Grant } from '../../core/driver.ts'
+import type { Clock } from '../../core/time/clock.ts'
+import type { Row } from '../postgres/connections.ts'
+import { storeErrorFrom } from '../postgres/errors.ts'
+import type { SerialQueue } from '../postgres/serial-queue.ts'
+import type { SessionLease } from './held-locks.ts'
+import { holderOf } from './inspect.ts'
+import { advisoryKey } from './key.ts'
+import type { MainSession } from './main-session.ts'
+import type { LockRequest } from './statements.ts'
+import type { WaitingSessions } from './waiting-sessions.ts'
+
+export interface AcquireParts {
+  readonly clock: Clock
+  readonly main: MainSession
+  readonly waiting: WaitingSessions
+  readonly inTurn: SerialQueue
+}
+
+/**
+ * Takes the locks that are free on the main session, and queues the other claims that wait on sessions of their own.
+ */
+export async function acquire(claims: readonly Claim[], parts: AcquireParts): Promise<readonly AcquireAnswer[]> {
+  if (claims.length === 0) return []
+  const { inTurn, waiting } = parts
+  const attempts = await inTurn(() => takeAll(claims, parts))
+  const refused = attempts.filter(({ lease }) => lease === undefined)
+  const rows = refused.length === 0 ? [] : await holdersOf(refused, parts).catch(rethrow)
+  return attempts.map(({ claim, lease = waiting.leaseOf(claim), queued }): AcquireAnswer => {
+    if (lease !== undefined) {
+      waiting.settled(claim)
+      return grantOf(claim, lease)
+    }
+    const holder = holderOf(claim.lockName, rows)
+    const askAgainMs = claim.waitMs === 0 ? undefined : ASK_AGAIN_MS[queued]
+    // Grants are reported in order and as they happen. So every grant that is reported after this answer is newer than
+    // it, which a time of 0 says.
+    return { granted: false, answeredAtMs: 0, ...(holder && { holder }), ...(askAgainMs && { askAgainMs }) }
+  })
+}
+
+/** A claim, and how far it has come. */
+interface Attempt {
+  readonly claim: Claim
+  readonly request: LockRequest
+  lease: SessionLease | undefined
+  /** Whether a connection waits for it: one that has waited for this lock before (`again`), or another (`first`). */
+  queued: 'again' | 'first' | 'no'
+}
+
+async function takeAll(claims: readonly Claim[], { main, waiting }: AcquireParts): Promise<Attempt[]> {
+  const attempts = claims.map((claim): Attempt => {
+    const request = requestOf(claim)
+    // A claim that already has its lease must not be queued: it would wait for its own lock, or get a second lease that
+    // is never released.
+    const lease = waiting.leaseOf(claim) ?? main.current?.leases.get(claim.claimId)
+    const isQueued =
+      lease === undefined && claim.waitMs > 0 && waiting.hasWaitedFor(request) && waiting.start(claim, request)
+    return { claim, request, lease, queued: isQueued ? 'again' : 'no' }
+  })
+  const untried = attempts.filter(({ lease, queued }) => lease === undefined && queued === 'no')
+  const leases = untried.length === 0 ? [] : await main.try(untried.map(({ request }) => request))
+  for (const [index, each] of untried.entries()) {
+    const { claim, request } = each
+    each.lease = leases[index]
+    // Granted here, while a connection may still be waiting for it.
+    if (each.lease !== undefined) await waiting.drop(claim)
+    // A queued claim is notified of its grant. One for which no connection is left has to poll.
+    else if (claim.waitMs > 0 && waiting.start(claim, request)) each.queued = 'first'
+  }
+  return attempts
+}
+
+/**
+ * The locks that prevented these claims from being granted. Waits, for a bounded time, until the claims that are queued
+ * are visible in the server's queue: others must be able to see a waiter once its claim is answered.
+ */
+async function holdersOf(refused: readonly Attempt[], { clock, main, waiting }: AcquireParts): Promise<readonly Row[]> {
+  const queued = refused.filter((each) => each.queued !== 'no').map(({ claim }) => claim)
+  const untilMs = clock.now().monotonicMs + MAX_VISIBLE_MS
+  await waiting.sent(queued, MAX_SENT_MS)
+  for (;;) {
+    // Each is on its way into the queue, or to a lock that has become free.
+    await waiting.served(queued, POLL_MS)
+    // A lock that was waited for before changes hands often. Mostly its turn comes before the answer would be of use.
+    const shown = refused.filter((each) => each.queued !== 'again' && waiting.leaseOf(each.claim) === undefined)
+    const keys = shown.map(({ request }) => request.key)
+    if (keys.length === 0) return []
+    const rows = await (await main.get()).locks(keys)
+    const visible = new Set(rows.map((row) => row['pid']))
+    const areVisible = waiting.pidsOf(shown.map(({ claim }) => claim)).every((pid) => visible.has(pid))
+    if (areVisible || clock.now().monotonicMs > untilMs) return rows
+  }
+}
+
+function rethrow(error: unknown): never {
+  throw storeErrorFrom(error)
+}
+
+const requestOf = ({ lockName, claimId, holderId, mode }: Claim): LockRequest => ({
+  lockName,
+  claimId,
+  holderId,
+  shared: mode === 'shared',
+  key: advisoryKey(lockName),
+})
+
+export const grantOf = ({ ttlMs }: Claim, { fencingToken, acquiredAtMs }: SessionLease): Grant => ({
+  granted: true,
+  fencingToken,
+  ttlMs,
+  acquiredAtMs,
+})
+
+/** When a waiter asks again: one for which no connection was left, and one that has not been given the holder yet. */
+const ASK_AGAIN_MS = { no: 100, again: 50, first: undefined }
+
+/** How long a refusal waits for a connection to wait with, and until others can see it in the server's queue. */
+const MAX_SENT_MS = 50
+const MAX_VISIBLE_MS = 1_000
+const POLL_MS = 2
