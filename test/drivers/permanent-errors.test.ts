@@ -130,10 +130,7 @@ describe('a failure that no further try can mend is told at once, and not tried 
     const none = `postgres://postgres@${at(primary)}/postgres?holdfast_schema=none&holdfast_migrate=false`
     await assertPermanent(() => connect(none), /are missing or old: run "holdfast migrate --schema none"/)
     const mine = `postgres://me:right@${at(primary)}/postgres`
-    await assertPermanent(
-      () => connect(mine),
-      /this role may not create them: run "holdfast migrate/,
-    )
+    await assertPermanent(() => connect(mine), /this role may not create them: run "holdfast migrate/)
   })
 
   it('sqlite: a folder that cannot be made, a file of another program, a database that cannot be written', async () => {
