@@ -1,5 +1,6 @@
 import { StoreError, UnsupportedError } from '../../core/errors.ts'
-import { sleep } from '../../core/time/native-time.ts'
+import { systemClock } from '../../core/time/clock.ts'
+import { settlesWithin } from '../../core/time/timeout.ts'
 import { booleanArray, parseNumbers } from '../postgres/arrays.ts'
 import type { PostgresConnections, Row } from '../postgres/connections.ts'
 import { sqlState, storeErrorFrom } from '../postgres/errors.ts'
@@ -249,7 +250,7 @@ export class Session {
   /** Behind a pooler the server's side stays open, and the pooler may not reset it. So its locks are released first. */
   async #close(): Promise<void> {
     const { connection, isPooled } = this.#opened
-    if (isPooled) await Promise.race([this.#unlockAll(), sleep(UNLOCK_ALL_MS, undefined, { ref: false })])
+    if (isPooled) await settlesWithin(systemClock, MAX_UNLOCK_MS, this.#unlockAll())
     await connection.end()
   }
 
@@ -284,4 +285,4 @@ const isInFailedTransaction = (error: unknown): boolean => sqlState(error) === '
 const isTimeout = (error: unknown): boolean =>
   error instanceof StoreError || (error instanceof Error && error.message === 'Query read timeout')
 
-const UNLOCK_ALL_MS = 1_000
+const MAX_UNLOCK_MS = 1_000

@@ -1,7 +1,9 @@
 import { randomBytes } from 'node:crypto'
 import type { DriverListener, Grant, StopListening } from '../../core/driver.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
-import { clearInterval, clearTimeout, setInterval, setTimeout } from '../../core/time/native-time.ts'
+import { systemClock } from '../../core/time/clock.ts'
+import { clearInterval, setInterval } from '../../core/time/native-time.ts'
+import { withTimeout } from '../../core/time/timeout.ts'
 import { parseNumbers, parseTexts, textArray } from './arrays.ts'
 import type { DedicatedConnection, PostgresConnections } from './connections.ts'
 import { storeErrorFrom } from './errors.ts'
@@ -111,18 +113,22 @@ export class NotifyConnection {
   async #testDelivery(): Promise<void> {
     // Random, so that no other client can send it and hide that nothing arrives.
     const payload = `hello ${randomBytes(12).toString('hex')}`
-    let timer: NodeJS.Timeout | undefined
-    const arrived = new Promise<void>((resolve, reject) => {
-      this.#onTestMessage = (received) => received === payload && resolve()
-      const reason =
-        'notifications do not arrive, probably because of a pooler in transaction mode in between. Waiters poll. ' +
-        'Connect the driver to PostgreSQL directly to have them woken'
-      timer = setTimeout(() => reject(new StoreError(reason)), DELIVERY_MS)
+    let arrive = (): void => {}
+    const arrived = new Promise<void>((resolve) => {
+      arrive = resolve
     })
+    this.#onTestMessage = (received) => {
+      if (received === payload) arrive()
+    }
+    const late = (): StoreError =>
+      new StoreError(
+        'notifications do not arrive, probably because of a pooler in transaction mode in between. Waiters poll. ' +
+          'Connect the driver to PostgreSQL directly to have them woken',
+      )
     try {
-      await Promise.all([arrived, this.#parts.notify(payload)])
+      await Promise.all([withTimeout(systemClock, DELIVERY_MS, arrived, late), this.#parts.notify(payload)])
     } finally {
-      clearTimeout(timer)
+      arrive() // Ends the timer if the payload could not be sent.
       this.#onTestMessage = undefined
     }
   }

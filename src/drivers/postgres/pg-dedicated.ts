@@ -1,4 +1,5 @@
-import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
+import { systemClock } from '../../core/time/clock.ts'
+import { settlesWithin } from '../../core/time/timeout.ts'
 import type { DedicatedConnection, DedicatedEvents } from './connections.ts'
 import { QUERY_MS, query, queueOf, statementName } from './pg-query.ts'
 import type { PgClient, PgNotification, WithSocket } from './pg-types.ts'
@@ -62,14 +63,10 @@ const SCRIPT_MS = 120_000
  * the process alive. So they are destroyed after a while.
  */
 export async function endOrDestroy(what: { end(): Promise<void> }, clients: () => Iterable<WithSocket>): Promise<void> {
-  const timer = setTimeout(() => {
-    for (const { connection } of clients()) connection?.stream?.destroy?.()
-  }, END_MS)
-  try {
-    await what.end()
-  } finally {
-    clearTimeout(timer)
-  }
+  const ending = what.end()
+  if (await settlesWithin(systemClock, END_MS, ending)) return
+  for (const { connection } of clients()) connection?.stream?.destroy?.()
+  await ending
 }
 
 const END_MS = 1_000

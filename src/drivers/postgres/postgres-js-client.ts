@@ -1,6 +1,8 @@
 import { connect, type Socket } from 'node:net'
 import { MissingClientError, StoreError } from '../../core/errors.ts'
+import { systemClock } from '../../core/time/clock.ts'
 import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
+import { withTimeout } from '../../core/time/timeout.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { PostgresConnections, Row } from './connections.ts'
 import { postgresPlace } from './url.ts'
@@ -51,25 +53,17 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
     idleTimer.unref()
   }
 
-  /** The package postgres has no deadline for a query. */
-  function withDeadline<T>(send: (sql: PostgresSql) => PromiseLike<T>): Promise<T> {
+  function send<T>(queryOn: (sql: PostgresSql) => PromiseLike<T>): Promise<T> {
     const current = sql
-    return new Promise<T>((resolve, reject) => {
-      const timer = setTimeout(() => {
-        reject(new StoreError(`PostgreSQL did not answer within ${QUERY_MS} ms`))
-        if (reopen !== undefined && sql === current) replace()
-      }, QUERY_MS)
-      begin()
-      send(current)
-        .then(resolve, reject)
-        .then(() => {
-          clearTimeout(timer)
-          end()
-        })
-    })
+    const late = (): StoreError => {
+      if (reopen !== undefined && sql === current) replace()
+      return noAnswer(QUERY_MS)
+    }
+    begin()
+    return withTimeout(systemClock, QUERY_MS, Promise.resolve(queryOn(current)), late).finally(end)
   }
 
-  const query: PostgresConnections['query'] = (text, values) => withDeadline((sql) => prepared(sql, text, values))
+  const query: PostgresConnections['query'] = (text, values) => send((sql) => prepared(sql, text, values))
 
   return {
     place: placeOf(given),
@@ -144,7 +138,7 @@ async function dedicate(
     if (ended) throw new StoreError('the connection has ended')
     // Not prepared: each text begins with an activity comment, and hardly two are the same.
     const answer = sql.unsafe(text, values && [...values]) as PromiseLike<readonly Row[]>
-    return timeoutMs === 0 ? await answer : within(answer, timeoutMs)
+    return timeoutMs === 0 ? await answer : answered(answer, timeoutMs)
   }
   let serverPid: string | undefined
   try {
@@ -158,9 +152,9 @@ async function dedicate(
   connected = true
   return {
     query,
-    queryOften: (text, values) => within(prepared(sql, text, values), QUERY_MS),
+    queryOften: (text, values) => answered(prepared(sql, text, values), QUERY_MS),
     async script(text) {
-      await within(sql.unsafe(text).simple(), SCRIPT_MS)
+      await answered(sql.unsafe(text).simple(), SCRIPT_MS)
     },
     serverPid,
     isCallers: false,
@@ -180,9 +174,8 @@ async function dedicate(
 const prepared = (sql: Pick<PostgresSql, 'unsafe'>, text: string, values: readonly (string | null)[]) =>
   sql.unsafe(text, [...values], { prepare: true }) as PromiseLike<readonly Row[]>
 
-function within<T>(promise: PromiseLike<T>, ms: number): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => reject(new StoreError(`PostgreSQL did not answer within ${ms} ms`)), ms)
-    promise.then(resolve, reject).then(() => clearTimeout(timer))
-  })
-}
+/** The package postgres has no deadline for a query. */
+const answered = <T>(query: PromiseLike<T>, ms: number): Promise<T> =>
+  withTimeout(systemClock, ms, Promise.resolve(query), () => noAnswer(ms))
+
+const noAnswer = (ms: number): StoreError => new StoreError(`PostgreSQL did not answer within ${ms} ms`)
