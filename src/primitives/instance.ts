@@ -199,7 +199,7 @@ export class Instance {
     const isDone = await settlesWithin(clock, timeoutMs, this.#end(timeoutMs * SETTLING))
     if (isDone) return
     // The store does not answer. Neither what was asked of it nor its connections may keep the process from its end.
-    this.#holder?.hurry()
+    this.#holder?.forceClose()
     void this.#closeStore()?.catch(() => undefined)
   }
 

@@ -2,18 +2,19 @@ import { MAX_CHAIN_DEPTH } from '../limits.ts'
 import type { Random } from '../time/random.ts'
 
 /**
- * The callback of a lease, as the claims that are made inside of it know it: their ids begin with the id of that lease's claim. So everyone who
- * inspects the store can tell which leases cannot be given back before which waiters are served, and nothing more is stored.
+ * The callback of a lease, as the claims made inside it see it: their ids begin with the id of that lease's claim. So a
+ * client that inspects the store can tell which leases cannot be released before which waiters are served. Nothing else
+ * has to be stored for that.
  *
- * Only ancestors count. A callback may run branches side by side, or a whole server: that one branch holds what another waits for
- * says nothing about either. Nor do two tasks of one instance have to do with each other.
+ * Only ancestors count. A callback may run branches in parallel, or a complete server: that one branch holds a lock for
+ * which another one waits does not mean that either is stuck. Two tasks of one instance are not related either.
  */
 export class Chain {
   readonly id: string
   readonly #random: Random
-  #claims = 0
+  #count = 0
 
-  /** The id of the claim whose callback it is, or one of the same form that no claim has. */
+  /** `id`: the id of the claim whose callback it is, or an id of the same form that no claim has. */
   constructor(id: string, random: Random) {
     this.id = id
     this.#random = random
@@ -21,30 +22,30 @@ export class Chain {
 
   /** For a claim that is made inside the callback. */
   nextClaimId(): string {
-    this.#claims += 1
-    const part = claimPart(this.#claims, this.#random)
-    // Too deep for a place of its own: the claim stands beside the lease that it is made under. That lease is then taken for one that will be given back: a
-    // deadlock through it is not noticed, and none is made up.
+    this.#count += 1
+    const part = claimPart(this.#count, this.#random)
+    // Beyond the maximum depth, the claim becomes a sibling of the lease that it is made under. That lease is then
+    // assumed to be released at some time: a deadlock through it is not found, and no false one is reported.
     const parent = depthOf(this.id) < MAX_CHAIN_DEPTH ? this.id : this.id.slice(0, this.id.lastIndexOf('.'))
     return `${parent}.${part}`
   }
 
-  /** The one callback of several leases that are taken together, inside this one. */
-  together(): Chain {
+  /** The one callback of several leases that are acquired together inside this callback. */
+  newSharedChain(): Chain {
     return new Chain(this.nextClaimId(), this.#random)
   }
 
-  /** For a claim that is one of several whose callback this is: each of them is kept until all are there. */
+  /** For one of several claims that share this callback. Each of their leases is kept until all are granted. */
   nextMemberId(): string {
-    this.#claims += 1
-    return `${this.id}${MEMBER}${claimPart(this.#claims, this.#random)}`
+    this.#count += 1
+    return `${this.id}${MEMBER}${claimPart(this.#count, this.#random)}`
   }
 }
 
 /**
  * A claim's own part of its id: a count, so that the claims of an instance can be put in order, and 72 random bits.
- * A client that has seen other ids of the instance, in messages for example, must not be able to name a claim that
- * waits: it could forge messages to that claim.
+ * The random bits prevent a client that has seen other ids of the instance, in messages for example, from guessing the
+ * id of a waiting claim and forging messages to it.
  */
 export const claimPart = (count: number, random: Random): string =>
   `${count.toString(36)}-${random.id().slice(0, SECRET_LENGTH)}`
@@ -52,17 +53,20 @@ export const claimPart = (count: number, random: Random): string =>
 const SECRET_LENGTH = 12
 const MEMBER = '+'
 
-/** Whether the first of two claims was made before the second, as far as their ids tell: undefined for claims of two instances, or of a chain. */
+/**
+ * Whether the first of two claims was made before the second, judged by their ids. Undefined for claims of two different
+ * instances, and for a claim that was made inside a callback.
+ */
 export function madeBefore(claimId: string, other: string): boolean | undefined {
   const [prefix, count, inChain] = claimId.split('.')
   const [otherPrefix, otherCount, otherInChain] = other.split('.')
   if (prefix !== otherPrefix || count === undefined || otherCount === undefined) return undefined
   if (inChain !== undefined || otherInChain !== undefined) return undefined
-  // The count ends where the first character comes that is no digit.
+  // parseInt stops at the `-`, which is not a digit in base 36.
   return Number.parseInt(count, 36) < Number.parseInt(otherCount, 36)
 }
 
-/** The chain that a claim's callback has, or will have: its own, or the one of all that are taken together with it. */
+/** The id of the chain that the claim's callback has or will have: its own, or the one shared with other claims. */
 export function chainIdOf(claimId: string): string {
   const lastPart = claimId.lastIndexOf('.')
   const member = lastPart === -1 ? -1 : claimId.indexOf(MEMBER, lastPart)
@@ -70,8 +74,8 @@ export function chainIdOf(claimId: string): string {
 }
 
 /**
- * That chain, and those around it, from the innermost outwards: `a.b.c`, `a.b`, `a`. An id with more parts than ours have, as other clients may use,
- * stands for itself.
+ * The ids of that chain and of those around it, from the innermost outwards: `a.b.c`, `a.b`, `a`. Other clients may use
+ * ids with more parts than ours have. Such an id is returned alone.
  */
 export function chainIdsOf(claimId: string): string[] {
   const own = chainIdOf(claimId)
@@ -81,7 +85,7 @@ export function chainIdsOf(claimId: string): string[] {
   return ids
 }
 
-/** How many claims stand in an id, after the instance's own part. */
+/** The number of claims in an id, after the instance's prefix. */
 function depthOf(id: string): number {
   let depth = 0
   for (let at = id.indexOf('.'); at !== -1; at = id.indexOf('.', at + 1)) depth += 1

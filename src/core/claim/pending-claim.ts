@@ -8,16 +8,12 @@ import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
 import type { Waiter } from '../store/wake-ups.ts'
 import { unwatchAbort, watchAbort } from '../time/abort.ts'
-import { backoffMs } from '../time/backoff.ts'
-import { type Clock, dueAtMs, type Instant } from '../time/clock.ts'
-import type { Random } from '../time/random.ts'
-import type { Scheduler, SchedulerEntry, Task } from '../time/scheduler.ts'
+import { dueAtMs, type Instant } from '../time/clock.ts'
+import type { SchedulerEntry, Task } from '../time/scheduler.ts'
+import { pollAtMs, retryAtMs, type TimingParts } from './request-timing.ts'
 
-export interface WaitParts {
-  readonly clock: Clock
-  readonly random: Random
+export interface WaitParts extends TimingParts {
   readonly store: StoreClient
-  readonly scheduler: Scheduler
   readonly events: Emitter
   readonly inFlight: InFlight
 }
@@ -30,23 +26,23 @@ export interface PendingOptions {
   readonly watcher?: ClaimWatcher | undefined
 }
 
-/** Who has to know how far a claim has come in the store: for whatever must come after it there. */
+/** For a caller whose next request must reach the store after this claim's. */
 export interface ClaimWatcher {
-  /** It has its lease or its place in the queue by now, if it is to have one. Called once or more. */
+  /** If the claim gets a lease or a place in the queue, it has it now. Called once or more. */
   placed(): void
-  /** A request was not answered, and the claim will ask again. */
+  /** A request was not answered. The claim will send another one. */
   unanswered(): void
-  /** It has been given up, and this is what takes back whatever the store has of it. */
+  /** The claim has ended without a lease. `work` removes from the store what it may still have there. */
   withdrawing(work: Promise<void>): void
 }
 
 /**
- * One claim from its first request to its end: granted, refused, given up.
+ * One claim from its first request to its end: granted, refused or abandoned.
  *
- * It asks once, and if it may wait, again whenever it is woken, whenever the store said that asking may help, and slowly in
- * between in case a wake-up was lost. At most one request of a claim is under way at a time, and a claim that is given
- * up while one is under way is withdrawn after that one has settled: a release that overtakes its own acquire on another connection
- * would leave a lease that nobody knows of.
+ * It sends one request. If it may wait, it sends another one on every wake-up, when the store said that asking again may
+ * help, and on a slow poll in case a wake-up was lost. At most one request of a claim is in flight at a time. A claim
+ * that is abandoned during a request is withdrawn after that request has settled: a release that overtakes its own
+ * acquire on another connection would leave a lease that no process knows of.
  */
 export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   readonly keepsAlive = true
@@ -60,22 +56,24 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   readonly #settle: (end: Outcome | HoldfastError) => void
   #done = false
   #joined = false
-  #leads = true
-  #asking = false
-  /** Since when wake-ups arrived, when it asked last. */
-  #heardSinceMs: number | undefined
-  #askedSent: Instant | undefined
-  #wokenWhileAsking = false
+  /** False behind another waiter of this process, where the store has no queue: only the first one sends requests. */
+  #mayRequest = true
+  #requestInFlight = false
+  /** `subscribedAtMs` of the wake-ups when the last request was made. */
+  #subscriptionAtRequest: number | undefined
+  /** When the last answered request was sent. Until one is answered: when the first one was sent. */
+  #lastSent: Instant | undefined
+  #wokenDuringRequest = false
   #unanswered = false
-  #nextAskMs = Number.POSITIVE_INFINITY
+  #nextRequestMs = Number.POSITIVE_INFINITY
   #tries = 0
   #refusal: Refusal | undefined
   #failure: HoldfastError | undefined
-  /** What those who led the line before it knew, and since when none of them was answered. */
-  #inherited: Refusal | HoldfastError | undefined
-  #silentSinceMs: number | undefined
+  /** The last answer that the waiters before it got, and since when none of them got one. */
+  #inheritedAnswer: Refusal | HoldfastError | undefined
+  #unansweredSinceMs: number | undefined
 
-  /** `waitMs` 0: answers at once. `settle` is called once, after `start`. */
+  /** `waitMs` 0: ends with the first answer. `settle` is called once, after `start`. */
   constructor(
     parts: WaitParts,
     claim: TrackedClaim,
@@ -97,8 +95,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
       return
     }
     if (this.#signal !== undefined) watchAbort(this.#signal, this)
-    if (this.#waits && this.#mustJoin) this.#join()
-    if (this.#leads) this.#ask()
+    if (this.#waits && this.#mustJoinFirst) this.#join()
+    if (this.#mayRequest) this.#request()
     else this.#watcher?.placed()
   }
 
@@ -109,50 +107,53 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   due(): void {
     const nowMs = this.#parts.clock.now().monotonicMs
     if (nowMs >= this.#waitUntilMs) {
-      this.#timeUp()
+      this.#timedOut()
       return
     }
-    if (nowMs >= this.#nextAskMs) this.#ask()
+    if (nowMs >= this.#nextRequestMs) this.#request()
     this.#schedule()
   }
 
   wake(): void {
-    if (this.#leads) this.#ask()
+    if (this.#mayRequest) this.#request()
   }
 
-  lead(before: Waiter): void {
-    this.#leads = true
-    const { outlook } = before
-    // Any other error may be that claim's own.
-    if (!(outlook instanceof Error) || isOutage(outlook)) this.#inherited = outlook
-    this.#silentSinceMs = before.silentSinceMs ?? this.#parts.clock.now().monotonicMs
-    this.#ask()
+  becameFirst(previous: Waiter): void {
+    this.#mayRequest = true
+    const { lastAnswer } = previous
+    // Any other error may concern that claim only.
+    if (!(lastAnswer instanceof Error) || isOutage(lastAnswer)) this.#inheritedAnswer = lastAnswer
+    this.#unansweredSinceMs = previous.unansweredSinceMs ?? this.#parts.clock.now().monotonicMs
+    this.#request()
   }
 
   granted(grant: Grant): void {
     if (this.#done) return
-    if (this.#asking || this.#askedSent === undefined) {
-      // Taking the grant now would let the request that is under way arrive after the lock was given back, and take it anew for nobody. But its
-      // answer may be older than the grant, and say no.
-      this.#wokenWhileAsking = true
+    if (this.#requestInFlight || this.#lastSent === undefined) {
+      // If the claim accepted the grant now, its request in flight could reach the store after the lease was released,
+      // and acquire the lock again with no process to hold it. The answer to that request may be older than the grant
+      // and be a refusal, so another request follows it.
+      this.#wokenDuringRequest = true
       return
     }
-    // A message can be overtaken by the answer to a later question: only a grant that was made after the last refusal came after the last question
-    // was sent, and can be trusted from there. Whenever that is not enough, the store is asked, which will say "already yours".
+    // A later request may be answered before this message arrives. Only a grant that was made after the last refusal was
+    // made after the last request was sent, and can be trusted from there. In every other case the store is asked; it
+    // answers "already yours".
     const refusedAtMs = this.#refusal?.answeredAtMs ?? Number.POSITIVE_INFINITY
-    const isNews = this.#failure === undefined && grant.acquiredAtMs >= refusedAtMs
+    const isAfterRefusal = this.#failure === undefined && grant.acquiredAtMs >= refusedAtMs
     const now = this.#parts.clock.now()
-    if (isNews && trustedMs(grant, this.#askedSent, now) > grant.ttlMs / 2) this.#take(grant, this.#askedSent, now)
-    else this.#ask()
+    const isFresh = isAfterRefusal && trustedMs(grant, this.#lastSent, now) > grant.ttlMs / 2
+    if (isFresh) this.#accept(grant, this.#lastSent, now)
+    else this.#request()
   }
 
-  /** Ends it with an error, and takes back whatever it has or will have got. */
+  /** Ends the claim with an error, and withdraws from the store what it has or will have there. */
   giveUp(error: HoldfastError): void {
     if (this.#done) return
     this.#finish()
     this.#withdraw()
     this.#settle(error)
-    if (!this.#asking) this.#watcher?.placed()
+    if (!this.#requestInFlight) this.#watcher?.placed()
   }
 
   get #waits(): boolean {
@@ -160,10 +161,11 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   }
 
   /**
-   * Most claims are granted at once, and need neither a place among those that wait nor a moment on the agenda before they are refused: as long as
-   * no message can come for them, and the call's own deadline comes before theirs.
+   * Whether the claim joins the waiters, and gets a deadline in the scheduler, before its first request. Most claims are
+   * granted at once and need neither before they are refused, as long as no message can arrive for them, and the call
+   * times out before their waiting time ends.
    */
-  get #mustJoin(): boolean {
+  get #mustJoinFirst(): boolean {
     const { driver, wakeUps, callTimeoutMs } = this.#parts.store
     return !driver.capabilities.queue || wakeUps.active || this.#waitUntilMs - this.#startedMs < callTimeoutMs
   }
@@ -171,7 +173,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   #join(): void {
     if (this.#joined) return
     this.#joined = true
-    this.#leads = this.#parts.store.wakeUps.join(this)
+    this.#mayRequest = this.#parts.store.wakeUps.join(this)
     this.#schedule()
   }
 
@@ -180,36 +182,36 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.giveUp(new AbortedError(`acquiring "${this.claim.lockName}"`, this.#signal?.reason))
   }
 
-  #ask(): void {
+  #request(): void {
     if (this.#done) return
-    if (this.#asking) {
-      this.#wokenWhileAsking = true
+    if (this.#requestInFlight) {
+      this.#wokenDuringRequest = true
       return
     }
-    this.#asking = true
-    this.#wokenWhileAsking = false
-    this.#nextAskMs = Number.POSITIVE_INFINITY
-    this.#heardSinceMs = this.#parts.store.wakeUps.sinceMs
+    this.#requestInFlight = true
+    this.#wokenDuringRequest = false
+    this.#nextRequestMs = Number.POSITIVE_INFINITY
+    this.#subscriptionAtRequest = this.#parts.store.wakeUps.subscribedAtMs
     this.#tries += 1
     this.#parts.inFlight.begin()
     this.#parts.store.acquire(this.claim, this)
   }
 
   answered(answer: AcquireAnswer, sent: Instant, answered: Instant): void {
-    this.#asking = false
-    this.#silentSinceMs = undefined
-    this.#askedSent = sent
+    this.#requestInFlight = false
+    this.#unansweredSinceMs = undefined
+    this.#lastSent = sent
     if (this.#done) this.#withdraw()
-    else if (answer.granted) this.#take(answer, sent, answered)
+    else if (answer.granted) this.#accept(answer, sent, answered)
     else this.#refused(answer)
     this.#parts.inFlight.end()
     this.#watcher?.placed()
   }
 
   failed(error: HoldfastError, sent: Instant): void {
-    this.#asking = false
-    this.#silentSinceMs = undefined
-    this.#askedSent ??= sent
+    this.#requestInFlight = false
+    this.#unansweredSinceMs = undefined
+    this.#lastSent ??= sent
     this.#unanswered = true
     if (this.#done) this.#withdraw()
     else this.#retryOrGiveUp(error, sent)
@@ -218,7 +220,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     else this.#watcher?.unanswered()
   }
 
-  #take(grant: Grant, sent: Instant, answered: Instant): void {
+  #accept(grant: Grant, sent: Instant, answered: Instant): void {
     if (trustedMs(grant, sent, answered) <= 0) {
       this.#retryOrGiveUp(
         new StoreError(`the grant of "${this.claim.lockName}" arrived after its lease had ended`),
@@ -235,7 +237,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     if (this.#refusal === undefined && this.#waits) {
       const { lockName, holderId, claimId } = this.claim
       this.#parts.events.emit('waiting', () => ({ lockName, holderId, claimId }))
-      // A listener may have given it up: joining now would leave a waiter that nobody removes.
+      // A listener may have ended the claim. Joining now would leave a waiter that is never removed.
       if (this.#done) return
     }
     this.#refusal = refusal
@@ -246,23 +248,27 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
       return
     }
     this.#join()
-    if (this.#wokenWhileAsking) {
-      this.#ask()
+    if (this.#wokenDuringRequest) {
+      this.#request()
       return
     }
     const { wakeUps } = this.#parts.store
-    this.#askIn(this.#pollMs(refusal, wakeUps.sinceMs !== undefined))
-    // A subscription that hangs or fails is polled behind, as above.
-    if (wakeUps.sinceMs === undefined) void wakeUps.begin().then((sinceMs) => this.#listens(refusal, sinceMs))
-    // Whatever was released between the question and the subscription was not heard of. (Moments are not compared: where
-    // time stands still, as under fake timers, every question would be as old as the subscription.)
-    else if (wakeUps.sinceMs !== this.#heardSinceMs) this.#ask()
+    const { subscribedAtMs } = wakeUps
+    const isSubscribed = subscribedAtMs !== undefined
+    const state = { refusal, tries: this.#tries, isSubscribed, waiterTtlMs: this.claim.waitMs }
+    // Also before a subscription: if it hangs or fails, the claim polls.
+    this.#requestAt(pollAtMs(this.#parts, state))
+    if (!isSubscribed) void wakeUps.subscribe().then((since) => this.#subscribed(refusal, since))
+    // The request was made under another subscription, or none. A release in between has sent no wake-up. (The two are
+    // compared for equality, not by order: where time does not move, as under fake timers, every request would be as
+    // old as the subscription.)
+    else if (subscribedAtMs !== this.#subscriptionAtRequest) this.#request()
   }
 
-  /** Wake-ups arrive from now on, and something may have been released before. */
-  #listens(refusal: Refusal, sinceMs: number | undefined): void {
-    if (sinceMs === undefined || this.#done || this.#asking || this.#refusal !== refusal) return
-    this.#ask()
+  /** Wake-ups arrive from now on. A lock may have been released before, so the claim asks again. */
+  #subscribed(refusal: Refusal, subscribedAtMs: number | undefined): void {
+    if (subscribedAtMs === undefined || this.#done || this.#requestInFlight || this.#refusal !== refusal) return
+    this.#request()
   }
 
   #retryOrGiveUp(error: HoldfastError, sent: Instant): void {
@@ -272,69 +278,52 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
       return
     }
     this.#join()
-    const { clock, random } = this.#parts
-    this.#askAt(retryAtMs(sent, this.#tries, clock.now().monotonicMs, random))
+    this.#requestAt(retryAtMs(this.#parts, sent, this.#tries))
   }
 
-  #pollMs(refusal: Refusal, listening: boolean): number {
-    const { random } = this.#parts
-    const hintMs =
-      refusal.askAgainMs === undefined ? Number.POSITIVE_INFINITY : Math.max(refusal.askAgainMs + 1, LEAST_POLL_MS)
-    return Math.min(hintMs, listening ? this.#keepPlaceMs : backoffMs(POLL, this.#tries, random))
-  }
-
-  /** The slow poll behind the wake-ups. It also keeps the place in the queue, so it comes three times in a waiter's life. */
-  get #keepPlaceMs(): number {
-    return this.claim.waitMs / 3
-  }
-
-  #askIn(ms: number): void {
-    const { clock, scheduler } = this.#parts
-    const atMs = clock.now().monotonicMs + ms
-    this.#askAt(ms < this.#keepPlaceMs ? atMs : scheduler.round(atMs, this.#keepPlaceMs / 4))
-  }
-
-  #askAt(atMs: number): void {
-    this.#nextAskMs = atMs
+  #requestAt(atMs: number): void {
+    this.#nextRequestMs = atMs
     this.#schedule()
   }
 
   #schedule(): void {
-    if (!this.#done && this.#waits) this.#parts.scheduler.set(this, Math.min(this.#waitUntilMs, this.#nextAskMs))
+    if (!this.#done && this.#waits) this.#parts.scheduler.set(this, Math.min(this.#waitUntilMs, this.#nextRequestMs))
   }
 
-  get outlook(): Refusal | HoldfastError | undefined {
+  get lastAnswer(): Refusal | HoldfastError | undefined {
     const own = this.#failure ?? this.#refusal
-    if (own !== undefined || this.#silentSinceMs === undefined) return own
-    // Claims that lead one after the other, each for less than a call may take, would otherwise call an outage contention for ever.
-    const silentMs = this.#parts.clock.now().monotonicMs - this.#silentSinceMs
-    return silentMs < this.#parts.store.callTimeoutMs ? this.#inherited : undefined
+    if (own !== undefined || this.#unansweredSinceMs === undefined) return own
+    // The inherited answer expires after one call timeout. Without that, waiters that are first one after the other,
+    // each for less than a call may take, would report an outage as contention forever.
+    const unansweredMs = this.#parts.clock.now().monotonicMs - this.#unansweredSinceMs
+    return unansweredMs < this.#parts.store.callTimeoutMs ? this.#inheritedAnswer : undefined
   }
 
-  get silentSinceMs(): number | undefined {
-    return this.#silentSinceMs
+  get unansweredSinceMs(): number | undefined {
+    return this.#unansweredSinceMs
   }
 
-  #timeUp(): void {
+  #timedOut(): void {
     const { lockName } = this.claim
-    // One that stands behind another of its process has not asked, and knows what that one knows.
-    const outlook = this.#leads ? this.outlook : this.#parts.store.wakeUps.first(lockName)?.outlook
-    if (outlook === undefined || outlook instanceof Error) {
-      this.giveUp(outlook ?? new StoreError(`the store did not answer a claim of "${lockName}" in time`))
+    // A waiter behind another one of its process has sent no request. The answer of the first one is its answer.
+    const first = this.#mayRequest ? this : this.#parts.store.wakeUps.first(lockName)
+    const answer = first?.lastAnswer
+    if (answer === undefined || answer instanceof Error) {
+      this.giveUp(answer ?? new StoreError(`the store did not answer a claim of "${lockName}" in time`))
       return
     }
     this.#finish()
     this.#withdraw()
-    this.#settle({ granted: false, refusal: outlook })
+    this.#settle({ granted: false, refusal: answer })
   }
 
-  /** What the store may have kept of this claim: a place in its queue, or a grant whose answer is still on its way. */
+  /** The store may have a place in its queue for this claim, or a grant whose answer is still in flight. */
   #withdraw(): void {
-    if (this.#asking || this.#askedSent === undefined) return
+    if (this.#requestInFlight || this.#lastSent === undefined) return
     const { lockName, holderId, claimId } = this.claim
-    const tell = (error: unknown): void =>
+    const onFailure = (error: unknown): void =>
       this.#parts.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
-    const work = this.#parts.inFlight.track(this.#parts.store.withdraw(this.claim, tell))
+    const work = this.#parts.inFlight.track(this.#parts.store.withdraw(this.claim, onFailure))
     this.#watcher?.withdrawing(work)
   }
 
@@ -349,21 +338,3 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
 
 const trustedMs = (grant: Grant, sent: Instant, now: Instant): number =>
   dueAtMs(trustedUntil(sent, grant.ttlMs), now) - now.monotonicMs
-
-/**
- * What failed in one list, which has one moment of sending, asks again at one moment: in one list, at the cost of one, and
- * in the same order.
- */
-function retryAtMs(sent: Instant, tries: number, nowMs: number, random: Random): number {
-  const known = retries.get(sent)
-  if (known?.tries === tries) return known.atMs
-  const atMs = nowMs + backoffMs(POLL, tries, random)
-  if (known === undefined) retries.set(sent, { tries, atMs })
-  return atMs
-}
-
-const retries = new WeakMap<Instant, { readonly tries: number; readonly atMs: number }>()
-
-/** Where the store cannot wake anybody. */
-const POLL = { firstMs: 20, mostMs: 1_000 }
-const LEAST_POLL_MS = 2

@@ -38,7 +38,7 @@ export class Note {
       ttlMs: TTL_MS,
       metadata: { waitsFor: lockName },
       waitMs: 0,
-      over: false,
+      abandoned: false,
     }))
   }
 

@@ -62,7 +62,7 @@ export class DeadlockWatch {
 
   /** As `Link.giveUp`. */
   giveUp(error: HoldfastError): void {
-    this.#parts.store.giveUp(error)
+    this.#parts.store.failAll(error)
   }
 
   /** A store that does not answer is the claim's own to tell of. One that denies notes to this client is not asked again. */
@@ -228,4 +228,4 @@ const MAX_NAMES = DEADLOCK_QUESTIONS / 2
 const FRESH_MS = 500
 const GRID_MS = 100
 const CONFIRM_MS = 100
-const AGAIN = { firstMs: 1_000, mostMs: 30_000 }
+const AGAIN = { firstMs: 1_000, maxMs: 30_000 }

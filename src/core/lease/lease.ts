@@ -92,7 +92,7 @@ export interface LeaseOptions extends RenewerOptions {
   /** The callback that it is taken inside of. */
   readonly chain?: Chain | undefined
   /** Its own callback, where it shares that with leases that are taken together with it. */
-  readonly together?: Chain | undefined
+  readonly sharedChain?: Chain | undefined
   /** To be told at once, where the driver can, if the store ends the lease by itself. Costs a subscription while it is held. */
   readonly watchesLoss?: boolean | undefined
 }
@@ -160,7 +160,7 @@ export class HeldLease implements Lease, Renewable {
 
   /** Made when first asked for: most leases have nothing taken under them. */
   get chain(): Chain {
-    this.#chain ??= this.#options.together ?? new Chain(this.claim.claimId, this.#context.random)
+    this.#chain ??= this.#options.sharedChain ?? new Chain(this.claim.claimId, this.#context.random)
     return this.#chain
   }
 
@@ -339,7 +339,7 @@ export class HeldLease implements Lease, Renewable {
     if (how !== 'released') outsideLocks(() => this.#abort?.abort(how))
     if (tooEarlyMs > 0) return this.#context.inFlight.track(this.#giveBackIn(tooEarlyMs, heldMs, deadline))
     // Not so above: a late answer to the claim's own request must not free what is kept for minHoldSeconds.
-    this.claim.over = true
+    this.claim.abandoned = true
     return this.#giveBackNow(heldMs, deadline)
   }
 
@@ -365,7 +365,7 @@ export class HeldLease implements Lease, Renewable {
     const error = this.#lossError(reason, cause)
     this.#end(error)
     const { store } = this.#context
-    this.claim.over = true
+    this.claim.abandoned = true
     // The store may still have it, for the margin's length or for ever (a session): nobody here relies on it any more.
     void this.#context.inFlight.track(store.releaseUntilAnswered(this.ref, () => undefined))
     // The last that is told of it: whether that release arrives makes no difference to anyone.

@@ -391,4 +391,4 @@ interface ThreadRenewerOptions extends RenewerOptions {
 
 /** The worker begins to renew when two thirds of a lease are left, and has tried four times when this part of it is left. */
 const UNMOVED_PART = 1 / 3
-const RESTART = { firstMs: 2_000, mostMs: 60_000 }
+const RESTART = { firstMs: 2_000, maxMs: 60_000 }

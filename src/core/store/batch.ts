@@ -2,29 +2,29 @@ import type { Clock, Instant } from '../time/clock.ts'
 import { nextTick, queueMicrotask } from '../time/native-time.ts'
 import { type Turns, turnsOf } from '../time/turns.ts'
 
-/** Who asked. Called back instead of being given a promise: the way of every claim goes through here, and a promise costs more than an answer. */
+/** The sender of a request. It is called back, because a promise for every request costs more than the rest of its path. */
 export interface Receiver<Answer> {
-  /** `sent` is when the request's list left, `answered` when its answer came: the same two objects for the whole list. */
+  /** `sent` and `answered`: when the list left and when its answer came. All requests of a list get the same objects. */
   answered(answer: Answer, sent: Instant, answered: Instant): void
-  /** With the call's error, or with the error that stands for this request in the answer. */
+  /** `error`: the error of the call, or the entry for this request in its answer. */
   failed(error: unknown, sent: Instant): void
 }
 
 export interface ListBounds<Request = unknown> {
-  /** How long a list may be. */
-  readonly most: number
-  /** From how many requests on it is sent in two parts at least, which overlap. Never, if not said. */
+  /** The maximum number of requests in a list. */
+  readonly maxLength: number
+  /** Lists of this many requests or more are sent in at least two parts, which overlap. Absent: lists are not split. */
   readonly split?: number | undefined
-  /** Whether two requests that follow each other must stay in one list, even if it is too long then. Absent: never. */
-  readonly together?: (before: Request, after: Request) => boolean
+  /** Whether two adjacent requests must stay in one list, even if it gets longer than `maxLength`. Absent: never. */
+  readonly areInseparable?: (before: Request, after: Request) => boolean
 }
 
 /**
- * Gathers what is asked for in one turn of the event loop and sends it as one list.
+ * Collects the requests that are made in one turn of the event loop and sends them as one list.
  *
- * A list leaves when the turn has nothing more to run: a tick that is scheduled from inside a microtask runs after every
- * other microtask of that turn. That costs no wait for timers or input, as `setImmediate` would. Only now and then a list
- * waits for the next turn, so that timers and input are served at all.
+ * A list is sent when the turn has nothing more to run: a tick that is scheduled in a microtask runs after all other
+ * microtasks of that turn. Unlike `setImmediate`, this does not wait for timers and I/O. From time to time a list does
+ * wait for the next turn, so that timers and I/O are served at all.
  */
 export class Batch<Request, Answer> {
   readonly #send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>
@@ -67,8 +67,8 @@ export class Batch<Request, Answer> {
     const [requests, receivers] = [this.#requests, this.#receivers]
     this.#requests = []
     this.#receivers = []
-    const { most, split = Number.POSITIVE_INFINITY } = this.#bounds
-    const parts = Math.max(Math.ceil(requests.length / most), requests.length >= split ? 2 : 1)
+    const { maxLength, split = Number.POSITIVE_INFINITY } = this.#bounds
+    const parts = Math.max(Math.ceil(requests.length / maxLength), requests.length >= split ? 2 : 1)
     if (parts === 1) {
       this.#sendList(requests, receivers, sent)
       return
@@ -82,19 +82,19 @@ export class Batch<Request, Answer> {
   }
 
   /**
-   * Where the list that begins at `start` ends: at `end`, unless that separates requests that belong together. Then before
-   * them, or behind them if the list begins with them.
+   * Where the list that begins at `start` ends: at `end`, unless that separates inseparable requests. Then it ends before
+   * them, or after them if the list begins with them.
    */
   #cut(requests: readonly Request[], start: number, end: number): number {
-    const { together } = this.#bounds
-    if (together === undefined) return end
-    const isInside = (at: number): boolean =>
-      at < requests.length && together(requests[at - 1] as Request, requests[at] as Request)
+    const { areInseparable } = this.#bounds
+    if (areInseparable === undefined) return end
+    const isInsideGroup = (at: number): boolean =>
+      at < requests.length && areInseparable(requests[at - 1] as Request, requests[at] as Request)
     let cut = end
-    while (cut > start && isInside(cut)) cut -= 1
+    while (cut > start && isInsideGroup(cut)) cut -= 1
     if (cut > start) return cut
     cut = end
-    while (isInside(cut)) cut += 1
+    while (isInsideGroup(cut)) cut += 1
     return cut
   }
 
@@ -104,7 +104,7 @@ export class Batch<Request, Answer> {
     }
     this.#send(requests).then((answers) => {
       if (answers.length !== requests.length) {
-        failAll(new Error(`a driver answered ${answers.length} of ${requests.length} requests`))
+        failAll(new Error(`the driver returned ${answers.length} answers to ${requests.length} requests`))
         return
       }
       const answered = this.#clock.now()

@@ -4,8 +4,8 @@ import { messageOf, safeCause } from '../foreign-errors.ts'
 import type { Clock, Timer } from '../time/clock.ts'
 
 /**
- * Calls to one driver, each with the same time to be answered in, whatever the socket does. One timer stands for all of them: they fall due in
- * the order in which they were made.
+ * Gives every call to one driver a deadline, so that a hanging socket cannot hang the caller. All calls have the same
+ * timeout and so expire in the order in which they were made: one timer serves all of them.
  */
 export class CallDeadlines {
   readonly #driver: Driver
@@ -13,7 +13,7 @@ export class CallDeadlines {
   readonly #timeoutMs: number
   readonly #inFlight = new Set<Call>()
   #timer: Timer | undefined
-  #givenUp: HoldfastError | undefined
+  #failedWith: HoldfastError | undefined
 
   constructor(driver: Driver, clock: Clock, timeoutMs: number) {
     this.#driver = driver
@@ -25,9 +25,13 @@ export class CallDeadlines {
     return this.#timeoutMs
   }
 
-  /** Rejects when the call's time is up, or with a `HoldfastError` when it fails. An answer that comes later still reaches `late`. */
-  run<Answer>(what: string, call: () => Promise<Answer>, late?: (answer: Answer) => void): Promise<Answer> {
-    if (this.#givenUp !== undefined) return Promise.reject(this.#givenUp)
+  /**
+   * Runs a call. An answer that arrives after the deadline is passed to `onLateAnswer`.
+   *
+   * @throws `StoreError` when the call times out; a `HoldfastError` when it fails
+   */
+  run<Answer>(what: string, call: () => Promise<Answer>, onLateAnswer?: (answer: Answer) => void): Promise<Answer> {
+    if (this.#failedWith !== undefined) return Promise.reject(this.#failedWith)
     return new Promise((resolve, reject) => {
       const dueMs = this.#clock.now().monotonicMs + this.#timeoutMs
       const inFlight: Call = { what, dueMs, fail: reject }
@@ -41,7 +45,7 @@ export class CallDeadlines {
       answerOf(call).then(
         (answer) => {
           if (ended()) resolve(answer)
-          else late?.(answer)
+          else onLateAnswer?.(answer)
         },
         (error: unknown) => {
           ended()
@@ -51,29 +55,35 @@ export class CallDeadlines {
     })
   }
 
-  /** Nothing more will be asked. What is under way, such as a look at the store, which closing does not wait for, still has its deadline. */
+  /**
+   * No more calls will be made. Calls in flight keep their deadlines: an `inspect`, for example, for which closing does
+   * not wait.
+   */
   close(): void {
     if (this.#inFlight.size > 0) return
     this.#timer?.cancel()
     this.#timer = undefined
   }
 
-  /** Fails what is under way, and whatever is asked from now on. */
-  giveUp(error: HoldfastError): void {
-    this.#givenUp = error
+  /** Fails every call in flight and every later call. */
+  failAll(error: HoldfastError): void {
+    this.#failedWith = error
     for (const call of this.#inFlight) call.fail(error)
     this.#inFlight.clear()
     this.close()
   }
 
-  /** Drivers wrap their clients' errors themselves; this stands behind a driver that forgot to. */
+  /** Drivers wrap the errors of their clients. This wraps those that a driver did not. */
   asStoreError(what: string, error: unknown): HoldfastError {
     if (error instanceof HoldfastError) return error
     const message = `the ${this.#driver.name} store failed to ${what}: ${messageOf(error)}`
     return new StoreError(message, { cause: safeCause(error) })
   }
 
-  /** The timer stays when the last call has ended, and fires for nothing once: setting one for each call costs more than the call's own way through here. */
+  /**
+   * The timer stays when the last call has ended, and then fires once without effect. A timer for each call would cost
+   * more than everything else here.
+   */
   #arm(): void {
     if (this.#timer !== undefined) {
       if (this.#inFlight.size === 1) this.#timer.keepAlive?.(true)
@@ -102,7 +112,7 @@ export class CallDeadlines {
   }
 }
 
-/** A driver that throws instead of rejecting is caught, too. */
+/** Turns the error of a driver that throws synchronously into a rejection. */
 function answerOf<Answer>(call: () => Promise<Answer>): Promise<Answer> {
   try {
     return Promise.resolve(call())

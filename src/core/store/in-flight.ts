@@ -1,4 +1,7 @@
-/** What an instance has under way, so that closing can wait for it: questions whose grant might have to be given back, releases, extensions. */
+/**
+ * Counts the work that an instance has in flight, so that `close` can wait for it: requests whose grant might have to be
+ * released, releases, extensions.
+ */
 export class InFlight {
   #count = 0
   #idle: (() => void) | undefined
@@ -16,7 +19,7 @@ export class InFlight {
     if (this.#count === 0) this.#idle?.()
   }
 
-  /** Counts it until it has settled. */
+  /** Counts the work until it has settled. */
   track<T>(work: Promise<T>): Promise<T> {
     this.begin()
     const end = (): void => this.end()
@@ -24,7 +27,7 @@ export class InFlight {
     return work
   }
 
-  /** Resolves when nothing is under way, and nothing was begun by what ended last. */
+  /** Resolves when nothing is in flight, including work that was started by what ended last. */
   async idle(): Promise<void> {
     while (this.#count > 0) {
       await new Promise<void>((resolve) => {

@@ -28,36 +28,38 @@ export interface StoreClientOptions {
   readonly callTimeoutMs: number
 }
 
-/** Whose claim took a lock away from its holder. */
-export interface Thief {
+/** A lease that was granted by taking the lock from its holder. */
+export interface StealingLease {
   readonly lockName: string
   readonly holderId: string
   readonly fencingToken: number
 }
 
-/** A claim, and whether anybody still wants it. A grant that arrives for one that is over has to be given back. */
 export interface TrackedClaim extends Claim {
-  over: boolean
+  /**
+   * Whether this process wants nothing of the claim in the store any more: the claim was given up, or its lease was
+   * released or lost. A grant that arrives after that is released.
+   */
+  abandoned: boolean
 }
 
 /**
- * All that a process has to do with one driver: lists instead of single calls, a deadline for every call whatever the socket
- * does, one subscription for all waiters, and releases that are sent until they arrive.
+ * All requests of a process to one driver: sent in lists, with a deadline for every call, one subscription for all
+ * waiters, and releases that are retried until the store answers.
  */
 export class StoreClient {
   readonly driver: Driver
   readonly wakeUps: WakeUps
-  /** Called with a lease that was granted by taking the lock from whoever held it. */
-  readonly onStolen = new Set<(thief: Thief) => void>()
+  readonly onStolen = new Set<(stealing: StealingLease) => void>()
   readonly #options: StoreClientOptions
   readonly #calls: CallDeadlines
   readonly #acquires: Batch<TrackedClaim, AcquireAnswer>
   readonly #renewals: Batch<Renewal, RenewAnswer>
   readonly #releases: Batch<LeaseRef, boolean>
   readonly #consumes: Batch<RateRequest, RateAnswer>
-  readonly #detached = new Set<Promise<void>>()
+  readonly #background = new Set<Promise<void>>()
   readonly #postponed = new Set<() => void>()
-  readonly #givenUp = new AbortController()
+  readonly #failed = new AbortController()
 
   constructor(driver: Driver, options: StoreClientOptions) {
     const { clock, random, callTimeoutMs } = options
@@ -65,9 +67,11 @@ export class StoreClient {
     this.#options = options
     this.#calls = new CallDeadlines(driver, clock, callTimeoutMs)
     this.wakeUps = new WakeUps({ driver, clock, random, calls: this.#calls })
-    const bounds = { most: MAX_LIST, split: driver.listSplit }
-    this.#acquires = new Batch<TrackedClaim, AcquireAnswer>(clock, { ...bounds, together: inOneGroup }, (claims) =>
-      this.#acquireList(claims),
+    const bounds = { maxLength: MAX_LIST, split: driver.listSplit }
+    this.#acquires = new Batch<TrackedClaim, AcquireAnswer>(
+      clock,
+      { ...bounds, areInseparable: inOneGroup },
+      (claims) => this.#acquireList(claims),
     )
     this.#renewals = new Batch(clock, bounds, (renewals) => this.#list('renew', renewals, () => driver.renew(renewals)))
     this.#releases = new Batch(clock, bounds, (leases) => this.#releaseList(leases))
@@ -111,26 +115,30 @@ export class StoreClient {
   }
 
   inspect(query: InspectQuery): Promise<InspectPage> {
-    // Whoever reads page after page of a local store must leave the event loop its turns.
+    // A caller that reads many pages of a local store must not block the event loop.
     return turnsOf(this.#options.clock).settle(this.#calls.run('inspect', () => this.driver.inspect(query)))
   }
 
-  /** Ends whatever the claim has or will have got, in the background: no abort of the caller's stops it. */
+  /**
+   * Ends every lease and place in the queue that the claim has or will get, in the background. An abort by the caller
+   * does not stop it. Never rejects.
+   */
   withdraw(claim: TrackedClaim, onFailure: (error: unknown) => void): Promise<void> {
-    claim.over = true
+    claim.abandoned = true
     return this.releaseUntilAnswered({ lockName: claim.lockName, claimId: claim.claimId }, onFailure)
   }
 
   /**
-   * Sends a release, in the background, until the store has answered it, no further try can help, or the stated number of tries is used up. Never rejects.
+   * Sends a release in the background, until the store answers it, the error is permanent, or `MAX_RELEASE_TRIES` is
+   * reached. Never rejects.
    */
   releaseUntilAnswered(lease: LeaseRef, onFailure: (error: unknown) => void): Promise<void> {
-    const work = this.#releaseUntilAnswered(lease, onFailure).finally(() => this.#detached.delete(work))
-    this.#detached.add(work)
+    const work = this.#releaseUntilAnswered(lease, onFailure).finally(() => this.#background.delete(work))
+    this.#background.add(work)
     return work
   }
 
-  /** For stores that cannot end a lease by themselves: this process does it, if it lives. */
+  /** For stores without expiry: this process ends the lease after `delayMs`, if it is still alive. */
   releaseLater(lease: LeaseRef, delayMs: number, onFailure: (error: unknown) => void): void {
     const release = (): void => {
       this.#postponed.delete(release)
@@ -141,9 +149,9 @@ export class StoreClient {
     this.#postponed.add(release)
   }
 
-  /** Resolves when nothing is left running in the background. */
+  /** Resolves when no work is left in the background. */
   async settled(): Promise<void> {
-    while (this.#detached.size > 0) await Promise.all(this.#detached)
+    while (this.#background.size > 0) await Promise.all(this.#background)
   }
 
   async close(): Promise<void> {
@@ -153,29 +161,29 @@ export class StoreClient {
     this.#calls.close()
   }
 
-  /** The store does not answer, and nobody waits for it any longer: nothing that was asked may keep the process from its end. */
-  giveUp(error: HoldfastError): void {
-    this.#calls.giveUp(error)
-    this.#givenUp.abort()
+  /** Fails every request in flight and every later one, so that a store that does not answer keeps no process alive. */
+  failAll(error: HoldfastError): void {
+    this.#calls.failAll(error)
+    this.#failed.abort()
   }
 
   #acquireList(claims: readonly TrackedClaim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    const late = (answers: readonly (AcquireAnswer | Error)[]): void => {
+    const onLateAnswers = (answers: readonly (AcquireAnswer | Error)[]): void => {
       answers.forEach((answer, index) => {
         const claim = claims[index]
-        if (claim === undefined || answer instanceof Error || !claim.over) return
-        // Granted, or standing in the queue: both are for nobody.
+        if (claim === undefined || answer instanceof Error || !claim.abandoned) return
+        // It was granted or queued, and no caller is left for it. A refusal without a queue leaves nothing behind.
         if (!answer.granted && claim.waitMs === 0) return
         void this.withdraw(claim, () => undefined)
       })
     }
-    return this.#list('acquire', claims, () => this.driver.acquire(claims), late)
+    return this.#list('acquire', claims, () => this.driver.acquire(claims), onLateAnswers)
   }
 
   #releaseList(leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]> {
     const answers = this.#list<boolean>('release', leases, () => this.driver.release(leases))
     if (this.driver.capabilities.wake) return answers
-    // Without wake-ups from the store, the process at least tells itself.
+    // The store sends no wake-ups, so the process at least wakes its own waiters.
     return answers.then((answered) => {
       for (const { lockName } of leases) this.wakeUps.wake(lockName)
       return answered
@@ -188,17 +196,18 @@ export class StoreClient {
     return answer as RateAnswer
   }
 
-  /** A call with a list: whatever is no answer to one of its entries means that it is not known. */
+  /** Makes a call with a list. An entry that is not a valid answer becomes an error: its outcome is unknown. */
   #list<Answer>(
     what: keyof typeof isAnswerTo,
     requests: readonly unknown[],
     call: () => Promise<readonly (Answer | Error)[]>,
-    late?: (answers: readonly (Answer | Error)[]) => void,
+    onLateAnswers?: (answers: readonly (Answer | Error)[]) => void,
   ): Promise<readonly (Answer | Error)[]> {
-    const lateList = (answers: readonly (Answer | Error)[]): void => {
-      if (Array.isArray(answers) && answers.length === requests.length) late?.(this.#checked(what, requests, answers))
+    const onLateAnswer = (answers: readonly (Answer | Error)[]): void => {
+      if (!Array.isArray(answers) || answers.length !== requests.length) return
+      onLateAnswers?.(this.#checked(what, requests, answers))
     }
-    return this.#calls.run(what, call, lateList).then((answers) => this.#checked(what, requests, answers))
+    return this.#calls.run(what, call, onLateAnswer).then((answers) => this.#checked(what, requests, answers))
   }
 
   #checked<Answer>(
@@ -207,8 +216,8 @@ export class StoreClient {
     answers: unknown,
   ): readonly (Answer | Error)[] {
     if (!Array.isArray(answers) || answers.length !== requests.length) {
-      const told = Array.isArray(answers) ? `${answers.length} answers` : 'no list'
-      throw new StoreError(`the ${this.driver.name} driver gave ${told} to ${requests.length} requests to ${what}`)
+      const returned = Array.isArray(answers) ? `${answers.length} answers` : 'no array'
+      throw new StoreError(`the ${this.driver.name} driver returned ${returned} to ${requests.length} ${what} requests`)
     }
     const isAnswer = isAnswerTo[what]
     if (answers.every(isAnswer)) return answers
@@ -216,7 +225,7 @@ export class StoreClient {
       if (answer instanceof Error) return this.#calls.asStoreError(what, answer)
       if (isAnswer(answer)) return answer
       const text = JSON.stringify(answer)?.slice(0, 200)
-      return new StoreError(`the ${this.driver.name} driver answered a request to ${what} with ${text}`)
+      return new StoreError(`the ${this.driver.name} driver returned an invalid answer to ${what}: ${text}`)
     })
   }
 
@@ -229,7 +238,7 @@ export class StoreClient {
         onFailure(error)
         if (tries === MAX_RELEASE_TRIES || !isOutage(error)) return
         const { clock, random } = this.#options
-        await pause(clock, backoffMs(RETRY, tries, random), this.#givenUp.signal)
+        await pause(clock, backoffMs(RETRY, tries, random), this.#failed.signal)
       }
     }
   }
@@ -237,7 +246,7 @@ export class StoreClient {
 
 const inOneGroup = (before: Claim, after: Claim): boolean => before.group !== undefined && before.group === after.group
 
-/** What a driver may answer. Anything else means that nothing is known: a word that is not understood must not be taken for a yes or a no. */
+/** What a valid answer is. Any other value means "unknown": it must be read neither as success nor as failure. */
 const isAnswerTo = {
   acquire: (answer: unknown): boolean => typeof (answer as AcquireAnswer | undefined)?.granted === 'boolean',
   renew: (answer: unknown): boolean => answer === 'renewed' || answer === 'held' || answer === 'lost',
@@ -245,16 +254,19 @@ const isAnswerTo = {
   consume: (answer: unknown): boolean => typeof (answer as RateAnswer | undefined)?.allowed === 'boolean',
 }
 
-/** One link for each driver, however many instances use it with the same settings: what they ask for in one turn goes in one list. */
+/**
+ * Instances that use one driver with the same settings share one client, so that their requests of one turn of the event
+ * loop go out in one list.
+ */
 export function openStoreClient(driver: Driver, options: StoreClientOptions): StoreClient {
-  const shared = links.get(driver) ?? []
-  links.set(driver, shared)
-  const alike = shared.find(
+  const shared = clients.get(driver) ?? []
+  clients.set(driver, shared)
+  const existing = shared.find(
     ({ clock, callTimeoutMs }) => clock === options.clock && callTimeoutMs === options.callTimeoutMs,
   )
-  if (alike !== undefined) {
-    alike.users += 1
-    return alike.store
+  if (existing !== undefined) {
+    existing.users += 1
+    return existing.store
   }
   const store = new StoreClient(driver, options)
   shared.push({ ...options, store, users: 1 })
@@ -262,7 +274,7 @@ export function openStoreClient(driver: Driver, options: StoreClientOptions): St
 }
 
 export async function closeStoreClient(store: StoreClient): Promise<void> {
-  const shared = links.get(store.driver) ?? []
+  const shared = clients.get(store.driver) ?? []
   const found = shared.find((each) => each.store === store)
   if (found === undefined) return
   found.users -= 1
@@ -271,12 +283,12 @@ export async function closeStoreClient(store: StoreClient): Promise<void> {
   await store.close()
 }
 
-/** For the last one who uses it: others may still wait for answers. */
-export function giveUpStoreClient(store: StoreClient, error: HoldfastError): void {
-  const found = links.get(store.driver)?.find((each) => each.store === store)
-  if (found === undefined || found.users === 1) store.giveUp(error)
+/** Fails all requests of the client, unless other instances use it: those may still wait for answers. */
+export function failStoreClient(store: StoreClient, error: HoldfastError): void {
+  const found = clients.get(store.driver)?.find((each) => each.store === store)
+  if (found === undefined || found.users === 1) store.failAll(error)
 }
 
-const links = new WeakMap<Driver, (StoreClientOptions & { readonly store: StoreClient; users: number })[]>()
+const clients = new WeakMap<Driver, (StoreClientOptions & { readonly store: StoreClient; users: number })[]>()
 
-const RETRY = { firstMs: 50, mostMs: 2_000 }
+const RETRY = { firstMs: 50, maxMs: 2_000 }

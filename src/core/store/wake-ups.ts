@@ -5,22 +5,25 @@ import type { Clock, Timer } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
 import type { CallDeadlines } from './call-deadlines.ts'
 
-/** A claim that waits, as the listening sees it. */
+/** A waiting claim. */
 export interface Waiter {
   readonly claim: Claim
-  /** A hint to ask again. */
+  /** A hint that another request may succeed. */
   wake(): void
-  /** The store granted it by itself. */
+  /** The store has granted the claim without a request. */
   granted(grant: Grant): void
-  /** It has come to the front of the process's own line and may ask. `before` was there until now. */
-  lead(before: Waiter): void
+  /** The claim is now the first in this process's own queue, after `previous`, and may send requests. */
+  becameFirst(previous: Waiter): void
   /**
-   * What the store last said to it, or to those who asked before it in the same line: no, or nothing, which is an error. Undefined before the first
-   * answer.
+   * What the store last answered to this waiter, or to those that were first in the process's queue before it: a
+   * refusal, or an error if it did not answer. Undefined before the first answer.
    */
-  readonly outlook: Refusal | HoldfastError | undefined
-  /** Since when those who led the line, up to it, have had no answer, on the monotonic clock. Undefined for the first, and once it has one. */
-  readonly silentSinceMs: number | undefined
+  readonly lastAnswer: Refusal | HoldfastError | undefined
+  /**
+   * Since when, on the monotonic clock, neither this waiter nor those that were first before it have got an answer.
+   * Undefined for a waiter that joined as the first, and from its first answer on.
+   */
+  readonly unansweredSinceMs: number | undefined
 }
 
 export interface WakeUpParts {
@@ -30,19 +33,22 @@ export interface WakeUpParts {
   readonly calls: CallDeadlines
 }
 
-/** One subscription for all that wait or watch in this process. It begins with the first of them, outlives the last a little, and heals itself. */
+/**
+ * One subscription to the store for all waiters and watched leases of this process. It opens with the first of them,
+ * stays open for a while after the last one, and reopens when it breaks.
+ */
 export class WakeUps {
-  /** Called when wake-ups cannot be listened to. */
+  /** Called when the subscription fails. */
   readonly onFailed = new Set<(error: unknown) => void>()
   readonly #parts: WakeUpParts
+  /** The waiters of each lock name, in the order in which they joined. */
   readonly #waiters = new Map<string, Set<Waiter>>()
   readonly #waitersByClaim = new Map<string, Waiter>()
   readonly #leasesByClaim = new Map<string, (cause: Error) => void>()
-  #begun: Promise<number | undefined> | undefined
-  /** Since when wake-ups arrive, on the monotonic clock. */
-  #sinceMs: number | undefined
+  #subscribing: Promise<number | undefined> | undefined
+  #subscribedAtMs: number | undefined
   #stopListening: StopListening | undefined
-  /** Which listening is meant: one that ended while it was still beginning is stopped as soon as it has begun. */
+  /** Increases with every end, so that a subscription that ends while it still opens is stopped once it is open. */
   #generation = 0
   #tries = 0
   #idleTimer: Timer | undefined
@@ -53,53 +59,56 @@ export class WakeUps {
     this.#parts = parts
   }
 
-  /** Whether a message could come now. */
+  /** Whether a message may arrive now. */
   get active(): boolean {
-    return this.#begun !== undefined
+    return this.#subscribing !== undefined
   }
 
-  /** True if the waiter may ask at once: where the store has no queue, only the first of this process contends. */
+  /** Returns whether the waiter may send requests. Where the store has no queue, only the first of this process may. */
   join(waiter: Waiter): boolean {
     const { lockName, claimId } = waiter.claim
-    const line = this.#waiters.get(lockName) ?? new Set()
-    this.#waiters.set(lockName, line)
-    line.add(waiter)
+    const queue = this.#waiters.get(lockName) ?? new Set()
+    this.#waiters.set(lockName, queue)
+    queue.add(waiter)
     this.#waitersByClaim.set(claimId, waiter)
     this.#idleTimer?.cancel()
     this.#idleTimer = undefined
-    return this.#parts.driver.capabilities.queue || line.size === 1
+    return this.#parts.driver.capabilities.queue || queue.size === 1
   }
 
   leave(waiter: Waiter): void {
     const { lockName, claimId } = waiter.claim
-    const line = this.#waiters.get(lockName)
-    if (line === undefined || !line.has(waiter)) return
-    const [first] = line
-    line.delete(waiter)
+    const queue = this.#waiters.get(lockName)
+    if (queue === undefined || !queue.has(waiter)) return
+    const [first] = queue
+    queue.delete(waiter)
     this.#waitersByClaim.delete(claimId)
-    if (line.size === 0) this.#waiters.delete(lockName)
+    if (queue.size === 0) this.#waiters.delete(lockName)
     if (first === waiter && !this.#parts.driver.capabilities.queue) {
-      const [next] = line
-      next?.lead(waiter)
+      const [next] = queue
+      next?.becameFirst(waiter)
     }
     if (this.#waiters.size === 0) this.#stopWhenIdle()
   }
 
-  /** The one that asks for all of this process's waiters on a name, where the store has no queue. */
+  /** The waiter that sends requests for all of this process's waiters on a name, where the store has no queue. */
   first(lockName: string): Waiter | undefined {
     const [first] = this.#waiters.get(lockName) ?? []
     return first
   }
 
-  /** Since when wake-ups arrive. Undefined while they do not, so that whoever waits has to poll. */
-  get sinceMs(): number | undefined {
-    return this.#sinceMs
+  /** Since when wake-ups arrive, on the monotonic clock. Undefined while they do not: waiters then have to poll. */
+  get subscribedAtMs(): number | undefined {
+    return this.#subscribedAtMs
   }
 
-  /** To be told at once when the store itself ends a lease. Listens as long as somebody watches. Returns what ends the watching. */
+  /**
+   * Calls `lost` when the store reports that it has ended the lease. Keeps the subscription open. Returns a function that
+   * stops watching.
+   */
   watchLoss(claimId: string, lost: (cause: Error) => void): () => void {
     this.#leasesByClaim.set(claimId, lost)
-    void this.begin()
+    void this.subscribe()
     return () => {
       this.#leasesByClaim.delete(claimId)
       if (this.#waiters.size === 0) this.#stopWhenIdle()
@@ -107,12 +116,12 @@ export class WakeUps {
   }
 
   /**
-   * Makes sure that wake-ups arrive. Resolves with the moment (monotonic) since which they do, or with undefined where the
-   * driver has none or could not listen just now.
+   * Opens the subscription unless it is open. Resolves with `subscribedAtMs`, or with undefined if the driver has no
+   * wake-ups or the subscription fails. Never rejects.
    */
-  begin(): Promise<number | undefined> {
-    this.#begun ??= this.#begin()
-    return this.#begun
+  subscribe(): Promise<number | undefined> {
+    this.#subscribing ??= this.#subscribe()
+    return this.#subscribing
   }
 
   wake(lockName: string, claimId?: string): void {
@@ -130,7 +139,7 @@ export class WakeUps {
     await this.#end()
   }
 
-  async #begin(): Promise<number | undefined> {
+  async #subscribe(): Promise<number | undefined> {
     const { driver, calls, clock } = this.#parts
     if (driver.listen === undefined || this.#closed) return undefined
     let disconnected = false
@@ -160,63 +169,63 @@ export class WakeUps {
       }
       this.#stopListening = stop
       this.#tries = 0
-      this.#sinceMs = clock.now().monotonicMs
-      return this.#sinceMs
+      this.#subscribedAtMs = clock.now().monotonicMs
+      return this.#subscribedAtMs
     } catch (error) {
       this.#disconnected(error)
       return undefined
     }
   }
 
-  /** Wake-ups may have been missed: listens again after a pause, and then everybody looks again. */
+  /** Wake-ups may have been missed. Subscribes again after a pause, and then wakes every waiter. */
   #disconnected(cause: unknown): void {
     this.#stopListening = undefined
-    this.#sinceMs = undefined
+    this.#subscribedAtMs = undefined
     if (this.#closed) return
-    this.#tellFailed(cause)
-    // Until then, whoever asks gets "not listening" and polls.
-    this.#begun = Promise.resolve(undefined)
+    this.#notifyFailed(cause)
+    // Until the retry, `subscribe` reports that there is no subscription, and waiters poll.
+    this.#subscribing = Promise.resolve(undefined)
     this.#tries += 1
     this.#retryTimer?.cancel()
     this.#retryTimer = this.#parts.clock.setTimer(
       () => {
-        this.#begun = undefined
+        this.#subscribing = undefined
         if (this.#waiters.size === 0 && this.#leasesByClaim.size === 0) return
-        void this.begin().then((since) => {
-          if (since !== undefined) for (const lockName of [...this.#waiters.keys()]) this.wake(lockName)
+        void this.subscribe().then((subscribedAtMs) => {
+          if (subscribedAtMs !== undefined) for (const lockName of [...this.#waiters.keys()]) this.wake(lockName)
         })
       },
       backoffMs(RETRY, this.#tries, this.#parts.random),
     )
   }
 
-  #tellFailed(error: unknown): void {
-    for (const tell of this.onFailed) tell(error)
+  #notifyFailed(error: unknown): void {
+    for (const listener of this.onFailed) listener(error)
   }
 
   #stopWhenIdle(): void {
-    if (this.#begun === undefined || this.#leasesByClaim.size > 0) return
+    if (this.#subscribing === undefined || this.#leasesByClaim.size > 0) return
     this.#idleTimer?.cancel()
     this.#idleTimer = this.#parts.clock.setTimer(() => {
       if (this.#waiters.size === 0 && this.#leasesByClaim.size === 0) void this.#end()
-    }, LINGER_MS)
+    }, IDLE_MS)
   }
 
   async #end(): Promise<void> {
     const stop = this.#stopListening
     this.#stopListening = undefined
-    this.#begun = undefined
-    this.#sinceMs = undefined
+    this.#subscribing = undefined
+    this.#subscribedAtMs = undefined
     this.#generation += 1
-    await stop?.().catch((error: unknown) => this.#tellFailed(error))
+    await stop?.().catch((error: unknown) => this.#notifyFailed(error))
   }
 
   #stop(stop: StopListening): void {
-    stop().catch((error: unknown) => this.#tellFailed(error))
+    stop().catch((error: unknown) => this.#notifyFailed(error))
   }
 }
 
-const RETRY = { firstMs: 50, mostMs: 2_000 }
+const RETRY = { firstMs: 50, maxMs: 2_000 }
 
-/** How long a subscription outlives its last waiter, so that a busy lock does not subscribe anew for every wait. */
-const LINGER_MS = 1_000
+/** How long a subscription outlives its last waiter, so that a busy lock does not subscribe again for every wait. */
+const IDLE_MS = 1_000

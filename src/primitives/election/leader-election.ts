@@ -264,4 +264,4 @@ function assertPublishing({ store: { driver } }: Holder): void {
   )
 }
 
-const OPENING = { firstMs: 100, mostMs: 2_000 }
+const OPENING = { firstMs: 100, maxMs: 2_000 }

@@ -67,8 +67,8 @@ export async function leadRepeatedly<Value>(
     failures = failed ? failures + 1 : 0
     if (lost || isOver()) continue
     const firstMs = failed ? Math.max(restMs, MIN_REST_MS) : restMs
-    const mostMs = Math.max(restMs, MAX_REST_MS)
-    await pause(clock, backoffMs({ firstMs, mostMs }, Math.max(failures, 1), random), signal, ended)
+    const maxMs = Math.max(restMs, MAX_REST_MS)
+    await pause(clock, backoffMs({ firstMs, maxMs }, Math.max(failures, 1), random), signal, ended)
   }
 }
 

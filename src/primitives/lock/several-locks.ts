@@ -54,8 +54,8 @@ async function takeAll(
   const wanted = requests.filter(({ lockName }) => !leases.has(lockName))
   try {
     const holder = await claims.open()
-    const together = requests[0]?.chain?.together() ?? holder.newChain()
-    for (const lease of await takeWanted({ claims, holder, together, entered }, wanted))
+    const sharedChain = requests[0]?.chain?.newSharedChain() ?? holder.newChain()
+    for (const lease of await takeWanted({ claims, holder, sharedChain, entered }, wanted))
       leases.set(lease.lockName, lease)
     return leases
   } catch (error) {
@@ -67,7 +67,7 @@ async function takeAll(
 interface Taking {
   readonly claims: Claims
   readonly holder: Holder
-  readonly together: Chain
+  readonly sharedChain: Chain
   /** What is held already while the others are waited for. */
   readonly entered: readonly Lease[]
 }
@@ -129,7 +129,7 @@ async function takeAtOnce(
   using either = eitherSignal(wanted[0]?.signal ?? limit.signal, limit.signal)
   const { signal } = either
   const { capabilities } = taking.holder.store.driver
-  const group = capabilities.groups && wanted.length > 1 ? taking.together.id : undefined
+  const group = capabilities.groups && wanted.length > 1 ? taking.sharedChain.id : undefined
   // In one step of this process, too: a group goes out whole, or not at all.
   taking.holder.assertRoom(wanted.length)
   const asked = wanted.map((request) => claim(taking, { ...request, waitMs: 0, signal, group }))
@@ -215,7 +215,7 @@ const GRACE_MS = 250
 /** It was refused only because another one of its group was. */
 const isFree = (result: ClaimResult): boolean => !result.granted && result.refusal?.free === true
 
-const claim = ({ claims, holder, together }: Taking, request: ClaimRequest): Promise<ClaimResult> =>
-  claims.claim(holder, { ...request, together })
+const claim = ({ claims, holder, sharedChain }: Taking, request: ClaimRequest): Promise<ClaimResult> =>
+  claims.claim(holder, { ...request, sharedChain })
 
 const discard = (leases: readonly HeldLease[]): Promise<unknown> => Promise.all(leases.map((lease) => lease.discard()))

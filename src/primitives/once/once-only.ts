@@ -249,7 +249,7 @@ export class OnceOnly implements AsyncDisposable {
       ttlMs: forMs,
       metadata,
       waitMs: 0,
-      over: false,
+      abandoned: false,
     } as const
     const askedMs = this.#nowMs
     // Not through the holder: this lease is nobody's to renew or to give back, it has to outlive the process.
@@ -382,4 +382,4 @@ function unlessDown(error: unknown): undefined {
 }
 
 const TICK_SECONDS = 600
-const RETRY = { firstMs: 50, mostMs: 1_000 }
+const RETRY = { firstMs: 50, maxMs: 1_000 }

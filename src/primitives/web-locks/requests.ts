@@ -198,4 +198,4 @@ function asRejection(error: unknown, signal: AbortSignal | undefined): unknown {
 }
 
 const FOR_EVER_MS = Number.MAX_SAFE_INTEGER
-const REOPEN = { firstMs: 50, mostMs: 2_000 }
+const REOPEN = { firstMs: 50, maxMs: 2_000 }

@@ -4,7 +4,7 @@ import { systemClock } from '../../../src/core/time/clock.ts'
 
 function recording(answer: (request: number) => number | Error = (request) => request * 10) {
   const lists: number[][] = []
-  const batch = new Batch<number, number>(systemClock, { most: 3 }, async (requests) => {
+  const batch = new Batch<number, number>(systemClock, { maxLength: 3 }, async (requests) => {
     lists.push([...requests])
     return requests.map(answer)
   })
@@ -34,7 +34,7 @@ describe('a batch', () => {
 
   it('splits a list that is long enough into parts that overlap', async () => {
     const lists: number[] = []
-    const batch = new Batch<number, number>(systemClock, { most: 8, split: 4 }, async (requests) => {
+    const batch = new Batch<number, number>(systemClock, { maxLength: 8, split: 4 }, async (requests) => {
       lists.push(requests.length)
       return [...requests]
     })
@@ -43,21 +43,21 @@ describe('a batch', () => {
   })
 
   it('rule 13: requests that belong together are never split, and no other list is longer than the bound', async () => {
-    const send = async (groups: readonly string[], bounds: { most: number; split?: number }) => {
+    const send = async (groups: readonly string[], bounds: { maxLength: number; split?: number }) => {
       const lists: string[] = []
-      const together = (a: string, b: string) => a !== '-' && a === b
-      const batch = new Batch<string, string>(systemClock, { ...bounds, together }, async (requests) => {
+      const areInseparable = (a: string, b: string) => a !== '-' && a === b
+      const batch = new Batch<string, string>(systemClock, { ...bounds, areInseparable }, async (requests) => {
         lists.push(requests.join(''))
         return [...requests]
       })
       expect(await Promise.all(groups.map((group) => batch.ask(group)))).toEqual(groups)
       return lists
     }
-    expect(await send([...'--aaaa--'], { most: 4 })).toEqual(['--', 'aaaa', '--'])
-    expect(await send([...'aaaabb-'], { most: 3 })).toEqual(['aaaa', 'bb-'])
-    expect(await send([...'-aabbcc'], { most: 4 })).toEqual(['-aa', 'bbcc'])
-    expect(await send([...'aaaaaa'], { most: 8, split: 4 })).toEqual(['aaaaaa'])
-    expect(await send([...'-----aaa'], { most: 8, split: 4 })).toEqual(['----', '-aaa'])
+    expect(await send([...'--aaaa--'], { maxLength: 4 })).toEqual(['--', 'aaaa', '--'])
+    expect(await send([...'aaaabb-'], { maxLength: 3 })).toEqual(['aaaa', 'bb-'])
+    expect(await send([...'-aabbcc'], { maxLength: 4 })).toEqual(['-aa', 'bbcc'])
+    expect(await send([...'aaaaaa'], { maxLength: 8, split: 4 })).toEqual(['aaaaaa'])
+    expect(await send([...'-----aaa'], { maxLength: 8, split: 4 })).toEqual(['----', '-aaa'])
   })
 
   it('an error that stands for one entry fails that entry alone', async () => {
@@ -67,9 +67,9 @@ describe('a batch', () => {
   })
 
   it('a call that fails, or answers too few, fails all of its list', async () => {
-    const failing = new Batch<number, number>(systemClock, { most: 10 }, () => Promise.reject(new Error('down')))
+    const failing = new Batch<number, number>(systemClock, { maxLength: 10 }, () => Promise.reject(new Error('down')))
     await expect(Promise.all([failing.ask(1), failing.ask(2)])).rejects.toThrow('down')
-    const short = new Batch<number, number>(systemClock, { most: 10 }, async () => [1])
-    await expect(Promise.all([short.ask(1), short.ask(2)])).rejects.toThrow('answered 1 of 2')
+    const short = new Batch<number, number>(systemClock, { maxLength: 10 }, async () => [1])
+    await expect(Promise.all([short.ask(1), short.ask(2)])).rejects.toThrow('returned 1 answers to 2')
   })
 })

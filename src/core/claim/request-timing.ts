@@ -1,0 +1,53 @@
+import type { Refusal } from '../driver.ts'
+import { backoffMs } from '../time/backoff.ts'
+import type { Clock, Instant } from '../time/clock.ts'
+import type { Random } from '../time/random.ts'
+import type { Scheduler } from '../time/scheduler.ts'
+
+/** When a waiting claim sends its next request, if no wake-up comes before. Times are on the monotonic clock. */
+
+export interface TimingParts {
+  readonly clock: Clock
+  readonly random: Random
+  readonly scheduler: Scheduler
+}
+
+export interface PollState {
+  readonly refusal: Refusal
+  /** How many requests the claim has sent. */
+  readonly tries: number
+  /** Whether wake-ups arrive, so that polling is only the fallback. */
+  readonly isSubscribed: boolean
+  /** How long the store keeps the claim's place in the queue after its last request. */
+  readonly waiterTtlMs: number
+}
+
+/** After a refusal: when the store said that asking again may help, or the next poll, whichever is sooner. */
+export function pollAtMs({ clock, random, scheduler }: TimingParts, state: PollState): number {
+  const { refusal, tries, isSubscribed, waiterTtlMs } = state
+  // The slow poll behind the wake-ups. It also keeps the place in the queue, so it runs three times in a waiter's TTL.
+  const slowPollMs = waiterTtlMs / 3
+  const hintMs =
+    refusal.askAgainMs === undefined ? Number.POSITIVE_INFINITY : Math.max(refusal.askAgainMs + 1, MIN_POLL_MS)
+  const delayMs = Math.min(hintMs, isSubscribed ? slowPollMs : backoffMs(POLL, tries, random))
+  const atMs = clock.now().monotonicMs + delayMs
+  return delayMs < slowPollMs ? atMs : scheduler.round(atMs, slowPollMs / 4)
+}
+
+/**
+ * After a failed request. Claims that failed in one list retry at the same moment, so that they go out in one list
+ * again, in the same order. They are recognised by `sent`, which is one object for the list.
+ */
+export function retryAtMs({ clock, random }: TimingParts, sent: Instant, tries: number): number {
+  const known = retries.get(sent)
+  if (known?.tries === tries) return known.atMs
+  const atMs = clock.now().monotonicMs + backoffMs(POLL, tries, random)
+  if (known === undefined) retries.set(sent, { tries, atMs })
+  return atMs
+}
+
+const retries = new WeakMap<Instant, { readonly tries: number; readonly atMs: number }>()
+
+/** For stores without wake-ups, and for failed requests. */
+const POLL = { firstMs: 20, maxMs: 1_000 }
+const MIN_POLL_MS = 2
