@@ -19,8 +19,7 @@ export const surfaceHint =
 export function publicSurface() {
   /** @type {Map<string, string>} declaration by where it stands, for all entries together */
   const declared = new Map()
-  const lists = publicEntries().map(({ name, types }) => {
-    const names = [...exportsOf(join(root, types))].sort(([a], [b]) => (a < b ? -1 : 1))
+  const lists = publicExports().map(({ name, names }) => {
     for (const [, place] of names) describe(place, declared)
     const lines = names.map(([exported, { file, name: local }]) => `  ${exported} = ${key(file, local)}`)
     return [`entry ${name}`, ...lines].join('\n')
@@ -30,6 +29,30 @@ export function publicSurface() {
 }
 
 export const storedSurface = () => (existsSync(surfaceFile) ? readFileSync(surfaceFile, 'utf8') : '')
+
+/**
+ * What each entry exports, by name, and the file and name where it is declared.
+ *
+ * @returns {{ name: string, names: [exported: string, place: Place][] }[]}
+ */
+export function publicExports() {
+  return publicEntries().map(({ name, types }) => ({
+    name,
+    names: [...exportsOf(join(root, types))].sort(([a], [b]) => (a < b ? -1 : 1)),
+  }))
+}
+
+/**
+ * Where a name is declared that a declaration file uses or imports. Undefined for a name of the platform.
+ *
+ * @param {string} file
+ * @param {string} name
+ */
+export function declaredAt(file, name) {
+  const module = read(file)
+  if (!module.imports.has(name) && !module.declarations.has(name)) return undefined
+  return origin(module.imports.get(name) ?? { file, name })
+}
 
 /** @typedef {{ file: string, name: string }} Place a top-level name in a declaration file */
 /**

@@ -11,6 +11,7 @@ import {
 import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { staleTables } from '../scripts/capability-table.mjs'
+import { stalePages } from '../scripts/reference.mjs'
 import { run, tsc } from '../scripts/support/command.mjs'
 import * as limits from '../src/core/limits.ts'
 
@@ -171,6 +172,10 @@ describe('what the docs say of the code', () => {
     expect((await staleTables()).map(({ file }) => `${file} is out of date: npm run capabilities`)).toEqual([])
   })
 
+  test('the generated pages of docs/reference are what the declarations say', () => {
+    expect(stalePages().map(({ file }) => `${file} is out of date: npm run reference`)).toEqual([])
+  })
+
   test('every bound of src/core/limits.ts is in docs/reference/bounds.md, with its value', () => {
     const rows = [...read('docs/reference/bounds.md').matchAll(/^\| .*? \| `([A-Z_]+)` \| ([\d,]+)/gm)]
     const said = Object.fromEntries(rows.map(([, name, value = '']) => [name, Number(value.replaceAll(',', ''))]))
@@ -178,7 +183,7 @@ describe('what the docs say of the code', () => {
   })
 
   test('every event and every error code stands in the docs', () => {
-    const text = read('docs/explanation/concepts.md') + read('docs/reference/events.md')
+    const text = read('docs/reference/errors.md') + read('docs/reference/events.md')
     const events = [...sourceOf('events.ts').matchAll(/^ {2}(\w+): \{ lockName|^ {2}(\w+): \{ error/gm)].map(
       ([, about, bare]) => about ?? bare,
     )
