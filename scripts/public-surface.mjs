@@ -43,6 +43,22 @@ export function publicExports() {
 }
 
 /**
+ * The declarations that a declaration mentions, however deep, and itself.
+ *
+ * @param {Place} place
+ * @returns {Place[]}
+ */
+export function mentionedBy(place) {
+  /** @type {Map<string, string>} */
+  const declared = new Map()
+  describe(place, declared)
+  return [...declared.keys()].map((at) => {
+    const [file = '', name = ''] = at.split('#')
+    return { file: join(root, 'dist', `${file}.d.ts`), name }
+  })
+}
+
+/**
  * Where a name is declared that a declaration file uses or imports. Undefined for a name of the platform.
  *
  * @param {string} file

@@ -4,7 +4,7 @@
 //   node scripts/reference.mjs           writes them
 //   node scripts/reference.mjs --check   only reports whether they are up to date
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
-import { publicExports } from './public-surface.mjs'
+import { mentionedBy, publicExports } from './public-surface.mjs'
 import { allMembers, declaration } from './reference/declarations.mjs'
 import { remedies } from './reference/errors.mjs'
 import { bullet, cell, firstSentence, paragraph, slug } from './reference/markdown.mjs'
@@ -42,13 +42,20 @@ const isError = (place) => place.name.endsWith('Error') && declaration(place).ki
 /** @param {string} name */
 const errorAnchor = (name) => (name === 'HoldfastError' ? '' : `#${slug(name)}`)
 
-/** Each public name once, with the first entry that exports it. */
+/**
+ * Each public name once, with the first entry that exports it. Options that no entry exports, and that an exported name
+ * takes, are public too.
+ */
 function names() {
   /** @type {Map<string, { entry: string, exported: string, place: Place }>} */
   const found = new Map()
   for (const { name: entry, names: list } of publicExports()) {
     for (const [exported, place] of list) {
       if (!found.has(keyOf(place))) found.set(keyOf(place), { entry, exported, place })
+    }
+    for (const place of list.flatMap(([, each]) => mentionedBy(each))) {
+      if (isOptions(place.name) && !found.has(keyOf(place)))
+        found.set(keyOf(place), { entry, exported: place.name, place })
     }
   }
   return found

@@ -47,7 +47,7 @@ export const paragraph = (text) =>
 export const bullet = (text) => `- ${wrapped(text, '  ')}`
 
 /**
- * Breaks between words, and never inside of code.
+ * Breaks between words, and inside of code only where that alone is longer than a line.
  *
  * @param {string} text
  * @param {string} indent of all lines but the first
@@ -55,7 +55,10 @@ export const bullet = (text) => `- ${wrapped(text, '  ')}`
 function wrapped(text, indent) {
   /** @type {string[]} */
   const lines = []
-  for (const word of text.match(/(?:`[^`]*`|\S)+/g) ?? []) {
+  const words = (text.match(/(?:`[^`]*`|\S)+/g) ?? []).flatMap((word) =>
+    word.length > COLUMNS - 4 ? word.split(' ') : [word],
+  )
+  for (const word of words) {
     const last = lines.at(-1)
     if (last === undefined) lines.push(word)
     else if (last.length + word.length + 1 + 2 > COLUMNS) lines.push(indent + word)
