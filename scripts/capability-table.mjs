@@ -9,8 +9,8 @@ import { publicEntries } from './support/entries.mjs'
 
 /** Where the table stands, and where the drivers' pages are as seen from there. */
 const places = [
-  { file: 'README.md', pages: 'docs/drivers/' },
-  { file: 'docs/drivers/README.md', pages: '' },
+  { file: 'README.md', pages: 'docs/drivers/', short: true },
+  { file: 'docs/drivers/README.md', pages: '', short: false },
 ]
 
 /** @typedef {import('../src/core/driver.ts').Capabilities} Capabilities */
@@ -52,11 +52,11 @@ const primitives = [
  */
 export async function staleTables() {
   const drivers = await driverCapabilities()
-  return places.flatMap(({ file, pages }) => {
+  return places.flatMap(({ file, pages, short }) => {
     const before = readFileSync(`${root}${file}`, 'utf8')
     const parts = /^([\s\S]*<!-- capabilities:begin -->\n)[\s\S]*?(<!-- capabilities:end -->[\s\S]*)$/.exec(before)
     if (parts === null) throw new Error(`${file} has no marks for the table of capabilities`)
-    const text = `${parts[1]}${table(drivers, pages)}${parts[2]}`
+    const text = `${parts[1]}${short ? primitiveTable(drivers, pages) : tables(drivers, pages)}${parts[2]}`
     return text === before ? [] : [{ file, text }]
   })
 }
@@ -77,20 +77,26 @@ async function driverCapabilities() {
  * @param {readonly { name: string, capabilities: Capabilities }[]} drivers
  * @param {string} pages
  */
-function table(drivers, pages) {
+function tables(drivers, pages) {
   const byDriver = [
     ['driver', ...columns.map(([title]) => title)],
-    ...drivers.map(({ name, capabilities }) => [
-      `[\`${name}\`](${pages}${name}.md)`,
-      ...columns.map(([, cell]) => cell(capabilities)),
-    ]),
+    ...drivers.map(({ name, capabilities }) => [linked(name, pages), ...columns.map(([, cell]) => cell(capabilities))]),
   ]
-  const byPrimitive = [
-    ['', ...drivers.map(({ name }) => `\`${name}\``)],
-    ...primitives.map(([title, cell]) => [title, ...drivers.map(({ capabilities }) => cell(capabilities))]),
-  ]
-  return `${rendered(byDriver)}\n${rendered(byPrimitive)}`
+  return `${rendered(byDriver)}\n${primitiveTable(drivers, pages)}`
 }
+
+/**
+ * @param {readonly { name: string, capabilities: Capabilities }[]} drivers
+ * @param {string} pages
+ */
+const primitiveTable = (drivers, pages) =>
+  rendered([
+    ['', ...drivers.map(({ name }) => linked(name, pages))],
+    ...primitives.map(([title, cell]) => [title, ...drivers.map(({ capabilities }) => cell(capabilities))]),
+  ])
+
+/** @param {string} name @param {string} pages */
+const linked = (name, pages) => `[\`${name}\`](${pages}${name}.md)`
 
 /** @param {string[][]} rows the first is the head */
 function rendered([head = [], ...rows]) {

@@ -142,14 +142,17 @@ describe('the code in README and docs', () => {
 
 describe('links', () => {
   test.each(pages)('in %s lead somewhere', (page) => {
-    const text = read(page)
-      .replaceAll(/^```[\s\S]*?^```/gm, '')
-      .replaceAll(/`[^`\n]*`/g, '')
-    const broken = [...text.matchAll(/\]\(([^)\s]+)\)/g)]
-      .map(([, target = '']) => target)
-      .filter((target) => !/^(?:https?|mailto):/.test(target))
-      .filter((target) => !leadsSomewhere(page, target))
-    expect(broken).toEqual([])
+    expect(linksOf(page).filter((target) => !leadsSomewhere(page, target))).toEqual([])
+  })
+
+  test('of README and docs lead to files of the npm package', () => {
+    const { files } = JSON.parse(read('package.json')) as { files: string[] }
+    const published = [...files, 'README.md', 'LICENSE', 'package.json']
+    const outside = pages
+      .filter((page) => page === 'README.md' || page.startsWith('docs/'))
+      .flatMap((page) => linksOf(page).map((target) => join(dirname(page), target.split('#')[0] || '.')))
+      .filter((file) => !published.some((each) => file === each || file.startsWith(`${each}/`) || file === '.'))
+    expect([...new Set(outside)]).toEqual([])
   })
 
   test('reach every page of docs from the README', () => {
@@ -218,6 +221,16 @@ function read(file: string): string {
 
 function sourceOf(file: string): string {
   return read(join('src/core', file))
+}
+
+/** The targets of a page's links and images, except those on other hosts. */
+function linksOf(page: string): string[] {
+  const text = read(page)
+    .replaceAll(/^```[\s\S]*?^```/gm, '')
+    .replaceAll(/`[^`\n]*`/g, '')
+  return [...text.matchAll(/\]\(([^)\s]+)\)/g)]
+    .map(([, target = '']) => target)
+    .filter((target) => !/^(?:https?|mailto):/.test(target))
 }
 
 function leadsSomewhere(page: string, target: string): boolean {

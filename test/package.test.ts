@@ -34,8 +34,9 @@ beforeAll(async () => {
 afterAll(() => rmSync(consumer, { recursive: true, force: true }))
 
 describe('what is published', () => {
-  test('is the built code, the stored format and the papers, and nothing else', () => {
-    const allowed = /^(?:dist\/.+\.(?:js|d\.ts)|protocol\/.+|README\.md|LICENSE|CHANGELOG\.md|package\.json)$/
+  test('is the built code, the stored format, docs, examples and project files, and nothing else', () => {
+    const allowed =
+      /^(?:dist\/.+\.(?:js|d\.ts)|protocol\/.+|docs\/.+\.(?:md|svg)|examples\/.+\.(?:md|ts|mjs|json)|(?:README|CHANGELOG|CONTRIBUTING|SECURITY)\.md|LICENSE|package\.json)$/
     expect(files.filter((file) => !allowed.test(file))).toEqual([])
     for (const needed of ['README.md', 'LICENSE', 'CHANGELOG.md', 'dist/index.js', 'dist/index.d.ts']) {
       expect(files).toContain(needed)
