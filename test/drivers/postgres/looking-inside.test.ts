@@ -20,7 +20,7 @@ afterAll(async () => {
 })
 
 describe('postgres: looking inside with SQL', () => {
-  it('holdfast_locks shows who holds and who waits, since when and for how long still, and nothing that has ended', async () => {
+  it('holdfast_locks shows holders and waiters with their times, and nothing that has ended', async () => {
     const [name, shared] = [unique('held'), unique('read')]
     const holder = { ...claimOn(name), holderId: 'a', metadata: { job: 7 } }
     const { fencingToken } = await granted(driver(), holder)
@@ -63,11 +63,11 @@ describe('postgres: looking inside with SQL', () => {
     assert.equal((await acquire(longest, longest, 1)).rowCount, 1)
   })
 
-  it('every SELECT of the docs runs as it stands there', async () => {
+  it('every SELECT in the docs runs as it is written there', async () => {
     const advisory = postgresAdvisoryDriver({ client: pool })
-    const name = unique('board')
+    const name = unique('shown')
     await granted(advisory, claimOn(name))
-    const boards: unknown[] = []
+    const shown: unknown[] = []
     for (const file of ['postgres.md', 'postgres-advisory.md']) {
       const text = readFileSync(new URL(`../../../docs/drivers/${file}`, import.meta.url), 'utf8')
       const blocks = [...text.matchAll(/```sql\n(.*?)```/gs)].map(([, sql]) => sql as string)
@@ -78,11 +78,11 @@ describe('postgres: looking inside with SQL', () => {
       for (const sql of statements.filter((each) => each.startsWith('SELECT'))) {
         const client = await pool.connect()
         const { rows } = await client.query(sql)
-        if (sql.includes('board')) boards.push(...rows.map(({ board }) => board))
-        client.release(true) // With whatever it has locked.
+        shown.push(...rows.map(({ leases }) => leases))
+        client.release(true) // This also releases what it has locked.
       }
     }
-    assert.ok(boards.some((board) => String(board).includes(name)))
+    assert.ok(shown.some((leases) => String(leases).includes(name)))
     await advisory.close()
   })
 })
