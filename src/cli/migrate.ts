@@ -13,7 +13,7 @@ export async function main(args: readonly string[]): Promise<number> {
   }
   if (!/^postgres(?:ql)?:/i.test(url)) {
     throw new UsageError(
-      'migrate works on PostgreSQL: give --url postgres://… or set HOLDFAST_URL; other stores need none',
+      'migrate works on PostgreSQL only: pass --url postgres://… or set HOLDFAST_URL. Other stores need no migration',
     )
   }
   const ran = await migratePostgresUrl(url, { ...scope, ...(schema !== undefined && { schema }) })
