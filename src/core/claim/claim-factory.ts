@@ -1,5 +1,5 @@
 import type { Metadata } from '../driver.ts'
-import type { LeaseOptions } from '../lease/lease.ts'
+import type { LeaseOptions } from '../lease/held-lease.ts'
 import type { TrackedClaim } from '../store/store-client.ts'
 import type { Random } from '../time/random.ts'
 import { Chain, claimPart } from './chain.ts'

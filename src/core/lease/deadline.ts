@@ -1,34 +1,38 @@
 import { earlier, type Instant, later } from '../time/clock.ts'
 
-/** Subtracted from a lease's time, because clocks run at slightly different rates: 1 % and 2 ms. */
+/** The margin for clocks that run at slightly different rates: 1 % of the TTL + 2 ms. */
 const marginMs = (ttlMs: number): number => ttlMs * 0.01 + 2
 
 /**
- * Rule 2: a lease is trusted from the moment at which its request was sent. The store begins to count later; how much
- * later is not known.
+ * Rule 2: a lease is trusted from the moment at which its request was sent. The store starts to count later, and the
+ * client does not know how much later.
  */
 export const trustedUntil = (sent: Instant, ttlMs: number): Instant => later(sent, ttlMs - marginMs(ttlMs))
 
-/** The inverse: a grant of `ttlMs` that would be trusted until `deadline`, and when the store's own lease would end. */
+/**
+ * The inverse of `trustedUntil`: the request that would be trusted until `deadline`.
+ *
+ * @returns when that request was sent, and when the lease in the store would end on the monotonic clock
+ */
 export const grantFrom = (deadline: Instant, ttlMs: number): { readonly sent: Instant; readonly endsAtMs: number } => {
   const sent = later(deadline, marginMs(ttlMs) - ttlMs)
   return { sent, endsAtMs: sent.monotonicMs + ttlMs }
 }
 
 /**
- * Until when a lease can be relied on, while renewals of different lengths may be under way and arrive in any order.
+ * Until when a lease can be relied on, while renewals with different TTLs may be in flight and arrive in any order.
  *
- * A store sets the end of a lease to exactly what a renewal says. So the answer to one renewal proves no more than the shortest of all
- * that were under way at the same time, because that one may have arrived after it; and a renewal whose answer never
- * came may still arrive at any later moment.
+ * A renewal sets the end of the lease in the store to exactly its own TTL from its arrival. So the answer to a renewal
+ * proves no more than the shortest TTL of all renewals that were in flight at the same time: the shortest may have
+ * arrived last. A renewal without an answer may still arrive at any later moment.
  */
 export class LeaseDeadline {
   #deadline: Instant
   #endsAtMs: number
-  /** The shortest of what was sent and never answered. */
+  /** The shortest TTL that was sent and never answered. */
   #unansweredMs: number
-  /** Made with the first renewal: most leases end before one is due. */
-  #inFlight: InFlight[] | undefined
+  /** Created with the first renewal: most leases end before one is due. */
+  #inFlight: RenewalInFlight[] | undefined
 
   constructor({ sent, grantedMs: ttlMs, unansweredMs = Number.POSITIVE_INFINITY }: DeadlineStart) {
     this.#unansweredMs = unansweredMs
@@ -40,7 +44,7 @@ export class LeaseDeadline {
     return this.#deadline
   }
 
-  /** When the store's own lease ends at the earliest, on the monotonic clock. */
+  /** The earliest moment at which the lease in the store can end, on the monotonic clock. */
   get endsAtMs(): number {
     return this.#endsAtMs
   }
@@ -49,13 +53,13 @@ export class LeaseDeadline {
     return this.#unansweredMs
   }
 
-  /** Before a renewal leaves: from now on the lease may end as early as it says. */
-  sending(sent: Instant, ttlMs: number): InFlight {
-    const renewal: InFlight = { sent, ttlMs, sureMs: ttlMs }
+  /** Call it before a renewal is sent: from then on the lease may end as early as the renewal says. */
+  sending(sent: Instant, ttlMs: number): RenewalInFlight {
+    const renewal: RenewalInFlight = { sent, ttlMs, provenMs: ttlMs }
     this.#inFlight ??= []
     for (const other of this.#inFlight) {
-      other.sureMs = Math.min(other.sureMs, ttlMs)
-      renewal.sureMs = Math.min(renewal.sureMs, other.ttlMs)
+      other.provenMs = Math.min(other.provenMs, ttlMs)
+      renewal.provenMs = Math.min(renewal.provenMs, other.ttlMs)
     }
     this.#inFlight.push(renewal)
     this.#deadline = earlier(this.#deadline, trustedUntil(sent, ttlMs))
@@ -63,38 +67,43 @@ export class LeaseDeadline {
     return renewal
   }
 
-  confirmed(renewal: InFlight): void {
+  confirmed(renewal: RenewalInFlight): void {
     this.#settle(renewal)
-    const sureMs = Math.min(renewal.sureMs, this.#unansweredMs)
-    const deadline = trustedUntil(renewal.sent, sureMs)
+    const provenMs = Math.min(renewal.provenMs, this.#unansweredMs)
+    const deadline = trustedUntil(renewal.sent, provenMs)
     // A renewal that was sent before one that is already confirmed proves nothing new.
     if (deadline.monotonicMs <= this.#deadline.monotonicMs) return
     this.#deadline = deadline
-    this.#endsAtMs = renewal.sent.monotonicMs + sureMs
+    this.#endsAtMs = renewal.sent.monotonicMs + provenMs
   }
 
-  unanswered(renewal: InFlight): void {
+  unanswered(renewal: RenewalInFlight): void {
     this.#settle(renewal)
     this.#unansweredMs = Math.min(this.#unansweredMs, renewal.ttlMs)
   }
 
-  #settle(renewal: InFlight): void {
+  #settle(renewal: RenewalInFlight): void {
     this.#inFlight = this.#inFlight?.filter((each) => each !== renewal)
   }
 }
 
-/** What is known of a lease when it begins. */
+/** What the client knows about a lease when the lease begins. */
 export interface DeadlineStart {
-  /** When the winning request was sent. */
+  /** When the request that was granted was sent. */
   readonly sent: Instant
   readonly grantedMs: number
-  /** The time to live of an earlier request for the same lease whose answer never came. It may still arrive, and set the lease's end to that. */
+  /**
+   * The TTL of an earlier request for the same lease that was never answered. It may still arrive, and then sets the
+   * lease to end this long after its arrival.
+   */
   readonly unansweredMs?: number
 }
 
-export interface InFlight {
+export interface RenewalInFlight {
   readonly sent: Instant
   readonly ttlMs: number
-  /** The shortest of all that were under way together with it, itself included. */
-  sureMs: number
+  /**
+   * What its answer proves: the shortest TTL of all renewals that were in flight together with it, its own included.
+   */
+  provenMs: number
 }

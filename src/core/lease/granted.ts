@@ -5,12 +5,18 @@ import type { Instant } from '../time/clock.ts'
 export interface Granted {
   readonly granted: true
   readonly grant: Grant
-  /** When the request was sent that the lease is trusted from. */
+  /** When the request was sent. The lease is trusted from this moment. */
   readonly sent: Instant
-  /** When it was known to be granted. */
+  /** When this process learned of the grant. */
   readonly answered: Instant
-  /** For how long a request was that was never answered, and may still reach the store: it would set the lease's end to that. */
+  /**
+   * The TTL of an earlier request that was never answered. It may still reach the store, and then sets the lease to end
+   * this long after its arrival.
+   */
   readonly unansweredMs: number | undefined
-  /** Of a lease that was handed over: what the store's clock showed at least when the request was sent. */
+  /**
+   * Only for a lease that was handed over: a lower bound of the store's clock when the request was sent. For any other
+   * lease this is `acquiredAtMs`.
+   */
   readonly storeAtMs?: number
 }

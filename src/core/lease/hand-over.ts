@@ -1,9 +1,10 @@
 import { checkMetadata, checkWhole } from '../arguments.ts'
-import type { Metadata } from '../driver.ts'
-import { InvalidArgumentError, OverloadError } from '../errors.ts'
-import { MAX_TTL_MS, MAX_UNANSWERED_RESTORES, MIN_TTL_MS } from '../limits.ts'
+import type { Driver, Metadata } from '../driver.ts'
+import { InvalidArgumentError, UnsupportedError } from '../errors.ts'
+import { MAX_TTL_MS, MIN_TTL_MS } from '../limits.ts'
 import { checkHolderId, checkLockName, checkText } from '../names.ts'
 import { checkOptions, optionNames } from '../options.ts'
+import type { TrackedClaim } from '../store/store-client.ts'
 
 /** A lease on its way from one process to another. Nothing in it depends on the store. */
 export interface HandOver {
@@ -12,40 +13,74 @@ export interface HandOver {
   readonly fencingToken: number
   readonly holderId: string
   readonly acquiredAtMs: number
-  /** What the store's clock showed at least when it was handed over. */
+  /** A lower bound of the store's clock at the hand-over. */
   readonly storeAtMs: number
   readonly ttlMs: number
   readonly metadata?: Metadata
-  /** The shortest renewal that was sent and never answered: it may still reach the store, and set the lease's end to that. */
+  /**
+   * The shortest TTL that was sent and never answered. It may still reach the store, and then sets the lease to end
+   * this long after its arrival.
+   */
   readonly unansweredMs?: number
-  /** What is left of `minHoldSeconds` and of `maxHoldSeconds`. */
+  /** What is left of `minHoldSeconds`. */
   readonly minHoldMs?: number
+  /** What is left of `maxHoldSeconds`. */
   readonly maxHoldMs?: number
 }
 
-/** With the version of what follows: a text of another one is refused, not guessed at. */
-const BEGINNING = 'holdfast-lease-1.'
+/** The prefix contains the version of the format: a text of another version is rejected, not guessed at. */
+const PREFIX = 'holdfast-lease-1.'
 
-export const writeHandOver = (lease: HandOver): string =>
-  `${BEGINNING}${Buffer.from(JSON.stringify(lease)).toString('base64url')}`
+/** A lease that is handed over. The times are those of the grant. */
+export interface Serializable {
+  readonly claim: TrackedClaim
+  readonly fencingToken: number
+  readonly acquiredAtMs: number
+  readonly storeAtMs: number
+  readonly minHoldMs: number
+  readonly maxHoldMs: number
+  /** For how long it has been held. */
+  readonly heldMs: number
+  readonly unansweredMs: number
+}
+
+export function writeHandOver({ claim, heldMs, unansweredMs, ...lease }: Serializable): string {
+  const { lockName, claimId, holderId, ttlMs, metadata } = claim
+  const minHoldMs = lease.minHoldMs - heldMs
+  const handOver: HandOver = {
+    lockName,
+    claimId,
+    fencingToken: lease.fencingToken,
+    holderId,
+    acquiredAtMs: lease.acquiredAtMs,
+    storeAtMs: lease.storeAtMs + heldMs,
+    ttlMs,
+    ...(metadata && { metadata }),
+    ...(Number.isFinite(unansweredMs) && { unansweredMs }),
+    ...(minHoldMs > 0 && { minHoldMs }),
+    ...(Number.isFinite(lease.maxHoldMs) && { maxHoldMs: Math.max(0, lease.maxHoldMs - heldMs) }),
+  }
+  return `${PREFIX}${Buffer.from(JSON.stringify(handOver)).toString('base64url')}`
+}
 
 /**
- * Throws `InvalidArgumentError`, which does not have the text or a part of it: whoever reads a log could end the lease.
+ * @throws `InvalidArgumentError`, which contains no part of the text: the text is a secret, and a reader of a log could
+ * end the lease with it
  */
 export function readHandOver(text: unknown): HandOver {
-  if (typeof text !== 'string' || !text.startsWith(BEGINNING)) throw notOurs(text)
+  if (typeof text !== 'string' || !text.startsWith(PREFIX)) throw invalidText(text)
   try {
-    const json = Buffer.from(text.slice(BEGINNING.length), 'base64url').toString()
+    const json = Buffer.from(text.slice(PREFIX.length), 'base64url').toString()
     return checked(JSON.parse(json) as HandOver)
   } catch {
-    throw notOurs(text)
+    throw invalidText(text)
   }
 }
 
 function checked(lease: HandOver): HandOver {
   checkOptions(lease, NAMES)
   checkLockName(lease.lockName)
-  checkText('claimId', lease.claimId, MAX_CLAIM_ID)
+  checkText('claimId', lease.claimId, MAX_CLAIM_ID_LENGTH)
   checkHolderId(lease.holderId)
   checkWhole('fencingToken', lease.fencingToken, 1, Number.MAX_SAFE_INTEGER)
   checkWhole('ttlMs', lease.ttlMs, MIN_TTL_MS, MAX_TTL_MS)
@@ -76,52 +111,26 @@ const NAMES = optionNames<HandOver>({
   maxHoldMs: true,
 })
 
-/** Ours are far shorter. */
-const MAX_CLAIM_ID = 1_000
+/** The ids that Holdfast creates are far shorter. */
+const MAX_CLAIM_ID_LENGTH = 1_000
 
-function notOurs(text: unknown): InvalidArgumentError {
+function invalidText(text: unknown): InvalidArgumentError {
   const found = typeof text === 'string' ? `a string of ${text.length} characters` : typeof text
-  const rule = 'the text of lease.serialize(), by a version of Holdfast that writes the same format'
-  return new InvalidArgumentError('text', found, rule, `text must be ${rule}, but is ${found} that is not`)
+  const rule = 'the result of lease.serialize(), from a version of Holdfast with the same format'
+  return new InvalidArgumentError('text', found, rule, `text must be ${rule}, but is ${found} in another format`)
 }
 
-/**
- * The restores of one instance. A second one for the same lease must not even be sent: it would set the lease's end to
- * another moment than the first one relies on. And one that was never answered may arrive after the next one was.
- */
-export class Restores {
-  readonly #inFlight = new Set<string>()
-  /** For each claim, the shortest of them. */
-  readonly #unanswered = new Map<string, number>()
-
-  /** Throws `InvalidArgumentError`, `OverloadError`. Ends with `end`. */
-  begin(claimId: string): void {
-    if (this.#inFlight.has(claimId)) throw restoredTwice()
-    if (!this.#unanswered.has(claimId) && this.#unanswered.size >= MAX_UNANSWERED_RESTORES) {
-      throw new OverloadError(`${MAX_UNANSWERED_RESTORES} restores of this instance were never answered`)
-    }
-    this.#inFlight.add(claimId)
-  }
-
-  end(claimId: string): void {
-    this.#inFlight.delete(claimId)
-  }
-
-  unanswered(claimId: string, ttlMs: number): void {
-    this.#unanswered.set(claimId, Math.min(this.unansweredMs(claimId), ttlMs))
-  }
-
-  unansweredMs(claimId: string): number {
-    return this.#unanswered.get(claimId) ?? Number.POSITIVE_INFINITY
-  }
-
-  /** The store has the lease no more, or a lease of this instance knows of it from now on. */
-  forget(claimId: string): void {
-    this.#unanswered.delete(claimId)
-  }
+/** @throws `UnsupportedError` if a lease of this claim, with this many functions that run under it, must stay here */
+export function assertCanHandOver(driver: Driver, { lockName, mode }: TrackedClaim, users: number): void {
+  const reason = whyNot(driver, mode, users)
+  if (reason !== undefined) throw new UnsupportedError(`the lease on "${lockName}" cannot be handed over: ${reason}`)
 }
 
-export function restoredTwice(): InvalidArgumentError {
-  const rule = 'restored once: this instance holds the lease already, or is just restoring it'
-  return new InvalidArgumentError('text', undefined, rule, `text must be ${rule}`)
+function whyNot(driver: Driver, mode: TrackedClaim['mode'], users: number): string | undefined {
+  if (driver.capabilities.expiry === 'session') {
+    return `with the ${driver.name} driver a lease ends with its connection, which no other process can use`
+  }
+  if (mode === 'shared') return 'it is shared, and only an exclusive lease can be handed over'
+  if (users > 0) return 'a function runs under it, and releases it when it ends. Use `acquire` or `hold`'
+  return undefined
 }

@@ -1,38 +1,47 @@
 import type { LeaseRef, Reopen } from '../driver.ts'
-import type { Extent, RenewerStart } from './renewer.ts'
+import type { RenewerStart, RenewMode } from './renewer.ts'
 import type { Slot } from './shared-deadlines.ts'
 
 export interface WorkerStart {
   readonly reopen: Reopen
   readonly callTimeoutMs: number
   readonly stalledAfterMs: number
-  /** The main thread's last sign of life, in whole milliseconds of the monotonic clock, which all threads share. */
-  readonly life: BigInt64Array
+  /** When the main thread last ran, in whole milliseconds of the monotonic clock, which all threads share. */
+  readonly lastAlive: BigInt64Array
 }
 
-/** A lease is called by its claim's id. */
+/** `id` is the id of the lease's claim. */
 export type ToWorker =
   | {
-      readonly type: 'keep'
+      readonly type: 'start'
       readonly slot: Slot
       readonly ref: LeaseRef & { readonly fencingToken: number }
       readonly ttlMs: number
       readonly start: RenewerStart
       readonly maxHoldMs: number
     }
-  | { readonly type: 'renew'; readonly id: string; readonly call: number; readonly ttlMs: number; readonly how: Extent }
+  | RenewRequest
   | { readonly type: 'check'; readonly id: string }
   | { readonly type: 'end'; readonly id: string }
 
-export type FromWorker =
-  | RenewedMessage
-  | { readonly type: 'ended'; readonly id: string }
-  | { readonly type: 'kept'; readonly id: string }
-  | { readonly type: 'lost'; readonly id: string; readonly reason: string }
-  | { readonly type: 'failed'; readonly id: string; readonly error: string }
+export interface RenewRequest {
+  readonly type: 'renew'
+  readonly id: string
+  readonly call: number
+  readonly ttlMs: number
+  readonly mode: RenewMode
+}
 
-export interface RenewedMessage extends RenewAnswer {
-  readonly type: 'renewed'
+export type FromWorker =
+  | RenewAnswerMessage
+  | { readonly type: 'ended'; readonly id: string }
+  | { readonly type: 'renewed'; readonly id: string }
+  | { readonly type: 'lost'; readonly id: string; readonly reason: string }
+  | { readonly type: 'renewal failed'; readonly id: string; readonly error: string }
+
+/** The answer to the `RenewRequest` with the same `call`. */
+export interface RenewAnswerMessage extends RenewAnswer {
+  readonly type: 'renew answer'
   readonly call: number
 }
 

@@ -2,23 +2,22 @@ import assert from 'node:assert/strict'
 import { Worker } from 'node:worker_threads'
 import { StoreError, UnsupportedError } from '../errors.ts'
 import { backoffMs } from '../time/backoff.ts'
-import { dueAtMs, earlier, type Instant, type Timer } from '../time/clock.ts'
+import type { Instant, Timer } from '../time/clock.ts'
 import { queueMicrotask } from '../time/native-time.ts'
-import type { SchedulerEntry, Task } from '../time/scheduler.ts'
-import { grantFrom, trustedUntil } from './deadline.ts'
-import {
-  createHeartbeat,
-  type Extent,
-  type Heartbeat,
-  type HeartbeatParts,
-  loseIfDue,
-  type Renewable,
-  type Renewer,
-  type RenewerOptions,
-  type RenewerStart,
+import { trustedUntil } from './deadline.ts'
+import { createHeartbeat } from './local-renewer.ts'
+import type {
+  Heartbeat,
+  HeartbeatParts,
+  Renewable,
+  Renewer,
+  RenewerOptions,
+  RenewerStart,
+  RenewMode,
 } from './renewer.ts'
 import type { FromWorker, RenewAnswer, ToWorker, WorkerStart } from './renewer-messages.ts'
-import { deadlineIn, type Slot, SlotBook } from './shared-deadlines.ts'
+import { type Slot, SlotPool } from './shared-deadlines.ts'
+import { type RenewerThread, ThreadRenewer, takeOverAtMs } from './thread-renewer.ts'
 
 export interface ThreadOptions {
   readonly callTimeoutMs: number
@@ -27,44 +26,48 @@ export interface ThreadOptions {
 }
 
 /**
- * The heartbeat in a worker thread with a driver of its own, so that a blocked event loop does not lose its leases.
+ * A heartbeat in a worker thread with its own driver, so that a blocked event loop does not lose its leases.
  *
- * The worker renews and writes each deadline into shared memory, where the main thread reads it without running the event loop. The
- * main thread writes there that it lives; when it has not for `stalledAfterMs`, the worker lets the leases run out, so that
- * a thread that hangs for ever does not hold its locks for ever. If the worker dies, its leases are renewed here, and so is
- * each lease whose deadline it has not moved in time: its own connection may hang, or it may not have started yet.
+ * - The worker renews, and writes each deadline into shared memory. The main thread reads it there without running its
+ *   event loop.
+ * - The main thread writes into shared memory when it last ran. If that is `stalledAfterMs` ago, the worker stops
+ *   renewing and the leases expire: a main thread that hangs forever must not hold its locks forever.
+ * - If the worker dies, the main thread renews its leases. It also takes back each lease whose deadline the worker has
+ *   not moved in time: the connection of the worker may hang, or the worker may not have started yet.
  *
- * @throws `UnsupportedError` in a bundle. The worker would have to import the driver from there, and with it the whole
- * application, which would then run a second time.
+ * @throws `UnsupportedError` in a bundle: the worker would have to import the driver from the bundle, which would run
+ * the whole application a second time
  */
 export function threadHeartbeat(options: ThreadOptions): (parts: HeartbeatParts) => Heartbeat {
-  // In a bundle, this is the bundle's own address, or nothing at all.
+  // In a bundle this is the URL of the bundle, or undefined.
   if (!/\/renewer-thread\.[jt]s$/.test(import.meta.url ?? '')) throw new UnsupportedError(BUNDLED)
   return (parts) => new ThreadHeartbeat(parts, options)
 }
 
 const BUNDLED =
-  'heartbeatThread does not work in a bundle, because the thread is started from a file of the package: ' +
-  'let the bundler leave holdfast out (external), or leave heartbeatThread out'
+  'heartbeatThread does not work in a bundle, because the thread is started from a file of the package. ' +
+  'Configure the bundler to treat holdfast as external, or remove heartbeatThread'
 
-class ThreadHeartbeat implements Heartbeat {
-  readonly #parts: HeartbeatParts
+class ThreadHeartbeat implements Heartbeat, RenewerThread {
   readonly local: Heartbeat
+  readonly #parts: HeartbeatParts
   readonly #stalledAfterMs: number
-  readonly #life = new BigInt64Array(new SharedArrayBuffer(8))
-  readonly #slots = new SlotBook()
+  readonly #lastAlive = new BigInt64Array(new SharedArrayBuffer(8))
+  readonly #slots = new SlotPool()
   readonly #renewers = new Map<string, ThreadRenewer>()
-  /** Leases that have ended here, until the worker has heard of it: before that it may still write into their slots. */
+  /**
+   * Leases that have ended here, until the worker confirms it. Before that the worker may still write into their slots.
+   */
   readonly #ending = new Map<string, { readonly slot: Slot; ended(): void }>()
   readonly #calls = new Map<number, { readonly id: string; answer(answer: RenewAnswer): void }>()
   readonly #start: WorkerStart
   /** Started with the first lease: a claim that is refused needs no thread. */
   #worker: Worker | undefined
-  #lifeTimer: Timer | undefined
+  #aliveTimer: Timer | undefined
   #lastCall = 0
   #failures = 0
-  /** After a worker has died, leases are kept here until then. */
-  #retryAtMs = Number.NEGATIVE_INFINITY
+  /** After a worker has died, new leases are renewed locally until this moment. */
+  #restartAtMs = Number.NEGATIVE_INFINITY
   #closed = false
 
   constructor(parts: HeartbeatParts, { callTimeoutMs, stalledAfterMs }: ThreadOptions) {
@@ -73,86 +76,57 @@ class ThreadHeartbeat implements Heartbeat {
     this.#parts = parts
     this.local = createHeartbeat(parts)
     this.#stalledAfterMs = stalledAfterMs
-    this.#start = { reopen, callTimeoutMs, stalledAfterMs, life: this.#life }
+    this.#start = { reopen, callTimeoutMs, stalledAfterMs, lastAlive: this.#lastAlive }
   }
 
-  keep(lease: Renewable, start: RenewerStart, options: RenewerOptions): Renewer {
-    const { sent, grantedMs, answered } = start
-    const isRested = answered.monotonicMs >= this.#retryAtMs
+  createRenewer(lease: Renewable, start: RenewerStart, options: RenewerOptions): Renewer {
+    const { sent, grantedMs, answered, unansweredMs } = start
     const deadline = trustedUntil(sent, grantedMs)
-    // Also where the grant came so late that the worker could not renew in time.
-    const isForWorker =
-      !this.#closed && isRested && options.heartbeat && this.#looksAtMs(deadline, lease.ttlMs) !== undefined
-    if (!isForWorker || !this.#hasWorker()) return this.local.keep(lease, start, options)
-    const id = lease.ref.claimId
-    const slot = this.#slots.take(deadline)
-    const { unansweredMs } = start
-    const stopsAtMs = sent.monotonicMs + options.maxHoldMs
-    const renewer = new ThreadRenewer(this, lease, slot, { ...options, stopsAtMs, unansweredMs })
-    this.#renewers.set(id, renewer)
-    this.schedule(renewer, deadline, lease.ttlMs)
-    this.#showLife()
+    const mayUseWorker = !this.#closed && options.heartbeat && answered.monotonicMs >= this.#restartAtMs
+    // Undefined if the grant arrived so late that the worker could not renew it in time.
+    const atMs = mayUseWorker ? takeOverAtMs(deadline, lease.ttlMs, this.#parts.clock.now()) : undefined
+    if (atMs === undefined || !this.#hasWorker()) return this.local.createRenewer(lease, start, options)
+    const slot = this.#slots.allocate(deadline)
     const { maxHoldMs } = options
-    this.#post({ type: 'keep', slot, ref: lease.ref, ttlMs: lease.ttlMs, start, maxHoldMs })
+    const stopsAtMs = sent.monotonicMs + maxHoldMs
+    const own = { ...options, slot, takeOverAtMs: atMs, stopsAtMs, unansweredMs }
+    const renewer = new ThreadRenewer(this, this.#parts, lease, own)
+    this.#renewers.set(lease.ref.claimId, renewer)
+    this.#reportAlive()
+    this.#post({ type: 'start', slot, ref: lease.ref, ttlMs: lease.ttlMs, start, maxHoldMs })
     return renewer
   }
 
-  /** Looks again when the worker should have moved the deadline long ago. False: that moment has come. */
-  schedule(renewer: ThreadRenewer, deadline: Instant, ttlMs: number): boolean {
-    const lookAtMs = this.#looksAtMs(deadline, ttlMs)
-    if (lookAtMs === undefined) return false
-    this.#parts.scheduler.set(renewer, lookAtMs)
-    return true
-  }
-
-  /** `ttlMs`: for how long the lease can be relied on at most. Undefined if the moment has come. */
-  #looksAtMs(deadline: Instant, ttlMs: number): number | undefined {
-    const now = this.now()
-    const lookAtMs = dueAtMs(deadline, now) - ttlMs * UNMOVED_PART
-    if (lookAtMs <= now.monotonicMs) return undefined
-    return lookAtMs
-  }
-
-  /** The worker forgets the lease. Resolves when it has no renewal of it under way any more. */
   forget({ ref: { claimId } }: Renewable, slot: Slot): Promise<void> {
     if (!this.#renewers.delete(claimId)) return Promise.resolve()
-    if (this.#renewers.size === 0) this.#lifeTimer?.cancel()
+    if (this.#renewers.size === 0) this.#aliveTimer?.cancel()
     if (this.#worker === undefined) {
-      this.#slots.giveBack(slot)
+      this.#slots.free(slot)
       return Promise.resolve()
     }
     this.#post({ type: 'end', id: claimId })
-    // Whoever waits for an extension need not wait for a worker that may hang.
+    // A caller that waits for an extension must not wait for a worker that may hang.
     for (const { id, answer } of [...this.#calls.values()]) if (id === claimId) answer({ renewed: false })
     return new Promise((ended) => {
       this.#ending.set(claimId, { slot, ended })
-      this.#keepAlive()
+      this.#updateRef()
     })
   }
 
-  now(): Instant {
-    return this.#parts.clock.now()
-  }
-
-  clear(renewer: ThreadRenewer): void {
-    this.#parts.scheduler.clear(renewer)
-  }
-
-  /** All renewals of a kept lease are the worker's, so that it knows of every one that may still be under way. */
-  renew(id: string, ttlMs: number, how: Extent): Promise<boolean> {
-    if (this.#worker === undefined) return Promise.reject(new StoreError("the heartbeat's thread has ended"))
+  renew(id: string, ttlMs: number, mode: RenewMode): Promise<boolean> {
+    if (this.#worker === undefined) return Promise.reject(new StoreError('the heartbeat thread has ended'))
     return new Promise((resolve, reject) => {
       this.#lastCall += 1
       const call = this.#lastCall
       const answer = ({ renewed, error }: RenewAnswer): void => {
         this.#calls.delete(call)
-        this.#keepAlive()
+        this.#updateRef()
         if (error === undefined) resolve(renewed)
         else reject(new StoreError(error))
       }
       this.#calls.set(call, { id, answer })
-      this.#post({ type: 'renew', id, call, ttlMs, how })
-      this.#keepAlive()
+      this.#post({ type: 'renew', id, call, ttlMs, mode })
+      this.#updateRef()
     })
   }
 
@@ -162,11 +136,11 @@ class ThreadHeartbeat implements Heartbeat {
 
   async close(): Promise<void> {
     this.#closed = true
-    this.#lifeTimer?.cancel()
-    this.#answerAll(new Error('the instance was closed'))
+    this.#aliveTimer?.cancel()
+    this.#settleAll(new Error('the instance was closed'))
     const worker = this.#worker
     this.#worker = undefined
-    // Whoever waits for this waits for the thread's end: the process must not end before it.
+    // The caller awaits the end of the thread: the process must stay alive until then.
     worker?.ref()
     await worker?.terminate()
   }
@@ -175,21 +149,24 @@ class ThreadHeartbeat implements Heartbeat {
     this.#worker?.postMessage(message)
   }
 
-  /** Starts it if there is none. False where that is not possible, for lack of rights or of memory: the caller's lease must not suffer from it. */
+  /**
+   * Starts the worker if there is none. Returns false if that fails, for example for lack of permission or memory. The
+   * lease of the caller must not suffer from it.
+   */
   #hasWorker(): boolean {
     try {
       this.#worker ??= this.#startWorker()
       return true
     } catch (error) {
-      // A listener may do anything, and the lease that needed the thread is not ready yet.
+      // Deferred: a listener may do anything, and the lease that needed the thread is not ready yet.
       queueMicrotask(() => this.#parts.events.emit('heartbeatFailed', () => ({ error })))
-      this.#rest()
+      this.#postponeRestart()
       return false
     }
   }
 
-  /** The thread by itself does not keep the process alive; somebody who waits for its answer does. */
-  #keepAlive(): void {
+  /** The thread keeps the process alive only while a caller waits for its answer. */
+  #updateRef(): void {
     if (this.#calls.size > 0 || this.#ending.size > 0) this.#worker?.ref()
     else this.#worker?.unref()
   }
@@ -197,25 +174,25 @@ class ThreadHeartbeat implements Heartbeat {
   #startWorker(): Worker {
     const file = new URL('./renewer-worker.js', import.meta.url)
     const worker = new Worker(file, { workerData: this.#start, name: 'holdfast-heartbeat' })
-    worker.on('message', (message: FromWorker) => this.#hear(message))
+    worker.on('message', (message: FromWorker) => this.#receive(message))
     worker.on('error', (error) => this.#takeOver(worker, error))
-    worker.on('exit', (code) => this.#takeOver(worker, new Error(`the heartbeat's thread ended with code ${code}`)))
-    // After the listeners, because the first of them keeps the process alive again.
+    worker.on('exit', (code) => this.#takeOver(worker, new Error(`the heartbeat thread ended with code ${code}`)))
+    // After the listeners: adding the first one makes the worker keep the process alive again.
     worker.unref()
     return worker
   }
 
-  #hear(message: FromWorker): void {
-    if (message.type === 'renewed') {
+  #receive(message: FromWorker): void {
+    if (message.type === 'renew answer') {
       this.#calls.get(message.call)?.answer(message)
       return
     }
     if (message.type === 'ended') {
       const ending = this.#ending.get(message.id)
       this.#ending.delete(message.id)
-      if (ending !== undefined) this.#slots.giveBack(ending.slot)
+      if (ending !== undefined) this.#slots.free(ending.slot)
       ending?.ended()
-      this.#keepAlive()
+      this.#updateRef()
       return
     }
     const lease = this.#renewers.get(message.id)?.lease
@@ -224,9 +201,9 @@ class ThreadHeartbeat implements Heartbeat {
       lease.lose(message.reason)
       return
     }
-    // Its loss is the last that is told of it.
+    // No event follows the loss of a lease.
     if (!lease.held) return
-    if (message.type === 'kept') {
+    if (message.type === 'renewed') {
       this.#failures = 0
       this.#parts.events.emit('renewed', () => lease.eventBase)
     } else {
@@ -234,161 +211,42 @@ class ThreadHeartbeat implements Heartbeat {
     }
   }
 
-  /** Nobody waits for ever for a thread that is gone. */
-  #answerAll(cause: Error): void {
+  /** Callers must not wait forever for a thread that no longer exists. */
+  #settleAll(cause: Error): void {
     for (const { answer } of [...this.#calls.values()]) answer({ renewed: false, error: cause.message })
     for (const { slot, ended } of this.#ending.values()) {
-      this.#slots.giveBack(slot)
+      this.#slots.free(slot)
       ended()
     }
     this.#ending.clear()
   }
 
-  #showLife(): void {
-    Atomics.store(this.#life, 0, BigInt(Math.floor(this.#parts.clock.now().monotonicMs)))
-    this.#lifeTimer?.cancel()
-    this.#lifeTimer = this.#parts.clock.setTimer(() => this.#showLife(), Math.min(1_000, this.#stalledAfterMs / 4))
+  #reportAlive(): void {
+    const { clock } = this.#parts
+    Atomics.store(this.#lastAlive, 0, BigInt(Math.floor(clock.now().monotonicMs)))
+    this.#aliveTimer?.cancel()
+    this.#aliveTimer = clock.setTimer(() => this.#reportAlive(), Math.min(1_000, this.#stalledAfterMs / 4))
   }
 
-  /** A worker has died: its leases are kept here, and the next lease after a pause starts another one. */
+  /** The worker has died: its leases are renewed locally. The first lease after a pause starts another worker. */
   #takeOver(worker: Worker, cause: Error): void {
     if (this.#worker !== worker) return
     this.#worker = undefined
-    const now = this.#rest()
-    this.#lifeTimer?.cancel()
+    const now = this.#postponeRestart()
+    this.#aliveTimer?.cancel()
     this.#parts.events.emit('heartbeatFailed', () => ({ error: cause }))
-    this.#answerAll(cause)
+    this.#settleAll(cause)
     const renewers = [...this.#renewers.values()]
     this.#renewers.clear()
-    for (const renewer of renewers) this.#slots.giveBack(renewer.continueWith(this.local, now))
+    for (const renewer of renewers) this.#slots.free(renewer.renewLocally(now))
   }
 
-  /** No other worker is started for a while. */
-  #rest(): Instant {
-    const now = this.now()
+  #postponeRestart(): Instant {
+    const now = this.#parts.clock.now()
     this.#failures += 1
-    this.#retryAtMs = now.monotonicMs + backoffMs(RESTART, this.#failures, this.#parts.random)
+    this.#restartAtMs = now.monotonicMs + backoffMs(RESTART, this.#failures, this.#parts.random)
     return now
   }
 }
 
-class ThreadRenewer implements Renewer, Task {
-  readonly keepsAlive = false
-  schedulerEntry: SchedulerEntry | undefined
-  readonly lease: Renewable
-  readonly #heartbeat: ThreadHeartbeat
-  readonly #slot: Slot
-  readonly #options: ThreadRenewerOptions
-  /** What it was when the lease ended: the slot is another's after that. */
-  #lastDeadline: Instant | undefined
-  /** The same for what was sent: extensions under way are answered then, without the store. */
-  #lastUnansweredMs: number | undefined
-  #local: Renewer | undefined
-  /** The worker has been told to forget the lease; resolves when it has. */
-  #forgotten: Promise<void> | undefined
-  /** What was asked for without an answer, by the caller through the worker or before that: it may still arrive. */
-  readonly #asked = new Set<{ readonly ttlMs: number }>()
-
-  constructor(heartbeat: ThreadHeartbeat, lease: Renewable, slot: Slot, options: ThreadRenewerOptions) {
-    this.#heartbeat = heartbeat
-    this.lease = lease
-    this.#slot = slot
-    this.#options = options
-    if (options.unansweredMs !== undefined) this.#asked.add({ ttlMs: options.unansweredMs })
-  }
-
-  get deadline(): Instant {
-    return this.#local?.deadline ?? this.#lastDeadline ?? deadlineIn(this.#slot)
-  }
-
-  get endsAtMs(): number {
-    return this.#local?.endsAtMs ?? grantFrom(this.deadline, this.lease.ttlMs).endsAtMs
-  }
-
-  /** The worker does not tell which of its renewals were answered: any of them may still arrive. */
-  get unansweredMs(): number {
-    return this.#local?.unansweredMs ?? this.#lastUnansweredMs ?? Math.min(this.lease.ttlMs, this.#shortestAskedMs)
-  }
-
-  get #shortestAskedMs(): number {
-    return Math.min(...[...this.#asked].map((asked) => asked.ttlMs))
-  }
-
-  /** Renews here from now on if the worker has not renewed in time. */
-  due(): void {
-    if (this.#local !== undefined || loseIfDue(this.lease, this.deadline, this.#heartbeat.now())) return
-    if (this.#schedule()) return
-    this.continueWith(this.#heartbeat.local, this.#heartbeat.now())
-    this.#forgotten = this.#heartbeat.forget(this.lease, this.#slot)
-  }
-
-  /** The worker may send what it was asked for at any moment, and with that the deadline comes nearer. */
-  #schedule(): boolean {
-    const askedMs = this.#shortestAskedMs
-    if (askedMs >= this.lease.ttlMs) return this.#heartbeat.schedule(this, this.deadline, this.lease.ttlMs)
-    const deadline = earlier(this.deadline, trustedUntil(this.#heartbeat.now(), askedMs))
-    return this.#heartbeat.schedule(this, deadline, askedMs)
-  }
-
-  async renew(ttlMs: number, how: Extent): Promise<boolean> {
-    const renewed = this.#local === undefined ? await this.#renewInWorker(ttlMs, how) : undefined
-    return renewed ?? this.#local?.renew(ttlMs, how) ?? false
-  }
-
-  /** Undefined: the lease was taken from the worker meanwhile, whose answer says nothing about the lease then. */
-  async #renewInWorker(ttlMs: number, how: Extent): Promise<boolean | undefined> {
-    const asked = { ttlMs }
-    this.#asked.add(asked)
-    this.#schedule()
-    try {
-      const renewed = await this.#heartbeat.renew(this.lease.ref.claimId, ttlMs, how)
-      // Not after a failure: what was never answered may still arrive, whoever renews the lease by then.
-      this.#asked.delete(asked)
-      if (this.#local !== undefined) return undefined
-      // The deadline may have come nearer.
-      if (this.lease.held) this.due()
-      return renewed
-    } catch (error) {
-      if (this.#local !== undefined) return undefined
-      throw error
-    }
-  }
-
-  /** The worker never does anything else. */
-  repeat(): void {}
-
-  check(): void {
-    if (this.#local !== undefined) this.#local.check()
-    else this.#heartbeat.check(this.lease.ref.claimId)
-  }
-
-  async end(): Promise<void> {
-    this.#lastDeadline = this.deadline
-    this.#lastUnansweredMs = this.unansweredMs
-    this.#heartbeat.clear(this)
-    this.#forgotten ??= this.#heartbeat.forget(this.lease, this.#slot)
-    await Promise.all([this.#local?.end(), this.#forgotten])
-  }
-
-  /** Renews from here on, as if the lease had been granted just when its present deadline began to count. Returns its slot. */
-  continueWith(local: Heartbeat, now: Instant): Slot {
-    const { ttlMs } = this.lease
-    const { sent } = grantFrom(this.deadline, ttlMs)
-    this.#heartbeat.clear(this)
-    const maxHoldMs = this.#options.stopsAtMs - sent.monotonicMs
-    // What the worker has sent, a renewal or an extension by the caller, may still arrive.
-    const start = { sent, answered: now, grantedMs: ttlMs, unansweredMs: this.unansweredMs }
-    this.#local = local.keep(this.lease, start, { ...this.#options, maxHoldMs })
-    return this.#slot
-  }
-}
-
-interface ThreadRenewerOptions extends RenewerOptions {
-  readonly stopsAtMs: number
-  /** What was sent before the lease was the worker's, and never answered. */
-  readonly unansweredMs: number | undefined
-}
-
-/** The worker begins to renew when two thirds of a lease are left, and has tried four times when this part of it is left. */
-const UNMOVED_PART = 1 / 3
 const RESTART = { firstMs: 2_000, maxMs: 60_000 }

@@ -1,4 +1,4 @@
-/** The worker's side of `renewer-thread.ts`: the same heartbeat, on a driver and an event loop of its own. */
+/** The worker's side of `renewer-thread.ts`: the same heartbeat, with its own driver and its own event loop. */
 import { parentPort, workerData } from 'node:worker_threads'
 import type { Driver, LeaseRef } from '../driver.ts'
 import { Emitter } from '../events.ts'
@@ -6,23 +6,24 @@ import { StoreClient } from '../store/store-client.ts'
 import { isPast, systemClock } from '../time/clock.ts'
 import { systemRandom } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
-import { createHeartbeat, type Extent, NOT_RENEWED, type Renewable, type Renewer } from './renewer.ts'
-import type { FromWorker, ToWorker, WorkerStart } from './renewer-messages.ts'
+import { createHeartbeat } from './local-renewer.ts'
+import { NOT_RENEWED, type Renewable, type Renewer, type RenewMode } from './renewer.ts'
+import type { FromWorker, RenewRequest, ToWorker, WorkerStart } from './renewer-messages.ts'
 import { publishDeadline, type Slot } from './shared-deadlines.ts'
 
-const { reopen, callTimeoutMs, stalledAfterMs, life } = workerData as WorkerStart
+const { reopen, callTimeoutMs, stalledAfterMs, lastAlive } = workerData as WorkerStart
 const clock = systemClock
 const random = systemRandom
 const events = new Emitter()
 const scheduler = new Scheduler(clock, random)
 const leases = new Map<string, WorkerLease>()
 
-/** What came while the driver was being opened. */
+/** Messages that arrive while the driver is being opened. */
 const early: ToWorker[] = []
-let hear = (message: ToWorker): void => {
+let receive = (message: ToWorker): void => {
   early.push(message)
 }
-parentPort?.on('message', (message: ToWorker) => hear(message))
+parentPort?.on('message', (message: ToWorker) => receive(message))
 
 const module = (await import(/* webpackIgnore: true */ /* @vite-ignore */ reopen.module)) as Record<
   string,
@@ -36,9 +37,9 @@ const heartbeat = createHeartbeat({
   store,
   scheduler,
   events,
-  onMoved: (lease, deadline) => publishDeadline((lease as WorkerLease).slot, deadline),
-  // A thread that hangs must not keep its locks: the lease runs out, unless the thread comes back before that.
-  isPaused: () => clock.now().monotonicMs - Number(Atomics.load(life, 0)) >= stalledAfterMs,
+  onDeadline: (lease, deadline) => publishDeadline((lease as WorkerLease).slot, deadline),
+  // A main thread that hangs must not keep its locks: its leases expire unless it runs again before that.
+  isPaused: () => clock.now().monotonicMs - Number(Atomics.load(lastAlive, 0)) >= stalledAfterMs,
 })
 
 class WorkerLease implements Renewable {
@@ -48,11 +49,11 @@ class WorkerLease implements Renewable {
   readonly #renewer: Renewer
   #ended = false
 
-  constructor({ slot, ref, ttlMs, start, maxHoldMs }: ToWorker & { type: 'keep' }) {
+  constructor({ slot, ref, ttlMs, start, maxHoldMs }: ToWorker & { type: 'start' }) {
     this.slot = slot
     this.ref = ref
     this.ttlMs = ttlMs
-    this.#renewer = heartbeat.keep(this, start, { heartbeat: true, maxHoldMs })
+    this.#renewer = heartbeat.createRenewer(this, start, { heartbeat: true, maxHoldMs })
   }
 
   get eventBase() {
@@ -65,8 +66,8 @@ class WorkerLease implements Renewable {
     return !this.#ended
   }
 
-  renew(ttlMs: number, how: Extent): Promise<boolean> {
-    return this.#renewer.renew(ttlMs, how)
+  renew(ttlMs: number, mode: RenewMode): Promise<boolean> {
+    return this.#renewer.renew(ttlMs, mode)
   }
 
   check(): void {
@@ -75,7 +76,7 @@ class WorkerLease implements Renewable {
 
   lose(reason: string): void {
     if (this.#ended) return
-    // Where the main thread looks: `held` is false there at once, before any message arrives.
+    // The main thread reads this: `held` is false there at once, before any message arrives.
     publishDeadline(this.slot, LONG_AGO)
     void this.end()
     post({ type: 'lost', id: this.ref.claimId, reason })
@@ -92,29 +93,32 @@ const LONG_AGO = { monotonicMs: 0, wallMs: 0 }
 
 const post = (message: FromWorker): void => parentPort?.postMessage(message)
 
-hear = (message) => {
-  if (message.type === 'keep') leases.set(message.ref.claimId, new WorkerLease(message))
+receive = (message) => {
+  if (message.type === 'start') leases.set(message.ref.claimId, new WorkerLease(message))
   else if (message.type === 'renew') void renew(message)
   else if (message.type === 'check') leases.get(message.id)?.check()
   else {
-    // Said only when nothing of it is under way any more: from then on its slot is another's, and its last word is the main thread's.
+    // Sent only when no renewal of the lease is in flight. The main thread then gives the slot to another lease, and
+    // may send a last request for this lease itself.
     const ended = leases.get(message.id)?.end() ?? Promise.resolve()
     void ended.then(() => post({ type: 'ended', id: message.id }))
   }
 }
 
-async function renew({ id, call, ttlMs, how }: ToWorker & { type: 'renew' }): Promise<void> {
+async function renew({ id, call, ttlMs, mode }: RenewRequest): Promise<void> {
   try {
-    post({ type: 'renewed', call, renewed: (await leases.get(id)?.renew(ttlMs, how)) ?? false })
+    post({ type: 'renew answer', call, renewed: (await leases.get(id)?.renew(ttlMs, mode)) ?? false })
   } catch (error) {
-    post({ type: 'renewed', call, renewed: false, error: error instanceof Error ? error.message : String(error) })
+    post({ type: 'renew answer', call, renewed: false, error: messageOf(error) })
   }
 }
 
-events.on('renewed', ({ claimId }) => post({ type: 'kept', id: claimId }))
+events.on('renewed', ({ claimId }) => post({ type: 'renewed', id: claimId }))
 
 events.on('renewalFailed', ({ claimId, error }) => {
-  post({ type: 'failed', id: claimId, error: error instanceof Error ? error.message : String(error) })
+  post({ type: 'renewal failed', id: claimId, error: messageOf(error) })
 })
 
-for (const message of early) hear(message)
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
+
+for (const message of early) receive(message)

@@ -1,6 +1,6 @@
 import { callListener } from '../../core/call-listener.ts'
 import { type LeaseLostError, NotHeldError } from '../../core/errors.ts'
-import type { HeldLease } from '../../core/lease/lease.ts'
+import type { HeldLease } from '../../core/lease/held-lease.ts'
 import { outsideLocks } from '../../core/reentry-context.ts'
 
 /** One candidate's time as the leader: from its election to its resignation or the loss of its lease. It never comes back. */

@@ -1,7 +1,8 @@
 import { ttlMsFrom } from '../../core/arguments.ts'
 import type { Chain } from '../../core/claim/chain.ts'
 import { AbortedError, LeaseLostError, NotHeldError, UnsupportedError } from '../../core/errors.ts'
-import { type AnswerOptions, answerSignal, HeldLease, ignoreOurs, type Lease } from '../../core/lease/lease.ts'
+import { HeldLease, ignoreHoldfastError } from '../../core/lease/held-lease.ts'
+import { type AnswerOptions, answerSignal, type Lease } from '../../core/lease/lease.ts'
 import type { LockInfo } from '../../core/lock-info.ts'
 import { outsideLocks } from '../../core/reentry-context.ts'
 import { onAbort, unlessAborted } from '../../core/time/abort.ts'
@@ -132,7 +133,7 @@ export class InnerLease implements Lease {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.release().catch(ignoreOurs)
+    await this.release().catch(ignoreHoldfastError)
   }
 
   toJSON(): LockInfo {

@@ -1,5 +1,5 @@
 import type { ClaimRequest, ClaimResult, Holder } from '../../core/claim/holder.ts'
-import type { HeldLease } from '../../core/lease/lease.ts'
+import type { HeldLease } from '../../core/lease/held-lease.ts'
 import { eitherSignal } from '../../core/time/abort.ts'
 import { InnerLease } from './inner-lease.ts'
 import { answerOf, type LockResult } from './result.ts'
@@ -52,7 +52,7 @@ export class Reacquire {
   /** It only ever becomes longer: another task of this instance relies on what it was given. */
   async #extend(own: HeldLease, { ttlMs, heartbeat }: ClaimRequest): Promise<boolean> {
     if (!(await own.lengthen(ttlMs / 1_000))) return false
-    if (heartbeat) own.keepAlive()
+    if (heartbeat) own.startHeartbeat()
     return true
   }
 

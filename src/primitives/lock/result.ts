@@ -1,7 +1,8 @@
 import type { ClaimResult } from '../../core/claim/holder.ts'
 import type { LeaseRecord } from '../../core/driver.ts'
 import { NotAcquiredError } from '../../core/errors.ts'
-import type { HeldLease, Lease } from '../../core/lease/lease.ts'
+import type { HeldLease } from '../../core/lease/held-lease.ts'
+import type { Lease } from '../../core/lease/lease.ts'
 import { type LockInfo, lockInfoFrom } from '../../core/lock-info.ts'
 import { lossOf } from './inner-lease.ts'
 

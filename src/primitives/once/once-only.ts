@@ -9,7 +9,8 @@ import {
   UnsupportedError,
 } from '../../core/errors.ts'
 import type { LockEvent, LockListener } from '../../core/events.ts'
-import type { HeldLease, Lease } from '../../core/lease/lease.ts'
+import type { HeldLease } from '../../core/lease/held-lease.ts'
+import type { Lease } from '../../core/lease/lease.ts'
 import { NOT_IN_STORE } from '../../core/lease/renewer.ts'
 import { MAX_NAME_LENGTH, MAX_WAIT_MS } from '../../core/limits.ts'
 import { checkText } from '../../core/names.ts'

@@ -1,6 +1,6 @@
 import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
 import { AbortedError, ClosedError, LeaseLostError, StoreError, UnsupportedError } from '../../core/errors.ts'
-import type { HeldLease } from '../../core/lease/lease.ts'
+import type { HeldLease } from '../../core/lease/held-lease.ts'
 import { backoffMs } from '../../core/time/backoff.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import { pause } from '../../core/time/pause.ts'

@@ -4,8 +4,8 @@ import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
 import { DistributedLock, LeaseLostError } from '../../../src/index.ts'
 import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
 
-/** A store that a release, or the renewal that stands for it under `minHoldSeconds`, reaches late. */
-function scene(delayMs: number) {
+/** Releases reach the store late, and so do the renewals that replace them under `minHoldSeconds`. */
+function setUp(delayMs: number) {
   const time = new VirtualTime()
   const inner = memoryDriver({ store: createMemoryStore(time.clock()) })
   const late = async <T>(call: () => Promise<T>): Promise<T> => {
@@ -18,37 +18,37 @@ function scene(delayMs: number) {
     release: (leases) => late(() => inner.release(leases)),
   }
   const settings = { clock: time.clock(), random: seededRandom(7) }
-  const told: string[] = []
+  const events: string[] = []
   const lock = new DistributedLock({ ...settings, driver })
-  lock.on('lost', () => told.push('lost'))
-  lock.on('released', () => told.push('released'))
+  lock.on('lost', () => events.push('lost'))
+  lock.on('released', () => events.push('released'))
   const operator = new DistributedLock({ ...settings, driver: inner })
-  return { time, lock, operator, told }
+  return { time, lock, operator, events }
 }
 
-describe('a release that the store answers with no', () => {
+describe('a release to which the store answers that it no longer had the lease', () => {
   const SHORT = { timeoutSeconds: 0.5, heartbeat: false }
 
   for (const [how, options] of [
     ['', SHORT],
     [' under minHoldSeconds', { ...SHORT, minHoldSeconds: 0.3 }],
   ] as const) {
-    it(`is no loss if it arrived after the lease's own end${how}`, async () => {
-      const { time, lock, told } = scene(700)
+    it(`is not a loss if it arrived after the lease's own end${how}`, async () => {
+      const { time, lock, events } = setUp(700)
       const job = lock.withLock('x', (lease) => lease.held, options)
       const end = job.catch((error: unknown) => error)
       await time.run(5_000)
       expect(await end).toBe(true)
-      expect(told).toEqual(['released'])
+      expect(events).toEqual(['released'])
     })
 
-    it(`is a loss if the lease's own end had not come yet${how}`, async () => {
-      const { time, lock, operator, told } = scene(100)
+    it(`is a loss if it was answered before the lease's own end${how}`, async () => {
+      const { time, lock, operator, events } = setUp(100)
       const job = lock.withLock('x', () => operator.forceRelease('x', { by: 'me' }), options)
       const end = job.catch((error: unknown) => error)
       await time.run(5_000)
       expect(await end).toBeInstanceOf(LeaseLostError)
-      expect(told).toEqual(['lost'])
+      expect(events).toEqual(['lost'])
     })
   }
 })

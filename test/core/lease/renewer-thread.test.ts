@@ -15,10 +15,10 @@ function blockEventLoop(ms: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
 }
 
-/** Drivers for the thread. */
+/** Exports drivers for the thread. */
 const MODULE = new URL('../../harness/hanging-driver.mjs', import.meta.url).href
 
-const made = async (file: string): Promise<void> => {
+const created = async (file: string): Promise<void> => {
   while (!existsSync(file)) await sleep(10)
 }
 
@@ -42,12 +42,12 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     rmSync(folder, { recursive: true })
   })
 
-  it('keeps a lease while the event loop is blocked for longer than its time to live', async () => {
+  it('keeps a lease while the event loop is blocked for longer than its TTL', async () => {
     const renewed = join(folder, 'renewed')
     const reopen = { module: MODULE, name: 'openNoted', args: [renewed, server.port] }
     const lock = new DistributedLock({ driver: { ...(await open()), reopen }, heartbeatThread: true })
     const lease = await lock.hold('blocked', { timeoutSeconds: 4 })
-    await made(renewed)
+    await created(renewed)
     blockEventLoop(6_200)
     expect(lease.held).toBe(true)
     expect(lease.signal.aborted).toBe(false)
@@ -58,18 +58,18 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await Promise.all([lock.close(), rival.close()])
   })
 
-  it('the same blocked loop loses the lease without the thread: held is false in the first statement after it', async () => {
+  it('without the thread the same block loses the lease: held is false in the first statement after it', async () => {
     const lock = new DistributedLock({ driver: await open() })
     const lease = await lock.hold('blocked without', { timeoutSeconds: 0.6 })
     blockEventLoop(800)
     expect(lease.held).toBe(false)
     expect(lease.signal.aborted).toBe(true)
-    await sleep(100) // a renewal that was due meanwhile has had its chance
+    await sleep(100) // a renewal that was due during the block would be sent now
     expect(lease.held).toBe(false)
     await lock.close()
   })
 
-  it('lets the lease run out when the main thread shows no life for the stated bound', async () => {
+  it('lets the lease expire when the main thread has not run for stalledAfterSeconds', async () => {
     const lock = new DistributedLock({ driver: await open(), heartbeatThread: { stalledAfterSeconds: 0.4 } })
     const lease = await lock.hold('stalled', { timeoutSeconds: 0.4 })
     blockEventLoop(1_500)
@@ -78,7 +78,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
-  it('a renewal by the caller goes through the thread, longer and shorter', async () => {
+  it('the thread sends the extensions of the caller', async () => {
     const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
     const lease = await lock.hold('extended', { timeoutSeconds: 5 })
     expect(await lease.extend(60)).toBe(true)
@@ -88,7 +88,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
-  it('a lease that the store has ended is lost, and the main thread is told', async () => {
+  it('the main thread is notified of the loss of a lease that the store has ended', async () => {
     const driver = await open()
     const lock = new DistributedLock({ driver, heartbeatThread: true })
     const lease = await lock.hold('taken away', { timeoutSeconds: 1 })
@@ -101,7 +101,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
-  it('its leases are renewed on the main thread when the worker dies', async () => {
+  it('the main thread renews the leases of a worker that died', async () => {
     const driver = await open()
     const broken: Driver = {
       ...driver,
@@ -109,13 +109,13 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     }
     const lock = new DistributedLock({ driver: broken, heartbeatThread: true })
     const lease = await lock.hold('orphaned', { timeoutSeconds: 3 })
-    await sleep(4_500) // longer than its time to live
+    await sleep(4_500) // longer than its TTL
     expect(lease.held).toBe(true)
     expect(await lease.release()).toBe(true)
     await lock.close()
   })
 
-  it('a lease that is merely held does not keep the process alive, nor does the thread', async () => {
+  it('neither a held lease nor the thread keeps the process alive', async () => {
     const source = `
       import { DistributedLock } from 'holdfast'
       const lock = new DistributedLock({ url: 'sqlite:' + process.argv[1], heartbeatThread: true })
@@ -126,10 +126,10 @@ describe('rule 4: the heartbeat in a worker thread', () => {
       timeout: 15_000,
     })
     rmSync(folder, { recursive: true })
-    expect({ status: child.status, said: String(child.stdout) }).toEqual({ status: 0, said: 'held' })
+    expect({ status: child.status, printed: String(child.stdout) }).toEqual({ status: 0, printed: 'held' })
   })
 
-  it('closing ends the thread and then settles, although nothing else keeps the process alive', async () => {
+  it('close ends the thread and resolves, even if nothing else keeps the process alive', async () => {
     const source = `
       import { DistributedLock } from 'holdfast'
       const lock = new DistributedLock({ url: 'sqlite:' + process.argv[1], heartbeatThread: true })
@@ -140,26 +140,26 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     const args = ['--input-type=module', '-e', source, join(folder, 'locks.db')]
     const child = spawnSync(process.execPath, args, { timeout: 15_000 })
     rmSync(folder, { recursive: true })
-    expect({ status: child.status, said: String(child.stdout) }).toEqual({ status: 0, said: 'closed' })
+    expect({ status: child.status, printed: String(child.stdout) }).toEqual({ status: 0, printed: 'closed' })
   })
 
-  it('held is false at once when the thread has learnt of a loss, before its message arrives', async () => {
+  it('held is false as soon as the thread has noticed a loss, before its message arrives', async () => {
     const driver = await open()
     const renewed = join(folder, 'renewed before the loss')
     const reopen = { module: MODULE, name: 'openNoted', args: [renewed, server.port] }
     const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
     const lease = await lock.hold('taken away at once', { timeoutSeconds: 6 })
-    await made(renewed)
+    await created(renewed)
     const [record] = (await driver.inspect({ lockName: 'taken away at once' })).leases
     if (record === undefined) throw new Error('there is no lease')
     await driver.release([record])
-    // Longer than it takes the thread to renew again, and shorter than what is left of the lease by its own clock.
+    // Long enough for the thread to renew again, and shorter than the rest of the lease on the clock of this process.
     blockEventLoop(3_200)
     expect(lease.held).toBe(false)
     await lock.close()
   })
 
-  it('a thread that does not reach the store does not cost the lease while the main thread does', async () => {
+  it('a lease is kept while the thread cannot reach the store but the main thread can', async () => {
     const driver = await open()
     const lock = new DistributedLock({
       driver: { ...driver, reopen: { module: MODULE, name: 'openHanging', args: [] } },
@@ -176,7 +176,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
   it.each([
     ['answers late', 'openSlow', [1_500]],
     ['never answers', 'openHanging', []],
-  ])('an extension through a thread that %s is made by the main thread when that takes over', async (_, name, args) => {
+  ])('the main thread takes over an extension through a thread that %s', async (_, name, args) => {
     const driver = await open()
     const reopen = { module: MODULE, name, args: [...args, server.port] }
     const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
@@ -187,7 +187,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
-  it('an extension that a thread sent and got no answer to may still arrive: the main thread trusts no longer than it', async () => {
+  it('an extension that the thread sent without an answer bounds the deadline on the main thread', async () => {
     const driver = await open()
     const reopen = { module: MODULE, name: 'openDying', args: [600] }
     const lock = new DistributedLock({
@@ -206,17 +206,17 @@ describe('rule 4: the heartbeat in a worker thread', () => {
   })
 
   it.each([
-    ['is given up', 0.3],
-    ['is still waited for', 5],
+    ['has timed out', 0.3],
+    ['is still in flight', 5],
   ])(
-    'an extension that a thread gets no answer to costs no lease that the main thread can renew, when it %s',
+    'an extension without an answer in the thread loses no lease that the main thread can renew, when it %s',
     async (_, callTimeoutSeconds) => {
       const driver = await open()
       const reopen = { module: MODULE, name: 'openHanging', args: [] }
       const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true, callTimeoutSeconds })
       const kept = new Promise((resolve) => lock.on('renewed', () => resolve('renewed')))
       const lost = new Promise((resolve) => lock.on('lost', () => resolve('lost')))
-      const lease = await lock.hold(`extended in vain ${callTimeoutSeconds}`, { timeoutSeconds: 30 })
+      const lease = await lock.hold(`extension without an answer ${callTimeoutSeconds}`, { timeoutSeconds: 30 })
       const extended = lease.extend(2).catch(() => undefined)
       expect(await Promise.race([kept, lost])).toBe('renewed')
       expect(lease.held).toBe(true)
@@ -226,7 +226,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     },
   )
 
-  it('an extension that a thread has under way bounds what the next process relies on after a hand-over', async () => {
+  it('an extension in flight in the thread bounds the deadline of the next process after a hand-over', async () => {
     const driver = await open()
     const reopen = { module: MODULE, name: 'openHanging', args: [] }
     await using lock = new DistributedLock({
@@ -243,7 +243,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     expect(restored.remainingSeconds).toBeLessThan(10)
   })
 
-  it('what bounds a lease that was handed over to a thread still bounds it after the next hand-over', async () => {
+  it('the bound of a lease that was handed over to a thread survives the next hand-over', async () => {
     const driver = await open()
     const renew = async (): Promise<never> => {
       throw new Error('the connection broke')
@@ -252,7 +252,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await using second = new DistributedLock({ driver, heartbeatThread: true })
     await using third = new DistributedLock({ driver })
     const lease = await first.hold('handed over twice', { timeoutSeconds: 30 })
-    // It may still arrive, and set the end of the lease to 20 s from then on.
+    // It may still arrive, and then sets the lease to end 20 s later.
     await expect(lease.extend(20)).rejects.toThrow(/the connection broke/)
     const inThread = await second.restore(await lease.serialize(), { heartbeat: true })
     const last = await third.restore(await inThread.serialize())
@@ -260,9 +260,10 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     expect(last.remainingSeconds).toBeLessThan(20)
   })
 
-  it('a lease of the shortest time to live is kept although the thread takes longer than that to start', async () => {
+  it('a lease with a very short TTL is kept although the thread takes longer than that to start', async () => {
     let kept = false
-    // A machine that is busy may itself stand still for so long. Without the main thread every try fails.
+    // A busy machine may stall for longer than the TTL, so the test tries again. Without the main thread every try
+    // fails.
     for (let tries = 0; tries < 10 && !kept; tries += 1) {
       const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
       const renewed = new Promise<boolean>((resolve) => lock.on('renewed', () => resolve(true)))
@@ -274,20 +275,20 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     expect(kept).toBe(true)
   })
 
-  it('after a thread has died, another one is started for later leases', async () => {
+  it('after a thread has died, another thread is started for later leases', async () => {
     const driver = await open()
-    // The first one that is opened fails; the module counts in a file, because each thread has its own memory.
+    // The first open fails. The module counts in a file, because each thread has its own memory.
     const renewed = join(folder, 'renewed later')
     const reopen = { module: MODULE, name: 'openAfterFailing', args: [join(folder, 'failed'), renewed, server.port] }
     const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
     const failed = new Promise((resolve) => lock.on('heartbeatFailed', resolve))
     const first = await lock.hold('first', { timeoutSeconds: 30 })
     await failed
-    // The next one is started for a lease that is taken after a pause. On a busy machine it takes a while to renew.
+    // The first lease after a pause starts the next thread. On a busy machine it takes a while until it renews.
     let second = await lock.hold('second', { timeoutSeconds: 4 })
-    for (let looks = 1; !existsSync(renewed); looks += 1) {
+    for (let tries = 1; !existsSync(renewed); tries += 1) {
       await sleep(50)
-      if (looks % 60 !== 0) continue
+      if (tries % 60 !== 0) continue
       await second.release()
       second = await lock.hold('second', { timeoutSeconds: 4 })
     }
@@ -297,9 +298,10 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
-  it('a thread that cannot be started is reported, and its leases are renewed on the main thread', async () => {
+  it('a thread that cannot be started is reported, and the main thread renews its leases', async () => {
     const driver = await open()
-    // A function cannot be sent to a thread. Without the right to start threads (`--permission`) Node.js throws in the same place.
+    // A function cannot be sent to a thread. Without the permission to start threads (`--permission`), Node.js throws
+    // in the same place.
     const reopen = { module: 'file:///none.mjs', name: 'open', args: [() => 1] }
     const lock = new DistributedLock({ driver: { ...driver, reopen }, heartbeatThread: true })
     const failed = new Promise<{ error: unknown }>((resolve) => lock.on('heartbeatFailed', resolve))
@@ -314,7 +316,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     await lock.close()
   })
 
-  it('an extension that the thread has not answered settles when the instance is closed', async () => {
+  it('an extension that the thread has not answered settles when the instance closes', async () => {
     const lock = new DistributedLock({ driver: await open(), heartbeatThread: true })
     const lease = await lock.hold('closing', { timeoutSeconds: 5 })
     const extended = lease.extend(10).catch((error: unknown) => error)
@@ -323,7 +325,7 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     expect(lease.held).toBe(false)
   })
 
-  it('rule 15: a theft that a message tells of is looked up by the thread, and lost only if it was one', async () => {
+  it('rule 15: the thread asks the store about a theft that a message reports: only a real one is a loss', async () => {
     const driver = await open()
     const listeners = new Set<DriverListener>()
     const listen = async (listener: DriverListener) => {
@@ -344,22 +346,22 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     const { signal } = await taken
     const { leases } = await driver.inspect({ lockName: 'stolen' })
     const claimId = leases[0]?.claimId ?? ''
-    const tell = (): void => {
+    const reportLoss = (): void => {
       for (const listener of listeners) listener.lost(claimId, new Error('it was stolen'))
     }
-    tell()
+    reportLoss()
     while (!renewed.includes(claimId)) await sleep(10)
     expect(signal.aborted).toBe(false)
     const thief = { lockName: 'stolen', claimId: 'thief', holderId: 'thief', mode: 'exclusive', steal: true } as const
     await driver.acquire([{ ...thief, permits: 1, ttlMs: 60_000, waitMs: 0 }])
-    tell()
+    reportLoss()
     while (!signal.aborted) await sleep(10)
     expect(String(signal.reason)).toMatch(/it was stolen/)
     ended.open()
     await locks.close()
   })
 
-  it('is refused where a driver cannot be opened in a thread', async () => {
+  it('is rejected for a driver that cannot be opened in a thread', async () => {
     const { reopen: _, ...driver } = await open()
     expect(() => new DistributedLock({ driver, heartbeatThread: true })).toThrow(UnsupportedError)
   })

@@ -3,7 +3,7 @@ import type { Driver, DriverListener } from '../../../src/core/driver.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
 import { DistributedLock, LeaseLostError } from '../../../src/index.ts'
 
-/** The memory driver as one whose leases last as long as their session, and never run out by themselves. */
+/** A memory driver whose leases end with their session and never expire. */
 function sessionDriver() {
   const inner = memoryDriver()
   const listeners = new Set<DriverListener>()
@@ -32,8 +32,8 @@ function sessionDriver() {
   return { driver, listeners }
 }
 
-describe('a store whose leases last as long as a session', () => {
-  it('the end of the session is the loss of the lease, at once, although nobody waits', async () => {
+describe('a store whose leases end with their session', () => {
+  it('a lease is lost at once when its session ends, even if no claim waits', async () => {
     const { driver, listeners } = sessionDriver()
     const lock = new DistributedLock({ driver })
     const result = await lock.acquire('name', { timeoutSeconds: 60 })
@@ -48,7 +48,7 @@ describe('a store whose leases last as long as a session', () => {
     await lock.close()
   })
 
-  it('a lease without heartbeat ends with its time to live: the process ends it in the store', async () => {
+  it('the process releases a lease without heartbeat when its TTL ends', async () => {
     const { driver } = sessionDriver()
     const lock = new DistributedLock({ driver })
     const result = await lock.acquire('name', { timeoutSeconds: 0.2 })
@@ -58,7 +58,7 @@ describe('a store whose leases last as long as a session', () => {
     await lock.close()
   })
 
-  it('minHoldSeconds keeps the lock for others, and this process ends it then', async () => {
+  it('minHoldSeconds keeps the lock from others, and the process releases it afterwards', async () => {
     const { driver } = sessionDriver()
     const lock = new DistributedLock({ driver })
     await lock.acquire('name', { minHoldSeconds: 0.3 })

@@ -1,0 +1,233 @@
+import { StoreError } from '../errors.ts'
+import { dueAtMs, type Instant } from '../time/clock.ts'
+import type { SchedulerEntry, Task } from '../time/scheduler.ts'
+import { LeaseDeadline } from './deadline.ts'
+import {
+  type Heartbeat,
+  type HeartbeatParts,
+  loseIfDue,
+  NOT_IN_STORE,
+  type Renewable,
+  type Renewer,
+  type RenewerOptions,
+  type RenewerStart,
+  type RenewMode,
+  TIMER_GRAIN_MS,
+} from './renewer.ts'
+
+/** The heartbeat on the event loop of the instance. */
+export const createHeartbeat = (parts: HeartbeatParts): Heartbeat => ({
+  createRenewer: (lease, start, options) => new LocalRenewer(parts, lease, start, options),
+  close: async () => {},
+})
+
+class LocalRenewer implements Renewer, Task {
+  readonly keepsAlive = false
+  schedulerEntry: SchedulerEntry | undefined
+  readonly #parts: HeartbeatParts
+  readonly #lease: Renewable
+  readonly #leaseDeadline: LeaseDeadline
+  #hasHeartbeat: boolean
+  /** When the heartbeat stops renewing (`maxHoldSeconds`), on the monotonic clock. */
+  readonly #stopsAtMs: number
+  /** Renewals that an extension must wait for. Created with the first of them: most leases end before one is due. */
+  #lengthening: Set<Promise<boolean>> | undefined
+  /** The TTLs of the extensions in flight. A heartbeat that is sent at the same time must not shorten them. */
+  #extensionsMs: number[] | undefined
+  #renewAtMs = Number.POSITIVE_INFINITY
+  #checking: 'once' | 'again' | undefined
+
+  constructor(parts: HeartbeatParts, lease: Renewable, start: RenewerStart, options: RenewerOptions) {
+    const { sent, answered, grantedMs } = start
+    this.#parts = parts
+    this.#lease = lease
+    this.#leaseDeadline = new LeaseDeadline(start)
+    this.#hasHeartbeat = options.heartbeat
+    this.#stopsAtMs = sent.monotonicMs + options.maxHoldMs
+    this.#renewAtMs = this.#nextRenewal(answered)
+    // A grant that arrived late, or that is shorter than the claim's TTL, is renewed once to the full TTL, even without
+    // a heartbeat. That happens early enough that the renewal can fail twice.
+    const fullTtlAtMs = this.deadline.monotonicMs - (Math.min(grantedMs, lease.ttlMs) * 2) / 3
+    if (grantedMs < lease.ttlMs || fullTtlAtMs < answered.monotonicMs) {
+      this.#renewAtMs = Math.min(this.#renewAtMs, fullTtlAtMs)
+    }
+    this.#schedule(answered)
+  }
+
+  get deadline(): Instant {
+    return this.#leaseDeadline.deadline
+  }
+
+  get endsAtMs(): number {
+    return this.#leaseDeadline.endsAtMs
+  }
+
+  get unansweredMs(): number {
+    return this.#leaseDeadline.unansweredMs
+  }
+
+  due(): void {
+    const { clock, scheduler, isPaused } = this.#parts
+    const now = clock.now()
+    if (loseIfDue(this.#lease, this.deadline, now)) return
+    if (isPaused?.()) {
+      scheduler.set(this, Math.min(dueAtMs(this.deadline, now), now.monotonicMs + PAUSED_MS))
+      return
+    }
+    if (now.monotonicMs >= this.#stopsAtMs) this.#renewAtMs = Number.POSITIVE_INFINITY
+    if (now.monotonicMs >= this.#renewAtMs) this.#sendHeartbeat(now.monotonicMs)
+    this.#schedule(now)
+  }
+
+  async renew(ttlMs: number, mode: RenewMode): Promise<boolean> {
+    this.#extensionsMs ??= []
+    const extensionsMs = this.#extensionsMs
+    extensionsMs.push(ttlMs)
+    try {
+      // A renewal of the heartbeat that is still in flight could arrive after this one and undo what the caller asked
+      // for.
+      await this.#lengtheningSettled()
+      if (mode === 'set') return await this.#renewOnce(ttlMs)
+      const now = this.#parts.clock.now()
+      if (dueAtMs(this.deadline, now) - now.monotonicMs >= ttlMs) return this.#lease.held
+      return await this.#lengthen(ttlMs)
+    } finally {
+      extensionsMs.splice(extensionsMs.indexOf(ttlMs), 1)
+    }
+  }
+
+  startHeartbeat(): void {
+    if (this.#hasHeartbeat) return
+    this.#hasHeartbeat = true
+    const now = this.#parts.clock.now()
+    this.#renewAtMs = this.#nextRenewal(now)
+    this.#schedule(now)
+  }
+
+  /**
+   * Checks by a renewal: with a heartbeat it is an early heartbeat, otherwise it leaves the end of the lease unchanged.
+   * One check runs at a time, however many messages arrive. A check that was sent before a message says nothing about
+   * that message, so another check follows.
+   */
+  check(): void {
+    if (this.#checking !== undefined) {
+      this.#checking = 'again'
+      return
+    }
+    const nowMs = this.#parts.clock.now().monotonicMs
+    const isHeartbeat = this.#hasHeartbeat && nowMs < this.#stopsAtMs
+    const ttlMs = isHeartbeat ? this.#lease.ttlMs : this.endsAtMs - nowMs
+    if (!this.#lease.held || ttlMs <= 0) return
+    this.#checking = 'once'
+    const renewAtMs = this.#renewAtMs
+    void this.#renewInBackground(ttlMs).then(() => {
+      if (!isHeartbeat) this.#renewAtMs = renewAtMs
+      const again = this.#checking === 'again'
+      this.#checking = undefined
+      if (again) this.check()
+    })
+  }
+
+  end(): Promise<unknown> | undefined {
+    this.#parts.scheduler.clear(this)
+    return this.#lengtheningSettled()
+  }
+
+  #lengtheningSettled(): Promise<unknown> | undefined {
+    const lengthening = this.#lengthening
+    return lengthening === undefined || lengthening.size === 0 ? undefined : Promise.allSettled(lengthening)
+  }
+
+  async #renewOnce(ttlMs: number): Promise<boolean> {
+    const { clock, store, events } = this.#parts
+    const lease = this.#lease
+    // A stalled process must not renew its way past a loss that it has not noticed. So this is checked before sending …
+    if (!lease.held) return false
+    const now = clock.now()
+    const endMs = this.deadline.monotonicMs
+    const renewal = this.#leaseDeadline.sending(now, ttlMs)
+    // A renewal that shortens the lease may never be answered. So the next renewal moves to before the new deadline.
+    if (this.deadline.monotonicMs < endMs) this.#renewAtMs = Math.min(this.#renewAtMs, this.#nextRenewal(now))
+    this.#schedule(now)
+    const answer = await store.renew({ ...lease.ref, ttlMs }).catch((error: unknown) => {
+      this.#leaseDeadline.unanswered(renewal)
+      throw error
+    })
+    // … and after the answer, which may say "renewed" about a lease whose loss was already reported.
+    if (!lease.held) return false
+    if (answer === 'lost') {
+      lease.lose(NOT_IN_STORE)
+      return false
+    }
+    this.#leaseDeadline.confirmed(renewal)
+    const confirmed = clock.now()
+    this.#renewAtMs = this.#nextRenewal(confirmed)
+    this.#schedule(confirmed)
+    events.emit('renewed', () => lease.eventBase)
+    return true
+  }
+
+  #sendHeartbeat(nowMs: number): void {
+    const { ttlMs } = this.#lease
+    // The next try does not wait for the answer to this one: a renewal that hangs must not use up the lease.
+    this.#renewAtMs = nowMs + (ttlMs / RETRIES_PER_TTL) * (1 - this.#parts.random.fraction() * JITTER)
+    void this.#renewInBackground(ttlMs)
+  }
+
+  /**
+   * A renewal that shortens no extension: it covers the longest extension in flight, and later extensions wait for it.
+   */
+  #lengthen(ttlMs: number): Promise<boolean> {
+    this.#lengthening ??= new Set()
+    const lengthening = this.#lengthening
+    const longestMs = Math.max(ttlMs, ...(this.#extensionsMs ?? []))
+    const renewal = this.#renewOnce(longestMs).finally(() => lengthening.delete(renewal))
+    lengthening.add(renewal)
+    return renewal
+  }
+
+  /** Never rejects. */
+  async #renewInBackground(ttlMs: number): Promise<void> {
+    const lease = this.#lease
+    try {
+      await this.#lengthen(ttlMs)
+    } catch (error) {
+      // No event follows the loss of a lease.
+      if (!lease.held) return
+      // One failed renewal is not a loss: with a `StoreError` the result is unknown, and the next try may succeed. Any
+      // other error would only happen again.
+      if (!(error instanceof StoreError)) lease.lose('the driver failed to renew it', error)
+      else this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
+    }
+  }
+
+  /**
+   * The next renewal is due when two thirds of the TTL are left, rounded down to the scheduler's grid. If less than the
+   * TTL is left anyway, it is due after a third of what is left: a renewal that proved less than its TTL must not be
+   * followed by the next one at once.
+   */
+  #nextRenewal(now: Instant): number {
+    if (!this.#hasHeartbeat) return Number.POSITIVE_INFINITY
+    const { random, scheduler } = this.#parts
+    const { ttlMs } = this.#lease
+    const endMs = dueAtMs(this.deadline, now)
+    const remainingMs = Math.max(1, Math.min(ttlMs, endMs - now.monotonicMs))
+    const dueMs = endMs - remainingMs * (2 / 3 + random.fraction() * JITTER)
+    // Steps are powers of two, so that leases with slightly different remaining times share a grid.
+    return scheduler.round(dueMs, 2 ** Math.floor(Math.log2(remainingMs / GRID_POINTS)))
+  }
+
+  #schedule(now: Instant): void {
+    const { scheduler, onDeadline } = this.#parts
+    onDeadline?.(this.#lease, this.deadline)
+    scheduler.set(this, Math.min(dueAtMs(this.deadline, now) - TIMER_GRAIN_MS, this.#renewAtMs))
+  }
+}
+
+/** Grid points per TTL. Leases with the same TTL are renewed at the same few moments, in one batch each. */
+const GRID_POINTS = 12
+/** A renewal without an answer is repeated after a ninth of the TTL: six tries before the lease ends. */
+const RETRIES_PER_TTL = 9
+const JITTER = 0.05
+/** How soon a paused renewer checks again whether it may renew. */
+const PAUSED_MS = 100
