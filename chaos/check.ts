@@ -1,13 +1,13 @@
 import type { LeaseHistory } from './history.ts'
 
-/** A time in which a server was lost with what it had not replicated yet. */
+/** A time in which a server was lost, with the data that it had not replicated. */
 export interface Loss {
   fromMs: number
   toMs: number
 }
 
 export interface Overlap {
-  /** The one that was known first. */
+  /** The lease that was known first. */
   first: LeaseHistory
   second: LeaseHistory
   /** For how long both believed that they hold the lock. */
@@ -29,14 +29,14 @@ export interface Verdict {
 }
 
 /**
- * Judges the leases of a run. Leases of different names have nothing to do with each other.
+ * Judges the leases of a run. Leases of different names are independent.
  *
  * A holder's interval begins when it knew of the grant, and ends when it last saw `held === true`. Two intervals of one
- * name that overlap are two holders. There is no tolerance: a lease is over for its holder before it is over in the store.
+ * name that overlap are two holders. There is no tolerance: a lease ends for its holder before it ends in the store.
  *
- * A grant has a larger token than every other that was known before this one was asked for, and than every other whose
- * interval had ended before this one's began. The second is not judged across a loss: an answer that was under way when
- * its server was lost may arrive after the successor's grants, and its smaller token is what tells it from them.
+ * A grant must have a larger token than every grant that was known before its claim was made, and than every grant
+ * whose interval had ended before its own began. The second rule does not apply across a loss: an answer that was in
+ * flight when its server was lost may arrive after the successor's grants, and its smaller token shows that it is old.
  */
 export function check(leases: readonly LeaseHistory[], losses: readonly Loss[] = []): Verdict {
   const verdict: Verdict = { overlaps: [], excused: [], falling: [] }
@@ -85,13 +85,13 @@ function fallingOf(leases: readonly LeaseHistory[], losses: readonly Loss[]): Fa
   }
   const endedBefore = largestToken(leases, ({ knownAt, heldUntil = knownAt }) => heldUntil)
   for (const after of [...leases].sort((a, b) => a.knownAt - b.knownAt)) {
-    // One that was over before its holder could look proves nothing by arriving late.
+    // A grant that its holder never saw held proves nothing by its late arrival.
     if (after.heldUntil === undefined) continue
     const before = endedBefore(after.knownAt)
     if (before === undefined || after.token > before.token) continue
     if (!isExcused({ first: after, second: before }, losses)) found.set(after, before)
   }
-  // Two grants whose order is not known must differ all the same.
+  // Two grants whose order is not known must have different tokens, too.
   const byToken = new Map<number, LeaseHistory>()
   for (const after of leases) {
     const before = byToken.get(after.token)
@@ -101,7 +101,7 @@ function fallingOf(leases: readonly LeaseHistory[], losses: readonly Loss[]): Fa
   return [...found].map(([after, before]) => ({ before, after }))
 }
 
-/** The lease with the largest token of all whose moment was before a given one. To be asked in rising order. */
+/** Finds the lease with the largest token among those before a given time. Must be called with rising times. */
 function largestToken(
   leases: readonly LeaseHistory[],
   momentOf: (lease: LeaseHistory) => number,

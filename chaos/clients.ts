@@ -9,7 +9,7 @@ import type { ClientSettings } from './worker.ts'
 
 export interface ClientPlan {
   settings: Omit<ClientSettings, 'dist' | 'file' | 'ports' | 'seed'>
-  /** How far its wall clock is ahead. */
+  /** How much its wall clock is ahead. */
   clockAheadMs: number
 }
 
@@ -21,16 +21,16 @@ export interface ClientsOptions {
   meter: LoadMeter
 }
 
-/** How long a client process may take to end its tasks, after everything was healed. */
+/** How long a client process may take to end its tasks after all faults have been healed. */
 const STOP_TIMEOUT_MS = 60_000
 
-/** The client processes of an episode. One that was killed is followed by another, with a history of its own. */
+/** The client processes of an episode. A process that is killed is replaced by another with its own history. */
 export class Clients implements AsyncDisposable {
   readonly #options: ClientsOptions
   readonly #folder: Folder
   readonly #clocks: readonly (ShiftedClock | undefined)[]
   readonly #workers: (Worker | undefined)[] = []
-  /** Those that a fault has in its hands. */
+  /** Clients under a fault. */
   readonly #busy = new Set<number>()
   readonly #files: { client: string; file: string }[] = []
   readonly #problems: string[] = []
@@ -60,7 +60,7 @@ export class Clients implements AsyncDisposable {
     return clients
   }
 
-  /** Stops a process where it is, and lets it go on after `work`. False if it is under another fault. */
+  /** Pauses a process, and resumes it after `work`. Returns false if it is under another fault. */
   async pause(client: number, work: () => Promise<void>): Promise<boolean> {
     return this.#with(client, async (worker) => {
       await worker.pause()
@@ -69,7 +69,7 @@ export class Clients implements AsyncDisposable {
     })
   }
 
-  /** SIGKILL, and a new process after `work`. */
+  /** Kills a process with SIGKILL, and starts a new one after `work`. */
   async kill(client: number, work: () => Promise<void>): Promise<boolean> {
     return this.#with(client, async (worker) => {
       this.#workers[client] = undefined
@@ -86,7 +86,7 @@ export class Clients implements AsyncDisposable {
     })
   }
 
-  /** Ends all tasks, and reads what all processes have seen. */
+  /** Ends all tasks, and reads the histories of all processes. */
   async stop(): Promise<{ histories: ClientHistory[]; problems: string[] }> {
     await Promise.all(
       this.#workers.map(async (worker, client) => {

@@ -9,7 +9,7 @@ export class Draw {
     this.#state = Uint32Array.from({ length: 4 }, (_, at) => digest.readUInt32LE(at * 4))
   }
 
-  /** From 0 on, below 1: 32 random bits of the generator sfc32. */
+  /** A number from 0 to below 1: 32 random bits of the generator sfc32. */
   fraction(): number {
     const s = this.#state
     const [a = 0, b = 0, c = 0, count = 0] = s
@@ -29,7 +29,7 @@ export class Draw {
     return least + this.fraction() * (most - least)
   }
 
-  /** A whole number, both ends included. */
+  /** An integer. Both ends are included. */
   whole(least: number, most: number): number {
     return least + Math.floor(this.fraction() * (most - least + 1))
   }
@@ -39,14 +39,14 @@ export class Draw {
     return list[this.whole(0, list.length - 1)] as T
   }
 
-  /** So many different ones, in the order of the list. */
+  /** `count` different items, in the order of the list. */
   some<T>(list: readonly T[], count: number): T[] {
     const left = list.map((_, at) => at)
     while (left.length > count) left.splice(this.whole(0, left.length - 1), 1)
     return left.map((at) => list[at] as T)
   }
 
-  /** Each entry is as likely as its weight says. */
+  /** One item, with a probability in proportion to its weight. */
   weighted<T>(list: readonly (readonly [item: T, weight: number])[]): T {
     let left = this.fraction() * list.reduce((sum, [, weight]) => sum + weight, 0)
     for (const [item, weight] of list) {

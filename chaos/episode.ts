@@ -8,7 +8,7 @@ import { pause, type Scenario, type Setting, type SettingOptions, type Stage } f
 
 export interface EpisodeOptions extends SettingOptions {
   scenario: Scenario
-  /** Everything that is drawn in this episode comes from it. */
+  /** Decides every random choice in this episode. */
   seed: string
   seconds: number
   faultEveryMs: number
@@ -18,7 +18,7 @@ export interface EpisodeOptions extends SettingOptions {
   meter: LoadMeter
 }
 
-/** A fault that was done, and when. */
+/** A fault that was injected, and when. */
 export interface DoneFault {
   fault: Fault
   fromMs: number
@@ -37,13 +37,13 @@ export interface Episode {
   refused: number
   errors: Record<string, number>
   unexpected: string[]
-  /** What makes this episode worthless or incomplete: a client that crashed or hung, a fault that the harness could not do. */
+  /** Reasons why this episode proves little: a client crashed or hung, or the harness could not inject a fault. */
   problems: string[]
   done: DoneFault[]
   skipped: Record<string, number>
 }
 
-/** What happens in an episode, all of it: the same for the same seed. */
+/** The setting and the faults of an episode, which are the same for the same seed. */
 export function planEpisode(options: Omit<EpisodeOptions, 'dist' | 'meter'>): { setting: Setting; faults: Fault[] } {
   const { scenario, seed, seconds, faultEveryMs, faults, isLossy } = options
   const setting = scenario.drawSetting(new Draw(`${seed}/setting`), options)
@@ -52,7 +52,7 @@ export function planEpisode(options: Omit<EpisodeOptions, 'dist' | 'meter'>): { 
   return { setting, faults: drawFaults(new Draw(`${seed}/faults`), recipes, pace) }
 }
 
-/** Fresh servers, fresh clients, faults for so long; then everything is healed, ended and judged. */
+/** Starts fresh servers and clients, injects faults for `seconds`, then heals and ends everything and judges it. */
 export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
   const { scenario, seed, seconds, dist, meter } = options
   const { setting, faults } = planEpisode(options)
@@ -120,7 +120,7 @@ async function hurtAll({
     running.push(start(fault))
   }
   await pause(endMs - nowMs(), over.signal)
-  // Every fault that is under way ends now, and heals what it has hurt.
+  // Ends and heals every fault in flight.
   over.abort()
   await Promise.all(running)
   return { done: done.sort((a, b) => a.fromMs - b.fromMs), skipped, problems }

@@ -1,14 +1,14 @@
 import { closeSync, existsSync, openSync, readFileSync, writeSync } from 'node:fs'
 
-/** Milliseconds of the machine's monotonic clock, which all processes of a Linux machine share. */
+/** Milliseconds on the machine's monotonic clock, which all processes of a Linux machine share. */
 export function nowMs(): number {
   const [seconds, nanoseconds] = process.hrtime()
   return seconds * 1_000 + nanoseconds / 1_000_000
 }
 
-/** One lease, as its holder saw it. All times are those of `nowMs`. */
+/** One lease, as its holder saw it. All times are from `nowMs`. */
 export interface LeaseHistory {
-  /** Unique within the run: client process, task, number. */
+  /** Unique in the run: client process, task, number. */
   id: string
   name: string
   token: number
@@ -18,24 +18,24 @@ export interface LeaseHistory {
   /** When the holder knew of the grant. */
   knownAt: number
   /**
-   * The last moment at which the holder saw `held === true`. Undefined if it never did: the lease was over before its
-   * holder could look.
+   * The last time at which the holder saw `held === true`. Undefined if it never did, because the lease had ended
+   * before its first check.
    */
   heldUntil?: number
-  /** How it ended. `killed`: with its process, which then did not look again. */
+  /** How it ended. `killed` means with its process, which made no further check. */
   end: 'released' | 'lost' | 'killed'
   /** Whether a replica has confirmed the grant (`replicas: { count: 1 }`). */
   confirmed?: boolean
 }
 
-/** What one client process has seen. */
+/** The records of one client process. */
 export interface ClientHistory {
   leases: LeaseHistory[]
   claims: number
   refused: number
-  /** How many calls failed, by where and how: `acquire STORE_UNAVAILABLE`. */
+  /** The number of failed calls, by method and code: `acquire STORE_UNAVAILABLE`. */
   errors: Record<string, number>
-  /** Errors that are no answer of the library's: one of each text. */
+  /** Unexpected errors, one for each text. */
   unexpected: string[]
   /** Leases that were held again after their loss had been signalled. */
   resurrected: string[]
@@ -51,8 +51,8 @@ type Line =
   | ['resurrected', id: number]
 
 /**
- * Writes a client's history so that it outlives a SIGKILL: each line is one synchronous write to a file. The last look at
- * a lease is no line, because there are a hundred a second: it overwrites its task's place in a second file.
+ * Writes a client's history so that it survives a SIGKILL: each line is one synchronous write to a file. The last check
+ * of a lease is not a line, because there are a hundred per second: it overwrites its task's place in a second file.
  */
 export class HistoryWriter {
   readonly #lines: number
@@ -80,7 +80,7 @@ export class HistoryWriter {
     return this.#leases
   }
 
-  /** The lease was held at this moment. */
+  /** Records that the lease was held at this time. */
   held(task: number, lease: number, atMs: number): void {
     this.#pulse[0] = lease
     this.#pulse[1] = atMs
@@ -109,7 +109,7 @@ export class HistoryWriter {
   }
 }
 
-/** Reads what a client process has written, also one that was killed. */
+/** Reads the history of a client process, also of one that was killed. */
 export function readHistory(file: string, client: string): ClientHistory {
   const history: ClientHistory = { leases: [], claims: 0, refused: 0, errors: {}, unexpected: [], resurrected: [] }
   if (!existsSync(file)) return history
@@ -128,7 +128,7 @@ export function readHistory(file: string, client: string): ClientHistory {
     } else if (line[0] === 'end') {
       const [, id, how, heldUntil] = line
       const lease = open.get(id)
-      if (lease === undefined) throw new Error(`${file}: lease ${id} ends without having begun`)
+      if (lease === undefined) throw new Error(`${file}: lease ${id} ends before it begins`)
       lease.end = how
       if (heldUntil !== null) lease.heldUntil = heldUntil
       open.delete(id)
@@ -148,7 +148,7 @@ const PULSE_BYTES = 16
 
 function readLines(file: string): Line[] {
   const lines = readFileSync(file, 'utf8').split('\n')
-  // What follows the last line break is empty, or half a line of a process that was killed while it wrote.
+  // After the last line break there is nothing, or half a line of a process that was killed while it wrote.
   return lines.slice(0, -1).map((line) => JSON.parse(line) as Line)
 }
 

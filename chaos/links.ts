@@ -1,7 +1,7 @@
 import { type FaultProxy, startProxy } from '../test/harness/proxy.ts'
 import type { Direction, Ways } from './plan.ts'
 
-/** A proxy of its own for every client on its way to every server, so that a fault can concern only some of them. */
+/** A proxy for each pair of client and server, so that a fault can hit only some of them. */
 export class Links implements AsyncDisposable {
   readonly #links: readonly (readonly StoreClient[])[]
 
@@ -9,7 +9,7 @@ export class Links implements AsyncDisposable {
     this.#links = links
   }
 
-  /** `ports` are those of the servers. */
+  /** `ports` are the ports of the servers. */
   static async open(clients: number, ports: readonly number[]): Promise<Links> {
     const links: StoreClient[][] = []
     for (let client = 0; client < clients; client += 1) {
@@ -18,7 +18,7 @@ export class Links implements AsyncDisposable {
     return new Links(links)
   }
 
-  /** Where a client finds the servers. */
+  /** The ports at which a client reaches the servers. */
   portsOf(client: number): number[] {
     return (this.#links[client] ?? []).map(({ proxy }) => proxy.port)
   }
@@ -27,12 +27,12 @@ export class Links implements AsyncDisposable {
     for (const { proxy } of this.#at(ways)) proxy.cut()
   }
 
-  /** New connections of these clients go to another server. */
+  /** Sends new connections of these clients to another server. */
   redirect(clients: readonly number[], port: number): void {
     for (const client of clients) for (const { proxy } of this.#links[client] ?? []) proxy.redirect(port)
   }
 
-  /** Returns what ends it. */
+  /** Returns a function that ends the fault. */
   begin(ways: Ways, trouble: Trouble): () => void {
     const links = this.#at(ways)
     for (const link of links) link.begin(trouble)
@@ -57,7 +57,7 @@ export type Trouble =
 
 const DIRECTIONS = ['toServer', 'toClient'] as const
 
-/** A proxy knows one fault of a kind at a time. Here they overlap: the end of one leaves the others. */
+/** A proxy has one fault of a kind at a time. Here faults overlap, and the end of one keeps the others. */
 class StoreClient {
   readonly proxy: FaultProxy
   readonly #troubles = new Set<Trouble>()
@@ -73,7 +73,7 @@ class StoreClient {
 
   end(trouble: Trouble): void {
     this.#troubles.delete(trouble)
-    // A black hole ends with all that is wrong, and resets the connections that have lost bytes in it.
+    // The end of a black hole heals everything, and resets the connections that have lost bytes in it.
     if (trouble.kind === 'silent') this.proxy.heal()
     this.#apply()
   }

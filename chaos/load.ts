@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs'
 
-/** Adds up the processor time of processes that come and go. Linux only; elsewhere it is 0. */
+/** Adds up the processor time of processes. Linux only: elsewhere it is 0. */
 export class LoadMeter {
   readonly #ended: Record<string, number> = {}
 
-  /** To be called before a process ends: afterwards nothing is known of it any more. */
+  /** Must be called before the process ends: afterwards its time is unknown. */
   add(group: string, pid: number): void {
     this.#ended[group] = (this.#ended[group] ?? 0) + cpuSecondsOf(pid)
   }
@@ -14,7 +14,7 @@ export class LoadMeter {
   }
 }
 
-/** The kernel's unit in /proc, on every Linux that Node runs on. */
+/** The kernel's unit in /proc on every Linux that Node supports. */
 const TICKS_PER_SECOND = 100
 
 function cpuSecondsOf(pid: number): number {

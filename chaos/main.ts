@@ -12,20 +12,20 @@ const SCENARIOS: Readonly<Record<string, Scenario>> = { redlock, 'redis-failover
 
 const USAGE = `node chaos/run.mjs --scenario redlock|redis-failover [options]
 
-  --minutes N, --seconds N   how long under faults (default: 60 seconds)
-  --seed TEXT                what everything is drawn from (default: the time)
-  --episode N                only this episode of the seed
-  --episode-seconds N        fresh servers and clients after so long (default: 60)
+  --minutes N, --seconds N   time under faults (default: 60 seconds)
+  --seed TEXT                decides every random choice (default: the time)
+  --episode N                run only this episode of the seed
+  --episode-seconds N        length of an episode (default: 60)
   --dist PATH                the built package under test (default: dist of this repository)
-  --faults a,b,c             only these kinds
-  --fault-every MS           a fault begins so often on average (default: 1200)
+  --faults a,b,c             only these kinds of faults
+  --fault-every MS           average time between two faults (default: 1200)
   --clients N                client processes (default: 5)
   --tasks N                  tasks in each of them (default: 4)
-  --names N                  lock names they contend for (default: 4)
-  --longest-ttl SECONDS      of a lease (default: 8; redlock draws 3 or 8)
+  --names N                  lock names that they contend for (default: 4)
+  --longest-ttl SECONDS      TTL of the longest lease (default: 8; redlock draws 3 or 8)
   --lossy                    redis-failover: also kill masters that have not replicated
-  --plan                     print what would be drawn, and do nothing
-  --out FOLDER               where the report goes (default: .cache/chaos/SCENARIO-SEED)
+  --plan                     print the settings and faults, and run nothing
+  --out FOLDER               folder of the report (default: .cache/chaos/SCENARIO-SEED)
 `
 
 /** Returns the exit code. `root` is the folder of the repository. */
@@ -61,7 +61,7 @@ export async function main(args: string[], root: string): Promise<number> {
     } catch (error) {
       tally.failed(each.seed, error)
     }
-    // After each episode: a run that is broken off leaves what it has found.
+    // After each episode, so that an interrupted run leaves a report.
     const { overlaps, fallingTokens, grants, faults } = finish()
     const found = `${overlaps} overlaps, ${fallingTokens} falling tokens`
     process.stdout.write(
@@ -106,7 +106,8 @@ function readOptions(args: string[], root: string) {
   })
   const scenario = SCENARIOS[values.scenario]
   if (scenario === undefined) {
-    throw new RangeError(`--scenario must be one of ${Object.keys(SCENARIOS).join(', ')}`)
+    const known = Object.keys(SCENARIOS).join(', ')
+    throw new RangeError(`--scenario must be one of ${known}, but is ${JSON.stringify(values.scenario)}`)
   }
   const seconds = values.minutes === undefined ? numberOf('seconds', values.seconds ?? '60') : minutesOf(values.minutes)
   const episodeSeconds = numberOf('episode-seconds', values['episode-seconds'])
@@ -130,7 +131,7 @@ function readOptions(args: string[], root: string) {
   }
 }
 
-/** Of equal length, as close to what was asked for as they fit. */
+/** Episodes of equal length, as close to `episodeSeconds` as possible. */
 function episodesOf(seconds: number, episodeSeconds: number, only: string | undefined) {
   const count = Math.max(1, Math.round(seconds / episodeSeconds))
   if (only !== undefined) return [{ number: numberOf('episode', only), seconds: seconds / count }]
@@ -141,14 +142,14 @@ const minutesOf = (text: string): number => numberOf('minutes', text) * 60
 
 function numberOf(option: string, text: string): number {
   const number = Number(text)
-  if (!(number > 0)) throw new RangeError(`--${option} must be a number above 0, not ${JSON.stringify(text)}`)
+  if (!(number > 0)) throw new RangeError(`--${option} must be a number above 0, but is ${JSON.stringify(text)}`)
   return number
 }
 
-/** A package's folder, or the folder of what was built from it. */
+/** Accepts the folder of a package, or its dist. */
 function distAt(path: string): string {
   const found = [join(path, 'dist'), path].find((folder) => existsSync(join(folder, 'index.js')))
-  if (found === undefined) throw new RangeError(`there is no built package at ${path}: run npm run build there`)
+  if (found === undefined) throw new RangeError(`no built package at ${path}: run "npm run build" there`)
   return resolve(found)
 }
 

@@ -1,6 +1,6 @@
 import type { Draw } from './draw.ts'
 
-/** Which ways between clients and servers a fault concerns. Redis behind one address has one way for each client. */
+/** The links between clients and servers that a fault hits. Redis behind one address has one link for each client. */
 export interface Ways {
   clients: readonly number[]
   servers: readonly number[]
@@ -24,7 +24,7 @@ type FaultKind =
   // Servers.
   | { kind: 'server-stalled'; servers: readonly number[]; forMs: number }
   | { kind: 'scripts-flushed'; servers: readonly number[] }
-  // Redlock: a node forgets. One at a time.
+  // Redlock: a node forgets, one at a time.
   | { kind: 'restarted-empty'; server: number; downMs: number }
   | { kind: 'data-flushed'; server: number }
   // Redis behind one address.
@@ -42,14 +42,14 @@ type FaultKind =
   | { kind: 'connections-killed'; of: 'normal' | 'pubsub'; on: 'master' | 'replica' }
   | { kind: 'master-killed'; lagMs: number; downMs: number }
 
-/** Which connections stay on the old master after a failover. Those of `cut` are cut where only some stay. */
+/** The connections that stay on the old master after a failover. If only some stay, those of `cut` are cut. */
 export type Leave = 'all' | 'none' | 'subscriptions' | 'commands' | 'some'
 
 export type KindName = FaultKind['kind']
 
 /**
- * A way to draw a fault, or several that belong together (`afterMs`: so long after the first one), and how often it is
- * drawn beside the others.
+ * A way to draw a fault, or several that belong together (`afterMs` after the first one). `weight` is how often it is
+ * drawn, compared with the others.
  */
 export interface Recipe {
   name: string
@@ -57,7 +57,7 @@ export interface Recipe {
   draw(draw: Draw): (FaultKind & { afterMs?: number })[]
 }
 
-/** The same for the same seed. Faults overlap: the next one begins before the one before it has ended. */
+/** Draws the same faults for the same seed. Faults overlap: one can begin before the last one has ended. */
 export function drawFaults(draw: Draw, recipes: readonly Recipe[], { forMs, everyMs }: Pace): Fault[] {
   const weighted = recipes.map((recipe) => [recipe, recipe.weight] as const)
   const faults: Fault[] = []
@@ -71,14 +71,14 @@ export function drawFaults(draw: Draw, recipes: readonly Recipe[], { forMs, ever
 
 export interface Pace {
   forMs: number
-  /** A fault begins so often on average. */
+  /** The average time between the begins of two faults. */
   everyMs: number
 }
 
-/** What every scenario draws: the network and the client processes. */
+/** The faults of every scenario: those of the network and of the client processes. */
 export function commonRecipes({ clients, servers }: { clients: number; servers: number }): Recipe[] {
   const all = { clients: range(clients), servers: range(servers) }
-  /** All of them as often as some: a fault that everybody has, and one that gives a rival the time to overtake. */
+  /** All clients as often as some: a fault for all, and a fault that gives a rival the time to overtake. */
   const someOf = (draw: Draw, list: readonly number[]): number[] =>
     draw.chance(0.5) ? [...list] : draw.some(list, draw.whole(1, list.length))
   const ways = (draw: Draw): Ways => ({ clients: someOf(draw, all.clients), servers: someOf(draw, all.servers) })
@@ -125,7 +125,7 @@ export function commonRecipes({ clients, servers }: { clients: number; servers: 
   ]
 }
 
-/** Only the recipes of these names; an unknown name is an error. */
+/** Only the recipes with these names. An unknown name is an error. */
 export function chosen(recipes: readonly Recipe[], names: readonly string[] | undefined): readonly Recipe[] {
   if (names === undefined) return recipes
   const unknown = names.find((name) => !recipes.some((recipe) => recipe.name === name))

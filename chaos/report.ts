@@ -5,14 +5,14 @@ import type { LeaseHistory } from './history.ts'
 export interface Report {
   scenario: string
   seed: string
-  /** Under faults, over all episodes. */
+  /** Time under faults, over all episodes. */
   seconds: number
   episodes: number
   versions: Record<string, string>
   claims: number
   grants: number
   refused: number
-  /** Leases that ended before their holder gave them back, those that were left to expire included. */
+  /** Leases that ended before their holder released them, including those that were left to expire. */
   lost: number
   overlaps: number
   excusedOverlaps: number
@@ -21,20 +21,20 @@ export interface Report {
   resurrected: number
   faults: number
   faultsByKind: Record<string, number>
-  /** Drawn, but another fault was in the way. */
+  /** Faults that were drawn, but skipped because of another fault. */
   skippedFaults: Record<string, number>
   errors: Record<string, number>
   unexpectedErrors: string[]
   problems: string[]
-  /** Of one core, on average. */
+  /** The average share of one core. */
   load: Record<string, string>
   violations: Violation[]
 }
 
-/** What broke, and what happened around it. */
+/** A violation, and what happened around it. */
 export interface Violation {
   what: 'overlap' | 'excused overlap' | 'falling token'
-  /** `--seed` and `--episode` to run it again. */
+  /** The `--seed` and `--episode` that run it again. */
   episode: string
   lockName: string
   text: string
@@ -43,9 +43,9 @@ export interface Violation {
   faults: Record<string, unknown>[]
 }
 
-/** So many are told in full. */
+/** The report has the details of this many violations. */
 const MAX_VIOLATIONS = 20
-/** What is shown around a violation. */
+/** The time around a violation that the report shows. */
 const BEFORE_MS = 12_000
 const AFTER_MS = 3_000
 
@@ -105,12 +105,12 @@ export class Tally {
     }
   }
 
-  /** An episode that the harness itself could not run to its end. */
+  /** Records an episode that the harness itself could not finish. */
   failed(seed: string, error: unknown): void {
     this.#report.problems.push(`episode ${seed} failed: ${error instanceof Error ? error.stack : error}`)
   }
 
-  /** `cpuSeconds` by group of processes, over the time that it took. */
+  /** `cpuSeconds` is the processor time of each group of processes in `tookSeconds`. */
   finish(cpuSeconds: Readonly<Record<string, number>>, tookSeconds: number): Report {
     for (const [group, seconds] of Object.entries(cpuSeconds)) {
       this.#report.load[group] = `${((100 * seconds) / tookSeconds).toFixed(1)} %`
@@ -118,13 +118,13 @@ export class Tally {
     return this.#report
   }
 
-  /** What was found so far. */
+  /** The results so far. */
   get report(): Readonly<Report> {
     return this.#report
   }
 }
 
-/** What the caller should know at once: 0 nothing broke, 1 an invariant broke, 2 the run shows nothing. */
+/** 0: nothing broke. 1: an invariant broke. 2: the run proves nothing. */
 export function exitCodeOf(report: Report): 0 | 1 | 2 {
   if (report.overlaps + report.fallingTokens + report.resurrected > 0) return 1
   return report.problems.length > 0 || report.grants === 0 || report.faults === 0 ? 2 : 0

@@ -1,5 +1,5 @@
 // @ts-check
-// Random faults on real servers under real client processes: see README.md.
+// Runs the chaos harness: see README.md.
 //
 //   node chaos/run.mjs --scenario redlock --minutes 30 --seed 7
 //
@@ -20,7 +20,7 @@ for (const [signal, code] of /** @type {const} */ ([
 }
 
 mkdirSync(`${folder}/test`, { recursive: true })
-// Programs that run by themselves, and the source of the clock shim, are found next to the compiled harness.
+// The compiled harness needs its other programs and the source of the clock shim beside it.
 cpSync(`${root}test/harness`, `${folder}/test/harness`, { recursive: true, filter: (file) => !file.endsWith('.ts') })
 const { code, output } = await tsc(['-p', 'chaos/tsconfig.json', '--outDir', folder])
 process.stdout.write(output)

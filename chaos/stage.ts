@@ -5,25 +5,25 @@ import type { Links } from './links.ts'
 import type { LoadMeter } from './load.ts'
 import type { Fault, Recipe } from './plan.ts'
 
-/** What a scenario's servers are, and what can be done to them. */
+/** The servers of a scenario, and the faults that can be injected into them. */
 export interface Stage extends AsyncDisposable {
   readonly links: Links
-  /** Times in which a server was lost with what it had not replicated. Filled by faults that do so. */
+  /** Times in which a server was lost with data that it had not replicated. Filled by the faults that do so. */
   readonly losses: Loss[]
   /**
-   * Does a fault to the servers, from its beginning to its end. `signal` ends it early. False if it could not be done
-   * now: another fault is under way, or the rules of the scenario forbid it.
+   * Injects a fault into the servers, and resolves at its end. `signal` ends it early. Resolves with false if the fault
+   * is not possible now, because of another fault or of the scenario's rules.
    */
   apply(fault: Fault, signal: AbortSignal): Promise<boolean>
   version(): Promise<string>
 }
 
-/** One episode's setting, drawn from the seed. */
+/** The setting of one episode, drawn from the seed. */
 export interface Setting {
-  /** How many servers: what Redlock asks, or a master with its replica. */
+  /** The number of servers: the nodes of Redlock, or a master with its replica. */
   servers: number
   clients: ClientPlan[]
-  /** Of Redlock: no lease is longer, and a node that has forgotten does not vote for so long. */
+  /** Redlock: no lease is longer than this, and a node that has forgotten does not vote for this time. */
   longestTtlMs: number
 }
 
@@ -40,7 +40,7 @@ export interface Scenario {
   open(setting: Setting, meter: LoadMeter): Promise<Stage>
 }
 
-/** Resolves after so long, or when the episode ends. */
+/** Resolves after `ms`, or when the episode ends. */
 export function pause(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const done = (): void => {

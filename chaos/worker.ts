@@ -1,5 +1,5 @@
-// One client process: several tasks that contend for a few lock names. Started by clients.ts through the test harness,
-// which calls the functions that are exported here. Everything that happens is written to the history at once.
+// One client process: several tasks that contend for a few lock names. clients.ts starts it with the test harness, and
+// calls its exported functions. It writes everything that happens to the history at once.
 import { pathToFileURL } from 'node:url'
 import type { DistributedLockOptions, Driver, Lease, DistributedLock as Lock } from 'holdfast'
 import { Draw } from './draw.ts'
@@ -8,13 +8,13 @@ import { HistoryWriter, nowMs } from './history.ts'
 export interface ClientSettings {
   /** The built package under test. */
   dist: string
-  /** Where the history is written. */
+  /** The file of the history. */
   file: string
   seed: string
   driver: 'redis' | 'redlock'
-  /** How the driver gets its connections. */
+  /** How the driver connects. */
   through: 'ioredis' | 'redis' | 'url'
-  /** One for redis, one for each node for redlock. */
+  /** One port for redis, or one for each node of redlock. */
   ports: number[]
   names: string[]
   tasks: number
@@ -22,13 +22,13 @@ export interface ClientSettings {
   nodeTimeoutSeconds: number
   callTimeoutSeconds: number
   waiterTtlSeconds: number
-  /** Grants count only when a replica has confirmed them. */
+  /** A grant counts only when a replica has confirmed it. */
   confirmed: boolean
 }
 
-/** How often a lease is looked at while it is held. */
+/** The interval between two checks of a lease while it is held. */
 const LOOK_EVERY_MS = 10
-/** What a call of the library may fail with while its store is being hurt. */
+/** The codes of errors that are expected under faults. */
 const EXPECTED_CODES = ['STORE_UNAVAILABLE', 'ABORTED']
 
 let stopping: AbortController | undefined
@@ -57,7 +57,7 @@ export async function start(settings: ClientSettings): Promise<void> {
   )
 }
 
-/** Ends every task: claims that wait are given up, leases are released. Resolves when all of them have ended. */
+/** Ends every task: gives up waiting claims, and releases leases. Resolves when all tasks have ended. */
 export async function stop(): Promise<void> {
   stopping?.abort()
   await Promise.all(tasks)
@@ -65,7 +65,7 @@ export async function stop(): Promise<void> {
   history?.close()
 }
 
-/** Stops the event loop, as a long computation would, without the heat. */
+/** Blocks the event loop, as a long computation would, without using the processor. */
 export function block(forMs: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, forMs)
 }
@@ -88,7 +88,7 @@ async function run(task: Task): Promise<void> {
   }
 }
 
-/** One claim, and what is done with the lease. */
+/** Makes one claim, and uses its lease. */
 async function once(task: Task): Promise<void> {
   const { lock, history, looks, draw, stop, settings } = task
   const name = draw.one(settings.names)
@@ -99,7 +99,7 @@ async function once(task: Task): Promise<void> {
   const givesUp = waits && draw.chance(0.1) ? setTimeout(() => gaveUp.abort(), draw.between(5, 2_000)) : undefined
   const heartbeat = draw.chance(0.7)
   const plan = { name, ttlSeconds, heartbeat, holdMs: holdMs(draw, ttlSeconds), extends: draw.chance(0.15) }
-  // Without a heartbeat, one in twenty is left to expire.
+  // One in twenty leases without a heartbeat is left to expire.
   const isLeft = !heartbeat && draw.chance(0.05)
 
   history.claim()
@@ -146,7 +146,7 @@ async function once(task: Task): Promise<void> {
   }
 }
 
-/** Most holds are short, so that locks change hands; some are longer than the lease, so that it is renewed or lost. */
+/** Most holds are short, so that locks change hands. Some are longer than the lease, so that it is renewed or lost. */
 function holdMs(draw: Draw, ttlSeconds: number): number {
   const most = draw.weighted([
     [100, 24],
@@ -166,7 +166,7 @@ async function holdFor({ draw, stop, settings }: Task, look: Look, isExtended: b
   await pause(ms - firstMs, stop, lease.signal)
 }
 
-/** A lease that is looked at while it is held. */
+/** A lease that is checked while it is held. */
 class Look {
   readonly lease: Lease
   readonly task: number
@@ -183,7 +183,7 @@ class Look {
     this.#number = history.grant(grant)
   }
 
-  /** The clock is read first: a process that is paused in between must not count as a holder afterwards. */
+  /** Reads the clock first: a process that is paused in between must not count as a holder afterwards. */
   look(): boolean {
     const atMs = nowMs()
     if (!this.lease.held) {
@@ -196,7 +196,7 @@ class Look {
     return true
   }
 
-  /** Before a release is sent: from then on nobody may rely on it. */
+  /** Must be called before a release is sent: from then on the lease is not relied on. */
   end(how: 'released' | 'lost'): void {
     this.#history.end(this.#number, how, this.#heldUntil)
   }
@@ -236,7 +236,7 @@ function noteError(where: string, error: unknown): void {
   history?.error(where, typeof code === 'string' ? code : 'none', isExpected ? undefined : text)
 }
 
-/** Resolves after so long, or as soon as one of the signals aborts. */
+/** Resolves after `ms`, or when one of the signals aborts. */
 function pause(ms: number, ...signals: AbortSignal[]): Promise<void> {
   return new Promise((resolve) => {
     const done = (): void => {
@@ -298,7 +298,7 @@ async function openNodeRedis(port: number, isNode: boolean) {
     ...(isNode && { disableOfflineQueue: true }),
   })
   client.on('error', () => {})
-  // It goes on trying in the background: the servers may be under a fault already.
+  // The client goes on trying in the background: the servers may be under a fault already.
   client.connect().catch(() => {})
   return client
 }

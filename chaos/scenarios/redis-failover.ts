@@ -10,7 +10,7 @@ import { commonRecipes, type Fault, type Leave, type Recipe, range } from '../pl
 import { pause, type Scenario, type Setting, type Stage } from '../stage.ts'
 import { redisVersion } from './redlock.ts'
 
-/** A master and its replica behind one address. Each client has a proxy of its own on its way to that address. */
+/** A master and its replica behind one address. Each client reaches that address through its own proxy. */
 export const redisFailover: Scenario = {
   drawSetting(draw, { clients, tasks, names, longestTtlSeconds }) {
     const callTimeoutSeconds = draw.one([1.5, 5])
@@ -121,7 +121,7 @@ export const redisFailover: Scenario = {
   },
 
   async open(setting, meter) {
-    // Else a replica waits for five seconds before its first copy, in case that another one comes.
+    // By default, a master waits for five seconds before the first copy, in case another replica connects.
     const settings = { 'repl-diskless-sync-delay': '0' }
     const master = await startRedis({ settings })
     const replica = await startRedis({ settings: { ...settings, replicaof: `127.0.0.1 ${master.port}` } })
@@ -132,7 +132,7 @@ export const redisFailover: Scenario = {
   },
 }
 
-/** How long anything that the harness itself asks of a server may take, on a machine that is busy. */
+/** How long a request of the harness itself may take on a busy machine. */
 const PATIENCE_MS = 20_000
 
 class FailoverStage implements Stage {
@@ -142,7 +142,7 @@ class FailoverStage implements Stage {
   readonly #meter: LoadMeter
   #master: Server
   #replica: Server
-  /** Changes of roles come one after the other: each needs a master and a replica that is in step with it. */
+  /** Changes of roles are serial: each needs a master, and a replica that has caught up. */
   #turn: Promise<unknown> = Promise.resolve()
 
   constructor(
@@ -163,7 +163,7 @@ class FailoverStage implements Stage {
       case 'demoted-and-back':
         return this.#inTurn(signal, async () => {
           const master = this.#master
-          // Nothing listens there, so it copies nothing from anywhere, and is read-only.
+          // Nothing listens on port 1: the server is a read-only replica that copies nothing.
           await ask(master, 'REPLICAOF', '127.0.0.1', 1)
           await pause(fault.forMs, signal)
           await ask(master, 'REPLICAOF', 'NO', 'ONE')
@@ -184,7 +184,7 @@ class FailoverStage implements Stage {
       case 'connections-killed':
         return isAnswered(ask(fault.on === 'master' ? this.#master : this.#replica, 'CLIENT', 'KILL', 'TYPE', fault.of))
       case 'scripts-flushed': {
-        // A script that is unknown on the replica is found missing after the next failover.
+        // On the replica, too: its script is then missing after the next failover.
         const both = [this.#master, this.#replica].map((server) => isAnswered(ask(server, 'SCRIPT', 'FLUSH')))
         return (await Promise.all(both)).includes(true)
       }
@@ -199,7 +199,7 @@ class FailoverStage implements Stage {
     return redisVersion(this.#master.port)
   }
 
-  /** The replica has all that the master has written. Under load this is true only for a moment. */
+  /** Waits until the replica has all writes of the master. Under load this is true only for a moment. */
   untilInStep(): Promise<void> {
     return until(() => isInStep(this.#master, this.#replica), {
       timeoutMs: PATIENCE_MS,
@@ -213,7 +213,7 @@ class FailoverStage implements Stage {
     await Promise.all([this.#master, this.#replica].map((server) => server[Symbol.asyncDispose]()))
   }
 
-  /** A planned failover: nothing that the old master has confirmed is lost, and there are never two masters. */
+  /** A planned failover. No confirmed write of the old master is lost, and there are never two masters. */
   async #failOver(fault: Fault & { kind: 'failover' }, signal: AbortSignal): Promise<boolean> {
     const [old, successor] = [this.#master, this.#replica]
     await until(() => isLinked(successor), { timeoutMs: PATIENCE_MS, failure: () => 'the replica is not connected' })
@@ -232,7 +232,7 @@ class FailoverStage implements Stage {
     return true
   }
 
-  /** As an operator does it by hand: no more writes, wait for the replica, demote the old master, promote the new one. */
+  /** As an operator does it: stop writes, wait for the replica, demote the old master, promote the new one. */
   async #failOverByRoles(old: Server, successor: Server): Promise<void> {
     const pausedAtMs = nowMs()
     await ask(old, 'CLIENT', 'PAUSE', PATIENCE_MS * 2, 'WRITE')
@@ -259,13 +259,13 @@ class FailoverStage implements Stage {
   }
 
   /**
-   * An unplanned failover: what the master has written in the last `lagMs` is lost. It comes back empty, as a replica.
+   * An unplanned failover. The writes of the last `lagMs` are lost. The old master restarts empty, as a replica.
    */
   async #loseMaster({ lagMs, downMs }: { lagMs: number; downMs: number }, signal: AbortSignal): Promise<boolean> {
     const [old, successor] = [this.#master, this.#replica]
     await until(() => isLinked(successor), { timeoutMs: PATIENCE_MS, failure: () => 'the replica is not connected' })
     const fromMs = nowMs()
-    // It stays a replica, of a server that does not exist.
+    // It stays a replica, but of a server that does not exist.
     await ask(successor, 'REPLICAOF', '127.0.0.1', 1)
     await pause(lagMs, signal)
     this.#meter.add('servers', old.pid)
@@ -290,15 +290,15 @@ class FailoverStage implements Stage {
   ): Promise<boolean> {
     if (!(await isAnswered(ask(server, 'CONFIG', 'SET', setting, during)))) return false
     await pause(forMs, signal)
-    // It may be down just now, if masters are killed.
+    // The server may be down, if masters are killed.
     await until(() => isAnswered(ask(server, 'CONFIG', 'SET', setting, after)), {
       timeoutMs: PATIENCE_MS,
-      failure: () => `${setting} could not be set back`,
+      failure: () => `cannot restore ${setting}`,
     })
     return true
   }
 
-  /** False if its turn did not come before the episode ended. */
+  /** Returns false if the episode ended before its turn. */
   async #inTurn(signal: AbortSignal, work: () => Promise<boolean>): Promise<boolean> {
     const turn = this.#turn
       .catch(() => {})
@@ -310,7 +310,7 @@ class FailoverStage implements Stage {
   }
 }
 
-/** Redis' own: it stops writes, waits for the replica and changes the roles. False if it gave up, and nothing changed. */
+/** Redis' own FAILOVER stops writes, waits for the replica and changes the roles. False if it gave up. */
 async function failOverByCommand(old: Server, successor: Server): Promise<boolean> {
   const command = ['FAILOVER', 'TO', '127.0.0.1', successor.port, 'TIMEOUT', PATIENCE_MS] as const
   if (!(await isAnswered(ask(old, ...command)))) return false
@@ -340,7 +340,7 @@ function ask(server: Server, ...command: (string | number)[]): Promise<RedisRepl
   return askRedis({ port: server.port, timeoutMs: PATIENCE_MS }, ...command)
 }
 
-/** For a command that the server may refuse, or not be there for, without harm to the scenario. */
+/** For a command that may fail, because the server refuses it or is down. */
 const isAnswered = (asked: Promise<unknown>): Promise<boolean> =>
   asked.then(
     () => true,

@@ -8,7 +8,7 @@ import type { LoadMeter } from '../load.ts'
 import { commonRecipes, type Fault, type Recipe, range } from '../plan.ts'
 import { pause, type Scenario, type Setting, type Stage } from '../stage.ts'
 
-/** Three or five fresh nodes, and a proxy for each client before each of them. */
+/** Three or five fresh nodes. Each client reaches each node through its own proxy. */
 export const redlock: Scenario = {
   drawSetting(draw, { clients, tasks, names, longestTtlSeconds }) {
     const servers = draw.one([3, 5, 5])
@@ -58,7 +58,7 @@ export const redlock: Scenario = {
         ],
       },
       {
-        // A node that has forgotten its scripts is asked twice, and the second time comes after its answer was given up.
+        // A node that has forgotten its scripts gets a second request, after the client has stopped waiting for it.
         name: 'forgotten-and-late',
         weight: 4,
         draw: (draw) => {
@@ -75,8 +75,8 @@ export const redlock: Scenario = {
         },
       },
       {
-        // A node of the quorum forgets, the rest of it is unreachable, and those that had no vote are back. If the one that
-        // has forgotten votes, a second quorum knows nothing of the first.
+        // A node of the quorum forgets, its other nodes are unreachable, and the nodes that had no vote are back. If
+        // the node that has forgotten votes, it makes a second quorum that knows nothing of the first.
         name: 'quorum-forgets',
         weight: setting.longestTtlMs > 5_000 ? 0.5 : 1.5,
         draw: (draw) => {
@@ -130,9 +130,9 @@ class RedlockStage implements Stage {
   readonly #setting: Setting
   readonly #servers: readonly Server[]
   readonly #meter: LoadMeter
-  /** Servers that a fault has in its hands. */
+  /** Servers under a fault. */
   readonly #busy = new Set<number>()
-  /** Until when no second node may forget: leases that the last one has forgotten may still be held. */
+  /** Before this time no second node may forget: leases that the last one has forgotten may still be held. */
   #forgetAgainAtMs = 0
 
   constructor(setting: Setting, servers: readonly Server[], links: Links, meter: LoadMeter) {
@@ -186,7 +186,7 @@ class RedlockStage implements Stage {
     await Promise.all(this.#servers.map((server) => server[Symbol.asyncDispose]()))
   }
 
-  /** Asked and answered in one step: a second node must not begin to forget while the first one still does. */
+  /** Checks and reserves synchronously: a second node must not begin to forget before the first has finished. */
   #mayForget(): boolean {
     if (nowMs() < this.#forgetAgainAtMs) return false
     this.#forgetAgainAtMs = Number.POSITIVE_INFINITY
@@ -194,7 +194,7 @@ class RedlockStage implements Stage {
   }
 
   #hasForgotten(): void {
-    // Servers tell their uptime in whole seconds.
+    // Servers report their uptime in full seconds.
     this.#forgetAgainAtMs = nowMs() + this.#setting.longestTtlMs + 1_500
   }
 

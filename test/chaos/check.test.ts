@@ -4,7 +4,7 @@ import type { LeaseHistory } from '../../chaos/history.ts'
 
 let last = 0
 
-/** Asked for when it was known, unless said otherwise. */
+/** By default, the claim was made when the grant was known. */
 function lease(token: number, knownAt: number, heldUntil?: number, more: Partial<LeaseHistory> = {}): LeaseHistory {
   last += 1
   const held = heldUntil !== undefined && { heldUntil }
@@ -33,7 +33,7 @@ function verdict(leases: LeaseHistory[], losses: Loss[] = []) {
 const NOTHING = { overlaps: [], excused: [], falling: [] }
 
 describe('the checker finds two holders', () => {
-  test('not in leases that follow each other, also at the same moment', () => {
+  test('not in leases that follow each other, even at the same time', () => {
     expect(verdict([lease(1, 0, 10), lease(2, 10, 20), lease(3, 25, 30)])).toEqual(NOTHING)
   })
 
@@ -45,7 +45,7 @@ describe('the checker finds two holders', () => {
     expect(verdict([lease(2, 5, 20), lease(3, 30, 40), lease(1, 0, 10)]).overlaps).toEqual([[1, 2, 5]])
   })
 
-  test('in an interval within another, also when a third one lies between them', () => {
+  test('in an interval within another, even with a third one between them', () => {
     const leases = [lease(1, 0, 100), lease(2, 10, 20), lease(3, 50, 60)]
     expect(verdict(leases).overlaps).toEqual([
       [1, 2, 10],
@@ -57,17 +57,17 @@ describe('the checker finds two holders', () => {
     expect(verdict([lease(1, 0, 10), lease(2, 1, 10), lease(3, 2, 10)]).overlaps).toHaveLength(3)
   })
 
-  test('in two that begin at the same moment', () => {
+  test('in two that begin at the same time', () => {
     expect(verdict([lease(1, 0, 10), lease(2, 0, 5)]).overlaps).toEqual([[1, 2, 5]])
   })
 
-  test('in a holder that was killed, until it last looked', () => {
+  test('in a holder that was killed, until its last check', () => {
     const killed = lease(1, 0, 10, { end: 'killed' })
     expect(verdict([killed, lease(2, 9, 20)]).overlaps).toEqual([[1, 2, 1]])
     expect(verdict([killed, lease(2, 11, 20)]).overlaps).toEqual([])
   })
 
-  test('not in a lease that was over before its holder could look', () => {
+  test('not in a lease that ended before its holder’s first check', () => {
     expect(verdict([lease(1, 0, 10), lease(2, 5)]).overlaps).toEqual([])
   })
 
@@ -90,7 +90,7 @@ describe('the checker finds tokens that do not rise', () => {
     expect(verdict([lease(5, 0, 10), lease(4, 11, 20)]).falling).toEqual([[5, 4]])
   })
 
-  test('in equal ones', () => {
+  test('in equal tokens', () => {
     expect(verdict([lease(5, 0, 10), lease(5, 11, 20)]).falling).toEqual([[5, 5]])
   })
 
@@ -102,23 +102,23 @@ describe('the checker finds tokens that do not rise', () => {
     ])
   })
 
-  test('below a grant that its holder never saw valid, if that was known before this one was asked for', () => {
+  test('below a grant that its holder never saw held, if it was known before the claim was made', () => {
     expect(verdict([lease(5, 0), lease(4, 11, 20)]).falling).toEqual([[5, 4]])
   })
 
-  test('in a claim that waited since before, once the other has ended', () => {
+  test('in a claim that was made earlier, but granted after the other lease had ended', () => {
     expect(verdict([lease(5, 5, 10), lease(4, 11, 20, { askedAt: 0 })]).falling).toEqual([[5, 4]])
   })
 
-  test('not in an answer that came late, and that its holder never saw valid', () => {
+  test('not in a late answer that its holder never saw held', () => {
     expect(verdict([lease(5, 5, 10), lease(4, 11, undefined, { askedAt: 0 })])).toEqual(NOTHING)
   })
 
-  test('in an answer that was never valid, if it was asked for after the other one was known', () => {
+  test('in an answer that was never held, if its claim was made after the other grant was known', () => {
     expect(verdict([lease(5, 5, 10), lease(4, 11, undefined, { askedAt: 6 })]).falling).toEqual([[5, 4]])
   })
 
-  test('in two of the same number whose order is not known', () => {
+  test('in two equal tokens whose order is not known', () => {
     const leases = [lease(5, 5, 10), lease(5, 8, 20, { askedAt: 0 })]
     expect(verdict(leases)).toEqual({ overlaps: [[5, 5, 2]], excused: [], falling: [[5, 5]] })
   })
@@ -127,25 +127,25 @@ describe('the checker finds tokens that do not rise', () => {
 describe('a server that was lost with what it had not replicated', () => {
   const losses = [{ fromMs: 100, toMs: 110 }]
 
-  test('excuses an overlap of a lease from before with one from after', () => {
+  test('excuses an overlap of a lease from before it with one from after it', () => {
     const leases = [lease(1, 90, 150), lease(2, 120, 140)]
     expect(verdict(leases, losses)).toEqual({ overlaps: [], excused: [[1, 2, 20]], falling: [] })
   })
 
-  test('excuses nothing before it', () => {
+  test('excuses no overlap before it', () => {
     expect(verdict([lease(1, 0, 50), lease(2, 40, 99)], losses).overlaps).toEqual([[1, 2, 10]])
   })
 
-  test('excuses nothing between two leases that were asked for after it', () => {
+  test('excuses no overlap of two leases that were claimed after it', () => {
     expect(verdict([lease(1, 120, 150), lease(2, 130, 160)], losses).overlaps).toEqual([[1, 2, 20]])
   })
 
-  test('does not excuse a lease that a replica had confirmed', () => {
+  test('excuses no lease that a replica had confirmed', () => {
     const leases = [lease(1, 90, 150, { confirmed: true }), lease(2, 120, 140)]
     expect(verdict(leases, losses).overlaps).toEqual([[1, 2, 20]])
   })
 
-  test('does not excuse a token that falls', () => {
+  test('excuses no falling token', () => {
     expect(verdict([lease(2, 90, 95), lease(1, 120, 140)], losses).falling).toEqual([[2, 1]])
   })
 

@@ -16,7 +16,7 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }))
 const grant = { name: 'order', token: 5, ttlMs: 1_000, askedAt: 1, knownAt: 2 }
 
 describe('a history', () => {
-  test('tells when a lease was released, and until when it was seen held', () => {
+  test('has the time of the release, and the last time at which the lease was held', () => {
     const writer = new HistoryWriter(file)
     writer.claim()
     const lease = writer.grant({ ...grant, heldUntil: 2 })
@@ -28,7 +28,7 @@ describe('a history', () => {
     })
   })
 
-  test('of a process that was killed ends with its last look at each lease', () => {
+  test('of a process that was killed ends with the last check of each lease', () => {
     const writer = new HistoryWriter(file)
     const [first, second] = [
       writer.grant({ ...grant, heldUntil: 2 }),
@@ -52,7 +52,7 @@ describe('a history', () => {
     expect(readHistory(file, '0-1').leases[1]).toMatchObject({ heldUntil: 4, end: 'killed' })
   })
 
-  test('knows a lease that was never seen held', () => {
+  test('has a lease that was never seen held', () => {
     const writer = new HistoryWriter(file)
     writer.end(writer.grant(grant), 'lost', undefined)
     const [lease] = readHistory(file, '0-1').leases
@@ -67,7 +67,7 @@ describe('a history', () => {
     expect(readHistory(file, '0-1')).toMatchObject({ claims: 1, leases: [] })
   })
 
-  test('counts errors by where and how, and keeps the text of those that are not expected', () => {
+  test('counts errors by method and code, and keeps the text of unexpected ones', () => {
     const writer = new HistoryWriter(file)
     writer.error('acquire', 'STORE_UNAVAILABLE')
     writer.error('acquire', 'STORE_UNAVAILABLE')
@@ -78,7 +78,7 @@ describe('a history', () => {
     })
   })
 
-  test('of a process that never began is empty', () => {
-    expect(readHistory(join(folder, 'nobody'), '0-1').leases).toEqual([])
+  test('of a process that never started is empty', () => {
+    expect(readHistory(join(folder, 'missing'), '0-1').leases).toEqual([])
   })
 })

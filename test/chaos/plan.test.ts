@@ -19,13 +19,13 @@ describe.each([
   ['redlock', redlock],
   ['redis-failover', redisFailover],
 ])('%s', (_, scenario) => {
-  test('the same seed draws the same setting and the same faults in the same order, another seed others', () => {
+  test('the same seed draws the same setting and faults in the same order, and another seed draws others', () => {
     const plan = planEpisode({ ...options, scenario, seed: '7/1' })
     expect(planEpisode({ ...options, scenario, seed: '7/1' })).toEqual(plan)
     expect(planEpisode({ ...options, scenario, seed: '7/2' }).faults).not.toEqual(plan.faults)
   })
 
-  test('every kind of fault is drawn, in the order of time', () => {
+  test('every kind of fault is drawn, sorted by time', () => {
     const { faults, setting } = planEpisode({ ...options, scenario, seed: '7/1' })
     const drawn = new Set(faults.map(({ kind }) => kind))
     const kinds = scenario.recipes(setting, { isLossy: false }).flatMap((recipe) => recipe.draw(new Draw('any')))
@@ -33,22 +33,22 @@ describe.each([
     expect(faults.map(({ atMs }) => atMs)).toEqual(faults.map(({ atMs }) => atMs).sort((a, b) => a - b))
   })
 
-  test('only the kinds that were asked for are drawn, and an unknown one is refused', () => {
+  test('only the requested kinds are drawn, and an unknown kind is rejected', () => {
     const plan = planEpisode({ ...options, scenario, seed: '7/1', faults: ['cut', 'late'] })
     expect(new Set(plan.faults.map(({ kind }) => kind))).toEqual(new Set(['cut', 'late']))
     expect(() => planEpisode({ ...options, scenario, seed: '7/1', faults: ['flood'] })).toThrow('unknown fault flood')
   })
 })
 
-test('a master is killed only where a loss is asked for', () => {
+test('a master is killed only with --lossy', () => {
   const kinds = (isLossy: boolean) =>
     planEpisode({ ...options, scenario: redisFailover, seed: '7/1', isLossy }).faults.map(({ kind }) => kind)
   expect(kinds(true)).toContain('master-killed')
   expect(kinds(false)).not.toContain('master-killed')
 })
 
-describe('the numbers that are drawn', () => {
-  test('are spread over their range', () => {
+describe('random numbers', () => {
+  test('are uniform over their range', () => {
     const draw = new Draw('spread')
     const tenths = new Array<number>(10).fill(0)
     for (let at = 0; at < 10_000; at += 1) {
@@ -58,7 +58,7 @@ describe('the numbers that are drawn', () => {
     for (const count of tenths) expect(Math.abs(count - 1_000)).toBeLessThan(200)
   })
 
-  test('are as often as their weights say, and never what weighs nothing', () => {
+  test('follow their weights, and never draw an item without weight', () => {
     const draw = new Draw('weights')
     const drawn = { often: 0, rarely: 0, never: 0 }
     for (let at = 0; at < 10_000; at += 1) {
@@ -73,7 +73,7 @@ describe('the numbers that are drawn', () => {
     expect(Math.abs(drawn.rarely - 1_000)).toBeLessThan(200)
   })
 
-  test('some of a list are different ones, in its order', () => {
+  test('some() draws different items, in the order of the list', () => {
     const draw = new Draw('some')
     for (let at = 0; at < 100; at += 1) {
       const some = draw.some([1, 2, 3, 4, 5], 3)

@@ -14,6 +14,6 @@ test.each([
   ['two holders and a client that crashed', { ...well, overlaps: 1, problems: ['client 1 ended by itself'] }, 1],
   ['no grants', { ...well, grants: 0 }, 2],
   ['no faults', { ...well, faults: 0 }, 2],
-])('the exit code tells of %s', (_, report, code) => {
+])('the exit code for %s', (_, report, code) => {
   expect(exitCodeOf(report)).toBe(code)
 })

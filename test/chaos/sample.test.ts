@@ -15,11 +15,11 @@ beforeAll(() => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
 /**
- * Only invariants are judged: how many grants there are depends on the machine. That there are some grants and faults is
- * part of the exit code.
+ * Checks only invariants, because the number of grants depends on the machine. The exit code is 0 only if there are
+ * some grants and faults.
  */
 describe.concurrent('a sample of chaos', { timeout: 180_000 }, () => {
-  /** With this seed, both scenarios found two holders in commit 6a38be4. */
+  /** With this seed, both scenarios find two holders in commit 6a38be4. */
   const SAMPLE = ['--seed', '1', '--seconds', '14', '--fault-every', '700', '--clients', '4', '--tasks', '3']
 
   test.each(['redlock', 'redis-failover'])('%s: no two holders, no falling token', async (scenario) => {
@@ -31,7 +31,7 @@ describe.concurrent('a sample of chaos', { timeout: 180_000 }, () => {
     expect(report.faults).toBeGreaterThan(0)
   })
 
-  test('a lock that is given to everybody is found out', async () => {
+  test('a lock that is granted to every client is found', async () => {
     const dist = join(import.meta.dirname, 'fixtures/careless')
     const args = ['--scenario', 'redis-failover', '--dist', dist, '--seed', '1', '--seconds', '2', '--clients', '2']
     const { code, output, report } = await runChaos([...args, '--fault-every', '300', '--faults', 'cut'])
@@ -42,7 +42,7 @@ describe.concurrent('a sample of chaos', { timeout: 180_000 }, () => {
     expect(output).toMatch(/overlap in episode 1\/1: .* both held "order:\d" for /)
   })
 
-  test('arguments that are not understood are refused', async () => {
+  test('an unknown scenario is rejected', async () => {
     const { code, output } = await runChaos(['--scenario', 'flood'], { isReported: false })
     expect(code).toBe(2)
     expect(output).toContain('--scenario must be one of redlock, redis-failover')
@@ -66,6 +66,6 @@ async function runChaos(args: string[], { isReported = true } = {}) {
   const code = await new Promise<number | null>((resolve) => child.once('close', resolve))
   forget()
   const file = join(out, 'report.json')
-  if (isReported && !existsSync(file)) throw new Error(`there is no report:\n${output}`)
+  if (isReported && !existsSync(file)) throw new Error(`the run wrote no report:\n${output}`)
   return { code, output, report: (isReported ? JSON.parse(readFileSync(file, 'utf8')) : {}) as Report }
 }
