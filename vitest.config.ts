@@ -2,7 +2,7 @@ import { availableParallelism } from 'node:os'
 import { defineConfig } from 'vitest/config'
 import { LongestFirst } from './test/harness/longest-first.ts'
 
-/** `ioredis=folder`: another client, or another version, stands in for the installed one (scripts/matrix/redis.mjs). */
+/** `ioredis=folder` replaces the installed client with another one or another version (scripts/matrix/redis.mjs). */
 const [replaced, folder] = process.env['HOLDFAST_TEST_CLIENT']?.split('=') ?? []
 
 export default defineConfig({
@@ -11,7 +11,7 @@ export default defineConfig({
     include: ['test/**/*.test.ts'],
     globalSetup: ['test/harness/global-setup.ts'],
     reporters: ['dot'],
-    // The tests wait far more than they compute: on two cores two files at a time leave more than a third of them idle.
+    // The tests wait more than they compute: with two files at a time, two cores are idle for more than a third.
     maxWorkers: Math.max(3, availableParallelism()),
     sequence: { sequencer: LongestFirst },
     testTimeout: 60_000,

@@ -1,7 +1,6 @@
 // @ts-check
-// Builds dist/ from src/ with plain tsc, and puts the texts of protocol/ into it. From nothing, so that a file that was
-// renamed leaves no ghost behind; and beside the old one until it is done, so that a build that fails, or somebody who
-// reads dist/ meanwhile, finds it whole.
+// Builds dist/ from src/ with plain tsc, and embeds the files of protocol/. It builds into an empty folder, so that no
+// file of an earlier build remains, and replaces dist/ at the end, so that dist/ is complete at any time.
 import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { isMain, root, tsc } from './support/command.mjs'
 
@@ -23,7 +22,7 @@ export async function build() {
 }
 
 /**
- * Replaces each `readProtocol('folder/file')` by the file's text. A bundle has no protocol/ beside it.
+ * Replaces each `readProtocol('folder/file')` with the file's text, because a bundle has no protocol/ beside it.
  *
  * @param {string} folder
  */
@@ -37,14 +36,14 @@ function embedProtocol(folder) {
     const embedded = code
       .replace(/^import \{ readProtocol \} from '.*';\n/m, '')
       .replaceAll(/\breadProtocol\('(.+?)'\)/g, (_, path) => JSON.stringify(protocolText(path)))
-    if (embedded.includes('readProtocol')) throw new Error(`${file}: readProtocol is not called with a literal`)
+    if (embedded.includes('readProtocol')) throw new Error(`${file}: call readProtocol with a literal`)
     writeFileSync(`${folder}/${file}`, embedded)
   }
 }
 
 /**
- * Without the lines that only explain: they are half of it, and each user would carry them. Migrations keep theirs,
- * because people read what `holdfast migrate --print` shows them.
+ * The text without comment lines, which are half of it. Migrations keep theirs, because users read the output of
+ * `holdfast migrate --print`.
  *
  * @param {string} path
  */
@@ -70,7 +69,7 @@ function swap(fresh, place, old) {
       renameSync(fresh, place)
       return
     } catch (error) {
-      // Another build put its own there between the two steps.
+      // Another build has put its own folder there between the two steps.
       if (tries === 5) throw error
     }
   }

@@ -1,13 +1,13 @@
 // @ts-check
-// Writes what each driver can do, from its own `capabilities`, between the marks in the files below.
+// Writes a table of the capabilities of each driver between the marks in the files below.
 //
-//   node scripts/capability-table.mjs           writes
-//   node scripts/capability-table.mjs --check   only says whether they are up to date
+//   node scripts/capability-table.mjs           writes the tables
+//   node scripts/capability-table.mjs --check   fails if they are out of date
 import { readFileSync, writeFileSync } from 'node:fs'
 import { isMain, root } from './support/command.mjs'
 import { publicEntries } from './support/entries.mjs'
 
-/** Where the table stands, and where the drivers' pages are as seen from there. */
+/** The files with a table, and the path from there to the drivers' pages. */
 const places = [
   { file: 'README.md', pages: 'docs/drivers/', short: true },
   { file: 'docs/drivers/README.md', pages: '', short: false },
@@ -34,7 +34,7 @@ const columns = [
   ['several names in one step', ({ groups }) => yesOrNo(groups)],
 ]
 
-/** What of it can be called where. @type {[primitive: string, cell: (capabilities: Capabilities) => string][]} */
+/** Which primitives a driver supports. @type {[primitive: string, cell: (capabilities: Capabilities) => string][]} */
 const primitives = [
   ['`DistributedLock`', () => 'yes'],
   ['`ReadWriteLock`', ({ shared }) => yesOrNo(shared)],
@@ -46,7 +46,7 @@ const primitives = [
 ]
 
 /**
- * The files whose table is not what the drivers say, with the text that they should have.
+ * The files whose table is out of date, with the text that they should have.
  *
  * @returns {Promise<{ file: string, text: string }[]>}
  */

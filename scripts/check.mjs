@@ -1,6 +1,5 @@
-// @ts-check
-// Checks the code without running it: types, lint and format, the package as `npm publish` would send it, and its public
-// surface. Prints only what is wrong.
+// @ts-check Checks the code without running it: types, lint and format, the package as `npm publish` would send it, and
+// its public surface. Prints only what is wrong.
 import { mkdirSync, rmSync } from 'node:fs'
 import { build } from './build.mjs'
 import { longLines, MAX_COLUMNS, wordsToAvoid } from './prose.mjs'

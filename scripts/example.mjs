@@ -1,7 +1,7 @@
 // @ts-check
 // Runs one of examples/: npm run example payment
 //
-// Node 20 does not run TypeScript, so tsc compiles them first, against the built package under its own name.
+// Node 20 does not run TypeScript, so tsc compiles them first. `holdfast` is the built package.
 import { readdirSync, rmSync } from 'node:fs'
 import { pathToFileURL } from 'node:url'
 import { build } from './build.mjs'
@@ -9,11 +9,11 @@ import { isMain, root, tsc } from './support/command.mjs'
 
 export const exampleNames = namesIn('')
 
-/** Those that need a server of yours: DATABASE_URL=postgres://… npm run example postgres/fencing */
+/** These need a server: DATABASE_URL=postgres://… npm run example postgres/fencing */
 export const postgresExampleNames = namesIn('postgres/').filter((name) => name !== 'postgres/prisma-client')
 
 /**
- * Compiles all examples. Inside the package's folder, or `holdfast` would not mean this very package.
+ * Compiles all examples. `folder` must be inside the repository, so that `holdfast` is this package.
  *
  * @param {string} folder
  * @returns {Promise<{ code: number, output: string }>}

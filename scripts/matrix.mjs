@@ -1,14 +1,16 @@
 // @ts-check
-// Runs the tests of drivers on every Node, client and server that they support and this machine can get, and says how each went:
+// Runs the tests of drivers on every version of Node, client and server that they support and this machine can get, and
+// prints a table of the results:
 //
-//   npm run matrix                      all of them
-//   npm run matrix -- sqlite            the SQLite driver: Nodes and clients
+//   npm run matrix                      all rows
+//   npm run matrix -- sqlite            the SQLite driver: versions of Node, and clients
 //   npm run matrix -- redis             the Redis and Redlock drivers: servers and clients
-//   npm run matrix -- valkey            only rows of which something begins with one of the words: a driver, a Node, a client, a server
+//   npm run matrix -- valkey            the rows with a driver, Node, client or server that begins with this word
 //   npm run matrix -- sqlite --others   also the tests of the core and the primitives, which need no store
 //
-// What is missing is fetched into the user's cache at the first run: Nodes and clients by npm, servers of other Debian releases by apt-get, which unpacks
-// and does not install them. Not a part of the test command for that reason, and because it takes long.
+// The first run fetches what is missing into the user's cache: Node and clients with npm, servers of other Debian
+// releases with apt-get, which unpacks but does not install them. For this reason, and because it takes long, it is not
+// part of the test command.
 import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { build } from './build.mjs'
 import { redisRows } from './matrix/redis.mjs'
@@ -17,8 +19,8 @@ import { root, run } from './support/command.mjs'
 
 /**
  * @typedef {object} Row
- * @property {readonly string[]} words what it can be asked for by
- * @property {() => Promise<readonly Run[]>} runs fetches what it needs
+ * @property {readonly string[]} words that select this row
+ * @property {() => Promise<readonly Run[]>} runs fetches the versions that it needs
  *
  * @typedef {object} Run
  * @property {readonly [node: string, client: string, store: string, tests: string]} head
@@ -34,7 +36,7 @@ const asked = rows.filter(
 )
 
 if (asked.length === 0) {
-  console.error(`no row has any of these: ${words.join(', ')}`)
+  console.error(`no row matches ${words.join(', ')}`)
   process.exit(1)
 }
 
@@ -52,7 +54,7 @@ for (const row of asked) {
 print(table)
 
 /**
- * A number is a whole version, so that 2 is not all of 20, 22 and 24.
+ * A number must match exactly, so that 2 does not select 20, 22 and 24.
  *
  * @param {string} of
  * @param {string} word
@@ -62,7 +64,7 @@ function fits(of, word) {
 }
 
 /**
- * Runs tests and answers a line of the table; whatever failed is printed at once.
+ * Runs tests, and returns a line of the table. Prints failures at once.
  *
  * @param {Run} what
  */
@@ -78,7 +80,7 @@ async function result({ head, node, filters, env }) {
   const seconds = ((performance.now() - startedMs) / 1_000).toFixed(0)
   const counts = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined
   rmSync(file, { force: true })
-  if (signal !== undefined) process.exit(1) // The run was interrupted: not one row after the other.
+  if (signal !== undefined) process.exit(1) // The run was interrupted: skip the other rows.
   if (code !== 0) {
     process.stdout.write(`\n── ${head.join(' ')}\n${output}\n`)
     process.exitCode = 1

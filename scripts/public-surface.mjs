@@ -1,9 +1,9 @@
 // @ts-check
-// Writes down everything that a user of the package can name and call, from the declarations in dist/: for each entry its
-// exports, and then each declaration that an export is or mentions, however deep. Comments and layout do not count.
+// Lists the public surface of the package, from the declarations in dist/: the exports of each entry, and then every
+// declaration that an export refers to, directly or indirectly. Comments and layout do not count.
 //
-//   node scripts/public-surface.mjs           says whether test/public-surface.txt is as it should be
-//   node scripts/public-surface.mjs --write   makes it so, when the surface was changed on purpose
+//   node scripts/public-surface.mjs           fails if test/public-surface.txt is out of date
+//   node scripts/public-surface.mjs --write   updates it, after an intended change
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { isMain, root } from './support/command.mjs'
@@ -11,13 +11,14 @@ import { publicEntries } from './support/entries.mjs'
 
 export const surfaceFile = `${root}test/public-surface.txt`
 
-/** What to say to whoever finds that it differs. */
+/** Shown when the surface has changed. */
 export const surfaceHint =
-  'The public surface is not as test/public-surface.txt has it. If that is meant: npm run surface, and a line in CHANGELOG.md.'
+  'The public surface differs from test/public-surface.txt. If this is intended, run "npm run surface" and add ' +
+  'a line to CHANGELOG.md.'
 
 /** @returns {string} */
 export function publicSurface() {
-  /** @type {Map<string, string>} declaration by where it stands, for all entries together */
+  /** @type {Map<string, string>} declarations of all entries by their place */
   const declared = new Map()
   const lists = publicExports().map(({ name, names }) => {
     for (const [, place] of names) describe(place, declared)
@@ -88,7 +89,7 @@ function describe(place, declared) {
   if (declared.has(at)) return
   const module = read(file)
   const text = module.declarations.get(name)
-  if (text === undefined) throw new Error(`${at} is exported, but no declaration of it was found`)
+  if (text === undefined) throw new Error(`${at} is exported, but has no declaration`)
   declared.set(at, text)
   for (const word of new Set(text.match(/[\p{ID_Start}$_][\p{ID_Continue}$]*/gu))) {
     const mentioned = module.imports.get(word) ?? { file, name: word }
@@ -97,7 +98,7 @@ function describe(place, declared) {
 }
 
 /**
- * Where a name that a file exports is really declared.
+ * The file that declares a name, after all re-exports.
  *
  * @param {Place} place
  * @returns {Place}
@@ -119,8 +120,8 @@ const key = (file, name) => `${relative(join(root, 'dist'), file).replace(/\.d\.
 const modules = new Map()
 
 /**
- * tsc writes declarations in one way only, with each statement of the top level beginning in the first column; so a few patterns
- * read them, and the compiler is not needed.
+ * tsc writes declarations in one format, and each top-level statement begins in the first column. A few patterns can
+ * read them without the compiler.
  *
  * @param {string} file
  * @returns {Module}
@@ -144,22 +145,25 @@ function read(file) {
       }
       continue
     }
-    const declaration =
-      /^(export\s+)?(?:default\s+)?(?:declare\s+)?(?:abstract\s+)?(?:async\s+)?(?:class|interface|type|function|const|let|enum|namespace)\s+([\p{ID_Continue}$]+)/u.exec(
-        statement,
-      )
+    const declaration = DECLARATION.exec(statement)
     if (declaration === null) {
       if (/^import\b/.test(statement)) continue
       throw new Error(`${relative(root, file)}: cannot read the statement: ${statement}`)
     }
     const [, exported, name = ''] = declaration
-    // The overloads of a function, and an interface in parts, stand under one name.
+    // The overloads of a function, and the parts of an interface, have one name.
     const before = module.declarations.get(name)
     module.declarations.set(name, before === undefined ? statement : `${before}\n${statement}`)
     if (exported !== undefined) module.exports.set(name, { file, name })
   }
   return module
 }
+
+const KINDS = 'class|interface|type|function|const|let|enum|namespace'
+const DECLARATION = new RegExp(
+  `^(export\\s+)?(?:(?:default|declare|abstract|async)\\s+)*(?:${KINDS})\\s+([\\p{ID_Continue}$]+)`,
+  'u',
+)
 
 /** @param {string} file @param {string} specifier */
 const resolve = (file, specifier) =>

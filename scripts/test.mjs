@@ -1,9 +1,9 @@
 // @ts-check
-// The test command: builds, checks, and runs the tests. Silent while all is well but for the closing line, on which each check
-// counts as one; whatever failed is printed in full before it.
+// The test command: builds, checks and tests. Prints failures in full, and then one line with the counts, in which each
+// check counts as a test.
 //
-//   npm test                                  everything
-//   npm test -- test/core -t "a stale holder" only these tests, without the checks; the arguments are vitest's
+//   npm test                                   everything
+//   npm test -- test/core -t "a stale holder"  only these tests, without the checks. The arguments are vitest's
 import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { build } from './build.mjs'
 import { check, report } from './check.mjs'
@@ -15,7 +15,7 @@ if (built.code !== 0) {
   report([{ name: 'build', ...built }])
   close({ passed: 0, failed: 1, skipped: 0 })
 } else {
-  // One after the other: tests of timing do not like to share two cores with a compiler.
+  // Not at the same time: tests of timing would share the cores with the checks.
   const findings = filters.length === 0 ? await check() : []
   report(findings)
   const tests = await runTests()
@@ -38,7 +38,7 @@ async function runTests() {
     const colour = process.stdout.isTTY ? { FORCE_COLOR: '1' } : { NO_COLOR: '1' }
     const { code, output, signal } = await runTool('vitest/vitest.mjs', args, { env: { ...process.env, ...colour } })
     const counts = existsSync(file) ? countsOf(JSON.parse(readFileSync(file, 'utf8'))) : none()
-    // Failed without a failed test: an error outside of any, or a runner that did not get as far as its report.
+    // vitest failed without a failed test: an error outside of any test, or no report at all.
     if (code !== 0 && counts.failed === 0) counts.failed = 1
     if (counts.failed > 0) process.stdout.write(`\n── tests${signal ? ` (ended by ${signal})` : ''}\n${output}\n`)
     if (counts.failed === 0 && counts.passed === 0) {
@@ -61,7 +61,7 @@ async function runTests() {
  * @returns {Counts}
  */
 function countsOf({ numPassedTests, numFailedTests, numPendingTests, numTodoTests = 0, testResults }) {
-  // A file that could not even be loaded, or whose hook failed, has no failed test in it, and must not go unseen.
+  // A file that fails to load, or whose hook fails, has no failed test, but counts as a failure.
   const brokenFiles = testResults.filter(
     ({ status, assertionResults }) =>
       status === 'failed' && !assertionResults.some((assertion) => assertion.status === 'failed'),

@@ -5,8 +5,8 @@ import { root, run } from '../support/command.mjs'
 import { installed, unpackedServer } from '../support/fetched.mjs'
 
 /**
- * Servers of other Debian releases. None of them has Redis 6.2 or 7.2: 6.0 is older than what is promised, so only the conformance suite is asked of it; Redict
- * is the fork of 7.2.4.
+ * Servers of other Debian releases. None of them has Redis 6.2 or 7.2. Redis 6.0 is older than the oldest version that
+ * we support, so it only runs the conformance suite. Redict is the fork of 7.2.4.
  *
  * @type {readonly import('../support/fetched.mjs').DebianServer[]}
  */
@@ -20,19 +20,19 @@ const servers = [
   { suite: 'forky', package: 'valkey-server', ownLibc: true },
 ]
 
-/** What stands in for which package in the tests. */
+/** In the tests, `is` replaces the package `name`. */
 const clients = [
   { name: 'ioredis', is: 'ioredis@5' },
   { name: 'ioredis', is: 'iovalkey' },
   { name: 'redis', is: 'redis@5' },
 ]
 
-/** The conformance suite on one server, on a Cluster and over Redlock, and everything that hurts a server. */
+/** All tests, including those that break servers. */
 const ON_SERVERS = ['test/drivers/redis', 'test/drivers/redlock']
 const CONFORMANCE = ['redis/conformance', 'redis/cluster.test', 'redlock/conformance'].map(
   (each) => `test/drivers/${each}`,
 )
-/** Where every client is opened by the test file itself: other processes would open the installed one. */
+/** Files that open every client themselves. Other processes would open the installed client. */
 const THROUGH_CLIENTS = [
   'redis/conformance',
   'redis/clients',

@@ -12,7 +12,7 @@ const pairs = [
   { node: '26', client: 'node:sqlite' },
 ]
 
-/** The last one whose compiled part works on Node 20. It is compiled at the first run, which takes a minute or two. */
+/** The last version that supports Node 20. The first run compiles it, which takes a minute or two. */
 const BETTER_SQLITE3 = 'better-sqlite3@12'
 
 /**
@@ -39,7 +39,7 @@ export const sqliteRows = ({ others }) =>
   }))
 
 /**
- * The binary of a Node version: this very one if it fits, else npm's own.
+ * The binary of a version of Node: this one if it fits, or else one from npm.
  *
  * @param {string} major
  */

@@ -5,8 +5,8 @@ import { fileURLToPath } from 'node:url'
 export const root = fileURLToPath(new URL('../..', import.meta.url))
 
 /**
- * Runs a program to its end and gives back all that it printed, so that whoever calls decides whether anybody needs to see it.
- * An interrupt is passed on and waited for: what the program started is its own to end.
+ * Runs a program to its end and returns its output, so that the caller decides whether to print it. Passes an interrupt
+ * on and waits: the program ends the processes that it has started.
  *
  * @param {string} program
  * @param {readonly string[]} args
@@ -47,7 +47,7 @@ export function run(program, args, { cwd = root, env = process.env } = {}) {
 }
 
 /**
- * A program of one of our development dependencies, run by this very Node, so that neither PATH nor the system's shell matters.
+ * Runs a program of a development dependency with this Node, so that neither PATH nor the shell matters.
  *
  * @param {string} script its path under node_modules
  * @param {readonly string[]} args
@@ -64,7 +64,7 @@ export function runTool(script, args, options) {
 export const tsc = (args, options) => runTool('typescript/bin/tsc', args, options)
 
 /**
- * True in the file that Node was started with, false where it is imported.
+ * Whether Node was started with this file.
  *
  * @param {string} url its `import.meta.url`
  */

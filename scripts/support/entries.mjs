@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { root } from './command.mjs'
 
 /**
- * What a user can import: each path of package.json's `exports`, its wildcards filled in from dist/.
+ * The entries of the package: each path of package.json's `exports`, with wildcards filled in from dist/.
  *
  * @returns {{ name: string, types: string }[]} the name to import, and its declarations below the root
  */
@@ -23,7 +23,7 @@ export function publicEntries() {
 }
 
 /**
- * What `*` can stand for in a pattern such as `./dist/drivers/*.d.ts`; one empty string where there is none in it.
+ * The values of `*` in a pattern such as `./dist/drivers/*.d.ts`. One empty string for a pattern without `*`.
  *
  * @param {string} pattern
  */

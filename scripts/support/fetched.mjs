@@ -1,5 +1,5 @@
 // @ts-check
-// What the matrix needs beside the development dependencies: fetched once, into the user's cache, by the package managers that are here.
+// Fetches what the matrix needs besides the development dependencies, once, into the user's cache.
 import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { run } from './command.mjs'
 const cache = join(process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), 'holdfast', 'matrix')
 
 /**
- * Installs npm packages into a folder of their own.
+ * Installs an npm package into its own folder.
  *
  * @param {string} name
  * @param {string} what
@@ -23,14 +23,15 @@ export function installed(name, what) {
 
 /**
  * @typedef {object} DebianServer
- * @property {string} suite of Debian; a backport needs the suite below it, too
+ * @property {string} suite of Debian. A backport needs the suite `below` it, too
  * @property {string} [below]
  * @property {string} package
- * @property {boolean} ownLibc the suite's C library is newer than this machine's, and comes along
+ * @property {boolean} ownLibc the suite's C library is newer than this machine's, and is unpacked, too
  */
 
 /**
- * Unpacks a server of another Debian release, with its libraries, without installing anything, and answers a folder for PATH in which it is called `redis-server`.
+ * Unpacks a server of another Debian release with its libraries, without installing it. Returns a folder for PATH in
+ * which the server is named `redis-server`.
  *
  * @param {DebianServer} server
  */
@@ -52,7 +53,7 @@ async function unpack({ suite, below, package: name, ownLibc }, folder) {
   const suites = below === undefined ? [suite] : [suite, below]
   const keys = '/usr/share/keyrings/debian-archive-keyring.gpg'
   writeFileSync(sources, suites.map((each) => `deb [signed-by=${keys}] ${DEBIAN} ${each} main\n`).join(''))
-  // As if nothing were installed: then the plan names every library, and none is taken from this machine's own release.
+  // An empty status, as if nothing were installed: then the plan names every library, and none of this machine is used.
   writeFileSync(status, '')
   const settings = {
     'Dir::Etc::sourcelist': sources,
@@ -82,7 +83,8 @@ async function unpack({ suite, below, package: name, ownLibc }, folder) {
 }
 
 /**
- * A program finds its libraries by its loader, and a newer C library needs its own. It goes by the name it is called.
+ * A script that starts the server with its own libraries. A newer C library needs its own loader, too. The server acts
+ * by the name of its program.
  *
  * @param {string} root
  * @param {string} name
@@ -99,7 +101,7 @@ function starter(root, name, ownLibc) {
       : []
   })
   const program = join(root, 'usr/bin', name)
-  // Debian's older ones load parts of their Lua from a folder, too.
+  // Debian's older servers load parts of Lua from a folder.
   const lua = folders.map((folder) => join(folder, 'lua/5.1/?.so')).join(';')
   if (!ownLibc) {
     return `#!/bin/sh\nLUA_CPATH="${lua};;" LD_LIBRARY_PATH="${folders.join(':')}" exec "${program}" "$@"\n`
@@ -126,7 +128,7 @@ async function aptGet(args, cwd) {
 }
 
 /**
- * A folder of the cache that is filled once: anew only when something else is wanted, or when filling it was interrupted.
+ * Fills a folder of the cache once. Fills it again if `what` has changed, or if the last attempt was interrupted.
  *
  * @param {string} name
  * @param {string} what
