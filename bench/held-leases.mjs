@@ -1,4 +1,5 @@
-// What holding many leases costs: timers, calls to the driver, memory. `node --expose-gc bench/held-leases.mjs [leases] [ttlSeconds]`
+// The cost of holding many leases: timers, calls of the driver, memory.
+// Run `node --expose-gc bench/held-leases.mjs [leases] [ttlSeconds]`.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { memoryDriver } from '../dist/drivers/memory.js'
 import { DistributedLock } from '../dist/index.js'
@@ -49,7 +50,7 @@ const driver = {
 }
 
 const lock = new DistributedLock({ driver, clock })
-// Once before the measurement, so that compiled code and the first allocations are not counted as leases.
+// A first round before the measurement, so that compiled code and first allocations are not counted as leases.
 await Promise.all(Array.from({ length: count }, (_, i) => lock.hold(`warm:${i}`, { timeoutSeconds: ttlSeconds })))
 await lock.releaseAll()
 await sleep(100)

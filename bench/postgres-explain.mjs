@@ -1,9 +1,11 @@
-// What acquire, renew and release cost on tables of very different sizes, in interleaved rounds, and the plans of the statements inside:
+// The cost of acquire, renew and release on tables of very different sizes, in interleaved rounds, and the plans of
+// their statements:
 //   node bench/postgres-explain.mjs postgres://postgres@127.0.0.1:5432/postgres [expired] [live]
-// Works in schemas of its own, holdfast_explain_…, which it drops. The role has to be one that may load auto_explain.
+// It creates the schemas holdfast_explain_… and drops them. The role must be allowed to load auto_explain.
 import pg from 'pg'
 import { postgresDriver } from '../dist/drivers/postgres.js'
 import { buffersOf, plansOf, treeOf } from './support/postgres-plans.mjs'
+import { median } from './support/statistics.mjs'
 
 const [url, expired = '1000000', live = '100000'] = process.argv.slice(2)
 if (url === undefined) throw new Error('node bench/postgres-explain.mjs postgres://user@host:port/database')
@@ -17,7 +19,7 @@ const tables = [
   await fill({ schema: 'holdfast_explain_small', expired: 0, live: 1_000 }),
   await fill({ schema: 'holdfast_explain_large', expired: Number(expired), live: Number(live) }),
 ]
-// What filling them has left to do is not what is measured.
+// Filling the tables leaves work behind that is not measured.
 await client.query('CHECKPOINT')
 for (const count of [1, 64]) await measureCalls(count)
 await measureSweeps()
@@ -30,8 +32,10 @@ async function fill({ schema, expired, live }) {
   await client.query('RESET client_min_messages')
   const driver = postgresDriver({ client, schema })
   await driver.inspect({})
-  const text = `INSERT INTO ${schema}.distributed_locks (lock_name, holder_id, acquired_at, expires_at, claim_id, fencing_token)
-    SELECT $2 || i, 'h', clock_timestamp() - interval '1 day', clock_timestamp() + $3::interval, $2 || i, i FROM generate_series(1, $1) i`
+  const text = `
+    INSERT INTO ${schema}.distributed_locks (lock_name, holder_id, acquired_at, expires_at, claim_id, fencing_token)
+    SELECT $2 || i, 'h', clock_timestamp() - interval '1 day', clock_timestamp() + $3::interval, $2 || i, i
+    FROM generate_series(1, $1) i`
   await client.query(text, [expired, 'expired:', '-1 hour'])
   await client.query(text, [live, 'live:', '1 hour'])
   await client.query(`VACUUM ANALYZE ${schema}.distributed_locks`)
@@ -62,7 +66,7 @@ async function measureCalls(count) {
 
 async function measureSweeps() {
   for (const { schema, steps } of tables) {
-    // As it is inside the functions that sweep.
+    // The same settings as inside the functions that sweep.
     await client.query(`SET search_path TO ${schema}; SET enable_seqscan = off`)
     const times = []
     for (let round = 0; round < 50; round += 1) await timed(times, () => client.query('SELECT holdfast_sweep(32)'))
@@ -74,7 +78,7 @@ async function measureSweeps() {
 
 function print() {
   const [small, large] = tables
-  console.log(`median of a call, and pages touched by its statements\n`)
+  console.log(`median time of a call, and pages that its statements touch\n`)
   console.log(`${''.padEnd(14)}${small.title.padStart(32)}${large.title.padStart(32)}`)
   for (const step of small.steps.keys()) {
     const cells = tables.map(({ steps }) => {
@@ -87,7 +91,7 @@ function print() {
   console.log(`\nplans at ${large.title}`)
   for (const [step, { plans }] of large.steps) {
     console.log(`\n── ${step}`)
-    // 64 times the same plan says no more than the first.
+    // Equal plans are printed once.
     const different = plans.filter(({ text }, index) => plans.findIndex((each) => each.text === text) === index)
     for (const { plan } of different) console.log(treeOf(plan).trimEnd())
   }
@@ -110,8 +114,4 @@ async function timed(times, work) {
   const result = await work()
   times.push(performance.now() - startedMs)
   return result
-}
-
-function median(numbers) {
-  return numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)]
 }

@@ -1,15 +1,16 @@
 // @ts-check
-// What many waiters on one lock in PostgreSQL cost:
+// The cost of many waiters on one lock in PostgreSQL:
 //   node bench/postgres-waiters.mjs postgres://postgres@127.0.0.1:5432/postgres [waiters] [processes] [dist]
-// dist is the built package to measure, this one's by default.
+// dist is the built package to measure. By default it is the dist of this repository.
 //
-// One process holds the lock and one that nobody else wants, each with a lease of 5 s, and takes part in the waiting; the others only wait. Then the lock
-// goes from waiter to waiter. Printed: whether both leases were kept, the longest time for which an event loop stood still, and how many grants there
-// were in a second.
+// One process holds the lock and an unrelated lock, each with a lease of 5 s, and also has waiters. The other processes
+// only wait. Then the lock goes from waiter to waiter. Prints whether both leases were kept, the longest stall of an
+// event loop, and the grants per second.
 import { fork } from 'node:child_process'
 import { loadavg } from 'node:os'
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { watchLoop } from './support/event-loop.mjs'
 
 const HOLD_MS = 15_000
 const SERVE_MS = 10_000
@@ -29,19 +30,18 @@ async function main() {
   const args = [/** @type {string} */ (url), waiters, processes, dist, 'wait']
   const others = Array.from({ length: Number(processes) - 1 }, () => fork(script, args))
   try {
-    const told = others.map((child) => new Promise((resolve) => child.once('message', resolve)))
+    const results = others.map((child) => new Promise((resolve) => child.once('message', resolve)))
     const all = /** @type {Awaited<ReturnType<typeof takePart>>[]} */ ([
       await takePart(true),
-      ...(await Promise.all(told)),
+      ...(await Promise.all(results)),
     ])
     const most = (/** @type {'stallMs' | 'servingStallMs'} */ what) =>
       Math.max(...all.map((each) => each[what])).toFixed(0)
     const sum = (/** @type {'grants' | 'failed'} */ what) => all.reduce((total, each) => total + each[what], 0)
     console.log(`after ${HOLD_MS / 1_000} s: ${all[0]?.leases}`)
-    console.log(
-      `longest stall of an event loop: ${most('stallMs')} ms while all wait, ${most('servingStallMs')} ms while they are served`,
-    )
-    console.log(`${(sum('grants') / (SERVE_MS / 1_000)).toFixed(1)} grants a second, ${sum('failed')} failed`)
+    const serving = `${most('servingStallMs')} ms while they are served`
+    console.log(`longest stall of an event loop: ${most('stallMs')} ms while all wait, ${serving}`)
+    console.log(`${(sum('grants') / (SERVE_MS / 1_000)).toFixed(1)} grants per second, ${sum('failed')} failed`)
   } finally {
     for (const child of others) child.kill()
   }
@@ -82,27 +82,4 @@ async function takePart(holds) {
   process.send?.(found)
   await Promise.race([lock.close(), sleep(5_000)])
   return found
-}
-
-/** The longest time between two turns of the event loop, since it was last asked. */
-function watchLoop() {
-  let longest = 0
-  let before = performance.now()
-  const look = async () => {
-    for (;;) {
-      await sleep(1)
-      await nextTurn()
-      const now = performance.now()
-      longest = Math.max(longest, now - before)
-      before = now
-    }
-  }
-  void look()
-  return {
-    longest() {
-      const found = longest
-      longest = 0
-      return found
-    },
-  }
 }

@@ -1,8 +1,9 @@
-// The PostgreSQL drivers beside the bare statements, through the same client, in interleaved rounds:
+// Compares the PostgreSQL drivers with bare statements through the same client, in interleaved rounds:
 //   node bench/postgres.mjs postgres://postgres@127.0.0.1:5432/postgres [rounds] [seconds] [costs | hand-offs]
-// and how often one lock changes hands between eight processes that hold it for a millisecond each, and how evenly.
-// "relaxed" is synchronous_commit = off, on both sides. Other work on the machine shows in every figure: it prints the load before and after.
-// With 5 rounds of 1 s it takes less than four minutes, and tells of each round as it ends.
+// It also measures how often one lock changes hands between eight processes that hold it for a millisecond each, and
+// how evenly. "relaxed" is synchronous_commit = off, on both sides. It prints the load before and after, because other
+// work on the machine affects every figure. 5 rounds of 1 s take less than four minutes. Each round is printed as it
+// ends.
 import { fork } from 'node:child_process'
 import { loadavg } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -10,6 +11,7 @@ import pg from 'pg'
 import { postgresDriver } from '../dist/drivers/postgres.js'
 import { postgresAdvisoryDriver } from '../dist/drivers/postgres-advisory.js'
 import { DistributedLock } from '../dist/index.js'
+import { median } from './support/statistics.mjs'
 
 const [url, rounds = '5', seconds = '1', role, subject] = process.argv.slice(2)
 if (url === undefined) throw new Error('node bench/postgres.mjs postgres://user@host:port/database')
@@ -20,16 +22,17 @@ const compilingSeconds = 1.5
 
 if (role === 'hand-off') await takeTurns()
 else {
-  tellLoad()
+  printLoad()
   if (role !== 'hand-offs') await costs()
   if (role !== 'costs') await handOffs()
-  tellLoad()
+  printLoad()
 }
 
 async function costs() {
   const pool = new pg.Pool({ connectionString: url, max: connections })
   const relaxedPool = new pg.Pool({ connectionString: url, max: connections, options: '-c synchronous_commit=off' })
-  // Connections for the bare pair, which unlocks where it has locked: as many as the others have, one pair at a time on each.
+  // The bare pair must unlock on the connection that locked. It has as many connections as the others, and runs one
+  // pair at a time on each.
   const pinnedPool = new pg.Pool({ connectionString: url, max: connections })
   const free = await Promise.all(Array.from({ length: connections }, () => pinnedPool.connect()))
   const clients = [...free]
@@ -62,7 +65,8 @@ async function costs() {
     const values = [`bench:${names}`, 'bench']
     await client.query(
       `INSERT INTO holdfast_bench VALUES ($1, $2, clock_timestamp(), clock_timestamp() + interval '30 s')
-       ON CONFLICT (lock_name) DO UPDATE SET holder_id = excluded.holder_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+       ON CONFLICT (lock_name) DO UPDATE SET
+         holder_id = excluded.holder_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
        WHERE holdfast_bench.expires_at <= clock_timestamp() RETURNING lock_name`,
       values,
     )
@@ -102,9 +106,8 @@ async function costs() {
     for (const [bare, ours] of pairs) {
       const [b, o] = [median(measured[bare]), median(measured[ours])]
       const perRound = measured[ours].map((value, index) => value / measured[bare][index])
-      console.log(
-        `${String(concurrency).padStart(4)}  ${bare}: ${b.toFixed(0)}  ${ours}: ${o.toFixed(0)}  ratio ${median(perRound).toFixed(2)}`,
-      )
+      const figures = `${bare}: ${b.toFixed(0)}  ${ours}: ${o.toFixed(0)}  ratio ${median(perRound).toFixed(2)}`
+      console.log(`${String(concurrency).padStart(4)}  ${figures}`)
     }
   }
   for (const lock of locks) await lock.close()
@@ -134,7 +137,7 @@ async function rate(run, concurrency) {
 async function handOffs() {
   const kinds = ['bare pg_advisory_lock', 'postgres', 'postgres, relaxed', 'postgres-advisory']
   const measured = Object.fromEntries(kinds.map((kind) => [kind, []]))
-  // Three at the most: starting eight processes takes longer than what is measured.
+  // At most three rounds: starting eight processes takes longer than the measurement.
   for (let round = 0; round < Math.min(Number(rounds), 3); round += 1) {
     for (const kind of kinds) measured[kind].push(await handOffRate(kind))
     const figures = kinds.map((kind) => `${kind} ${measured[kind][round].rate.toFixed(0)}`)
@@ -144,8 +147,9 @@ async function handOffs() {
     const ratios = measured[kind].map(({ rate }, index) => rate / measured[kinds[0]][index].rate)
     const spread = measured[kind].map(({ rate }) => rate.toFixed(0)).join(' ')
     const unfair = Math.max(...measured[kind].map(({ most, least }) => most / least))
+    const rate = median(measured[kind].map((each) => each.rate)).toFixed(0)
     console.log(
-      `8 processes, 1 name, held 1 ms: ${kind}: ${median(measured[kind].map(({ rate }) => rate)).toFixed(0)}/s (${spread}), ` +
+      `8 processes, 1 name, held 1 ms: ${kind}: ${rate}/s (${spread}), ` +
         `ratio ${median(ratios).toFixed(2)}, most/least of one process ${unfair.toFixed(2)}`,
     )
   }
@@ -175,7 +179,7 @@ async function handOffRate(kind) {
 async function takeTurns() {
   const pool = new pg.Pool({ connectionString: url, max: 4 })
   const [player, partner] = [await openPlayer(pool), await openPlayer(pool)]
-  // The process competes with itself until its code is compiled, as that of a service is that has run for a while.
+  // Two players compete in this process until its code is compiled, as it is in a service that has run for a while.
   const compiledMs = performance.now() + compilingSeconds * 1_000
   await Promise.all(
     [player, partner].map(async ({ turn }) => {
@@ -225,12 +229,7 @@ async function openPlayer(pool) {
   }
 }
 
-function tellLoad() {
+function printLoad() {
   const [lastMinute] = loadavg()
   console.log(`load of the last minute: ${lastMinute?.toFixed(1)}`)
-}
-
-function median(values) {
-  const sorted = values.toSorted((a, b) => a - b)
-  return sorted[Math.floor(sorted.length / 2)]
 }

@@ -1,11 +1,9 @@
-// What a rate-limiting step costs: 64 calls at once over 1,000 keys, and on one hot key, in interleaved rounds beside rate-limiter-flexible and the
-// bare commands (INCR, upsert) through the same client. `npm run build` first, then
-// `node bench/rate.mjs [memory,redis,postgres,sqlite] [rounds] [seconds]`. Redis is started on a free port unless HOLDFAST_BENCH_REDIS_URL names one;
-// PostgreSQL needs HOLDFAST_BENCH_POSTGRES_URL.
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
+// The cost of a rate-limiting step: 64 calls at once over 1,000 keys, and on one hot key. Compares it with
+// rate-limiter-flexible and with bare commands (INCR, upsert) through the same client, in interleaved rounds.
+// Run `npm run build` first, then `node bench/rate.mjs [memory,redis,postgres,sqlite] [rounds] [seconds]`.
+// Redis is started on a free port unless HOLDFAST_BENCH_REDIS_URL names one. PostgreSQL needs
+// HOLDFAST_BENCH_POSTGRES_URL.
 import { mkdtempSync, rmSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { loadavg, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Redis } from 'ioredis'
@@ -15,11 +13,13 @@ import { memoryDriver } from '../dist/drivers/memory.js'
 import { postgresDriver } from '../dist/drivers/postgres.js'
 import { redisDriver } from '../dist/drivers/redis.js'
 import { RateLimiter } from '../dist/index.js'
+import { startRedisServer } from './support/redis-server.mjs'
+import { median } from './support/statistics.mjs'
 
 const [stores = 'memory,redis,postgres,sqlite', rounds = '5', seconds = '1'] = process.argv.slice(2)
 const AT_ONCE = 64
 const KEYS = Array.from({ length: 1_000 }, (_, key) => `user:${key}`)
-// So much that nothing is ever refused: it is the step that is measured.
+// Large enough that nothing is refused, so that only the step itself is measured.
 const MANY = 1_000_000_000
 const LIMITS = { limit: MANY, periodSeconds: 60 }
 const SHARE = { units: 100, forSeconds: 1 }
@@ -52,19 +52,15 @@ async function memory() {
 }
 
 async function redis() {
-  const server = await redisServer()
+  const given = process.env['HOLDFAST_BENCH_REDIS_URL']
+  const server = given === undefined ? await startRedisServer() : { url: given, stop() {} }
   const client = new Redis(server.url)
   const driver = redisDriver({ client, onWarning() {} })
   const ours = new RateLimiter({ driver, limits: LIMITS })
   const shared = new RateLimiter({ driver, limits: LIMITS, localShare: SHARE })
   const flexible = new RateLimiterRedis({ storeClient: client, points: MANY, duration: 60 })
   return {
-    subjects: {
-      'bare INCR': (key) => client.incr(`bare:${key}`),
-      'rate-limiter-flexible': (key) => flexible.consume(key),
-      holdfast: (key) => ours.consume(key),
-      'holdfast, local share': (key) => shared.consume(`shared:${key}`),
-    },
+    subjects: { 'bare INCR': (key) => client.incr(`bare:${key}`), ...limiterSubjects({ flexible, ours, shared }) },
     async close() {
       await ours.close()
       await shared.close()
@@ -76,7 +72,7 @@ async function redis() {
 
 async function postgres() {
   const url = process.env['HOLDFAST_BENCH_POSTGRES_URL']
-  if (url === undefined) throw new Error('HOLDFAST_BENCH_POSTGRES_URL names no server')
+  if (url === undefined) throw new Error('set HOLDFAST_BENCH_POSTGRES_URL to the URL of a server')
   const pool = new pg.Pool({ connectionString: url, max: 10 })
   await pool.query('CREATE TABLE IF NOT EXISTS bench_bare (key TEXT PRIMARY KEY, points INTEGER, expire TIMESTAMPTZ)')
   const upsert = `INSERT INTO bench_bare AS b VALUES ($1, 1, clock_timestamp() + interval '60 s')
@@ -93,9 +89,7 @@ async function postgres() {
   return {
     subjects: {
       'bare upsert': (key) => pool.query({ name: 'bare', text: upsert, values: [key] }),
-      'rate-limiter-flexible': (key) => flexible.consume(key),
-      holdfast: (key) => ours.consume(key),
-      'holdfast, local share': (key) => shared.consume(`shared:${key}`),
+      ...limiterSubjects({ flexible, ours, shared }),
     },
     async close() {
       await ours.close()
@@ -119,6 +113,14 @@ async function sqlite() {
   }
 }
 
+function limiterSubjects({ flexible, ours, shared }) {
+  return {
+    'rate-limiter-flexible': (key) => flexible.consume(key),
+    holdfast: (key) => ours.consume(key),
+    'holdfast, local share': (key) => shared.consume(`shared:${key}`),
+  }
+}
+
 async function compare(title, subjects, keyOf) {
   const measured = Object.fromEntries(Object.keys(subjects).map((name) => [name, []]))
   for (const subject of Object.values(subjects)) await measure(subject, keyOf, 0.3)
@@ -136,8 +138,10 @@ async function compare(title, subjects, keyOf) {
     const ratios = list.map(({ rate }, at) => rate / first[at].rate)
     const cpu = median(list.map(({ cpuMicros }) => cpuMicros))
     const rate = Math.round(median(list.map((each) => each.rate))).toLocaleString('en')
+    const spread = ratios.map((ratio) => ratio.toFixed(2)).join(' ')
     console.log(
-      `  ${name.padEnd(24)} ${rate.padStart(10)}/s  ${median(ratios).toFixed(2)} × (${ratios.map((ratio) => ratio.toFixed(2)).join(' ')})  ${cpu.toFixed(2)} µs of our CPU each`,
+      `  ${name.padEnd(24)} ${rate.padStart(10)}/s  ${median(ratios).toFixed(2)} × (${spread})  ` +
+        `${cpu.toFixed(2)} µs of our CPU each`,
     )
   }
 }
@@ -158,25 +162,4 @@ async function measure(subject, keyOf, forSeconds) {
   await Promise.all(Array.from({ length: AT_ONCE }, task))
   const { user, system } = process.cpuUsage(usedBefore)
   return { rate: turns / ((performance.now() - startedMs) / 1_000), cpuMicros: (user + system) / turns }
-}
-
-async function redisServer() {
-  const given = process.env['HOLDFAST_BENCH_REDIS_URL']
-  if (given !== undefined) return { url: given, stop() {} }
-  const listener = createServer().listen(0, '127.0.0.1')
-  await once(listener, 'listening')
-  const { port } = listener.address()
-  listener.close()
-  const child = spawn('redis-server', ['--port', `${port}`, '--save', '', '--appendonly', 'no'], { stdio: 'ignore' })
-  const url = `redis://127.0.0.1:${port}`
-  const probe = new Redis(url, { retryStrategy: () => 20, maxRetriesPerRequest: null })
-  probe.on('error', () => {})
-  await probe.ping()
-  probe.disconnect()
-  return { url, stop: () => child.kill() }
-}
-
-function median(values) {
-  const sorted = values.toSorted((a, b) => a - b)
-  return sorted[Math.floor(sorted.length / 2)]
 }

@@ -1,11 +1,13 @@
-// What a lock on Redis costs, beside bare commands through the same client, in interleaved rounds. `npm run build` first, then
-// `node bench/redis.mjs [url] [seconds per round] [rounds]`; without a url it starts redis-server on a free port.
-import { fork, spawn } from 'node:child_process'
+// The cost of a lock on Redis, compared with bare commands through the same client, in interleaved rounds.
+// Run `npm run build` first, then `node bench/redis.mjs [url] [seconds per round] [rounds]`. Without a URL it starts
+// redis-server on a free port.
+import { fork } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
-import { createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
+import { startRedisServer } from './support/redis-server.mjs'
+import { median, quantile } from './support/statistics.mjs'
 
 const DIST = process.env['HOLDFAST_DIST'] ?? new URL('../dist/', import.meta.url).href
 const { DistributedLock } = await import(`${DIST}index.js`)
@@ -20,7 +22,7 @@ if (process.argv[2] === 'hand-off') await handOffProcess()
 else await main()
 
 async function main() {
-  const server = process.argv[2] ? { url: process.argv[2], stop() {} } : await startServer()
+  const server = process.argv[2] ? { url: process.argv[2], stop() {} } : await startRedisServer()
   const seconds = Number(process.argv[3] ?? 1)
   const rounds = Number(process.argv[4] ?? 5)
   try {
@@ -32,7 +34,7 @@ async function main() {
   }
 }
 
-/** Acquire and release of distinct names, by so many tasks at once. */
+/** Acquires and releases distinct names, in `concurrency` tasks at once. */
 async function throughput(url, { concurrency, seconds, rounds }) {
   const bareClient = new Redis(url)
   const client = new Redis(url)
@@ -49,9 +51,9 @@ async function throughput(url, { concurrency, seconds, rounds }) {
     await result.lock.release()
   }
   const rates = { bare: [], ours: [] }
-  // On a machine that others use, too, this tells more than the clock does.
+  // On a shared machine, the CPU time says more than the wall clock.
   const cpu = { bare: [], ours: [] }
-  // Until the code is compiled, as that of a service is that has run for a while.
+  // Runs until the code is compiled, as it is in a service that has run for a while.
   for (const work of [bare, ours, bare, ours]) await timed(work, 64, 1)
   for (let round = 0; round < rounds; round += 1) {
     for (const [kind, work] of Object.entries({ bare, ours })) {
@@ -62,10 +64,11 @@ async function throughput(url, { concurrency, seconds, rounds }) {
   }
   const [ofBare, ofOurs] = [median(rates.bare), median(rates.ours)]
   const ratios = rates.ours.map((rate, at) => rate / rates.bare[at])
-  const per = (rate) => `${Math.round(rate).toLocaleString('en')}/s`
+  const spread = ratios.map((ratio) => ratio.toFixed(2)).join(' ')
+  const per = (rate) => `${Math.round(rate).toLocaleString('en')}/s (${((1e6 * concurrency) / rate) | 0} µs each)`
   console.log(
-    `${concurrency} at once: bare ${per(ofBare)} (${((1e6 * concurrency) / ofBare) | 0} µs each), holdfast ${per(ofOurs)} ` +
-      `(${((1e6 * concurrency) / ofOurs) | 0} µs), ${median(ratios).toFixed(2)} × bare (${ratios.map((r) => r.toFixed(2)).join(' ')})`,
+    `${concurrency} at once: bare ${per(ofBare)}, holdfast ${per(ofOurs)}, ` +
+      `${median(ratios).toFixed(2)} × bare (${spread})`,
   )
   console.log(
     `  the client's CPU for each: bare ${median(cpu.bare).toFixed(1)} µs, holdfast ${median(cpu.ours).toFixed(1)} µs`,
@@ -92,7 +95,7 @@ async function timed(work, concurrency, seconds) {
   return { rate: done / ((performance.now() - started) / 1_000), cpuMicros: (user + system) / done }
 }
 
-/** From just before the release to the waiter's next line, beside a bare publish to a subscriber. */
+/** The time from before a release until its waiter continues, compared with a bare publish to a subscriber. */
 async function wakeUps(url) {
   const clients = [new Redis(url), new Redis(url), new Redis(url), new Redis(url)]
   const [a, b] = clients
@@ -111,7 +114,7 @@ async function wakeUps(url) {
 
     const held = await a.hold('wake', { timeoutSeconds: 30, blocking: true })
     const waiting = b.hold('wake', { timeoutSeconds: 30, blocking: true })
-    await sleep(turn === 0 ? 100 : 2) // for the waiter to stand in the queue, and at first to subscribe
+    await sleep(turn === 0 ? 100 : 2) // until the waiter is in the queue, and subscribed the first time
     const released = performance.now()
     const releasing = held.release()
     const next = await waiting
@@ -127,7 +130,7 @@ async function wakeUps(url) {
   for (const client of clients) client.disconnect()
 }
 
-/** Eight processes on one name, each holding it for a millisecond, beside a token that they pass round with BLPOP. */
+/** Eight processes hold one name for a millisecond each, compared with a token that they pass on with BLPOP. */
 async function handOffs(url, seconds) {
   const control = new Redis(url)
   const rates = { bare: [], ours: [] }
@@ -143,15 +146,13 @@ async function handOffs(url, seconds) {
       const counts = await Promise.all(children.map(async (child) => (await once(child, 'message'))[0]))
       const total = counts.reduce((sum, count) => sum + count, 0)
       rates[kind].push(total / seconds)
-      console.log(
-        `  ${kind}: ${(total / seconds).toFixed(0)} hand-offs/s, most ÷ least ${(Math.max(...counts) / Math.min(...counts)).toFixed(2)}`,
-      )
+      const unfair = Math.max(...counts) / Math.min(...counts)
+      console.log(`  ${kind}: ${(total / seconds).toFixed(0)} hand-offs/s, most ÷ least ${unfair.toFixed(2)}`)
     }
   }
   const [bare, ours] = [median(rates.bare), median(rates.ours)]
-  console.log(
-    `8 processes, 1 ms each: bare BLPOP ${bare.toFixed(0)}/s, holdfast ${ours.toFixed(0)}/s, ${(ours / bare).toFixed(2)} × bare`,
-  )
+  const figures = `bare BLPOP ${bare.toFixed(0)}/s, holdfast ${ours.toFixed(0)}/s, ${(ours / bare).toFixed(2)} × bare`
+  console.log(`8 processes, 1 ms each: ${figures}`)
   control.disconnect()
 }
 
@@ -159,7 +160,7 @@ async function handOffProcess() {
   const [, , , url, kind, seconds] = process.argv
   const clients = [new Redis(url), new Redis(url)]
   const players = clients.map((client) => (kind === 'bare' ? barePlayer(client) : ourPlayer(client)))
-  // The process competes with itself until its code is compiled, as that of a service is that has run for a while.
+  // Two players compete in this process until its code is compiled, as it is in a service that has run for a while.
   const own = `warm-up:${process.pid}`
   if (kind === 'bare') await clients[0].rpush(own, 'x')
   await Promise.all(
@@ -204,27 +205,4 @@ function ourPlayer(client) {
     },
     close: () => lock.close(),
   }
-}
-
-async function startServer() {
-  const listener = createServer().listen(0, '127.0.0.1')
-  await once(listener, 'listening')
-  const { port } = listener.address()
-  listener.close()
-  const child = spawn('redis-server', ['--port', `${port}`, '--save', '', '--appendonly', 'no'], { stdio: 'ignore' })
-  const url = `redis://127.0.0.1:${port}`
-  const probe = new Redis(url, { retryStrategy: () => 20, maxRetriesPerRequest: null })
-  probe.on('error', () => {})
-  await probe.ping()
-  probe.disconnect()
-  return { url, stop: () => child.kill() }
-}
-
-function median(list) {
-  return quantile(list, 0.5)
-}
-
-function quantile(list, part) {
-  const sorted = list.toSorted((x, y) => x - y)
-  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))]
 }

@@ -1,11 +1,12 @@
-// How long an acquire over five Redis servers takes while two of them are killed, hung or behind a black hole, beside five others that are all well. They take
-// turns, one acquire each, so that whatever else the machine does slows both. `npm run build` first, then `node bench/redlock.mjs [acquires]`; it starts its
-// servers itself.
-import { spawn } from 'node:child_process'
+// The time of an acquire over five Redis servers while two of them are killed, hung or behind a black hole, compared
+// with five other servers without faults. The two groups take turns, so that other work on the machine slows both. Run
+// `npm run build` first, then `node bench/redlock.mjs [acquires]`. It starts its servers itself.
 import { once } from 'node:events'
 import { connect, createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
+import { freePort, runRedisServer } from './support/redis-server.mjs'
+import { quantile } from './support/statistics.mjs'
 
 const DIST = process.env['HOLDFAST_DIST'] ?? new URL('../dist/', import.meta.url).href
 const { DistributedLock } = await import(`${DIST}index.js`)
@@ -27,7 +28,7 @@ try {
     for (let turn = -50; turn < acquires; turn += 1) {
       if (turn === 0) {
         await Promise.all(HURT.map((at) => hurt(badly[at])))
-        await sleep(100) // for the clients to notice what can be noticed
+        await sleep(100) // so that the clients notice the faults
       }
       for (const [kind, { lock }] of Object.entries(locks)) {
         const startedMs = performance.now()
@@ -53,7 +54,7 @@ function openLock(nodes) {
   const drivers = clients.map((client) => redisDriver({ client, onWarning() {} }))
   const lock = new DistributedLock({ driver: redlockDriver({ nodes: drivers, persistent: true }) })
   const close = async () => {
-    // What still hangs is given up with its connection.
+    // Ends calls that still hang.
     for (const client of clients) client.disconnect()
     await lock.close().catch(() => {})
   }
@@ -64,17 +65,13 @@ function startNodes() {
   return Promise.all(Array.from({ length: 5 }, startNode))
 }
 
-/** A server, and a proxy before it that can swallow all that passes. */
+/** A server behind a proxy that can drop everything. */
 async function startNode() {
   const [port, serverPort] = [await freePort(), await freePort()]
   let child
   let swallows = false
   const start = async () => {
-    child = spawn('redis-server', ['--port', `${serverPort}`, '--save', '', '--bind', '127.0.0.1'], { stdio: 'ignore' })
-    const probe = new Redis(serverPort, { retryStrategy: () => 20, maxRetriesPerRequest: null })
-    probe.on('error', () => {})
-    await probe.ping()
-    probe.disconnect()
+    child = await runRedisServer(serverPort)
   }
   const proxy = createServer({ noDelay: true }, (client) => {
     const server = connect({ port: serverPort, host: '127.0.0.1', noDelay: true })
@@ -107,18 +104,4 @@ async function startNode() {
       proxy.unref()
     },
   }
-}
-
-async function freePort() {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address()
-  server.close()
-  await once(server, 'close')
-  return port
-}
-
-function quantile(times, share) {
-  const sorted = times.toSorted((x, y) => x - y)
-  return sorted[Math.floor(sorted.length * share)]
 }

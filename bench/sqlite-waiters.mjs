@@ -1,15 +1,17 @@
 // @ts-check
-// What many waiters on one lock in SQLite cost: node bench/sqlite-waiters.mjs [waiters] [processes]
+// The cost of many waiters on one lock in SQLite: node bench/sqlite-waiters.mjs [waiters] [processes]
 //
-// One process holds the lock, with a lease of 5 s, and takes part in the waiting; the others only wait. Then the lock goes from waiter to waiter.
-// Printed: whether the holder kept its lease, the longest time for which an event loop stood still, and how many grants there were in a second.
+// One process holds the lock, with a lease of 5 s, and also has waiters. The other processes only wait. Then the lock
+// goes from waiter to waiter. Prints whether the holder kept its lease, the longest stall of an event loop, and the
+// grants per second.
 import { fork } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { DistributedLock } from '../dist/index.js'
+import { watchLoop } from './support/event-loop.mjs'
 
 const HOLD_MS = 12_000
 const SERVE_MS = 8_000
@@ -69,32 +71,9 @@ async function takePart(url, waiters, holds) {
   const parts = [
     kept === undefined ? undefined : kept ? 'the holder kept its lease' : 'the holder LOST its lease',
     `longest stall while all wait ${stall.toFixed(0)} ms, while they are served ${loop.longest().toFixed(0)} ms`,
-    `${(grants / (SERVE_MS / 1_000)).toFixed(0)} grants a second`,
+    `${(grants / (SERVE_MS / 1_000)).toFixed(0)} grants per second`,
   ]
   console.log(parts.filter((part) => part !== undefined).join('; '))
   await Promise.race([lock.close(), sleep(5_000)])
   if (!holds) process.exit()
-}
-
-/** The longest time between two turns of the event loop, since it was last asked. */
-function watchLoop() {
-  let longest = 0
-  let before = performance.now()
-  const look = async () => {
-    for (;;) {
-      await sleep(1)
-      await nextTurn()
-      const now = performance.now()
-      longest = Math.max(longest, now - before)
-      before = now
-    }
-  }
-  void look()
-  return {
-    longest() {
-      const found = longest
-      longest = 0
-      return found
-    },
-  }
 }

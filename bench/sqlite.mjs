@@ -1,7 +1,7 @@
 // @ts-check
-// What a lock in SQLite costs, beside what SQLite itself costs through the same library: node bench/sqlite.mjs
+// The cost of a lock in SQLite, compared with SQLite itself through the same library: node bench/sqlite.mjs
 //
-// Rounds of each kind take turns, so that a machine that is busy for a while is so for all of them; medians are compared.
+// Rounds of each kind take turns, so that other work on the machine slows all of them. Medians are compared.
 import { fork } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -9,6 +9,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { openDatabase } from '../dist/drivers/sqlite/client.js'
 import { DistributedLock } from '../dist/index.js'
+import { quantile } from './support/statistics.mjs'
 
 const ROUNDS = 15
 const PAIRS = 640
@@ -64,7 +65,7 @@ async function costs(folder) {
       }
     },
   }
-  /** @type {Map<string, { wall: number[], cpu: number[] }>} in µs for one pair */
+  /** @type {Map<string, { wall: number[], cpu: number[] }>} in µs per pair */
   const took = new Map(Object.keys(kinds).map((kind) => [kind, { wall: [], cpu: [] }]))
   for (let round = -2; round < ROUNDS; round += 1) {
     for (const [kind, run] of Object.entries(kinds)) {
@@ -80,7 +81,9 @@ async function costs(folder) {
   await lock.close()
   bare.close()
   const base = took.get('bare INSERT, DELETE')
-  console.log(`${''.padEnd(36)}${['µs a pair', 'ratio', 'CPU µs', 'ratio'].map((each) => each.padStart(11)).join('')}`)
+  console.log(
+    `${''.padEnd(36)}${['µs per pair', 'ratio', 'CPU µs', 'ratio'].map((each) => each.padStart(11)).join('')}`,
+  )
   for (const [kind, { wall, cpu }] of took) {
     const cells = [wall, cpu].flatMap((each, index) => {
       const median = quantile(each, 0.5)
@@ -106,8 +109,8 @@ async function acquireAndRelease(lock, name) {
 /** @typedef {{ token: number, acquiredMs: number, releasedMs: number }} Turn */
 
 /**
- * Two processes give one lock to each other. Measured from before the release to after the other's acquire, on the machine's one
- * monotonic clock.
+ * Two processes hand one lock to each other. Measures the time from before the release to after the other's acquire, on
+ * the machine's monotonic clock.
  *
  * @param {string} url
  */
@@ -145,7 +148,7 @@ async function takeTurns(url) {
   for (let turn = 0; turn < HAND_OFFS / 2; turn += 1) {
     const lease = await lock.hold('ball', { blockingTimeoutSeconds: 60, heartbeat: false })
     const acquiredMs = now()
-    // Until the other one surely waits again.
+    // Long enough for the other process to wait again.
     await new Promise((resolve) => setTimeout(resolve, 5))
     turns.push({ token: lease.fencingToken, acquiredMs, releasedMs: now() })
     await lease.release()
@@ -158,13 +161,4 @@ async function takeTurns(url) {
 function now() {
   const [seconds, nanoseconds] = process.hrtime()
   return seconds * 1_000 + nanoseconds / 1_000_000
-}
-
-/**
- * @param {number[]} values
- * @param {number} share
- */
-function quantile(values, share) {
-  const sorted = values.toSorted((a, b) => a - b)
-  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN
 }

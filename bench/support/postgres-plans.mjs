@@ -1,12 +1,13 @@
 // @ts-check
-// The plans of the very statements that run inside the functions, told by auto_explain. Needs a role that may load it.
+// The plans of the statements inside the functions, from auto_explain. The role must be allowed to load it.
 
 /**
  * @typedef {{
- *   'Node Type'?: string, Operation?: string, 'Relation Name'?: string, 'Index Name'?: string, 'Conflict Arbiter Indexes'?: string[],
- *   'Actual Rows'?: number, 'Actual Loops'?: number, 'Rows Removed by Filter'?: number, 'Rows Removed by Join Filter'?: number,
+ *   'Node Type'?: string, Operation?: string, 'Relation Name'?: string, 'Index Name'?: string,
+ *   'Conflict Arbiter Indexes'?: string[], 'Actual Rows'?: number, 'Actual Loops'?: number,
+ *   'Rows Removed by Filter'?: number, 'Rows Removed by Join Filter'?: number,
  *   'Shared Hit Blocks'?: number, 'Shared Read Blocks'?: number, Plans?: PlanNode[]
- * }} PlanNode as EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) tells it
+ * }} PlanNode a node of EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
  *
  * @typedef {{ text: string, plan: PlanNode }} Explained
  */
@@ -18,27 +19,28 @@
  * @returns {Promise<{ plans: Explained[], result: T }>} of every statement that touched a table, in order
  */
 export async function plansOf(client, work) {
-  await client.query(`LOAD 'auto_explain'; SET auto_explain.log_level = notice; SET auto_explain.log_nested_statements = on;
+  await client.query(`LOAD 'auto_explain';
+    SET auto_explain.log_level = notice; SET auto_explain.log_nested_statements = on;
     SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET auto_explain.log_format = json`)
   /** @type {Explained[]} */
   const plans = []
   /** @param {{ message?: string | undefined }} notice */
-  const hear = ({ message = '' }) => {
+  const collect = ({ message = '' }) => {
     const json = /^duration: .* plan:\n(.*)$/s.exec(message)?.[1]
     if (json === undefined) return
     const { 'Query Text': text, Plan: plan } = JSON.parse(json)
     if (nodesOf(plan).some((node) => node['Relation Name'])) plans.push({ text, plan })
   }
-  client.on('notice', hear)
+  client.on('notice', collect)
   try {
-    // One call in eight sweeps. With this seed the next one does not: what it costs is asked for by itself.
+    // One call in eight sweeps. With this seed the next one does not. The sweep is measured separately.
     await client.query('SELECT setseed(0.5)')
     await client.query('SET auto_explain.log_min_duration = 0')
     const result = await work()
     await client.query('SET auto_explain.log_min_duration = -1')
     return { plans, result }
   } finally {
-    client.off('notice', hear)
+    client.off('notice', collect)
   }
 }
 
