@@ -1,4 +1,4 @@
-// AbortSignal, both ways: the caller's signal gives up waiting, and the lease's own signal says that the lock was lost.
+// Two uses of AbortSignal: the caller's signal ends the wait, and the lease's signal reports that the lock was lost.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { AbortedError, DistributedLock, LeaseLostError } from 'holdfast'
 
@@ -19,7 +19,7 @@ await using other = new DistributedLock({ url: 'memory:abort' })
   }
 }
 
-// 2. The lease runs out under the work, here because nobody renews it. Whatever takes the signal stops.
+// 2. The lease expires during the work, here because it has no heartbeat. Every operation that takes the signal stops.
 const result = await lock.acquire('singleton:indexer', { timeoutSeconds: 0.2, heartbeat: false })
 if (result.acquired) {
   try {

@@ -1,7 +1,7 @@
-// `await using`: the lock is given back at the end of the block, whichever way the block is left.
+// `await using` releases the lock at the end of the block, also if the block throws or returns.
 import { DistributedLock } from 'holdfast'
 
-await using lock = new DistributedLock({ url: 'memory:files' }) // closed at the end, too
+await using lock = new DistributedLock({ url: 'memory:files' }) // closed at the end of the program
 
 async function rewriteIndex(fail: boolean): Promise<void> {
   await using lease = await lock.hold('file:index', { timeoutSeconds: 20 })

@@ -1,6 +1,6 @@
-// A process that was paused for longer than its lease writes too late, and the file's guard refuses it.
+// A process that was paused for longer than its lease writes too late, and the fence rejects the write.
 //
-// The times are 20 times shorter than in life: EXAMPLE_SPEED=1 for the real thing.
+// The example runs 20 times faster than real time. Set EXAMPLE_SPEED=1 for real time.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DistributedLock, Fence, type Lease, StaleTokenError } from 'holdfast'
 
@@ -11,7 +11,7 @@ const [paused, successor] = ['instance-1', 'instance-2'].map(
   (holderId) => new DistributedLock({ url: 'memory:fencing', holderId }),
 ) as [DistributedLock, DistributedLock]
 
-// What guards the report: it stands before the only place that writes it.
+// The fence protects the report: every write passes it first.
 const fence = new Fence()
 let report = ''
 function write(text: string, lease: Lease): void {
@@ -26,7 +26,7 @@ await sleep(seconds(12) * 1_000) // … a garbage collection, a suspended machin
 await successor.withLock('report', (lease) => write('report of instance-2', lease))
 
 try {
-  write('late report of instance-1', stale) // it has not looked at `stale.held`, and could not have known in time
+  write('late report of instance-1', stale) // even a check of `stale.held` could come too early
 } catch (error) {
   console.log(`refused: ${error instanceof StaleTokenError}`)
 }

@@ -1,8 +1,9 @@
-// Three instances, one leader. One leader is shut down, and one resigns: each time the next one leads at once, and never before the last one has stopped.
+// Three instances, one leader. One leader is shut down, and one resigns. Each time the next instance leads at once, but
+// never before the last leader has stopped.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { LeaderElection, type Term } from 'holdfast'
 
-// In production each would be a process of its own, on a store that all can reach.
+// In production each instance is a separate process, on a store that all can reach.
 const instances = [1, 2, 3].map((number) => {
   const options = { name: 'scheduler', url: 'memory:election', holderId: `instance-${number}` }
   return { election: new LeaderElection<string>(options), shutdown: new AbortController() }
@@ -19,12 +20,12 @@ const runs = instances.map(({ election, shutdown }, index) =>
 )
 console.log(await leaderAfter())
 
-// A deployment: the leader finishes what it is at, and hands over without anybody waiting for a lease.
+// A deployment: the leader finishes its work and hands over at once. No instance has to wait until a lease expires.
 first.shutdown.abort()
 await runs[0]
 console.log(await leaderAfter('instance-1'))
 
-// Something in the leader itself is out of order, and it lets another one do it.
+// The leader has a problem, and resigns in favour of another instance.
 await second.election.resign()
 console.log(await leaderAfter('instance-2'))
 

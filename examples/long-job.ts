@@ -1,6 +1,7 @@
-// A long job on 60-second leases. First the caller extends the lease itself, every 30 seconds; then a heartbeat does it.
+// A long job on leases of 60 seconds. First the caller extends the lease itself every 30 seconds, then a heartbeat
+// does.
 //
-// It runs 20 times faster than life, so that nobody has to sit through it: EXAMPLE_SPEED=1 for the real thing.
+// The example runs 20 times faster than real time. Set EXAMPLE_SPEED=1 for real time.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DistributedLock } from 'holdfast'
 
@@ -17,13 +18,13 @@ async function extendedByHand(name: string): Promise<void> {
   const result = await lock.acquire(name, { timeoutSeconds: seconds(60) })
   if (!result.acquired) return console.log(result.error)
   const extending = setInterval(async () => {
-    // False means that the lease had ended before: somebody else may be at work by now.
+    // False means that the lease had ended before: another instance may hold the lock by now.
     const extended = await lock.extend(name, seconds(60)).catch(() => false)
     if (!extended) clearInterval(extending)
   }, seconds(30) * 1_000)
   try {
     for (let chunk = 1; chunk <= 3; chunk += 1) {
-      result.lock.assertHeld() // stops here instead of working on without the lock
+      result.lock.assertHeld() // throws if the lock was lost
       await importChunk()
     }
     console.log(`${name}: 90 s of work done on leases of 60 s, extended by hand, still held: ${result.lock.held}`)
@@ -43,7 +44,7 @@ async function keptByHeartbeat(name: string): Promise<void> {
       }
       console.log(`${name}: 90 s of work done on leases of 60 s, kept by the heartbeat, still held: ${lease.held}`)
     },
-    // Work that hangs must not hold its lock for ever.
+    // Work that hangs must not hold its lock forever.
     { timeoutSeconds: seconds(60), maxHoldSeconds: seconds(600) },
   )
 }

@@ -1,5 +1,5 @@
-// Names by convention. A lock name is any text of up to 255 characters; a pattern that a team agrees on keeps two features from
-// taking each other's locks, and lets `inspect` list what belongs together by its prefix.
+// Names by convention. A lock name is any text of up to 255 characters. With a common pattern, two features never use
+// the same name by accident, and `inspect` can list related locks by their prefix.
 import { connect, DistributedLock } from 'holdfast'
 
 const lockNames = {

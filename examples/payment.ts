@@ -1,8 +1,8 @@
-// The payment of an order: whoever gets the lock charges the card, and everybody else is told that it is being done.
+// The payment of an order: the instance that gets the lock charges the card, and the others skip the order.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DistributedLock } from 'holdfast'
 
-// Two instances of one service. In production each would be a process of its own, on a store that both can reach.
+// Two instances of one service. In production each is a separate process, on a store that both can reach.
 const instances = [
   new DistributedLock({ url: 'memory:payments', holderId: 'instance-1' }),
   new DistributedLock({ url: 'memory:payments', holderId: 'instance-2' }),
@@ -13,7 +13,7 @@ for (const lock of instances) await lock.close()
 
 async function processPayment(lock: DistributedLock, orderId: string): Promise<void> {
   const lockName = `order:${orderId}`
-  // The heartbeat keeps the lease for as long as the provider takes, which may be longer than its 30 s.
+  // The heartbeat renews the lease of 30 s if the provider takes longer.
   const result = await lock.acquire(lockName, { heartbeat: true, metadata: { doing: 'payment' } })
   if (result.acquired) {
     try {
@@ -23,10 +23,10 @@ async function processPayment(lock: DistributedLock, orderId: string): Promise<v
       await lock.release(lockName)
     }
   } else {
-    console.log(`${lock.holderId} left it: ${result.holder?.holderId} is already at order ${orderId}`)
+    console.log(`${lock.holderId} skipped order ${orderId}: ${result.holder?.holderId} is processing it`)
   }
 }
 
 async function chargeCard(_orderId: string): Promise<void> {
-  await sleep(50) // the payment provider is thinking
+  await sleep(50) // a call of the payment provider
 }

@@ -1,7 +1,7 @@
-// A mail service that takes ten messages a second, shared by all instances: who can wait waits, who cannot is told when to come again.
+// All instances share a mail service that takes ten messages per second. A caller waits, or learns when to try again.
 import { RateLimitedError, RateLimiter } from 'holdfast'
 
-// Two instances of one service. In production each would be a process of its own, on a store that both can reach.
+// Two instances of one service. In production each is a separate process, on a store that both can reach.
 const limits = { limit: 10, periodSeconds: 1, burst: 3 }
 const instances = [
   new RateLimiter({ url: 'memory:mail', limits }),
@@ -10,17 +10,17 @@ const instances = [
 
 const startedMs = performance.now()
 
-// At once, from both: three of six are allowed, which is the burst.
+// Six calls at once from both instances: three are allowed, which is the burst.
 const results = await Promise.all([1, 2, 3, 4, 5, 6].map((mail) => instances[mail % 2 === 0 ? 0 : 1].consume('mail')))
 console.log(`${results.filter(({ allowed }) => allowed).length} of 6 sent at once`)
 const refused = results.find(({ allowed }) => !allowed)
-console.log(`come again within 0.1 s: ${refused !== undefined && refused.retryAfterSeconds <= 0.1}`)
+console.log(`retry within 0.1 s: ${refused !== undefined && refused.retryAfterSeconds <= 0.1}`)
 
-// A newsletter has time.
+// A newsletter can wait.
 for (let mail = 0; mail < 5; mail += 1) await instances[0].wait('mail')
 console.log(`5 more, one every 0.1 s: ${performance.now() - startedMs > 450}`)
 
-// Whoever asks for a new password does not.
+// A password reset cannot.
 const passwords = new RateLimiter({ url: 'memory:mail', limits: { limit: 1, periodSeconds: 3_600 } })
 await passwords.consumeOrThrow('password:ann')
 try {

@@ -1,5 +1,5 @@
-// Inside `withLock`'s own function the same name is entered again instead of waiting for itself. Another task of the same process is
-// kept out like any stranger, although both use the process's one instance.
+// Inside the function of `withLock`, the same name is re-entered instead of waiting for itself. Another task of the
+// same process is excluded like any other process, although both use the same instance.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DistributedLock } from 'holdfast'
 
@@ -14,19 +14,19 @@ async function transfer(): Promise<void> {
 }
 
 async function book(what: string): Promise<void> {
-  // Called on its own it takes the lock; called by `transfer` it finds it taken by its caller, and goes on.
+  // Called directly, it acquires the lock. Called by `transfer`, it re-enters the lock of its caller.
   await lock.withLock('account:7', async (inner) => {
     await sleep(10)
     console.log(`booked the ${what}, held: ${inner.held}`)
   })
-  // Leaving the inner one does not end the outer one.
+  // The end of the inner lease does not end the outer one.
 }
 
-async function stranger(): Promise<void> {
+async function otherTask(): Promise<void> {
   await sleep(5)
   const result = await lock.acquire('account:7')
   console.log(`another task gets it meanwhile: ${result.acquired}`)
 }
 
-await Promise.all([transfer(), stranger()])
+await Promise.all([transfer(), otherTask()])
 await book('interest')

@@ -1,4 +1,5 @@
-// A page that many read and few change. Readers are in together; the writer comes in when those who were there before it are gone, and readers that come later stand behind it.
+// A page with many readers and few writers. Readers share the lock. A writer waits until the earlier readers have left,
+// and later readers wait behind it.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DeadlockError, ReadWriteLock } from 'holdfast'
 
@@ -24,12 +25,12 @@ async function rename(to: string): Promise<void> {
 }
 
 const early = [read('ann'), read('ben')]
-await sleep(5) // so that they are inside
+await sleep(5) // until they hold the lock
 const change = rename('Harbours and piers')
-await sleep(5) // so that it stands in the queue
+await sleep(5) // until it is in the queue
 await Promise.all([...early, change, read('cem')])
 
-// A reader cannot become a writer: it would wait for itself.
+// A reader cannot become a writer, because it would wait for itself.
 await pages.withRead('page:7', async () => {
   const error = await rename('never').catch((reason: unknown) => reason)
   console.log(`refused: ${error instanceof DeadlockError}`)

@@ -1,6 +1,6 @@
 // A scheduled task that only one of many instances runs, although the schedule fires in all of them.
 //
-// The times of the second half are 20 times shorter than in life: EXAMPLE_SPEED=1 for the real thing.
+// The second half runs 20 times faster than real time. Set EXAMPLE_SPEED=1 for real time.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DistributedLock, type LockOptions } from 'holdfast'
 
@@ -12,16 +12,16 @@ const instances = [1, 2, 3, 4, 5].map(
 )
 const [first, second, late] = instances as [DistributedLock, DistributedLock, DistributedLock]
 
-// All clocks strike at once: one gets the lock, the others do not wait for it.
+// The schedule fires in all instances at once: one gets the lock, and the others do not wait.
 const ran = await Promise.all(instances.map((lock) => dailyCleanup(lock, 'cron:daily-cleanup')))
 console.log(`${instances.length} instances, ${ran.filter(Boolean).length} ran the clean-up`)
 
-// The task is done in no time, and then an instance comes whose clock is late. It finds the lock free, and does it all over.
+// The task is quick, and then an instance with a late clock begins. It finds the lock free, and repeats the task.
 console.log(`clock in time: ran ${await dailyCleanup(first, 'cron:without-min-hold')}`)
 await sleep(seconds(10) * 1_000)
 console.log(`clock 10 s late: ran ${await dailyCleanup(late, 'cron:without-min-hold')}`)
 
-// With `minHoldSeconds` the lock stays taken for a minute, however soon the task is done.
+// With `minHoldSeconds` the lock is held for at least a minute, even if the task takes less.
 const minHold = { minHoldSeconds: seconds(60) }
 console.log(`clock in time: ran ${await dailyCleanup(second, 'cron:with-min-hold', minHold)}`)
 await sleep(seconds(10) * 1_000)
@@ -30,7 +30,7 @@ console.log(`clock 10 s late, lock kept for 60 s: ran ${await dailyCleanup(late,
 for (const lock of instances) await lock.close()
 
 async function dailyCleanup(lock: DistributedLock, name: string, more: LockOptions = {}): Promise<boolean> {
-  // An hour is far more than the task takes, so it needs no heartbeat; should the process die, today's run is left out.
+  // An hour is far more than the task takes, so it needs no heartbeat. If the process crashes, today's run is skipped.
   const result = await lock.acquire(name, { timeoutSeconds: 3_600, ...more })
   if (!result.acquired) return false
   try {

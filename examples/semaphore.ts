@@ -1,8 +1,8 @@
-// At most three exports at once, wherever they run; a large one counts for two.
+// At most three exports at once, on all instances together. A large export counts as two.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Semaphore } from 'holdfast'
 
-// In production each would be a process of its own, on a store that all can reach.
+// In production each instance is a separate process, on a store that all can reach.
 const instances = [1, 2].map(() => new Semaphore({ url: 'memory:exports', limit: 3 }))
 
 let inside = 0
@@ -25,14 +25,14 @@ async function exportRows(semaphore: Semaphore, size: 'small' | 'large'): Promis
 await Promise.all(
   instances.flatMap((each) => [exportRows(each, 'small'), exportRows(each, 'large'), exportRows(each, 'small')]),
 )
-console.log(`6 exports done, at most ${most} permits out at once`)
+console.log(`6 exports done, at most ${most} permits taken at once`)
 
-// All or nothing, and no waiting: somebody else is told who has them.
+// All permits or none, without waiting: another instance is refused.
 const [mine, theirs] = instances as [Semaphore, Semaphore]
 await using lease = await mine.hold('exports', { permits: 3 })
 const refused = await theirs.acquire('exports')
-console.log(`another one meanwhile: ${refused.acquired}, held: ${lease.held}`)
+console.log(`another instance meanwhile: ${refused.acquired}, held: ${lease.held}`)
 
-// What was given back is given back once.
+// A lease is released once.
 console.log(`released: ${await lease.release()}, and again: ${await lease.release()}`)
 for (const instance of instances) await instance.close()

@@ -1,5 +1,5 @@
-// Transfers between accounts, each of which needs two locks. Taken together they cannot deadlock, whatever their order. Taken one inside the other they can, and then the younger
-// one is told who waits for whom.
+// Each transfer between two accounts needs two locks. `withLocks` takes both at once, and cannot deadlock in any order.
+// Nested locks can deadlock. Then the younger claim fails with an error that says who waits for whom.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DeadlockError, DistributedLock } from 'holdfast'
 
@@ -32,7 +32,7 @@ console.log(`40 transfers done: ann ${balances.get('ann')}, ben ${balances.get('
 async function carelessTransfer(from: string, to: string): Promise<string> {
   try {
     return await lock.withLock(`account:${from}`, async () => {
-      await sleep(20) // long enough for the other one to begin
+      await sleep(20) // until the other transfer has begun
       return lock.withLock(`account:${to}`, async () => 'done')
     })
   } catch (error) {
@@ -42,6 +42,6 @@ async function carelessTransfer(from: string, to: string): Promise<string> {
 }
 
 const first = carelessTransfer('ann', 'ben')
-await sleep(5) // so that the second is the younger one
+await sleep(5) // so that the second claim is the younger one
 const second = carelessTransfer('ben', 'ann')
 console.log(`the first: ${await first}\nthe second: ${await second}`)

@@ -1,21 +1,22 @@
-// The Web Locks API over a store: a function that was written for navigator.locks, called by two processes (here two managers).
+// The Web Locks API on a store. A function that was written for navigator.locks is called by two processes, which are
+// two managers here.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type LockManager, webLocks } from 'holdfast/web-locks'
 
 await using one = webLocks({ url: 'memory:web-locks', holderId: 'instance-1' })
 await using two = webLocks({ url: 'memory:web-locks', holderId: 'instance-2' })
 
-// As in a page that must not run twice: the first one syncs, the others find out that somebody does.
+// Only one instance synchronises, and the others return at once.
 async function sync(locks: LockManager): Promise<string> {
   return locks.request('sync', { ifAvailable: true }, async (lock) => {
-    if (lock === null) return 'somebody else is at it'
+    if (lock === null) return 'another instance synchronises'
     await sleep(20)
     return 'synchronised'
   })
 }
 console.log((await Promise.all([sync(one), sync(two)])).sort().join(', '))
 
-// Readers together, a writer alone.
+// Readers share the lock, and a writer is alone.
 const order: string[] = []
 const read = (locks: LockManager) => locks.request('document', { mode: 'shared' }, () => sleep(5))
 const write = (locks: LockManager) =>
@@ -25,14 +26,14 @@ const write = (locks: LockManager) =>
 await Promise.all([read(one), read(one), write(one).then(() => order.push('done'))])
 console.log(order.join(', '))
 
-// An operator takes the lock from an instance that hangs. It is told, and so is whatever took its lock's signal.
+// An operator steals the lock from an instance that hangs. Its request rejects, and its lock's signal aborts.
 const begun = new AbortController()
 const hangs = two
   .request('import', async (lock) => {
     begun.abort()
     await sleep(60_000, undefined, lock === null ? {} : { signal: lock.signal })
   })
-  .catch((error: DOMException) => `the other one: ${error.name}`)
+  .catch((error: DOMException) => `the other instance: ${error.name}`)
 await sleep(60_000, undefined, { signal: begun.signal }).catch(() => {})
 const { held } = await one.query()
 console.log(held.map(({ name, clientId }) => `${name} is held by ${clientId}`).join())

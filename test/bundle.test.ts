@@ -7,7 +7,7 @@ import { afterAll, describe, expect, inject, it } from 'vitest'
 import { run } from '../scripts/support/command.mjs'
 import { makeFolder } from './harness/folders.ts'
 
-/** Bundles of an application that has the package installed, and none of the clients. */
+/** Bundles of an application in which the package is installed, but no client. */
 
 const root = join(import.meta.dirname, '..')
 const folder = makeFolder('bundle')
@@ -17,14 +17,14 @@ const application = join(folder.path, 'application')
 const installed = join(application, 'node_modules/holdfast')
 for (const part of ['dist', 'package.json']) cpSync(join(root, part), join(installed, part), { recursive: true })
 
-/** Where bundles run: no package beside them, only clients. */
+/** The folder in which bundles run. It has the clients, but not the package. */
 const place = join(folder.path, 'deployed')
 mkdirSync(join(place, 'node_modules'), { recursive: true })
 for (const client of ['ioredis', 'redis', 'pg', 'postgres', 'libsql']) {
   symlinkSync(join(root, 'node_modules', client), join(place, 'node_modules', client))
 }
 
-/** Rejects if the bundler finds anything to complain of. */
+/** Rejects if the bundler warns. */
 async function bundle(contents: string, options: BuildOptions = {}): Promise<Uint8Array> {
   const { outputFiles = [], warnings } = await build({
     stdin: { contents, resolveDir: application },
@@ -46,7 +46,7 @@ async function runBundle(code: Uint8Array, ending: 'mjs' | 'cjs', ...args: strin
   const file = join(place, `${randomUUID()}.${ending}`)
   writeFileSync(file, code)
   const { stdout, output, code: exitCode } = await run(process.execPath, [file, ...args], { cwd: place })
-  // What Node prints of a bundle that throws begins with all of its code.
+  // If a bundle throws, Node's output begins with all of its code.
   expect(exitCode, output.slice(-2_000)).toBe(0)
   return stdout.trim()
 }
@@ -78,12 +78,12 @@ describe('a bundle of holdfast', () => {
     await Promise.all([lock.close(), other.close()])`
   const bundled = bundle(program)
 
-  it.each(urls)('opens %s by its URL, with a client that only the place has where it runs', async (_, url) => {
+  it.each(urls)('opens %s by its URL, with a client that is installed only where the bundle runs', async (_, url) => {
     const printed = await runBundle(await bundled, 'mjs', url, randomUUID())
     expect(printed).toBe('heartbeatThread does not work in a bundle\nfalse true')
   })
 
-  it('says what to install where no client is', async () => {
+  it('says which client to install if there is none', async () => {
     const file = join(application, 'lonely.mjs')
     writeFileSync(file, await bundled)
     const { output } = await run(process.execPath, [file, 'redis://localhost', 'a'], { cwd: application })
@@ -125,7 +125,7 @@ describe('a bundle of holdfast/lock and one driver', () => {
     ],
   ]
 
-  it.each(withClient)('runs on %s as CommonJS, with the client inside of it', async (name, program, url) => {
+  it.each(withClient)('runs on %s as CommonJS, with the client in the bundle', async (name, program, url) => {
     const imports = {
       redis: `import { redisDriver } from 'holdfast/drivers/redis'\nimport { Redis } from 'ioredis'`,
       postgres: `import { postgresDriver } from 'holdfast/drivers/postgres'\nimport pg from 'pg'`,
@@ -141,23 +141,23 @@ describe('a bundle of holdfast/lock and one driver', () => {
     expect(await runBundle(code, 'cjs', url || 'none', randomUUID())).toBe('false true')
   })
 
-  // docs/guides/bundlers.md tells the sizes. The bounds leave a little room, so that not every new line has to change them.
+  // docs/guides/bundlers.md has the sizes. The bounds are a little larger, so that not every new line changes them.
   it.each([
     ['memory', 'memoryDriver', 31],
     ['sqlite', 'sqliteDriver', 39],
     ['postgres-advisory', 'postgresAdvisoryDriver', 41],
     ['redis', 'redisDriver', 51],
     ['postgres', 'postgresDriver', 70],
-  ])('has no other driver in it, and no thread: with %s', async (name, driver, mostKilobytes) => {
+  ])('has no other driver and no thread: with %s', async (name, driver, maxKilobytes) => {
     const code = await bundle(
       `export { DistributedLock } from 'holdfast/lock'
       export { ${driver} } from 'holdfast/drivers/${name}'`,
     )
-    expect(gzipSync(code, { level: 9 }).length / 1_000).toBeLessThan(mostKilobytes)
+    expect(gzipSync(code, { level: 9 }).length / 1_000).toBeLessThan(maxKilobytes)
     expect(Buffer.from(code).includes('heartbeat-worker')).toBe(false)
   })
 
-  it('says that it needs a driver, and has no thread', async () => {
+  it('rejects a URL, a missing driver and a heartbeat thread', async () => {
     const code = await bundle(`
       import { DistributedLock } from 'holdfast/lock'
       import { memoryDriver } from 'holdfast/drivers/memory'

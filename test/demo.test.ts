@@ -9,7 +9,7 @@ import { reapProcess } from './harness/reaper.ts'
 
 const root = join(import.meta.dirname, '..')
 
-/** Where the demos of this file put their folders, so that what they leave behind can be seen. */
+/** The parent of the demos' folders, so that the tests see what they leave behind. */
 let temporary: string
 
 beforeAll(() => {
@@ -19,22 +19,22 @@ beforeAll(() => {
 afterAll(() => rmSync(temporary, { recursive: true, force: true }))
 
 describe.concurrent('the demo', { timeout: 90_000 }, () => {
-  test('shows what it claims, says so with counts, and leaves nothing behind', async () => {
+  test('shows what it claims, prints the counts, and leaves nothing behind', async () => {
     const demo = startDemo('whole')
     expect(await demo.exited, demo.output()).toBe(0)
     const output = demo.output()
-    // 5 in the race three times each; one is killed and two come after it; one is paused and one comes after it.
+    // 5 processes race three times each. One is killed, and two follow it. One is paused, and one follows it.
     expect(output).toMatch(/\nprocesses 5, grants 20, rising tokens 20, overlaps 0, takeovers 2, refusals 1\n$/)
     expect(output).not.toContain('NOT SHOWN')
     expect(output.match(/^ {2}✓ /gm)).toHaveLength(6)
-    // Plain, because nobody sits at a terminal here.
+    // No colours, because this is not a terminal.
     expect(output).not.toContain('\x1b')
     const wide = output.split('\n').filter((line) => line.length > 80 && !line.startsWith('store:'))
     expect(wide).toEqual([])
     await demo.leavesNothing()
   })
 
-  test('cleans up when it is interrupted, also while one of its processes is paused', async () => {
+  test('cleans up when it is interrupted while one of its processes is paused', async () => {
     const demo = startDemo('interrupted')
     await demo.says('SIGSTOP')
     demo.signal('SIGINT')
@@ -43,7 +43,7 @@ describe.concurrent('the demo', { timeout: 90_000 }, () => {
   })
 
   test.each(['holds', 'like a closed laptop'])(
-    'its processes end when it is killed after it said "%s"',
+    'its processes end when it is killed after it has printed "%s"',
     async (said) => {
       const demo = startDemo(`killed-${said.length}`)
       await demo.says(said)
@@ -54,7 +54,7 @@ describe.concurrent('the demo', { timeout: 90_000 }, () => {
   )
 })
 
-describe('what the demo says is counted, not known beforehand', () => {
+describe('the claims of the demo are counted, not known beforehand', () => {
   const wellDone: DemoEvent[] = [
     ...['ada', 'bob'].map((who) => ({ at: 0, who, what: 'starts' })),
     { at: 1, who: 'ada', what: 'holds', token: 10 },
@@ -70,26 +70,26 @@ describe('what the demo says is counted, not known beforehand', () => {
     { at: 200, who: 'bob', what: 'wakes', held: false },
     { at: 201, who: 'bob', what: 'writes', token: 13, accepted: false, acceptedWithoutCheck: true },
   ]
-  /** Which claims are not shown by the same events with one changed or left out. */
+  /** The claims that the events do not show if one of them is changed or missing. */
   const missing = (at: number, change?: Partial<DemoEvent>): number[] =>
     claims(wellDone.flatMap((event) => (event.at !== at ? [event] : change ? [{ ...event, ...change }] : []))).flatMap(
       ({ shown }, index) => (shown ? [] : [index]),
     )
 
-  test('everything is shown by events that show it', () => {
+  test('all claims are shown by the right events', () => {
     expect(missing(Number.NaN)).toEqual([])
   })
 
   test.each([
     ['a token that does not rise', missing(3, { token: 10 }), [0]],
-    ['a lock that is taken before it is given back', missing(2, { at: 3.5 }), [1]],
-    ['a holder that never lets go', missing(4), [1]],
+    ['a lock that is acquired before it is released', missing(2, { at: 3.5 }), [1]],
+    ['a holder that never releases the lock', missing(4), [1]],
     ['an addition that was lost', missing(5, { counted: 1 }), [2]],
-    ['a takeover that comes too late', missing(7, { ttlMs: -2_000 }), [3]],
-    ['a process that wakes up and believes that it holds the lock', missing(200, { held: true }), [4]],
+    ['a late takeover', missing(7, { ttlMs: -2_000 }), [3]],
+    ['a process that believes after its pause that it holds the lock', missing(200, { held: true }), [4]],
     ['a late write that is accepted', missing(201, { accepted: true }), [5]],
     ['no late write', missing(201), [5]],
-  ])('%s is seen', (_, found, expected) => {
+  ])('%s is noticed', (_, found, expected) => {
     expect(found).toEqual(expected)
   })
 
@@ -139,7 +139,7 @@ function startDemo(name: string) {
     says: (text: string) =>
       until(() => output.includes(text), {
         timeoutMs: 60_000,
-        failure: () => `it did not say ${text}, but:\n${output}`,
+        failure: () => `it did not print ${text}, but:\n${output}`,
       }),
     async leavesNothing() {
       expect(processes()).toHaveLength(5)

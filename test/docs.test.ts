@@ -32,9 +32,9 @@ interface Block {
   readonly title: string
   readonly file: string
   readonly code: string
-  /** Marked `no-run`: it needs something that a test does not have, such as a server. Compiled all the same. */
+  /** False for a block marked `no-run`, which needs something that a test does not have, such as a server. */
   readonly runs: boolean
-  /** What the page says that each `console.log` prints, in order: the comment behind it. */
+  /** The expected output of each `console.log`, in order: the comment behind it. */
   readonly says: readonly string[]
 }
 
@@ -62,9 +62,9 @@ let compilation: { code: number; output: string }
 beforeAll(async () => {
   mkdirSync(join(root, '.cache'), { recursive: true })
   folder = mkdtempSync(join(root, '.cache/docs-'))
-  // An `export` makes a module of it, so that names of one block do not meet those of another.
+  // An `export` makes each block a module, so that names of different blocks do not collide.
   for (const { file, code } of blocks) writeFileSync(join(folder, `${file}.ts`), `${code}\nexport {}\n`)
-  // What a block imports from a file of the reader's stands in the block before it on that page.
+  // The other blocks of that page import this file.
   copyFileSync(join(folder, `${driverBlock}.ts`), join(folder, 'map-driver.ts'))
   const compilerOptions = {
     noEmit: false,
@@ -84,7 +84,7 @@ beforeAll(async () => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
 describe('the code in README and docs', () => {
-  test('is there', () => {
+  test('is found', () => {
     expect(blocks.length).toBeGreaterThan(5)
     expect(blocks.some(({ title }) => title.startsWith('README.md'))).toBe(true)
   })
@@ -100,15 +100,15 @@ describe('the code in README and docs', () => {
   })
 
   const running = blocks.filter(({ runs }) => runs).map((block) => [block.title, block] as const)
-  test.concurrent.each(running)('at %s runs, and prints what it says', async (_, block) => {
-    // Not the file in the state folder of whoever runs this.
+  test.concurrent.each(running)('at %s runs, and prints what its comments say', async (_, block) => {
+    // Not the default file in the user's state folder.
     const env = { ...process.env, NO_COLOR: '1', HOLDFAST_URL: 'memory:' }
     const { code, stdout, output } = await run(process.execPath, [join(folder, 'out', `${block.file}.js`)], { env })
     expect(code, output).toBe(0)
     if (block.says.length > 0) expect(stdout.trimEnd().split('\n'), output).toEqual(block.says)
   })
 
-  test('has a driver in it that passes the conformance suite', async () => {
+  test('contains a driver that passes the conformance suite', async () => {
     const program = `
       import { after, before, describe, it } from 'node:test'
       import { driverConformance } from 'holdfast/testing'
@@ -133,8 +133,8 @@ describe('the code in README and docs', () => {
     ).toBe(0)
   })
 
-  test('is left unrun only where it has to be', () => {
-    // The pages of the stores that are servers: what they show runs in those drivers' own tests and in examples/.
+  test('is marked no-run only where it has to be', () => {
+    // The pages of the server drivers are excepted: the drivers' own tests and examples/ run what they show.
     const ours = blocks.filter(({ title }) => !/docs\/drivers\/(?:postgres|redis|redlock)/.test(title))
     expect(ours.filter(({ runs }) => !runs).length).toBeLessThanOrEqual(ours.length / 8)
   })
@@ -171,7 +171,7 @@ describe('links', () => {
 })
 
 describe('what the docs say of the code', () => {
-  test('the tables of capabilities are what the drivers say', async () => {
+  test('the capability tables match the drivers', async () => {
     expect((await staleTables()).map(({ file }) => `${file} is out of date: npm run capabilities`)).toEqual([])
   })
 
@@ -185,7 +185,7 @@ describe('what the docs say of the code', () => {
     expect(said).toEqual({ ...limits })
   })
 
-  test('every event and every error code stands in the docs', () => {
+  test('every event and every error code is in the docs', () => {
     const text = read('docs/reference/errors.md') + read('docs/reference/events.md')
     const events = [...sourceOf('events.ts').matchAll(/^ {2}(\w+): \{ lockName|^ {2}(\w+): \{ error/gm)].map(
       ([, about, bare]) => about ?? bare,
@@ -196,13 +196,13 @@ describe('what the docs say of the code', () => {
     expect([...events, ...codes].filter((word) => !text.includes(`\`${word}\``))).toEqual([])
   })
 
-  test('README and CONTRIBUTING name only scripts that are there', () => {
+  test('the docs name only scripts that exist', () => {
     const { scripts } = JSON.parse(read('package.json')) as { scripts: Record<string, string> }
     const named = pages.flatMap((page) => [...read(page).matchAll(/npm run ([\w-]+)/g)].map(([, name = '']) => name))
     expect([...new Set(named)].filter((name) => scripts[name] === undefined)).toEqual([])
   })
 
-  test('every development dependency has its reason in the decisions', () => {
+  test('every development dependency has a reason in the decisions', () => {
     const { devDependencies } = JSON.parse(read('package.json')) as { devDependencies: Record<string, string> }
     const reasons = read('docs/decisions/0007-development-dependencies.md')
     expect(Object.keys(devDependencies).filter((name) => !reasons.includes(`\`${name}\``))).toEqual([])
@@ -242,7 +242,7 @@ function leadsSomewhere(page: string, target: string): boolean {
   return headings.includes(anchor)
 }
 
-/** As code hosts make it from a heading. */
+/** The anchor that code hosts make from a heading. */
 function slugOf(heading: string): string {
   return heading
     .toLowerCase()

@@ -6,10 +6,10 @@ import { run } from '../scripts/support/command.mjs'
 
 const root = join(import.meta.dirname, '..')
 
-/** What each of them says, line by line. */
-const said: Record<string, string[]> = {
-  payment: ['instance-2 left it: instance-1 is already at order 123', 'instance-1 charged the card for order 123'],
-  'daily-report': ['the report has 12 pages', 'failed: the printer is on fire', 'somebody else is writing it'],
+/** The output of each example, line by line. */
+const outputs: Record<string, string[]> = {
+  payment: ['instance-2 skipped order 123: instance-1 is processing it', 'instance-1 charged the card for order 123'],
+  'daily-report': ['the report has 12 pages', 'failed: the printer is on fire', 'another instance is writing it'],
   'long-job': [
     'job:import:1: 90 s of work done on leases of 60 s, extended by hand, still held: true',
     'job:import:2: 90 s of work done on leases of 60 s, kept by the heartbeat, still held: true',
@@ -24,7 +24,8 @@ const said: Record<string, string[]> = {
   names: [
     'job:export:7 is held by instance-1 ',
     'job:import:2026-01 is held by instance-1 { rows: 5000 }',
-    '5 locks are held: cron:daily-cleanup, job:export:7, job:import:2026-01, lock:user:42:profile-update, singleton:mail-queue',
+    '5 locks are held: cron:daily-cleanup, job:export:7, job:import:2026-01, lock:user:42:profile-update, ' +
+      'singleton:mail-queue',
   ],
   'await-using': [
     'held, with a fencing token: true',
@@ -56,15 +57,15 @@ const said: Record<string, string[]> = {
   ],
   fencing: ['refused: true', 'report of instance-2'],
   'web-locks': [
-    'somebody else is at it, synchronised',
+    'another instance synchronises, synchronised',
     'written, done',
     'import is held by instance-2',
     'taken over',
-    'the other one: AbortError',
+    'the other instance: AbortError',
   ],
   'rate-limiter': [
     '3 of 6 sent at once',
-    'come again within 0.1 s: true',
+    'retry within 0.1 s: true',
     '5 more, one every 0.1 s: true',
     'refused with RATE_LIMITED, and nothing was taken',
   ],
@@ -72,7 +73,7 @@ const said: Record<string, string[]> = {
     'ann: 200, r=2',
     'ann: 200, r=1',
     'ann: 200, r=0',
-    'ann: 429, r=0, told when to come again',
+    'ann: 429, r=0, with Retry-After',
     'bob: 200, r=2',
   ],
   'several-locks': [
@@ -88,8 +89,8 @@ const said: Record<string, string[]> = {
     'refused: true',
   ],
   semaphore: [
-    '6 exports done, at most 3 permits out at once',
-    'another one meanwhile: false, held: true',
+    '6 exports done, at most 3 permits taken at once',
+    'another instance meanwhile: false, held: true',
     'released: true, and again: false',
   ],
   abort: ['gave up: the user has gone, long before 60 s: true', 'stopped: the lease was lost: true, still held: false'],
@@ -107,22 +108,22 @@ beforeAll(async () => {
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
-test('every example is run here, and in the list of its README', () => {
-  expect(Object.keys(said).sort()).toEqual(exampleNames)
+test('every example is run here, and is listed in examples/README.md', () => {
+  expect(Object.keys(outputs).sort()).toEqual(exampleNames)
   const list = readFileSync(join(root, 'examples/README.md'), 'utf8')
   expect(exampleNames.filter((name) => !list.includes(`(${name}.ts)`))).toEqual([])
 })
 
-test.concurrent.each(Object.entries(said))('the example %s runs as it stands', async (name, lines) => {
-  // 30 times faster than life: a lease of 60 s becomes one of 2 s, long enough for a machine that is busy.
+test.concurrent.each(Object.entries(outputs))('the example %s prints its output', async (name, lines) => {
+  // 30 times faster than real time: a lease of 60 s becomes one of 2 s, long enough for a busy machine.
   const env = { ...process.env, EXAMPLE_SPEED: '30', NO_COLOR: '1', HOLDFAST_URL: 'memory:' }
   const { code, stdout, output } = await run(process.execPath, [join(folder, `${name}.js`)], { env })
-  const told = stdout.trimEnd().split('\n')
-  expect(comparable(name, told), output).toEqual(comparable(name, lines))
+  const printed = stdout.trimEnd().split('\n')
+  expect(comparable(name, printed), output).toEqual(comparable(name, lines))
   expect(code).toBe(0)
 })
 
-/** In `once`, any of the three instances may be the first to ask. */
+/** In `once`, any of the three instances may be the first. */
 function comparable(name: string, lines: readonly string[]): string[] {
   const trimmed = lines.map((line) => line.trimEnd())
   return name === 'once' ? trimmed.map((line) => line.replace(/instance-\d/, 'an instance')).sort() : trimmed

@@ -6,8 +6,8 @@ import { describe, expect, test } from 'vitest'
 const root = join(import.meta.dirname, '..')
 
 /**
- * The layers. A folder may always import from itself. `import type` counts like any other import: a type that is named
- * binds as much as a function that is called.
+ * The layers. A folder may always import from itself. `import type` counts like any other import: using a type is a
+ * dependency, too.
  */
 const rules: Record<string, { folder: RegExp; mayImport: RegExp }> = {
   'core/*.ts imports nothing but its like': { folder: /^core\/[^/]+$/, mayImport: /^core\/[^/]+$/ },
@@ -47,7 +47,7 @@ const rules: Record<string, { folder: RegExp; mayImport: RegExp }> = {
     folder: /^cli\//,
     mayImport: /^(?:cli\/|core\/|primitives\/|index\.ts$|connect\.ts$|drivers\/[^/]+\.ts$|testing\/index\.ts$)/,
   },
-  'lock.ts imports nothing that would make a bundle of it large': {
+  'lock.ts imports only core and primitives, so that bundles stay small': {
     folder: /^lock\.ts$/,
     mayImport: /^(?:core|primitives)\//,
   },
@@ -67,16 +67,16 @@ describe('import rules', () => {
     expect(strays).toEqual([])
   })
 
-  test('every file in src falls under a rule', () => {
+  test('every file in src has a rule', () => {
     const free = sources.filter((file) => !Object.values(rules).some(({ folder }) => folder.test(file)))
     expect(free).toEqual([])
   })
 
-  test('no file imports itself through others, types included', () => {
+  test('there are no import cycles, types included', () => {
     expect(importCycles()).toEqual([])
   })
 
-  test('nothing outside of Node is imported but by a driver, and then only when it is asked for', () => {
+  test('only drivers and the CLI import packages, and only dynamically', () => {
     const foreign = imports.filter(({ to }) => !to.startsWith('.') && !to.startsWith('node:'))
     const strays = foreign.filter(
       ({ from, dynamic, typeOnly }) => !/^(?:drivers|cli)\//.test(from) || !(dynamic || typeOnly),
@@ -84,7 +84,7 @@ describe('import rules', () => {
     expect(strays).toEqual([])
   })
 
-  test('timers and clocks are those of core/time/native-time.ts, which no fake ones replace', () => {
+  test('timers and clocks come from core/time/native-time.ts, which fake timers do not replace', () => {
     const names = 'setTimeout|clearTimeout|setInterval|clearInterval|setImmediate|queueMicrotask|hrtime|nextTick'
     const global = /\bDate\.now\b|\bnew Date\(\)|\bperformance\b|\bprocess\.(?:hrtime|nextTick)\b|node:timers/
     const strays = sources
@@ -103,7 +103,7 @@ describe('import rules', () => {
     expect(strays).toEqual([])
   })
 
-  test('relative imports name the file that is there', () => {
+  test('relative imports name files that exist', () => {
     const broken = imports.filter(
       ({ from, to }) => to.startsWith('.') && !existsSync(join(root, 'src', targetOf(from, to))),
     )
@@ -112,12 +112,12 @@ describe('import rules', () => {
 
   test.each(
     ['index.ts', 'lock.ts', 'driver.ts', 'testing/index.ts'].filter((file) => existsSync(join(root, 'src', file))),
-  )('%s has explicit named exports, and no logic', (file) => {
+  )('%s has only explicit named exports', (file) => {
     const rest = read(file).replace(/^export (?:type )?\{[^}*]*\} from '[^']+';?$/gm, '')
     expect(rest.trim()).toBe('')
   })
 
-  test('the patterns here see every form of import', () => {
+  test('the patterns find every form of import', () => {
     const code = [
       `import a, { b } from './one.ts'`,
       `import type {\n  C,\n} from './two.ts'`,
@@ -142,7 +142,7 @@ describe('import rules', () => {
   })
 })
 
-test('no tracked file names a place of the machine it was written on', () => {
+test('no tracked file contains a path of a developer’s machine', () => {
   const machinePlaces = new RegExp(
     ['work', 'root', 'home', 'Users'].map((name) => `(?<![\\w.~])/${name}/[\\w.-]+`).join('|'),
   )
@@ -179,8 +179,12 @@ function read(file: string): string {
 }
 
 function importsOf(from: string, code: string): Import[] {
-  const statement =
-    /^(?:import|export)\s+(?<typeOnly>type\s+)?(?:[^'";]*?\sfrom\s+)?'(?<static>[^']+)'|\bimport\(\s*'(?<called>[^']+)'|\bnew URL\(\s*'(?<located>\.[^']+)'/gm
+  const forms = [
+    /^(?:import|export)\s+(?<typeOnly>type\s+)?(?:[^'";]*?\sfrom\s+)?'(?<static>[^']+)'/,
+    /\bimport\(\s*'(?<called>[^']+)'/,
+    /\bnew URL\(\s*'(?<located>\.[^']+)'/,
+  ]
+  const statement = new RegExp(forms.map(({ source }) => source).join('|'), 'gm')
   return [...withoutComments(code).matchAll(statement)].map(({ groups = {} }) => ({
     from,
     to: groups['static'] ?? groups['called'] ?? (groups['located'] as string),
@@ -193,12 +197,12 @@ function withoutComments(code: string): string {
   return code.replace(/\/\*[\s\S]*?\*\/|(?<!:)\/\/.*/g, '')
 }
 
-/** `connect.ts` is the one way from a URL to a driver, and imports only the one asked for. */
+/** Only `connect.ts` gets from a URL to a driver. It imports only that driver. */
 function isConnectOpening(from: string, dynamic: boolean): boolean {
   return from === 'connect.ts' && dynamic
 }
 
-/** A group of files each, in which every file reaches every other one. */
+/** Groups of files in which every file reaches every other one. */
 function importCycles(): string[][] {
   const targets = new Map(sources.map((file): [string, string[]] => [file, []]))
   for (const { from, to } of imports) if (to.startsWith('.')) targets.get(from)?.push(targetOf(from, to))
@@ -220,7 +224,7 @@ function importCycles(): string[][] {
   return groups.filter(([first], index) => first === inCycles[index])
 }
 
-/** A worker is started by its built name, which is `.js` wherever it is started from. */
+/** A worker is started by its built name, which ends in `.js`. */
 function targetOf(from: string, to: string): string {
   const source = to.replace(/\.js$/, '.ts')
   return relative(join(root, 'src'), join(root, 'src', dirname(from), source)).replaceAll('\\', '/')

@@ -23,42 +23,42 @@ describe('the matrix has no hole', () => {
       assert.ok(has(`docs/drivers/${name}.md`), `docs/drivers/${name}.md is missing`)
     })
 
-    it(`${name} says what it can do`, async () => {
+    it(`${name} exports its capabilities`, async () => {
       const { capabilities } = (await import(`../src/drivers/${name}.ts`)) as { capabilities?: Capabilities }
       assert.equal(typeof capabilities, 'object', `src/drivers/${name}.ts exports no \`capabilities\``)
     })
 
-    it(`${name} stands in the README’s capability table`, () => {
+    it(`${name} is in the README’s capability table`, () => {
       const readme = has('README.md') ? readFileSync(new URL('README.md', root), 'utf8') : ''
       const table = /<!-- capabilities:begin -->(.*)<!-- capabilities:end -->/s.exec(readme)?.[1]
       assert.ok(table !== undefined, 'the README has no capability table between its two markers')
-      // A whole word: `postgres` is not there because `postgres-advisory` is.
+      // A complete name: `postgres-advisory` does not count as `postgres`.
       assert.match(table, new RegExp(`(?<![\\w-])${name}(?![\\w-])`))
     })
   }
 })
 
 describe('the conformance suite', () => {
-  it('can be registered with any runner, and every test has a title of its own', () => {
+  it('can be registered with any runner, and every test has a unique title', () => {
     const { titles, skips } = registered(ALL)
     assert.ok(titles.length > 200, `${titles.length} tests`)
     assert.equal(new Set(titles).size, titles.length)
-    // What can never hold together: a lease that ends by time, and one that ends with its session.
+    // No driver has both: leases that end by time, and leases that end with their session.
     assert.ok(skips.length > 0 && skips.every((title) => title.includes('its leases end by time')))
   })
 
-  it('skips nothing without a reason that a user can read', () => {
+  it('skips no test without a reason that a user can read', () => {
     const { skips } = registered(NONE)
     assert.ok(skips.length > 50, `${skips.length} skips`)
     for (const title of skips) assert.match(title, /\(skipped: it[s ].{10,}\)$/)
   })
 
-  it('still asks something of a driver that can do nothing but exclude', () => {
+  it('tests a driver that can only exclude', () => {
     const { titles, skips } = registered(NONE)
     assert.ok(titles.length - skips.length > 100)
   })
 
-  it('takes every primitive that can act as a mutex through the mutex group, in every form', () => {
+  it('runs every method that can act as a mutex through the mutex group', () => {
     const titles = registered(ALL).titles.join('\n')
     const forms = [DistributedLock, ReadWriteLock, Semaphore, LeaderElection].flatMap(({ name, prototype }) =>
       Object.getOwnPropertyNames(prototype)

@@ -9,7 +9,7 @@ import { publicEntries } from '../scripts/support/entries.mjs'
 const root = join(import.meta.dirname, '..')
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as Record<string, unknown>
 
-/** A project of somebody else's, with the package in it as npm would install it, and nothing of ours around it. */
+/** A user's project outside of this repository, with the package as npm would install it. */
 let consumer: string
 let files: string[]
 
@@ -35,8 +35,12 @@ afterAll(() => rmSync(consumer, { recursive: true, force: true }))
 
 describe('what is published', () => {
   test('is the built code, the stored format, docs, examples and project files, and nothing else', () => {
-    const allowed =
-      /^(?:dist\/.+\.(?:js|d\.ts)|protocol\/.+|docs\/.+\.(?:md|svg)|examples\/.+\.(?:md|ts|mjs|json)|(?:README|CHANGELOG|CONTRIBUTING|SECURITY)\.md|LICENSE|package\.json)$/
+    const allowed = new RegExp(
+      [
+        String.raw`^(?:dist/.+\.(?:js|d\.ts)|protocol/.+|docs/.+\.(?:md|svg)|examples/.+\.(?:md|ts|mjs|json)`,
+        String.raw`(?:README|CHANGELOG|CONTRIBUTING|SECURITY)\.md|LICENSE|package\.json)$`,
+      ].join('|'),
+    )
     expect(files.filter((file) => !allowed.test(file))).toEqual([])
     for (const needed of ['README.md', 'LICENSE', 'CHANGELOG.md', 'dist/index.js', 'dist/index.d.ts']) {
       expect(files).toContain(needed)
@@ -48,7 +52,7 @@ describe('what is published', () => {
     expect(modules.map((file) => file.replace(/\.js$/, '.d.ts')).filter((file) => !files.includes(file))).toEqual([])
   })
 
-  test('points to no file that is not in it', () => {
+  test('refers to no file that is not in it', () => {
     const installed = join(consumer, 'node_modules/holdfast')
     const pointing = files
       .filter((file) => /^dist\/.+\.(?:js|d\.ts)$/.test(file))
@@ -56,7 +60,7 @@ describe('what is published', () => {
     expect(pointing).toEqual([])
   })
 
-  test('needs nothing at run time, and says that it has no side effects', () => {
+  test('has no required dependency, and declares no side effects', () => {
     expect(manifest['dependencies']).toBeUndefined()
     expect(manifest['optionalDependencies']).toBeUndefined()
     const peers = Object.keys((manifest['peerDependencies'] as object | undefined) ?? {})
@@ -75,11 +79,11 @@ describe('what is published', () => {
 describe('the lock file', () => {
   const lock = readFileSync(join(root, 'package-lock.json'), 'utf8')
 
-  test('names no download address', () => {
+  test('contains no download address', () => {
     expect(lock).not.toMatch(/"resolved"/)
   })
 
-  test('has every platform package that it mentions, or `npm ci` refuses it', () => {
+  test('has every platform package that it mentions, because `npm ci` refuses it otherwise', () => {
     type Locked = { optionalDependencies?: Record<string, string> }
     const { packages } = JSON.parse(lock) as { packages: Record<string, Locked> }
     const missing = Object.entries(packages).flatMap(([at, { optionalDependencies = {} }]) =>
@@ -93,7 +97,7 @@ describe('the lock file', () => {
 })
 
 describe('a clean installation', () => {
-  test('warns of no engine on the oldest Node that the package supports', () => {
+  test('has no engine warning on the oldest Node that the package supports', () => {
     type Locked = { engines?: { node?: string } }
     const { packages } = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8')) as {
       packages: Record<string, Locked>
@@ -106,7 +110,7 @@ describe('a clean installation', () => {
 
 const hasSqlite = (): boolean => process.getBuiltinModule?.('node:sqlite') !== undefined
 
-/** Whether a version is in a range, as far as packages write them. */
+/** Whether a version is in a range. Supports the ranges that our dependencies use. */
 function isIn(version: string, range: string): boolean {
   const numbers = (text: string): number[] =>
     [0, 1, 2].map((at) => Number.parseInt(text.split('.')[at] ?? '0', 10) || 0)
@@ -141,14 +145,14 @@ describe('in a project that installed it', () => {
     expect(stdout, output).toBe('true\n')
   })
 
-  test('the command is there, and knows its version', async () => {
+  test('the command exists, and prints its version', async () => {
     const { stdout, output } = await run(process.execPath, ['node_modules/holdfast/dist/cli/main.js', '--version'], {
       cwd: consumer,
     })
     expect(stdout, output).toBe(`${manifest['version']}\n`)
   })
 
-  test('a client that is not installed is one error on every driver, with the command that installs it', async () => {
+  test('a missing client is the same error on every driver, with the command that installs it', async () => {
     const urls = [
       'redis://h',
       'redis+cluster://h',
@@ -173,7 +177,7 @@ describe('in a project that installed it', () => {
     }
     for (const line of lines) {
       const [scheme = ''] = /^[a-z]+/.exec(line) ?? []
-      // Node has one for SQLite from 22.13 on.
+      // Node has its own SQLite client from 22.13 on.
       const command =
         scheme === 'sqlite' ? (hasSqlite() ? undefined : 'libsql') : commands[scheme as keyof typeof commands]
       if (command === undefined) expect(line).toMatch(/ false undefined/)
@@ -184,7 +188,7 @@ describe('in a project that installed it', () => {
     }
   })
 
-  test('the stored format is found where the package is installed', async () => {
+  test('the stored format is in the installed package', async () => {
     const program = `
       import { connect } from 'holdfast'
       const driver = await connect('sqlite:locks.db')
@@ -195,7 +199,7 @@ describe('in a project that installed it', () => {
     expect(stdout, output).toBe('0\n')
   })
 
-  test('what is no entry cannot be imported', async () => {
+  test('a module that is not an entry cannot be imported', async () => {
     for (const inner of ['holdfast/core/driver', 'holdfast/dist/core/driver.js', 'holdfast/drivers/redis/open']) {
       const { code, output } = await run(process.execPath, ['--input-type=module', '-e', `await import('${inner}')`], {
         cwd: consumer,
@@ -205,7 +209,7 @@ describe('in a project that installed it', () => {
     }
   })
 
-  test('importing it starts nothing: a process that only imports it ends by itself', async () => {
+  test('a process that only imports it ends by itself', async () => {
     const { code, stdout } = await run(
       process.execPath,
       ['--input-type=module', '-e', `await import('holdfast'); console.log(process.getActiveResourcesInfo().length)`],
@@ -219,7 +223,7 @@ describe('in a project that installed it', () => {
     { module: 'node16', moduleResolution: 'node16', lib: ['ES2022', 'ESNext.Disposable', 'DOM'], types: [] },
     { module: 'nodenext', moduleResolution: 'nodenext', lib: ['ES2022', 'ESNext.Disposable'], types: ['node'] },
     { module: 'esnext', moduleResolution: 'bundler', lib: ['ES2022', 'ESNext.Disposable', 'DOM'], types: [] },
-  ])('its types hold under $moduleResolution resolution, types: $types, libraries checked', async (options) => {
+  ])('its types compile with $moduleResolution resolution, types: $types, and skipLibCheck off', async (options) => {
     const folder = mkdtempSync(join(consumer, 'types-'))
     if (options.types.length > 0) {
       mkdirSync(join(folder, 'node_modules'))

@@ -11,8 +11,8 @@ import { startProxy } from './harness/proxy.ts'
 import { startRedis } from './harness/servers.ts'
 
 /**
- * A process whose work is done ends by itself, on every store and with every client, though nothing was closed. One that
- * has asked for something does not end before the answer.
+ * A process ends by itself after its work, on every store and with every client, although it has closed nothing. It
+ * does not end before the answer of a call.
  */
 
 const root = join(import.meta.dirname, '..')
@@ -50,15 +50,15 @@ function projectWith(client: string): string {
 }
 
 interface Program {
-  /** Resolves when it has printed this line. */
+  /** Resolves when the program has printed this line. */
   printed(line: string): Promise<void>
   readonly hasEnded: boolean
   kill(signal: NodeJS.Signals): void
-  /** All that it has printed, and how it ended. */
+  /** Its output and its exit code. */
   readonly ended: Promise<{ output: string; code: number | null }>
 }
 
-/** A program of its own with the built package. Node's exit code is 13 if it ends while something is awaited. */
+/** Starts a program on the built package. Node's exit code is 13 if it ends while a promise is awaited. */
 function start(client: string, program: string): Program {
   const source = `import { connect, DistributedLock } from 'holdfast'\n${program}`
   const child = spawn(process.execPath, ['--input-type=module', '--eval', source], {
@@ -82,14 +82,14 @@ function start(client: string, program: string): Program {
     kill: (signal) => void child.kill(signal),
     async printed(line) {
       while (!output.split('\n').includes(line)) {
-        if (hasEnded) throw new Error(`it ended without "${line}": ${output}`)
+        if (hasEnded) throw new Error(`the program ended without "${line}": ${output}`)
         await Promise.race([once(child.stdout, 'data'), ended])
       }
     },
   }
 }
 
-/** Far more than a process needs, and far less than one that never ends. */
+/** Far more than a process needs, so that only one that does not end is too late. */
 const PATIENCE_MS = 60_000
 
 describe.concurrent.each(stores)('on %s with %s', (name, client, url) => {
@@ -104,7 +104,7 @@ describe.concurrent.each(stores)('on %s with %s', (name, client, url) => {
         client,
         `${lock}
         await lock.withLock('${lockName}', async () => {
-          // Somebody waits, which opens whatever connection hears of a release.
+          // A waiter, which opens the connection for notifications.
           const { acquired } = await lock.acquire('${lockName}-2', { timeoutSeconds: 60 })
           const waiting = lock.acquire('${lockName}-2', { timeoutSeconds: 60, blockingTimeoutSeconds: 20 })
           await new Promise((resolve) => lock.on('waiting', resolve))
@@ -133,7 +133,7 @@ describe.concurrent.each(stores)('on %s with %s', (name, client, url) => {
         console.log('granted')`,
       )
       await program.printed('waiting')
-      // Nothing happens meanwhile: a process that did not wait would end.
+      // Nothing happens in this time: a process that did not wait would end.
       await new Promise((resolve) => setTimeout(resolve, 500))
       expect(program.hasEnded).toBe(false)
       await lease.release()
@@ -143,15 +143,17 @@ describe.concurrent.each(stores)('on %s with %s', (name, client, url) => {
   )
 
   it(
-    'a process does not end before a driver that it asks itself has answered',
+    'a process that calls a driver directly does not end before its answer',
     async () => {
       const { ended } = start(
         client,
         `const driver = await connect(${JSON.stringify(url)})
-        const claim = { lockName: '${randomUUID()}', claimId: 'a.1', holderId: 'a', mode: 'exclusive', permits: 1, ttlMs: 30_000, waitMs: 0 }
+        const times = { ttlMs: 30_000, waitMs: 0 }
+        const lease = { lockName: '${randomUUID()}', claimId: 'a.1', holderId: 'a' }
+        const claim = { ...lease, mode: 'exclusive', permits: 1, ...times }
         const [{ granted, fencingToken }] = await driver.acquire([claim])
         console.log(granted, await driver.release([{ ...claim, fencingToken }]))
-        console.log((await driver.inspect({ lockName: 'nobody' })).leases.length)`,
+        console.log((await driver.inspect({ lockName: 'unused' })).leases.length)`,
       )
       expect(await ended).toEqual({ output: 'true [ true ]\n0', code: 0 })
     },
@@ -165,10 +167,10 @@ describe.concurrent.each([
   ['postgres', 'pg', postgres],
   ['postgres', 'postgres', postgres],
 ])('on %s with %s over a slow network', (_, client, url) => {
-  it('a process waits for the answer, the first one and those after it', { timeout: 2 * PATIENCE_MS }, async () => {
+  it('a process waits for its first answer, and for the later ones', { timeout: 2 * PATIENCE_MS }, async () => {
     await using proxy = await startProxy(Number(new URL(url).port))
     const slow = Object.assign(new URL(url), { host: `127.0.0.1:${proxy.port}` }).href
-    // Whatever has to be made in the store is there.
+    // Creates what the store needs.
     const driver = await connect(url)
     await driver.inspect({})
     await driver.close()
@@ -192,7 +194,7 @@ describe.concurrent.each([
 ] as [name: string, client: string, url: string][])(
   'on %s with %s and a server that falls silent',
   (_, client, url) => {
-    it('a process ends after it has closed its lock, with a function that never ends', {
+    it('a process ends after it has closed its lock, although the function of `withLock` never ends', {
       timeout: 60_000,
     }, async () => {
       const { port } = new URL(url)
@@ -205,7 +207,7 @@ describe.concurrent.each([
         clearInterval(alive)
         await lock.close({ timeoutSeconds: 0.2 })
         console.log('closed')
-        // What keeps the process from its end lets this run.
+        // Runs only if something keeps the process alive.
         setTimeout(() => console.log('still there'), 4_000).unref()
       })
       lock.withLock('${randomUUID()}', async () => {
@@ -225,7 +227,7 @@ describe.concurrent.each([
 )
 
 describe.concurrent.each(['ioredis', 'redis'])('on redis with %s and a server that goes away', (client) => {
-  it('a process ends by itself, and one that goes on finds the server when it is back', {
+  it('a process ends by itself, and one that continues finds the server when it is back', {
     timeout: 90_000,
   }, async () => {
     await using server = await startRedis()

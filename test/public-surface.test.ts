@@ -2,17 +2,17 @@ import { expect, test } from 'vitest'
 import { publicSurface, storedSurface, surfaceHint } from '../scripts/public-surface.mjs'
 import { publicEntries } from '../scripts/support/entries.mjs'
 
-test('the public surface is the one that was agreed on', () => {
+test('the public surface is that of test/public-surface.txt', () => {
   expect(publicSurface(), surfaceHint).toBe(storedSurface())
 })
 
-test('every entry of the package is in it', () => {
+test('the public surface has every entry of the package', () => {
   const listed = [...storedSurface().matchAll(/^entry (.+)$/gm)].map(([, name]) => name)
   expect(listed).toEqual(publicEntries().map(({ name }) => name))
   expect(listed).toContain('holdfast')
 })
 
-test('it holds the names and signatures that the design fixes', () => {
+test('the public surface has the names and signatures that the design fixes', () => {
   const surface = storedSurface().replaceAll(/\s+/g, ' ')
   for (const fixed of [
     'acquire(lockName: string, options?: LockOptions): Promise<LockResult>',

@@ -1,16 +1,16 @@
 // @ts-check
 
 /**
- * Something worth protecting: the balance of an account. It remembers the largest fencing token that it has seen and refuses a
- * smaller one. In a database this is `UPDATE … SET balance = $1, token = $2 WHERE id = $3 AND token <= $2`.
+ * A protected resource: the balance of an account. It remembers the largest fencing token that it has seen, and rejects
+ * a smaller one. In a database this is `UPDATE … SET balance = $1, token = $2 WHERE id = $3 AND token <= $2`.
  */
 export class Account {
   balance = 100
   #highestToken = 0
 
   /**
-   * Whoever is about to read the balance in order to change it presents its token first. From then on no older holder can write,
-   * whose update the new one would overwrite unseen.
+   * A holder presents its token before it reads the balance in order to change it. From then on no older holder can
+   * write, so that the new holder cannot overwrite an update that it has not seen.
    *
    * @param {number} token
    */
@@ -31,7 +31,7 @@ export class Account {
   }
 }
 
-/** The same without the check: what most programs have. */
+/** The same without the check, as in most programs. */
 export class CarelessAccount {
   balance = 100
 

@@ -1,12 +1,12 @@
 // @ts-check
-// The demo's processes: started, told what to do, listened to, and ended by their ids however the demo ends.
+// Starts the demo's processes, sends them orders, records their events, and ends them by their ids.
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 
 /** @typedef {import('./tally.mjs').DemoEvent} DemoEvent */
 
-/** How long to wait for something that should happen in a few seconds, before the demo says that it did not. */
+/** How long to wait for an event that should happen in a few seconds. */
 const PATIENCE_MS = 20_000
 
 /**
@@ -38,19 +38,19 @@ export function startCast({ names, folder, events, onEvent }) {
     record({ at: now(), who: name, what: 'starts' })
     child.on('message', (event) => record(/** @type {DemoEvent} */ (event)))
     child.on('exit', () => record({ at: now(), who: name, what: 'is gone' }))
-    // A message to one that has just ended; its end is an event of its own.
+    // A message to a process that has just ended fails. The exit is recorded anyway.
     child.on('error', () => {})
   }
 
   /** @param {string} name */
   const childOf = (name) => {
     const child = processes.get(name)
-    if (child?.pid === undefined) throw new Error(`there is no process ${name}`)
+    if (child?.pid === undefined) throw new Error(`no process ${name}`)
     return { child, pid: child.pid }
   }
 
   /**
-   * Resolves with the first event that fits, also one of the past. A process that fails or ends unasked ends the waiting.
+   * Resolves with the first event that fits, which may be a past one. Rejects if a process fails or ends unexpectedly.
    *
    * @param {string} description
    * @param {(event: DemoEvent) => boolean} fits
@@ -58,7 +58,7 @@ export function startCast({ names, folder, events, onEvent }) {
    */
   function until(description, fits) {
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => finish(new Error(`${description}: did not happen`)), PATIENCE_MS)
+      const timer = setTimeout(() => finish(new Error(`timed out: ${description}`)), PATIENCE_MS)
       function look() {
         const failed = events.find(({ what }) => what === 'fails')
         const gone = events.find(
@@ -66,7 +66,7 @@ export function startCast({ names, folder, events, onEvent }) {
             what === 'is gone' && !events.some((each) => each.who === who && each.what === 'is to end'),
         )
         if (failed !== undefined) return finish(new Error(`${failed.who} failed: ${failed.error}`))
-        if (gone !== undefined) return finish(new Error(`${gone.who} ended unasked`))
+        if (gone !== undefined) return finish(new Error(`${gone.who} ended unexpectedly`))
         const found = events.find(fits)
         if (found !== undefined) finish(found)
       }
@@ -119,7 +119,7 @@ export function startCast({ names, folder, events, onEvent }) {
      */
     pause(name, ttlMs) {
       const { pid } = childOf(name)
-      // Who is stopped does not notice that the demo was killed. The end of this pipe does.
+      // A stopped process does not notice that the demo was killed. This shell does, when its pipe is closed.
       const script = 'cat; kill -CONT "$1"'
       spawn('sh', ['-c', script, 'sh', String(pid)], { stdio: ['pipe', 'ignore', 'ignore'] }).unref()
       process.kill(pid, 'SIGSTOP')
@@ -136,7 +136,7 @@ export function startCast({ names, folder, events, onEvent }) {
       return event
     },
 
-    /** At once and in whatever state they are. Synchronous, so that it can be the last thing that the demo does. */
+    /** Ends all processes at once. Synchronous, so that the demo can call it while it exits. */
     end() {
       for (const [name, child] of processes) {
         if (child.pid === undefined || child.exitCode !== null || child.signalCode !== null) continue

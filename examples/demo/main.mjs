@@ -1,7 +1,7 @@
 // @ts-check
 // Five real processes, one lock, no server: npm run demo
 //
-// HOLDFAST_DEMO_SPEED=4 makes it faster (a test does). NO_COLOR, or a pipe, makes it plain.
+// HOLDFAST_DEMO_SPEED=4 makes it faster, for the test. With NO_COLOR or in a pipe it prints no colours.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -17,7 +17,7 @@ const speed = Math.min(10, Math.max(1, Number(process.env['HOLDFAST_DEMO_SPEED']
 const names = ['ada', 'bob', 'cyd', 'dee', 'eve']
 const rounds = 3
 const holdMs = Math.max(100, 300 / speed)
-/** Not made much shorter: a machine that is busy must not lose a lease that nobody took from it. */
+/** Not much shorter: on a busy machine, a process must not lose its lease by accident. */
 const ttlMs = speed > 1 ? 2_000 : 3_000
 const ttlSeconds = ttlMs / 1_000
 
@@ -50,7 +50,7 @@ try {
   screen.print(paint('bold', `Holdfast: ${names.length} processes, one lock, no server`))
   screen.print(paint('dim', `processes: ${names.map((name) => `${name} ${cast.pidOf(name)}`).join(', ')}`))
   screen.print(paint('dim', `store:     an SQLite file in ${folder}`))
-  screen.print(paint('dim', 'tokens:    long numbers, of which you see the last nine digits'))
+  screen.print(paint('dim', 'tokens:    long numbers; the last nine digits are shown'))
   screen.print(screen.legend)
   await race()
   await killTheHolder()
@@ -60,16 +60,16 @@ try {
   screen.print(`\nThe demo failed. ${error instanceof Error ? error.message : error}`)
   process.exitCode = 1
 }
-// Not left to happen by itself: the processes are alive, and would keep this one from ending.
+// The other processes are alive, and would keep this one alive, too.
 process.exit()
 
 async function race() {
   screen.act(
     '1  A race',
-    `Each wants the lock ${rounds} times. Whoever holds it reads a number from a file, takes
-its time, and writes it back plus 1: two at once would lose an addition.`,
+    `Each process acquires the lock ${rounds} times. The holder reads a number from a file,
+waits, and writes it back plus 1: two holders at once would lose an addition.`,
   )
-  await breathe()
+  await timeToRead()
   for (const name of names) cast.tell(name, 'race', { rounds, holdMs })
   await Promise.all(names.map((name) => cast.until(`${name} ends the race`, of(name, 'is done'))))
   const counted = Number(readFileSync(join(folder, 'counter'), 'utf8'))
@@ -82,10 +82,10 @@ async function killTheHolder() {
   const [victim = '', ...others] = names.slice(0, 3)
   screen.act(
     '2  The holder dies',
-    `${victim} gets SIGKILL while it holds the lock. It cannot give it back any more, but
-its lease ends by itself: nobody renews it, and its time to live is ${ttlSeconds} s.`,
+    `${victim} gets SIGKILL while it holds the lock. It can no longer release it, but its
+lease expires: it is not renewed, and its time to live is ${ttlSeconds} s.`,
   )
-  await breathe()
+  await timeToRead()
   const from = now()
   cast.tell(victim, 'hold', { ttlSeconds })
   await cast.until(`${victim} holds`, of(victim, 'holds', from))
@@ -94,11 +94,11 @@ its lease ends by itself: nobody renews it, and its time to live is ${ttlSeconds
   await sleep(1_200 / speed)
   const killed = await cast.kill(victim, ttlMs)
   screen.line(killed.at, `${paint('red', 'kill -9')} to ${victim}, process ${killed.pid}`)
-  const taken = await takeover(killed.at, `${victim}'s lease runs out`)
-  screen.line(now(), `${seconds(taken.at - killed.at)} after the kill, with a lease of ${seconds(ttlMs)}`)
-  await breathe()
+  const taken = await takeover(killed.at, `${victim}'s lease expires`)
+  screen.line(now(), `${seconds(taken.at - killed.at)} after the kill, with a TTL of ${seconds(ttlMs)}`)
+  await timeToRead()
   for (let last = killed.at, left = others.length; left > 0; left -= 1) {
-    const next = await cast.until('the next one holds', ({ what, at }) => what === 'holds' && at > last)
+    const next = await cast.until('the next process holds', ({ what, at }) => what === 'holds' && at > last)
     await sleep(400 / speed)
     cast.tell(next.who, 'let go')
     await cast.until(`${next.who} lets go`, of(next.who, 'is done', next.at))
@@ -111,9 +111,9 @@ async function pauseTheHolder() {
   screen.act(
     '3  The holder is paused',
     `${sleeper} reads a balance, is stopped for longer than its lease, and then writes as if
-nothing had happened. The account refuses a token smaller than one it has seen.`,
+nothing had happened. The account rejects a token smaller than one it has seen.`,
   )
-  await breathe()
+  await timeToRead()
   const from = now()
   cast.tell(sleeper, 'stall', { ttlSeconds, amount: 50 })
   await cast.until(`${sleeper} holds`, of(sleeper, 'is ready to be paused', from))
@@ -122,18 +122,18 @@ nothing had happened. The account refuses a token smaller than one it has seen.`
   await sleep(300 / speed)
   const { at } = cast.pause(sleeper, ttlMs)
   screen.line(at, `${paint('magenta', 'SIGSTOP')} to ${sleeper}, like a closed laptop`)
-  await takeover(at, `${sleeper}'s lease runs out`)
+  await takeover(at, `${sleeper}'s lease expires`)
   await cast.until(`${heir} writes`, of(heir, 'writes', at))
   await sleep(Math.max(1_000 / speed, at + ttlMs + 500 - now()))
   const resumed = cast.resume(sleeper)
   screen.line(resumed.at, `${paint('magenta', 'SIGCONT')} to ${sleeper}`)
   await cast.until(`${sleeper} writes`, of(sleeper, 'is done', resumed.at))
-  await breathe()
+  await timeToRead()
   cast.tell(heir, 'let go')
   await cast.until(`${heir} lets go`, of(heir, 'is done', resumed.at))
 }
 
-/** Says what was shown, and answers with the code to end with. */
+/** Prints the results, and returns the exit code. */
 function close() {
   const said = claims(events)
   const { grants, processes, risingTokens, overlaps, takeovers, refusedWrites } = tally(events)
@@ -160,7 +160,7 @@ function close() {
 }
 
 /**
- * What the processes ask of us, who keep the account, and what the screen should show of what they tell.
+ * Answers the processes' reads and writes of the account, and shows their events.
  *
  * @param {DemoEvent} event
  */
@@ -171,7 +171,7 @@ function react(event) {
     const resumedAt = events.findLast(of(who, 'is resumed'))?.at ?? at
     screen.line(
       at,
-      `${who} looks ${(at - resumedAt).toFixed(1)} ms later: held is ${paint('bold', String(event.held))}`,
+      `${who} checks ${(at - resumedAt).toFixed(1)} ms later: held is ${paint('bold', String(event.held))}`,
     )
   }
   if (what === 'reads') {
@@ -182,11 +182,11 @@ function react(event) {
   if (what === 'writes') {
     event.accepted = account.write(balance, token)
     event.acceptedWithoutCheck = careless.write(balance)
-    const answer = event.accepted ? paint('green', 'accepted') : paint(['bold', 'red'], 'REFUSED')
+    const answer = event.accepted ? paint('green', 'accepted') : paint(['bold', 'red'], 'REJECTED')
     screen.line(at, `${who} writes ${balance}, token ${short(token)}: ${answer}`)
     if (!event.accepted) {
       screen.line(at, `so the balance stays ${account.balance}`)
-      screen.line(at, `an account without that check has ${careless.balance} now`)
+      screen.line(at, `an account without the check now has ${careless.balance}`)
     }
     cast.tell(who, 'answer')
   }
@@ -199,7 +199,7 @@ function react(event) {
 async function takeover(since, text) {
   const end = screen.countdown(text, since, ttlMs)
   try {
-    return await cast.until('somebody takes over', ({ what, at }) => what === 'holds' && at > since)
+    return await cast.until('another process takes over', ({ what, at }) => what === 'holds' && at > since)
   } finally {
     end()
   }
@@ -216,6 +216,6 @@ function of(name, word, since = 0) {
 }
 
 /** Time to read a sentence. */
-function breathe() {
+function timeToRead() {
   return sleep(1_000 / speed)
 }

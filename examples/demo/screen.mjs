@@ -1,5 +1,5 @@
 // @ts-check
-// What one sees: a line for each thing that happens, with a lane for each process.
+// The output: a line for each event, with a lane for each process.
 import { styleText } from 'node:util'
 import { now } from './cast.mjs'
 
@@ -21,10 +21,12 @@ const coloured = NO_COLOR
 export const paint = (style, text) => (coloured ? styleText(style, text, { validateStream: false }) : text)
 
 const DELAY_MS = 60
-/** Who lets go and asks again within so short a time is shown as waiting, in the line of the next one's grant. */
+/**
+ * A process that releases the lock and waits again within this time is shown as waiting when the next one is granted.
+ */
 const SETTLE_MS = 20
 
-/** How a process stands after what it told last. */
+/** The state of a process after its last event. */
 const marks = /** @type {const} */ ({
   holds: { sign: '█', style: 'green', name: 'holds' },
   asks: { sign: '·', style: 'yellow', name: 'waits' },
@@ -32,15 +34,14 @@ const marks = /** @type {const} */ ({
   'is killed': { sign: '✕', style: 'red', name: 'is killed' },
 })
 
-/** These end what a process was at; everything else leaves its lane as it is. */
+/** Events that clear the lane of a process. Other events leave it as it is. */
 const clears = ['lets go', 'wakes']
 
 /** @param {{ cast: readonly string[], events: readonly DemoEvent[], startedAt: number }} parts */
 export function createScreen({ cast, events, startedAt }) {
   let barShown = false
   /**
-   * Lines wait a moment, so that they come in the order of their times: what two processes tell need not arrive in the order in which it
-   * happened.
+   * Lines are delayed, so that they can be sorted by time: events of two processes may arrive out of order.
    *
    * @type {{ at: number, text: string }[]}
    */
@@ -69,7 +70,7 @@ export function createScreen({ cast, events, startedAt }) {
     }
   }
 
-  /** Only where a line can be taken back; in a file it would be noise. */
+  /** Only on a terminal, where the line can be cleared. */
   function clearBar() {
     if (barShown) out.write('\r\x1b[2K')
     barShown = false
@@ -81,7 +82,7 @@ export function createScreen({ cast, events, startedAt }) {
     const last = new Map()
     for (const { who, what, at } of [...events].sort((a, b) => a.at - b.at)) {
       if (at > until) break
-      // Nobody comes back from the dead.
+      // Events that arrive after a kill do not change the lane.
       if (last.get(who) === 'is killed') continue
       if (Object.hasOwn(marks, what)) last.set(who, what)
       else if (clears.includes(what)) last.delete(who)
@@ -123,7 +124,7 @@ export function createScreen({ cast, events, startedAt }) {
     },
 
     /**
-     * A lease running out, while nothing else is to be seen. Returns what ends it.
+     * Shows a bar while a lease expires. Returns a function that ends it.
      *
      * @param {string} text
      * @param {number} since
@@ -148,7 +149,7 @@ export function createScreen({ cast, events, startedAt }) {
 }
 
 /**
- * Tokens begin at the store's clock in microseconds; the end is what differs.
+ * Tokens begin at the store's clock in microseconds. Only their last digits differ.
  *
  * @param {number | undefined} token
  */

@@ -1,5 +1,5 @@
 // @ts-check
-// What the demo has shown, counted from what its processes told: nothing here is known beforehand.
+// Counts the results of the demo from the events of its processes. Nothing here is known beforehand.
 
 /**
  * @typedef {object} DemoEvent
@@ -7,9 +7,9 @@
  * @property {string} who
  * @property {string} what
  * @property {number} [token]
- * @property {boolean} [held] what `lease.held` said on waking up
+ * @property {boolean} [held] `lease.held` after the pause
  * @property {number} [balance]
- * @property {boolean} [accepted] by the account that looks at the token
+ * @property {boolean} [accepted] by the account that checks the token
  * @property {boolean} [acceptedWithoutCheck]
  * @property {number} [ttlMs]
  * @property {number} [counted] the number in the file
@@ -21,12 +21,12 @@
 /** After one of these, a process no longer acts as a holder. */
 const ENDS = ['lets go', 'is killed', 'is paused']
 
-/** How late a takeover may be on a machine that is busy. */
+/** How late a takeover may be on a busy machine. */
 const SLACK_MS = 1_000
 
-/** @param {readonly DemoEvent[]} told */
-export function tally(told) {
-  const events = [...told].sort((a, b) => a.at - b.at)
+/** @param {readonly DemoEvent[]} recorded */
+export function tally(recorded) {
+  const events = [...recorded].sort((a, b) => a.at - b.at)
   const holds = events
     .filter(({ what }) => what === 'holds')
     .map(({ who, at, token = 0 }) => {
@@ -51,7 +51,7 @@ export function tally(told) {
 }
 
 /**
- * What the demo says, and whether it was seen to be so.
+ * The claims of the demo, and whether the events show them.
  *
  * @param {readonly DemoEvent[]} events
  * @returns {{ shown: boolean, text: string }[]}
@@ -67,7 +67,10 @@ export function claims(events) {
       shown: grants > processes && risingTokens === grants,
       text: `${grants} grants to ${processes} processes, each fencing token larger than all before it`,
     },
-    { shown: grants > 0 && overlaps === 0, text: `${overlaps} overlaps: no two of them held it at the same time` },
+    {
+      shown: grants > 0 && overlaps === 0,
+      text: `${overlaps} overlaps: no two processes held the lock at the same time`,
+    },
     {
       shown: counter !== undefined && counter.counted === counter.expected,
       text: `${counter?.counted ?? 0} of ${counter?.expected ?? 0} additions are in the file: none was lost`,
@@ -77,18 +80,20 @@ export function claims(events) {
       text:
         afterKill === undefined
           ? 'no takeover after SIGKILL'
-          : `${afterKill.to} took over ${seconds(afterKill.afterMs)} after ${afterKill.from} was killed; the lease was of ${seconds(afterKill.ttlMs)}`,
+          : `${afterKill.to} took over ${seconds(afterKill.afterMs)} after ${afterKill.from} was killed; ` +
+            `the TTL was ${seconds(afterKill.ttlMs)}`,
     },
     {
       shown: afterPause !== undefined && waking?.held === false && waking.who === afterPause.from,
       text:
         afterPause === undefined
           ? 'no takeover after SIGSTOP'
-          : `${afterPause.to} took over while ${afterPause.from} was paused; ${afterPause.from} woke up to held = ${waking?.held}`,
+          : `${afterPause.to} took over while ${afterPause.from} was paused; ` +
+            `${afterPause.from} then saw held = ${waking?.held}`,
     },
     {
       shown: refusedWrites.length === 1 && late?.who === waking?.who && late?.acceptedWithoutCheck === true,
-      text: `${refusedWrites.length} late write refused by its token; without that check it went through`,
+      text: `${refusedWrites.length} late write rejected by its token; without the check it was accepted`,
     },
   ]
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// One process of the demo. It takes the lock when it is told to, and tells what becomes of it.
+// One process of the demo. It carries out the orders of main.mjs, and reports events.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DistributedLock } from 'holdfast'
@@ -13,12 +13,14 @@ const lock = new DistributedLock({ url: `sqlite:${folder}/locks.db`, holderId: n
 /** @typedef {{ order: string, balance?: number } & Order} Message */
 
 /**
- * What this process can be told to do. Each ends when the lock has been given back or lost.
+ * The orders. Each ends when the lock has been released or lost.
  *
  * @type {Record<string, (order: Order) => Promise<void>>}
  */
 const orders = {
-  /** Takes the lock again and again; each time it adds 1 to a number in a file, in a way that loses updates if two do it at once. */
+  /**
+   * Holds the lock several times. Each time it adds 1 to a number in a file. Two holders at once would lose updates.
+   */
   async race({ rounds = 0, holdMs = 0 }) {
     for (let round = 0; round < rounds; round += 1) {
       await underLock(10, async () => {
@@ -29,14 +31,14 @@ const orders = {
     }
   },
 
-  /** Takes the lock and keeps it, with a heartbeat, until it is told to let go. */
+  /** Holds the lock, with a heartbeat, until the order "let go". */
   async hold({ ttlSeconds = 0 }) {
     await underLock(ttlSeconds, async () => {
       await told('let go')
     })
   },
 
-  /** Takes the lock, adds to the account's balance, and keeps the lock until it is told to let go. */
+  /** Acquires the lock, adds to the account's balance, and holds the lock until the order "let go". */
   async deposit({ ttlSeconds = 0, amount = 0 }) {
     await underLock(ttlSeconds, async (fencingToken) => {
       const balance = await readBalance(fencingToken)
@@ -46,8 +48,8 @@ const orders = {
   },
 
   /**
-   * As `deposit`, but is paused between reading and writing. It writes all the same when it wakes up, as a program does that
-   * does not look whether it still holds the lock; it only tells us what it would have seen.
+   * Like `deposit`, but is paused between its read and its write. It writes after the pause, like a program that does
+   * not check whether it still holds the lock. It only reports the result of that check.
    */
   async stall({ ttlSeconds = 0, amount = 0 }) {
     tell('asks')
@@ -56,7 +58,7 @@ const orders = {
     const balance = await readBalance(lease.fencingToken)
     tell('is ready to be paused')
     stallUntilPaused(ttlSeconds * 1_000)
-    // The very next statement: no timer and no callback has run since.
+    // The first statement after the pause: no timer and no callback has run yet.
     tell('wakes', { held: lease.held })
     await write(balance + amount, lease.fencingToken)
   },
@@ -83,8 +85,8 @@ async function underLock(ttlSeconds, work) {
 const demo = process.ppid
 
 /**
- * Blocks the whole event loop, so that nothing can run between waking up and the statement after this. Also the safe place to be
- * paused at: a process that is stopped in the middle of a transaction keeps all others from the file.
+ * Blocks the event loop, so that nothing runs between the pause and the next statement. This is also a safe place for
+ * the pause: a process that is stopped inside a transaction would block the others.
  *
  * @param {number} longerThanMs
  */
@@ -92,7 +94,7 @@ function stallUntilPaused(longerThanMs) {
   const never = new Int32Array(new SharedArrayBuffer(4))
   for (let last = now(); ; ) {
     Atomics.wait(never, 0, 0, 5)
-    // The message that the demo has ended cannot be read here.
+    // The blocked event loop cannot receive the message that the demo has ended.
     if (process.ppid !== demo) process.exit()
     const gap = now() - last
     if (gap > longerThanMs) return
@@ -152,5 +154,5 @@ process.on('message', async (/** @type {Message} */ message) => {
     tell('fails', { error: error instanceof Error ? `${error.name}: ${error.message}` : String(error) })
   }
 })
-// However the demo ends, its processes end with it.
+// Its processes end with the demo.
 process.on('disconnect', () => process.exit())

@@ -1,4 +1,4 @@
-// A process that slept through the end of its lease wakes up and writes. PostgreSQL itself refuses the write.
+// A process that was suspended past the end of its lease continues and writes. PostgreSQL itself rejects the write.
 // DATABASE_URL=postgres://… npm run example postgres/fencing
 import { DistributedLock, type Lease } from 'holdfast'
 import { openPostgres, postgresFence, StaleTokenError } from 'holdfast/drivers/postgres'
@@ -12,21 +12,21 @@ await pool.query(`INSERT INTO accounts VALUES ('7', 100) ON CONFLICT (id) DO UPD
 const sleeper = new DistributedLock({ driver: await openPostgres(url) })
 const rival = new DistributedLock({ driver: await openPostgres(url) })
 
-// It takes the lock and reads the balance, and then the machine is suspended in the middle of its work …
+// It acquires the lock and reads the balance, and then its machine is suspended …
 const lost = await sleeper.hold('account:7', { timeoutSeconds: 1, heartbeat: false })
 const seen = await inTransaction(lost, readBalance)
 
-// … long enough for somebody else to take over.
+// … long enough for another process to take over.
 const lease = await rival.hold('account:7', { blocking: true })
 await inTransaction(lease, async (client) => writeBalance(client, (await readBalance(client)) - 30))
 console.log(`the rival wrote ${await balance()}`)
 
-// It wakes up. Whether or not it looks at `held` first, its write cannot go through.
+// It continues. Its write is rejected, whether or not it checks `held` first.
 try {
   await inTransaction(lost, (client) => writeBalance(client, seen - 50))
 } catch (error) {
   if (!(error instanceof StaleTokenError)) throw error
-  console.log(`the sleeper was refused: ${error.code}`)
+  console.log(`the sleeper was rejected: ${error.code}`)
 }
 console.log(`the balance is ${await balance()}`)
 
@@ -34,7 +34,10 @@ await lease.release()
 for (const lock of [sleeper, rival]) await lock.close()
 await pool.end()
 
-/** The token comes first: before the read, not only before the write. Otherwise an older holder could write in between, and its update would be lost. */
+/**
+ * Presents the token before the read, not only before the write. Otherwise an older holder could write in between, and
+ * its update would be lost.
+ */
 async function inTransaction<T>(holder: Lease, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
   const client = await pool.connect()
   try {
@@ -60,7 +63,7 @@ async function readBalance(client: pg.Pool | pg.PoolClient): Promise<number> {
   return rows[0]?.balance ?? 0
 }
 
-/** For the reader of this example, who writes nothing. */
+/** For the output of this example, without a token. */
 async function balance(): Promise<number> {
   return readBalance(pool)
 }

@@ -1,4 +1,4 @@
-// A lock that lasts exactly as long as your own transaction, through Drizzle.
+// A lock that lasts exactly as long as your own transaction, with Drizzle.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-drizzle
 
 import { drizzle } from 'drizzle-orm/node-postgres'
@@ -10,7 +10,7 @@ const pool = new pg.Pool({ connectionString: url })
 const db = drizzle(pool)
 
 await db.transaction(async (mine) => {
-  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -24,7 +24,7 @@ await db
 console.log(`after the rollback: ${await tryIt()}`)
 await pool.end()
 
-/** False: somebody else has it. */
+/** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
   return db.transaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
 }

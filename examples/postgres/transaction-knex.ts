@@ -1,4 +1,4 @@
-// A lock that lasts exactly as long as your own transaction, through Knex.
+// A lock that lasts exactly as long as your own transaction, with Knex.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-knex
 import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import knex from 'knex'
@@ -7,7 +7,7 @@ const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/p
 const db = knex({ client: 'pg', connection: url })
 
 await db.transaction(async (mine) => {
-  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -21,7 +21,7 @@ await db
 console.log(`after the rollback: ${await tryIt()}`)
 await db.destroy()
 
-/** False: somebody else has it. */
+/** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
   return db.transaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
 }

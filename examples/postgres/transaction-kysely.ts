@@ -1,4 +1,4 @@
-// A lock that lasts exactly as long as your own transaction, through Kysely.
+// A lock that lasts exactly as long as your own transaction, with Kysely.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-kysely
 import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import { Kysely, PostgresDialect } from 'kysely'
@@ -8,7 +8,7 @@ const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/p
 const db = new Kysely({ dialect: new PostgresDialect({ pool: new pg.Pool({ connectionString: url }) }) })
 
 await db.transaction().execute(async (mine) => {
-  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -23,7 +23,7 @@ await db
 console.log(`after the rollback: ${await tryIt()}`)
 await db.destroy()
 
-/** False: somebody else has it. */
+/** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
   return db.transaction().execute((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
 }

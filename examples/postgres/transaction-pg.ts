@@ -1,4 +1,4 @@
-// A lock that lasts exactly as long as your own transaction, through pg.
+// A lock that lasts exactly as long as your own transaction, with pg.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-pg
 import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import pg from 'pg'
@@ -7,7 +7,7 @@ const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/p
 const pool = new pg.Pool({ connectionString: url })
 
 await inTransaction(async (mine) => {
-  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -19,7 +19,7 @@ await inTransaction(async (mine) => {
 console.log(`after the rollback: ${await tryIt()}`)
 await pool.end()
 
-/** False: somebody else has it. */
+/** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
   return inTransaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
 }

@@ -1,4 +1,4 @@
-// A lock that lasts exactly as long as your own transaction, through postgres.
+// A lock that lasts exactly as long as your own transaction, with postgres.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-postgres
 import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import postgres from 'postgres'
@@ -7,7 +7,7 @@ const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/p
 const sql = postgres(url)
 
 await sql.begin(async (mine) => {
-  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -21,7 +21,7 @@ await sql
 console.log(`after the rollback: ${await tryIt()}`)
 await sql.end()
 
-/** False: somebody else has it. */
+/** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
   return sql.begin((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
 }

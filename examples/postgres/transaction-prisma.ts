@@ -1,4 +1,4 @@
-// A lock that lasts exactly as long as your own transaction, through Prisma.
+// A lock that lasts exactly as long as your own transaction, with Prisma.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-prisma
 
 import { PrismaPg } from '@prisma/adapter-pg'
@@ -9,7 +9,7 @@ const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/p
 const prisma = new PrismaClient({ adapter: new PrismaPg({ connectionString: url }) })
 
 await prisma.$transaction(async (mine) => {
-  console.log(`got it: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -23,7 +23,7 @@ await prisma
 console.log(`after the rollback: ${await tryIt()}`)
 await prisma.$disconnect()
 
-/** False: somebody else has it. */
+/** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
   return prisma.$transaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
 }

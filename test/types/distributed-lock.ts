@@ -11,7 +11,7 @@ export async function withLockInfersItsResult() {
   const sameLiteral: Equal<typeof fromValue, 'text'> = true
   const nothing = await lock.withLock('a', async () => {})
   const isVoid: Equal<typeof nothing, void> = true
-  // @ts-expect-error the result is what the function returned, and not something else
+  // @ts-expect-error the result has the type of the function's result
   const wrong: number = await lock.withLock('a', async () => 'text')
   return [sameType, sameLiteral, isVoid, wrong]
 }
@@ -27,24 +27,24 @@ export async function leaseAndInstanceAreDisposable() {
   await using shared = getDistributedLock()
   await using lease = await shared.hold('a')
   const disposable: AsyncDisposable = lease
-  // @ts-expect-error giving back takes time, so plain `using` would not wait for it
+  // @ts-expect-error a release is asynchronous, and plain `using` would not await it
   using tooEarly = lease
   return [disposable, tooEarly]
 }
 
 export function leaseCannotBeTamperedWith(lease: Lease) {
-  // @ts-expect-error whether it is held is for the clocks to say
+  // @ts-expect-error `held` is read-only
   lease.held = true
-  // @ts-expect-error the signal is the lease's own
+  // @ts-expect-error `signal` is read-only
   lease.signal = new AbortController().signal
 }
 
 export function optionsAreChecked() {
-  // @ts-expect-error a name of a unit that does not exist
+  // @ts-expect-error times are in seconds
   void lock.acquire('a', { timeoutMs: 5 })
-  // @ts-expect-error seconds are a number
+  // @ts-expect-error seconds are numbers
   void lock.acquire('a', { timeoutSeconds: '5' })
-  // @ts-expect-error there are two meanings of asking again
+  // @ts-expect-error neither 'refuse' nor 'extend'
   new DistributedLock({ reacquire: 'maybe' })
 }
 

@@ -11,9 +11,9 @@ export async function theValueHasItsType() {
   const ofTerm: Equal<typeof term, Term<{ address: string }>> = true
   const leader = await election.leader()
   const ofLeader: Equal<typeof leader, Leader<{ address: string }> | undefined> = true
-  // @ts-expect-error not what this election's candidates publish
+  // @ts-expect-error the value has the type of the election
   await election.campaign({ value: 7 })
-  // @ts-expect-error an election is of something
+  // @ts-expect-error `name` is required
   new LeaderElection({ url: 'memory:' })
   for await (const each of election.observe()) each?.value?.address.toUpperCase()
   return [ofTerm, ofLeader]
@@ -22,11 +22,11 @@ export async function theValueHasItsType() {
 export async function onceInfersItsResult() {
   const result = await jobs.once('key', async () => ({ pages: 12 }), { forSeconds: 1 })
   const sameType: Equal<typeof result, { pages: number }> = true
-  // @ts-expect-error for how long it counts has to be said
+  // @ts-expect-error `forSeconds` is required
   await jobs.once('key', () => 1, {})
   const tick = jobs.everyTick('name', (run, date: Date | undefined) => run.fencingToken + Number(date))
   const ofTick: Equal<typeof tick, (context?: Date) => Promise<number>> = true
-  // @ts-expect-error a run is not given back by hand
+  // @ts-expect-error a run has no `release`
   await jobs.once('key', (run) => run.release(), { forSeconds: 1 })
   return [sameType, ofTick]
 }

@@ -43,7 +43,7 @@ export const codesAreLiterals: Equal<
 > = true
 
 export function codeTellsThemApart(error: AnyError): string | number {
-  // @ts-expect-error only some of them are about a lock name
+  // @ts-expect-error only some of them have a lock name
   void error.lockName
   if (error.code === 'LEASE_LOST') return error.fencingToken
   if (error.code === 'INVALID_ARGUMENT') return error.rule
@@ -56,5 +56,5 @@ export function allHaveOneAncestor(error: AnyError): HoldfastError & Error {
   return error
 }
 
-// @ts-expect-error the ancestor is for `instanceof`, not for making
+// @ts-expect-error the base class is abstract: use it with `instanceof`
 export const made = new HoldfastError('nothing in particular')

@@ -7,12 +7,12 @@ export const oneLimitOrSeveral: RateLimiterOptions[] = [
   { limits: [{ limit: 1, periodSeconds: 1, burst: 2 }] },
   // @ts-expect-error a limit has a period
   { limits: { limit: 1 } },
-  // @ts-expect-error leases are what a heartbeat is for
+  // @ts-expect-error a rate limiter has no leases, so it has no heartbeat
   { limits: { limit: 1, periodSeconds: 1 }, heartbeatThread: true },
 ]
 
 export const contentionIsAValue: Equal<Awaited<ReturnType<RateLimiter['consume']>>, RateLimitResult> = true
 export const codeIsLiteral: Equal<RateLimitedError['code'], 'RATE_LIMITED'> = true
 
-/** A request of node:http, where nothing else is said. */
+/** By default, the request is that of node:http. */
 export const keyOfAddress = (limiter: RateLimiter) => rateLimitExpress({ limiter, key: ({ ip }) => ip })

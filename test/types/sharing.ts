@@ -21,12 +21,12 @@ export async function callbacksInferTheirResults() {
 export async function oneLeaseIsTakenUnderAnother() {
   await using outer = await lock.hold('a')
   await using inner = await workers.hold('b', { under: outer, permits: 1 })
-  // @ts-expect-error a name is no lease
+  // @ts-expect-error `under` takes a lease, not a name
   await lock.hold('c', { under: 'a' })
   return inner
 }
 
-// @ts-expect-error there is no number that would be right for everybody
+// @ts-expect-error `limit` is required
 export const unlimited = new Semaphore({ url: 'memory:' })
-// @ts-expect-error a reader is one reader
+// @ts-expect-error a reader has no permits
 void pages.withRead('a', () => {}, { permits: 2 })

@@ -1,7 +1,8 @@
 import { type SqliteDatabase, type SqliteStatement, sqliteDriver } from 'holdfast/drivers/sqlite'
 import Database from 'libsql'
 
-// libsql's database fits, whichever parameters TypeScript infers for its statements. TypeScript 5 asks for each of them.
+// libsql's database fits, with any parameters that TypeScript infers for its statements. TypeScript 5 checks each of
+// them.
 const database = new Database('app.db')
 const fits: SqliteDatabase = database
 void sqliteDriver({ database: fits })

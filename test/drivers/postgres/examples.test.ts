@@ -7,7 +7,7 @@ process.env['DATABASE_URL'] = inject('servers').postgres ?? ''
 test('examples/postgres/fencing.ts: a paused process’s late UPDATE is refused', async () => {
   expect(await said(() => import('../../../examples/postgres/fencing.ts'))).toEqual([
     'the rival wrote 70',
-    'the sleeper was refused: STALE_TOKEN',
+    'the sleeper was rejected: STALE_TOKEN',
     'the balance is 70',
   ])
 })
@@ -26,7 +26,7 @@ test.each(clients)(
   async (client) => {
     const run = () => import(`../../../examples/postgres/transaction-${client}.ts`)
     expect(await said(run)).toEqual([
-      'got it: true',
+      'acquired: true',
       'another transaction meanwhile: false',
       'after the commit: true',
       'rolled back: no such customer',
