@@ -113,30 +113,9 @@ function registered(capabilities: Capabilities): { titles: string[]; skips: stri
   return { titles, skips }
 }
 
-const ALL: Capabilities = {
-  expiry: 'ttl',
-  scope: 'network',
-  fencing: true,
-  shared: true,
-  limit: true,
-  queue: true,
-  wake: true,
-  metadata: true,
-  rate: true,
-  steal: true,
-  groups: true,
-}
+const FLAGS = ['fencing', 'shared', 'limit', 'queue', 'wake', 'metadata', 'rate', 'steal', 'groups'] as const
+const flags = (value: boolean) =>
+  Object.fromEntries(FLAGS.map((flag) => [flag, value])) as Record<(typeof FLAGS)[number], boolean>
 
-const NONE: Capabilities = {
-  expiry: 'session',
-  scope: 'process',
-  fencing: false,
-  shared: false,
-  limit: false,
-  queue: false,
-  wake: false,
-  metadata: false,
-  rate: false,
-  steal: false,
-  groups: false,
-}
+const ALL: Capabilities = { expiry: 'ttl', scope: 'network', ...flags(true) }
+const NONE: Capabilities = { expiry: 'session', scope: 'process', ...flags(false) }
