@@ -16,7 +16,11 @@ export interface Driver {
   /** Where the store is, as errors name it: a URL without its login. */
   readonly place?: string
   readonly capabilities: Capabilities
-  /** Lists of this many requests or more go in two parts at least: while the store works on one, the process reads the answers to another. */
+  /**
+   * The core sends a list of this many requests or more in two calls or more, each with at most twice as many. The
+   * calls overlap: while the store works on one, the process handles the answers to another. A driver that splits the
+   * list inside one call cannot do that, because a call has one answer.
+   */
   readonly listSplit?: number
   /** The longest time to live that a claim may have, where that is less than the core's own bound. */
   readonly longestTtlMs?: number

@@ -13,7 +13,10 @@ export interface Receiver<Answer> {
 export interface ListBounds<Request = unknown> {
   /** The maximum number of requests in a list. */
   readonly maxLength: number
-  /** Lists of this many requests or more are sent in at least two parts, which overlap. Absent: lists are not split. */
+  /**
+   * Lists of this many requests or more are sent in at least two parts, each at most twice as long. The parts overlap.
+   * Absent: lists are not split.
+   */
   readonly split?: number | undefined
   /** Whether two adjacent requests must stay in one list, even if it gets longer than `maxLength`. Absent: never. */
   readonly areInseparable?: (before: Request, after: Request) => boolean
@@ -68,7 +71,8 @@ export class Batch<Request, Answer> {
     this.#requests = []
     this.#receivers = []
     const { maxLength, split = Number.POSITIVE_INFINITY } = this.#bounds
-    const parts = Math.max(Math.ceil(requests.length / maxLength), requests.length >= split ? 2 : 1)
+    const fewest = requests.length >= split ? Math.max(2, Math.ceil(requests.length / (2 * split))) : 1
+    const parts = Math.max(Math.ceil(requests.length / maxLength), fewest)
     if (parts === 1) {
       this.#sendList(requests, receivers, sent)
       return

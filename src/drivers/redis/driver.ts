@@ -155,8 +155,6 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     name: 'redis',
     place: connection.place,
     capabilities: connection.cluster ? clusterCapabilities : redisCapabilities,
-    // Lists of this length go out at once and overlap: while the server works on one, the client reads the answers to
-    // another.
     ...(!connection.cluster && { listSplit: MAX_ENTRIES / 2 }),
     connection,
 
