@@ -1,21 +1,26 @@
 -- Rate-limiting steps (the generic cell rate algorithm) for each entry of a list, on the server's clock.
 --
+-- stepOne is a deliberate copy of stepAll for policies with one limit, which most are. It needs no tables for the
+-- limits. test/primitives/rate/policies.test.ts keeps the two equal: it compares policies of one and of several limits
+-- with one model.
+--
 -- KEYS        for each entry, one key for each limit of its policy, in the policy's order. A key holds the moment, in
 --             ms with fractions, at which the limit will be as if nothing had been taken, and expires then. While
 --             the limit is blocked (rate-change.lua), it holds "moment until length" and expires with the later of the
 --             first two. The same key may be in the list again.
 -- ARGV[1]     JSON: policies, each [stepMs, fullMs, stepMs, fullMs, …], a pair for every limit: what one step moves its
 --             moment by, and how far ahead the moment may be
--- ARGV[2]     JSON: for each entry the number of its policy, from 1, and how often to take the step at most (0: only
---             look); or nothing, if there is one policy and each entry takes its step once
+-- ARGV[2]     JSON: for each entry the number of its policy, from 1, and the largest number of steps to take (0: only
+--             read); or '', if there is one policy and each entry takes its step once
 --
--- Returns one list: for each entry how often the step was taken, and then for each of its limits how many nanoseconds
--- its moment is ahead now. A step is taken under all limits or under none. A look writes nothing. If one of the limits
--- is blocked, no step is taken, and the first number is minus the number of ms for which it still is.
+-- Returns one list: for each entry the number of steps that were taken, followed by the number of nanoseconds that the
+-- moment of each of its limits is ahead now. A step is taken under all limits or under none. An entry with 0 steps
+-- writes nothing. If one of the limits is blocked, no step is taken, and the first number is minus the remaining ms of
+-- the block.
 --
--- A moment that is further ahead than full can only be due to a clock that was set back. It counts as full, and is
--- written back as that even if the step does not fit. Otherwise every step would be refused until the clock is back
--- where it was. For the same reason a block lasts no longer than its length from now.
+-- If a moment is further ahead than full, the clock was set back. It counts as full, and is written back as full even
+-- if the step does not fit. Otherwise every step would be refused until the clock reaches the old time again. For the
+-- same reason a block lasts no longer than its length from now.
 
 local policies = cjson.decode(ARGV[1])
 local chosen = ARGV[2] ~= '' and cjson.decode(ARGV[2])
@@ -35,8 +40,8 @@ local function blocked(key, fullMs, writes, aheadMs, blockedMs, lengthMs)
   return usedMs, false, ceil(math.min(blockedMs, lengthMs))
 end
 
--- How far ahead a key's moment is, whether that is beyond full, and how long the key is blocked for. A value that is
--- neither a number nor a block, or of another type, counts as none.
+-- How far ahead the moment of a key is, whether that is beyond full, and for how long the key is blocked. A value that
+-- is neither a number nor a block, or of another type, counts as none.
 local function ahead(key, fullMs, writes)
   local kept = pcall('GET', key)
   local ms = tonumber(kept)
@@ -57,7 +62,7 @@ local function ahead(key, fullMs, writes)
   return fullMs, true
 end
 
--- Most policies have one limit, and this is what one costs.
+-- See the header: a copy of stepAll for one limit.
 local function stepOne(key, most, stepMs, fullMs)
   local usedMs, isBeyond, blockedMs = ahead(key, fullMs, most > 0)
   local count = floor((fullMs - usedMs) / stepMs)
@@ -71,7 +76,7 @@ local function stepOne(key, most, stepMs, fullMs)
   at = at + 2
 end
 
--- The keys are those from the first on.
+-- The keys begin at `first`.
 local function stepAll(first, most, policy)
   local used, beyond, count, blockedMs = {}, {}, most, 0
   for j = 1, #policy / 2 do

@@ -3,6 +3,6 @@
 -- KEYS[1]      the key to set
 -- ARGV[1 …]    the value, and options of SET
 --
--- Returns what SET returns.
+-- Returns the reply of SET.
 
 return redis.call('SET', KEYS[1], unpack(ARGV))

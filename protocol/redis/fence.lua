@@ -1,12 +1,13 @@
--- The guard before a write: it goes through only if its fencing token is not smaller than the largest that was seen.
--- The caller's own script follows this text in the same EVAL, and sees its own KEYS and ARGV.
+-- The guard before a write: the write runs only if its fencing token is not smaller than the largest that was seen. The
+-- script of the caller follows this text in the same EVAL, and sees its own KEYS and ARGV.
 --
 -- KEYS[1]      the mark: the largest token that was seen for this resource
 -- KEYS[2 …]    the caller's keys
 -- ARGV[1]      the token of this write
 -- ARGV[2 …]    the caller's arguments
 --
--- Returns ['holdfast:stale', largest token] without running anything more; else what the caller's script returns.
+-- Returns ['holdfast:stale', largest token] and runs nothing else if the token is smaller. Otherwise the reply of the
+-- caller's script.
 
 do
   local largest = redis.call('GET', KEYS[1]) or '0'

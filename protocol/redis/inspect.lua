@@ -1,21 +1,21 @@
--- Shows what lies on a list of locks, as far as one call goes. Changes nothing.
+-- Returns the leases and waiters of a list of locks, as many as one call may read. Changes nothing.
 --
 -- KEYS[1 … n]          plain keys     \
 -- KEYS[n+1 … 2n]       data hashes     } of the same locks, as in leases.lua
 -- KEYS[2n+1 … 3n]      order sets     /
 -- ARGV[1]              n
--- ARGV[2]              how much to look at: each lock, shared lease and waiter counts as one
+-- ARGV[2]              how much to read: each lock, shared lease and waiter counts as one
 -- ARGV[3 … n+2]        where to begin on each lock: '' at its beginning, otherwise what an earlier call returned last
 --                      for it
 --
 -- Returns for each lock, in their order, [plain text or '', end of it in ms (-1: never, -2: no such key),
---         [shared lease text, end in ms, …], [waiter's id, waiter's text, …], where to go on]; only those that have not
---         ended.
--- The list is shorter than n if there was too much to look at: ask for the rest in another call. Only the first lock
--- can be broken off; for all others "where to go on" is '', which means that this was all of it.
+--         [shared lease text, end in ms, …], [waiter's id, waiter's text, …], where to go on]. Expired ones are
+--         left out.
+-- The list is shorter than n if there was too much to read: ask for the rest in another call. Only the first lock can
+-- be incomplete. For all others "where to go on" is '', which means that this was all of it.
 --
--- Shared leases come first, those that end soonest before the others: one that is renewed between two calls may be
--- shown twice, and is never passed over. Then waiters, in the order in which they are served. A call breaks off after a
+-- Shared leases come first, in the order of their ends. So a lease that is renewed between two calls may be returned
+-- twice, but is never skipped. Waiters follow, in the order in which they are served. An incomplete call stops after a
 -- lease (`l` and its score) with all that end in the same millisecond, or after a waiter (`w` and its place).
 
 local n, most = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -23,14 +23,14 @@ local time = redis.call('TIME')
 local nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function endOf(key)
-  -- Exact where the server has it (7.0); else computed, and a millisecond apart from one look to the next.
+  -- Exact on servers that have the command (7.0). Otherwise computed, and it may differ by a millisecond between calls.
   local atMs = redis.pcall('PEXPIRETIME', key)
   if type(atMs) ~= 'table' then return atMs end
   local leftMs = redis.call('PTTL', key)
   return leftMs < 0 and leftMs or nowMs + leftMs
 end
 
--- What is kept for members, which come with their scores: [member, score, member, score, …]. In portions that fit Lua's
+-- Calls `show` with the stored value of each member of [member, score, member, score, …], in portions that fit Lua's
 -- stack.
 local function each(data, scored, show)
   for first = 1, #scored, 1000 do
@@ -68,7 +68,7 @@ local function waitersFrom(data, order, place, room)
   local waiters = {}
   local scored = redis.call('ZRANGEBYSCORE', order, '(' .. place, '+inf', 'WITHSCORES', 'LIMIT', 0, room)
   each(data, scored, function(member, text)
-    -- Not decoded: cjson refuses half of a surrogate pair, which a holder's name may have.
+    -- Not decoded: cjson refuses a lone surrogate, which a holder's name may contain.
     if (tonumber(string.match(text, '^%[(%d+)')) or 0) > nowMs then
       waiters[#waiters + 1] = string.sub(member, 2)
       waiters[#waiters + 1] = text
@@ -82,7 +82,7 @@ local left = most
 for i = 1, n do
   local plain, data, order, from = KEYS[i], KEYS[n + i], KEYS[2 * n + i], ARGV[2 + i]
   local entries = redis.call('ZCARD', order)
-  -- With one to spare: what fills the room to the last place looks as if there were more.
+  -- With one to spare: a read that fills its room exactly looks as if there were more.
   if i > 1 and entries + 2 > left then break end
   left = left - 1
 

@@ -1,11 +1,11 @@
--- Changes the limits of one rate: forgets what was taken, or blocks it.
+-- Changes the limits of one rate: forgets what was taken, or blocks the limits.
 --
 -- KEYS        the key of each limit, as for consume.lua
--- ARGV[1]     reset: the limits are as if nothing had been taken, and not blocked. Or a number: for how many ms they are
---             blocked from now on, instead of any block before; 0 ends a block. What was taken stays
+-- ARGV[1]     reset: the limits are as if nothing had been taken, and not blocked. Or a number: they are blocked for
+--             this many ms from now on, instead of any earlier block; 0 ends a block. What was taken stays
 -- ARGV[2…]    for each limit how far ahead its moment may be (ms)
 --
--- Returns the same as consume.lua for one entry that only looks.
+-- Returns the same as consume.lua for one entry that takes no step.
 
 local time = redis.call('TIME')
 local nowMs = time[1] * 1000 + time[2] / 1000

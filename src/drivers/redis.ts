@@ -3,7 +3,7 @@ import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
-import { type RedisWarning, ServerLook } from './redis/checks.ts'
+import { type RedisWarning, ServerChecks } from './redis/checks.ts'
 import { connectionOf, type RedisClient } from './redis/client.ts'
 import { type RedisDriver, redisCapabilities, redisDriverOn } from './redis/driver.ts'
 import { checkPrefix } from './redis/keys.ts'
@@ -28,24 +28,29 @@ export const capabilities: Capabilities = redisCapabilities
 
 export interface RedisDriverOptions {
   /**
-   * A client that the caller has, and closes: of ioredis, iovalkey or redis (node-redis); one server, Cluster or
-   * Sentinel.
+   * A client of ioredis, iovalkey or redis (node-redis), for one server, a Cluster or Sentinel. You open and close it.
    */
   readonly client: RedisClient
-  /** Stands before every lock name: `lock:` if not said. It may be empty. Clients of the same lock must agree on it. */
+  /**
+   * The text before every lock name in a key. It may be empty. All clients of a lock need the same prefix.
+   * @default 'lock:'
+   */
   readonly prefix?: string
   /**
-   * A grant or a renewal counts only when so many replicas have confirmed it (`WAIT`). With too few, the claim fails
-   * and is withdrawn, and a renewal moves no deadline.
+   * A grant or a renewal counts only when `count` replicas have confirmed it (`WAIT`) within `timeoutSeconds`
+   * (default 1). With fewer, the claim fails and is withdrawn, and a renewal does not extend the lease.
+   * @default no replica has to confirm
    */
   readonly replicas?: { readonly count: number; readonly timeoutSeconds?: number }
   /**
-   * How long subscribing, `inspect`, `consume` and looking at the server may take before the answer counts as lost: 5 s
-   * if not said. Acquire, renew and release are bounded by the caller's own call timeout instead.
+   * How long subscribing, `inspect`, `consume` and reading the server's settings may take before they fail. For acquire,
+   * renew and release, the lock instance has its own limit.
+   * @default 5
    */
   readonly commandTimeoutSeconds?: number
   /**
-   * Told what is wrong with the server: an eviction policy, a replica, a version. `process.emitWarning` if not said.
+   * Called for each problem of the server: an eviction policy, a replica, an old version.
+   * @default process.emitWarning
    */
   readonly onWarning?: (warning: RedisWarning) => void
   /** For tests. */
@@ -63,12 +68,19 @@ const OPTIONS = optionNames<RedisDriverOptions>({
 const REPLICA_OPTIONS = optionNames<NonNullable<RedisDriverOptions['replicas']>>({ count: true, timeoutSeconds: true })
 
 /**
- * Leases in Redis or Valkey, on one server, behind Sentinel or on a Cluster. Nothing is sent until the first call. The
- * client is used as it is and never closed; `close` ends the one connection that the driver opens itself, for
+ * Keeps leases in Redis or Valkey: on one server, behind Sentinel or on a Cluster. It sends nothing before the first
+ * call. It never closes or changes your client. `close` ends the one connection that the driver opens itself, for
  * subscriptions.
  *
- * Throws `InvalidArgumentError` for a client that it does not know or that prefixes keys by itself, and
- * `UnsupportedError` for `replicas` on a Cluster, where `WAIT` cannot be sent to the node in question.
+ * @throws {InvalidArgumentError} for a client that is not supported or that has a key prefix of its own, for a prefix
+ *   that begins with `holdfast:`, and for seconds that are out of range.
+ * @throws {UnsupportedError} for `replicas` on a Cluster, because `WAIT` names no key and so cannot be sent to the right
+ *   node.
+ *
+ * @example
+ * ```ts
+ * const lock = new DistributedLock({ driver: redisDriver({ client: new Redis() }) })
+ * ```
  */
 export function redisDriver(options: RedisDriverOptions): RedisDriver {
   checkOptions(options, OPTIONS)
@@ -79,27 +91,27 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
   if (options.replicas !== undefined && connection.cluster) {
     const instead = 'set min-replicas-to-write on the servers instead'
     throw new UnsupportedError(
-      `redis: replicas cannot be waited for on a Cluster, where WAIT has no key to go by; ${instead}`,
+      `redis: the option replicas does not work on a Cluster, because WAIT names no key and so no node; ${instead}`,
     )
   }
   const replicas = options.replicas && replicaWait(options.replicas)
 
-  const servers = new ServerLook({ connection, timeoutMs, clock })
-  const told = new Set<string>()
-  /** In the background, with the first call: what it finds are warnings, so nothing waits for it. */
-  const look = (): void => {
-    if (servers.isComplete) return
-    void servers.report().then(({ warnings }) => {
+  const checks = new ServerChecks({ connection, timeoutMs, clock })
+  const reported = new Set<string>()
+  /** Runs in the background with the first calls. It only finds warnings, so no call waits for it. */
+  const checkServers = (): void => {
+    if (checks.isComplete) return
+    void checks.report().then(({ warnings }) => {
       for (const warning of warnings) {
-        if (told.has(warning.message)) continue
-        told.add(warning.message)
+        if (reported.has(warning.message)) continue
+        reported.add(warning.message)
         callListener('onWarning', onWarning, warning)
       }
     })
   }
-  /** Servers of which nothing is known count as older ones: messages that go through every node work on any version. */
+  /** Servers of unknown version count as older than 7: messages that go through every node work on any version. */
   const sharded = async (): Promise<boolean> => {
-    const { facts, failure } = await servers.report()
+    const { facts, failure } = await checks.report()
     if (facts.length === 0 && failure !== undefined) throw failure
     return facts.length > 0 && facts.every(({ major }) => major >= 7)
   }
@@ -108,17 +120,18 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
   return {
     ...driver,
     acquire(claims) {
-      look()
+      checkServers()
       return driver.acquire(claims)
     },
   }
 }
 
 /**
- * `redis://`, `rediss://` and `redis+cluster://` (`rediss+cluster://`): opens a client of its own, with ioredis or else
- * with redis, whichever is installed. Nothing is locked in another database than the one that the URL names. Rejects
- * with `InvalidArgumentError` for a URL of which any part is not understood, and with `MissingClientError` where neither
- * is installed.
+ * Opens a driver for a `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://` URL, with a client of its own:
+ * ioredis if it is installed, otherwise redis. It never locks in another database than the one that the URL names.
+ *
+ * @throws {InvalidArgumentError} if any part of the URL is unknown or invalid.
+ * @throws {MissingClientError} if neither ioredis nor redis is installed.
  */
 export async function openRedis(url: string): Promise<Driver> {
   const { target, prefix } = redisUrl(url)

@@ -1,6 +1,6 @@
 import type { Driver } from '../../src/core/driver.ts'
 import { MissingClientError } from '../../src/core/errors.ts'
-import { openNodeRedis } from '../../src/drivers/redis/open.ts'
+import { openNodeRedis } from '../../src/drivers/redis/open-node-redis.ts'
 import { redisUrl } from '../../src/drivers/redis/url.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 

@@ -2,7 +2,7 @@ import type { Clock } from '../../core/time/clock.ts'
 import type { RedisConnection, RedisNode } from './connection.ts'
 import { inTime } from './errors.ts'
 
-/** What is wrong with a server, as far as locks are concerned, in sentences for an operator. */
+/** A setting or a state of a server that endangers locks. `message` says what it is and what to do. */
 export interface RedisWarning {
   readonly code: 'REPLICA' | 'TOO_OLD' | 'EVICTION'
   readonly message: string
@@ -20,7 +20,7 @@ export interface ServerFacts {
 export async function serverFacts(command: (args: readonly string[]) => Promise<unknown>): Promise<ServerFacts> {
   const info = String(await command(['INFO']))
   const field = (name: string): string => new RegExp(`^${name}:(.*)$`, 'm').exec(info)?.[1]?.trim() ?? ''
-  // Valkey says 7.2.4 here whatever its own version is, which is what it is compatible with.
+  // Valkey reports 7.2.4 here, the version that it is compatible with, and not its own.
   const [major = 0, minor = 0] = field('redis_version').split('.').map(Number)
   return {
     major,
@@ -37,36 +37,35 @@ export function warningsOf(facts: ServerFacts): RedisWarning[] {
   const warnings: RedisWarning[] = []
   if (role === 'slave') {
     const message =
-      'this Redis is a read-only replica: no lock can be taken here. Connect to the master, or through Sentinel'
+      'this Redis is a read-only replica and cannot grant locks. Connect to the master, or through Sentinel'
     warnings.push({ code: 'REPLICA', message })
   }
   if (major < 6 || (major === 6 && minor < 2)) {
     warnings.push({ code: 'TOO_OLD', message: `this Redis is ${major}.${minor}: locks need 6.2 or later` })
   }
   if (evictionPolicy !== '' && evictionPolicy !== 'noeviction') {
-    const when = maxMemory > 0 ? 'when its memory is full' : 'as soon as somebody sets maxmemory'
+    const when = maxMemory > 0 ? 'when its memory is full' : 'as soon as maxmemory is set'
     const message =
-      `this Redis may evict locks ${when} (maxmemory-policy ${evictionPolicy}): a lock that is evicted is granted again while it is ` +
-      'held. Set maxmemory-policy noeviction, or give locks a server of their own'
+      `this Redis may evict locks ${when} (maxmemory-policy ${evictionPolicy}). An evicted lock is granted again ` +
+      'while it is held. Set maxmemory-policy noeviction, or use a separate server for locks'
     warnings.push({ code: 'EVICTION', message })
   }
   return warnings
 }
 
-/** What is known of the servers. */
 export interface ServerReport {
   readonly warnings: readonly RedisWarning[]
-  /** Of the servers that answered. Empty if the user may not run INFO: then nothing is known, and nothing will be. */
+  /** Of the servers that answered. Empty if the user may not run INFO. Then they stay unknown. */
   readonly facts: readonly ServerFacts[]
-  /** Why a server did not answer. It is asked again later. */
+  /** Why a server did not answer. It will be asked again. */
   readonly failure?: Error
 }
 
 /**
- * Looks at the servers once. Without the right to INFO it does not try again: every acquire would bring a refused
- * command with it. A server that did not answer is asked again, but only after `LOOK_AGAIN_MS`.
+ * Reads INFO of the servers once. Without the right to INFO it does not try again, because every acquire would then
+ * send a command that is refused. A server that did not answer is asked again, but only after `ASK_AGAIN_MS`.
  */
-export class ServerLook {
+export class ServerChecks {
   readonly #connection: RedisConnection
   readonly #timeoutMs: number
   readonly #clock: Clock
@@ -80,7 +79,7 @@ export class ServerLook {
     this.#clock = clock
   }
 
-  /** Whether all is known that ever will be. */
+  /** Whether there is nothing more to learn. */
   get isComplete(): boolean {
     return this.#complete
   }
@@ -88,21 +87,21 @@ export class ServerLook {
   report(): Promise<ServerReport> {
     if (this.#report === undefined || this.#clock.now().monotonicMs >= this.#againAtMs) {
       this.#againAtMs = Number.POSITIVE_INFINITY
-      this.#report = this.#look()
+      this.#report = this.#ask()
     }
     return this.#report
   }
 
-  async #look(): Promise<ServerReport> {
+  async #ask(): Promise<ServerReport> {
     const report = await this.#askAll().catch((failure: Error) => ({ warnings: [], facts: [], failure }))
     if (report.failure === undefined) this.#complete = true
-    else this.#againAtMs = this.#clock.now().monotonicMs + LOOK_AGAIN_MS
+    else this.#againAtMs = this.#clock.now().monotonicMs + ASK_AGAIN_MS
     return report
   }
 
   async #askAll(): Promise<ServerReport> {
     const nodes = await inTime('find the servers', this.#timeoutMs, () => this.#connection.nodes(), this.#connection)
-    const answers = await Promise.all(nodes.map((node) => this.#ask(node).catch((error: Error) => error)))
+    const answers = await Promise.all(nodes.map((node) => this.#askNode(node).catch((error: Error) => error)))
     const facts = answers.flatMap((answer) => (answer === undefined || answer instanceof Error ? [] : [answer]))
     const failure = answers.find((answer) => answer instanceof Error)
     const warnings = facts.flatMap(warningsOf)
@@ -110,10 +109,10 @@ export class ServerLook {
     return { warnings: firsts, facts, ...(failure && { failure }) }
   }
 
-  /** Undefined: it may not be asked. */
-  async #ask(node: RedisNode): Promise<ServerFacts | undefined> {
+  /** Undefined if the user may not run INFO. */
+  async #askNode(node: RedisNode): Promise<ServerFacts | undefined> {
     try {
-      return await inTime('look at the server', this.#timeoutMs, () => serverFacts((args) => node.command(args)))
+      return await inTime('read INFO', this.#timeoutMs, () => serverFacts((args) => node.command(args)))
     } catch (error) {
       if (isForbidden(error)) return undefined
       throw error
@@ -121,8 +120,8 @@ export class ServerLook {
   }
 }
 
-/** By the access control list, or because the command was renamed. */
+/** The access control list forbids the command, or the command was renamed. */
 const isForbidden = (error: unknown): boolean =>
   error instanceof Error && /\bNOPERM\b|unknown command/i.test(error.message)
 
-const LOOK_AGAIN_MS = 1_000
+const ASK_AGAIN_MS = 1_000

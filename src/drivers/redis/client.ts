@@ -9,35 +9,39 @@ import {
 } from './node-redis.ts'
 
 /**
- * A client that the caller has: `Redis` or `Cluster` of ioredis (5, 6) or of iovalkey, `createClient`, `createCluster`
- * or `createSentinel` of redis (5, 6). Typed by the few methods that are called, so that no version is asked for.
+ * A client that you have opened: `Redis` or `Cluster` of ioredis (5, 6) or of iovalkey, or `createClient`,
+ * `createCluster` or `createSentinel` of redis (5, 6). The type has only the few methods that the driver calls, so that
+ * you are not tied to a version.
  */
 export type RedisClient = IoredisClient | IoredisCluster | NodeRedisClient | NodeRedisCluster | NodeRedisSentinel
 
-/** The same for every driver on one client: what is known of its server is known to all of them. */
-export function connectionOf(client: RedisClient): RedisConnection {
-  const known = connections.get(client) ?? newConnection(client)
+/**
+ * The same connection for every driver on one client, so that they share what is known about its server. `argument`
+ * names the client in errors.
+ */
+export function connectionOf(client: RedisClient, argument = 'client'): RedisConnection {
+  const known = connections.get(client) ?? newConnection(client, argument)
   connections.set(client, known)
   return known
 }
 
 const connections = new WeakMap<RedisClient, RedisConnection>()
 
-function newConnection(client: RedisClient): RedisConnection {
-  refusePool(client)
-  if (isIoredis(client)) return ioredisConnection(client)
+function newConnection(client: RedisClient, argument: string): RedisConnection {
+  refusePool(client, argument)
+  if (isIoredis(client)) return ioredisConnection(client, argument)
   if (isNodeRedis(client)) return nodeRedisConnection(client)
-  throw new InvalidArgumentError('client', client, 'a client of ioredis, iovalkey or redis (node-redis)')
+  throw new InvalidArgumentError(argument, client, 'a client of ioredis, iovalkey or redis (node-redis)')
 }
 
-/** A pool of node-redis looks like a client of it. */
-function refusePool(client: RedisClient): void {
+/** A pool of node-redis has the methods of its client. */
+function refusePool(client: RedisClient, argument: string): void {
   if (!isFunction(client, 'execute') || !('totalClients' in client)) return
   const rule =
-    'one client (createClient), not a pool: a pool may send each command over another connection, but WAIT speaks of ' +
-    'what its own connection has written, and a subscription needs one that lasts. One client is enough: commands of ' +
-    'all locks share it'
-  throw new InvalidArgumentError('client', client, rule)
+    'one client (createClient), not a pool: a pool may send each command over another connection, but WAIT only covers ' +
+    'what its own connection has written, and a subscription needs one that lasts. One client is enough: all locks ' +
+    'share it'
+  throw new InvalidArgumentError(argument, client, rule)
 }
 
 const isIoredis = (client: RedisClient): client is IoredisClient | IoredisCluster =>

@@ -1,44 +1,44 @@
 import type { MasterWatch } from './master-watch.ts'
 
-/** What the driver needs of a client, whichever it is. */
+/** What the driver needs of a client, for every client library. */
 export interface RedisConnection {
   readonly cluster: boolean
-  /** Which server, as errors name it: a URL without its login. */
+  /** The server, as errors name it: a URL without user name and password. */
   readonly place: string
   /**
-   * Why a command could not be sent, where the client itself only says that it could not. Absent where the client's own
-   * error tells.
+   * Returns the reason why a command could not be sent, for clients whose own error does not say it. Absent for the
+   * others.
    */
   failureBehind?(error: unknown): unknown
-  /** Sends a command to wherever `key` lives. Rejects with the client's own error. */
+  /** Sends a command to the node that has `key`. Rejects with the client's own error. */
   command(key: string, args: readonly string[]): Promise<unknown>
   /**
-   * Sends commands in one go, one after the other over one and the same connection. Rejects if one of them fails, or if
-   * the connection ended after some of them: the rest is never sent over another one by itself. Absent on a Cluster.
+   * Sends commands as one pipeline over one connection. Rejects if one of them fails, or if the connection ends after
+   * some of them: the rest is never sent alone over another connection. Absent on a Cluster.
    */
   together?(commands: readonly (readonly string[])[]): Promise<readonly unknown[]>
   /**
-   * Called before a command is sent. Returns what tells, after the answer, whether the client may have sent the command
-   * twice: its connection was lost meanwhile, and the answer may be that of the second time. Absent where the client
-   * never sends a command again by itself.
+   * Call it before a command is sent. The function it returns says, after the answer, whether the client may have sent
+   * the command twice: its connection was lost meanwhile, and the answer may be that to the second copy. Absent for
+   * clients that never send a command again by themselves.
    */
   watchResends?(): () => boolean | Promise<boolean>
-  /** Absent where the client finds a new master by itself. */
+  /** Absent for clients that find a new master by themselves. */
   readonly master?: MasterWatch
-  /** The masters: one, or one for each shard of a Cluster. */
+  /** The masters: one, or on a Cluster one for each shard. */
   nodes(): Promise<readonly RedisNode[]>
   /**
-   * The master that has this slot now. A key of the slot is asked for first: a client learns that a slot has moved only
-   * from the answer to a command.
+   * The master that has this slot now. It reads a key of the slot first, because a client learns only from the answer
+   * to a command that a slot has moved.
    */
   nodeOfSlot(slot: number): Promise<RedisNode>
 }
 
 export interface RedisNode {
-  /** Stays the same while the node's address does. */
+  /** Stays the same as long as the address of the node. */
   readonly id: string
   command(args: readonly string[]): Promise<unknown>
-  /** Opens a connection of its own to this node. `closed` is told once when it ends by itself. */
+  /** Opens a separate connection to this node. `closed` is called once, if it ends by itself. */
   subscriber(events: SubscriberEvents): Promise<Subscriber>
 }
 
@@ -48,8 +48,8 @@ export interface SubscriberEvents {
 }
 
 export interface Subscriber {
-  /** Resolves once the server has confirmed it. */
+  /** Resolves when the server has confirmed it. */
   subscribe(channel: string, sharded: boolean): Promise<void>
-  /** Ends the connection at once. Never throws. */
+  /** Closes the connection at once. Never throws. */
   end(): void
 }

@@ -4,7 +4,6 @@ import type {
   Capabilities,
   Claim,
   Driver,
-  Grant,
   InspectPage,
   LeaseRef,
   RenewAnswer,
@@ -12,23 +11,29 @@ import type {
 } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { type Clock, systemClock } from '../../core/time/clock.ts'
-import { failTogether } from '../shared/groups.ts'
 import type { RedisConnection } from './connection.ts'
 import { closedError, inTime } from './errors.ts'
-import { acquireArgs, type ProposedClaim, readAcquire, releaseArgs, strange, type TokenRefusal } from './format.ts'
-import { inspect, show } from './inspect.ts'
+import {
+  acquireArgs,
+  type ProposedClaim,
+  readAcquire,
+  releaseArgs,
+  type TokenRefusal,
+  unexpectedReply,
+} from './format.ts'
+import { inspect, inspectNames } from './inspect.ts'
 import { consume } from './rates.ts'
 import { renewEach, renewList } from './renewals.ts'
-import { type ReplicaWait, renewOnReplicas } from './replicas.ts'
+import { confirmGrants, type ReplicaWait, renewOnReplicas } from './replicas.ts'
 import { ballotRunner, runScript } from './scripts.ts'
 import {
   type Chunk,
   type LeasesReply,
   type ListParts,
   MAX_ENTRIES,
+  type Publication,
   runLeases,
   sendList,
-  type Telling,
 } from './send-batch.ts'
 import { Subscription } from './subscription.ts'
 
@@ -46,8 +51,38 @@ export const redisCapabilities: Capabilities = {
   groups: true,
 }
 
-/** Names of different slots are in different calls, to different servers. */
+/** Names of different slots go to different servers in different calls. */
 const clusterCapabilities: Capabilities = { ...redisCapabilities, groups: false }
+
+/** The driver that `redisDriver` returns: one server, one master behind Sentinel, or one Cluster. */
+export interface RedisDriver extends Driver {
+  readonly name: 'redis'
+}
+
+/** What Redlock needs of a node, beyond what every driver has. Not part of the public types. */
+export interface RedlockNode extends RedisDriver {
+  readonly connection: RedisConnection
+  /**
+   * Claims with the tokens that the caller proposes. They do not queue. Rejects if the node may have forgotten a lease
+   * of up to `longestTtlMs`. Undefined: the node forgets nothing.
+   */
+  propose(
+    claims: readonly ProposedClaim[],
+    longestTtlMs: number | undefined,
+  ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
+  /** As `release`. In the same step, after the leases were ended, it publishes a message for each. */
+  releaseAndPublish(leases: readonly LeaseRef[], broadcast: ReleaseMessages): Promise<readonly (boolean | Error)[]>
+  /** All leases and waiters of these names. */
+  inspectNames(lockNames: readonly string[]): Promise<InspectPage>
+}
+
+export interface ReleaseMessages {
+  readonly channel: string
+  /** One line. */
+  messageOf(lease: LeaseRef): string
+  /** The leases were ended, but the server refused to publish. */
+  failed(error: Error): void
+}
 
 export interface RedisDriverParts extends ListParts {
   readonly connection: RedisConnection
@@ -55,42 +90,15 @@ export interface RedisDriverParts extends ListParts {
   sharded(): Promise<boolean>
   readonly replicas?: ReplicaWait
   readonly clock?: Clock
-  /** Ends what was opened for this driver alone. */
-  close?(): Promise<void>
 }
 
-/** A driver on one server or one Cluster, and what Redlock needs of a node beyond that. */
-export interface RedisDriver extends Driver {
-  readonly connection: RedisConnection
-  /**
-   * Claims with the tokens that are to be given. They do not queue. Rejects if the node may have forgotten a lease of
-   * up to `longestTtlMs`; undefined: it forgets nothing.
-   */
-  propose(
-    claims: readonly ProposedClaim[],
-    longestTtlMs: number | undefined,
-  ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
-  /** As `release`. Publishes what there is to tell of each lease, in the same step, after it was ended. */
-  releaseAndTell(leases: readonly LeaseRef[], news: ReleaseTelling): Promise<readonly (boolean | Error)[]>
-  /** What lies on these names. */
-  show(lockNames: readonly string[]): Promise<InspectPage>
-}
-
-export interface ReleaseTelling {
-  readonly channel: string
-  /** On one line. */
-  messageOf(lease: LeaseRef): string
-  /** The leases were ended, but the server refused to publish. */
-  failed(error: Error): void
-}
-
-export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
+export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
   const { connection, prefix, timeoutMs, sharded, replicas, clock = systemClock } = parts
   const clientId = randomBytes(9).toString('base64url')
   const confirmsGrants = replicas !== undefined
   const subscription = new Subscription({ connection, clientId, timeoutMs, sharded, confirmsGrants, clock })
-  // The subscription may still be at the server that was demoted, where it is not counted among those that hear a
-  // grant.
+  // The subscription may still be at the demoted server. The new master does not count it as a subscriber, so a waiter
+  // would look dead to it.
   const stopWatching = connection.master?.onChange(() =>
     subscription.restart(new StoreError('the master was replaced')),
   )
@@ -101,51 +109,31 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
 
   async function acquireChunk(chunk: Chunk<Claim>): Promise<readonly (AcquireAnswer | Error)[]> {
     const { requests, slot } = chunk
-    const asks = requests.some(({ waitMs }) => waitMs > 0) ? subscription.asks(requests, slot) : undefined
-    const request = asks instanceof Promise ? await asks : asks
-    const told = request && { channel: request.channel, text: request.secret }
-    const reply = await runAcquire(parts, chunk, told).catch((error: unknown) => {
-      if (request !== undefined) for (const claim of requests) subscription.asked(claim, request)
-      throw error
-    })
-    const nowMs = reply[0]
+    const sends = requests.some(({ waitMs }) => waitMs > 0) ? subscription.sends(requests, slot) : undefined
+    // Without an await where none is needed: the parts of one list must leave in their order.
+    const call = sends instanceof Promise ? await sends : sends
+    const reply = await runAcquire(parts, chunk, call && { channel: call.channel, text: call.secret })
+    const waiting: Claim[] = []
     const answers = requests.map((claim, index) => {
-      const answer = readAcquire(claim, nowMs, reply[1 + index])
-      if ('tokenRefused' in answer) return strange('acquire', reply[1 + index])
-      if (request === undefined || claim.waitMs === 0) return answer
-      const heard = subscription.asked(claim, request)
-      const isRefused = 'granted' in answer && !answer.granted
-      if (isRefused && heard === undefined) subscription.waits(claim, request)
-      else subscription.waitsNoMore(claim)
-      return isRefused && heard !== undefined ? heard : answer
+      const answer = readAcquire(claim, reply[0], reply[1 + index])
+      if ('tokenRefused' in answer) return unexpectedReply('acquire', reply[1 + index])
+      if (call === undefined || claim.waitMs === 0) return answer
+      if ('granted' in answer && !answer.granted) waiting.push(claim)
+      else subscription.forget(claim, call)
+      return answer
     })
-    return replicas === undefined ? answers : confirmed(parts, replicas, chunk, answers)
+    if (call?.isUnheard && waiting.length > 0) await subscription.hearSlot(slot, waiting)
+    return replicas === undefined ? answers : confirmGrants(parts, replicas, chunk, answers)
   }
 
-  /** On Cluster, who listens but does not hear this slot yet: hears it from now on, and looks again. */
-  async function acquireAndHear(chunk: Chunk<Claim>): Promise<readonly (AcquireAnswer | Error)[]> {
-    const answers = await acquireChunk(chunk)
-    if (!subscription.misses(chunk.slot)) return answers
-    const waits = (claim: Claim, index: number): boolean => {
-      const answer = answers[index]
-      return claim.waitMs > 0 && answer !== undefined && 'granted' in answer && !answer.granted
-    }
-    if (!chunk.requests.some(waits)) return answers
-    await subscription.hear([chunk.slot])
-    const again = [...(await acquireChunk(chunkWhere(chunk, waits)))]
-    return answers.map((answer, index) =>
-      waits(chunk.requests[index] as Claim, index) ? (again.shift() ?? answer) : answer,
-    )
-  }
-
-  async function releaseChunk(chunk: Chunk<LeaseRef>, telling?: ReleaseTelling): Promise<(boolean | Error)[]> {
+  async function releaseChunk(chunk: Chunk<LeaseRef>, messages?: ReleaseMessages): Promise<(boolean | Error)[]> {
     const { requests } = chunk
-    for (const lease of requests) subscription.waitsNoMore(lease)
+    for (const lease of requests) subscription.forget(lease)
     const wasResent = connection.watchResends?.()
-    const messages = new Set(telling && requests.map((lease) => telling.messageOf(lease)))
-    const news = telling && { channel: telling.channel, text: [...messages].join('\n') }
-    const reply = await runLeases(parts, 'release', chunk, releaseArgs(requests), news)
-    if (reply[0] === 1) telling?.failed(new StoreError(`the server refused to publish on ${telling.channel}`))
+    const lines = new Set(messages && requests.map((lease) => messages.messageOf(lease)))
+    const publication = messages && { channel: messages.channel, text: [...lines].join('\n') }
+    const reply = await runLeases(parts, 'release', chunk, releaseArgs(requests), publication)
+    if (reply[0] === 1) messages?.failed(new StoreError(`the server refused to publish on ${messages.channel}`))
     const answers = requests.map((_, index) => Number(reply[1 + index]) === 1)
     if (!answers.includes(false) || (await wasResent?.()) !== true) return answers
     return answers.map((answer) => answer || sentTwice())
@@ -155,29 +143,30 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
     name: 'redis',
     place: connection.place,
     capabilities: connection.cluster ? clusterCapabilities : redisCapabilities,
+    // Not on a Cluster, where a list is split by slot anyway.
     ...(!connection.cluster && { listSplit: MAX_ENTRIES / 2 }),
     connection,
 
     async acquire(claims) {
       assertOpen()
-      return sendList<Claim, AcquireAnswer>(parts, claims, connection.cluster ? acquireAndHear : acquireChunk)
+      return sendList<Claim, AcquireAnswer>(parts, claims, acquireChunk)
     },
 
     async propose(claims, longestTtlMs) {
       assertOpen()
       const run = longestTtlMs === undefined ? runScript : ballotRunner(longestTtlMs)
-      const byBallot = { ...parts, bySlot: true }
-      const ballots = claims.map((claim) => ({ ...claim, waitMs: 0 }))
-      return sendList<ProposedClaim, AcquireAnswer | TokenRefusal>(byBallot, ballots, async (chunk) => {
+      const bySlot = { ...parts, bySlot: true }
+      const proposals = claims.map((claim) => ({ ...claim, waitMs: 0 }))
+      return sendList<ProposedClaim, AcquireAnswer | TokenRefusal>(bySlot, proposals, async (chunk) => {
         const args = acquireArgs(chunk.requests)
-        const [nowMs, ...replies] = await runLeases(byBallot, 'acquire', chunk, args, undefined, run)
+        const [nowMs, ...replies] = await runLeases(bySlot, 'acquire', chunk, args, undefined, run)
         return chunk.requests.map((claim, index) => readAcquire(claim, nowMs, replies[index]))
       })
     },
 
-    async show(lockNames) {
+    async inspectNames(lockNames) {
       assertOpen()
-      return inTime('inspect', timeoutMs, () => show(connection, prefix, lockNames), connection)
+      return inTime('inspect', timeoutMs, () => inspectNames(connection, prefix, lockNames), connection)
     },
 
     async renew(renewals) {
@@ -193,9 +182,9 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       return sendList<LeaseRef, boolean>(parts, leases, (chunk) => releaseChunk(chunk))
     },
 
-    async releaseAndTell(leases, telling) {
+    async releaseAndPublish(leases, messages) {
       assertOpen()
-      return sendList<LeaseRef, boolean>(parts, leases, (chunk) => releaseChunk(chunk, telling))
+      return sendList<LeaseRef, boolean>(parts, leases, (chunk) => releaseChunk(chunk, messages))
     },
 
     async consume(requests) {
@@ -219,23 +208,26 @@ export function redisDriverOn(parts: RedisDriverParts): RedisDriver {
       closed = true
       stopWatching?.()
       subscription.end()
-      await parts.close?.()
     },
   }
 }
 
 /**
- * A theft of a lock with many shared leases takes several calls, each of which ends a bounded number of them. The lock
- * is the thief's from the first call on; it is granted when all leases are ended.
+ * Taking a lock with many shared leases by force needs several calls, each of which ends a bounded number of them. The
+ * lock belongs to the thief from the first call on. It is granted when all leases are ended.
  */
-async function runAcquire(parts: ListParts, chunk: Chunk<Claim>, told: Telling | undefined): Promise<LeasesReply> {
+async function runAcquire(
+  parts: ListParts,
+  chunk: Chunk<Claim>,
+  publication: Publication | undefined,
+): Promise<LeasesReply> {
   const { requests } = chunk
   const argsOf = (claims: readonly Claim[]): string[] => acquireArgs(claims, parts.prefix === '')
-  const reply = await runLeases(parts, 'acquire', chunk, argsOf(requests), told)
+  const reply = await runLeases(parts, 'acquire', chunk, argsOf(requests), publication)
   let open = requests.flatMap(({ steal }, index) => (steal && isUnfinished(reply[1 + index]) ? [index] : []))
   while (open.length > 0) {
     const thieves = open.map((index) => requests[index] as Claim)
-    const more = await runLeases(parts, 'acquire', { ...chunk, requests: thieves }, argsOf(thieves), told)
+    const more = await runLeases(parts, 'acquire', { ...chunk, requests: thieves }, argsOf(thieves), publication)
     open.forEach((index, at) => {
       reply[1 + index] = more[1 + at]
     })
@@ -246,46 +238,6 @@ async function runAcquire(parts: ListParts, chunk: Chunk<Claim>, told: Telling |
 
 const isUnfinished = (answer: unknown): boolean => Array.isArray(answer) && answer[0] === 'm'
 
-/**
- * A grant counts when enough replicas have confirmed it: otherwise a failover now would forget it. For that it is
- * renewed, over the connection that WAIT then asks about. A renewal never re-creates a lease that was lost meanwhile.
- *
- * What is not confirmed stays in the store, and its claim fails: the caller asks again or withdraws the claim. A
- * release from here could arrive after the same claim has asked again, and end what it has got by then.
- */
-async function confirmed(
-  parts: ListParts,
-  replicas: ReplicaWait,
-  { requests, slot }: Chunk<Claim>,
-  answers: readonly (AcquireAnswer | Error)[],
-): Promise<readonly (AcquireAnswer | Error)[]> {
-  const renewals: Renewal[] = []
-  requests.forEach(({ lockName, claimId, ttlMs }, index) => {
-    const answer = answers[index]
-    if (!isGrant(answer)) return
-    renewals.push({ lockName, claimId, ttlMs, fencingToken: answer.fencingToken })
-  })
-  if (renewals.length === 0) return [...answers]
-  const asError = (error: Error): Error[] => renewals.map(() => error)
-  const results = await renewOnReplicas(parts, replicas, { requests: renewals, slot }).catch(asError)
-  let at = 0
-  const counted = answers.map((answer, index) => {
-    if (!isGrant(answer)) return answer
-    const result = results[at++]
-    if (result === 'renewed') return { ...answer, ttlMs: (requests[index] as Claim).ttlMs }
-    return result instanceof Error ? result : new StoreError('the lease was lost before replicas had confirmed it')
-  })
-  return failTogether(requests, counted)
-}
-
-/** "No" may be the answer to a release that ended the lease the first time. It must not count as a loss. */
+/** "No" may be the answer to the second copy of a release whose first copy ended the lease. It is not a loss. */
 const sentTwice = (): StoreError =>
-  new StoreError('the connection was lost during a release: it is not known whether the lease had ended before')
-
-const isGrant = (answer: AcquireAnswer | Error | undefined): answer is Grant =>
-  answer !== undefined && 'granted' in answer && answer.granted
-
-const chunkWhere = (chunk: Chunk<Claim>, keep: (claim: Claim, index: number) => boolean): Chunk<Claim> => ({
-  ...chunk,
-  requests: chunk.requests.filter(keep),
-})
+  new StoreError('the connection was lost during a release: it is unknown whether the lease had ended before')

@@ -2,20 +2,20 @@ import { ClosedError, HoldfastError, StoreError } from '../../core/errors.ts'
 import { type ConnectionTrouble, connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
 import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
 
-/** What is known of the server that a command was sent to. */
+/** The server that a command was sent to. */
 export interface AskedServer {
-  /** As an error names it: a URL without its login. */
+  /** As an error names it: a URL without user name and password. */
   readonly place: string
-  /** Why the connection is gone, where the client only says that it is. */
+  /** Returns the reason behind an error that only says that the connection is lost. */
   failureBehind?(error: unknown): unknown
   readonly master?: { readonly neverWrote: boolean }
 }
 
-/** Wraps a client's error once: where it happened, what the server or the network said, and what can be done about it. */
+/** Wraps an error of the client once: where it happened, what the server or the network said, and what to do. */
 export function storeErrorFrom(what: string, error: unknown, server?: AskedServer): HoldfastError {
   if (error instanceof HoldfastError) return error
   const failure = server?.failureBehind?.(error) ?? error
-  // It may be what the opening of a database has found out.
+  // It may have been wrapped already, by the code that opens the client.
   if (failure instanceof HoldfastError) return failure
   const message = messageOf(failure)
   const trouble = connectionTrouble(failure)
@@ -35,25 +35,25 @@ export function storeErrorFrom(what: string, error: unknown, server?: AskedServe
 
 function adviceFor({ kind, advice }: ConnectionTrouble, neverWrote: boolean): string {
   if (kind === 'no-tls') return 'Use redis:// instead of rediss://, or tls=false.'
-  // A connection that worked before was lost; one that never did may have been hung up on.
+  // If the connection never worked, the server may have closed it because it expects TLS.
   return kind === 'closed' && neverWrote ? 'If the server expects TLS, use rediss:// or tls=true.' : advice
 }
 
 export const closedError = (): ClosedError => new ClosedError('the redis driver is closed')
 
-/** The server's access control lists do not allow it. */
+/** The server's access control lists forbid it. */
 export const isForbidden = (error: unknown): boolean => error instanceof Error && error.message.includes('NOPERM')
 
 export const isNoScript = (error: unknown): boolean => error instanceof Error && error.message.includes('NOSCRIPT')
 
-/** The server is a replica, and takes no writes. */
+/** The server is a replica and accepts no writes. */
 export const isReadOnly = (error: unknown): boolean =>
   error instanceof Error && /\bREADONLY\b|\bMASTERDOWN\b|can't write against a read only/i.test(error.message)
 
 interface Hint {
   readonly sign: RegExp
   readonly hint: string
-  /** Asking again cannot help before somebody changes a setting. */
+  /** Another attempt fails as well, until a setting is changed. */
   readonly isPermanent?: boolean
 }
 
@@ -64,7 +64,7 @@ const hints: readonly Hint[] = [
   },
   {
     sign: /OOM command not allowed/i,
-    hint: 'the server is out of memory: raise maxmemory, or give locks a server of their own',
+    hint: 'the server is out of memory: raise maxmemory, or use a separate server for locks',
   },
   { sign: /^LOADING/i, hint: 'the server is still loading its data' },
   { sign: /CLUSTERDOWN/i, hint: 'the Cluster does not serve this slot at the moment' },
@@ -86,7 +86,9 @@ const hints: readonly Hint[] = [
   },
   {
     sign: /NOPERM|ACL failure in script|user executing the script can't/i,
-    hint: 'the user may not do this: it needs the keys lock:* and holdfast:*, the channels holdfast:*, scripting, and WAIT if `replicas` is set',
+    hint:
+      'the user lacks a right: it needs the keys lock:* and holdfast:*, the channels holdfast:*, scripting, and WAIT ' +
+      'if `replicas` is set',
     isPermanent: true,
   },
   {
@@ -100,7 +102,7 @@ const hints: readonly Hint[] = [
   },
 ]
 
-/** Rejects when time is up, whatever the client does. What comes later is dropped, and never unhandled. */
+/** Rejects after `timeoutMs`, even if the client never answers. A later answer or error is dropped. */
 export function inTime<Answer>(
   what: string,
   timeoutMs: number,

@@ -8,38 +8,68 @@ import { siblingKey } from './keys.ts'
 import { runScript, type Script, scriptCall, scriptOf } from './scripts.ts'
 
 export interface RedisFenceOptions {
-  /** Where the protected data is: it need not be the server that keeps the locks. */
+  /** A client of the server with the protected data. It need not be the server that keeps the locks. */
   readonly client: RedisClient
+  /**
+   * How long a command may take before it fails with `StoreError`.
+   * @default 5
+   */
   readonly commandTimeoutSeconds?: number
 }
 
-/** Writes to Redis that only the newest holder of a lock can make. */
+/**
+ * Guards data in Redis, so that only the newest holder of a lock can write it.
+ *
+ * @example
+ * ```ts
+ * const fence = redisFence({ client })
+ * await lock.withLock('order:123', async (lease) => {
+ *   await fence.set('order:123:state', 'paid', lease)
+ * })
+ * ```
+ */
 export interface RedisFence extends FencingGuard {
   /**
-   * `SET key value …options`, unless a larger token has been seen for this key. Rejects with `StaleTokenError` if one
-   * has, and with `StoreError` when it is not known whether the write was made.
+   * Runs `SET key value …options`, unless a larger token has been seen for this key. Resolves with the reply of `SET`.
+   *
+   * @throws {StaleTokenError} if a larger token has been seen. Nothing is written.
+   * @throws {StoreError} if it is unknown whether the write was made.
    */
   set(key: string, value: string, token: Token, options?: readonly string[]): Promise<unknown>
   /**
-   * Runs the caller's own script, unless a larger token has been seen for `resource` (the first key if not said). The
-   * script sees its keys and arguments as usual. On Cluster, resource and keys must be in one slot.
+   * Runs a Lua script of yours, unless a larger token has been seen for `resource`. The script sees its own `KEYS` and
+   * `ARGV`. On a Cluster, resource and keys must be in one slot. Resolves with the reply of the script.
+   *
+   * @throws {StaleTokenError} if a larger token has been seen. The script does not run.
+   * @throws {StoreError} if it is unknown whether the script has run.
    */
   run(script: string, write: GuardedScript): Promise<unknown>
   /**
-   * Only the check: before the first read of what a write depends on, or for a resource outside of Redis. Another
-   * holder can come between it and a write elsewhere; `set` and `run` are one step with theirs. Rejects as they do.
+   * Only checks and records the token. Call it before the first read of data that a write depends on, or for a resource
+   * outside of Redis. Another holder can come between this check and a write elsewhere. `set` and `run` check and write
+   * in one step.
+   *
+   * @throws {StaleTokenError} if a larger token has been seen.
+   * @throws {StoreError} if it is unknown whether the token was recorded.
    */
   accept(resource: string, token: Token): Promise<void>
   /**
-   * Forgets the largest token: the next one is let through, whatever it is. For a resource that is gone, and for one
-   * whose lock moves to another store, when no process that could have an old token can reach it any more. True if it
-   * was known. Rejects with `StoreError` when it is not known whether it was forgotten.
+   * Forgets the largest token, so that the next token is accepted, even a smaller one. Use it for a resource that is
+   * gone, and for a resource whose lock moves to another store, when no process with an old token can reach it any more.
+   * Returns whether a token had been recorded.
+   *
+   * @throws {StoreError} if it is unknown whether the token was forgotten.
    */
   reset(resource: string): Promise<boolean>
 }
 
 export interface GuardedScript {
+  /** The lease, or its fencing token. */
   readonly token: Token
+  /**
+   * The name under which the largest token is recorded.
+   * @default the first key
+   */
   readonly resource?: string
   readonly keys: readonly string[]
   readonly args?: readonly string[]
@@ -50,6 +80,11 @@ export type { Token } from '../../core/fencing.ts'
 const OPTIONS = optionNames<RedisFenceOptions>({ client: true, commandTimeoutSeconds: true })
 const WRITE_OPTIONS = optionNames<GuardedScript>({ token: true, resource: true, keys: true, args: true })
 
+/**
+ * A fencing guard for data in Redis. It needs no lock driver on that server.
+ *
+ * @throws {InvalidArgumentError} for an unknown option, or a client that is not supported.
+ */
 export function redisFence(options: RedisFenceOptions): RedisFence {
   const { client, commandTimeoutSeconds = 5 } = checkOptions(options, OPTIONS)
   const connection = connectionOf(client)
@@ -59,16 +94,16 @@ export function redisFence(options: RedisFenceOptions): RedisFence {
     const known = scripts.get(text)
     if (known !== undefined) return known
     const script = scriptOf(`${readProtocol('redis/fence.lua')}\n${text}`)
-    // A caller that makes a new text for every call would otherwise fill the memory here, as it does on the server.
+    // A caller that generates a new text for each call would otherwise fill the memory, as it does on the server.
     if (scripts.size >= MAX_SCRIPTS) scripts.clear()
     scripts.set(text, script)
     return script
   }
 
   async function run(text: string, options: GuardedScript): Promise<unknown> {
-    // A resource under a mistyped name would be guarded by the mark of the first key.
+    // With a mistyped option name, the resource would be guarded by the token of the first key.
     const { token, keys, args = [], resource = keys[0] } = checkOptions(options, WRITE_OPTIONS)
-    // Without this, every write to a resource that was left empty by mistake would be judged by one and the same mark.
+    // Otherwise all writes whose resource is empty by mistake would share one largest token.
     checkResource(resource)
     const fencingToken = tokenOf(token)
     const call = scriptCall([siblingKey(resource, 'f'), ...keys], [`${fencingToken}`, ...args])

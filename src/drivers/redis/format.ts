@@ -14,34 +14,33 @@ import { StoreError, UnsupportedError } from '../../core/errors.ts'
 import { leftOver } from '../shared/groups.ts'
 
 /**
- * How claims, leases and waiters are written in Redis, and read back. `protocol/redis/leases.lua` says what stands
- * where.
+ * How claims, leases and waiters are written to Redis and read back. The header of `protocol/redis/leases.lua` has the
+ * format.
  */
 
-/** A claim's id in the store is its JSON text: nothing in it can end it early. */
+/** In the store, a claim's id is JSON text, so that no character in it can end it early. */
 export const idText = (claimId: string): string => JSON.stringify(claimId)
 
 /**
- * A claim as leases.lua is told of it. `proposal`: the token is the client's choice (Redlock); otherwise the server
- * chooses.
+ * A claim for leases.lua. With a `proposal`, the client chooses the token (Redlock). Otherwise the server does.
  */
 export type ProposedClaim = Claim & { readonly proposal?: Proposal }
 
 export interface Proposal {
   readonly token: number
   /** How far ahead of a server's clock a token may be. */
-  readonly mostAheadUs: number
+  readonly maxAheadUs: number
 }
 
 /**
- * What leases.lua is told of these claims: their ids, and their terms. `spares`: what is no lock of ours is not taken by
- * force.
+ * The arguments of leases.lua for these claims: their ids and their terms. `spares`: a claim that steals takes no key
+ * that is not a lock of Holdfast.
  */
 export function acquireArgs(claims: readonly ProposedClaim[], spares = false): string[] {
   const first = claims[0] as ProposedClaim
   let ids = idText(first.claimId)
   for (let index = 1; index < claims.length; index += 1) ids += `\n${idText((claims[index] as Claim).claimId)}`
-  // Claims that were made alike, as most are, say so once.
+  // Terms that are the same for all claims, as is usual, are sent once.
   const alike = claims.every((claim) => isLike(claim, first))
   return [ids, ...(alike ? termsOf(first, spares) : claims.flatMap((claim) => termsOf(claim, spares)))]
 }
@@ -52,12 +51,12 @@ export function renewArgs(renewals: readonly Renewal[]): string[] {
   return [entriesOf(renewals), ...(alike ? ttls.slice(0, 1) : ttls)]
 }
 
-/** In whole milliseconds. A lease that lasts a little longer than is known of it is safe; a shorter one is not. */
+/** Rounded up to milliseconds. A lease that lasts longer than its holder believes is safe. A shorter one is not. */
 export const ttlText = ({ ttlMs }: { readonly ttlMs: number }): string => `${Math.ceil(ttlMs)}`
 
 export const releaseArgs = (leases: readonly LeaseRef[]): string[] => [entriesOf(leases)]
 
-/** A line for each. */
+/** One line for each lease. */
 function entriesOf(leases: readonly LeaseRef[]): string {
   let entries = ''
   for (const lease of leases) {
@@ -67,7 +66,7 @@ function entriesOf(leases: readonly LeaseRef[]): string {
   return entries
 }
 
-/** Without a token: whatever the claim has. */
+/** Without a token, it stands for any lease of the claim, and for its place in the queue. */
 export const entryOf = ({ claimId, fencingToken }: LeaseRef): string =>
   fencingToken === undefined ? idText(claimId) : `${idText(claimId)},${fencingToken}`
 
@@ -96,15 +95,15 @@ function termsOf(claim: ProposedClaim, spares: boolean): [ttlMs: string, tail: s
       ? steal
         ? `0,${stealUpTo ?? true}${spares ? ',0,true' : ''}`
         : '0'
-      : `${proposal.token},false,${proposal.mostAheadUs}`
+      : `${proposal.token},false,${proposal.maxAheadUs}`
   const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${end}]`
   return [ttlText(claim), tail, rest]
 }
 
-/** A node's "no" to the token that a client proposed. */
+/** A node refuses the token that a client proposed. */
 export interface TokenRefusal {
   readonly tokenRefused: true
-  /** The largest token that the node has given; absent where the proposal was too far ahead of its clock. */
+  /** The largest token that the node has granted. Absent if the proposal was too far ahead of the node's clock. */
   readonly mark?: number
   /** The node's clock. */
   readonly nowMs: number
@@ -114,11 +113,11 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
   const { lockName, ttlMs } = claim
   if (isCount(reply)) {
     const fencingToken = Number(reply)
-    // A proxy or another server that answers what it likes must not grant a lock.
-    if (!isPositive(fencingToken)) return strange('acquire', reply)
+    // A proxy or another server may answer anything. It must not grant a lock.
+    if (!isPositive(fencingToken)) return unexpectedReply('acquire', reply)
     return { granted: true, fencingToken, ttlMs, acquiredAtMs: nowMs }
   }
-  if (!Array.isArray(reply)) return strange('acquire', reply)
+  if (!Array.isArray(reply)) return unexpectedReply('acquire', reply)
   const [kind, first, ...rest] = reply as [string, string, ...(number | string)[]]
   const [endMs, ahead, askAgainMs] = rest.map(Number) as [number, number, number]
   switch (kind) {
@@ -132,8 +131,8 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
       return leftOver(lockName)
     case 'o':
       return new UnsupportedError(
-        `"${lockName}" cannot be taken by force: it is no lock of ours, and without a prefix a key may be anything. ` +
-          'If you know that it is the lock of another client, delete the key',
+        `"${lockName}" cannot be taken by force: it is not a lock of Holdfast, and without a prefix the key may be ` +
+          'anything. If you know that it is the lock of another client, delete the key',
       )
     case 'b':
       return { tokenRefused: true, mark: Number(first), nowMs }
@@ -142,29 +141,28 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
     case 'n': {
       const refusal: Writable<Refusal> = {
         granted: false,
-        // On the same clock as a grant's beginning, so that a message which crosses this answer can be told from one
-        // that is older.
+        // On the same clock as the start of a grant: core compares the two when a message crosses this answer.
         answeredAtMs: nowMs,
       }
       if (ahead >= 0) refusal.ahead = ahead
       if (askAgainMs >= 0) refusal.askAgainMs = askAgainMs
       if (first === '' && endMs === -1) return refusal
-      // Read when somebody looks: most who are refused wait, and never do.
+      // Parsed only when it is read. Most refused claims wait, and never read it.
       return Object.defineProperty(refusal, 'holder', {
         get: () => readLease(lockName, first, endMs),
         enumerable: true,
       })
     }
     default:
-      return strange('acquire', reply)
+      return unexpectedReply('acquire', reply)
   }
 }
 
 type Writable<T> = { -readonly [Part in keyof T]: T[Part] }
 
 /**
- * A lease of either mode: an exclusive one has the holder in fifth place, a shared one in seventh. What is not ours is
- * another client's lock, of which nothing is known but the key's value.
+ * Reads a lease of either mode. An exclusive one has the holder in fifth place, a shared one in seventh. Any other text
+ * is the lock of another client, of which only the value of the key is known.
  */
 export function readLease(lockName: string, text: string, endMs: number): LeaseRecord {
   const expires = endMs >= 0 && { expiresAtMs: endMs }
@@ -203,22 +201,22 @@ export function readWaiter(lockName: string, id: string, text: string): WaiterRe
   }
 }
 
-/** What a waiter is told: its grant, or without one that it should ask again. */
+/** A message to a waiter: its grant, or without a grant, a hint to ask again. */
 export interface WakeMessage {
   readonly claimId: string
   readonly grant?: Grant
-  /** Whether the script published it for the request that had this secret. Anybody may publish. */
+  /** Whether leases.lua published it for the request with this secret. Any client can publish on the channel. */
   isProvedBy(secret: string): boolean
 }
 
-/** Undefined if the message is not one of ours. */
+/** Undefined if the message has another format. */
 export function readMessage(message: string): WakeMessage | undefined {
   const parts = parseList(message)
   const [claimId, fencingToken, acquiredAtMs, ttlMs, proof] = parts ?? []
   if (typeof claimId !== 'string') return undefined
   if (parts?.length === 1) return { claimId, isProvedBy: () => false }
   if (!isPositive(fencingToken) || !isPositive(acquiredAtMs) || !isPositive(ttlMs) || !isText(proof)) return undefined
-  // Between the bracket and the proof.
+  // The text between the bracket and the proof.
   const told = message.slice(1, -`,"${proof}"]`.length)
   return {
     claimId,
@@ -227,7 +225,7 @@ export function readMessage(message: string): WakeMessage | undefined {
   }
 }
 
-/** Who is told that a lock was stolen from them; undefined if the message says something else. */
+/** The claims that lost their leases to a thief. Undefined if the message has another format. */
 export function readTheft(message: string): { lost: readonly string[]; by: string } | undefined {
   if (!message.startsWith('{')) return undefined
   try {
@@ -238,12 +236,12 @@ export function readTheft(message: string): { lost: readonly string[]; by: strin
   }
 }
 
-/** A client may be set to give numbers as text. */
+/** A client may be configured to return numbers as text. */
 const isCount = (reply: unknown): boolean =>
   typeof reply === 'number' || (typeof reply === 'string' && /^\d+$/.test(reply))
 
-export const strange = (what: string, reply: unknown): StoreError =>
-  new StoreError(`the redis store answered ${what} with ${JSON.stringify(reply)?.slice(0, 200)}`)
+export const unexpectedReply = (what: string, reply: unknown): StoreError =>
+  new StoreError(`the redis server sent an unexpected reply to ${what}: ${JSON.stringify(reply)?.slice(0, 200)}`)
 
 type ExclusiveParts = [string, number, number, number, string, Metadata?]
 type SharedParts = [string, number, number, number, number, number, string, Metadata?]

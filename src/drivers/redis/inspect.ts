@@ -10,8 +10,8 @@ import { protocolScript, runScript, scriptCall } from './scripts.ts'
 const inspectScript = protocolScript(() => readProtocol('redis/inspect.lua'))
 
 /**
- * Leases and waiters in pages. It walks the key space with SCAN, node after node, and looks at a bounded number of
- * entries at a time, so it never holds a server up. A lock with more of them goes on on the next page.
+ * Leases and waiters in pages. It walks the key space with SCAN, one node after the other, and reads a bounded number
+ * of entries in one call, so it never blocks a server. A lock with more entries continues on the next page.
  */
 export async function inspect(connection: RedisConnection, prefix: string, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix: wanted, after, pageSize } = checkInspectQuery(query)
@@ -25,22 +25,22 @@ export async function inspect(connection: RedisConnection, prefix: string, query
     }
   }
   const found = [...parts]
-  // Without a prefix every string of the database would look like a lock of another client: such a one is shown only if
-  // it is asked for by its name.
+  // Without a prefix, every string in the database would look like a lock of another client. Such a key is shown only
+  // if the query names it.
   const showsOthers = prefix !== '' || lockName !== undefined
   const { page, left } = await showPart(connection, prefix, found.slice(0, pageSize), showsOthers)
   const rest = [...left, ...found.slice(pageSize)]
   return rest.length === 0 && walk.over ? page : { ...page, next: writeCursor({ ...walk, rest }) }
 }
 
-/** A lock, and from where on it is to be shown. */
+/** A lock, and where to continue reading its entries. */
 type Part = readonly [name: string, from: string]
 
 const BEGINNING = ''
 
-/** Where a walk stands. What was found but did not fit on the page travels in it. */
+/** The cursor of a walk. It carries the locks that were found but did not fit on the page. */
 interface Walk {
-  /** Plain keys first, then the data of locks that have no plain key: only waiters, for a moment. */
+  /** Plain keys first. Then the data of locks without a plain key: for a moment, these have only waiters. */
   phase: 'plain' | 'data'
   node: string
   cursor: string
@@ -56,7 +56,7 @@ const newWalk = (lockName: string | undefined): Walk => ({
   rest: lockName === undefined ? [] : [[lockName, BEGINNING]],
 })
 
-/** One SCAN, and the walk moved on. */
+/** Runs one SCAN and advances the walk. */
 async function step(nodes: readonly RedisNode[], walk: Walk, prefix: string, wanted: string): Promise<string[]> {
   const node = nodes.find(({ id }) => id >= walk.node)
   if (node === undefined) {
@@ -69,7 +69,7 @@ async function step(nodes: readonly RedisNode[], walk: Walk, prefix: string, wan
   const reply = await node.command(['SCAN', walk.cursor, 'MATCH', match, 'COUNT', `${SCAN_COUNT}`])
   const [cursor, keys] = reply as [string, string[]]
   walk.cursor = `${cursor}`
-  // The smallest text that comes after this node's.
+  // The smallest text that sorts after the id of this node.
   if (walk.cursor === '0') walk.node = `${node.id}\0`
   const plains = walk.phase === 'plain' ? keys : await withoutPlain(node, keys)
   return plains
@@ -77,15 +77,15 @@ async function step(nodes: readonly RedisNode[], walk: Walk, prefix: string, wan
     .map((plain) => plain.slice(prefix.length))
 }
 
-/** A lock whose plain key exists has been shown already. */
+/** A lock whose plain key exists was found in the first phase. */
 async function withoutPlain(node: RedisNode, keys: readonly string[]): Promise<string[]> {
   const plains = keys.map(plainOfData).filter((plain) => plain !== undefined)
   const exist = await Promise.all(plains.map((plain) => node.command(['EXISTS', plain])))
   return plains.filter((_, index) => Number(exist[index]) === 0)
 }
 
-/** All that lies on these locks, call after call. */
-export async function show(
+/** All leases and waiters of these locks, in as many calls as it takes. */
+export async function inspectNames(
   connection: RedisConnection,
   prefix: string,
   names: readonly string[],
@@ -100,7 +100,7 @@ export async function show(
   return { leases: pages.flatMap(({ leases }) => leases), waiters: pages.flatMap(({ waiters }) => waiters) }
 }
 
-/** As much of these locks as one call for each slot shows, and what is left of them. */
+/** What one call for each slot returns of these locks, and what is left of them. */
 async function showPart(
   connection: RedisConnection,
   prefix: string,
@@ -148,7 +148,7 @@ async function showPart(
   return { page: { leases: leases.flat(), waiters: waiters.flat() }, left }
 }
 
-/** Plain text, its end, shared leases and their ends, waiters' ids and texts, where to go on. */
+/** As inspect.lua returns it: plain text, its end, shared leases and ends, ids and texts of waiters, where to go on. */
 type Shown = [string, number, string[], string[], string]
 
 function leasesIn(lockName: string, [plain, end, shared]: Shown, showsOthers: boolean): LeaseRecord[] {
@@ -172,7 +172,7 @@ function readCursor(after: string): Walk {
     const isPart = (part: unknown): boolean => Array.isArray(part) && part.length === 2 && part.every(isText)
     if (isText(walk.cursor) && isText(walk.node) && Array.isArray(walk.rest) && walk.rest.every(isPart)) return walk
   } catch {
-    // Said below.
+    // The error below says what is wrong.
   }
   throw new InvalidArgumentError('after', after, '`next` of the page before')
 }
@@ -180,8 +180,8 @@ function readCursor(after: string): Walk {
 const isText = (value: unknown): boolean => typeof value === 'string'
 
 const SHARED = 'holdfast:shared'
-/** How many locks, leases and waiters one call may look at. More would hold the server up. */
+/** How many locks, leases and waiters one call may read. More would block the server for too long. */
 const MAX_LOOKED_AT = 500
 const SCAN_COUNT = 250
-/** How many SCANs one page may cost: a page of a large database may come back short, and says where to go on. */
+/** How many SCANs one page may take. In a large database a page may be short, and its cursor says where to go on. */
 const MAX_STEPS = 40

@@ -3,7 +3,7 @@ import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from '.
 import { slotCounter } from './keys.ts'
 import { MasterWatch } from './master-watch.ts'
 
-/** `Redis` of ioredis or iovalkey, as far as it is used here. */
+/** The members of `Redis` (ioredis or iovalkey) that the driver uses. */
 export interface IoredisClient {
   readonly isCluster: boolean
   readonly options: {
@@ -26,7 +26,7 @@ export interface IoredisClient {
   duplicate(...override: any[]): unknown
 }
 
-/** `Cluster` of ioredis or iovalkey. */
+/** The members of `Cluster` (ioredis or iovalkey) that the driver uses. */
 export interface IoredisCluster {
   readonly isCluster: boolean
   readonly options: { readonly keyPrefix?: string | undefined }
@@ -38,7 +38,7 @@ export interface IoredisCluster {
   duplicate(...override: any[]): unknown
 }
 
-/** What a duplicate is used for. */
+/** The members of a duplicated client that the driver uses. */
 interface Duplicate extends IoredisSockets {
   subscribe(channel: string): Promise<unknown>
   ssubscribe(channel: string): Promise<unknown>
@@ -48,27 +48,26 @@ interface Duplicate extends IoredisSockets {
 }
 
 /**
- * The connection of a client that is ours, and those that come after it, do not keep the process alive. Nor does the
- * wait before the next one.
+ * For clients that the driver opened itself: neither a connection nor the pause before a reconnect keeps the process
+ * alive.
  */
 export function unrefIoredis(client: IoredisSockets): void {
   client.on('connect', () => client.stream?.unref?.())
   client.on('reconnecting', () => client.reconnectTimeout?.unref?.())
 }
 
-/** A `Redis` of ioredis, or a `Cluster`, which has no socket of its own. Neither has a method for this. */
+/** The sockets of a `Redis`, or of a `Cluster`, which has none itself. ioredis has no method to unref them. */
 export interface IoredisSockets {
   readonly stream?: { unref?(): void }
   readonly reconnectTimeout?: { unref?(): void } | null
   on(event: string, listener: () => void): unknown
 }
 
-export function ioredisConnection(client: IoredisClient | IoredisCluster): RedisConnection {
+export function ioredisConnection(client: IoredisClient | IoredisCluster, argument: string): RedisConnection {
   const { keyPrefix } = client.options
   if (keyPrefix) {
-    const rule =
-      'a client without keyPrefix; give the driver a `prefix` instead, which other clients of the same lock can be told'
-    throw new InvalidArgumentError('client.options.keyPrefix', keyPrefix, rule)
+    const rule = 'a client without keyPrefix. Give the driver a `prefix` instead: all clients of a lock need the same'
+    throw new InvalidArgumentError(`${argument}.options.keyPrefix`, keyPrefix, rule)
   }
   const command = (_key: string, args: readonly string[]) => client.call(...(args as CommandArgs))
   let ended = 0
@@ -81,7 +80,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
   }
   if (!isCluster(client)) {
     const node = nodeOf(client)
-    // `autoResendUnfulfilledCommands`, which is on by default.
+    // By default (`autoResendUnfulfilledCommands`) ioredis then sends unanswered commands again.
     client.on('close', count)
     return {
       cluster: false,
@@ -96,11 +95,11 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
     }
   }
   const nodes = async () => client.nodes('master').map(nodeOf)
-  // A node whose connection has ended is removed, and what it has not answered is sent to the one that comes after it.
+  // A node whose connection has ended is removed, and its unanswered commands are sent to the node that replaces it.
   client.on('-node', count)
   return {
     cluster: true,
-    // Read when an error is made: the client learns its nodes from the servers.
+    // Evaluated for each error, because the client learns its nodes from the servers.
     get place() {
       return `redis+cluster://${client.nodes('master').map(addressOf).join(',')}`
     },
@@ -118,7 +117,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster): Redis
   }
 }
 
-/** When a connection ends, ioredis sends a pipeline again as a whole or, if part of it was answered, fails the rest. */
+/** If the connection ends, ioredis sends the entire pipeline again, or fails the rest if part of it was answered. */
 async function pipelined(client: IoredisClient, commands: readonly (readonly string[])[]): Promise<unknown[]> {
   const results = await client.pipeline(commands.map((command) => ['call', ...command])).exec()
   return (results ?? []).map(([error, reply]) => {
@@ -128,15 +127,14 @@ async function pipelined(client: IoredisClient, commands: readonly (readonly str
 }
 
 function reconnect(client: IoredisClient): void {
-  // A client that does not connect again by itself would be closed for good.
+  // A client that does not reconnect by itself would stay closed.
   const connectsAgain = typeof client.options.retryStrategy?.(1) === 'number'
   if (connectsAgain && client.status === 'ready') client.disconnect(true)
 }
 
 /**
- * After some attempts to connect, ioredis fails its commands with the number of attempts. Why they failed, it tells only
- * those who listen. A client without a listener of its owner's gets none from here: it would no longer print the errors
- * that nobody hears.
+ * After some attempts to connect, ioredis fails its commands with the number of attempts. It reports the reason only by
+ * `error` events. If the client has no listener for them, the driver adds none: ioredis would stop printing the errors.
  */
 function watchFailures(client: IoredisClient): (error: unknown) => unknown {
   let last: Error | undefined
@@ -165,7 +163,6 @@ function addressOf({ options: { host = '127.0.0.1', port = 6379 } }: IoredisClie
   return `${host.includes(':') ? `[${host}]` : host}:${port}`
 }
 
-/** Every command has a name. */
 type CommandArgs = [string, ...string[]]
 
 const isCluster = (client: IoredisClient | IoredisCluster): client is IoredisCluster => client.isCluster
@@ -182,8 +179,8 @@ function nodeOf(client: IoredisClient): RedisNode {
 async function openSubscriber(client: IoredisClient, events: SubscriberEvents): Promise<Subscriber> {
   const duplicate = client.duplicate({
     lazyConnect: true,
-    // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our
-    // back.
+    // When the connection is lost, the subscription ends and core subscribes again. A silent reconnect would hide that
+    // messages were missed.
     retryStrategy: () => null,
     autoResubscribe: false,
     maxRetriesPerRequest: 0,
@@ -204,7 +201,7 @@ async function openSubscriber(client: IoredisClient, events: SubscriberEvents): 
   let lastError: Error | undefined
   duplicate.on('error', (error: Error) => {
     lastError = error
-    // Versions before 6, and iovalkey, take the server's word that a slot has moved for an answer to no command.
+    // ioredis before 6 and iovalkey mistake the server's message that a slot has moved for an unexpected answer.
     if (error.message.startsWith('Command queue state error')) moved()
   })
   const gone = (): void => closed(lastError ?? new Error('the subscription’s connection was closed'))

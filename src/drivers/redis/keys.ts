@@ -1,9 +1,9 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { isStorable } from '../../core/names.ts'
 
-/** Which keys a lock has, and in which Cluster slot they lie. The rules stand in `protocol/redis/README.md`. */
+/** The keys of a lock. `protocol/redis/README.md` has the rules. */
 export interface LockKeys {
-  /** The lock's own key, which other clients use too. */
+  /** The lock's own key, which other lock clients use, too. */
   readonly plain: string
   readonly data: string
   readonly order: string
@@ -15,38 +15,39 @@ export function lockKeys(prefix: string, lockName: string): LockKeys {
 }
 
 /**
- * Every key of our own begins with this, so no plain key may: a lock named `holdfast:token` would be the token counter.
+ * All keys of the driver's own begin with this, so no plain key may. A lock named `holdfast:token` would be the token
+ * counter.
  */
 const OWN_KEYS = 'holdfast:'
 
 export const isOwnKey = (key: string): boolean => key.startsWith(OWN_KEYS)
 
 /**
- * Whether a lock name can reach our own keys under this prefix. With `lock:`, for one, none can, and none has to be
- * looked at.
+ * Whether a lock name can reach the driver's own keys under this prefix. With `lock:`, none can, and no name has to be
+ * checked.
  */
 export const reachesOwnKeys = (prefix: string): boolean => OWN_KEYS.startsWith(prefix) || isOwnKey(prefix)
 
-/** Undefined for a name that may be a lock under this prefix. */
+/** Undefined if the name is allowed under this prefix. */
 export const ownKeyError = (prefix: string, lockName: string): InvalidArgumentError | undefined =>
   isOwnKey(prefix + lockName)
     ? new InvalidArgumentError(
         'lockName',
         lockName,
-        `a name whose key does not begin with "${OWN_KEYS}", as our own keys do`,
+        `a name whose key does not begin with "${OWN_KEYS}", which is reserved for the driver's own keys`,
       )
     : undefined
 
 export function checkPrefix(prefix: unknown): asserts prefix is string {
   if (typeof prefix === 'string' && isStorable(prefix) && !isOwnKey(prefix)) return
-  const rule = `a string without NUL and lone surrogates that does not begin with "${OWN_KEYS}", as our own keys do`
+  const rule = `a string without NUL and lone surrogates that does not begin with "${OWN_KEYS}", which is reserved`
   throw new InvalidArgumentError('prefix', prefix, rule)
 }
 
 /** Another key of the same slot. No two keys have the same sibling. */
 export function siblingKey(key: string, kind: 'd' | 'o' | 'f' | `r${string}`): string {
   if (!key.includes('}')) return `holdfast:{${key}}:${kind}`
-  // With a tag of its own, or a closing brace that makes it unfit to be one, the whole key stands behind the tag.
+  // The key has a hash tag, or its closing brace would end ours early. Then the key follows behind the tag.
   return `holdfast:{${hashTag(key) ?? slotTag(slotOf(key))}}:${kind}:${key}`
 }
 
@@ -57,33 +58,32 @@ export function plainOfData(data: string): string | undefined {
 }
 
 export const COUNTER = 'holdfast:token'
-/** On Cluster every slot has a counter of its own: a script can only touch the keys of one slot. */
+/** On a Cluster each slot has its own counter, because a script can only use the keys of one slot. */
 export const slotCounter = (slot: number): string => `holdfast:{${slotTag(slot)}}:token`
 
-/** Since when a Redlock node has forgotten nothing. */
+/** The key that says since when a Redlock node has forgotten nothing. */
 export const VOTER = 'holdfast:voter'
 
-/** Where thefts are told, to whoever listens. */
+/** The channel on which every theft is published. */
 export const STOLEN_CHANNEL = 'holdfast:stolen'
 
-/** Where a client is told of grants. Sharded publishing takes a channel of the lock's own slot. */
+/** The channel for the grants of one client. Sharded publishing needs a channel in the slot of the lock. */
 export const channelOf = (clientId: string, slot?: number): string =>
   slot === undefined ? `holdfast:wake:${clientId}` : `holdfast:{${slotTag(slot)}}:wake:${clientId}`
 
-/** Where a limit's moment is kept. Those of one name lie in one slot: a script can charge several limits at once. */
+/** The key of one rate limit. All limits of one name are in one slot, so that one script can charge them together. */
 export const rateKey = (prefix: string, name: string, limitId: string): string =>
   siblingKey(prefix + name, `r${limitId}`)
 
 export const slotOf = (key: string): number => slotOfText(hashTag(key) ?? key)
 
 /**
- * A key of the same slot that every client hashes as the server does. The library that clients have this from takes a
- * tag that stands behind an empty one, `{}a}`, and node-redis 5 then goes from wrong node to wrong node until it gives
- * up.
+ * A key of the same slot that every client library hashes as the server does. For `{}a}`, the hash library that clients
+ * use takes the tag behind the empty one. node-redis 5 then follows redirections between wrong nodes until it gives up.
  */
 export const routingKey = (key: string): string => (key.includes('{}') ? slotCounter(slotOf(key)) : key)
 
-/** What Redis Cluster hashes instead of the whole key: between the first `{` and the next `}`, if anything is there. */
+/** The part that Redis Cluster hashes instead of the key: between the first `{` and the next `}`, unless empty. */
 function hashTag(key: string): string | undefined {
   const open = key.indexOf('{')
   if (open === -1) return undefined

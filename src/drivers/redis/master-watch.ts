@@ -2,10 +2,9 @@ import { type Clock, systemClock } from '../../core/time/clock.ts'
 import { isReadOnly } from './errors.ts'
 
 /**
- * Behind one address, a master can be demoted and keep its connections open. Every write over them fails for as long as
- * the client stays connected, although a new connection would reach the new master. So the client is made to connect
- * again when a server refuses writes that has run a write command before. One that never did was a replica from the
- * start.
+ * Behind one address, a master can be demoted and keep its connections open. Every write over them fails as long as the
+ * client stays connected, although a new connection would reach the new master. So the client is made to reconnect when
+ * a server refuses writes that has run a write command before. A server that never did was a replica from the start.
  */
 export class MasterWatch {
   readonly #reconnect: () => void
@@ -23,8 +22,8 @@ export class MasterWatch {
   }
 
   /**
-   * Nothing was ever written there: if it refuses writes, it was a replica from the start. False where Sentinel names the
-   * server, which may be about to promote it.
+   * The server never ran a write command: if it refuses writes, it was a replica from the start. False if the address
+   * comes from Sentinel, which may be about to promote the server.
    */
   get neverWrote(): boolean {
     return !this.#hasWritten && !this.#mayBePromoted
@@ -47,7 +46,7 @@ export class MasterWatch {
     this.#reconnect()
   }
 
-  /** Told when writes are taken again: by another server, as far as anyone knows. Returns what ends it. */
+  /** Called when writes succeed again, presumably on another server. Returns a function that removes the listener. */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
@@ -61,6 +60,6 @@ export interface MasterWatchOptions {
 }
 
 /**
- * While the address still leads to the demoted server, a client that reconnects with every call would only add load.
+ * While the address still leads to the demoted server, reconnecting with every call would only add load.
  */
 const RECONNECT_EVERY_MS = 1_000

@@ -2,7 +2,7 @@ import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from '.
 import { routingKey, slotCounter } from './keys.ts'
 import { MasterWatch } from './master-watch.ts'
 
-/** `createClient` of redis (node-redis), as far as it is used here. */
+/** The members of a client from `createClient` (node-redis) that the driver uses. */
 export interface NodeRedisClient {
   readonly isOpen: boolean
   listenerCount(event: string): number
@@ -12,7 +12,7 @@ export interface NodeRedisClient {
   duplicate(...override: any[]): unknown
 }
 
-/** `createCluster` of redis (node-redis). */
+/** The members of a client from `createCluster` (node-redis) that the driver uses. */
 export interface NodeRedisCluster {
   readonly isOpen: boolean
   readonly masters: readonly NodeRedisMaster[]
@@ -24,7 +24,7 @@ export interface NodeRedisCluster {
   duplicate(...override: any[]): unknown
 }
 
-/** `createSentinel` of redis (node-redis). */
+/** The members of a client from `createSentinel` (node-redis) that the driver uses. */
 export interface NodeRedisSentinel {
   readonly isOpen: boolean
   sendCommand(isReadonly: boolean | undefined, args: string[]): Promise<unknown>
@@ -44,9 +44,9 @@ interface NodeRedisMaster {
   readonly address: string
 }
 
-/** What `multi` is used for: commands that go over one connection, without a transaction. */
+/** The result of `multi`, used to send commands over one connection, without a transaction. */
 interface Pipeline {
-  /** That of Sentinel wants to know first whether a replica would do. */
+  /** With Sentinel, the first argument says whether a replica may run the command. */
   addCommand(...args: [string[]] | [isReadonly: boolean, args: string[]]): unknown
   execAsPipeline(): Promise<unknown[]>
 }
@@ -101,11 +101,11 @@ function reconnect(client: NodeRedisClient): void {
   const { reconnectStrategy = 0 } = socketOf(client)
   const cause = new Error('the server is no longer the master')
   const retry = typeof reconnectStrategy === 'function' ? reconnectStrategy(0, cause) : reconnectStrategy
-  // A client that does not connect again by itself would be closed for good. Without a listener, its error would end
-  // the process.
+  // A client that does not reconnect by itself would stay closed. Without an `error` listener, the error would end the
+  // process.
   if (typeof retry !== 'number' || client.listenerCount('error') === 0) return
-  // The server ends the connection, and the client opens another. It has no method for that.
-  client.sendCommand(['QUIT']).catch(() => {}) // The connection may be gone already, which is what was wanted.
+  // node-redis has no method to reconnect. After QUIT the server closes the connection, and the client opens another.
+  client.sendCommand(['QUIT']).catch(() => {}) // The connection may be closed already, which is what was wanted.
 }
 
 function placeOf(client: NodeRedisClient): string {
@@ -130,13 +130,13 @@ const isSentinel = (client: NodeRedisClient | NodeRedisCluster | NodeRedisSentin
   'getMasterNode' in client
 
 /**
- * It follows the master by itself, and keeps its own subscriptions: a new master means that messages may have been
+ * The client follows the master by itself and renews its own subscriptions. With a new master, messages may have been
  * missed.
  */
 function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
   const send = (args: readonly string[]): Promise<unknown> => client.sendCommand(false, [...args])
-  // What the master has not answered is sent again, and no event tells of it. So the server is asked which connection
-  // this is: once, and then each time when it matters. In a pool of several, each is another one than the last.
+  // Commands that the master has not answered are sent again, and no event says so. So the driver asks the server for
+  // the id of the connection: once, and then each time that it matters. In a pool the ids differ from call to call.
   const connectionId = (): Promise<unknown> => send(['CLIENT', 'ID']).catch(() => Symbol('not known'))
   let lastId: Promise<unknown> | undefined
   const node: RedisNode = {
@@ -152,7 +152,7 @@ function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
       }
       const end = (): void => {
         client.off('topology-change', moved)
-        // The connection may be gone.
+        // The connection may be closed already.
         for (const channel of channels) client.unsubscribe(channel, listener).catch(() => {})
         channels.clear()
       }
@@ -197,7 +197,8 @@ function nodeOf(id: string, client: () => Promise<NodeRedisClient>): RedisNode {
 }
 
 async function openSubscriber(client: NodeRedisClient, events: SubscriberEvents): Promise<Subscriber> {
-  // Whoever listens is told that the connection is gone, and listens again: the client must not do it behind our back.
+  // When the connection is lost, the subscription ends and core subscribes again. A silent reconnect would hide that
+  // messages were missed.
   const duplicate = client.duplicate({ socket: { ...socketOf(client), reconnectStrategy: false } }) as Duplicate
   duplicate.unref?.()
   let ended = false
@@ -206,7 +207,7 @@ async function openSubscriber(client: NodeRedisClient, events: SubscriberEvents)
     try {
       duplicate.destroy()
     } catch {
-      // It throws when the connection is already gone, which is what was wanted.
+      // It throws if the connection is already closed, which is what was wanted.
     }
   }
   const closed = (cause: Error): void => {

@@ -9,7 +9,7 @@ import { chunksOf, type ListParts } from './send-batch.ts'
 const consumeScript = protocolScript(() => readProtocol('redis/consume.lua'))
 const changeScript = protocolScript(() => readProtocol('redis/rate-change.lua'))
 
-/** Rate-limiting steps, and changes of limits. */
+/** Rate-limiting steps and changes of limits, in the order of the list. */
 export const consume = (parts: ListParts, requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]> =>
   inOrder(
     requests,
@@ -28,7 +28,7 @@ export const consume = (parts: ListParts, requests: readonly RateRequest[]): Pro
   )
 
 /**
- * Those that are alike and on one name are one entry of the script, whose answer is then told to each of them.
+ * Equal requests on one name are one entry of the script. Each of them gets its part of the answer.
  */
 async function takeSteps(
   { connection, prefix, timeoutMs }: ListParts,
@@ -56,7 +56,7 @@ async function takeSteps(
   return answers
 }
 
-/** A part of a list at a time: while the server works on one, the client reads or writes the other. */
+/** Longer lists go out in parts that overlap: while the server runs one, the client reads or writes another. */
 const MAX_ENTRIES = 32
 
 function policyArgs(takes: readonly Take[]): [policies: string, chosen: string] {
@@ -67,7 +67,7 @@ function policyArgs(takes: readonly Take[]): [policies: string, chosen: string] 
   return [JSON.stringify(pairs), isPlain ? '' : JSON.stringify(chosen)]
 }
 
-/** Whether anything was taken, and so was written. */
+/** Returns whether a step was taken, which means that the server has written. */
 function answerAll(
   takes: readonly Take[],
   reply: readonly (string | number)[],
@@ -84,7 +84,7 @@ function answerAll(
   return isTaken
 }
 
-/** What stands in the reply from there on. */
+/** Reads the part of the reply that begins at `at`. */
 function takenFrom({ policy }: Take, reply: readonly (string | number)[], at: number): Taken {
   const count = Number(reply[at])
   const usedMs = policy.limits.map((_, index) => Number(reply[at + 1 + index]) / 1_000_000)

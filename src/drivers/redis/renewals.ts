@@ -13,9 +13,9 @@ export async function renewList(parts: ListParts, chunk: Chunk<Renewal>): Promis
 }
 
 /**
- * On Cluster: each lease by the lock's own key, all in flight together. While a slot is being moved, a call with
- * several keys is refused unless all of them exist on one node. Leases would run out although their holders are well.
- * What one key does not decide goes to leases.lua.
+ * On a Cluster: renews each lease by the lock's own key, all in flight together. While a slot is being moved, a call
+ * with several keys is refused unless all of them exist on one node. Leases would then expire although their holders
+ * are alive. A renewal that the lock's own key does not decide goes to leases.lua.
  */
 export async function renewEach(parts: ListParts, chunk: Chunk<Renewal>): Promise<(RenewAnswer | Error)[]> {
   const byKey = await Promise.all(chunk.requests.map((renewal) => renewByKey(parts, renewal)))
@@ -26,7 +26,7 @@ export async function renewEach(parts: ListParts, chunk: Chunk<Renewal>): Promis
   return byKey.map((answer) => answer ?? (others[at++] as RenewAnswer | Error))
 }
 
-/** Undefined: leases.lua must be asked. */
+/** Undefined: leases.lua has to decide. */
 async function renewByKey({ connection, prefix }: ListParts, renewal: Renewal): Promise<'renewed' | Error | undefined> {
   const call = scriptCall([prefix + renewal.lockName], [entryOf(renewal), ttlText(renewal)])
   try {

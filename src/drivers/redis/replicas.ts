@@ -1,5 +1,6 @@
-import type { RenewAnswer, Renewal } from '../../core/driver.ts'
+import type { AcquireAnswer, Claim, Grant, RenewAnswer, Renewal } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
+import { failTogether } from '../shared/groups.ts'
 import { inTime, isNoScript } from './errors.ts'
 import { renewArgs } from './format.ts'
 import type { runScript } from './scripts.ts'
@@ -12,12 +13,12 @@ export interface ReplicaWait {
 }
 
 /**
- * Renews, and waits until enough replicas have it. `renewed` is answered only for what they have confirmed. With too
- * few, it is not known how long the lease lasts, because a failover may set its end back.
+ * Renews, and waits until enough replicas have confirmed it. Only then is the answer `renewed`. With too few, it is
+ * unknown how long the lease lasts, because a failover may set its end back.
  *
- * WAIT speaks of what its own connection has written. Over another one, to a replica that was promoted meanwhile, it is
- * answered at once and says nothing of this lease. So both go over one connection; if that ends in between, none of it
- * counts.
+ * WAIT covers what its own connection has written. Over another connection, to a replica that was promoted meanwhile,
+ * it is answered at once and says nothing about this lease. So both commands go over one connection. If that ends in
+ * between, neither counts.
  */
 export async function renewOnReplicas(
   parts: ListParts,
@@ -46,3 +47,38 @@ export async function renewOnReplicas(
     return new StoreError(`${seen} of ${count} replicas confirmed the lease within ${timeoutMs} ms: it does not count`)
   })
 }
+
+/**
+ * A grant counts when enough replicas have confirmed it. Otherwise a failover at this moment would forget it. For that
+ * it is renewed, over the connection that WAIT then covers. A renewal never re-creates a lease that was lost meanwhile.
+ *
+ * A grant that is not confirmed stays in the store, and its claim fails. The caller asks again or withdraws the claim.
+ * A release from here could arrive after the same claim has asked again, and end the new lease.
+ */
+export async function confirmGrants(
+  parts: ListParts,
+  replicas: ReplicaWait,
+  { requests, slot }: Chunk<Claim>,
+  answers: readonly (AcquireAnswer | Error)[],
+): Promise<readonly (AcquireAnswer | Error)[]> {
+  const renewals: Renewal[] = []
+  requests.forEach(({ lockName, claimId, ttlMs }, index) => {
+    const answer = answers[index]
+    if (!isGrant(answer)) return
+    renewals.push({ lockName, claimId, ttlMs, fencingToken: answer.fencingToken })
+  })
+  if (renewals.length === 0) return [...answers]
+  const asError = (error: Error): Error[] => renewals.map(() => error)
+  const results = await renewOnReplicas(parts, replicas, { requests: renewals, slot }).catch(asError)
+  let at = 0
+  const counted = answers.map((answer, index) => {
+    if (!isGrant(answer)) return answer
+    const result = results[at++]
+    if (result === 'renewed') return { ...answer, ttlMs: (requests[index] as Claim).ttlMs }
+    return result instanceof Error ? result : new StoreError('the lease was lost before replicas had confirmed it')
+  })
+  return failTogether(requests, counted)
+}
+
+const isGrant = (answer: AcquireAnswer | Error | undefined): answer is Grant =>
+  answer !== undefined && 'granted' in answer && answer.granted

@@ -13,7 +13,7 @@ export interface Script {
 
 export const scriptOf = (text: string): Script => ({ text, sha: createHash('sha1').update(text).digest('hex') })
 
-/** Made when it is first used, and once. */
+/** The script is read and hashed once, when it is first used. */
 export function protocolScript(read: () => string): () => Script {
   let script: Script | undefined
   return () => {
@@ -23,8 +23,8 @@ export function protocolScript(read: () => string): () => Script {
 }
 
 /**
- * A command that calls a script. Whoever runs it fills the first two places, according to whether the server has the
- * script.
+ * The arguments of a command that calls a script. `runScript` fills the first two places: EVALSHA and the hash, or EVAL
+ * and the text.
  */
 export type ScriptCall = ['', '', keyCount: string, firstKey: string, ...keysAndArgs: string[]]
 
@@ -32,8 +32,8 @@ export const scriptCall = (keys: readonly string[], args: readonly string[]): Sc
   ['', '', `${keys.length}`, ...keys, ...args] as ScriptCall
 
 /**
- * Runs a script by its hash, and sends the text where the server does not have it: after its start, a failover, SCRIPT
- * FLUSH. What a script does, it does once, because a server that does not know it has done nothing.
+ * Runs a script by its hash. If the server does not have the script (after a start, a failover or SCRIPT FLUSH), it
+ * sends the text. The script still runs only once: a server that does not know it has done nothing.
  */
 export function runScript(
   connection: Pick<RedisConnection, 'command' | 'together' | 'master'>,
@@ -48,7 +48,7 @@ export function runScript(
 }
 
 /**
- * Runs a script behind ballot.lua, for Redlock: rejects if the server may have forgotten leases that are still held.
+ * For Redlock: runs a script behind ballot.lua. Rejects if the server may have forgotten leases that are still held.
  */
 export const ballotRunner =
   (longestTtlMs: number): typeof runScript =>

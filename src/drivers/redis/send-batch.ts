@@ -2,7 +2,7 @@ import { failTogether, type GroupMember, groupSize } from '../shared/groups.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { RedisConnection } from './connection.ts'
 import { isForbidden, storeErrorFrom } from './errors.ts'
-import { strange } from './format.ts'
+import { unexpectedReply } from './format.ts'
 import { COUNTER, isOwnKey, lockKeys, ownKeyError, reachesOwnKeys, slotCounter, slotOf } from './keys.ts'
 import { protocolScript, runScript, type ScriptCall } from './scripts.ts'
 
@@ -13,22 +13,22 @@ export interface ListParts {
   readonly prefix: string
   readonly timeoutMs: number
   /**
-   * One call for each slot, with the slot's own counter, as Cluster needs it. Redlock's ballots, too: else every name
-   * would compete with every other.
+   * One call for each slot, with the slot's own token counter. A Cluster needs it. Redlock's proposals use it, too:
+   * with one counter, proposals for different names would outbid each other.
    */
   readonly bySlot?: boolean
 }
 
-/** Part of a list that goes to the server in one call. */
+/** The part of a list that goes to the server in one call. */
 export interface Chunk<Request> {
   readonly requests: readonly Request[]
-  /** Of all its keys on Cluster; else 0. */
+  /** The slot of all its keys on a Cluster. Otherwise 0. */
   readonly slot: number
 }
 
 /**
- * Sends a list in as few calls as there may be, all in flight together, and gives the answers in the list's order. What
- * fails, fails for its own part of the list.
+ * Sends a list in as few calls as possible, all in flight together, and returns the answers in the order of the list.
+ * If a call fails, only its own entries are errors.
  */
 export function sendList<Request extends ListEntry, Answer>(
   parts: ListParts,
@@ -40,7 +40,7 @@ export function sendList<Request extends ListEntry, Answer>(
   if (reachesOwnKeys(prefix) && requests.some(({ lockName }) => isOwnKey(prefix + lockName))) {
     return sendAllowed(parts, requests, send)
   }
-  // The most frequent case by far, and the one in which every microsecond counts.
+  // By far the most frequent case, and the one in which every microsecond counts.
   if (!bySlot && requests.length <= MAX_ENTRIES) return sendChunk({ requests, slot: 0 }, send)
   const slotOfRequest = (request: Request): number => (bySlot ? slotOf(prefix + request.lockName) : 0)
   const sizeAt = (index: number): number => groupSize(requests, index)
@@ -49,7 +49,7 @@ export function sendList<Request extends ListEntry, Answer>(
 
 type ListEntry = GroupMember & { readonly lockName: string }
 
-/** Without the names that would be keys of our own. */
+/** Sends the list without the names that would be keys of the driver's own. Those are errors. */
 async function sendAllowed<Request extends ListEntry, Answer>(
   parts: ListParts,
   requests: readonly Request[],
@@ -65,8 +65,8 @@ async function sendAllowed<Request extends ListEntry, Answer>(
 }
 
 /**
- * The server refuses a whole call for one key that the user may not have, before it runs anything. That name must not
- * cost the others their answer, so each is sent alone then. Groups stay whole.
+ * If the user has no right to one of the keys, the server refuses the call before it runs anything. One such name must
+ * not cost the others their answer, so each is then sent alone. The members of a group stay together.
  */
 function sendChunk<Request extends ListEntry, Answer>(
   chunk: Chunk<Request>,
@@ -85,7 +85,7 @@ function sendChunk<Request extends ListEntry, Answer>(
   })
 }
 
-/** The index of each request, those of a group together. */
+/** The indexes of the requests. Those of a group are together. */
 function unitsOf(requests: readonly ListEntry[]): number[][] {
   const units: number[][] = []
   for (let index = 0; index < requests.length; ) {
@@ -118,19 +118,19 @@ async function sendParts<Request extends ListEntry, Answer>(
 }
 
 /**
- * Runs leases.lua. Answers the server's time and then, for each entry, what the script says. `args` are its arguments
- * from the fourth on.
+ * Runs leases.lua. Resolves with the server's time, followed by the script's answer to each entry. `args` are the
+ * script's arguments from the fourth on.
  */
 export function runLeases(
   { connection, prefix, bySlot = connection.cluster }: ListParts,
   operation: 'acquire' | 'renew' | 'release',
   { requests, slot }: Chunk<{ readonly lockName: string }>,
   args: readonly string[],
-  { channel, text }: Telling = NOTHING,
+  { channel, text }: Publication = NOTHING,
   run: typeof runScript = runScript,
 ): Promise<LeasesReply> {
   const count = requests.length
-  // Filled place by place: this is the longest array that a claim goes through.
+  // Filled by index instead of built from parts: it is the longest array on the way of a claim.
   const call = new Array<string>(7 + 3 * count + args.length)
   call[0] = call[1] = ''
   call[2] = `${1 + 3 * count}`
@@ -160,13 +160,16 @@ export function runLeases(
 
 export type LeasesReply = [nowMs: number, ...answers: unknown[]]
 
-/** "Yes to all" in full. With ioredis' `stringNumbers` numbers come as text, here and in every answer. */
+/**
+ * Expands the short reply "yes to all" to one answer for each entry. With ioredis' `stringNumbers`, numbers arrive as
+ * text, here and in every answer.
+ */
 function readReply(operation: string, count: number, reply: unknown): LeasesReply {
-  if (!isReply(reply)) throw strange(operation, reply)
+  if (!isReply(reply)) throw unexpectedReply(operation, reply)
   reply[0] = Number(reply[0])
-  if (!(operation === 'acquire' ? reply[0] > 0 : reply[0] >= 0)) throw strange(operation, reply)
+  if (!(operation === 'acquire' ? reply[0] > 0 : reply[0] >= 0)) throw unexpectedReply(operation, reply)
   if (count === 1 || reply[1] !== 'g') {
-    if (reply.length !== 1 + count) throw strange(operation, reply)
+    if (reply.length !== 1 + count) throw unexpectedReply(operation, reply)
     return reply
   }
   const first = operation === 'acquire' ? Number(reply[2]) : 1
@@ -177,19 +180,22 @@ function readReply(operation: string, count: number, reply: unknown): LeasesRepl
 
 const isReply = (reply: unknown): reply is LeasesReply => Array.isArray(reply) && reply.length > 1
 
-/** Whether a replica would have refused to run this. A claim that was granted, refused or queued ran a write command. */
+/**
+ * Whether the script ran a write command, which a replica would have refused. Every claim that was granted, refused or
+ * queued did.
+ */
 const hasWritten = (reply: LeasesReply): boolean =>
   reply.some((answer, index) => index > 0 && (isClaimed(answer) || Number(answer) > 0))
 
 const isClaimed = (answer: unknown): boolean => Array.isArray(answer) && (answer[0] === 'y' || answer[0] === 'n')
 
-/** What is published, and where: a client's channel and its secret (acquire), or a channel and messages (release). */
-export interface Telling {
+/** acquire: the client's channel and the call's secret. release: a channel, and the messages to publish there. */
+export interface Publication {
   readonly channel: string
   readonly text: string
 }
 
-const NOTHING: Telling = { channel: '', text: '' }
+const NOTHING: Publication = { channel: '', text: '' }
 
 interface Part {
   readonly slot: number
@@ -197,8 +203,8 @@ interface Part {
 }
 
 /**
- * Indexes, by slot where that matters, in bounded parts and in their order. `sizeAt`: how many requests from an index on
- * must stay in one part.
+ * Splits a list into bounded parts of one slot each, in the order of the list. `sizeAt`: how many requests, from an
+ * index on, must stay in one part.
  */
 export function chunksOf<Request>(
   requests: readonly Request[],
@@ -222,5 +228,5 @@ export function chunksOf<Request>(
   return parts
 }
 
-/** How much one script may do, so that a long list does not hold the server up for long. */
+/** How many entries one script may have, so that a long list does not block the server for long. */
 export const MAX_ENTRIES = 128

@@ -1,118 +1,87 @@
-import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.ts'
+import type { Claim, DriverListener, LeaseRef } from '../../core/driver.ts'
 import { type HoldfastError, StoreError } from '../../core/errors.ts'
 import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
 import type { Clock } from '../../core/time/clock.ts'
-import { systemRandom } from '../../core/time/random.ts'
 import type { RedisConnection, RedisNode, Subscriber } from './connection.ts'
 import { inTime, isForbidden, storeErrorFrom } from './errors.ts'
-import { readMessage, readTheft } from './format.ts'
+import { readTheft } from './format.ts'
 import { channelOf, STOLEN_CHANNEL } from './keys.ts'
+import { type WaitingCall, WaitingClaims } from './waiting-claims.ts'
 
 export interface SubscriptionParts {
   readonly connection: RedisConnection
   readonly clientId: string
   readonly timeoutMs: number
-  /** Cluster only: publishes and subscribes by slot. */
+  /** Cluster only: whether the servers publish by slot. */
   sharded(): Promise<boolean>
   readonly clock: Clock
-  /** A grant that was handed over has to be asked for again before it counts. */
+  /** A grant in a message is reported as a hint: it counts only after replicas have confirmed it, which takes a call. */
   readonly confirmsGrants: boolean
 }
 
 /**
- * One subscription for all that this driver waits for. Whoever hands a lock over publishes the grant to the waiter's
- * own client, so a hand-off costs one message, however many wait.
+ * One subscription for all claims of this driver that wait. The client that releases a lock publishes the grant on the
+ * channel of the next waiter's client. So a hand-off costs one message, however many clients wait.
  *
- * On Cluster, sharded messages stay within their slot, so there the client listens for each slot in which it waits.
+ * It reports genuine messages and decides nothing else. Races between a message and an answer are decided once, in
+ * core/claim/pending-claim.ts.
+ *
+ * On a Cluster that publishes by slot, a message stays within its slot. There, this client subscribes to each slot in
+ * which it waits.
  */
 export class Subscription {
   readonly #parts: SubscriptionParts
   readonly #listeners = new Set<DriverListener>()
-  /** What this client waits for. */
-  readonly #waiting = new Map<string, Waiting>()
-  /** Claims that are being asked for at this moment. */
-  readonly #asking = new Map<string, Asking>()
-  /** Being opened, or open. One that has ended is never taken up again. */
+  readonly #claims: WaitingClaims
+  /** Open, or being opened. One that has ended is never used again. */
   #session: Session | undefined
-  /** How often listening was ended on purpose. */
+  /** How often this client stopped listening on purpose. */
   #ends = 0
 
   constructor(parts: SubscriptionParts) {
     this.#parts = parts
+    this.#claims = new WaitingClaims(parts.clock)
   }
 
   /**
-   * The server learns late that a connection has ended. If what is asked next were told on the same channel, the server
-   * would count it as listened to, find later that it is not, and take its place away.
+   * A request for these claims, some of which wait, is about to be sent. Returns its channel and its secret. On a
+   * Cluster the channel depends on the servers, hence the promise there.
    */
-  #channelOf(slot?: number): string {
-    return channelOf(`${this.#parts.clientId}.${this.#ends}`, slot)
+  sends(claims: readonly Claim[], slot: number): WaitingCall | Promise<WaitingCall> {
+    if (!this.#parts.connection.cluster) return this.#sends(claims, slot, false)
+    return this.#parts.sharded().then((sharded) => this.#sends(claims, slot, sharded))
   }
 
-  /** The subscription through which messages come now. */
-  get #hearing(): Session | undefined {
-    return this.#session?.isOpen ? this.#session : undefined
-  }
-
-  /**
-   * A request is about to be sent for these claims, some of which wait. Returns how it is known here, and where its
-   * grants are told. On a Cluster that depends on the servers.
-   */
-  asks(claims: readonly Claim[], slot: number): Request | Promise<Request> {
-    if (this.#parts.connection.cluster) {
-      return this.#parts.sharded().then((sharded) => this.#asks(claims, slot, sharded))
-    }
-    return this.#asks(claims, slot, false)
-  }
-
-  #asks(claims: readonly Claim[], slot: number, sharded: boolean): Request {
+  #sends(claims: readonly Claim[], slot: number, sharded: boolean): WaitingCall {
     const channel = this.#channelOf(sharded ? slot : undefined)
-    const request: Request = { channel, secret: systemRandom.id(), slot, askedMs: this.#nowMs() }
-    for (const claim of claims)
-      if (claim.waitMs > 0) this.#asking.set(claim.claimId, { request, claim, told: undefined })
-    return request
+    const open = this.#openSession
+    const isUnheard = open?.sharded === true && !open.slots.has(slot)
+    return this.#claims.sends(claims, { channel, slot, isUnheard })
+  }
+
+  /** The claim no longer waits. With a call: unless a newer one has asked for it since. */
+  forget(lease: LeaseRef, call?: WaitingCall): void {
+    this.#claims.forget(lease, call)
   }
 
   /**
-   * A request has been answered, or has failed: what was told of this claim meanwhile. The answer and the message come
-   * over different connections. A grant that was made right after a refusal can be heard before it.
+   * Subscribes to the slot of claims that were refused before this client was subscribed to it. A grant in between was
+   * missed, so the claims get a hint to ask again.
    */
-  asked({ claimId }: Claim, request: Request): Grant | undefined {
-    const asking = this.#asking.get(claimId)
-    // A request that took too long has been followed by another one.
-    if (asking?.request !== request) return undefined
-    this.#asking.delete(claimId)
-    return asking.told
-  }
-
-  /** A claim has been refused, and stands in the queue. */
-  waits(claim: Claim, request: Request): void {
-    this.#waiting.set(claim.claimId, { claim, request })
-    if (this.#waiting.size % FORGET_EVERY === 0) this.#forgetTheDead()
-  }
-
-  waitsNoMore({ claimId }: LeaseRef): void {
-    this.#waiting.delete(claimId)
-  }
-
-  /** Whether a wait in this slot would go unheard although somebody listens. */
-  misses(slot: number): boolean {
-    return this.#hearing?.sharded === true && !this.#hearing.slots.has(slot)
-  }
-
-  async hear(slots: Iterable<number>): Promise<void> {
-    const session = this.#hearing
+  async hearSlot(slot: number, claims: readonly Claim[]): Promise<void> {
+    const session = this.#openSession
     if (session === undefined) return
-    await Promise.all([...new Set(slots)].map((slot) => this.#hearSlot(session, slot)))
+    await this.#hearSlot(session, slot)
+    for (const claim of claims) this.#wake(claim)
   }
 
   async listen(listener: DriverListener): Promise<void> {
     const session = this.#session ?? this.#begin()
     await session.opened
-    // It may have ended while this one waited for it.
+    // It may have ended before this caller came to its turn.
     if (session.ended !== undefined) throw session.ended
     this.#listeners.add(listener)
-    await this.hear(session.sharded ? [...this.#waiting.values()].map(({ request }) => request.slot) : [])
+    if (session.sharded) await Promise.all([...this.#claims.slots].map((slot) => this.#hearSlot(session, slot)))
   }
 
   stop(listener: DriverListener): void {
@@ -129,6 +98,18 @@ export class Subscription {
     this.#ends += 1
     this.#listeners.clear()
     if (this.#session !== undefined) this.#lost(this.#session, new StoreError('the driver stopped listening'))
+  }
+
+  /**
+   * The channel is new after each `end`. The server learns late that a connection was closed. On the old channel it
+   * would count the next waiter as subscribed, find out later that it is not, and drop it from the queue.
+   */
+  #channelOf(slot?: number): string {
+    return channelOf(`${this.#parts.clientId}.${this.#ends}`, slot)
+  }
+
+  get #openSession(): Session | undefined {
+    return this.#session?.isOpen ? this.#session : undefined
   }
 
   #begin(): Session {
@@ -177,7 +158,7 @@ export class Subscription {
       await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(slot), true), connection)
       session.slots.add(slot)
     } catch (error) {
-      // The slot may just have moved. Everybody listens anew, when the client knows where to.
+      // The slot may have just moved. All listeners subscribe again, when the client knows the new node.
       this.#lost(session, storeErrorFrom('subscribe', error, connection))
     }
   }
@@ -188,11 +169,11 @@ export class Subscription {
     const { connection, timeoutMs } = this.#parts
     const open = async (): Promise<Subscriber> => {
       const subscriber = await node.subscriber({
-        message: (channel, text) => (channel === STOLEN_CHANNEL ? this.#toldOfTheft(text) : this.#told(channel, text)),
+        message: (channel, text) => (channel === STOLEN_CHANNEL ? this.#theft(text) : this.#message(channel, text)),
         closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause, connection)),
       })
       session.all.add(subscriber)
-      // The session ended while this connection was being made.
+      // The session ended while this connection was opened.
       if (session.ended !== undefined) subscriber.end()
       return subscriber
     }
@@ -201,7 +182,7 @@ export class Subscription {
     return opening
   }
 
-  /** Ends a session for good, also one that is still being opened. Those who listened are told. */
+  /** Ends a session for good, also one that is still being opened. Its listeners are notified. */
   #lost(session: Session, cause: HoldfastError): void {
     if (session.ended !== undefined) return
     session.ended = cause
@@ -214,74 +195,25 @@ export class Subscription {
     for (const listener of listeners) listener.disconnected(cause)
   }
 
-  #told(channel: string, text: string): void {
-    const message = readMessage(text)
-    if (message === undefined) return
-    const { claimId, grant } = message
-    const [asking, waiting] = [this.#asking.get(claimId), this.#waiting.get(claimId)]
-    if (grant === undefined) this.#wake((asking ?? waiting)?.claim)
-    else if (asking !== undefined) {
-      // Without proof it is older than the request, or forged: the answer decides.
-      if (asking.request.channel !== channel || !message.isProvedBy(asking.request.secret)) return
-      if (!isFarAhead(grant)) asking.told = trimmed(grant, asking.claim)
-      // For a caller that has given the request up, and waits for the moment to ask again.
-      this.#wake(asking.claim)
-    } else if (waiting?.request.channel === channel && message.isProvedBy(waiting.request.secret)) {
-      this.#granted(waiting, trimmed(grant, waiting.claim))
-    }
-  }
-
-  #granted({ claim, request }: Waiting, grant: Grant): void {
-    // A lease is trusted from the moment at which its claim last asked. Long after that, asking again begins it anew.
-    const isLate = this.#nowMs() - request.askedMs > grant.ttlMs / 2
-    if (this.#parts.confirmsGrants || isLate || isFarAhead(grant)) this.#wake(claim)
+  #message(channel: string, text: string): void {
+    const { claim, grant } = this.#claims.read(channel, text) ?? {}
+    if (claim === undefined) return
+    if (grant === undefined || this.#parts.confirmsGrants) this.#wake(claim)
     else for (const listener of [...this.#listeners]) listener.granted(claim.claimId, grant)
   }
 
-  #wake(claim: Claim | undefined): void {
-    if (claim === undefined) return
-    for (const listener of [...this.#listeners]) listener.wake(claim.lockName, claim.claimId)
+  #wake({ lockName, claimId }: Claim): void {
+    for (const listener of [...this.#listeners]) listener.wake(lockName, claimId)
   }
 
-  /** Only a hint: whoever has such a lease asks the store. */
-  #toldOfTheft(text: string): void {
+  /** Only a hint: a client that has such a lease asks the store. */
+  #theft(text: string): void {
     const { lost = [], by = '' } = readTheft(text) ?? {}
     for (const claimId of lost) {
       for (const listener of [...this.#listeners])
         listener.lost(claimId, new StoreError(`it was stolen by ${by.slice(0, MAX_HOLDER_ID_LENGTH)}`))
     }
   }
-
-  #nowMs(): number {
-    return this.#parts.clock.now().monotonicMs
-  }
-
-  /** Claims that were never withdrawn: their process's own code went wrong, but memory must not grow for it. */
-  #forgetTheDead(): void {
-    const nowMs = this.#nowMs()
-    for (const [claimId, { claim, request }] of this.#waiting) {
-      if (request.askedMs + claim.waitMs < nowMs) this.#waiting.delete(claimId)
-    }
-  }
-}
-
-/** A call of the script. Its secret is new: a grant that is proved by it was made after the call was done. */
-export interface Request {
-  /** Where its grants are told. */
-  readonly channel: string
-  readonly secret: string
-  readonly slot: number
-  readonly askedMs: number
-}
-
-interface Waiting {
-  readonly claim: Claim
-  /** The last one that was answered. */
-  readonly request: Request
-}
-
-interface Asking extends Waiting {
-  told: Grant | undefined
 }
 
 interface Session {
@@ -296,20 +228,10 @@ interface Session {
   readonly all: Set<Subscriber>
 }
 
-/** A lease does not last longer than was asked for. */
-const trimmed = (grant: Grant, { ttlMs }: Claim): Grant => (grant.ttlMs <= ttlMs ? grant : { ...grant, ttlMs })
-
 /**
- * A token that is more than an hour ahead of the store's clock may be right: that clock was set back. But a resource
- * that has seen such a token refuses all later ones, so the store is asked for it.
- */
-const isFarAhead = ({ fencingToken, acquiredAtMs }: Grant): boolean => fencingToken / 1_000 - acquiredAtMs > 3_600_000
-
-/**
- * A user that may not hear of thefts learns of one with the next renewal. Whatever else fails is a broken connection.
+ * A user without the right to this channel learns of a theft with the next renewal. Any other error is a broken
+ * connection.
  */
 function unlessForbidden(error: unknown): void {
   if (!isForbidden(error)) throw error
 }
-
-const FORGET_EVERY = 1_000

@@ -10,9 +10,9 @@ import {
 } from '../shared/url.ts'
 import { checkPrefix } from './keys.ts'
 
-/** Where a URL's servers are, and how to log in there. */
+/** The servers of a URL, and the login. */
 export interface RedisTarget {
-  /** One, or nodes of a Cluster to begin with. */
+  /** One server, or some nodes of a Cluster, from which the client finds the others. */
   readonly hosts: readonly HostPort[]
   readonly cluster: boolean
   readonly tls: boolean
@@ -28,7 +28,7 @@ export interface RedisUrl {
 
 /**
  * `redis://user:password@host:port/database?prefix=…`, `redis+cluster://host:port,host:port`, with `rediss` for TLS.
- * `valkey` and `valkeys` are the same.
+ * `valkey` and `valkeys` mean the same as `redis` and `rediss`.
  */
 export function redisUrl(url: string): RedisUrl {
   const parts = urlParts(url, 'redis://host:6379/0')
@@ -43,13 +43,13 @@ export function redisUrl(url: string): RedisUrl {
   checkPrefix(prefix)
   const database = databaseOf(parts)
   if (cluster && database !== 0) {
-    throw new InvalidArgumentError('url database', database, '0 on a Cluster, which has no other')
+    throw new InvalidArgumentError('url database', database, '0 on a Cluster, which has no other database')
   }
   return { target: { hosts, cluster, tls: tls !== undefined, database, ...loginOf(parts) }, prefix }
 }
 
 export interface RedlockUrl {
-  /** One for each node. */
+  /** One target for each node. */
   readonly targets: readonly RedisTarget[]
   readonly prefix: string
   readonly persistent: boolean
@@ -81,28 +81,28 @@ function databaseOf({ path = '0', shownPath }: UrlParts): number {
 }
 
 function loginOf({ username, password }: UrlParts): Pick<RedisTarget, 'username' | 'password'> {
-  // Some clients then log in as the default user, and say nothing.
+  // Some clients would log in as the default user without an error.
   if (username !== undefined && password === undefined) {
-    // A password that stands alone was meant, as often as not.
+    // The value is not shown: it is often a password without the colon.
     throw new InvalidArgumentError('url user name', '…', 'followed by a password: user:password@, or :password@')
   }
   return { username, password }
 }
 
-/** A server that votes twice is half of a quorum by itself. */
+/** A server with two votes could be a quorum on its own. */
 function refuseTwice(hosts: readonly HostPort[]): void {
   const known = new Set<string>()
   for (const { host, port } of hosts) {
     const server = `${comparable(host)} ${port}`
     if (known.has(server)) {
-      const rule = 'another server for each node: one that votes twice is a quorum of one server'
+      const rule = 'another server for each node: a server with two votes could be a quorum on its own'
       throw new InvalidArgumentError('url host', `${host}:${port}, twice`, rule)
     }
     known.add(server)
   }
 }
 
-/** The names that every machine has for itself are one host. */
+/** The names of the local machine count as one host. */
 function comparable(host: string): string {
   const name = host.replace(/\.$/, '')
   const [, high, low] = /^::ffff:([\da-f]+):([\da-f]+)$/.exec(name) ?? []
@@ -115,5 +115,5 @@ function comparable(host: string): string {
 
 const SELF = new Set(['localhost', '127.0.0.1', '0.0.0.0', '::1', '::'])
 const DEFAULT_PORT = 6379
-/** Far above what a server has: 16, unless it is configured otherwise. */
+/** Far more than a server has. The default is 16. */
 const MAX_DATABASE = 65_535

@@ -1,33 +1,33 @@
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
-import type { RedisDriver } from '../redis/driver.ts'
+import type { RedlockNode } from '../redis/driver.ts'
 import { storeErrorFrom } from '../redis/errors.ts'
 
 /**
- * Nodes of which none votes for a server that votes already: a quorum must be one of servers. Two names may lead to one
- * server, which only the server itself can tell, so each is asked once for its `run_id`, in the same breath as its
- * first vote. Throws `InvalidArgumentError` for a driver or a client that is there twice.
+ * Makes sure that no server votes twice: a quorum must consist of different servers. Two names may lead to one server,
+ * and only the server itself knows. So each node is asked for its `run_id` together with its first vote. Throws
+ * `InvalidArgumentError`, which names `argument`, for a driver or a client that is in the list twice.
  */
-export function distinctServers(nodes: readonly RedisDriver[]): readonly RedisDriver[] {
+export function distinctServers(nodes: readonly RedlockNode[], argument: string): readonly RedlockNode[] {
   const connections = nodes.map(({ connection }) => connection)
   const again = connections.findIndex((each, at) => connections.indexOf(each) !== at)
   if (again !== -1) {
-    const first = connections.indexOf(connections[again] as RedisDriver['connection']) + 1
-    const rule = `another server each: node ${again + 1} has the client of node ${first}`
-    throw new InvalidArgumentError('nodes', nodes, rule)
+    const first = connections.indexOf(connections[again] as RedlockNode['connection']) + 1
+    const rule = `a different server each: node ${again + 1} has the client of node ${first}`
+    throw new InvalidArgumentError(argument, nodes, rule)
   }
   const known = new Map<string, string>()
   return nodes.map((node, at) => votingOnce(node, `node ${at + 1}`, known))
 }
 
-/** `known`: by its `run_id`, which node a server is. */
-function votingOnce(node: RedisDriver, name: string, known: Map<string, string>): RedisDriver {
+/** `known`: the name of the node for each `run_id`. */
+function votingOnce(node: RedlockNode, name: string, known: Map<string, string>): RedlockNode {
   let checked: Promise<void> | undefined
 
   async function check(): Promise<void> {
     const runId = await runIdOf(node)
     const other = runId === undefined ? undefined : known.get(runId)
     if (other !== undefined && other !== name) {
-      throw new StoreError(`it is the same server as ${other} (run_id ${runId}), and a server votes once`)
+      throw new StoreError(`it is the same server as ${other} (run_id ${runId}), and a server has one vote`)
     }
     if (runId !== undefined) known.set(runId, name)
   }
@@ -43,19 +43,19 @@ function votingOnce(node: RedisDriver, name: string, known: Map<string, string>)
   return {
     ...node,
     async propose(...proposals) {
-      // Both are sent before either is answered. A vote that does not count is given back with the others.
+      // Both are sent before either is answered. A vote that does not count is released with the others.
       const [, votes] = await Promise.all([isDistinct(), node.propose(...proposals)])
       return votes
     },
   }
 }
 
-/** Undefined where the user may not ask, or something before the server hides it. */
-async function runIdOf({ connection }: RedisDriver): Promise<string | undefined> {
+/** Undefined if the user may not run INFO, or a proxy hides it. */
+async function runIdOf({ connection }: RedlockNode): Promise<string | undefined> {
   const [node] = await connection.nodes()
   const info = await node?.command(['INFO', 'server']).catch((error: Error) => {
     if (/^NOPERM|unknown command/i.test(error.message)) return ''
-    throw storeErrorFrom('look at the server', error, connection)
+    throw storeErrorFrom('read INFO', error, connection)
   })
   return /^run_id:(\w+)/m.exec(String(info))?.[1]
 }

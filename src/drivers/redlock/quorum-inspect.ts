@@ -1,12 +1,12 @@
 import { checkInspectQuery } from '../../core/arguments.ts'
 import type { InspectPage, InspectQuery, LeaseRecord } from '../../core/driver.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
-import type { RedisDriver } from '../redis/driver.ts'
-import { agreedRecord } from './ballots.ts'
-import { type NodeError, poll, quorumError } from './quorum.ts'
+import type { RedlockNode } from '../redis/driver.ts'
+import { agreedRecord } from './proposals.ts'
+import { callNodes, type NodeError, quorumError } from './quorum.ts'
 
 export interface QuorumParts {
-  readonly nodes: readonly RedisDriver[]
+  readonly nodes: readonly RedlockNode[]
   readonly names: readonly string[]
   readonly quorum: number
   readonly timeoutMs: number
@@ -14,8 +14,8 @@ export interface QuorumParts {
 }
 
 /**
- * Leases that a quorum of nodes has. Names are found by walking node after node; a lease that a quorum has is on one of
- * the first n − quorum + 1 nodes, so the rest need not be walked.
+ * The leases that a quorum of nodes has. It finds the names by walking one node after the other. A lease that a quorum
+ * has is on one of the first n − quorum + 1 nodes, so the rest need no walk.
  */
 export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
@@ -26,12 +26,12 @@ export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): 
   if (node === undefined) throw notOurs(after)
   const page = await node
     .inspect({ prefix, pageSize, ...(walk.after !== undefined && { after: walk.after }) })
-    // What a node that is down would have shown is on another one, too, unless more are down than may be.
+    // If this node is down, its leases are found on another node, unless too many are down.
     .catch((error: Error): InspectPage => {
       parts.failed({ node: parts.names[walk.at] as string, error })
       return { leases: [], waiters: [] }
     })
-  // A lock with many leases goes on on the node's next page, and all of it was shown with the first.
+  // A lock with many leases continues on the next page of the node. All of it was returned with the first page.
   const found = [...new Set(page.leases.map((lease) => lease.lockName))].filter((name) => name !== walk.last)
   const leases = found.length === 0 ? [] : await agreedLeases(parts, found, walk.at)
   const last = page.leases.at(-1)?.lockName ?? walk.last
@@ -42,28 +42,27 @@ export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): 
   return { leases, waiters: [], ...(walk.at < lastNode && { next: writeCursor({ at: walk.at + 1 }) }) }
 }
 
-/** Where a walk stands. */
+/** The cursor of a walk. */
 interface Walk {
-  /** The node that is walked. */
+  /** The index of the node. */
   readonly at: number
-  /** `next` of its last page. */
+  /** `next` of the last page of the node. */
   readonly after?: string
   /** The last lock of that page. */
   readonly last?: string
 }
 
-/** `walked`: leases that are on one of the first so many nodes have been shown already. */
+/** `walked`: how many nodes were walked before. Their leases have been returned already. */
 async function agreedLeases(parts: QuorumParts, lockNames: readonly string[], walked: number): Promise<LeaseRecord[]> {
   const { nodes, quorum } = parts
   const seen = new Map<string, { records: LeaseRecord[]; first: number }>()
   const failed: NodeError[] = []
-  // Waits for every node, within its time: an answer that depends on which of them was first would differ from look to
-  // look.
-  await poll<RedisDriver, true, true>({
+  // Waits for every node until its timeout. If the first quorum decided, two calls could return different leases.
+  await callNodes<RedlockNode, true, true>({
     ...parts,
     entries: 1,
     async call(node) {
-      const { leases } = await node.show(lockNames)
+      const { leases } = await node.inspectNames(lockNames)
       for (const lease of leases) {
         const key = JSON.stringify([lease.lockName, lease.claimId, lease.fencingToken])
         const known = seen.get(key) ?? { records: [], first: nodes.length }
@@ -81,7 +80,7 @@ async function agreedLeases(parts: QuorumParts, lockNames: readonly string[], wa
   })
   if (failed.length > nodes.length - quorum) throw quorumError('inspect', quorum, nodes.length, failed)
   const agreed = [...seen.values()].filter(({ records, first }) => records.length >= quorum && first >= walked)
-  // It ends when fewer than a quorum have it.
+  // A lease ends when fewer than a quorum of nodes have it.
   return agreed.map(
     ({ records }) => records.toSorted((x, y) => (y.expiresAtMs ?? 0) - (x.expiresAtMs ?? 0))[quorum - 1] as LeaseRecord,
   )
@@ -94,7 +93,7 @@ function readCursor(text: string): Walk {
     const walk = JSON.parse(Buffer.from(text, 'base64url').toString()) as Walk
     if (Number.isInteger(walk.at)) return walk
   } catch {
-    // Said below.
+    // The error below says what is wrong.
   }
   throw notOurs(text)
 }

@@ -2,11 +2,11 @@ import { StoreError } from '../../core/errors.ts'
 import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
 import { storeErrorFrom } from '../redis/errors.ts'
 
-/** What the nodes have said so far to one entry of a list. */
+/** The answers of the nodes so far to one entry of a list. */
 export interface Votes<Answer> {
   readonly answers: readonly Answer[]
   readonly errors: readonly NodeError[]
-  /** How many have neither answered nor failed. */
+  /** How many nodes have neither answered nor failed. */
   readonly pending: number
 }
 
@@ -15,27 +15,27 @@ export interface NodeError {
   readonly error: Error
 }
 
-export interface Poll<Node, Answer, Outcome> {
+export interface NodeCalls<Node, Answer, Outcome> {
   readonly nodes: readonly Node[]
   readonly names: readonly string[]
   readonly entries: number
-  /** Each node has so long; what comes later counts as an error here, and still reaches `late`. */
+  /** The time of each node. A later answer counts as an error, and is still passed to `late`. */
   readonly timeoutMs: number
   call(node: Node): Promise<readonly (Answer | Error)[]>
-  /** Undefined while it is open. Must decide once nothing is pending. */
+  /** Undefined while the entry is undecided. Must decide when no node is pending. */
   decide(votes: Votes<Answer>, entry: number): Outcome | undefined
-  /** Told once of each node that failed or ran out of time, whatever the others say. */
+  /** Called once for each node that failed or timed out, also if the others were enough. */
   failed?(failure: NodeError): void
-  /** A node's answer that came after the entry was decided. */
+  /** Called with an answer that arrived after the entry was decided. */
   late?(node: Node, entry: number, answer: Answer, outcome: Outcome): void
 }
 
 /**
- * Asks every node at once and resolves as soon as every entry is decided: it waits for a quorum, never for the slowest
- * node. All calls go on in the background to their end.
+ * Calls every node at once and resolves as soon as every entry is decided: it waits for a quorum, never for the slowest
+ * node. The other calls continue in the background.
  */
-export function poll<Node, Answer, Outcome>(what: Poll<Node, Answer, Outcome>): Promise<readonly Outcome[]> {
-  const { nodes, names, entries, timeoutMs } = what
+export function callNodes<Node, Answer, Outcome>(calls: NodeCalls<Node, Answer, Outcome>): Promise<readonly Outcome[]> {
+  const { nodes, names, entries, timeoutMs } = calls
   return new Promise((resolve) => {
     const outcomes = new Array<Outcome | undefined>(entries)
     const votes = Array.from({ length: entries }, () => ({
@@ -52,7 +52,7 @@ export function poll<Node, Answer, Outcome>(what: Poll<Node, Answer, Outcome>): 
       if (answer instanceof Error) tally.errors.push({ node, error: answer })
       else tally.answers.push(answer)
       if (outcomes[entry] !== undefined) return
-      const outcome = what.decide(tally, entry)
+      const outcome = calls.decide(tally, entry)
       if (outcome === undefined) return
       outcomes[entry] = outcome
       open -= 1
@@ -64,18 +64,18 @@ export function poll<Node, Answer, Outcome>(what: Poll<Node, Answer, Outcome>): 
       let counted = false
       const countAll = (answers: readonly (Answer | Error)[] | Error): void => {
         const error = answers instanceof Error ? answers : answers.find((answer) => answer instanceof Error)
-        if (error !== undefined && !counted) what.failed?.({ node: name, error })
+        if (error !== undefined && !counted) calls.failed?.({ node: name, error })
         for (let entry = 0; entry < entries; entry += 1) {
           const answer = answers instanceof Error ? answers : (answers[entry] as Answer | Error)
           const outcome = outcomes[entry]
           if (!counted) count(entry, name, answer)
-          // Whoever was decided without this answer may have to undo what it says.
-          if (outcome !== undefined && !(answer instanceof Error)) what.late?.(node, entry, answer, outcome)
+          // The entry was decided without this answer, which may have to be undone.
+          if (outcome !== undefined && !(answer instanceof Error)) calls.late?.(node, entry, answer, outcome)
         }
         counted = true
       }
       const timer = setTimeout(() => countAll(new StoreError(`no answer within ${timeoutMs} ms`)), timeoutMs)
-      new Promise<readonly (Answer | Error)[]>((go) => go(what.call(node))).then(
+      new Promise<readonly (Answer | Error)[]>((go) => go(calls.call(node))).then(
         (answers) => {
           clearTimeout(timer)
           countAll(answers)
@@ -89,12 +89,13 @@ export function poll<Node, Answer, Outcome>(what: Poll<Node, Answer, Outcome>): 
   })
 }
 
-/** Which node failed how. */
+/** Names each node that failed, and its error. */
 export function quorumError(what: string, quorum: number, nodes: number, errors: readonly NodeError[]): StoreError {
   const failures = errors.map(({ node, error }) => `${node}: ${error.message}`)
-  // How many have answered is not known: it was over when too few were left.
-  const message = `redlock could not ${what}: ${errors.length} of ${nodes} nodes failed, ${quorum} are needed; ${failures.join('; ')}`
+  // The number of nodes that answered is unknown: the decision was made when too few were left.
+  const count = `${errors.length} of ${nodes} nodes failed, ${quorum} are needed`
+  const message = `redlock could not ${what}: ${count}; ${failures.join('; ')}`
   const permanent = errors.filter(({ error }) => !(error instanceof StoreError && error.retryable))
-  // Where a quorum can never be reached, as with a password that is wrong on most nodes, waiting would be for nothing.
+  // If a quorum can never be reached, for example with a wrong password on most nodes, a retry cannot help.
   return new StoreError(message, { cause: errors[0]?.error, retryable: nodes - permanent.length >= quorum })
 }

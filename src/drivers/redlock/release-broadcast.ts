@@ -2,36 +2,36 @@ import type { DriverListener, StopListening } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import type { Clock, Timer } from '../../core/time/clock.ts'
 import type { Subscriber } from '../redis/connection.ts'
-import type { RedisDriver, ReleaseTelling } from '../redis/driver.ts'
+import type { RedlockNode, ReleaseMessages } from '../redis/driver.ts'
 import { inTime, storeErrorFrom } from '../redis/errors.ts'
 
-export interface ReleaseNewsParts {
-  readonly nodes: readonly RedisDriver[]
+export interface ReleaseBroadcastParts {
+  readonly nodes: readonly RedlockNode[]
   readonly quorum: number
   readonly clock: Clock
 }
 
 /**
- * Tells waiters of a Redlock that a lock was given back. Nobody queues on the nodes, so the message goes to everybody
- * who listens. Every node publishes it in the same step as the release, and it is listened to on a quorum at least.
+ * Notifies the waiters of a Redlock that a lock was released. The nodes have no queue, so the message goes to every
+ * subscriber. Each node publishes it in the same step as the release, and a client subscribes to at least a quorum.
  *
- * Waiters are woken when the message has come through a quorum of the nodes: before that, asking is refused, and they
- * would not ask again until their next poll. Where it does not come through so many, because nodes are down or not
- * listened to, they are woken a little later.
+ * Waiters are woken when the message has arrived from a quorum of the nodes. Before that, a claim would be refused, and
+ * would not ask again until its next poll. If it does not arrive from a quorum, because nodes are down or not subscribed
+ * to, waiters are woken a little later.
  */
-export class ReleaseNews {
-  readonly #parts: ReleaseNewsParts
+export class ReleaseBroadcast {
+  readonly #parts: ReleaseBroadcastParts
   readonly #listeners = new Set<DriverListener>()
-  /** The newest messages, each with the nodes that it came through. */
-  readonly #heard = new Map<string, Heard>()
+  /** The newest messages, each with the nodes from which it arrived. */
+  readonly #received = new Map<string, Received>()
   #session: Promise<Session> | undefined
 
-  constructor(parts: ReleaseNewsParts) {
+  constructor(parts: ReleaseBroadcastParts) {
     this.#parts = parts
   }
 
-  /** What every node tells of one release. `id` is new each time: one that is sent again is news again. */
-  telling(id: string): Omit<ReleaseTelling, 'failed'> {
+  /** The messages of one call to release. `id` is new with each call, so that a repeated release wakes waiters again. */
+  messages(id: string): Omit<ReleaseMessages, 'failed'> {
     return { channel: CHANNEL, messageOf: ({ lockName, claimId }) => JSON.stringify([lockName, claimId, id]) }
   }
 
@@ -52,7 +52,7 @@ export class ReleaseNews {
     const session = this.#session
     this.#session = undefined
     this.#listeners.clear()
-    session?.then(endAll, () => {}) // What could not be opened need not be closed; whoever asked for it was told.
+    session?.then(endAll, () => {}) // A session that failed to open is closed already, and its caller has the error.
   }
 
   async #start(timeoutMs: number): Promise<Session> {
@@ -65,8 +65,8 @@ export class ReleaseNews {
     return session
   }
 
-  /** Rejects if that fails; it is tried again all the same. */
-  async #subscribe(session: Session, driver: RedisDriver, timeoutMs: number): Promise<void> {
+  /** Rejects if it fails. Another attempt is scheduled all the same. */
+  async #subscribe(session: Session, driver: RedlockNode, timeoutMs: number): Promise<void> {
     const attempt: Attempt = { subscriber: undefined, over: false }
     try {
       const open = (): Promise<void> => this.#open(session, driver, attempt, timeoutMs)
@@ -79,14 +79,14 @@ export class ReleaseNews {
     }
   }
 
-  async #open(session: Session, driver: RedisDriver, attempt: Attempt, timeoutMs: number): Promise<void> {
+  async #open(session: Session, driver: RedlockNode, attempt: Attempt, timeoutMs: number): Promise<void> {
     const [node] = await driver.connection.nodes()
     if (node === undefined) throw new StoreError('the node cannot be reached')
     const subscriber = await node.subscriber({
-      message: (_channel, text) => this.#told(driver, text),
+      message: (_channel, text) => this.#message(driver, text),
       closed: (cause) => {
         attempt.over = true
-        // Before it was open, the opening itself fails.
+        // If the subscription is not open yet, opening it fails.
         if (attempt.subscriber === undefined || !session.subscribers.delete(attempt.subscriber)) return
         if (session.subscribers.size < this.#parts.quorum)
           this.#lost(session, storeErrorFrom('listen', cause, driver.connection))
@@ -95,7 +95,7 @@ export class ReleaseNews {
     })
     attempt.subscriber = subscriber
     await subscriber.subscribe(CHANNEL, false)
-    // It took too long, its connection was lost, or nobody listens any more.
+    // It timed out, its connection was lost, or there is no listener any more.
     if (attempt.over || session.over) {
       subscriber.end()
       throw new StoreError('the subscription ended while it was opened')
@@ -103,12 +103,12 @@ export class ReleaseNews {
     session.subscribers.add(subscriber)
   }
 
-  /** While the others are enough, nothing else would bring this one back. */
-  #subscribeLater(session: Session, driver: RedisDriver, timeoutMs: number): void {
+  /** While the other nodes are a quorum, nothing else would subscribe to this one again. */
+  #subscribeLater(session: Session, driver: RedlockNode, timeoutMs: number): void {
     if (session.over) return
     const timer = this.#parts.clock.setTimer(() => {
       session.timers.delete(timer)
-      this.#subscribe(session, driver, timeoutMs).catch(() => {}) // it is tried again
+      this.#subscribe(session, driver, timeoutMs).catch(() => {}) // It schedules another attempt itself.
     }, SUBSCRIBE_AGAIN_MS)
     session.timers.add(timer)
   }
@@ -121,24 +121,24 @@ export class ReleaseNews {
     for (const listener of listeners) listener.disconnected(cause)
   }
 
-  #told(node: RedisDriver, text: string): void {
+  #message(node: RedlockNode, text: string): void {
     const lockName = lockNameIn(text)
     if (lockName === undefined) return
-    const { through, timer } = this.#heard.get(text) ?? this.#hearFirst(text, lockName)
-    if (through.has(node)) return
-    through.add(node)
-    if (through.size !== this.#parts.quorum) return
+    const { from, timer } = this.#received.get(text) ?? this.#receiveFirst(text, lockName)
+    if (from.has(node)) return
+    from.add(node)
+    if (from.size !== this.#parts.quorum) return
     timer.cancel()
     this.#wake(lockName)
   }
 
-  #hearFirst(text: string, lockName: string): Heard {
+  #receiveFirst(text: string, lockName: string): Received {
     const timer = this.#parts.clock.setTimer(() => this.#wake(lockName), PATIENCE_MS)
-    const heard = { through: new Set<RedisDriver>(), timer }
-    this.#heard.set(text, heard)
-    const [oldest] = this.#heard.keys()
-    if (this.#heard.size > REMEMBERED && oldest !== undefined) this.#heard.delete(oldest)
-    return heard
+    const received = { from: new Set<RedlockNode>(), timer }
+    this.#received.set(text, received)
+    const [oldest] = this.#received.keys()
+    if (this.#received.size > MAX_REMEMBERED && oldest !== undefined) this.#received.delete(oldest)
+    return received
   }
 
   #wake(lockName: string): void {
@@ -146,7 +146,7 @@ export class ReleaseNews {
   }
 }
 
-/** Anybody may publish on the channel: undefined for what is not ours. */
+/** Undefined for a message of another format: any client can publish on the channel. */
 function lockNameIn(text: string): string | undefined {
   try {
     const parts: unknown = JSON.parse(text)
@@ -156,20 +156,20 @@ function lockNameIn(text: string): string | undefined {
   }
 }
 
-interface Heard {
-  readonly through: Set<RedisDriver>
-  /** Wakes those who wait, if the message does not come through a quorum. */
+interface Received {
+  readonly from: Set<RedlockNode>
+  /** Wakes the waiters if the message does not arrive from a quorum. */
   readonly timer: Timer
 }
 
 interface Session {
   readonly subscribers: Set<Subscriber>
-  /** Of the nodes that are not listened to. */
+  /** For the next attempts to subscribe to nodes. */
   readonly timers: Set<Timer>
   over: boolean
 }
 
-/** To listen at one node. */
+/** One attempt to subscribe to a node. */
 interface Attempt {
   subscriber: Subscriber | undefined
   over: boolean
@@ -181,7 +181,7 @@ function endAll(session: Session): void {
   for (const subscriber of session.subscribers) subscriber.end()
 }
 
-/** Resolves when so many have; rejects when so many cannot any more. */
+/** Resolves when `enough` promises have resolved. Rejects when too few are left for that. */
 function enoughOf(promises: readonly Promise<void>[], enough: number): Promise<void> {
   return new Promise((resolve, reject) => {
     let [done, failed] = [0, 0]
@@ -201,10 +201,10 @@ function enoughOf(promises: readonly Promise<void>[], enough: number): Promise<v
 }
 
 const CHANNEL = 'holdfast:released'
-const REMEMBERED = 1_000
+const MAX_REMEMBERED = 1_000
 const SUBSCRIBE_AGAIN_MS = 1_000
 /**
- * How long to wait for the message to come through a quorum. Asking earlier than that is refused; a node that is this
- * far away makes a hand-off one ask longer.
+ * How long to wait for the message from a quorum. A claim that asks earlier is refused. If a node is further away than
+ * this, a hand-off takes one more request.
  */
 const PATIENCE_MS = 150

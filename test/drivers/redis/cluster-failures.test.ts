@@ -277,7 +277,10 @@ describe('redis cluster: failures', () => {
         // Its process is killed, so nothing is withdrawn: here, its place alone is left.
         const dead = redisDriver({ client: await openIoredis() })
         const stop = await dead.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
-        await dead.acquire([{ ...claimOn(lockName), waitMs: 60_000 }])
+        const place = { ...claimOn(lockName), waitMs: 60_000 }
+        // The first call makes the driver subscribe to the slot. With the second one, the server sees that it listens.
+        await dead.acquire([place])
+        await dead.acquire([place])
         await stop?.()
       },
     })

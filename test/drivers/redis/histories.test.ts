@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import { Redis } from 'ioredis'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { AcquireAnswer, Claim, LeaseRef, StopListening } from '../../../src/core/driver.ts'
+import type { RedlockNode } from '../../../src/drivers/redis/driver.ts'
 import { COUNTER, lockKeys } from '../../../src/drivers/redis/keys.ts'
 import { type RedisDriver, redisDriver } from '../../../src/drivers/redis.ts'
 import { LockModel, type ModelTerms } from '../../harness/lock-model.ts'
@@ -201,7 +202,7 @@ class Play {
 
   /** What the server shows is what the model has, and every token that is new on a lock is above all before it. */
   async compare(): Promise<void> {
-    const shown = await (this.#drivers[0] as RedisDriver).show(NAMES)
+    const shown = await (this.#drivers[0] as RedlockNode).inspectNames(NAMES)
     for (const [index, name] of NAMES.entries()) {
       const model = this.#model(index)
       await checkKeys(name, model)

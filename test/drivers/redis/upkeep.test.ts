@@ -32,7 +32,7 @@ describe('redis: upkeep', () => {
     const [failed] = await redisDriver({ client: clumsy })
       .release([{ ...holder }])
       .catch((error: Error) => [error])
-    assert.match(String(failed), /the user may not do this/)
+    assert.match(String(failed), /the user lacks a right/)
     assert.deepEqual(await driver.release([holder]), [true])
     const handed = await granted(driver, waiter)
     assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)

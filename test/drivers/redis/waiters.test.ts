@@ -5,7 +5,7 @@ import { createClient } from 'redis'
 import { afterAll, describe, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { type RedisClient, redisDriver } from '../../../src/drivers/redis.ts'
-import type { DistributedLock } from '../../../src/index.ts'
+import { DistributedLock } from '../../../src/index.ts'
 import { until } from '../../harness/processes.ts'
 import { startProxy } from '../../harness/proxy.ts'
 import { claim, client, driverOn, HOLDER, lockOn, name, patience, shared } from '../../harness/redis-server.ts'
@@ -120,6 +120,33 @@ describe.concurrent('redis: waiters', () => {
     await held.release()
     await (await waiting).release()
     proxy.heal()
+    await Promise.all([a.close(), b.close()])
+  })
+
+  it('rule 10: a grant that arrives before the refusal it follows is found at once, not by the slow poll', async () => {
+    await using proxy = await startProxy(shared.port)
+    // The proxy delays answers, but not messages: the subscription does not go through it.
+    const slow = client(proxy.port)
+    Object.assign(slow, { duplicate: (options: object) => client(shared.port).duplicate(options) })
+    const b = new DistributedLock({ driver: redisDriver({ client: slow }), waiterTtlSeconds: 60 })
+    const a = lockOn(shared.port)
+    const [first, lockName] = [name(), name()]
+    // After this wait, b is subscribed.
+    const before = await a.hold(first, { timeoutSeconds: 60 })
+    const waitingBefore = b.hold(first, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await untilListening(first)
+    await before.release()
+    await (await waitingBefore).release()
+    const held = await a.hold(lockName, { timeoutSeconds: 60 })
+    proxy.hold('toClient')
+    const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
+    await untilWaiting(lockName, 1)
+    await held.release()
+    // For the message of the grant to arrive: it goes another way than the answer.
+    await sleep(100)
+    proxy.release('toClient')
+    const lease = await waiting
+    await lease.release()
     await Promise.all([a.close(), b.close()])
   })
 

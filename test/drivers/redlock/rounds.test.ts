@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { beforeEach, describe, it } from 'vitest'
 import type { AcquireAnswer, Driver } from '../../../src/core/driver.ts'
-import type { RedisDriver } from '../../../src/drivers/redis/driver.ts'
+import type { RedlockNode } from '../../../src/drivers/redis/driver.ts'
 import { slotCounter, slotOf } from '../../../src/drivers/redis/keys.ts'
 import { until } from '../../harness/processes.ts'
 import type { FaultProxy } from '../../harness/proxy.ts'
@@ -108,8 +108,8 @@ describe('redlock: rounds of one claim', () => {
     const held = claim({ ttlMs: 5_000 })
     const { fencingToken } = await granted(driver, held)
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
-    const [node] = nodesOn(servers()) as [RedisDriver]
-    const late = { ...held, proposal: { token: fencingToken - 1, mostAheadUs: 1_000_000 } }
+    const [node] = nodesOn(servers()) as unknown as [RedlockNode]
+    const late = { ...held, proposal: { token: fencingToken - 1, maxAheadUs: 1_000_000 } }
     const [refused] = await node.propose([late], 5_000)
     assert.ok(refused && 'tokenRefused' in refused, JSON.stringify(refused))
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
@@ -141,7 +141,7 @@ describe('redlock: rounds of one claim', () => {
   it('what an earlier try has left on a node is replaced by the lease of the next one, and ends with it', async () => {
     const driver = onThree({ nodeTimeoutSeconds: 1 })
     const held = claim({ ttlMs: 5_000 })
-    const [, , slow] = nodesOn(servers()) as [RedisDriver, RedisDriver, RedisDriver]
+    const [, , slow] = nodesOn(servers()) as readonly Driver[] as [Driver, Driver, Driver]
     // What an earlier try has left behind, because its release never arrived: replaced where the node answers.
     await granted(slow, held)
     const { fencingToken } = await granted(driver, held)

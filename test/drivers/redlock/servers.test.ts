@@ -31,7 +31,7 @@ describe('redlock: servers', () => {
     const [one, two] = [node(urls[0]), node(urls[1])]
     assert.throws(() => redlockDriver({ nodes: [one, two, one] }), {
       code: 'INVALID_ARGUMENT',
-      message: /nodes must be another server each: node 3 has the client of node 1/,
+      message: /nodes must be a different server each: node 3 has the client of node 1/,
     })
   })
 
@@ -42,6 +42,40 @@ describe('redlock: servers', () => {
     const nodeRedis = createClient({ url: urls[0] ?? '' }) as unknown as RedisClient
     const again = [nodeRedis, nodeRedis].map((each) => redisDriver({ client: each }))
     assert.throws(() => redlockDriver({ nodes: again }), /node 2 has the client of node 1/)
+  })
+
+  it('takes clients instead of drivers, and closes neither', async () => {
+    const three = [client(urls[0]), client(urls[1]), client(urls[2])]
+    const [driver, other] = [
+      redlockDriver({ clients: three, persistent: true }),
+      redlockDriver({ nodes: three.map((each) => redisDriver({ client: each })), persistent: true }),
+    ]
+    const of = claim()
+    const { fencingToken } = await grantOf(driver, of)
+    assert.deepEqual((await other.inspect({ lockName: of.lockName })).leases[0]?.fencingToken, fencingToken)
+    const [refused] = await other.acquire([{ ...claim(), lockName: of.lockName }])
+    assert.ok(refused !== undefined && 'granted' in refused && !refused.granted)
+    assert.deepEqual(await driver.release([{ ...of, fencingToken }]), [true])
+    await driver.close()
+    await assert.rejects(driver.acquire([claim()]), { code: 'CLOSED' })
+    assert.equal(await three[0]?.ping(), 'PONG')
+    await grantOf(other, claim())
+  })
+
+  it('takes exactly one of clients and nodes, and names the argument that is wrong', () => {
+    const [one, two] = [client(urls[0]), client(urls[1])]
+    const nodes = [redisDriver({ client: one })]
+    const both = { clients: [one], nodes }
+    assert.throws(() => redlockDriver(both), { code: 'INVALID_ARGUMENT', argument: 'clients' })
+    assert.throws(() => redlockDriver({}), { code: 'INVALID_ARGUMENT', argument: 'nodes', message: /`clients`/ })
+    assert.throws(() => redlockDriver({ clients: [] }), { argument: 'clients' })
+    assert.throws(() => redlockDriver({ clients: [one, {} as RedisClient] }), { argument: 'clients[1]' })
+    assert.throws(() => redlockDriver({ clients: [one, two, one] }), {
+      argument: 'clients',
+      message: /node 3 has the client of node 1/,
+    })
+    const prefixed = new Redis(urls[2] ?? '', { keyPrefix: 'app:', lazyConnect: true })
+    assert.throws(() => redlockDriver({ clients: [one, prefixed] }), { argument: 'clients[1].options.keyPrefix' })
   })
 
   it('one server under three names is no quorum', async () => {

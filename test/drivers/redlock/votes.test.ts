@@ -33,7 +33,7 @@ describe('redlock: votes', () => {
     for (const quorum of [3, 4, 5]) redlockDriver({ nodes, quorum })
     assert.throws(
       () => redlockDriver({ nodes: nodes.slice(0, 4), quorum: 2 }),
-      /a majority of the 4 nodes \(3\) or more/,
+      /from the majority \(3\) to all 4 nodes/,
     )
     assert.throws(() => redlockDriver({ nodes: [] }), { argument: 'nodes' })
   })

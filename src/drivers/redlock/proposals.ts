@@ -1,66 +1,65 @@
 import type { AcquireAnswer, Grant, LeaseRecord, Refusal } from '../../core/driver.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import type { TokenRefusal } from '../redis/format.ts'
-import type { Ask } from './asks.ts'
+import type { Attempt } from './attempts.ts'
 import type { NodeError, Votes } from './quorum.ts'
 
 export type Vote = AcquireAnswer | TokenRefusal
 
 export type Outcome =
   | { readonly kind: 'granted'; readonly grant: Grant }
-  /** Enough nodes would have granted it, or would have done so in the right order, had its token been above this. */
+  /** With a token above this, enough nodes would have granted it, or would have granted it in the right order. */
   | { readonly kind: 'outbid'; readonly mark: number }
   | { readonly kind: 'refused'; readonly holder: LeaseRecord | undefined; readonly askAgainMs: number }
   | { readonly kind: 'failed'; readonly errors: readonly NodeError[] }
 
-export interface BallotTerms {
+export interface ProposalTerms {
   readonly clock: Clock
   readonly quorum: number
   /** How far ahead of a node's clock a token may be. */
-  readonly mostAheadUs: number
+  readonly maxAheadUs: number
 }
 
 /**
- * The tokens that a client proposes, and what becomes of them. A proposal is above everything that this client has seen
- * and not below its clock in microseconds. A node grants it only above its own mark. Any two quorums have a node in
- * common, and that one has seen the token of the grant before: so tokens rise with every grant of a name, whatever the
- * clients' clocks show.
+ * The tokens that a client proposes, and the decision of each vote. A proposal is above every token that this client
+ * has seen, and not below its clock in microseconds. A node grants it only above its own mark, which is the largest
+ * token that it has granted. Any two quorums share a node, and that node has seen the token of the previous grant. So
+ * tokens rise with every grant of a name, even if the clients' clocks are wrong.
  */
-export class Ballots {
-  readonly #terms: BallotTerms
+export class Proposals {
+  readonly #terms: ProposalTerms
   #last = 0
-  /** What has to be taken off this client's clock, since enough nodes said that it is too far ahead. */
+  /** The correction of this client's clock, after enough nodes said that it is too far ahead. */
   #aheadUs = 0
 
-  constructor(terms: BallotTerms) {
+  constructor(terms: ProposalTerms) {
     this.#terms = terms
   }
 
-  /** A token for the next round of each: rising, because some may be about one name. */
-  propose(asks: readonly Ask[]): void {
+  /** Adds a token for the next round to each attempt. The tokens rise, because several attempts may be for one name. */
+  propose(attempts: readonly Attempt[]): void {
     const first = Math.max(this.#last + 1, Math.floor(this.#nowUs()))
-    this.#last = first + asks.length - 1
-    asks.forEach(({ isRepeat, mark, tokens }, at) => {
+    this.#last = first + attempts.length - 1
+    attempts.forEach(({ isRepeat, mark, tokens }, at) => {
       if (!isRepeat) tokens.push(Math.max(first, mark + 1) + at)
     })
   }
 
   /**
-   * Of the current round. A vote counts for this round's token only, and never for another one that the claim was given
-   * before.
+   * Decides the current round. Only votes for the token of this round count, not votes for an earlier token of the
+   * claim. Undefined while votes are missing.
    */
-  decide({ answers, errors, pending }: Votes<Vote>, { claim, tokens, isRepeat }: Ask): Outcome | undefined {
+  decide({ answers, errors, pending }: Votes<Vote>, { claim, tokens, isRepeat }: Attempt): Outcome | undefined {
     const { quorum } = this.#terms
     if (this.#aheadUs !== 0) this.#trustClock(answers)
     const token = tokens.at(-1) as number
     const nodes = answers.length + errors.length + pending
     const grants = answers.filter((answer) => isGrant(answer) && answer.fencingToken === token)
     if (grants.length >= quorum) {
-      // A node that has given a higher one may be the only one left that remembers it. What was granted before is no
-      // new grant.
+      // A node that has granted a higher token may be the only one left that remembers it. A repeat is no new grant.
       const higher = isRepeat ? 0 : this.#highestMark(answers, nodes)
       if (higher > token) return { kind: 'outbid', mark: higher }
-      // Whether enough of it is left is checked where it is trusted: in core, from before the first ballot was sent.
+      // Core checks whether enough of the lease is left, counted from before the first proposal was sent.
       const acquiredAtMs = acquiredAt(token)
       return { kind: 'granted', grant: { granted: true, fencingToken: token, ttlMs: claim.ttlMs, acquiredAtMs } }
     }
@@ -71,41 +70,41 @@ export class Ballots {
       this.#correctClock(answers, nodes)
       return { kind: 'outbid', mark: this.#highestMark(answers, nodes) }
     }
-    // What is still to come may yet decide between "somebody has it" and "nobody could be asked".
+    // The votes that are missing decide between "another client holds it" and "too few nodes answered".
     if (refusals.length <= nodes - quorum && pending > 0) return undefined
-    // Of an even number of nodes, half of them do not tell a holder from a rival that has lost, too: what is still to
-    // come does.
+    // With an even number of nodes, refusals from half of them fit a holder and also a rival that has lost. The votes
+    // that are missing decide.
     if (refusals.length < quorum && pending > 0 && refusals.length + pending >= quorum) return undefined
-    // With a part of the vote given to this claim, only a quorum makes a holder.
+    // If this claim got some of the votes, only a quorum of refusals makes another claim the holder.
     const enough = grants.length > 0 ? quorum : nodes - quorum + 1
     return { kind: 'refused', ...holderIn(refusals, enough) }
   }
 
-  /** What a node says after the vote was decided without it. */
+  /** Learns from a vote that arrived after the decision. */
   learn(answer: Vote): void {
     if (!isTokenRefusal(answer) || answer.mark === undefined) return
-    // Further ahead than that, a proposal above it would be refused everywhere else.
-    if (answer.mark <= this.#nowUs() + this.#terms.mostAheadUs) this.#last = Math.max(this.#last, answer.mark)
+    // All other nodes would refuse a proposal that is further ahead.
+    if (answer.mark <= this.#nowUs() + this.#terms.maxAheadUs) this.#last = Math.max(this.#last, answer.mark)
   }
 
   /**
-   * Without those that a quorum could not follow: a node whose clock is far ahead of the others' must not keep them
-   * from granting.
+   * The highest mark that a quorum can go above. A node whose clock is far ahead of the others must not keep them from
+   * granting.
    */
   #highestMark(answers: readonly Vote[], nodes: number): number {
     for (const answer of answers) this.learn(answer)
-    const { quorum, mostAheadUs } = this.#terms
+    const { quorum, maxAheadUs } = this.#terms
     const marks = answers.flatMap((answer) => (isTokenRefusal(answer) ? (answer.mark ?? []) : []))
     const followable = marks.filter((mark) => {
-      const unable = answers.filter((answer) => reachOf(answer, mostAheadUs) <= mark)
+      const unable = answers.filter((answer) => reachOf(answer, maxAheadUs) <= mark)
       return unable.length <= nodes - quorum
     })
     return Math.max(...followable, 0)
   }
 
   /**
-   * If so many say that this client's clock is too far ahead that the others are too few, it goes on with the clock of
-   * one that makes them enough.
+   * If so many nodes say that this client's clock is too far ahead that the others are no quorum, it continues with the
+   * clock of the node that completes a quorum.
    */
   #correctClock(answers: readonly Vote[], nodes: number): void {
     const clocks = answers.flatMap((answer) =>
@@ -119,13 +118,13 @@ export class Ballots {
   }
 
   /**
-   * Once a quorum would take tokens by this client's own clock, nothing is taken off it any more. Behind the other
-   * clients' clocks, it would be outbid in every first round.
+   * Drops the correction as soon as a quorum would accept tokens of this client's own clock. With a clock behind those
+   * of the other clients, it would be outbid in every first round.
    */
   #trustClock(answers: readonly Vote[]): void {
-    const { clock, quorum, mostAheadUs } = this.#terms
+    const { clock, quorum, maxAheadUs } = this.#terms
     const nowMs = answers.map(clockOf).toSorted((x, y) => y - x)[quorum - 1]
-    if (nowMs !== undefined && clock.now().wallMs * 1_000 <= nowMs * 1_000 + mostAheadUs) this.#aheadUs = 0
+    if (nowMs !== undefined && clock.now().wallMs * 1_000 <= nowMs * 1_000 + maxAheadUs) this.#aheadUs = 0
   }
 
   #nowUs(): number {
@@ -137,25 +136,25 @@ const isTokenRefusal = (vote: Vote): vote is TokenRefusal => 'tokenRefused' in v
 const isGrant = (vote: Vote): vote is Grant => 'granted' in vote && vote.granted
 const isRefusal = (vote: Vote): vote is Refusal => 'granted' in vote && !vote.granted
 
-/** The highest token that the node would take now. */
-function reachOf(vote: Vote, mostAheadUs: number): number {
-  const byClock = clockOf(vote) * 1_000 + mostAheadUs
+/** The highest token that the node would accept now. */
+function reachOf(vote: Vote, maxAheadUs: number): number {
+  const byClock = clockOf(vote) * 1_000 + maxAheadUs
   return isTokenRefusal(vote) ? Math.max(byClock, (vote.mark ?? 0) + 1) : byClock
 }
 
-/** The node's clock when it answered, or before. */
+/** The node's clock at the time of its answer, or earlier. */
 function clockOf(vote: Vote): number {
   if (isTokenRefusal(vote)) return vote.nowMs
   return vote.granted ? vote.acquiredAtMs : (vote.answeredAtMs ?? 0)
 }
 
 /**
- * The nodes' clocks differ by some milliseconds, and a lease has one beginning. The token is the same on all of them,
- * and was a clock in microseconds when it was proposed.
+ * The start of a lease, the same on all nodes although their clocks differ by some milliseconds: the token is the same,
+ * and it was the client's clock in microseconds when it was proposed.
  */
 export const acquiredAt = (fencingToken: number): number => Math.floor(fencingToken / 1_000)
 
-/** A node's record, as every node would tell it. */
+/** The record of a node, with a start that is the same on every node. */
 export function agreedRecord(record: LeaseRecord): LeaseRecord {
   const { fencingToken, acquiredAtMs, expiresAtMs } = record
   if (fencingToken === 0) return record
@@ -164,7 +163,7 @@ export function agreedRecord(record: LeaseRecord): LeaseRecord {
   return { ...record, acquiredAtMs: beganMs, ...ends }
 }
 
-/** Who stands in the way, if so many nodes name the same; in a split vote nobody holds it. */
+/** The holder, if at least `enough` nodes name the same. In a split vote there is none. */
 function holderIn(refusals: readonly Refusal[], enough: number) {
   const holders = refusals.flatMap(({ holder }) => (holder === undefined ? [] : [holder]))
   const counts = new Map<string, number>()
@@ -174,5 +173,5 @@ function holderIn(refusals: readonly Refusal[], enough: number) {
   return { holder: named && agreedRecord(named), askAgainMs }
 }
 
-/** How late a waiter looks again when nothing is known of the holder's end. */
+/** When a waiter asks again if the end of the lease is unknown. */
 const LATER_MS = 1_000
