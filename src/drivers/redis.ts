@@ -43,8 +43,8 @@ export interface RedisDriverOptions {
    */
   readonly replicas?: { readonly count: number; readonly timeoutSeconds?: number }
   /**
-   * How long subscribing, `inspect`, `consume` and reading the server's settings may take before they fail. For acquire,
-   * renew and release, the lock instance has its own limit.
+   * How long subscribing, `inspect`, `consume` and reading the server's settings may take before they fail. For
+   * acquire, renew and release, the lock instance has its own limit.
    * @default 5
    */
   readonly commandTimeoutSeconds?: number
@@ -74,8 +74,8 @@ const REPLICA_OPTIONS = optionNames<NonNullable<RedisDriverOptions['replicas']>>
  *
  * @throws {InvalidArgumentError} for a client that is not supported or that has a key prefix of its own, for a prefix
  *   that begins with `holdfast:`, and for seconds that are out of range.
- * @throws {UnsupportedError} for `replicas` on a Cluster, because `WAIT` names no key and so cannot be sent to the right
- *   node.
+ * @throws {UnsupportedError} for `replicas` on a Cluster, because `WAIT` names no key and so cannot be sent to the
+ *   right node.
  *
  * @example
  * ```ts
@@ -127,7 +127,7 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
 }
 
 /**
- * Opens a driver for a `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://` URL, with a client of its own:
+ * Opens a driver for a `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://` URL, with its own client:
  * ioredis if it is installed, otherwise redis. It never locks in another database than the one that the URL names.
  *
  * @throws {InvalidArgumentError} if any part of the URL is unknown or invalid.

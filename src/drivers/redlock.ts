@@ -141,7 +141,8 @@ function voting(
   const majority = Math.floor(nodes.length / 2) + 1
   const { quorum = majority, nodeTimeoutSeconds = 1, onNodeError } = options
   if (!Number.isInteger(quorum) || quorum < majority || quorum > nodes.length) {
-    const rule = `from the majority (${majority}) to all ${nodes.length} nodes: with fewer, two clients can hold one lock`
+    const bounds = `from the majority (${majority}) to all ${nodes.length} nodes`
+    const rule = `${bounds}: with fewer, two clients can hold one lock`
     throw new InvalidArgumentError('quorum', quorum, rule)
   }
   const cluster = nodes.findIndex(({ connection }) => connection.cluster)

@@ -38,9 +38,9 @@ function newConnection(client: RedisClient, argument: string): RedisConnection {
 function refusePool(client: RedisClient, argument: string): void {
   if (!isFunction(client, 'execute') || !('totalClients' in client)) return
   const rule =
-    'one client (createClient), not a pool: a pool may send each command over another connection, but WAIT only covers ' +
-    'what its own connection has written, and a subscription needs one that lasts. One client is enough: all locks ' +
-    'share it'
+    'one client (createClient), not a pool: a pool may send each command over another connection, but WAIT only ' +
+    'covers what its own connection has written, and a subscription needs one that lasts. One client is enough: all ' +
+    'locks share it'
   throw new InvalidArgumentError(argument, client, rule)
 }
 

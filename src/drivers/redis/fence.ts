@@ -55,8 +55,8 @@ export interface RedisFence extends FencingGuard {
   accept(resource: string, token: Token): Promise<void>
   /**
    * Forgets the largest token, so that the next token is accepted, even a smaller one. Use it for a resource that is
-   * gone, and for a resource whose lock moves to another store, when no process with an old token can reach it any more.
-   * Returns whether a token had been recorded.
+   * gone, and for a resource whose lock moves to another store, when no process with an old token can reach it any
+   * more. Returns whether a token had been recorded.
    *
    * @throws {StoreError} if it is unknown whether the token was forgotten.
    */

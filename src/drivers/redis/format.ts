@@ -66,7 +66,7 @@ function entriesOf(leases: readonly LeaseRef[]): string {
   return entries
 }
 
-/** Without a token, it stands for any lease of the claim, and for its place in the queue. */
+/** Without a token: any lease of the claim, and its place in the queue. */
 export const entryOf = ({ claimId, fencingToken }: LeaseRef): string =>
   fencingToken === undefined ? idText(claimId) : `${idText(claimId)},${fencingToken}`
 

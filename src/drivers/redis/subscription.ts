@@ -15,7 +15,7 @@ export interface SubscriptionParts {
   /** Cluster only: whether the servers publish by slot. */
   sharded(): Promise<boolean>
   readonly clock: Clock
-  /** A grant in a message is reported as a hint: it counts only after replicas have confirmed it, which takes a call. */
+  /** Reports grants as hints only. A grant counts after replicas have confirmed it, and that takes a call. */
   readonly confirmsGrants: boolean
 }
 

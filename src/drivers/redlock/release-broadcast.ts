@@ -16,8 +16,8 @@ export interface ReleaseBroadcastParts {
  * subscriber. Each node publishes it in the same step as the release, and a client subscribes to at least a quorum.
  *
  * Waiters are woken when the message has arrived from a quorum of the nodes. Before that, a claim would be refused, and
- * would not ask again until its next poll. If it does not arrive from a quorum, because nodes are down or not subscribed
- * to, waiters are woken a little later.
+ * would not ask again until its next poll. If it does not arrive from a quorum, because nodes are down or not
+ * subscribed to, waiters are woken a little later.
  */
 export class ReleaseBroadcast {
   readonly #parts: ReleaseBroadcastParts
@@ -30,7 +30,7 @@ export class ReleaseBroadcast {
     this.#parts = parts
   }
 
-  /** The messages of one call to release. `id` is new with each call, so that a repeated release wakes waiters again. */
+  /** The messages of one call to release. `id` is new with each call: a repeated release wakes waiters again. */
   messages(id: string): Omit<ReleaseMessages, 'failed'> {
     return { channel: CHANNEL, messageOf: ({ lockName, claimId }) => JSON.stringify([lockName, claimId, id]) }
   }

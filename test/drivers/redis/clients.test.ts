@@ -33,7 +33,7 @@ afterAll(async () => {
 })
 
 describe('redis: clients', () => {
-  it('a URL’s password, database and prefix are used; closing the driver ends its connections', async () => {
+  it('the password, database and prefix of a URL are used, and close ends the connections', async () => {
     const driver = await openRedis(`redis://me:se%40cret@127.0.0.1:${server.port}/3?prefix=mine:`)
     const held = claim()
     await granted(driver, held)
@@ -46,7 +46,7 @@ describe('redis: clients', () => {
     await until(async () => (await mine()) === 0, { timeoutMs: 10_000, failure: () => 'its connections stay open' })
   })
 
-  it('a client that gives numbers as text is understood', async () => {
+  it('a client that returns numbers as text works', async () => {
     const driver = redisDriver({ client: client({ stringNumbers: true }) })
     const held = claim()
     const [answer] = await driver.acquire([held])
@@ -109,7 +109,7 @@ describe('redis: clients', () => {
     await driver.close()
   })
 
-  it('a server before 6.2 is warned of, and no later one', async () => {
+  it('there is a warning for a server before 6.2, and none for a later one', async () => {
     const own = client()
     const facts = await serverFacts((args) => own.call(...(args as [string])))
     assert.ok(
@@ -141,7 +141,7 @@ describe('redis: clients', () => {
     assert.match(String(await own.call('CLIENT', 'INFO')), / db=5 /)
   })
 
-  it('a client that was passed in stays open, and only the subscription is closed', async () => {
+  it('close leaves the caller’s client open and closes only the subscription', async () => {
     const own = createClient({ url: server.url })
     await own.connect()
     const driver = redisDriver({ client: own })
@@ -157,7 +157,7 @@ describe('redis: clients', () => {
     own.destroy()
   })
 
-  it('a client that prefixes keys by itself, and something that is no client, are refused', () => {
+  it('a client with a key prefix and an object that is no client are refused', () => {
     assert.throws(() => redisDriver({ client: client({ keyPrefix: 'app:' }) }), /keyPrefix must be .*`prefix` instead/)
     assert.throws(() => redisDriver({ client: {} as RedisClient }), { code: 'INVALID_ARGUMENT', argument: 'client' })
     assert.throws(() => redisDriver({ client: client(), replicas: { count: 0 } }), { argument: 'replicas.count' })
@@ -166,7 +166,7 @@ describe('redis: clients', () => {
     })
   })
 
-  it('a wrong password is an error that says so, and nothing is uncaught', async () => {
+  it('a wrong password is an error that says so, and no error is uncaught', async () => {
     const driver = await openRedis(`redis://me:wrong@127.0.0.1:${server.port}`)
     await assert.rejects(driver.acquire([claim()]), { code: 'STORE_UNAVAILABLE' })
     await driver.close()
@@ -174,7 +174,7 @@ describe('redis: clients', () => {
 
   it('with an empty prefix the lock is the bare name, and only locks are shown', async () => {
     const own = client({ db: 7 })
-    await own.set('somebody’s data', 'x')
+    await own.set('other data', 'x')
     await own.set('job', 'another client’s lock', 'PX', 60_000)
     const driver = redisDriver({ client: own, prefix: '' })
     const held = claim()
@@ -188,7 +188,7 @@ describe('redis: clients', () => {
     )
   })
 
-  it('whatever another client keeps at the key, of any type, is a lock that is held', async () => {
+  it('a value of any type that another client stored at the key is a held lock', async () => {
     const own = client({ db: 8 })
     const driver = redisDriver({ client: own })
     await own.rpush('lock:list', 'x')
@@ -234,7 +234,7 @@ describe('redis: clients', () => {
     }
   })
 
-  it('a lock of another client is told of without a time that nobody knows', async () => {
+  it('the lock of another client is reported without times, which are unknown', async () => {
     const lock = new DistributedLock({ driver: redisDriver({ client: client() }) })
     await client().set('lock:foreign', 'theirs')
     const endless = await lock.acquire('foreign', { blocking: false })
@@ -247,7 +247,7 @@ describe('redis: clients', () => {
   })
 
   for (const [through, open] of Object.entries({ ioredis: openIoredis, 'node-redis': openNodeRedis })) {
-    it(`a server that expects TLS, and gets none, is told of as such, through ${through}`, async () => {
+    it(`the error says that the server expects TLS, through ${through}`, async () => {
       using tls = await startTls()
       const opened = await open(redisUrl(`redis://127.0.0.1:${tls.port}`).target, {})
       assert.ok(opened !== undefined)
@@ -259,7 +259,7 @@ describe('redis: clients', () => {
     })
   }
 
-  it('the guard runs the caller’s own script, and refuses a bad token before anything is sent', async () => {
+  it('the guard runs the caller’s script, and refuses an invalid token before it sends anything', async () => {
     const fence = redisFence({ client: client() })
     const push = "return redis.call('RPUSH', KEYS[1], unpack(ARGV))"
     assert.equal(await fence.run(push, { token: 10, keys: ['list'], args: ['a', 'b'] }), 2)
@@ -276,7 +276,7 @@ describe('redis: clients', () => {
   })
 
   for (const reply of [[0, 1], [1_763_266_293_000, 0], [1_763_266_293_000, 2 ** 60], [1_763_266_293_000], 'OK', null]) {
-    it(`${JSON.stringify(reply)}, which the script cannot have answered, grants nothing and is an error of the store`, async () => {
+    it(`the impossible reply ${JSON.stringify(reply)} grants nothing and is a StoreError`, async () => {
       const through = client()
       through.call = async () => structuredClone(reply)
       const [answer] = await redisDriver({ client: through, onWarning() {} })

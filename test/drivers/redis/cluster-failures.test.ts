@@ -30,7 +30,7 @@ describe('redis cluster: failures', () => {
     ['ioredis', openIoredis],
     ['node-redis', openNodeRedis],
   ] as const) {
-    it(`failure 21: while its slot moves from node to node, a lock has one holder at a time and rising tokens, through ${through}`, async () => {
+    it(`failure 21: while its slot moves, a lock has one holder and rising tokens, through ${through}`, async () => {
       const lockName = `reshard ${through}`
       const slot = slotOf(`lock:${lockName}`)
       const drivers = await Promise.all(
@@ -69,7 +69,7 @@ describe('redis cluster: failures', () => {
     ['ioredis', openIoredis],
     ['node-redis', openNodeRedis],
   ] as const) {
-    it(`failure 53: a waiter whose slot moved listens at the new owner, and is woken by the release, through ${through}`, async () => {
+    it(`failure 53: a waiter whose slot moved is woken through the new owner, with ${through}`, async () => {
       const lockName = `listens again ${through}`
       const slot = slotOf(`lock:${lockName}`)
       const lockOn = async (): Promise<DistributedLock> =>
@@ -93,7 +93,7 @@ describe('redis cluster: failures', () => {
     ['ioredis', openIoredis],
     ['node-redis', openNodeRedis],
   ] as const) {
-    it(`failure 54: while a slot is being moved, its leases are renewed; what is asked for or given back waits for the end, through ${through}`, async () => {
+    it(`failure 54: during a slot move leases are renewed, claims and releases wait, through ${through}`, async () => {
       const driver = redisDriver({ client: await open() })
       const lock = new DistributedLock({ driver })
       // The tag makes it one slot for all of them.
@@ -134,7 +134,7 @@ describe('redis cluster: failures', () => {
     ['shared', undefined],
   ] as const) {
     const next = waits === undefined ? 'ended' : `handed over to a waiter (${waits})`
-    it(`failure 54: while a slot is being moved, a lease (${held}) whose keys are not moved yet is ${next} whole`, async () => {
+    it(`failure 54: during a slot move, a lease (${held}) with unmoved keys is ${next} completely`, async () => {
       const scene = await startMovedScene(held, waits)
       const { a, b, holder, waiter, granted, move } = scene
       assert.deepEqual(await a.release([holder]), [true])
@@ -159,7 +159,7 @@ describe('redis cluster: failures', () => {
     ['shared', undefined],
   ] as const) {
     const queue = waits === undefined ? 'after its queue has died' : 'from before its queue'
-    it(`failure 54: while a slot is being moved, a lease (${held}) is stolen ${queue}`, async () => {
+    it(`failure 54: during a slot move, a lease (${held}) is stolen ${queue}`, async () => {
       const scene = await startMovedScene(held, waits)
       const { a, b, holder, waiter, move } = scene
       const thief = { ...claimOn(holder.lockName), steal: true as const }
@@ -186,7 +186,7 @@ describe('redis cluster: failures', () => {
     ['ioredis', openIoredis],
     ['node-redis', openNodeRedis],
   ] as const) {
-    it(`failure 54: a step under two limits whose keys are on two nodes is refused or done once, through ${through}`, async () => {
+    it(`failure 54: a step with two limits on two nodes is refused or taken once, through ${through}`, async () => {
       const driver = redisDriver({ client: await open() })
       const limits = [
         { limit: 10, periodMs: 3_600_000, burst: 10 },
@@ -258,7 +258,7 @@ describe('redis cluster: failures', () => {
     assert.deepEqual(new Set(await driver.release(leases)), new Set([true]))
   })
 
-  it('failure 29: a waiter whose subscriptions were killed on every node listens again, and finds what it missed', async () => {
+  it('failure 29: a waiter whose subscriptions were killed subscribes again and finds what it missed', async () => {
     const [a, b] = [await openLock(60), await openLock(60)]
     const { held, waiting } = await heldAndWaitedFor(a, b, 'unheard')
     for (const node of cluster.nodes) await askRedis(node, 'CLIENT', 'KILL', 'TYPE', 'pubsub')
@@ -269,7 +269,7 @@ describe('redis cluster: failures', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('failure 31: when the first waiter’s connections are gone, the release passes it over at once', async () => {
+  it('failure 31: a release passes over a first waiter whose connections are gone', async () => {
     const [a, b] = [await openLock(60), await openLock(60)]
     const lockName = 'dead waiter'
     const { held, waiting: next } = await heldAndWaitedFor(a, b, lockName, {
@@ -291,7 +291,7 @@ describe('redis cluster: failures', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('a user that may not run INFO takes locks, and its waiters are woken', async () => {
+  it('a user without the right to INFO can lock, and its waiters are woken', async () => {
     for (const node of cluster.nodes) {
       await askRedis(node, 'ACL', 'SETUSER', 'me', 'on', '>pw', '~*', '&*', '+@all', '-info')
     }
@@ -313,7 +313,7 @@ describe('redis cluster: failures', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('when one node fails, only the locks of its slots do, and each says so', async () => {
+  it('if one node fails, only the locks of its slots fail, each with an error', async () => {
     const client = await openIoredis()
     const driver = redisDriver({ client, commandTimeoutSeconds: 2 })
     const names = Array.from({ length: 30 }, (_, index) => `spread ${index}`)
@@ -342,7 +342,7 @@ describe('redis cluster: failures', () => {
 const openLock = async (waiterTtlSeconds: number): Promise<DistributedLock> =>
   new DistributedLock({ driver: redisDriver({ client: await openIoredis() }), waiterTtlSeconds })
 
-/** One has it; whoever `first` brings, and then the other one, wait for it and listen. */
+/** `a` holds the lock. The waiter of `first`, if any, and then `b` wait for it and listen. */
 async function heldAndWaitedFor(
   a: DistributedLock,
   b: DistributedLock,
@@ -435,7 +435,7 @@ async function ownerOf(slot: number): Promise<Server> {
     const port = Number(address.split('@')[0]?.split(':').at(-1))
     if (has) return cluster.nodes.find((node) => node.port === port) as Server
   }
-  throw new Error(`nobody has slot ${slot}`)
+  throw new Error(`no node has slot ${slot}`)
 }
 
 /** How often a node has answered TRYAGAIN. */
@@ -520,4 +520,4 @@ async function beginMove(slot: number, target?: Server) {
   }
 }
 
-const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `waited in vain for ${what}` })
+const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `timed out waiting for ${what}` })

@@ -62,7 +62,7 @@ describe.each(['ioredis', 'redis'] as const)('redis: the database of a URL, thro
     await driver.close()
   })
 
-  it('a connection that is lost comes back in the same database, or not at all', async () => {
+  it('after a reconnect the driver uses the same database, or fails', async () => {
     const user = await addUser('+select')
     const driver = await open(`redis://${user}:pw@127.0.0.1:${server.port}/3`)
     assert.deepEqual(await tried(driver, claim()), 'granted')
@@ -85,7 +85,7 @@ describe.each(['ioredis', 'redis'] as const)('redis: the database of a URL, thro
     await driver.close()
   })
 
-  it('an IPv6 address in brackets is connected to, on one server and on a Cluster', async () => {
+  it('an IPv6 address in brackets works, for one server and for a Cluster', async () => {
     const [node] = inject('servers').cluster ?? []
     for (const [scheme, port] of [
       ['redis', server.port],

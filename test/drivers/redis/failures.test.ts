@@ -21,10 +21,13 @@ import {
 import { startRedis } from '../../harness/servers.ts'
 import { startWorker } from '../../harness/worker.ts'
 
-/** How locks on Redis fail, each provoked on real servers. Rows that need no network or process of their own are in the conformance suite. */
+/**
+ * Failures of locks on Redis, each provoked on real servers. Those that need no separate network or process are in the
+ * conformance suite.
+ */
 
 describe.concurrent('redis: holders', () => {
-  it('failure 1: a holder that was paused past its ttl knows at once, and its write is refused', async () => {
+  it('failure 1: a holder that was paused past its TTL knows it at once, and its write is refused', async () => {
     const lockName = name()
     await using worker = await startWorker({ source: HOLDER })
     const stale = Number(await worker.call('hold', shared.url, lockName, 1))
@@ -40,7 +43,7 @@ describe.concurrent('redis: holders', () => {
     await rival.close()
   })
 
-  it('failure 4: when the server’s clock jumps forward, the second holder fences the first one off', async () => {
+  it('failure 4: if the server’s clock jumps forward, the second holder’s token fences off the first', async () => {
     using clock = await shiftedClock()
     await using server = await startRedis({ clock })
     const [a, b] = [driverOn(server.port), driverOn(server.port)]
@@ -54,7 +57,7 @@ describe.concurrent('redis: holders', () => {
     await assert.rejects(fence.set('data', 'first', first), { code: 'STALE_TOKEN', largestToken: second.fencingToken })
   })
 
-  it('failure 5: after the clock stepped back, a lease that looks absurdly long can be ended by its claim', async () => {
+  it('failure 5: after the clock stepped back, a claim can still end its overlong lease', async () => {
     using clock = await shiftedClock()
     await using server = await startRedis({ clock })
     const driver = driverOn(server.port)
@@ -69,7 +72,7 @@ describe.concurrent('redis: holders', () => {
     assert.ok((await granted(driver, claim({ lockName }))).fencingToken > first.fencingToken)
   })
 
-  it('failure 6: a process whose clock is an hour fast or slow holds its lock for as long as any other, and ends nobody’s', async () => {
+  it('failure 6: a process whose clock is an hour off holds its lock as long as any other', async () => {
     using clock = await shiftedClock()
     const direct = driverOn(shared.port)
     let last = 0
@@ -90,7 +93,7 @@ describe.concurrent('redis: holders', () => {
     }
   })
 
-  it('failure 9: a write of the old holder that arrives late is refused', async () => {
+  it('failure 9: a late write of the old holder is refused', async () => {
     await using proxy = await startProxy(shared.port)
     const [a, b] = [driverOn(shared.port), driverOn(shared.port)]
     const held = claim({ ttlMs: 100 })
@@ -108,7 +111,7 @@ describe.concurrent('redis: holders', () => {
     assert.equal(await client(shared.port).get(`data:${lockName}`), 'second')
   })
 
-  it('failure 26: when nothing comes back, the lease ends on time and an acquire fails in time', async () => {
+  it('failure 26: without answers, the lease ends on time and an acquire fails in time', async () => {
     await using proxy = await startProxy(shared.port)
     await using lock = lockOn(proxy.port, { callTimeoutSeconds: 0.3 })
     const lease = await lock.hold(name(), { timeoutSeconds: 3, heartbeat: true })
@@ -126,7 +129,7 @@ describe.concurrent('redis: holders', () => {
 })
 
 describe.concurrent('redis: requests', () => {
-  it('failure 10: what is granted after the client gave up is given back', async () => {
+  it('failure 10: a lease that is granted after the client gave up is released', async () => {
     await using proxy = await startProxy(shared.port)
     await using lock = lockOn(proxy.port, { callTimeoutSeconds: 0.3 })
     const [lockName, other] = [name(), name()]
@@ -142,7 +145,7 @@ describe.concurrent('redis: requests', () => {
     await granted(direct, claim({ lockName }))
   })
 
-  it('failure 11: when the reply is lost, asking again says already yours', async () => {
+  it('failure 11: after a lost reply, asking again returns the same lease', async () => {
     await using proxy = await startProxy(shared.port)
     const driver = redisDriver({ client: client(proxy.port, { maxRetriesPerRequest: 0 }) })
     const held = claim()
@@ -181,7 +184,7 @@ describe.concurrent('redis: requests', () => {
     assert.deepEqual((await b.inspect({ lockName: rival.lockName })).leases, [])
   })
 
-  it('failure 14: a renewal that arrives after the release leaves the lock released', async () => {
+  it('failure 14: a renewal that arrives after the release does not lock again', async () => {
     await using proxy = await startProxy(shared.port)
     const [slow, direct] = [driverOn(proxy.port), driverOn(shared.port)]
     const held = claim()
@@ -215,7 +218,7 @@ describe.concurrent('redis: requests', () => {
 })
 
 describe.concurrent('redis: the server’s data', () => {
-  it('failure 18: tokens rise over FLUSHALL, and over a restart that comes up empty', async () => {
+  it('failure 18: tokens rise over FLUSHALL and over a restart without data', async () => {
     await using server = await startRedis()
     const lockName = name()
     let last = 0
@@ -232,7 +235,7 @@ describe.concurrent('redis: the server’s data', () => {
     await next()
   })
 
-  it('failure 19: an eviction policy is warned of, and a lock that was evicted is lost and fenced off', async () => {
+  it('failure 19: an eviction policy causes a warning, and an evicted lock is lost and fenced off', async () => {
     const settings = { maxmemory: '3mb', 'maxmemory-policy': 'volatile-ttl' }
     await using server = await startRedis({ settings })
     const warnings: RedisWarning[] = []
@@ -257,7 +260,7 @@ describe.concurrent('redis: the server’s data', () => {
     assert.ok((await granted(driver, claim({ lockName: held.lockName }))).fencingToken > fencingToken)
   })
 
-  it('failure 47: onWarning runs inside of no lock, although the first call came from inside one', async () => {
+  it('failure 47: onWarning runs outside of any lock, even if the first call came from inside one', async () => {
     await using server = await startRedis({ settings: { 'maxmemory-policy': 'allkeys-lru' } })
     const [lock, lockName] = [lockOn(shared.port), name()]
     let entered: Promise<boolean> | undefined
@@ -272,7 +275,7 @@ describe.concurrent('redis: the server’s data', () => {
     await lock.close()
   })
 
-  it('an error that onWarning throws is a warning, and does not end the process', async () => {
+  it('an error in onWarning is a process warning and does not end the process', async () => {
     await using server = await startRedis({ settings: { 'maxmemory-policy': 'allkeys-lru' } })
     const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
     const onWarning = (): void => {
@@ -284,7 +287,7 @@ describe.concurrent('redis: the server’s data', () => {
     warn.mockRestore()
   })
 
-  it('a server that is out of memory, or still has no memory to give, is an error that says what to do', async () => {
+  it('the error of a server that is out of memory says what to do', async () => {
     await using server = await startRedis({ settings: { maxmemory: '1mb', 'maxmemory-policy': 'noeviction' } })
     const control = client(server.port)
     for (let at = 0; at < 3_000; at += 1) {
@@ -299,7 +302,7 @@ describe.concurrent('redis: the server’s data', () => {
 })
 
 describe.concurrent('redis: missing rights', () => {
-  it('a user that may not run INFO takes locks, and INFO is tried once, not with every acquire', async () => {
+  it('a user without the right to INFO can lock, and INFO is sent once, not with every acquire', async () => {
     await using server = await startRedis()
     await client(server.port).call('ACL', 'SETUSER', 'me', 'on', '>pw', '~*', '&*', '+@all', '-info')
     const own = client(server.port, { username: 'me', password: 'pw', enableReadyCheck: false })

@@ -9,8 +9,8 @@ import { until } from '../../harness/processes.ts'
 import { ask, claim, client, driverOn, granted, lockOn, name, patience, shared } from '../../harness/redis-server.ts'
 
 /**
- * Rule 15, failure 38: what a user can do who may publish and listen on every channel of the server, and may use no key. It hears all
- * messages, and it publishes what it likes.
+ * Rule 15, failure 38: a user may publish and subscribe on every channel of the server, but may use no key. It receives
+ * all messages, and it can publish any message.
  */
 
 let admin: Redis
@@ -46,7 +46,7 @@ describe('redis: a user of publish/subscribe without keys', () => {
       () => {},
     )
     await untilListening(lockName)
-    // The waiter is told that its turn comes sooner.
+    // The waiter gets the hint that its turn comes sooner.
     eve.heard.length = 0
     await kept.extend(30)
     await until(() => eve.heard.some(({ channel }) => channel === genuine.channel), patience('the hint'))
@@ -66,7 +66,7 @@ describe('redis: a user of publish/subscribe without keys', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('rule 15: cannot use what it has heard of a claim that was granted and waits again', async () => {
+  it('rule 15: cannot replay the grant of a claim that waits again', async () => {
     const eve = await spy()
     const [a, b] = [driverOn(shared.port), driverOn(shared.port)]
     const { grants, wakes } = await listenOn(b)

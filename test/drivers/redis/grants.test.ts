@@ -9,7 +9,7 @@ import { until } from '../../harness/processes.ts'
 import { startProxy } from '../../harness/proxy.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
 
-/** What a waiter is told of a grant is what the server keeps: nothing is announced that was not written. */
+/** Rule 15: a published grant is stored. Nothing is published that was not written. */
 
 const ends: (() => unknown)[] = []
 let counter = 0
@@ -23,7 +23,7 @@ for (const [through, open] of [
   ['node-redis', openNodeRedis],
 ] as const) {
   describe.concurrent(`redis: grants, through ${through}`, () => {
-    it('failure 36: a release that reaches a master after its demotion fails, and no waiter is told of a grant', async () => {
+    it('failure 36: a release on a demoted master fails, and no grant is published', async () => {
       await using pair = await startPair()
       const { master, replica } = pair
       await using proxy = await startProxy(master.port)
@@ -41,7 +41,7 @@ for (const [through, open] of [
       assert.deepEqual([leases.length, waiters.length], [1, 1], 'the release was done')
     })
 
-    it('failure 36: a release that the server refuses for lack of replicas tells no waiter of a grant', async () => {
+    it('failure 36: a release that is refused for lack of replicas publishes no grant', async () => {
       await using pair = await startPair()
       const { master, replica } = pair
       const [a, b] = [
@@ -62,7 +62,7 @@ for (const [through, open] of [
       assert.deepEqual(await heardOn(master), [await tokenOf(a, waits)])
     })
 
-    it('failure 36: where the server has no memory to spare, what a waiter is told of is what the server keeps', async () => {
+    it('failure 36: on a server that is out of memory, a published grant is stored', async () => {
       await using server = await startRedis()
       const [a, b] = [
         redisDriver({ client: await open(server.port) }),
@@ -76,7 +76,7 @@ for (const [through, open] of [
       await admin.config('SET', 'maxmemory', '0')
     })
 
-    it('failure 37: a waiter whose subscription stays on the old master is not told of a lock that the new one gives to another', async () => {
+    it('failure 37: a waiter on the old master gets no grant that the new one gives to another', async () => {
       await using pair = await startPair()
       const { master, replica } = pair
       const [a, b] = [
@@ -96,7 +96,7 @@ for (const [through, open] of [
       assert.equal((await only(c.acquire([waits]))).granted, false)
     })
 
-    it('failure 37: a waiter that listens at a replica keeps its place, and hears of its grant there', async () => {
+    it('failure 37: a waiter that listens at a replica keeps its place and receives its grant there', async () => {
       await using pair = await startPair()
       const { master, replica } = pair
       const client = await open(master.port)
@@ -113,7 +113,7 @@ for (const [through, open] of [
 }
 
 describe.concurrent('redis: grants', () => {
-  it('rule 15: a script publishes when all else that it does is done', async () => {
+  it('rule 15: a script publishes after all its other commands', async () => {
     await using server = await startRedis()
     const [a, b] = [
       redisDriver({ client: openIoredis(server.port) }),
@@ -177,7 +177,7 @@ describe.concurrent('redis: grants', () => {
     assert.equal((await only(b.acquire([waits]))).granted, true)
   })
 
-  it('where a client may not ask who listens, no waiter counts as gone', async () => {
+  it('if the user may not run PUBSUB, no waiter counts as gone', async () => {
     await using server = await startRedis()
     const shy = openIoredis(server.port)
     await shy.call('ACL', 'SETUSER', 'shy', 'on', 'nopass', '~*', '&*', '+@all', '-pubsub')
@@ -205,7 +205,7 @@ async function heldAndWaitedFor(server: Server, a: Driver, b: Driver) {
   assert.equal((await only(b.acquire([waits]))).granted, false)
   const places = await openIoredis(server.port).hvals(lockKeys('lock:', held.lockName).data)
   const channel = /"(holdfast:wake:[^"]+)"/.exec(places.join())?.[1] ?? ''
-  /** The tokens of the grants that the waiter has heard of, when it has heard all that was published there up to now. */
+  /** The tokens of the grants that the waiter has received, after everything that was published there up to now. */
   const heardOn = async ({ port }: Server): Promise<number[]> => {
     wakes.length = 0
     await openIoredis(port).publish(channel, JSON.stringify([waits.claimId]))
@@ -288,4 +288,4 @@ async function only<Answer>(answers: Promise<readonly (Answer | Error)[]>): Prom
   return answer
 }
 
-const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `waited in vain for ${what}` })
+const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `timed out waiting for ${what}` })

@@ -20,7 +20,7 @@ describe('redis: groups', () => {
     ['min-replicas-to-write', 'NOREPLICAS'],
     ['maxmemory', 'OOM'],
   ] as const) {
-    it(`a group that the server does not write (${code}) is an error, and no part of it is kept`, async () => {
+    it(`a group that the server cannot write (${code}) is an error, and no part of it is kept`, async () => {
       await using server = await startRedis()
       const [admin, driver] = [open(server), redisDriver({ client: open(server), onWarning() {} })]
       // Where others wait for one of the names in the list, the script takes another way.
@@ -40,7 +40,7 @@ describe('redis: groups', () => {
     })
   }
 
-  it('a group that replicas do not confirm is an error as a whole, and is given back', async () => {
+  it('a group that replicas do not confirm fails completely and is released', async () => {
     await using server = await startRedis()
     const replicas = { count: 1, timeoutSeconds: 0.05 }
     const driver = redisDriver({ client: open(server), replicas, onWarning() {} })
@@ -56,7 +56,7 @@ describe('redis: groups', () => {
     assert.deepEqual(names.sort(), ['a', 'b'], 'the driver itself leaves it to its caller to give back')
   })
 
-  it('a name that would be a key of our own is an error for its whole group, and for nobody else', async () => {
+  it('a name that is a key of the driver’s own is an error for its group, and for no other claim', async () => {
     await using server = await startRedis()
     const [admin, driver] = [open(server), redisDriver({ client: open(server), prefix: '', onWarning() {} })]
     const [other] = groupOn('other') as [Claim]
@@ -67,7 +67,7 @@ describe('redis: groups', () => {
     await driver.close()
   })
 
-  it('another client’s lock, of whichever type, is in the way of a group, and the rest of it stays free', async () => {
+  it('a lock of another client, of any type, blocks a group, and the other names stay free', async () => {
     await using server = await startRedis()
     const [admin, driver] = [open(server), redisDriver({ client: open(server), onWarning() {} })]
     await admin.set('lock:theirs', 'a value of theirs', 'PX', 60_000)
@@ -89,7 +89,7 @@ describe('redis: groups', () => {
     await driver.close()
   })
 
-  it('a name that stands twice in a group is never granted twice', async () => {
+  it('a name that is twice in a group is never granted twice', async () => {
     await using server = await startRedis()
     const driver = redisDriver({ client: open(server), onWarning() {} })
     for (const others of [[], [await waitedFor(driver)]]) {

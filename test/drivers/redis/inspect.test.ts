@@ -31,7 +31,7 @@ afterAll(async () => {
 })
 
 describe('redis: a lock with a long queue or many readers', () => {
-  it('is shown in pages, in order, and no call looks at more than 500 entries', async () => {
+  it('is returned in pages, in order, and no call reads more than 500 entries', async () => {
     const lockName = name()
     await driver.acquire([claim(lockName)])
     const waiting = claims(1_300, lockName, { waitMs: 60_000 })
@@ -46,7 +46,7 @@ describe('redis: a lock with a long queue or many readers', () => {
     assert.ok(replies.length >= 3 && Math.max(...replies) <= MOST, `entries of each call: ${replies}`)
   })
 
-  it('shows every reader once, and waiters only after all of them', async () => {
+  it('returns every reader once, and waiters only after all readers', async () => {
     const lockName = name()
     const readers = claims(1_300, lockName, { mode: 'shared' })
     // Some end together, some do not.
@@ -62,7 +62,7 @@ describe('redis: a lock with a long queue or many readers', () => {
     for (const { leases } of pages.slice(firstWaiters + 1)) assert.deepEqual(leases, [])
   })
 
-  it('passes over nobody that is renewed between two pages', async () => {
+  it('skips no reader that is renewed between two pages', async () => {
     const lockName = name()
     const readers = claims(1_200, lockName, { mode: 'shared' })
     const answers = await driver.acquire(readers)
@@ -83,7 +83,7 @@ describe('redis: a lock with a long queue or many readers', () => {
     assert.equal(seen.size, readers.length)
   })
 
-  it('shows who is left when others leave the queue between two pages', async () => {
+  it('returns the waiters that are left when others leave the queue between two pages', async () => {
     const lockName = name()
     await driver.acquire([claim(lockName)])
     const waiting = claims(1_200, lockName, { waitMs: 60_000 })
@@ -99,7 +99,7 @@ describe('redis: a lock with a long queue or many readers', () => {
     )
   })
 
-  it('does not share a page with part of another lock: only what is larger than a page is broken off', async () => {
+  it('shares no page with part of another lock: only a lock larger than a page is split', async () => {
     const prefix = name()
     const names = Array.from({ length: 40 }, (_, at) => `${prefix}:${at}`)
     for (const lockName of names) {
@@ -119,7 +119,7 @@ describe('redis: a lock with a long queue or many readers', () => {
     assert.equal(pages.flatMap(({ waiters }) => waiters).length, 40 * 29 + 600)
   })
 
-  it('is released by force whole, and all who held it are named', async () => {
+  it('is released by force completely, and all its holders are named', async () => {
     const lockName = name()
     const readers = claims(1_100, lockName, { mode: 'shared' })
     await driver.acquire(readers)
@@ -129,7 +129,7 @@ describe('redis: a lock with a long queue or many readers', () => {
     assert.deepEqual((await driver.inspect({ lockName })).leases, [])
   })
 
-  it('is shown whole through Redlock, each reader once', async () => {
+  it('is returned completely through Redlock, each reader once', async () => {
     const lockName = name()
     const redlock = redlockDriver({
       nodes: [redisDriver({ client, prefix: 'r:' })],

@@ -34,7 +34,7 @@ describe('redis keys', () => {
     )
   })
 
-  it('a client finds the node by a key of the same slot without an empty tag, of which not all clients think alike', () => {
+  it('commands are routed by a key without an empty tag, which clients hash in different ways', () => {
     fc.assert(
       fc.property(prefixes, lockNames, (prefix, lockName) => {
         const route = routingKey(prefix + lockName)
@@ -45,7 +45,7 @@ describe('redis keys', () => {
     )
   })
 
-  it('no two locks share a key, and the data key says whose it is', () => {
+  it('no two locks share a key, and the data key names its lock', () => {
     fc.assert(
       fc.property(lockNames, lockNames, (one, other) => {
         const [a, b] = [lockKeys('', one), lockKeys('', other)]
@@ -70,7 +70,7 @@ describe('redis keys', () => {
       await server[Symbol.asyncDispose]()
     })
 
-    it('the slot is the one that the server computes', async () => {
+    it('the slot is the same as the server computes', async () => {
       await fc.assert(
         fc.asyncProperty(lockNames, async (key) => {
           assert.equal(slotOf(key), await askRedis(server, 'CLUSTER', 'KEYSLOT', key))

@@ -12,8 +12,8 @@ import { type Server, startRedis, startServers } from '../../harness/servers.ts'
 import { startWorker } from '../../harness/worker.ts'
 
 /**
- * Holdfast and other lock clients on the same key: whoever holds it, the others do not. A second server is the judge, who counts how many are inside.
- * HOLDFAST_CONTEND_SECONDS=10 lets them contend for longer.
+ * Holdfast and other lock clients on the same key exclude each other. A second server counts the clients that hold the
+ * lock. HOLDFAST_CONTEND_SECONDS=10 lets them contend for longer.
  */
 const CONTEND_MS = Number(process.env['HOLDFAST_CONTEND_SECONDS'] ?? 2.5) * 1_000
 
@@ -24,7 +24,7 @@ afterAll(() => {
 })
 
 describe('redis: other clients', () => {
-  it('Holdfast, redis-py’s Lock, the package redlock and SET NX PX contend for one key, and never two hold it', async () => {
+  it('Holdfast, redis-py’s Lock, the package redlock and SET NX PX exclude each other on one key', async () => {
     await using server = await startRedis()
     await using judge = await startRedis()
     await contend(judge, {
@@ -35,7 +35,7 @@ describe('redis: other clients', () => {
     })
   }, 60_000)
 
-  it('Holdfast’s Redlock and the package redlock contend for one key on 3 servers, and never two hold it', async () => {
+  it('Holdfast’s Redlock and the package redlock exclude each other on 3 servers', async () => {
     await using started = await startServers({ redis: 3 })
     await using judge = await startRedis()
     const nodes = started.redis.map((server) => redisDriver({ client: client(server) }))
@@ -137,7 +137,7 @@ const NPM_REDLOCK = `
   const Redlock = redlock.default ?? redlock
   expose({
     async contend(ports, judgePort, ms) {
-      // Its own retries keep what a lost vote has got, and then count that against themselves: so it is asked anew each time.
+      // Its own retries keep the leases of a lost vote and then fail because of them. So each attempt is a new call.
       const lock = new Redlock(ports.map((port) => new Redis(port)), { retryCount: 0 })
       lock.on('error', () => {})
       const judge = new Redis(judgePort)

@@ -6,7 +6,7 @@ import { redisDriver } from '../../../src/drivers/redis.ts'
 import { redlockDriver } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
 
-/** The driver's own keys begin with `holdfast:`. A prefix that is empty, or a part of that, lets a lock name reach them. */
+/** The driver's own keys begin with `holdfast:`. With an empty or shorter prefix, a lock name can reach them. */
 const NAMES: readonly (readonly [prefix: string, lockName: string])[] = [
   ['', 'holdfast:token'],
   ['', 'holdfast:{own}:d'],
@@ -53,14 +53,15 @@ describe('redis: keys of our own', () => {
       assert.equal(released, true)
       for (const answer of notReleased) assertRefused(answer)
       assert.deepEqual(
-        sent.filter((args) => args.includes(prefix + bad) && args[3] !== prefix + bad), // the counter is a key of every call
+        // The counter is a key of every call.
+        sent.filter((args) => args.includes(prefix + bad) && args[3] !== prefix + bad),
         [],
       )
       await driver.close()
     },
   )
 
-  it('a caller is told the reason, also where the store is Redlock', async () => {
+  it('the error names the reason, also with Redlock', async () => {
     const drivers: Driver[] = [redisDriver({ client: own, prefix: '' })]
     drivers.push(redlockDriver({ nodes: [redisDriver({ client: own, prefix: '' })], persistent: true }))
     for (const driver of drivers) {
@@ -80,20 +81,23 @@ describe('redis: keys of our own', () => {
     assert.throws(() => redisDriver({ client: own, prefix: 'lone \ud800' }), { argument: 'prefix' })
   })
 
-  it.each(['', 'hold', 'holdfast'])('with the prefix "%s" no key of our own is shown as a lock', async (prefix) => {
-    const driver = redisDriver({ client: own, prefix, onWarning() {} })
-    const held = claim(`job ${prefix}`)
-    await driver.acquire([held, claim(held.lockName, { waitMs: 60_000 })])
-    assert.ok((await own.keys('holdfast:*')).length >= 3)
-    const { leases, waiters } = await driver.inspect({})
-    assert.deepEqual([...new Set([...leases, ...waiters].map(({ lockName }) => lockName))], [held.lockName])
-    for (const key of await own.keys('holdfast:*')) {
-      const shown = await driver.inspect({ lockName: key.slice(prefix.length) })
-      assert.deepEqual(shown, { leases: [], waiters: [] })
-    }
-    await own.flushdb()
-    await driver.close()
-  })
+  it.each(['', 'hold', 'holdfast'])(
+    'with the prefix "%s" no key of the driver’s own is returned as a lock',
+    async (prefix) => {
+      const driver = redisDriver({ client: own, prefix, onWarning() {} })
+      const held = claim(`job ${prefix}`)
+      await driver.acquire([held, claim(held.lockName, { waitMs: 60_000 })])
+      assert.ok((await own.keys('holdfast:*')).length >= 3)
+      const { leases, waiters } = await driver.inspect({})
+      assert.deepEqual([...new Set([...leases, ...waiters].map(({ lockName }) => lockName))], [held.lockName])
+      for (const key of await own.keys('holdfast:*')) {
+        const shown = await driver.inspect({ lockName: key.slice(prefix.length) })
+        assert.deepEqual(shown, { leases: [], waiters: [] })
+      }
+      await own.flushdb()
+      await driver.close()
+    },
+  )
 })
 
 /** The client, and what it was asked to send. */

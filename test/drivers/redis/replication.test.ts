@@ -21,7 +21,7 @@ afterAll(() => {
 })
 
 describe.concurrent('redis with replicas', () => {
-  it('failure 7: after a failover that lost the lease, the next token is higher all the same', async () => {
+  it('failure 7: after a failover that lost the lease, the next token is still higher', async () => {
     await using pair = await startPair()
     const { master, replica, link } = pair
     const first = await grantOn(master, 'order')
@@ -55,7 +55,7 @@ describe.concurrent('redis with replicas', () => {
     await Promise.all([patient.close(), hasty.close()])
   })
 
-  it('a grant that arrives before the refusal is a hint, and asking again writes it, so that WAIT covers it', async () => {
+  it('a grant that arrives before the refusal is a hint, and asking again makes WAIT cover it', async () => {
     await using pair = await startPair()
     await using proxy = await startProxy(pair.master.port)
     // Answers are kept back, messages are not: its subscription takes another way.
@@ -88,7 +88,7 @@ describe.concurrent('redis with replicas', () => {
     ['ioredis', openAt],
     ['node-redis', openNodeRedisAt],
   ] as const) {
-    it(`failure 53: WAIT that outlives its master confirms nothing of what the promoted replica never had, through ${through}`, async () => {
+    it(`failure 53: WAIT that outlives its master does not confirm a lost lease, through ${through}`, async () => {
       await using scene = await startFailover()
       const { front, master, promoted } = scene
       const driver = redisDriver({ client: await open(front), replicas: { count: 1, timeoutSeconds: 10 } })
@@ -102,7 +102,7 @@ describe.concurrent('redis with replicas', () => {
       await assertNotHeldTwice(promoted, held, await answer)
     })
 
-    it(`failure 53: WAIT that is sent after the master has gone confirms nothing of what it granted, through ${through}`, async () => {
+    it(`failure 53: WAIT on the next master does not confirm a lease of the last, through ${through}`, async () => {
       await using scene = await startFailover()
       const { front, master, promoted } = scene
       const driver = redisDriver({ client: await open(front), replicas: { count: 1, timeoutSeconds: 10 } })
@@ -120,7 +120,7 @@ describe.concurrent('redis with replicas', () => {
     })
   }
 
-  it('failure 53: a renewal that too few replicas confirmed is not known, and moves no deadline', async () => {
+  it('failure 53: a renewal that too few replicas confirmed is unknown, and moves no deadline', async () => {
     await using pair = await startPair()
     const replicas = { count: 1, timeoutSeconds: 0.2 }
     const driver = redisDriver({ client: client(pair.master), replicas })
@@ -139,7 +139,7 @@ describe.concurrent('redis with replicas', () => {
     await lock.close()
   })
 
-  it('a waiter that waits for replicas is told, asks, and is granted when they have confirmed', async () => {
+  it('a waiter with `replicas` is woken, asks, and is granted when they have confirmed', async () => {
     await using pair = await startPair()
     const replicas = { count: 1, timeoutSeconds: 10 }
     const [a, b] = [0, 1].map(
@@ -156,7 +156,7 @@ describe.concurrent('redis with replicas', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('failure 8: while the old master still takes writes, tokens tell the holders apart; min-replicas-to-write stops it', async () => {
+  it('failure 8: tokens tell the holders of two masters apart; min-replicas-to-write stops the old', async () => {
     await using pair = await startPair()
     const { master, replica } = pair
     await using data = await startRedis()
@@ -179,7 +179,7 @@ describe.concurrent('redis with replicas', () => {
     ['node-redis', async (front) => redisDriver({ client: await openNodeRedisAt(front) })],
     ['a URL', ({ port }) => openRedis(`redis://127.0.0.1:${port}`)],
   ] satisfies [string, (front: FaultProxy) => Promise<Driver>][]) {
-    it(`a master that is demoted and keeps its connections is left for the one behind the same address, through ${through}`, async () => {
+    it(`the client of a demoted master reconnects to the new one at the same address, through ${through}`, async () => {
       await using scene = await startFailover()
       const { front, promoted } = scene
       const driver = await open(front)
@@ -213,7 +213,7 @@ describe.concurrent('redis with replicas', () => {
       async (driver) => driver.consume?.([rate('taken'), rate(`more ${++counter}`)]) as Promise<readonly unknown[]>,
     ],
   ] satisfies [string, (driver: Driver) => Promise<readonly unknown[]>][]) {
-    it(`a master that has only taken a later entry of a list is left, too, when it is demoted: ${what}`, async () => {
+    it(`a master that wrote only a later entry of a list is left when it is demoted: ${what}`, async () => {
       await using scene = await startFailover()
       const { front, master } = scene
       await write(redisDriver({ client: client(master) })) // takes what the driver is refused
@@ -235,7 +235,7 @@ describe.concurrent('redis with replicas', () => {
     ['refused where others wait', { mode: 'shared' }],
     ['queued', { waitMs: 60_000 }],
   ] satisfies [string, Partial<Claim>][]) {
-    it(`a client that was only ever ${what} leaves a master that was demoted`, async () => {
+    it(`a client that was only ever ${what} leaves a demoted master`, async () => {
       await using scene = await startFailover()
       const { front, master } = scene
       const holder = redisDriver({ client: client(master) })
@@ -270,7 +270,7 @@ describe.concurrent('redis with replicas', () => {
     ['ioredis', openAt],
     ['node-redis', openNodeRedisAt],
   ] as const) {
-    it(`a client that was connected to a replica from the start stays connected to it, through ${through}`, async () => {
+    it(`a client that was connected to a replica from the start stays there, through ${through}`, async () => {
       await using pair = await startPair()
       const own = await open(pair.replica)
       const idOf = (): Promise<unknown> => connectionOf(own).command('', ['CLIENT', 'ID'])
@@ -283,7 +283,7 @@ describe.concurrent('redis with replicas', () => {
     })
   }
 
-  it('a demoted master that is still behind the address is tried again once a second, not with every call', () => {
+  it('while the address leads to the demoted master, the client reconnects once a second', () => {
     let [nowMs, reconnects, changes] = [0, 0, 0]
     const clock = { ...systemClock, now: () => ({ monotonicMs: nowMs, wallMs: nowMs }) }
     const watch = new MasterWatch(
@@ -315,7 +315,7 @@ describe.concurrent('redis with replicas', () => {
     assert.equal(changes, 1)
   })
 
-  it('a read-only replica is warned of, and a claim there fails with what to do', async () => {
+  it('a read-only replica causes a warning, and the error of a claim says what to do', async () => {
     await using pair = await startPair()
     const warnings: RedisWarning[] = []
     const driver = redisDriver({ client: client(pair.replica), onWarning: (warning) => warnings.push(warning) })
@@ -331,7 +331,7 @@ describe.concurrent('redis with replicas', () => {
     ['ioredis', openIoredis],
     ['node-redis', openNodeRedis],
   ] as const) {
-    it(`failure 7: Sentinel fails over under a waiter, who gets the lock from the new master with a higher token, through ${through}`, async () => {
+    it(`failure 7: after a failover by Sentinel a waiter gets a higher token, through ${through}`, async () => {
       await using sentinel = await startRedisSentinel()
       const lockOn = async (): Promise<DistributedLock> =>
         new DistributedLock({ driver: redisDriver({ client: await open(sentinel) }), waiterTtlSeconds: 3 })
@@ -514,4 +514,4 @@ async function grantFrom(driver: Driver, of: Claim): Promise<Grant> {
   return answer
 }
 
-const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `waited in vain for ${what}` })
+const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `timed out waiting for ${what}` })

@@ -11,8 +11,8 @@ import { claim, client, granted, name, shared } from '../../harness/redis-server
 import { askRedis } from '../../harness/wire.ts'
 
 /**
- * A client that has lost its connection may send a command again by itself. A release that was done the first time finds
- * nothing the second time: its "no" says nothing of a loss.
+ * A client that has lost its connection may send a command again by itself. If the first copy of a release ended the
+ * lease, the second finds nothing. Its "no" is not a loss.
  */
 
 interface Opened {
@@ -95,7 +95,7 @@ const clients: [through: string, open: () => Promise<Opened>][] = [
 
 for (const [through, open] of clients) {
   describe(`redis: a release whose reply was lost, through ${through}`, () => {
-    it('failure 39: is not known to have found no lease, and has ended it', async () => {
+    it('failure 39: is unknown, not a release without a lease, and has ended the lease', async () => {
       const { driver, proxies } = await open()
       const held = claim()
       const { fencingToken } = await granted(driver, held)
@@ -107,7 +107,7 @@ for (const [through, open] of clients) {
       assert.deepEqual(leases, [])
     })
 
-    it('failure 39: is no loss of the lease for withLock', async () => {
+    it('failure 39: does not count as a lost lease in withLock', async () => {
       const { driver, proxies } = await open()
       await using lock = new DistributedLock({ driver })
       const lost: unknown[] = []
@@ -122,7 +122,7 @@ for (const [through, open] of clients) {
       assert.deepEqual(lost, [])
     })
 
-    it('a lease that was ended by another client is a loss, as the connection was not lost', async () => {
+    it('a lease that another client ended is a loss if the connection was not lost', async () => {
       const { driver } = await open()
       await using lock = new DistributedLock({ driver })
       const lockName = name()

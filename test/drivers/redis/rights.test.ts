@@ -144,7 +144,7 @@ describe('redis: the rights that the docs give', () => {
     })
   }
 
-  it('a name that the user may not have costs no other claim, renewal or release of its list anything', async () => {
+  it('a forbidden name costs no other claim, renewal or release of its list its answer', async () => {
     const user = await userOn([shared], APP.replace('~lock:*', '~lock:{app}*'))
     const driver = redisDriver({ client: await openIoredis(shared, user) })
     const claims = [claim({ lockName: '{app}1' }), claim({ lockName: '{others}2' }), claim({ lockName: '{app}3' })]
@@ -164,7 +164,7 @@ describe('redis: the rights that the docs give', () => {
     assert.deepEqual([released[0], released[1] instanceof Error, released[2]], [true, true, true])
   })
 
-  it('a name that the user may not have is an error for its whole group, and for no other of its list', async () => {
+  it('a forbidden name is an error for its group, and for no other claim of its list', async () => {
     const user = await userOn([shared], APP.replace('~lock:*', '~lock:{app}*'))
     const driver = redisDriver({ client: await openIoredis(shared, user) })
     const group = (id: string, ...names: string[]): Claim[] =>
@@ -181,7 +181,7 @@ describe('redis: the rights that the docs give', () => {
     await driver.release([...whole, ...members])
   })
 
-  it('on its own lock names alone are enough for a client, but for the look for deadlocks', async () => {
+  it('on its own lock names are enough for a client, except for the search for deadlocks', async () => {
     const user = await userOn([shared], APP.replace('~lock:*', '~lock:app:*'))
     const driver = plainDriver(await openIoredis(shared, user))
     await using lock = new DistributedLock({ driver, deadlockAfterSeconds: 0.02 })
@@ -201,7 +201,7 @@ describe('redis: the rights that the docs give', () => {
     for (const denied of await deniedOn([shared], user)) assert.match(denied, /waits:/)
   })
 
-  it('let an application do nothing outside of locks, and nothing to the server', async () => {
+  it('allow an application nothing outside of locks, and no change of the server', async () => {
     for (const rules of [APP, IN_DRIVER_PAGE]) {
       const client = await openIoredis(shared, await userOn([shared], rules))
       for (const command of [
@@ -219,7 +219,7 @@ describe('redis: the rights that the docs give', () => {
     }
   })
 
-  it('let a monitor see locks, leases and waiters, and change or publish nothing', async () => {
+  it('allow a monitor to read locks, leases and waiters, and not to change or publish anything', async () => {
     const driver = plainDriver(await openIoredis(shared, await userOn([shared], APP)))
     const held = claim()
     await granted(driver, held)
@@ -249,7 +249,7 @@ describe('redis: the rights that the docs give', () => {
   })
 })
 
-/** Everything that a driver and the primitives ask of a server: acquire, wait, wake, renew, release, steal, rates, inspect, fences. */
+/** Every operation of the driver: acquire, wait, wake, renew, release, steal, rates, inspect, fences. */
 async function useAll([mine, another]: readonly [RedisClient, RedisClient]): Promise<void> {
   const [a, b] = [plainDriver(mine), plainDriver(another)]
   const [first, second] = [new DistributedLock({ driver: a, ...WOKEN }), new DistributedLock({ driver: b, ...WOKEN })]

@@ -19,9 +19,9 @@ afterAll(async () => {
 })
 
 describe('redis: stealing', () => {
-  it('takes over the key of a client that knows nothing of Holdfast, whatever its type', async () => {
+  it('takes over the key of another client, of any type', async () => {
     const foreign = [
-      (key: string) => client.set(key, 'somebody', 'NX'),
+      (key: string) => client.set(key, 'another', 'NX'),
       (key: string) => client.set(key, '["looks like ours"', 'PX', 60_000),
       (key: string) => client.hset(key, 'field', 'value'),
     ]
@@ -34,9 +34,9 @@ describe('redis: stealing', () => {
     }
   })
 
-  it('a forced release ends the lock of a client that knows nothing of Holdfast, too, and lets the next one in', async () => {
+  it('a forced release also ends the lock of another client, and the next claim is granted', async () => {
     await using lock = new DistributedLock({ driver })
-    for (const value of ['somebody', '["looks like ours"', '[]']) {
+    for (const value of ['another', '["looks like ours"', '[]']) {
       const lockName = randomUUID()
       await client.set(`lock:${lockName}`, value)
       const [ended] = await lock.forceRelease(lockName, { by: 'operator' })
@@ -45,7 +45,7 @@ describe('redis: stealing', () => {
     }
   })
 
-  it('a forced release keeps its hands off a lock that another client took after it had looked', async () => {
+  it('a forced release leaves a lock that another client took after the inspection', async () => {
     const lockName = randomUUID()
     const key = `lock:${lockName}`
     const [held] = await driver.acquire([claimOn(lockName)])
@@ -60,7 +60,7 @@ describe('redis: stealing', () => {
     assert.equal(await client.get(key), 'another client, which lives')
   })
 
-  it('without a prefix, takes no key that is not a lock of ours: it may be anything', async () => {
+  it('without a prefix, takes only locks of Holdfast: another key may be anything', async () => {
     const bare = redisDriver({ client, prefix: '', onWarning() {} })
     await using lock = new DistributedLock({ driver: bare })
     const values = [
@@ -87,7 +87,7 @@ describe('redis: stealing', () => {
     await bare.close()
   })
 
-  it('tells every listener whose leases it ended, and by whom', async () => {
+  it('notifies every listener which leases it ended, and names the thief', async () => {
     const lockName = randomUUID()
     const lost: [string, string][] = []
     const other = redisDriver({ client })
@@ -120,7 +120,7 @@ describe('redis: stealing', () => {
     await other.close()
   })
 
-  it('rule 13: ends no more than 256 leases in one call, and tells of no more in one message', async () => {
+  it('rule 13: ends at most 256 leases in one call, and publishes at most as many in one message', async () => {
     const { lockName, readers, holder, others } = await heldByMany(600)
     const told: string[][] = []
     const listener = client.duplicate()
@@ -151,7 +151,7 @@ describe('redis: stealing', () => {
     listener.disconnect()
   })
 
-  it('while it goes on in several calls, nobody else gets in, and none of the leases is renewed', async () => {
+  it('during several calls, no other claim is granted, and none of the leases is renewed', async () => {
     const { lockName, readers, holder } = await heldByMany(600)
     const waiter = { ...claimOn(lockName), waitMs: 60_000 }
     assert.deepEqual(await outcomes([waiter]), [false])
@@ -177,7 +177,7 @@ describe('redis: stealing', () => {
     assert.deepEqual(await driver.release([waiter]), [true])
   })
 
-  it('one that breaks off leaves the lock to the leases that it has not ended', async () => {
+  it('a theft that is not completed leaves the lock to the remaining leases', async () => {
     const { lockName } = await heldByMany(600)
     const waiter = { ...claimOn(lockName), waitMs: 60_000 }
     assert.deepEqual(await outcomes([waiter]), [false])
@@ -195,7 +195,7 @@ describe('redis: stealing', () => {
     assert.equal(await client.exists(`lock:${lockName}`, data, order), 0)
   })
 
-  it('up to a token, is refused while a newer reader holds the lock, and not because of one that has left', async () => {
+  it('up to a token, is refused for a newer reader that holds the lock, not for one that has left', async () => {
     const { lockName, readers } = await heldByMany(3)
     const newest = { ...claimOn(lockName), mode: 'shared' as const }
     const { leases } = await driver.inspect({ lockName })
@@ -207,7 +207,7 @@ describe('redis: stealing', () => {
     assert.deepEqual(await outcomes([thief]), [true])
   })
 
-  it('ends a thousand shared leases, and leaves nothing of them behind', async () => {
+  it('ends a thousand shared leases and leaves no data behind', async () => {
     const lockName = randomUUID()
     const readers = Array.from({ length: 1_000 }, () => ({ ...claimOn(lockName), mode: 'shared' as const }))
     assert.deepEqual(new Set(await outcomes(readers)), new Set([true]))
@@ -219,7 +219,7 @@ describe('redis: stealing', () => {
     assert.equal(await client.exists(`lock:${lockName}`), 0)
   })
 
-  it('leaves nothing behind of waiters whose places have run out', async () => {
+  it('leaves no data of expired waiters behind', async () => {
     const lockName = randomUUID()
     assert.deepEqual(await outcomes([claimOn(lockName), { ...claimOn(lockName), waitMs: 20 }]), [true, false])
     const { data, order } = lockKeys('lock:', lockName)

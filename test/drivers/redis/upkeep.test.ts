@@ -20,7 +20,7 @@ import { startRedis } from '../../harness/servers.ts'
 
 /** What a call does beside its own entries: the token counter, and those who wait no more. */
 describe('redis: upkeep', () => {
-  it('rule 8: while the counter is ahead of the clock, a release that breaks off does not set it back', async () => {
+  it('rule 8: while the counter is ahead of the clock, a release that fails does not set it back', async () => {
     await using server = await startRedis()
     const admin = client(server.port)
     const driver = driverOn(server.port)
@@ -38,7 +38,7 @@ describe('redis: upkeep', () => {
     assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
   })
 
-  it('rule 8: while the counter is ahead of the clock, tokens rise also where the server is out of memory', async () => {
+  it('rule 8: while the counter is ahead of the clock, tokens rise even if memory is full', async () => {
     await using server = await startRedis()
     const driver = driverOn(server.port)
     const { holder, waiter, fencingToken } = await heldAndWaitedFor(driver, server.port)
@@ -49,7 +49,7 @@ describe('redis: upkeep', () => {
     assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
   })
 
-  it('a lock can be stolen where the server is out of memory', async () => {
+  it('a lock can be stolen on a server that is out of memory', async () => {
     await using server = await startRedis()
     const driver = driverOn(server.port)
     const { holder } = await heldAndWaitedFor(driver, server.port)
@@ -69,7 +69,7 @@ describe('redis: upkeep', () => {
     assert.deepEqual(await driver.release([one, other]), [false, false])
   })
 
-  it('a newcomer does not overtake who waits behind more dead waiters than one call clears away', async () => {
+  it('a new claim does not overtake a waiter behind more dead waiters than one call removes', async () => {
     const driver = driverOn(shared.port)
     const lockName = name()
     const holder = claim({ lockName })
@@ -90,7 +90,7 @@ describe('redis: upkeep', () => {
     )
   })
 
-  it('a lock whose waiters have all died is free, although they are as many as one call clears away', async () => {
+  it('a lock with only expired waiters is free, even with as many as one call removes', async () => {
     const driver = driverOn(shared.port)
     const lockName = name()
     const holder = claim({ lockName })
@@ -101,13 +101,13 @@ describe('redis: upkeep', () => {
     assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
   })
 
-  it('a lock whose waiters’ process is gone is free, although they are as many as one call passes over', async () => {
+  it('a lock whose waiters are gone is free, even with as many as one call passes over', async () => {
     const { driver, holder, lockName } = await behindTheGone(256, () => 60_000)
     assert.deepEqual(await driver.release([holder]), [true])
     assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
   })
 
-  it('rule 13: one call clears away no more waiters than stated, dead and gone ones together', async () => {
+  it('rule 13: one call removes no more waiters than its bound, expired and gone ones together', async () => {
     const { driver, holder, lockName } = await behindTheGone(400, (at) => (at % 4 === 0 ? 60_000 : 2_000))
     await sleep(2_010) // until the places of most have run out
     assert.deepEqual(await driver.release([holder]), [true])

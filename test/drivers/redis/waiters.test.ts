@@ -18,7 +18,7 @@ afterAll(() => {
 })
 
 describe.concurrent('redis: waiters', () => {
-  it('failure 15: a waiter that was paused does not come back to a lease that has ended', async () => {
+  it('failure 15: a waiter that was paused does not use a lease that has ended', async () => {
     const lockName = name()
     const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 1 })]
     const held = await a.hold(lockName, { timeoutSeconds: 60 })
@@ -39,7 +39,7 @@ describe.concurrent('redis: waiters', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('failure 29: a waiter whose subscription was killed listens again, and finds what it missed', async () => {
+  it('failure 29: a waiter whose subscription was killed subscribes again and finds what it missed', async () => {
     await using server = await startRedis()
     const [a, b] = [lockOn(server.port), lockOn(server.port, { waiterTtlSeconds: 60 })]
     const lockName = name()
@@ -60,7 +60,7 @@ describe.concurrent('redis: waiters', () => {
     ['ioredis', (port: number) => client(port)],
     ['node-redis', openNodeRedis],
   ] as const) {
-    it(`failure 29: a connection that is lost between its two SUBSCRIBEs never counts as listening, through ${through}`, async () => {
+    it(`failure 29: a connection lost between its two SUBSCRIBEs is not listening, through ${through}`, async () => {
       await using proxy = await startProxy(shared.port)
       const driver = redisDriver({ client: await open(proxy.port) })
       const listener = { wake() {}, granted() {}, lost() {}, disconnected: assert.fail }
@@ -78,7 +78,7 @@ describe.concurrent('redis: waiters', () => {
     })
   }
 
-  it('rule 10: a waiter keeps its place although the server still counts a subscription that has been ended before', async () => {
+  it('rule 10: a waiter keeps its place although the server still counts an ended subscription', async () => {
     const [holder, waiting] = [driverOn(shared.port), driverOn(shared.port)]
     const [earlier, later] = [name(), name()]
     const stop = await waiting.listen?.({ wake() {}, granted() {}, lost() {}, disconnected: assert.fail })
@@ -93,7 +93,7 @@ describe.concurrent('redis: waiters', () => {
     lingering.disconnect()
   })
 
-  it('failure 29: a waiter whose subscription broke while it was made listens again, and is told of its turn', async () => {
+  it('failure 29: a waiter whose subscription broke during its start is woken for its turn', async () => {
     await using proxy = await startProxy(shared.port)
     const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]
     const lockName = name()
@@ -108,7 +108,7 @@ describe.concurrent('redis: waiters', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('failure 30: a release before the subscription is there is found by looking again', async () => {
+  it('failure 30: a release before the subscription is found by asking again', async () => {
     await using proxy = await startProxy(shared.port)
     const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]
     const lockName = name()
@@ -150,7 +150,7 @@ describe.concurrent('redis: waiters', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('failure 31: when the first waiter’s process is killed, the release passes it over at once', async () => {
+  it('failure 31: a release passes over a first waiter whose process was killed', async () => {
     const lockName = name()
     const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 60 })]
     const held = await a.hold(lockName, { timeoutSeconds: 60 })
@@ -168,7 +168,7 @@ describe.concurrent('redis: waiters', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('the first waiter is told when the lease in its way is cut short', async () => {
+  it('the first waiter is woken when the lease before it is shortened', async () => {
     const [a, b] = [patientLock(), patientLock()]
     const held = await a.hold('cut short', { timeoutSeconds: 60, minHoldSeconds: 1 })
     const waiting = b.hold('cut short', { blockingTimeoutSeconds: 15 })
@@ -178,7 +178,7 @@ describe.concurrent('redis: waiters', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('a writer is told when the reader in its way is cut short', async () => {
+  it('a writer is woken when the lease of the reader before it is shortened', async () => {
     const [readers, writer] = [driverOn(shared.port), patientLock()]
     const reader = {
       lockName: 'read',
@@ -197,7 +197,7 @@ describe.concurrent('redis: waiters', () => {
     await writer.close()
   })
 
-  it('a renewal that makes a lease last longer tells nobody', async () => {
+  it('a renewal that prolongs a lease publishes nothing', async () => {
     const [a, b] = [patientLock(), patientLock()]
     const held = await a.hold('longer', { timeoutSeconds: 30 })
     const waiting = b.hold('longer', { blockingTimeoutSeconds: 15 })
@@ -223,7 +223,7 @@ async function openNodeRedis(port: number): Promise<RedisClient> {
   return opened as unknown as RedisClient
 }
 
-/** The slow poll comes after half a minute, so whoever is served sooner was woken. */
+/** The slow poll comes after 20 s, so a waiter that is served sooner was woken. */
 const patientLock = (): DistributedLock => lockOn(shared.port, { waiterTtlSeconds: 60 })
 
 let watching: Driver | undefined

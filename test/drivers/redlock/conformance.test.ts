@@ -52,7 +52,7 @@ async function openStore(count: number, clock?: ShiftedClock): Promise<RedlockSt
       const clients = servers.map(({ port }) => new Redis(port, { commandTimeout: 20_000, retryStrategy: () => 20 }))
       for (const client of clients) client.on('error', () => {})
       const nodes = clients.map((client) => redisDriver({ client, commandTimeoutSeconds: 20 }))
-      // The servers have just been started, and nobody has forgotten anything: they may vote at once.
+      // The servers were just started and have forgotten nothing: they may vote at once.
       const driver = redlockDriver({ nodes, persistent: true, nodeTimeoutSeconds: 9 })
       return {
         ...driver,

@@ -24,7 +24,7 @@ import { startWorker } from '../../harness/worker.ts'
 
 /** One after the other: each test hurts the same five servers. */
 describe('redlock: failures', () => {
-  it('claims of one process whose waiting time ends in the same moment are all told of contention', async () => {
+  it('claims of one process whose wait ends at the same moment all report contention', async () => {
     await using other = new DistributedLock({ driver: redlock() })
     await using lock = new DistributedLock({ driver: redlock() })
     const lockName = name()
@@ -42,19 +42,19 @@ describe('redlock: failures', () => {
     ['hung', (index: number) => (all[index] as Server).pause()],
     ['behind a black hole', async (index: number) => (proxies[index] as FaultProxy).blackHole()],
   ] as const) {
-    it(`${how === 'killed' ? '' : 'failure 26: '}with 2 of 5 nodes ${how}, acquire waits for the quorum, not for them`, async () => {
+    const failure = how === 'killed' ? '' : 'failure 26: '
+    it(`${failure}with 2 of 5 nodes ${how}, acquire waits only for the quorum`, async () => {
       const driver = redlock({ nodes: nodesOn(proxies), nodeTimeoutSeconds: 3 })
       await cycle(driver) // connections and scripts are there
       for (const index of [1, 3]) await hurt(index)
       await sleep(50) // for the clients to notice what can be noticed
       const hurtMs = await medianMs(driver)
-      // Whoever waits for a node takes three seconds. How close it comes to all being well is measured by
-      // bench/redlock.mjs.
+      // A call that waits for a failed node takes three seconds. bench/redlock.mjs measures the exact cost.
       assert.ok(hurtMs < 1_000, `${hurtMs} ms`)
     })
   }
 
-  it('with 3 of 5 down it fails within its deadline, and says which node failed how', async () => {
+  it('with 3 of 5 nodes down it fails within its deadline, with the error of each node', async () => {
     const driver = redlock({ nodeTimeoutSeconds: 1.5 })
     await cycle(driver)
     await (all[0] as Server).kill()
@@ -69,7 +69,7 @@ describe('redlock: failures', () => {
     )
   })
 
-  it('onNodeError is told which node failed how, although the others are enough', async () => {
+  it('onNodeError gets the node and its error, also if the others are a quorum', async () => {
     const failures: RedlockNodeError[] = []
     const driver = redlock({ nodeTimeoutSeconds: 0.5, onNodeError: (failure) => failures.push(failure) })
     await cycle(driver)
@@ -91,7 +91,7 @@ describe('redlock: failures', () => {
     assert.ok(failures.every(({ node }) => node === 'node 2' || node === 'node 4'))
   })
 
-  it('onNodeError is told which node refused to publish a release, and the release is done', async () => {
+  it('onNodeError gets the node that refused to publish a release, and the release succeeds', async () => {
     const failures: RedlockNodeError[] = []
     const driver = redlock({ onNodeError: (failure) => failures.push(failure) })
     const held = claim()
@@ -106,7 +106,7 @@ describe('redlock: failures', () => {
     await untilFree(held.lockName)
   })
 
-  it('failure 47: onNodeError runs inside of no lock, whichever task met the failure', async () => {
+  it('failure 47: onNodeError runs outside of any lock', async () => {
     let entered: Promise<boolean> | undefined
     const lockName = name()
     const driver = redlock({
@@ -123,7 +123,7 @@ describe('redlock: failures', () => {
     })
   })
 
-  it('failure 17: a minority that was taken is given back on all nodes, when the vote fails and when the caller gives up', async () => {
+  it('failure 17: a minority of votes is released on all nodes, after a lost vote and after an abort', async () => {
     const driver = redlock({ nodes: nodesOn(proxies), nodeTimeoutSeconds: 1.5 })
     await cycle(driver)
     const held = claim()
@@ -145,7 +145,7 @@ describe('redlock: failures', () => {
     await lock.close()
   })
 
-  it('failure 11: when the replies of a majority are lost, asking again is granted, and nothing is left behind', async () => {
+  it('failure 11: after the replies of a majority were lost, asking again is granted, without leftovers', async () => {
     const driver = redlock({ nodes: nodesOn(proxies) })
     await cycle(driver)
     const held = claim()
@@ -171,7 +171,7 @@ describe('redlock: failures', () => {
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
   })
 
-  it('failure 29: a waiter whose subscriptions were killed on every node listens again, and is woken by the next release', async () => {
+  it('failure 29: a waiter whose subscriptions were killed is woken by the next release', async () => {
     const [a, b] = [new DistributedLock({ driver: redlock() }), new DistributedLock({ driver: redlock() })]
     const lockName = name()
     const held = await a.hold(lockName, { timeoutSeconds: 60 })
@@ -187,8 +187,8 @@ describe('redlock: failures', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('failure 18: tokens rise over 2,000 grants to processes whose clocks differ, while a minority is killed and flushed', async () => {
-    // Up to half a second ahead is taken as it is; the last one is told what time it is.
+  it('failure 18: tokens rise over 2,000 grants with different clocks and a minority that loses data', async () => {
+    // Nodes accept up to half a second ahead. The last client gets their time instead.
     const clocksAheadMs = [-400, 0, 400, 20_000]
     const workers = await Promise.all(
       clocksAheadMs.map(() => startWorker({ source: GRANTS }, { callTimeoutMs: 50_000 })),
@@ -290,12 +290,12 @@ async function medianMs(driver: Driver): Promise<number> {
   return times.toSorted((x, y) => x - y)[7] as number
 }
 
-/** So many nodes have somebody who listens for releases. */
+/** Waits until this many nodes have a subscriber for releases. */
 const untilListening = (count: number): Promise<void> =>
   until(
     async () => {
       const heard = await Promise.all(all.map(({ port }) => client(port).call('PUBSUB', 'NUMSUB', 'holdfast:released')))
       return heard.filter((each) => Number((each as unknown[])[1]) > 0).length >= count
     },
-    { timeoutMs: 10_000, failure: () => `nobody listens on ${count} nodes` },
+    { timeoutMs: 10_000, failure: () => `fewer than ${count} nodes have a subscriber` },
   )

@@ -38,7 +38,7 @@ describe('redlock: rounds of one claim', () => {
 
   beforeEach(() => untilVoting(onThree(), servers()))
 
-  it('a give-back that a node has to be sent twice does not end what the next round of the claim gets', async () => {
+  it('a release that is sent twice does not end the lease of the claim’s next round', async () => {
     const driver = onThree({ nodeTimeoutSeconds: 1 })
     await forgetRelease(driver, servers())
     const held = claim({ ttlMs: 5_000 })
@@ -49,13 +49,13 @@ describe('redlock: rounds of one claim', () => {
     await sleep(50) // for the second round to reach the nodes
     letGoOfReplies()
     const { fencingToken } = grantIn(await again)
-    await sleep(100) // for whatever is still under way
+    await sleep(100) // for messages that are still in flight
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
     const [rival] = await onThree().acquire([claim({ lockName: held.lockName, ttlMs: 1_000 })])
     assert.ok(rival && 'granted' in rival && !rival.granted, 'two holders')
   })
 
-  it('a withdrawal that a node has to be sent twice does not end what the claim gets when it is asked for again', async () => {
+  it('a withdrawal that is sent twice does not end the lease when the claim asks again', async () => {
     const driver = onThree()
     const held = claim({ ttlMs: 5_000 })
     const first = await granted(driver, held)
@@ -68,11 +68,11 @@ describe('redlock: rounds of one claim', () => {
     const { fencingToken } = grantIn(await again)
     assert.ok(fencingToken > first.fencingToken)
     await withdrawn
-    await sleep(100) // for whatever is still under way
+    await sleep(100) // for messages that are still in flight
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
   })
 
-  it('a withdrawal ends the vote that is under way, and leaves nothing behind', async () => {
+  it('a withdrawal ends the vote in flight and leaves nothing behind', async () => {
     const driver = onThree()
     const held = claim({ ttlMs: 5_000 })
     holdReplies()
@@ -87,7 +87,7 @@ describe('redlock: rounds of one claim', () => {
     await untilFree(held.lockName, 3_000)
   })
 
-  it('a claim that is asked for again while it is being asked for is granted to the newer call alone', async () => {
+  it('if a claim asks again while a call is in flight, only the newer call is granted', async () => {
     const driver = onThree()
     const held = claim({ ttlMs: 5_000 })
     holdReplies()
@@ -99,11 +99,11 @@ describe('redlock: rounds of one claim', () => {
     const [older] = await first
     assert.ok(older instanceof Error, 'both calls were granted')
     const { fencingToken } = grantIn(await second)
-    await sleep(100) // for whatever is still under way
+    await sleep(100) // for messages that are still in flight
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
   })
 
-  it('a proposal of an earlier round that arrives after a later one takes nothing, before its release and after it', async () => {
+  it('a late proposal of an earlier round gets nothing, before and after the release', async () => {
     const driver = onThree()
     const held = claim({ ttlMs: 5_000 })
     const { fencingToken } = await granted(driver, held)
@@ -120,7 +120,7 @@ describe('redlock: rounds of one claim', () => {
     assert.deepEqual(await tokensOn(servers(), held), [undefined, undefined, undefined])
   })
 
-  it('the late vote of a first round is given back without ending the second round’s lease on the same node', async () => {
+  it('releasing a late vote of the first round does not end the lease of the second', async () => {
     const [lockName, two] = [name(), servers().slice(0, 2)]
     // Two of three have a mark above the first proposal; the third one takes it.
     await granted(redlock({ nodes: nodesOn(two) }), claim({ lockName, ttlMs: 50 }))
@@ -132,13 +132,13 @@ describe('redlock: rounds of one claim', () => {
     const { fencingToken } = await granted(driver, held)
     slow.release('toClient')
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
-    await sleep(100) // for the give-back of the first round
+    await sleep(100) // for the release of the first round
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
     await untilFree(lockName, 3_000)
   })
 
-  it('what an earlier try has left on a node is replaced by the lease of the next one, and ends with it', async () => {
+  it('a lease left by an earlier attempt is replaced by the next one, and ends with it', async () => {
     const driver = onThree({ nodeTimeoutSeconds: 1 })
     const held = claim({ ttlMs: 5_000 })
     const [, , slow] = nodesOn(servers()) as readonly Driver[] as [Driver, Driver, Driver]
@@ -150,7 +150,7 @@ describe('redlock: rounds of one claim', () => {
     await untilFree(held.lockName, 3_000)
   })
 
-  it('what a round has left on a node that refuses the next one’s token is given back', async () => {
+  it('a lease left on a node that refuses the next token is released', async () => {
     const driver = redlock({ nodes: nodesOn(three()) })
     const held = claim()
     const counter = slotCounter(slotOf(`lock:${held.lockName}`))
@@ -172,7 +172,7 @@ describe('redlock: rounds of one claim', () => {
     for (const probe of probes) await probe.del(counter)
   })
 
-  it('a node that votes after the release has passed it does not keep the lease', async () => {
+  it('a node that votes after the release keeps no lease', async () => {
     const [slow, late] = [servers()[2] as Server, three()[2] as FaultProxy]
     const driver = onThree({ nodeTimeoutSeconds: 1 })
     // The node knows the script of the release, and not the ballot's.
@@ -188,7 +188,7 @@ describe('redlock: rounds of one claim', () => {
     await untilFree(held.lockName, 3_000)
   })
 
-  it('asking again for what is held is told the same token, and leaves nothing on a node that had missed it', async () => {
+  it('asking again for a held lock returns the same token, and leaves nothing on other nodes', async () => {
     const driver = onThree()
     const held = claim({ ttlMs: 5_000 })
     const { fencingToken } = await granted(driver, held)
@@ -206,7 +206,7 @@ describe('redlock: rounds of one claim', () => {
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, undefined])
   })
 
-  it('asking again for what is held ends nothing if no quorum answers', async () => {
+  it('asking again for a held lock ends nothing if no quorum answers', async () => {
     const driver = onThree({ nodeTimeoutSeconds: 0.5 })
     const held = claim({ ttlMs: 5_000 })
     const { fencingToken } = await granted(driver, held)
@@ -215,7 +215,7 @@ describe('redlock: rounds of one claim', () => {
     const [unknown] = await driver.acquire([held])
     assert.ok(unknown instanceof Error)
     letGoOfReplies()
-    await sleep(50) // for whatever is still under way
+    await sleep(50) // for messages that are still in flight
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
     assert.equal((await granted(driver, held)).fencingToken, fencingToken)
   })

@@ -27,7 +27,7 @@ afterAll(async () => {
 })
 
 describe('redlock: servers', () => {
-  it('a driver that is there twice is refused', () => {
+  it('a driver that is in the list twice is refused', () => {
     const [one, two] = [node(urls[0]), node(urls[1])]
     assert.throws(() => redlockDriver({ nodes: [one, two, one] }), {
       code: 'INVALID_ARGUMENT',
@@ -35,7 +35,7 @@ describe('redlock: servers', () => {
     })
   })
 
-  it('a client that is there twice is refused, whatever the drivers’ settings', async () => {
+  it('a client that is in the list twice is refused, also with different settings', async () => {
     const [own, other] = [client(urls[0]), client(urls[1])]
     const drivers = [redisDriver({ client: own }), redisDriver({ client: own, prefix: 'x:' })]
     assert.throws(() => redlockDriver({ nodes: [...drivers, redisDriver({ client: other })] }), /node 2 has the client/)
@@ -106,11 +106,11 @@ describe('redlock: servers', () => {
     // The others were enough, so nothing has waited for its answer.
     await until(() => failures.some((message) => /it is the same server as node/.test(message)), {
       timeoutMs: 5_000,
-      failure: () => `nobody was told: ${failures}`,
+      failure: () => `onNodeError was not called: ${failures}`,
     })
   })
 
-  it('a server that may not be asked who it is votes all the same', async () => {
+  it('a server that refuses INFO votes nevertheless', async () => {
     const control = client(urls[0])
     await control.call('ACL', 'SETUSER', 'uninformed', 'on', '>pw', '~*', '&*', '+@all', '-info')
     const url = `redis://uninformed:pw@127.0.0.1:${new URL(urls[0] ?? '').port}`

@@ -119,7 +119,7 @@ describe('redlock: voters', () => {
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
   })
 
-  it('clients that race to be a node’s first agree on since when it votes, and no later one changes it', async () => {
+  it('the first clients of a node agree on when it began to vote, and no later one changes it', async () => {
     const options = { longestTtlSeconds: 30 }
     const drivers = Array.from({ length: 8 }, () => onThree(options))
     const voters = () => Promise.all(servers().map(({ port }) => client(port).get('holdfast:voter')))
@@ -134,7 +134,7 @@ describe('redlock: voters', () => {
     assert.deepEqual(await voters(), first)
   })
 
-  it('a node is judged by the longest time to live of all clients that have asked it', async () => {
+  it('a node uses the longest time to live of all its clients', async () => {
     const short = onThree({ longestTtlSeconds: 0.5 })
     await untilVoting(short, servers(), 500)
     const [long] = await onThree({ longestTtlSeconds: 36_000 }).acquire([claim()])
@@ -145,13 +145,13 @@ describe('redlock: voters', () => {
     assert.match(answer.message, /does not vote for another (3\d{4})/)
   })
 
-  it('a client that says the nodes forget nothing does not make them vote for one that does not say so', async () => {
+  it('a client with persistent: true does not make nodes vote for a client without it', async () => {
     await granted(redlock({ nodes: nodesOn(proxies.slice(0, 3)) }), claim())
     const [answer] = await onThree().acquire([claim({ ttlMs: 100 })])
-    assert.ok(answer instanceof Error, 'nodes have voted that nobody knows anything of')
+    assert.ok(answer instanceof Error, 'nodes have voted although they may have forgotten leases')
   })
 
-  it('a token does not fall when a node that gave the last one was emptied and another one had missed it, whatever the clients’ clocks show', async () => {
+  it('tokens rise although one node was emptied and another missed the last token', async () => {
     await untilVoting(onThree(), servers())
     const ahead = onThree({ clock: clockAhead(10_000) })
     const { held, grant } = await grantOnTwo(ahead)
@@ -198,7 +198,7 @@ describe('redlock: voters', () => {
     })
   }
 
-  it('a client whose clock is wrong by a day is granted all the same, and its tokens are not', async () => {
+  it('a client whose clock is wrong by a day is granted the lock, with correct tokens', async () => {
     await untilVoting(onThree(), servers())
     for (const wrongMs of [86_400_000, -86_400_000]) {
       const held = claim({ ttlMs: TTL_MS })
@@ -210,7 +210,7 @@ describe('redlock: voters', () => {
     }
   })
 
-  it('a node whose mark is out of the others’ reach does not keep them from granting', async () => {
+  it('a node whose mark is too far ahead for the others does not keep them from granting', async () => {
     using clock = await shiftedClock()
     clock.shift(7_200_000)
     await using fast = await startRedis({ clock })
@@ -228,7 +228,7 @@ describe('redlock: voters', () => {
     assert.ok(next.fencingToken < (Date.now() + 3_600_000) * 1_000, 'they have followed it')
   })
 
-  it('a node whose clock was set back is silent for the longest time to live, not until the clock has caught up', async () => {
+  it('a node whose clock was set back is silent only for the longest time to live', async () => {
     using clock = await shiftedClock()
     clock.shift(3_600_000)
     await using server = await startRedis({ clock })

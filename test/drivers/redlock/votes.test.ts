@@ -25,7 +25,7 @@ import type { Server } from '../../harness/servers.ts'
  * servers.
  */
 describe('redlock: votes', () => {
-  it('a quorum below the majority is refused, one above it is not', () => {
+  it('a quorum below the majority is refused, a larger one is not', () => {
     const nodes = nodesOn(all)
     for (const quorum of [0, 1, 2, 2.5, 6]) {
       assert.throws(() => redlockDriver({ nodes, quorum }), { code: 'INVALID_ARGUMENT', argument: 'quorum' })
@@ -59,7 +59,7 @@ describe('redlock: votes', () => {
     assert.match(answer.message, /timeoutSeconds must be at most .*longestTtlSeconds \(4\)/)
   })
 
-  it('seconds that are none are refused, in a URL too', async () => {
+  it('invalid seconds are refused, in a URL too', async () => {
     for (const seconds of [Number.NaN, 0, -1, Number.POSITIVE_INFINITY, '60' as never]) {
       for (const argument of ['longestTtlSeconds', 'nodeTimeoutSeconds']) {
         assert.throws(() => redlock({ [argument]: seconds }), { code: 'INVALID_ARGUMENT', argument })
@@ -84,20 +84,20 @@ describe('redlock: votes', () => {
     assert.ok(Math.max(...ends) <= 30_000, `renewed for ${ends} ms all the same`)
   })
 
-  it('a second round on nodes that know the ballot script alone does not end its own grant', async () => {
+  it('a second round on nodes that only know ballot.lua does not end its own grant', async () => {
     const three = all.slice(0, 3)
     for (const { port } of three) await client(port).script('FLUSH')
     const lockName = name()
     await granted(redlock({ nodes: nodesOn(three) }), claim({ lockName, ttlMs: 50 }))
-    await sleep(100) // it ran out, so nobody has released anything yet
+    await sleep(100) // for the lease to expire without a release
     const behind = redlock({ nodes: nodesOn(three), clock: clockAhead(-60_000) })
     await granted(behind, claim({ lockName }))
-    await sleep(50) // for whatever is still under way
+    await sleep(50) // for messages that are still in flight
     const held = await Promise.all(three.map(({ port }) => client(port).exists(`lock:${lockName}`)))
     assert.ok(held.filter((count) => count === 1).length >= 2, `granted, and held on ${held}`)
   })
 
-  it('in a split vote nobody is named as the holder, and it is asked again at once', async () => {
+  it('a split vote names no holder, and the claim asks again at once', async () => {
     const lockName = name()
     const rival = claim({ lockName })
     for (const node of nodesOn(all.slice(0, 2))) await granted(node, rival)
@@ -111,7 +111,7 @@ describe('redlock: votes', () => {
     }
   })
 
-  it('a split vote of an even number of nodes settles: rivals that keep asking all get their turn', async () => {
+  it('a split vote of an even number of nodes settles: all rivals get the lock in time', async () => {
     const four = all.slice(0, 4)
     const rivals = [0, 1, 2, 3].map(() => new DistributedLock({ driver: redlock({ nodes: nodesOn(four) }) }))
     const lockName = name()
@@ -130,7 +130,7 @@ describe('redlock: votes', () => {
     await Promise.all(rivals.map((lock) => lock.close()))
   })
 
-  it('failure 6: a client whose clock is far behind or absurdly far ahead still gets tokens that rise', async () => {
+  it('failure 6: a client whose clock is far behind or far ahead still gets rising tokens', async () => {
     const lockName = name()
     let last = 0
     for (const aheadMs of [0, -86_400_000, 0, 86_400_000, 0]) {
@@ -144,7 +144,7 @@ describe('redlock: votes', () => {
     }
   })
 
-  it('a client whose clock was a day ahead for a while proposes tokens by its clock again', async () => {
+  it('a client whose clock was a day ahead returns to proposals by its own clock', async () => {
     let aheadMs = 0
     const clock: Clock = {
       ...clockAhead(0),
@@ -160,7 +160,7 @@ describe('redlock: votes', () => {
     assert.ok(fencingToken >= beforeUs, `${(beforeUs - fencingToken) / 1_000_000} s behind`)
   })
 
-  it('redlock: and its hosts open a driver', async () => {
+  it('a redlock: URL opens a driver', async () => {
     const hosts = all.map(({ port }) => `127.0.0.1:${port}`).join(',')
     const driver = await openRedlock(`redlock://${hosts}?persistent=1&prefix=mine:`)
     const held = claim()

@@ -10,7 +10,7 @@ import type { Server } from '../../harness/servers.ts'
 
 /** When those who wait are woken. */
 describe('redlock: wake-ups', () => {
-  it('a waiter is woken when a quorum has released, not by the first copy of the message', async () => {
+  it('a waiter is woken when a quorum has released, not by the first message', async () => {
     const [, second, third] = proxies as [FaultProxy, FaultProxy, FaultProxy]
     const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 10 })
     // Without timers: nothing but the messages can wake it.
@@ -35,7 +35,7 @@ describe('redlock: wake-ups', () => {
     assert.deepEqual(await released, [true])
   })
 
-  it('a waiter is woken after the release, although no node knew its script', async () => {
+  it('a waiter is woken after the release, even if no node knew the script', async () => {
     const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 10 })
     const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), nodeTimeoutSeconds: 10, clock: clockAhead(0) })
     let woken = 0
@@ -70,7 +70,7 @@ describe('redlock: wake-ups', () => {
     }
   })
 
-  it('a waiter is woken a little later if the message never comes through a quorum', async () => {
+  it('a waiter is woken a little later if the message does not arrive from a quorum', async () => {
     const [, second, third] = proxies as [FaultProxy, FaultProxy, FaultProxy]
     const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 1 })
     let woken = 0
@@ -85,7 +85,7 @@ describe('redlock: wake-ups', () => {
     await until(() => woken > 0, patience('the wake-up'))
   })
 
-  it('a subscription that was lost is made again, although the others are enough', async () => {
+  it('a lost subscription is renewed, even if the others are a quorum', async () => {
     await using _ = await listenOn(redlock(), () => {})
     const [first] = all as [Server]
     await untilHeardAt(first)
@@ -95,7 +95,7 @@ describe('redlock: wake-ups', () => {
     await untilHeardAt(first)
   })
 
-  it('a node that was out of reach when the others were enough is listened to when it is back', async () => {
+  it('a node that was out of reach is subscribed to when it is back', async () => {
     const [first] = all as [Server]
     await first.kill()
     await using _ = await listenOn(redlock(), () => {})
@@ -103,7 +103,7 @@ describe('redlock: wake-ups', () => {
     await untilHeardAt(first)
   })
 
-  it('a copy that comes through one node again and again counts once', async () => {
+  it('repeated messages from one node count once', async () => {
     const woken: string[] = []
     await using _ = await listenOn(redlock({ clock: clockAhead(0) }), (lockName) => woken.push(lockName))
     const [first, second, third] = all.map(({ port }) => client(port)) as [Redis, Redis, Redis]
@@ -119,7 +119,7 @@ describe('redlock: wake-ups', () => {
     assert.deepEqual(woken, ['a lock'])
   })
 
-  it('whatever anybody publishes on the channel of releases is passed over', async () => {
+  it('messages of another format on the channel of releases are ignored', async () => {
     const woken: string[] = []
     await using _ = await listenOn(redlock({ clock: clockAhead(0) }), (lockName) => woken.push(lockName))
     for (const { port } of all) {
