@@ -5,7 +5,7 @@ import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 /** A name that no other test has. */
 export const unique = (what: string): string => `${what}:${randomBytes(6).toString('hex')}`
 
-/** An exclusive claim for a minute, which does not wait unless told to. */
+/** An exclusive claim for a minute. It does not wait by default. */
 export function claimOn(lockName: string, waitMs = 0) {
   const claimId = unique('claim')
   return {
@@ -27,7 +27,7 @@ export async function granted(driver: Driver, claim: Claim): Promise<Grant> {
   return answer
 }
 
-/** The fencing token of a new claim's grant; undefined when it was refused. */
+/** The fencing token of a new claim. Undefined if it was refused. */
 export async function grantOn(driver: Driver, lockName: string): Promise<number | undefined> {
   const [answer] = await driver.acquire([claimOn(lockName)])
   return answer && 'granted' in answer && answer.granted ? answer.fencingToken : undefined
@@ -37,13 +37,13 @@ export const leasesOn = async (driver: Driver, lockName: string) => (await drive
 
 export const waitersOn = async (driver: Driver, lockName: string) => (await driver.inspect({ lockName })).waiters.length
 
-/** Looks until something is there, and answers it. */
+/** Polls until `look` returns something, and returns that. */
 export async function until<T>(what: string, look: () => T | Promise<T>, withinMs = 30_000): Promise<NonNullable<T>> {
   const startedMs = performance.now()
   for (;;) {
     const seen = await look()
     if (seen) return seen
-    if (performance.now() - startedMs > withinMs) throw new Error(`waited in vain for ${what}`)
+    if (performance.now() - startedMs > withinMs) throw new Error(`waited too long for ${what}`)
     await sleep(10)
   }
 }

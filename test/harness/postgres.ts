@@ -10,20 +10,23 @@ import { launch, type Server } from './server-process.ts'
 import { askPostgres } from './wire.ts'
 
 export interface PostgresOptions {
-  /** Server settings, such as `{ idle_session_timeout: '1s' }`. `fsync` is off unless asked for. */
+  /** Server settings, such as `{ idle_session_timeout: '1s' }`. `fsync` is off by default. */
   settings?: Record<string, string>
   clock?: ShiftedClock
-  /** Offers TLS with this certificate, and its key, as PEM. */
+  /** Offers TLS with this certificate and its key, as PEM. */
   tls?: { cert: string; key: string }
 }
 
-/** A PostgreSQL of its own, with one superuser `postgres` who needs no password. */
+/** A PostgreSQL server with one superuser `postgres`, who needs no password. */
 export async function startPostgres(options: PostgresOptions = {}): Promise<Server> {
   const args = ['-A', 'trust', '-U', 'postgres', '-E', 'UTF8', '--locale=C', '--no-sync', '--no-instructions']
   return startOn(await makeData('initdb', args), options)
 }
 
-/** A streaming replica that can be read from, and promoted (`SELECT pg_promote()`). With the setting `primary_conninfo` it reaches its primary another way. */
+/**
+ * A streaming replica that can be read from and promoted (`SELECT pg_promote()`). The setting `primary_conninfo` gives
+ * it another way to its primary.
+ */
 export async function startPostgresReplica(primaryPort: number, options: PostgresOptions = {}): Promise<Server> {
   const primary = ['-h', '127.0.0.1', '-p', String(primaryPort), '-U', 'postgres']
   const args = [...primary, '-X', 'stream', '--checkpoint=fast', '--no-sync', '--write-recovery-conf']
@@ -59,10 +62,10 @@ async function startOn({ folder, data }: DataFolder, { settings, clock, tls }: P
   const all = {
     port: String(port),
     listen_addresses: '127.0.0.1',
-    unix_socket_directories: '', // The default folder is often closed to the user that we run as.
+    unix_socket_directories: '', // This user often may not write to the default folder.
     max_connections: '200',
-    dynamic_shared_memory_type: 'mmap', // In the data folder, so that it goes with it, also after a SIGKILL.
-    fsync: 'off', // A test's data need not outlive the machine; they do outlive a SIGKILL of the server.
+    dynamic_shared_memory_type: 'mmap', // In the data folder, so that it is removed with it, even after a SIGKILL.
+    fsync: 'off', // A test's data need not survive a crash of the machine. They do survive a SIGKILL of the server.
     ...(tls && { ssl: 'on' }),
     ...settings,
   }
@@ -75,14 +78,14 @@ async function startOn({ folder, data }: DataFolder, { settings, clock, tls }: P
     folder,
     user: unprivilegedUser(),
     env: { ...binary.env, ...clock?.env },
-    // Fast for an orderly end; immediate for the last one, which still gives back its shared memory, as SIGKILL would not.
+    // Fast for an orderly end. Immediate for the last one: unlike SIGKILL, it still frees its shared memory.
     signals: { stop: 'SIGINT', reap: 'SIGQUIT' },
     isReady: async () => (await dataFolder(port)) === data,
     cleanUp: () => removeSharedMemory(data),
   })
 }
 
-/** Where PostgreSQL looks for them if not told otherwise; it takes no key that others may read. */
+/** In the default paths of PostgreSQL. It refuses a key that other users may read. */
 function writeTls(data: string, { cert, key }: { cert: string; key: string }): void {
   const user = unprivilegedUser()
   for (const [name, pem] of Object.entries({ 'server.crt': cert, 'server.key': key })) {
@@ -146,8 +149,8 @@ async function dataFolder(port: number): Promise<string | null | undefined> {
 }
 
 /**
- * After SIGKILL a few bytes of System V shared memory stay, and a machine has room for 4,096 of those. A server that ended by
- * itself has removed them and its lock file, whose seventh line names them.
+ * A SIGKILL leaves a small segment of System V shared memory behind, and a machine has room for 4,096 of them. A server
+ * that ended by itself has removed its segment and its lock file, whose seventh line names the segment.
  */
 function removeSharedMemory(data: string): void {
   const lockFile = join(data, 'postmaster.pid')
@@ -155,7 +158,7 @@ function removeSharedMemory(data: string): void {
   if (id) spawnSync('ipcrm', ['-m', id], { timeout: 5_000 })
 }
 
-/** Nobody in particular when we are root; ourselves when we are not. */
+/** As root, another user: PostgreSQL refuses to run as root. Otherwise the same user. */
 function unprivilegedUser(): { uid: number; gid: number } | undefined {
   if (process.getuid?.() !== 0) return undefined
   const users = readFileSync('/etc/passwd', 'utf8')

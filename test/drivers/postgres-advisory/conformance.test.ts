@@ -30,7 +30,7 @@ const nextName = (): string => {
   return `advisory test ${names}`
 }
 
-/** Each driver has a pool of its own, whose connections bear its name, so that they can be ended. */
+/** Each driver has a pool of its own. Its connections have an application name, so that they can be ended. */
 async function openStore(create: () => PostgresClient & { end(): Promise<unknown> }): Promise<ConformanceStore> {
   const opened = new Map<Driver, string>()
   const pools: { end(): Promise<unknown> }[] = []
@@ -41,8 +41,8 @@ async function openStore(create: () => PostgresClient & { end(): Promise<unknown
       pools.push(client)
       const driver = postgresAdvisoryDriver({ client })
       opened.set(driver, `advisory test ${names}`)
-      // Connected, so that a test which waits for a tenth of a second does not spend it on that.
-      await driver.inspect({ lockName: 'nobody' })
+      // Connected in advance, so that a test with a deadline of a tenth of a second does not spend it on that.
+      await driver.inspect({ lockName: 'free' })
       return driver
     },
     async endSession(driver) {

@@ -19,7 +19,7 @@ import { startProxy } from '../../harness/proxy.ts'
 import { type Server, startPgBouncer, startPostgres } from '../../harness/servers.ts'
 import { startWorker } from '../../harness/worker.ts'
 
-/** For a machine that is busy with other test files too. */
+/** The machine may be busy with other test files. */
 const SLOW = { timeout: 60_000 }
 
 let server: Server
@@ -34,7 +34,7 @@ afterAll(async () => {
 })
 
 describe.concurrent('postgres-advisory: failures', SLOW, () => {
-  it('failure 1: a paused holder keeps its lock, as its session goes on, and knows at once that it must not rely on it', async () => {
+  it('failure 1: a paused holder keeps its lock with its session, and knows at once not to rely on it', async () => {
     const name = unique('paused')
     await using worker = await startWorker({
       source: `
@@ -50,7 +50,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await worker.call('hold', name)
     await worker.pause()
     await using instance = await opened()
-    await sleep(600) // the lease's time runs out for the paused process
+    await sleep(600) // the lease of the paused process expires
     assert.equal((await instance.lock.acquire(name, { blocking: false })).acquired, false)
     worker.resume()
     assert.equal(await worker.call('held'), false)
@@ -74,7 +74,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await sql.end()
   })
 
-  it('failure 22: PgBouncer in transaction mode is refused under traffic as well, 60 times of 60, and no lock is left on its connections', async () => {
+  it('failure 22: PgBouncer in transaction mode is refused under traffic, 60 of 60 times, without leaks', async () => {
     await using own = await startPostgres()
     await using pgbouncer = await startPgBouncer(own, { settings: { default_pool_size: '5' } })
     const app = new pg.Pool({ connectionString: pgbouncer.url, max: 5 })
@@ -108,7 +108,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await app.end()
   })
 
-  it('failure 22: a connection that PgBouncer in session mode does not reset keeps no lock of a driver that was closed', async () => {
+  it('failure 22: a connection that PgBouncer does not reset keeps no lock of a closed driver', async () => {
     await using pgbouncer = await startPgBouncer(server, {
       settings: { pool_mode: 'session', default_pool_size: '10', server_reset_query: '' },
     })
@@ -119,7 +119,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     assert.equal(await holdersOf(name), 0)
   })
 
-  it('failure 22: PgBouncer in session mode is let through', async () => {
+  it('failure 22: PgBouncer in session mode is accepted', async () => {
     await using pgbouncer = await startPgBouncer(server, {
       settings: { pool_mode: 'session', default_pool_size: '10' },
     })
@@ -128,7 +128,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await driver.close()
   })
 
-  it('failures 23, 24: 100 locks are one connection, beside the pool, and each is unlocked where it was taken', async () => {
+  it('failures 23, 24: 100 locks use one connection beside the pool, and are unlocked on it', async () => {
     const name = unique('pinned')
     const busy = new pg.Pool({ connectionString: server.url, max: 2, application_name: name })
     const clients = [await busy.connect(), await busy.connect()]
@@ -137,7 +137,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const answers = await driver.acquire(claims)
     assert.ok(answers.every((answer) => 'granted' in answer && answer.granted))
     const count = 'SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1'
-    // Two of the pool, one that carries the locks, one that stands by for who has to wait.
+    // Two of the pool, one with the locks, and one for the first claim that waits.
     assert.equal((await pool.query(count, [name])).rows[0].count, 4)
     assert.ok((await driver.release(claims)).every((released) => released === true))
     for (const client of clients) client.release()
@@ -152,13 +152,13 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const claim = claimOn(unique('idle'))
     const [grant] = await driver.acquire([claim])
     assert.ok(grant && 'granted' in grant && grant.granted)
-    await sleep(800) // far beyond the timeout, with nothing sent
+    await sleep(800) // far beyond the timeout, without traffic
     assert.deepEqual(await driver.renew([{ ...claim, fencingToken: grant.fencingToken }]), ['held'])
     await driver.close()
     await strict.end()
   })
 
-  it('pg_terminate_backend is the loss of every lease on the connection, told at once, and the next acquire works', async () => {
+  it('pg_terminate_backend loses every lease on the connection at once, and the next acquire works', async () => {
     for (const client of [pool, postgres(server.url, { onnotice: () => {} })]) {
       const driver = postgresAdvisoryDriver({ client })
       const lost: string[] = []
@@ -184,7 +184,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const startedMs = performance.now()
     proxy.blackHole()
     await until('the loss', () => signal.aborted)
-    // The client's own time limit for a query is 10 s.
+    // The client's own deadline for a query is 10 s.
     assert.ok(performance.now() - startedMs < 6_000, 'the loss was told late')
     proxy.heal()
     await lock.close()
@@ -251,7 +251,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     })
     const [claim, other] = [claimOn(unique('false')), claimOn(unique('other'))]
     await driver.acquire([claim, other])
-    // Somebody's own hand on the driver's connection.
+    // As if another part of the program used the driver's connection.
     await client.query('SELECT pg_advisory_unlock($1)', [advisoryKey(claim.lockName)])
     assert.deepEqual(await driver.release([claim]), [false])
     assert.deepEqual(lost, [other.claimId])
@@ -279,7 +279,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await client.end()
   })
 
-  it('a waiter that gives up at the moment of its grant leaves no lock on the connection that waited, in 400 rounds', async () => {
+  it('a waiter that gives up at the moment of its grant leaves no lock behind, in 400 rounds', async () => {
     const name = unique('moment')
     const key = advisoryKey(name)
     const driver = postgresAdvisoryDriver({ client: pool })
@@ -294,23 +294,25 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
         await holder.query('SELECT pg_advisory_unlock($1)', [key])
       }
       await Promise.all([unlock(), driver.release([claim])])
-      await until('nobody to hold it', async () => (await holdersOf(name)) === 0)
+      await until('the lock to be free', async () => (await holdersOf(name)) === 0)
     }
     holder.release()
     await driver.close()
   })
 
-  it('a Client that is passed in is as it was when the driver is closed: locks, settings, statements', async () => {
+  it('closing the driver restores a Client that was passed in: locks, settings, statements', async () => {
     const client = new pg.Client(server.url)
     await client.connect()
     await client.query(`SET statement_timeout = '5s'; SET lock_timeout = '7s'; SET default_transaction_read_only = off`)
     await client.query('SELECT pg_advisory_lock(42), pg_advisory_lock_shared(4, 2)')
     const state = async () => {
       const settings = await client.query(
-        `SELECT name, setting FROM pg_settings WHERE name ~ 'timeout|synchronous|keepalives|read_only|check_interval' ORDER BY name`,
+        `SELECT name, setting FROM pg_settings
+         WHERE name ~ 'timeout|synchronous|keepalives|read_only|check_interval' ORDER BY name`,
       )
       const locks = await client.query(
-        `SELECT classid, objid, objsubid, mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() ORDER BY 1, 2, 3`,
+        `SELECT classid, objid, objsubid, mode FROM pg_locks
+         WHERE locktype = 'advisory' AND pid = pg_backend_pid() ORDER BY 1, 2, 3`,
       )
       const prepared = await client.query('SELECT name FROM pg_prepared_statements')
       return { settings: settings.rows, locks: locks.rows, prepared: prepared.rows }
@@ -325,7 +327,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await client.end()
   })
 
-  it('failures 5, 18: tokens rise over a crash of the server, of one backend, a clock that is set back, and a reset of the statistics', async () => {
+  it('failures 5, 18: tokens rise over crashes, a clock that is set back, and a reset of statistics', async () => {
     using clock = await shiftedClock()
     await using own = await startPostgres({ clock })
     const tokens: number[] = []
@@ -371,7 +373,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     assert.ok(tokens.every(Number.isSafeInteger))
   })
 
-  it('waiters of 12 names at once use no more than the stated connections, and all are served', async () => {
+  it('waiters on 12 names at once use no more connections than stated, and all are served', async () => {
     const name = unique('bound')
     const own = new pg.Pool({ connectionString: server.url, application_name: name })
     const driver = postgresAdvisoryDriver({ client: own, maxWaitingConnections: 3 })
@@ -380,8 +382,9 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const names = Array.from({ length: 12 }, (_, index) => `${name}:${index}`)
     const leases = await Promise.all(names.map((each) => holder.lock.hold(each)))
     const waiting = names.map((each) => lock.hold(each, { blockingTimeoutSeconds: 15 }))
-    await until('three to stand in the server’s queue', async () => {
-      const text = `SELECT count(*)::int FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE application_name = $1 AND NOT granted`
+    await until('three to wait in the server’s queue', async () => {
+      const text = `SELECT count(*)::int FROM pg_locks JOIN pg_stat_activity USING (pid)
+        WHERE application_name = $1 AND NOT granted`
       return (await pool.query(text, [name])).rows[0].count === 3
     })
     const count = 'SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1'
@@ -410,8 +413,8 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await driver.close()
   })
 
-  it('names are shown while they fit on the board; beyond that a lock is held all the same, and shown by its key', async () => {
-    const name = unique('board')
+  it('names are shown if they fit into the activity comment, and other locks by their key', async () => {
+    const name = unique('shown')
     const driver = postgresAdvisoryDriver({ client: pool })
     const claims = Array.from({ length: 60 }, (_, index) =>
       claimOn(`${name}:${index}:${randomBytes(60).toString('hex')}`),
@@ -424,7 +427,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await driver.close()
   })
 
-  it('a board keeps every name as it is, and no name can end its comment', () => {
+  it('an activity comment keeps every name unchanged, and no name can end the comment', () => {
     for (const lockName of ['*/ DROP TABLE x; --', '/*', '/', '*', '\\u002a', '"quoted"', 'ü日本🔒', "'; --", '$1']) {
       for (const room of [1_024, 130]) {
         const entry = {
@@ -435,10 +438,10 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
           fencingToken: 7,
           acquiredAtMs: 1.5,
         }
-        const board = writeActivityComment([entry], room)
-        assert.equal(board.indexOf('*/'), board.length - 2)
-        assert.equal(board.lastIndexOf('/*'), 0)
-        assert.deepEqual(readActivityComment(`${board}SELECT 1`), [entry])
+        const comment = writeActivityComment([entry], room)
+        assert.equal(comment.indexOf('*/'), comment.length - 2)
+        assert.equal(comment.lastIndexOf('/*'), 0)
+        assert.deepEqual(readActivityComment(`${comment}SELECT 1`), [entry])
       }
     }
     assert.equal(readActivityComment('SELECT 1'), undefined)
@@ -447,7 +450,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
 })
 
 describe.concurrent('lockInTransaction', () => {
-  it('is given back by commit and by rollback, and excludes the session driver both ways', async () => {
+  it('is released by commit and by rollback, and excludes the session driver both ways', async () => {
     const name = unique('tx')
     const driver = postgresAdvisoryDriver({ client: pool })
     for (const end of ['COMMIT', 'ROLLBACK']) {
@@ -468,7 +471,7 @@ describe.concurrent('lockInTransaction', () => {
     await driver.close()
   })
 
-  it('shared ones stand beside each other, through postgres', async () => {
+  it('shared locks do not exclude each other, through postgres', async () => {
     const sql = postgres(server.url, { onnotice: () => {} })
     const name = unique('tx-shared')
     await sql.begin(async (first) => {
@@ -518,7 +521,8 @@ async function opened(): Promise<AsyncDisposable & { lock: DistributedLock }> {
 }
 
 async function holdersOf(lockName: string): Promise<number> {
-  const text = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = $1`
+  const text = `SELECT FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = $1`
   return (await pool.query(text, [advisoryKey(lockName)])).rowCount ?? 0
 }
 
@@ -528,7 +532,7 @@ async function terminateHolder(lockName: string): Promise<void> {
   await pool.query(text, [advisoryKey(lockName)])
 }
 
-/** Found by trying: with 32 bits, some 80,000 names are enough for two of them to meet. */
+/** Found by trying: with 32 bits, some 80,000 names are enough for a collision. */
 async function collidingNames(): Promise<[string, string]> {
   const text = `SELECT min(n) AS a, max(n) AS b FROM (SELECT 'name:' || i AS n FROM generate_series(1, 300000) i) x
     GROUP BY hashtext(n) HAVING count(*) > 1 LIMIT 1`

@@ -9,7 +9,7 @@ import { startProxy } from '../../harness/proxy.ts'
 import { type Server, startPostgres } from '../../harness/servers.ts'
 import { startWorker, type Worker } from '../../harness/worker.ts'
 
-/** For a machine that is busy with other test files too. */
+/** The machine may be busy with other test files. */
 const SLOW = { timeout: 60_000 }
 
 let server: Server
@@ -24,7 +24,7 @@ afterAll(async () => {
 })
 
 describe.concurrent('postgres-advisory: replies that are late or lost', SLOW, () => {
-  it('failure 10: an acquire that is granted after its client gave up is given back', async () => {
+  it('failure 10: an acquire that is granted after its client gave up is released', async () => {
     await using proxy = await startProxy(server.port)
     await using slow = await opened({ port: proxy.port, callTimeoutSeconds: 0.3 })
     const name = unique('late')
@@ -36,7 +36,7 @@ describe.concurrent('postgres-advisory: replies that are late or lost', SLOW, ()
     await until('the detached release', async () => (await backends(name, true)).length === 0)
   })
 
-  it('failure 11: a lost reply ends the session and its lock; asking again gets it, on the new one alone', async () => {
+  it('failure 11: a lost reply ends the session and its lock, and asking again takes it on a new one', async () => {
     await using proxy = await startProxy(server.port)
     await using instance = await opened({ port: proxy.port })
     const name = unique('lost-reply')
@@ -48,7 +48,7 @@ describe.concurrent('postgres-advisory: replies that are late or lost', SLOW, ()
     assert.equal((await backends(name, true)).length, 1)
   })
 
-  it('failure 14: a renewal that is under way when the lock is released does not keep it', async () => {
+  it('failure 14: a renewal that is in flight when the lock is released does not keep it', async () => {
     await using proxy = await startProxy(server.port)
     await using slow = await opened({ port: proxy.port })
     const claim = claimOn(unique('renewal'))
@@ -63,13 +63,13 @@ describe.concurrent('postgres-advisory: replies that are late or lost', SLOW, ()
 })
 
 describe.concurrent('postgres-advisory: leases whose session has ended', SLOW, () => {
-  it('failure 12: a release answers no, and leaves the rival’s lease alone', async () => {
+  it('failure 12: a release returns false, and does not touch the rival’s lease', async () => {
     await using scene = await overtaken()
     assert.deepEqual(await scene.first.driver.release([scene.late]), [false])
     assert.deepEqual(await scene.rival.driver.renew([scene.lease]), ['held'])
   })
 
-  it('failure 13: a renewal answers lost, beside a rival and after the rival has gone', async () => {
+  it('failure 13: a renewal returns lost, with and without a rival', async () => {
     await using scene = await overtaken()
     assert.deepEqual(await scene.first.driver.renew([scene.late]), ['lost'])
     assert.deepEqual(await scene.rival.driver.release([scene.lease]), [true])
@@ -79,7 +79,7 @@ describe.concurrent('postgres-advisory: leases whose session has ended', SLOW, (
 })
 
 describe.concurrent('postgres-advisory: waiters', SLOW, () => {
-  it('failure 15: a waiter that was paused past its grant believes in nothing that the server has not', async () => {
+  it('failure 15: a waiter that was paused past its grant does not rely on it', async () => {
     await using holder = await opened()
     const name = unique('paused-waiter')
     const lease = await holder.lock.hold(name)
@@ -89,14 +89,14 @@ describe.concurrent('postgres-advisory: waiters', SLOW, () => {
     await worker.pause()
     await lease.release()
     await until('the server to hand over', async () => (await backends(name, true)).includes(waiting as number))
-    await sleep(1_200) // longer than its place lasts: nobody knows that it is still there
+    await sleep(1_200) // longer than its place lasts
     worker.resume()
     assert.equal(await answer, true)
     assert.equal((await backends(name, true)).length, 1)
     assert.equal(await grantOn(holder.driver, name), undefined)
   })
 
-  it('failure 29: a waiter whose connection is ended stands in line anew, and is served', async () => {
+  it('failure 29: a waiter whose connection was ended is queued again, and is served', async () => {
     await using holder = await opened()
     await using waiting = await opened({ waiterTtlSeconds: 2 })
     const name = unique('cut-off')
@@ -108,7 +108,7 @@ describe.concurrent('postgres-advisory: waiters', SLOW, () => {
     assert.equal((await next).held, true)
   })
 
-  it('failure 30: a release while the waiter is still on its way to the queue is not missed', async () => {
+  it('failure 30: a release while the waiter joins the queue is not missed', async () => {
     await using proxy = await startProxy(server.port)
     await using holder = await opened()
     await using waiting = await opened({ port: proxy.port, waiterTtlSeconds: 60 })
@@ -136,11 +136,11 @@ describe.concurrent('postgres-advisory: waiters', SLOW, () => {
     const startedMs = performance.now()
     await lease.release()
     assert.equal((await turn).held, true)
-    // The dead one's place would have lasted 10 s; its connection ended with it.
+    // The dead waiter's place would have lasted 10 s, but its connection ended with it.
     assert.ok(performance.now() - startedMs < 8_000)
   })
 
-  it('failure 35: 1,000 waiters of a process are one connection in the server’s queue, and a hand-off wakes one', async () => {
+  it('failure 35: 1,000 waiters of a process are one connection in the queue, and a hand-over wakes one', async () => {
     await using holder = await opened()
     await using waiting = await opened()
     const name = unique('herd')
@@ -164,7 +164,7 @@ describe.concurrent('postgres-advisory: waiters', SLOW, () => {
       String(failed.find(({ code }) => code !== 'ABORTED')),
     )
     assert.ok(served >= 20)
-    await until('nobody to be left in the queue', async () => (await backends(name, false)).length === 0)
+    await until('the queue to be empty', async () => (await backends(name, false)).length === 0)
   })
 })
 
@@ -181,7 +181,7 @@ async function opened({ port = server.port, ...options }: DistributedLockOptions
   }
 }
 
-/** A lease whose connection the server has ended, and the one that a rival got then. */
+/** A lease whose connection the server has ended, and the one that a rival was granted then. */
 async function overtaken() {
   const [first, rival] = [await opened(), await opened()]
   const claim = claimOn(unique('overtaken'))
@@ -215,7 +215,7 @@ const some = async <T>(found: Promise<T[]>): Promise<T[] | undefined> => {
   return all.length > 0 ? all : undefined
 }
 
-/** A process that takes a lock, waiting for it, and tells whether it has it. */
+/** A process that waits for a lock, and says whether it has it. */
 function waiterProcess(waiterTtlSeconds: number): Promise<Worker> {
   const source = `
     import { DistributedLock } from 'holdfast'

@@ -9,11 +9,11 @@ import { claimOn, granted, grantOn, leasesOn, until, waitersOn } from '../../har
 import { startPostgres } from '../../harness/servers.ts'
 
 const HOUR_MS = 3_600_000
-/** Each starts a server, and the machine may be busy. */
+/** Each test starts a server, and the machine may be busy. */
 const SLOW = { timeout: 60_000 }
 
 describe.concurrent('postgres: the server’s clock', SLOW, () => {
-  it('failure 4: when it jumps forward, the second holder’s token is higher, and the first one’s write is refused', async () => {
+  it('failure 4: after it jumps forward, the second holder’s token is higher, and the first cannot write', async () => {
     await using hurt = await openServer()
     const [a, b] = [postgresDriver({ client: hurt.pool }), postgresDriver({ client: hurt.pool })]
     const claim = claimOn('account:7')
@@ -32,7 +32,7 @@ describe.concurrent('postgres: the server’s clock', SLOW, () => {
     assert.equal((await leasesOn(b, 'account:7')).length, 1)
   })
 
-  it('failure 43: a lease or place that is heard of after it stepped back a little is not cut short by those who ask next', async () => {
+  it('failure 43: after it steps back a little, other claims do not shorten a renewed lease or place', async () => {
     await using hurt = await openServer()
     const driver = postgresDriver({ client: hurt.pool })
     const claims = ['alone', 'list-1', 'list-2', 'read', 'again'].map((name) => claimOn(name))
@@ -44,7 +44,7 @@ describe.concurrent('postgres: the server’s clock', SLOW, () => {
     await driver.acquire([waiter])
     await hurt.pool.query(`SELECT acquire_lock('plain', 'psql', 60)`)
     hurt.clock.shift(-30_000)
-    // For longer than they lasted before: what is kept is judged by what was said last.
+    // For longer than before: a lease or place is judged by its last renewal.
     const [alone, first, second, read, again] = leases.map((lease) => ({ ...lease, ttlMs: 120_000 }))
     assert.ok(alone && first && second && read && again)
     for (const list of [[alone], [first, second], [read]]) {
@@ -56,12 +56,13 @@ describe.concurrent('postgres: the server’s clock', SLOW, () => {
     await granted(driver, again)
     await hurt.pool.query(`SELECT acquire_lock('plain', 'psql', 120)`)
     await driver.acquire([{ ...waiter, waitMs: 120_000 }])
-    // What began in the future is judged under the row's lock by those who ask next, alone and in lists.
+    // A lease that began in the future is judged under the row's lock by the next claims, alone and in lists.
     const names = [...claims.map(({ lockName }) => lockName), 'plain']
     for (const lockName of names) await driver.acquire([claimOn(lockName)])
     await driver.acquire(names.map((lockName) => claimOn(lockName)))
     const { rows } = await hurt.pool.query(
-      `SELECT lock_name, state, round(extract(epoch FROM expires_in) / 10)::int * 10 AS lasts FROM holdfast_locks ORDER BY state, lock_name`,
+      `SELECT lock_name, state, round(extract(epoch FROM expires_in) / 10)::int * 10 AS lasts FROM holdfast_locks
+       ORDER BY state, lock_name`,
     )
     assert.deepEqual(
       rows.map(({ lock_name, state, lasts }) => `${lock_name} ${state} ${lasts}`),
@@ -69,7 +70,7 @@ describe.concurrent('postgres: the server’s clock', SLOW, () => {
     )
   })
 
-  it('failure 5: when it steps back, a lease that looks absurdly long can be released by force, which is on record, and tokens rise', async () => {
+  it('failure 5: after it steps back, a forced release ends a lease that is too long, and tokens rise', async () => {
     await using hurt = await openServer()
     await using holder = new DistributedLock({ url: hurt.url, holderId: 'holder' })
     await using next = new DistributedLock({ url: hurt.url, holderId: 'next' })
@@ -128,7 +129,7 @@ describe.concurrent('postgres: the server’s clock', SLOW, () => {
 })
 
 describe.concurrent('postgres-advisory: the server’s clock', SLOW, () => {
-  it('failures 4, 5: a clock that jumps forward or steps back ends no lease and makes none longer, and tokens rise', async () => {
+  it('failures 4, 5: a clock that is set forward or back ends no lease, prolongs none, and tokens rise', async () => {
     await using hurt = await openServer()
     const [a, b] = [await openPostgresAdvisory(hurt.url), await openPostgresAdvisory(hurt.url)]
     let last = 0
@@ -146,12 +147,12 @@ describe.concurrent('postgres-advisory: the server’s clock', SLOW, () => {
   })
 })
 
-/** A server of a test's own, with a clock that can be set. */
+/** A server for one test, with a clock that can be set. */
 async function openServer() {
   const clock = await shiftedClock()
   const server = await startPostgres({ clock })
   const pool = new pg.Pool({ connectionString: server.url, max: 4 })
-  pool.on('error', () => {}) // Idle connections end with a server that is killed.
+  pool.on('error', () => {}) // Idle connections end when the server is killed.
   return {
     clock,
     server,

@@ -46,7 +46,7 @@ interface Opened {
   end(): Promise<void>
 }
 
-/** One pool for all drivers of the suite, which never close it; each has a connection of its own to listen on. */
+/** One pool for all drivers of the suite, which never close it. Each driver has its own connection that listens. */
 async function openStore({ client, end }: Opened): Promise<ConformanceStore> {
   return { driver: async () => postgresDriver({ client }), close: end }
 }

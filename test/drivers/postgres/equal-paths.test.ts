@@ -50,7 +50,7 @@ describe('postgres: paths of the SQL that must decide alike', () => {
 
 type Form = 'alone' | 'list' | 'group'
 
-/** Random claims, renewals and releases on three names, all sent in one form, and what can be compared of the answers. */
+/** Sends random claims, renewals and releases on three names in one form, and returns the comparable answers. */
 async function answersTo(seed: number, form: Form): Promise<unknown[]> {
   const random = seededRandom(seed)
   const world = unique(form)
@@ -111,7 +111,7 @@ async function acquire(claim: Claim, form: Form): Promise<AcquireAnswer> {
   return answer
 }
 
-/** Without tokens and times, but for the order of magnitude of a wait. Which one of several readers is named is open. */
+/** Without tokens, and times only roughly. Which one of several readers is named is not defined. */
 function comparable(answer: AcquireAnswer, plainOf: (text: string) => string): unknown {
   if (answer.granted) return 'granted'
   const { holder, ahead, askAgainMs } = answer

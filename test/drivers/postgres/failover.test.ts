@@ -13,7 +13,7 @@ import { startPostgres, startPostgresReplica } from '../../harness/servers.ts'
 const SLOW = { timeout: 60_000 }
 
 describe('postgres: failover', () => {
-  // Asynchronous replication: what the primary has committed last is not on the replica that takes its place.
+  // Asynchronous replication: the last commits of the primary are not on the replica that replaces it.
   it(
     'failure 18: after a failover to a replica that lags, the next token of either driver is higher than any before',
     SLOW,
@@ -24,12 +24,13 @@ describe('postgres: failover', () => {
       const tokens = [await draw(old, 5)]
       const primary_conninfo = `host=127.0.0.1 port=${proxy.port} user=postgres`
       await using replica = await startPostgresReplica(primary.port, { settings: { primary_conninfo } })
-      // As if the minute were over that the table driver's counter is ahead of the clock: it was raised since the replica came up.
+      // As if the minute by which the table driver's counter is ahead of the clock were over, and the counter had been
+      // raised since the replica was started.
       await ask(primary.url, `SELECT setval('holdfast_tokens', 1)`)
       tokens.push(await draw(old, 5))
       await until('the replica to catch up', () => isLevel(primary.url, replica.url))
       proxy.blackHole()
-      // These are lost. As many as one write of the counter to the log covers, and more.
+      // These are lost: more than one log record of the counter covers.
       tokens.push(await draw(old, 100))
       await primary.kill()
       await ask(replica.url, 'SELECT pg_promote()')
@@ -49,7 +50,7 @@ describe('postgres: failover', () => {
 
 describe('postgres-advisory: failover', () => {
   it(
-    'failure 18: after a failover to a replica that has not seen its primary’s last recovery, the next token is higher than any before',
+    'failure 18: the next token is higher after a failover to a replica that missed the primary’s recovery',
     SLOW,
     async () => {
       await using primary = await startPostgres()
@@ -93,7 +94,7 @@ describe('postgres-advisory: failover', () => {
 })
 
 describe('postgres-advisory: the timeline that tokens are counted by', () => {
-  it('is needed: a role that may not ask for it is refused, and told which right it lacks', async () => {
+  it('is needed: a role that may not read it is refused, and the error names the missing privilege', async () => {
     await using scene = await ownDatabase()
     const driver = await openPostgresAdvisory(scene.url)
     await ask(scene.adminUrl, 'REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC')
@@ -107,13 +108,14 @@ describe('postgres-advisory: the timeline that tokens are counted by', () => {
     await driver.close()
   })
 
-  it('is asked for again where the question failed, so no token is lower than one before', async () => {
+  it('is read again after a failure, so that no token is lower than one before', async () => {
     await using scene = await ownDatabase()
-    // In place of the server's own: twice promoted.
+    // Replaces the server's own function: twice promoted.
     const answers = (body: string) =>
       ask(
         scene.adminUrl,
-        `CREATE OR REPLACE FUNCTION public.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE plpgsql AS 'BEGIN ${body}; END'`,
+        `CREATE OR REPLACE FUNCTION public.pg_walfile_name(pg_lsn) RETURNS text
+         LANGUAGE plpgsql AS 'BEGIN ${body}; END'`,
       )
     const drawOne = async (): Promise<number> => {
       const driver = await openPostgresAdvisory(scene.url)
@@ -152,8 +154,8 @@ describe('postgres, relaxed: a crash that the postmaster survives', () => {
       const tokens = await drawFrom(driver, 5)
       const writer = `SELECT pid AS answer FROM pg_stat_activity WHERE backend_type = 'walwriter'`
       const pid = Number(await ask(server.url, writer))
-      process.kill(pid, 'SIGSTOP') // Nobody else writes to the disk what did not wait for it.
-      await ask(server.url, 'CREATE TABLE on_the_disk ()') // This does, and all that was before it.
+      process.kill(pid, 'SIGSTOP') // No other process writes to the disk what did not wait for it.
+      await ask(server.url, 'CREATE TABLE on_the_disk ()') // This waits, with all before it.
       tokens.push(...(await drawFrom(driver, 50)))
       process.kill(pid, 'SIGKILL')
       const last = 'SELECT last_value::float8 AS answer FROM holdfast_tokens'
@@ -177,8 +179,8 @@ describe('postgres: the counter of tokens after a promotion', () => {
     const driver = await openPostgres(primary.url)
     await drawFrom(driver, 1)
     await driver.close()
-    // The function as it is, but in a session that asks for it, it stalls before it sets the counter, while another
-    // session has the lock 1.
+    // The function itself, except that a session can ask it to stall before it sets the counter, for as long as
+    // another session has the lock 1.
     const source = `SELECT pg_get_functiondef('holdfast_raise_tokens'::regproc) AS answer`
     const sets = `PERFORM setval('holdfast_tokens'`
     const stall = `PERFORM pg_advisory_xact_lock(1) WHERE current_setting('test.stalls', true) = 'on'; ${sets}`
@@ -210,7 +212,7 @@ describe('postgres: the counter of tokens after a promotion', () => {
 })
 
 describe('postgres: the counter of tokens after statistics were reset', () => {
-  it('is raised once, also if a transaction that is open has asked for statistics before', async () => {
+  it('is raised once, even if an open transaction has read statistics before', async () => {
     await using server = await startPostgres()
     const driver = await openPostgres(server.url)
     await drawFrom(driver, 1)
@@ -230,7 +232,7 @@ describe('postgres: the counter of tokens after statistics were reset', () => {
   })
 })
 
-/** A database and a role of one name, on the server that all tests share. Rights on functions are those of a database. */
+/** A database and a role of the same name, on the shared server: privileges on functions belong to a database. */
 async function ownDatabase() {
   const shared = inject('servers').postgres ?? ''
   const role = `timeline_${randomBytes(6).toString('hex')}`

@@ -18,7 +18,7 @@ afterAll(async () => {
 })
 
 describe('postgres: force_release_lock', () => {
-  it('ends every shared lease, records each, and hands over to the writer that waits', async () => {
+  it('ends every shared lease, records each, and hands over to the waiting writer', async () => {
     const name = unique('readers')
     const readers = [1, 2, 3].map(() => ({ ...claimOn(name), mode: 'shared' as const }))
     const writer = claimOn(name, 60_000)
@@ -33,7 +33,7 @@ describe('postgres: force_release_lock', () => {
     assert.deepEqual(await recorded(name), readers.map(({ claimId }) => claimId).sort())
   })
 
-  it('leaves those alone who are admitted while it ends the ones before them', async () => {
+  it('does not end leases that are granted while it ends the ones before them', async () => {
     const name = unique('permits')
     const permit = (waitMs: number) => ({ ...claimOn(name, waitMs), mode: 'shared' as const, limit: 2 })
     const [first, second] = [
@@ -47,7 +47,7 @@ describe('postgres: force_release_lock', () => {
     assert.deepEqual(leases.map(({ claimId }) => claimId).sort(), second.map(({ claimId }) => claimId).sort())
   })
 
-  it('ends what a plain client holds', async () => {
+  it('ends the lease of a plain client', async () => {
     const name = unique('plain')
     await pool.query(`SELECT acquire_lock($1, 'psql')`, [name])
     assert.equal(await force(name, 'ada'), 1)
@@ -55,8 +55,8 @@ describe('postgres: force_release_lock', () => {
     assert.deepEqual(await recorded(name), ['plain:psql'])
   })
 
-  it('answers 0 and records nothing when nobody holds it, and leaves the queue as it is', async () => {
-    const name = unique('nobody')
+  it('returns 0 and records nothing if the lock is free, and does not change the queue', async () => {
+    const name = unique('free')
     assert.equal(await force(name, 'ada'), 0)
     await granted(driver(), { ...claimOn(name), ttlMs: 1 })
     await until('its end', async () => (await leasesOn(driver(), name)).length === 0)
@@ -64,7 +64,7 @@ describe('postgres: force_release_lock', () => {
     assert.deepEqual(await recorded(name), [])
   })
 
-  it('refuses without a name for whoever does it', async () => {
+  it('refuses an empty p_by', async () => {
     for (const by of ['', null]) await assert.rejects(force('a', by), { code: '22023', message: /p_by/ })
   })
 
@@ -87,6 +87,7 @@ const force = async (lockName: string, by: string | null): Promise<number> =>
   (await pool.query('SELECT force_release_lock($1, $2) AS ended', [lockName, by])).rows[0].ended
 
 async function recorded(lockName: string): Promise<string[]> {
-  const text = `SELECT claim_id FROM holdfast_forced_releases WHERE lock_name = $1 AND released_by = 'ada' ORDER BY claim_id`
+  const text = `SELECT claim_id FROM holdfast_forced_releases
+    WHERE lock_name = $1 AND released_by = 'ada' ORDER BY claim_id`
   return (await pool.query(text, [lockName])).rows.map(({ claim_id }) => claim_id)
 }

@@ -6,7 +6,7 @@ import type { AcquireAnswer, Claim, Driver } from '../../../src/core/driver.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { claimOn, granted, leasesOn, unique, until } from '../../harness/postgres-context.ts'
 
-/** Claims that are granted all or none, while others have rows locked or transactions open. */
+/** Claims that are granted all or none, while other clients have locked rows or open transactions. */
 
 const schema = `groups_${randomBytes(6).toString('hex')}`
 let pool: pg.Pool
@@ -42,7 +42,7 @@ describe.concurrent('postgres: groups', () => {
     }
   })
 
-  it('a row that is locked for a moment only is waited for, and the group is granted', async () => {
+  it('a group waits for a row that is locked only for a moment, and is granted', async () => {
     const members = groupOn(unique('z'), await ended('free'), unique('a'))
     assert.deepEqual(await outcomesBehind(LOCK, members), ['granted', 'granted', 'granted'])
     for (const { lockName, claimId } of members) {
@@ -53,14 +53,14 @@ describe.concurrent('postgres: groups', () => {
     }
   })
 
-  it('a name that another client takes while the group waits for its row is in the way, and nothing is written', async () => {
+  it('a group is refused, and writes nothing, if another client takes a name while it waits for its row', async () => {
     const members = groupOn(unique('z'), await ended('free'), unique('a'))
     const take = `SELECT acquire_lock($1, 'psql')`
     assert.deepEqual(await outcomesBehind(take, members), ['free', 'psql', 'free'])
     for (const { lockName } of [members[0], members[2]] as Claim[]) assert.deepEqual(await rowsOn(lockName), [])
   })
 
-  it('a name that is held is refused although its row is locked, and the rest of its group is free', async () => {
+  it('a held name is refused although its row is locked, and the rest of its group is free', async () => {
     const holder = claimOn(unique('held'))
     await granted(driver, holder)
     await using _ = await openTransaction(LOCK, holder.lockName)
@@ -84,7 +84,7 @@ describe.concurrent('postgres: groups', () => {
   })
 
   for (const level of ['repeatable read', 'serializable']) {
-    it(`works where ${level} is the default, while others take and give back the same names`, async () => {
+    it(`works where ${level} is the default, while others take and release the same names`, async () => {
       const options = `-c search_path=${schema} -c default_transaction_isolation=${level.replace(' ', '\\ ')}`
       const strictPool = new pg.Pool({ connectionString: inject('servers').postgres ?? '', options })
       const strict = postgresDriver({ client: strictPool, schema })
@@ -104,7 +104,7 @@ describe.concurrent('postgres: groups', () => {
     })
   }
 
-  it('is refused inside a transaction of the caller’s, and nothing is done', async () => {
+  it('is refused inside a transaction of the caller, and nothing is done', async () => {
     const client = new pg.Client({ connectionString: inject('servers').postgres ?? '' })
     await client.connect()
     const own = postgresDriver({ client, schema })
@@ -125,8 +125,8 @@ function groupOn(...names: readonly string[]): Claim[] {
 }
 
 /**
- * What a group is answered while a statement on its second name is not committed yet, and then is. It waits for that for a
- * quarter of a second only, which a loaded machine may take: then nothing was done, and it asks again.
+ * The answer to a group while a statement on its second name is first uncommitted, and then committed. The group waits
+ * for only a quarter of a second, which a busy machine may need. Then nothing was done, and it asks again.
  */
 async function outcomesBehind(text: string, members: readonly Claim[]): Promise<string[]> {
   for (;;) {
@@ -135,7 +135,7 @@ async function outcomesBehind(text: string, members: readonly Claim[]): Promise<
     const asked = driver.acquire(members).finally(() => {
       isOver = true
     })
-    await until('it to stand at the row', async () => isOver || (await waitingFor(transaction)) === 1)
+    await until('it to wait for the row', async () => isOver || (await waitingFor(transaction)) === 1)
     if (isOver) await transaction[Symbol.asyncDispose]()
     else await transaction.commit()
     const outcomes = (await asked).map(outcome)
@@ -144,14 +144,14 @@ async function outcomesBehind(text: string, members: readonly Claim[]): Promise<
   }
 }
 
-/** `granted`, `free`, `error`, or who is in the way. */
+/** `granted`, `free`, `error`, or the holder. */
 function outcome(answer: AcquireAnswer | Error): string {
   if (answer instanceof Error) return 'error'
   if (answer.granted) return 'granted'
   return answer.free ? 'free' : (answer.holder?.holderId ?? 'held')
 }
 
-/** A name with a row of a lease that has ended. */
+/** A name whose row has a lease that has ended. */
 async function ended(what: string): Promise<string> {
   const lockName = unique(what)
   await granted(driver, { ...claimOn(lockName), ttlMs: 1 })

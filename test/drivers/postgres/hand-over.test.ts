@@ -12,16 +12,16 @@ const url = inject('servers').postgres ?? ''
 const pool = new pg.Pool({ connectionString: url })
 afterAll(() => pool.end())
 
-describe.concurrent('postgres: handing over', () => {
-  it('a turn of two processes’ worth of waiters is one acquire: the grant comes with the release, and is taken without another question', async () => {
+describe.concurrent('postgres: hand-over', () => {
+  it('a turn of two instances is one acquire: the grant comes with the release, without another call', async () => {
     assert.ok((await acquiresPerTurn(() => postgresDriver({ client: pool }))) < 1.8)
   })
 
-  it('so it is with advisory locks', async () => {
+  it('the same holds for advisory locks', async () => {
     assert.ok((await acquiresPerTurn(() => postgresAdvisoryDriver({ client: pool }))) < 1.8)
   })
 
-  it('a lease that is cut short wakes the first who waits for it to run out, and nobody else', async () => {
+  it('a lease that is shortened wakes its first waiter, and no other', async () => {
     const driver = postgresDriver({ client: pool })
     const [holder, first, second] = [claimOn(unique('short')), claimOn('', 60_000), claimOn('', 60_000)]
     const { lockName } = holder
@@ -40,7 +40,7 @@ describe.concurrent('postgres: handing over', () => {
     await driver.close()
   })
 
-  it('a waiter that died is passed over, wherever in the queue it stood, and those behind it keep their order', async () => {
+  it('a dead waiter is skipped at any place in the queue, and those behind it keep their order', async () => {
     const driver = postgresDriver({ client: pool })
     const lockName = unique('dead')
     const holder = claimOn(lockName)
@@ -63,8 +63,8 @@ describe.concurrent('postgres: handing over', () => {
   })
 })
 
-describe.concurrent('postgres: a waiter behind more dead ones than are looked at together', () => {
-  it('is told when the lease before it ends, and has the lock with its release', async () => {
+describe.concurrent('postgres: a waiter behind more dead ones than are read at once', () => {
+  it('is answered when the lease before it ends, and is granted the lock with its release', async () => {
     const driver = postgresDriver({ client: pool })
     const holder = claimOn(unique('behind'))
     const { lockName } = holder
@@ -83,7 +83,7 @@ describe.concurrent('postgres: a waiter behind more dead ones than are looked at
   })
 })
 
-describe.concurrent('postgres: handing over after the counter of tokens was lost', () => {
+describe.concurrent('postgres: hand-over after the counter of tokens was lost', () => {
   const ways = {
     'a release': (driver: Driver, holder: LeaseRef) => driver.release([holder]),
     'a list of releases': (driver: Driver, holder: LeaseRef) => driver.release([holder, claimOn(unique('other'))]),
@@ -108,7 +108,7 @@ describe.concurrent('postgres: handing over after the counter of tokens was lost
   }
 })
 
-/** Two instances take turns, each with a driver of its own, and both always want the lock. */
+/** Two instances take turns. Each has a driver of its own, and both always want the lock. */
 async function acquiresPerTurn(open: () => Driver): Promise<number> {
   const turns = 40
   const lockName = unique('turns')

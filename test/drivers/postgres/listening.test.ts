@@ -11,7 +11,7 @@ import { startProxy } from '../../harness/proxy.ts'
 const url = inject('servers').postgres ?? ''
 
 describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
-  it('one that was stopped while its connection hung does not make the next one disconnected, nor leave its connection behind', async () => {
+  it('a stop while the connection hangs neither disconnects the next listener nor leaks a connection', async () => {
     const name = unique('listening')
     const { pool, pinged } = watchedPool(name)
     const driver = postgresDriver({ client: pool })
@@ -25,7 +25,7 @@ describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
     const stopSecond = await driver.listen?.(second)
     process.kill(pid, 'SIGCONT')
     await stopped
-    // Both of them have had their say, and the second one hears.
+    // Both have settled, and the second one receives messages.
     await until('the first one’s connection to be gone', async () => (await backendsOf(pool, name)).length === 1)
     const [holder, waiter] = [claimOn(unique('heard')), claimOn('', 60_000)]
     await granted(driver, holder)
@@ -34,12 +34,12 @@ describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
     await until('the grant', () => second.heard.length > 0)
     assert.deepEqual([first.heard, second.heard], [[], [`granted ${waiter.claimId}`]])
     await stopSecond?.()
-    await until('nobody to listen', async () => (await backendsOf(pool, name)).length === 0)
+    await until('no backend to listen', async () => (await backendsOf(pool, name)).length === 0)
     await driver.close()
     await pool.end()
   })
 
-  it('a Client that is passed in and does not answer any more is the end of listening, and of nothing else', async () => {
+  it('a Client that is passed in and stops answering ends the listening, and nothing else', async () => {
     await using proxy = await startProxy(Number(new URL(url).port))
     const client = new pg.Client(url.replace(new URL(url).host, `127.0.0.1:${proxy.port}`))
     await client.connect()
@@ -50,7 +50,7 @@ describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
     const catchIt = (error: unknown): unknown => uncaught.push(error)
     process.on('unhandledRejection', catchIt)
     proxy.blackHole()
-    // It asks every 5 s whether the server is there, and has 10 s for an answer.
+    // It pings the server every 5 s, and waits 10 s for an answer.
     await until('it to be disconnected', () => listener.heard.length > 0, 40_000)
     assert.deepEqual(listener.heard, ['disconnected'])
     const ended = once(client, 'end')
@@ -61,13 +61,13 @@ describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
     assert.deepEqual(uncaught, [])
   })
 
-  it('where the server’s queue of notifications has no room, locks are handed over and stolen all the same, and waiters find out by asking', async () => {
+  it('if the notification queue is full, locks are still handed over and stolen, and waiters poll', async () => {
     const schema = `full_${randomBytes(6).toString('hex')}`
     const pool = new pg.Pool({ connectionString: url, max: 4 })
     const driver = postgresDriver({ client: pool, schema })
     const [holder, first, second] = [claimOn('full'), claimOn('full', 60_000), claimOn('full', 60_000)]
     await granted(driver, holder)
-    // As if it were half full: 4 GB of messages that a client has not read, whose transaction is open.
+    // As if it were half full: 4 GB of messages that a client with an open transaction has not read.
     await pool.query(
       `CREATE OR REPLACE FUNCTION ${schema}.holdfast_may_notify() RETURNS BOOLEAN LANGUAGE sql AS 'SELECT false'`,
     )
@@ -78,7 +78,7 @@ describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
     assert.deepEqual(await driver.release([holder]), [true])
     await granted(driver, first)
     await granted(driver, { ...claimOn('full'), steal: true })
-    // What is sent to this channel arrives after what was sent before.
+    // A message on this channel arrives after all that were sent before.
     const { channel } = (await pool.query(`SELECT channel FROM ${schema}.holdfast_waiters`)).rows[0]
     await pool.query('SELECT pg_notify($1, $2)', [channel, JSON.stringify([['wake', second.claimId, 'full']])])
     await until('the last message', () => listener.heard.length > 0)
@@ -100,7 +100,7 @@ function ears(): DriverListener & { readonly heard: string[] } {
   }
 }
 
-/** A pool whose connections beside it tell when they ask whether the server is still there. */
+/** A pool whose dedicated connections report when they ping the server. */
 function watchedPool(name: string): { pool: pg.Pool; pinged: Promise<void> } {
   let onPing = (): void => {}
   const pinged = new Promise<void>((resolve) => {

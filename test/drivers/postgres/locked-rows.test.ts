@@ -27,7 +27,7 @@ afterAll(async () => {
 const notKnown = { code: 'STORE_UNAVAILABLE', retryable: true }
 
 describe.concurrent('postgres: a row that another transaction keeps locked', () => {
-  it('failure 44: costs a list of renewals its own answer and no other', async () => {
+  it('failure 44: costs a list of renewals only its own answer', async () => {
     const leases = await acquireAll(20)
     const [locked, ...others] = leases.map(({ lockName }) => lockName) as [string, ...string[]]
     await using _ = await openTransaction(LOCK, locked)
@@ -39,7 +39,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     assert.ok(after.every((endMs, index) => endMs > (before[index] as number) + 30_000))
   })
 
-  it('failure 44: costs a list its own answer and no other, also where it is not the name’s own row', async () => {
+  it('failure 44: costs a list only its own answer, also if it is a row of a lease or of a waiter', async () => {
     const names = Array.from({ length: 5 }, (_, index) => unique(`part-${index}`)) as [string, ...string[]]
     const hold = async (mode: 'shared' | 'exclusive') => {
       const claims = names.map((name) => ({ ...claimOn(name), mode }))
@@ -62,14 +62,16 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     assert.deepEqual(others, Array(4).fill(true))
   })
 
-  it('is waited for by a list that keeps no rows of others locked: it sweeps none that have ended before', async () => {
+  it('is waited for by a list that keeps no other rows locked: it does not sweep expired rows first', async () => {
     const own = `${schema}_wait`
     await migratePostgres({ client: pool, schema: own })
     const table = `${own}.distributed_locks`
     await pool.query(`INSERT INTO ${table} (lock_name, holder_id, acquired_at, expires_at)
-      SELECT 'ended:' || i, 'dead', now() - interval '1 minute', now() - interval '30 s' FROM generate_series(1, 5) AS i`)
+      SELECT 'ended:' || i, 'dead', now() - interval '1 minute', now() - interval '30 s'
+      FROM generate_series(1, 5) AS i`)
     // What the driver's call does for each row that it waits for. Other calls sweep one time in eight.
-    await pool.query(`SELECT ${own}.holdfast_acquire(ARRAY['n' || i], ARRAY['c' || i], '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{0}', '{NULL}',
+    await pool.query(`SELECT ${own}.holdfast_acquire(
+      ARRAY['n' || i], ARRAY['c' || i], '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{0}', '{NULL}',
       'none', false, 50, clock_timestamp()) FROM generate_series(1, 100) AS i`)
     const left = `SELECT count(*)::integer AS left FROM ${table} WHERE holder_id = 'dead'`
     assert.deepEqual((await pool.query(left)).rows, [{ left: 5 }])
@@ -77,7 +79,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
   })
 
   for (const level of ['repeatable read', 'serializable']) {
-    it(`failure 44: costs a list no answer by being changed while it is waited for, where ${level} is the default`, async () => {
+    it(`failure 44: costs a list no answer if it changes while it is waited for, by default ${level}`, async () => {
       const leases = await acquireAll(20)
       const options = `-c search_path=${schema} -c default_transaction_isolation=${level.replace(' ', '\\ ')}`
       const strictPool = new pg.Pool({ connectionString: url, options })
@@ -95,7 +97,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
         const answered = (call() as Promise<unknown[]>).finally(() => {
           isAnswered = true
         })
-        await until('it to stand at the row', async () => isAnswered || (await waitingFor(transaction)) === 1)
+        await until('it to wait for the row', async () => isAnswered || (await waitingFor(transaction)) === 1)
         await transaction.commit()
         const others = (await answered).slice(1)
         assert.ok(!others.some((answer) => answer instanceof Error), name)
@@ -105,7 +107,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     })
   }
 
-  it('failure 44: costs a process that one lease, and none of its others', async () => {
+  it('failure 44: costs a process that one lease only', async () => {
     const own = postgresDriver({ client: pool, schema })
     const lock = new DistributedLock({ driver: own })
     const names = Array.from({ length: 12 }, (_, index) => unique(`kept-${index}`))
@@ -121,7 +123,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     await own.close()
   })
 
-  it('failure 44: costs a list of claims its own answer and no other, whether it is held, free or in the making', async () => {
+  it('failure 44: costs a list of claims only its own answer: of a held, a free and a new name', async () => {
     const [free, held] = [unique('b-free'), unique('d-held')]
     await granted(driver, { ...claimOn(free), ttlMs: 1 })
     const holder = claimOn(held)
@@ -136,7 +138,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     const answers = await driver.acquire(asked)
     for (const answer of answers.slice(0, 2)) assert.match(String(answer), /locked by another transaction/)
     const refusal = answers[2] as { granted: boolean; holder?: { claimId: string } }
-    // Who holds it can be read although the row is locked.
+    // The holder can be read although the row is locked.
     assert.deepEqual([refusal.granted, refusal.holder?.claimId], [false, holder.claimId])
     for (const [index, { lockName, claimId }] of others.entries()) {
       assert.equal((answers[3 + index] as Grant).granted, true)
@@ -144,7 +146,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     }
   })
 
-  it('failure 44: costs a list of releases its own answer and no other', async () => {
+  it('failure 44: costs a list of releases only its own answer', async () => {
     const leases = await acquireAll(5)
     const { lockName, claimId } = leases[2] as (typeof leases)[0]
     {
@@ -178,7 +180,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     }
   })
 
-  it('is an error for a call of its own, which says why, and nothing is half-held', async () => {
+  it('fails a call of its own with an error that says why, and nothing is half-held', async () => {
     const [lease] = await acquireAll(1)
     assert.ok(lease)
     const made = unique('made')
@@ -193,7 +195,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     assert.deepEqual(await driver.release([lease]), [true])
   })
 
-  it('keeps no waiter from keeping its place or leaving it, nor a claim that does not wait from being refused', async () => {
+  it('blocks no waiter that keeps or leaves its place, and no claim that is refused without waiting', async () => {
     const holder = claimOn(unique('held'))
     const { lockName } = holder
     await granted(driver, holder)
@@ -212,7 +214,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     assert.deepEqual((await driver.inspect({ lockName })).waiters, [])
   })
 
-  it('is not what acquire_lock leaves behind that was refused', async () => {
+  it('is not left behind by an acquire_lock that was refused', async () => {
     const [lease] = await acquireAll(1)
     assert.ok(lease)
     await using transaction = await openTransaction(`SELECT acquire_lock($1, 'psql') AS got`, lease.lockName)
@@ -229,7 +231,8 @@ describe.concurrent('postgres: claims and renewals', () => {
     const renewal = { ...lease, ttlMs: 60_000 }
     await driver.acquire([claimOn(lockName, 60_000)])
     // What the driver's call does, in a transaction that is not committed yet.
-    const join = `SELECT holdfast_acquire(ARRAY[$1, $1], '{a,b}', '{h,h}', '{f,f}', '{NULL,NULL}', '{1,1}', '{60000,60000}', '{60000,60000}',
+    const join = `SELECT holdfast_acquire(
+      ARRAY[$1, $1], '{a,b}', '{h,h}', '{f,f}', '{NULL,NULL}', '{1,1}', '{60000,60000}', '{60000,60000}',
       '{NULL,NULL}', 'none', false)`
     for (const text of [join, join.replaceAll(/\{(\w+),\w+\}/g, '{$1}').replace('$1, $1', '$1')]) {
       await using _ = await openTransaction(text, lockName)
@@ -240,7 +243,7 @@ describe.concurrent('postgres: claims and renewals', () => {
 })
 
 describe.concurrent('postgres: a place in the queue', () => {
-  it('that ends while its claim waits for the row is kept, because the claim asked before that', async () => {
+  it('that ends while its claim waits for the row is kept, because the claim asked in time', async () => {
     const [holder] = await acquireAll(1)
     assert.ok(holder)
     const { lockName } = holder
@@ -251,7 +254,7 @@ describe.concurrent('postgres: a place in the queue', () => {
     await end('distributed_locks', holder.claimId)
     const transaction = await openTransaction(LOCK, lockName)
     const asked = granted(driver, first)
-    await until('it to stand at the row', async () => (await waitingFor(transaction)) === 1)
+    await until('it to wait for the row', async () => (await waitingFor(transaction)) === 1)
     await end('holdfast_waiters', first.claimId)
     await transaction.commit()
     assert.ok((await asked).fencingToken > holder.fencingToken)
@@ -259,7 +262,7 @@ describe.concurrent('postgres: a place in the queue', () => {
 })
 
 describe.concurrent('postgres: a hand-over that is not committed yet', () => {
-  it('gives readers that ask at that moment their leases, and none waits for another', async () => {
+  it('grants readers that ask at that moment, and none waits for another', async () => {
     const [writer] = await acquireAll(1)
     assert.ok(writer)
     const { lockName } = writer
@@ -267,13 +270,13 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     await driver.acquire(readers)
     const transaction = await openTransaction(RELEASE, lockName)
     const asked = readers.map((reader) => granted(driver, reader))
-    await until('all to stand at the row', async () => (await waitingFor(transaction)) === readers.length)
+    await until('all to wait for the row', async () => (await waitingFor(transaction)) === readers.length)
     await transaction.commit()
     const tokens = (await Promise.all(asked)).map(({ fencingToken }) => fencingToken)
     assert.equal(new Set(tokens).size, readers.length)
   })
 
-  it('admits who stands behind a waiter that leaves at that moment', async () => {
+  it('admits the waiters behind one that leaves at that moment', async () => {
     const [holder] = await acquireAll(1)
     assert.ok(holder)
     const { lockName } = holder
@@ -285,14 +288,14 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     const leaving = driver.release([writer]).then(() => {
       left = true
     })
-    await until('it to stand at the row, or to be gone', async () => left || (await waitingFor(transaction)) === 1)
+    await until('it to wait for the row, or to be gone', async () => left || (await waitingFor(transaction)) === 1)
     await transaction.commit()
     await leaving
     const holders = (await leasesOn(driver, lockName)).map(({ claimId }) => claimId)
     assert.deepEqual(holders.sort(), [first.claimId, last.claimId].sort())
   })
 
-  it('gives back what a waiter was handed that leaves at that moment', async () => {
+  it('releases the lease of a waiter that leaves at that moment', async () => {
     const [holder] = await acquireAll(1)
     assert.ok(holder)
     const { lockName } = holder
@@ -300,13 +303,13 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     await driver.acquire([waiter])
     const transaction = await openTransaction(RELEASE, lockName)
     const leaving = driver.release([waiter])
-    await until('it to stand at the row', async () => (await waitingFor(transaction)) === 1)
+    await until('it to wait for the row', async () => (await waitingFor(transaction)) === 1)
     await transaction.commit()
     assert.deepEqual(await leaving, [true])
     assert.deepEqual(await leasesOn(driver, lockName), [])
   })
 
-  it('a lock that is stolen while a waiter joins tells it when to ask again', async () => {
+  it('a waiter that joins while the lock is stolen learns when to ask again', async () => {
     const [holder] = await acquireAll(1)
     assert.ok(holder)
     const { lockName } = holder
@@ -324,10 +327,11 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     const channel = `SELECT channel FROM holdfast_waiters WHERE claim_id = $1`
     const at = (await pool.query(channel, [probe.claimId])).rows[0].channel
     await own.release([probe])
-    const join = `SELECT holdfast_acquire(ARRAY[$1], '{joins-${at}}', '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{60000}', '{NULL}', '${at}', false)`
+    const join = `SELECT holdfast_acquire(
+      ARRAY[$1], '{joins-${at}}', '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{60000}', '{NULL}', '${at}', false)`
     const transaction = await openTransaction(join, lockName)
     const stolen = driver.acquire([{ ...claimOn(lockName), steal: true, ttlMs: 1_000 }])
-    await until('the thief to stand at the row', async () => (await waitingFor(transaction)) === 1)
+    await until('the thief to wait for the row', async () => (await waitingFor(transaction)) === 1)
     await transaction.commit()
     await stolen
     await until('a wake-up', () => woken.includes(`joins-${at}`))

@@ -33,7 +33,8 @@ describe('postgres: looking inside with SQL', () => {
     const { rows } =
       await pool.query(`SELECT split_part(lock_name, ':', 1) AS lock_name, state, mode, holder_id, metadata,
       fencing_token::float8, age >= interval '0' AND age < interval '20 s' AS is_young,
-      round(extract(epoch FROM expires_in + age))::int AS lasts FROM holdfast_locks ORDER BY state, lock_name, holder_id`)
+      round(extract(epoch FROM expires_in + age))::int AS lasts
+      FROM holdfast_locks ORDER BY state, lock_name, holder_id`)
     const row = { metadata: null, is_young: true, lasts: 60 }
     const tokens = rows.map(({ fencing_token }) => fencing_token)
     assert.equal(tokens[0], fencingToken)
@@ -50,7 +51,7 @@ describe('postgres: looking inside with SQL', () => {
     assert.ok(tokens.slice(0, 4).every(Number.isSafeInteger) && tokens[4] === null)
   })
 
-  it('acquire_lock refuses what it cannot keep, and says which argument it is', async () => {
+  it('acquire_lock refuses arguments that it cannot store, and names them', async () => {
     const acquire = (...values: unknown[]) => pool.query('SELECT acquire_lock($1, $2, $3)', values)
     for (const wrong of [null, '', 'x'.repeat(256)]) {
       await assert.rejects(acquire(wrong, 'h', 1), { code: '22023', message: /^p_lock_name must be 1 to 255/ })

@@ -27,7 +27,7 @@ afterAll(async () => {
 })
 
 describe.concurrent('postgres: migrations', () => {
-  it('50 instances that start at once make one schema, without an error', async () => {
+  it('50 instances that start at once create one schema, without an error', async () => {
     const schema = unique()
     const ran = await Promise.all(Array.from({ length: 50 }, () => migratePostgres({ client: pool, schema })))
     assert.equal(ran.filter((versions) => versions.length > 0).length, 1)
@@ -43,7 +43,7 @@ describe.concurrent('postgres: migrations', () => {
     assert.equal(grants.length, 1)
   })
 
-  it('50 that start at once come one after the other where transactions are SERIALIZABLE by default, too', async () => {
+  it('50 instances that start at once migrate one after the other, also if SERIALIZABLE is the default', async () => {
     const options = '-c default_transaction_isolation=serializable'
     const strict = new pg.Pool({ connectionString: server.url, max: 10, options })
     const schema = unique()
@@ -53,13 +53,13 @@ describe.concurrent('postgres: migrations', () => {
     await strict.end()
   })
 
-  it('the fence can be migrated alone, again and again, and the rest later', async () => {
+  it('the fence can be migrated alone, repeatedly, and the rest later', async () => {
     const schema = unique()
     const tablesOf = async (): Promise<unknown[]> => {
       const text = 'SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY tablename'
       return (await pool.query(text, [schema])).rows.map(({ tablename }) => tablename)
     }
-    // Of its own: a pool's client that a failed test does not give back would keep the pool from its end.
+    // A client of its own: one of the pool that a failed test does not return would keep the pool from ending.
     const client = new pg.Client({ connectionString: server.url })
     await client.connect()
     const fence = (token: number): Promise<void> => postgresFence(client, 'account:7', token, { schema })
@@ -90,20 +90,21 @@ describe.concurrent('postgres: migrations', () => {
     await assert.rejects(migratePostgres({ client: pool, schema, only: 'locks' as never }), { argument: 'only' })
   })
 
-  it('every file may be run again', async () => {
+  it('every file can be run again', async () => {
     const schema = unique()
     await runScript(migrationScript(schema))
     await runScript(migrationScript(schema))
     assert.deepEqual(await migratePostgres({ client: pool, schema }), [])
   })
 
-  it('a schema of version 10 is brought up to date: leases, waiters, tokens and rates go on', async () => {
+  it('a schema of version 10 is brought up to date, with its leases, waiters, tokens and rates', async () => {
     const schema = unique()
     const old = await readFile(new URL('./version-10.sql', import.meta.url), 'utf8')
     await pool.query(old.replaceAll(':"schema"', schema))
     const oldAcquire = (claimId: string, waitMs: number) =>
       pool.query(
-        `SELECT granted_tokens[1] AS token FROM ${schema}.holdfast_acquire('{held}', ARRAY[$1], '{old}', '{f}', '{NULL}', '{1}', '{60000}',
+        `SELECT granted_tokens[1] AS token
+         FROM ${schema}.holdfast_acquire('{held}', ARRAY[$1], '{old}', '{f}', '{NULL}', '{1}', '{60000}',
           ARRAY[$2::float8], '{NULL}', 'channel', false)`,
         [claimId, waitMs],
       )
@@ -129,7 +130,7 @@ describe.concurrent('postgres: migrations', () => {
     assert.ok((await pool.query(version)).rows[0].version > 10)
   })
 
-  it('a plain table with live rows and the two old functions is brought up to date, and loses nothing', async () => {
+  it('a plain table with live rows and the two old functions is brought up to date, and keeps its rows', async () => {
     const schema = unique()
     await pool.query(PLAIN(schema))
     const old = async (call: string) => Object.values((await pool.query(`SELECT ${schema}.${call}`)).rows[0])[0]
@@ -153,7 +154,7 @@ describe.concurrent('postgres: migrations', () => {
     assert.equal(await old(`acquire_lock('held', 'old-client')`), false)
   })
 
-  it('a transaction that has read the table holds up the migration, and nobody else: plain clients are answered meanwhile', async () => {
+  it('a transaction that has read the table delays the migration, but no plain client', async () => {
     const schema = unique()
     await pool.query(PLAIN(schema))
     const reader = await pool.connect()
@@ -183,18 +184,19 @@ describe.concurrent('postgres: migrations', () => {
     assert.equal(rows[0].got, true)
   })
 
-  it('functions of the application that only share a name with ours stay', async () => {
+  it('functions of the application with the same name but other arguments stay', async () => {
     const schema = unique()
     await pool.query(`CREATE SCHEMA ${schema};
       CREATE FUNCTION ${schema}.acquire_lock(bigint) RETURNS text LANGUAGE sql AS 'SELECT $1::text';
       CREATE FUNCTION ${schema}.release_lock(text, integer) RETURNS boolean LANGUAGE sql AS 'SELECT true';
       CREATE FUNCTION ${schema}.release_lock(text) RETURNS boolean LANGUAGE sql AS 'SELECT true'`)
     await migratePostgres({ client: pool, schema })
-    const text = `SELECT ${schema}.acquire_lock(7::bigint) AS a, ${schema}.release_lock('x', 1) AS b, ${schema}.release_lock('x') AS c`
+    const text = `SELECT ${schema}.acquire_lock(7::bigint) AS a,
+      ${schema}.release_lock('x', 1) AS b, ${schema}.release_lock('x') AS c`
     assert.deepEqual((await pool.query(text)).rows, [{ a: '7', b: true, c: true }])
   })
 
-  it('a role without CREATE works once migrated; before that, the error says what to run', async () => {
+  it('a role without CREATE works after the migration, and before it the error says what to run', async () => {
     const [schema, role] = [unique(), unique()]
     await pool.query(`CREATE ROLE ${role} LOGIN; CREATE SCHEMA ${schema}; GRANT USAGE ON SCHEMA ${schema} TO ${role}`)
     const url = `${server.url.replace('postgres@', `${role}@`)}?holdfast_schema=${schema}`
@@ -213,7 +215,7 @@ describe.concurrent('postgres: migrations', () => {
     await assert.rejects(driver.inspect({}), { code: 'STORE_UNAVAILABLE', message: /holdfast migrate/ })
   })
 
-  it('a schema may have any name, and a dropped one is made anew with higher tokens', async () => {
+  it('a schema can have any name, and a dropped one is created again with higher tokens', async () => {
     const schema = `Odd "name" of ${unique()}`
     const driver = postgresDriver({ client: pool, schema })
     const first = await grantOn(driver, 'a')
@@ -223,7 +225,7 @@ describe.concurrent('postgres: migrations', () => {
     assert.ok(first !== undefined && second !== undefined && second > first)
   })
 
-  it('a raise of the counter that is canceled at the moment it gets its turn keeps no lock, in 200 rounds', async () => {
+  it('a raise of the counter that is canceled at the moment of its turn keeps no lock, in 200 rounds', async () => {
     const schema = unique()
     await migratePostgres({ client: pool, schema })
     const [holder, raiser] = [new pg.Client(server.url), new pg.Client(server.url)]
@@ -235,7 +237,7 @@ describe.concurrent('postgres: migrations', () => {
       const raised = raiser.query('SELECT holdfast_raise_tokens()').catch(() => {})
       const waits = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = $1`
       while ((await holder.query(waits, [pid])).rowCount === 0);
-      // In one statement, so that both reach the other one together.
+      // In one statement, so that both reach the other session together.
       await holder.query('SELECT pg_advisory_unlock(7813544519228563561), pg_cancel_backend($1)', [pid])
       await raised
       const held = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = $1`
@@ -248,8 +250,9 @@ describe.concurrent('postgres: migrations', () => {
     const schema = unique()
     const driver = postgresDriver({ client: pool, schema })
     await driver.inspect({})
-    // As if the minute that the counter is ahead were over: whoever draws next has to raise it.
-    const lower = `SELECT setval('${schema}.holdfast_tokens', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 5000)`
+    // As if the minute by which the counter is ahead were over: the next draw has to raise it.
+    const lower = `SELECT setval('${schema}.holdfast_tokens',
+      (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 5000)`
     const seen: number[] = []
     await pool.query(lower)
     const drawers = Array.from({ length: 20 }, () => postgresDriver({ client: pool, schema }))
@@ -281,7 +284,7 @@ async function grantOn(driver: Driver, lockName: string): Promise<number | undef
   return answer && 'granted' in answer && answer.granted ? answer.fencingToken : undefined
 }
 
-/** As psql or a migration tool would: whoever stood in line for too long comes again. */
+/** As psql or a migration tool would run it: after a lock timeout it is run again. */
 async function runScript(script: string): Promise<void> {
   const client = await pool.connect()
   try {
@@ -302,23 +305,27 @@ async function runScript(script: string): Promise<void> {
 const rowsOf = async (schema: string) =>
   (
     await pool.query(
-      `SELECT lock_name, holder_id, acquired_at, expires_at, metadata FROM ${schema}.distributed_locks ORDER BY lock_name`,
+      `SELECT lock_name, holder_id, acquired_at, expires_at, metadata
+       FROM ${schema}.distributed_locks ORDER BY lock_name`,
     )
   ).rows
 
-/** What teams have that followed the plain recipe. */
+/** The hand-written table and functions that many teams have. */
 const PLAIN = (schema: string): string => `
   CREATE SCHEMA ${schema};
   SET LOCAL search_path TO ${schema};
   CREATE TABLE distributed_locks (lock_name VARCHAR(255) PRIMARY KEY, holder_id VARCHAR(255) NOT NULL,
     acquired_at TIMESTAMPTZ NOT NULL DEFAULT NOW(), expires_at TIMESTAMPTZ NOT NULL, metadata JSONB);
   CREATE INDEX idx_distributed_locks_expires_at ON distributed_locks (expires_at);
-  CREATE FUNCTION acquire_lock(p_lock_name VARCHAR, p_holder_id VARCHAR, p_ttl_seconds INTEGER DEFAULT 30, p_metadata JSONB DEFAULT '{}')
+  CREATE FUNCTION acquire_lock(
+    p_lock_name VARCHAR, p_holder_id VARCHAR, p_ttl_seconds INTEGER DEFAULT 30, p_metadata JSONB DEFAULT '{}')
   RETURNS BOOLEAN LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
   BEGIN
     DELETE FROM distributed_locks WHERE lock_name = p_lock_name AND expires_at < NOW();
-    INSERT INTO distributed_locks VALUES (p_lock_name, p_holder_id, NOW(), NOW() + p_ttl_seconds * interval '1 second', p_metadata)
-    ON CONFLICT (lock_name) DO UPDATE SET expires_at = excluded.expires_at WHERE distributed_locks.holder_id = p_holder_id;
+    INSERT INTO distributed_locks
+    VALUES (p_lock_name, p_holder_id, NOW(), NOW() + p_ttl_seconds * interval '1 second', p_metadata)
+    ON CONFLICT (lock_name) DO UPDATE SET expires_at = excluded.expires_at
+    WHERE distributed_locks.holder_id = p_holder_id;
     RETURN FOUND;
   END $$;
   CREATE FUNCTION release_lock(p_lock_name VARCHAR, p_holder_id VARCHAR)

@@ -17,7 +17,7 @@ const advisoryUrl = url.replace('postgres:', 'postgres+advisory:')
 
 describe.concurrent('postgres: a Client of pg that is passed in', () => {
   for (const isolation of ['read\\ committed', 'serializable']) {
-    it(`is asked one thing after the other, whatever drivers use it, by default ${isolation}`, async () => {
+    it(`gets one query at a time from all drivers that use it, by default ${isolation}`, async () => {
       const options = `-c default_transaction_isolation=${isolation}`
       const client = new pg.Client({ connectionString: url, options })
       await client.connect()
@@ -31,9 +31,9 @@ describe.concurrent('postgres: a Client of pg that is passed in', () => {
       const stop = await listening
       await Promise.all([stop?.(), ...drivers.map((driver) => driver.release(claims))])
       await Promise.all(drivers.map((driver) => driver.close()))
-      // pg says of more than one at once that its next version will refuse it.
+      // pg warns that its next version will refuse concurrent queries.
       assert.equal(seen.mostAtOnce, 1)
-      // Every call is one statement: there is no transaction that others could come into.
+      // Every call is one statement, so no other query can get into its transaction.
       assert.deepEqual(
         seen.texts.filter((text) => /^(BEGIN|COMMIT)/.test(text)),
         [],
@@ -44,7 +44,7 @@ describe.concurrent('postgres: a Client of pg that is passed in', () => {
 })
 
 describe.concurrent('postgres-advisory: a Client of pg that is passed in', () => {
-  it('has one driver at a time, because the server gives a session the lock that it has already', async () => {
+  it('has one driver at a time, because the server grants a session the lock that it already has', async () => {
     await using scene = await oneClient()
     const { client } = scene
     const first = postgresAdvisoryDriver({ client })
@@ -56,7 +56,7 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
     await second.close()
   })
 
-  it('has one driver at a time, also where the program has loaded two copies of this package', async () => {
+  it('has one driver at a time, even if the program has loaded two copies of this package', async () => {
     await using scene = await oneClient()
     const { client } = scene
     const first = postgresAdvisoryDriver({ client })
@@ -68,7 +68,7 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
     await copy.postgresAdvisoryDriver({ client }).close()
   })
 
-  it('is refused by lockInTransaction, which would be given the driver’s locks as well, and free for it again after close', async () => {
+  it('is refused by lockInTransaction until its driver is closed', async () => {
     await using scene = await oneClient()
     const { client } = scene
     const driver = postgresAdvisoryDriver({ client })
@@ -84,7 +84,7 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
     await client.query('ROLLBACK')
   })
 
-  it('rule 8: inside a transaction that has an id, takes no lock, whose token could be lower than one before', async () => {
+  it('rule 8: takes no lock inside a transaction that has an id, which could be a lower token', async () => {
     await using scene = await oneClient()
     const { client } = scene
     const [driver, other] = [postgresAdvisoryDriver({ client }), await openPostgresAdvisory(advisoryUrl)]
@@ -106,7 +106,7 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
     await Promise.all([driver.close(), other.close()])
   })
 
-  it('keeps its leases over a transaction that failed, and gives them back after it', async () => {
+  it('keeps its leases during a failed transaction, and can release them after it', async () => {
     await using scene = await oneClient()
     const { client } = scene
     const driver = postgresAdvisoryDriver({ client })
@@ -125,7 +125,7 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
 })
 
 describe.concurrent('postgres-advisory: a lease that was waited for', () => {
-  it('began when it was granted, not when it was asked for', async () => {
+  it('begins with its grant, not with its request', async () => {
     await using scene = await oneClient()
     const { client } = scene
     const clock = async () =>
@@ -136,9 +136,10 @@ describe.concurrent('postgres-advisory: a lease that was waited for', () => {
     const grants: Grant[] = []
     await waiting.listen?.({ granted: (_, grant) => grants.push(grant), wake() {}, lost() {}, disconnected() {} })
     await waiting.acquire([claimOn(claim.lockName, 60_000)])
-    const queued = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND (classid::bigint << 32 | objid::bigint) = $1`
+    const queued = `SELECT FROM pg_locks
+      WHERE locktype = 'advisory' AND NOT granted AND (classid::bigint << 32 | objid::bigint) = $1`
     const key = advisoryKey(claim.lockName)
-    await until('it to stand in the queue', async () => ((await client.query(queued, [key])).rowCount ?? 0) > 0)
+    await until('it to be queued', async () => ((await client.query(queued, [key])).rowCount ?? 0) > 0)
     const releasedMs = await clock()
     await holding.release([claim])
     const { acquiredAtMs } = await until('its turn', () => grants[0])
@@ -154,7 +155,7 @@ async function oneClient(): Promise<AsyncDisposable & { client: pg.Client }> {
 }
 
 describe.concurrent('postgres-advisory: the settings of a Pool of pg that is passed in', () => {
-  it('its deadline for a query is none for who waits in the server’s queue', async () => {
+  it('its deadline for a query does not apply to a wait in the server’s queue', async () => {
     const deadlineMs = 300
     const [pool, impatient] = [1, 2].map(() => new pg.Pool({ connectionString: url })) as [pg.Pool, pg.Pool]
     impatient.options.query_timeout = deadlineMs
@@ -164,7 +165,7 @@ describe.concurrent('postgres-advisory: the settings of a Pool of pg that is pas
     const heard: string[] = []
     await waiting.listen?.({ granted: (claimId) => heard.push(claimId), wake() {}, lost() {}, disconnected() {} })
     await waiting.acquire([{ ...next, lockName: holder.lockName }])
-    await sleep(2 * deadlineMs) // the deadline passes, and is not its own
+    await sleep(2 * deadlineMs) // the deadline passes, but does not apply
     await driver.release([holder])
     await until('its turn, which it has not asked for again', () => heard.length > 0)
     assert.deepEqual(heard, [next.claimId])
@@ -173,7 +174,7 @@ describe.concurrent('postgres-advisory: the settings of a Pool of pg that is pas
   })
 })
 
-/** What a client is asked, and how much of it at once. */
+/** The queries of a client, and how many of them were in flight at once. */
 function watched(client: pg.Client): { mostAtOnce: number; readonly texts: string[] } {
   const seen = { mostAtOnce: 0, texts: [] as string[] }
   const query = client.query.bind(client) as (config: { text: string }) => Promise<unknown>

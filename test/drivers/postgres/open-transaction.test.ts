@@ -79,7 +79,7 @@ describe.each(Object.entries(clients))('postgres: %s', (_, open) => {
     await end()
   })
 
-  it('failure 40: a release or a renewal that the caller could roll back is refused, and the lease stays as it was', async () => {
+  it('failure 40: a release or renewal that the caller could roll back is refused, and changes nothing', async () => {
     const { client, begin, rollback, end } = await open()
     const driver = postgresDriver({ client, schema })
     const claim = claimOn(unique('release'))
@@ -97,7 +97,7 @@ describe.each(Object.entries(clients))('postgres: %s', (_, open) => {
     await end()
   })
 
-  it('failure 40: units of a rate that the caller could give back with a rollback are refused, and nothing is taken', async () => {
+  it('failure 40: a rate-limiting step that the caller could roll back is refused, and takes nothing', async () => {
     const { client, begin, rollback, end } = await open()
     const driver = postgresDriver({ client, schema })
     const request = { name: unique('rate'), cost: 1, limits: [{ limit: 1, periodMs: 3_600_000, burst: 1 }] }
@@ -117,8 +117,8 @@ describe.each(Object.entries(clients))('postgres: %s', (_, open) => {
   })
 })
 
-describe('postgres: transactions of others', () => {
-  it('a claim that waits goes on with another connection of the pool', async () => {
+describe('postgres: transactions of the application', () => {
+  it('a claim that waits continues on another connection of the pool', async () => {
     const client = new pg.Pool({ connectionString: url, max: 2 })
     const driver = postgresDriver({ client, schema })
     await driver.inspect({})
@@ -133,7 +133,7 @@ describe('postgres: transactions of others', () => {
     await client.end()
   })
 
-  it('a Client’s own transaction is left as it is, and the error is told at once, also to a claim that may wait', async () => {
+  it('a transaction on the Client is left alone, and even a claim that waits gets the error at once', async () => {
     const client = new pg.Client(url)
     await client.connect()
     const driver = postgresDriver({ client, schema })
@@ -158,13 +158,14 @@ describe('postgres: transactions of others', () => {
     await sql.end()
   })
 
-  it('acquire_lock, as the first statement of a transaction, locks the row of its own name and no other', async () => {
+  it('acquire_lock as the first statement of a transaction locks only the row of its own name', async () => {
     const own = `${schema}_sweep`
     await migratePostgres({ client: pool, schema: own })
     const ended = ['ended:1', 'ended:2', 'ended:3']
     await pool.query(
       `INSERT INTO ${own}.distributed_locks (lock_name, holder_id, acquired_at, expires_at, contended)
-       SELECT name, 'dead', now() - interval '1 minute', now() - interval '30 s', name = 'ended:3' FROM unnest($1::text[]) AS name`,
+       SELECT name, 'dead', now() - interval '1 minute', now() - interval '30 s', name = 'ended:3'
+       FROM unnest($1::text[]) AS name`,
       [ended],
     )
     const client = await pool.connect()

@@ -6,23 +6,23 @@ import { buffersOf, nodesOf, plansOf, treeOf } from '../../../bench/support/post
 import { postgresDriver } from '../../../src/drivers/postgres.ts'
 import { claimOn } from '../../harness/postgres-context.ts'
 
-/** A small form of bench/postgres-explain.mjs: the plans of the statements inside the functions, as they were carried out. */
+/** A small version of bench/postgres-explain.mjs: the plans of the statements inside the functions, as executed. */
 describe('postgres: plans', () => {
-  it('acquire, renew, release and sweep go by the indexes alone beside 20,000 expired and 2,000 live rows, and 3,000 waiters', async () => {
+  it('acquire, renew, release and sweep use only indexes beside 22,000 rows and 3,000 waiters', async () => {
     await using table = await openTable()
     await table.fill({ expired: 20_000, live: 2_000, waiters: 3_000 })
     await table.client.query(`ANALYZE ${table.schema}.distributed_locks, ${table.schema}.holdfast_waiters`)
     await assertByIndex(table)
   })
 
-  it('and so they do where the planner believes that the tables are empty', async () => {
+  it('so they do if the planner believes that the tables are empty', async () => {
     await using table = await openTable()
     await table.client.query(`VACUUM ANALYZE ${table.schema}.distributed_locks, ${table.schema}.holdfast_waiters`)
     await table.fill({ expired: 5_000, live: 500, waiters: 3_000 })
     await assertByIndex(table)
   })
 
-  it('a sweep does not read again what was swept before, while an open transaction keeps it from being cleaned up', async () => {
+  it('a sweep does not read swept rows again while an open transaction keeps them in the index', async () => {
     await using table = await openTable()
     const old = new pg.Client(inject('servers').postgres ?? '')
     await old.connect()
@@ -37,30 +37,32 @@ describe('postgres: plans', () => {
     await old.end()
   })
 
-  it('a sweep begins anew when its clock was set back, and takes what ends later than it has swept', async () => {
+  it('a sweep starts again after its clock was set back, and removes rows that ended meanwhile', async () => {
     await using table = await openTable()
     const { client } = table
     const left = async () => (await client.query(`SELECT FROM distributed_locks`)).rowCount
     await client.query('SELECT holdfast_sweep(32)')
     await table.fill({ expired: 10, live: 0, waiters: 0 })
-    // Its row has ended, and ended before what was swept.
+    // Its row ended before the rows that were swept.
     await client.query('SELECT holdfast_sweep(32)')
     assert.equal(await left(), 10)
     await client.query(
       `UPDATE distributed_locks SET expires_at = clock_timestamp() - interval '5.1 s' WHERE lock_name <> 'expired:1'`,
     )
-    await client.query(`SELECT pg_sleep(0.2), set_config(name, ARRAY[extract(epoch FROM clock_timestamp()) - 6, extract(epoch FROM clock_timestamp()) - 10]::text, false)
+    await client.query(`SELECT pg_sleep(0.2), set_config(name, ARRAY[
+      extract(epoch FROM clock_timestamp()) - 6, extract(epoch FROM clock_timestamp()) - 10]::text, false)
       FROM (SELECT 'holdfast.swept_' || 'distributed_locks'::regclass::oid AS name) AS setting`)
     await client.query('SELECT holdfast_sweep(32)')
     assert.equal(await left(), 1)
-    // In the future, as after a clock that was set back.
-    await client.query(`SELECT set_config(name, ARRAY[extract(epoch FROM clock_timestamp()) + 60, extract(epoch FROM clock_timestamp()) + 60]::text, false)
+    // In the future, as after a clock was set back.
+    await client.query(`SELECT set_config(name, ARRAY[
+      extract(epoch FROM clock_timestamp()) + 60, extract(epoch FROM clock_timestamp()) + 60]::text, false)
       FROM (SELECT 'holdfast.swept_' || 'distributed_locks'::regclass::oid AS name) AS setting`)
     await client.query('SELECT holdfast_sweep(32)')
     assert.equal(await left(), 0)
   })
 
-  it('failure 45: the last of 3,000 waiters read a part of the queue that does not grow with it, and lock no row of the lock', async () => {
+  it('failure 45: the last of 3,000 waiters read a bounded part of the queue, and lock no row', async () => {
     await using table = await openTable()
     await table.fill({ expired: 0, live: 1, waiters: 3_000 })
     await table.client.query(
@@ -94,7 +96,7 @@ describe('postgres: plans', () => {
 async function assertByIndex({ client, schema }: Awaited<ReturnType<typeof openTable>>): Promise<void> {
   const driver = postgresDriver({ client, schema })
   for (const count of [1, 64]) {
-    // They may wait, so what others wait for is looked at, too.
+    // They may wait, so the queues are read, too.
     const claims = Array.from({ length: count }, (_, index) => claimOn(`mine:${index}`, 1_000))
     const acquire = await plansOf(client, () => driver.acquire(claims))
     const leases = claims.map((claim, index) => {
@@ -123,24 +125,27 @@ async function assertByIndex({ client, schema }: Awaited<ReturnType<typeof openT
   }
 }
 
-/** One connection, as the plans are told to the one that caused them; the schema goes with it. */
+/** One connection, because plans are reported to the connection that caused them. Its end drops the schema. */
 async function openTable() {
   const schema = `plans_${randomBytes(6).toString('hex')}`
   const client = new pg.Client(inject('servers').postgres ?? '')
   await client.connect()
   await postgresDriver({ client, schema }).inspect({})
-  // As it is inside the functions that sweep.
+  // As inside the functions that sweep.
   await client.query(`SET search_path TO ${schema}; SET enable_seqscan = off`)
   return {
     client,
     schema,
     async fill({ expired, live, waiters }: { expired: number; live: number; waiters: number }) {
-      const text = `INSERT INTO distributed_locks (lock_name, holder_id, acquired_at, expires_at, claim_id, fencing_token)
-        SELECT $2 || i, 'h', clock_timestamp(), clock_timestamp() + $3::interval, $2 || i, i FROM generate_series(1, $1) i`
+      const text = `
+        INSERT INTO distributed_locks (lock_name, holder_id, acquired_at, expires_at, claim_id, fencing_token)
+        SELECT $2 || i, 'h', clock_timestamp(), clock_timestamp() + $3::interval, $2 || i, i
+        FROM generate_series(1, $1) i`
       await client.query(text, [expired, 'expired:', '-1 hour'])
       await client.query(text, [live, 'live:', '1 hour'])
       await client.query(
-        `INSERT INTO holdfast_waiters SELECT 'live:' || i % 10, i, 'waiter:' || i, 'h', 'exclusive', NULL, 1, interval '1 hour', NULL, 'none',
+        `INSERT INTO holdfast_waiters
+          SELECT 'live:' || i % 10, i, 'waiter:' || i, 'h', 'exclusive', NULL, 1, interval '1 hour', NULL, 'none',
           clock_timestamp(), clock_timestamp() + interval '1 hour' FROM generate_series(1, $1) i`,
         [waiters],
       )

@@ -13,12 +13,12 @@ beforeAll(() => {
 })
 afterAll(() => root.end())
 
-/** The statements that a page gives for roles, each page's own. */
+/** The statements for roles in each page of the docs. */
 const pages = ['docs/explanation/safety.md', 'docs/drivers/postgres.md']
 
-describe.concurrent('postgres: roles with the rights that the docs give them, and no others', () => {
+describe.concurrent('postgres: roles with exactly the privileges that the docs grant them', () => {
   for (const page of pages) {
-    it(`${page}: an application takes, renews, steals and releases locks, counts and fences, also in tables of a later migration`, async () => {
+    it(`${page}: an application can use locks, rates and fences, also after a later migration`, async () => {
       await using scene = await openScene(page)
       await using client = await scene.connect('app')
       const driver = postgresDriver({ client, schema: scene.schema, migrate: false })
@@ -43,7 +43,7 @@ describe.concurrent('postgres: roles with the rights that the docs give them, an
     })
   }
 
-  it('docs/explanation/safety.md: monitoring reads who holds what, also in tables of a later migration, and can neither lock nor release', async () => {
+  it('docs/explanation/safety.md: monitoring can read, also after a later migration, but not lock', async () => {
     await using scene = await openScene('docs/explanation/safety.md')
     const claim = claimOn(unique('watched'))
     const owned = postgresDriver({ client: root, schema: scene.schema })
@@ -59,7 +59,10 @@ describe.concurrent('postgres: roles with the rights that the docs give them, an
   })
 })
 
-/** A schema whose owner is no superuser: an early migration, the page's statements, and then a migration that makes more tables. */
+/**
+ * A schema whose owner is no superuser, after an early migration, the page's statements, and a migration that creates
+ * more tables.
+ */
 async function openScene(page: string) {
   const word = randomBytes(5).toString('hex')
   const names = { locks: `locks_${word}`, app: `app_${word}`, monitor: `monitor_${word}`, owner: `owner_${word}` }

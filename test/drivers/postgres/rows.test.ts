@@ -3,14 +3,14 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, it } from 'vitest'
 
-/** The ways in which locks on PostgreSQL are known to fail, by the numbers that test titles bear, and what of them cannot happen to a driver. */
+/** The known failures of locks on PostgreSQL, by their number in test titles, and those that a driver cannot have. */
 const ROWS = [1, 4, 5, 10, 11, 12, 13, 14, 15, 18, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 35]
 const CANNOT_HAPPEN: Record<string, Record<number, string>> = {
   postgres: { 27: 'names are stored as they are, not as a hash that two of them could share' },
   'postgres-advisory': {},
 }
 
-describe('every known failure has a test with a real server that bears its number', () => {
+describe('every known failure has a test with a real server and its number in the title', () => {
   const named = namedRows()
   for (const [driver, exceptions] of Object.entries(CANNOT_HAPPEN)) {
     it(driver, () => {
@@ -20,7 +20,7 @@ describe('every known failure has a test with a real server that bears its numbe
   }
 })
 
-/** By the title of the group that a test stands in: `postgres: …` or `postgres-advisory: …`. */
+/** By the title of the group of a test: `postgres: …` or `postgres-advisory: …`. */
 function namedRows(): Map<string, Set<number>> {
   const rows = new Map<string, Set<number>>()
   const folders = [import.meta.dirname, join(import.meta.dirname, '../postgres-advisory')]

@@ -33,7 +33,7 @@ afterAll(async () => {
 describe.concurrent('postgres: TLS and the other parameters of a connection', { timeout: 60_000 }, () => {
   const openers = { postgres: openPostgres, 'postgres-advisory': openPostgresAdvisory }
   for (const [name, open] of Object.entries(openers)) {
-    it(`${name}: by a URL, they are those of every connection`, async () => {
+    it(`${name}: those of a URL apply to every connection`, async () => {
       const application = unique(name)
       const parameters = new URLSearchParams({
         sslmode: 'verify-full',
@@ -44,7 +44,7 @@ describe.concurrent('postgres: TLS and the other parameters of a connection', { 
       await assertAllEncrypted(driver, application)
     })
 
-    it(`${name}: a server whose certificate nobody vouches for is an error, and nothing is sent in the clear`, async () => {
+    it(`${name}: a certificate that cannot be verified is an error, and nothing is sent in plain text`, async () => {
       const driver = await open(`${server.url}?sslmode=verify-full`)
       await assert.rejects(driver.acquire([claimOn(unique('untrusted'))]), {
         code: 'STORE_UNAVAILABLE',
@@ -56,7 +56,7 @@ describe.concurrent('postgres: TLS and the other parameters of a connection', { 
 
   const drivers = { postgres: postgresDriver, 'postgres-advisory': postgresAdvisoryDriver }
   for (const [name, create] of Object.entries(drivers)) {
-    it(`${name}: connections beside a pool of pg, or of postgres, that was passed in have its own`, async () => {
+    it(`${name}: those of a pool that is passed in apply to the connections beside it`, async () => {
       const ssl = { ca: readFileSync(certFile, 'utf8') }
       const [ofPg, ofSql] = [unique('pg'), unique('postgres')]
       const pool = new pg.Pool({ connectionString: server.url, ssl, application_name: ofPg })
@@ -69,11 +69,12 @@ describe.concurrent('postgres: TLS and the other parameters of a connection', { 
   }
 })
 
-/** Those that ask, the one that listens or waits, and whatever else it opens; closes the driver. */
+/** Counts all connections of a driver: for calls, for listening or waiting, and others. Closes the driver. */
 async function assertAllEncrypted(driver: Driver, application: string): Promise<void> {
   const stop = await driver.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
   assert.ok(await grantOn(driver, application))
-  const text = `SELECT count(*)::int, bool_and(ssl) AS ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = $1`
+  const text = `SELECT count(*)::int, bool_and(ssl) AS ssl
+    FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = $1`
   const { rows } = await admin.query(text, [application])
   assert.ok(rows[0].count >= 2 && rows[0].ssl, JSON.stringify(rows))
   await stop?.()
@@ -82,7 +83,7 @@ async function assertAllEncrypted(driver: Driver, application: string): Promise<
 
 function selfSign(certFile: string, keyFile: string): void {
   const args = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2']
-  // postgres names no host to TLS that is an address, and is then held to localhost.
+  // postgres passes no address to TLS as a host name, and TLS then expects localhost.
   const subject = ['-subj', '/CN=127.0.0.1', '-addext', 'subjectAltName=IP:127.0.0.1,DNS:localhost']
   try {
     execFileSync('openssl', [...args, ...subject, '-keyout', keyFile, '-out', certFile], { stdio: 'pipe' })

@@ -20,7 +20,7 @@ import { lockInTransaction } from '../../../src/drivers/postgres-advisory.ts'
 const url = inject('servers').postgres ?? ''
 
 interface Opened {
-  /** What transactions are opened from. */
+  /** The object that transactions are begun from. */
   readonly outside: unknown
   transaction<T>(work: (transaction: PostgresTransaction) => Promise<T>): Promise<T>
   end(): Promise<unknown>
@@ -65,7 +65,7 @@ const clients: Record<string, () => Opened> = {
   },
   postgres() {
     const sql = postgres(url, { onnotice: () => {} })
-    // What it gives back is what the work gave, which its type does not say of something that could be a list of queries.
+    // It returns what the work returned. Its type does not say so, because that could be a list of queries.
     return { outside: sql, transaction: (work) => sql.begin(work) as never, end: () => sql.end() }
   },
   prisma() {
@@ -81,9 +81,9 @@ beforeAll(async () => {
 })
 
 describe.concurrent.each(Object.entries(clients))('the caller’s own transaction, %s', (_, open) => {
-  it('the fencing guard refuses a smaller token with its own error, however the client wraps PostgreSQL’s', async () => {
+  it('the fencing guard refuses a smaller token with its own error, with every wrapping of PostgreSQL’s', async () => {
     const db = open()
-    // Whatever a query builder might take for a placeholder of its own.
+    // With characters that a query builder might take as a placeholder.
     const resource = `account? :x $1 ${randomBytes(6).toString('hex')}`
     await db.transaction((tx) => postgresFence(tx, resource, 7))
     const stale = db.transaction((tx) => postgresFence(tx, resource, 6))
@@ -92,7 +92,7 @@ describe.concurrent.each(Object.entries(clients))('the caller’s own transactio
     await db.end()
   })
 
-  it('shared locks stand beside each other, and exclude one that is not', async () => {
+  it('shared locks do not exclude each other, but exclude an exclusive one', async () => {
     const db = open()
     const name = `shared:${randomBytes(6).toString('hex')}`
     await db.transaction(async (first) => {
@@ -104,7 +104,7 @@ describe.concurrent.each(Object.entries(clients))('the caller’s own transactio
     await db.end()
   })
 
-  it('where no transaction is open, it is an error: the lock would be free again at once', async () => {
+  it('without an open transaction it is an error: the lock would be free again at once', async () => {
     const db = open()
     const outside = db.outside as PostgresTransaction
     const refused = { code: 'INVALID_ARGUMENT', message: /transaction must be an open transaction/ }
@@ -114,7 +114,7 @@ describe.concurrent.each(Object.entries(clients))('the caller’s own transactio
   })
 })
 
-it('a client of pg before its BEGIN, or after its COMMIT, is no open transaction', async () => {
+it('a client of pg before its BEGIN or after its COMMIT is no open transaction', async () => {
   const client = new pg.Client(url)
   await client.connect()
   const refused = { code: 'INVALID_ARGUMENT', message: /after BEGIN/ }
@@ -126,7 +126,7 @@ it('a client of pg before its BEGIN, or after its COMMIT, is no open transaction
   await client.end()
 })
 
-it('options of another type are refused by name, before anything is sent', async () => {
+it('options of a wrong type are refused by name, before anything is sent', async () => {
   const client = { query: () => assert.fail('sent') } as unknown as PostgresTransaction
   for (const options of [{ shared: 'no' }, { wait: 0 }, { wait: null }, null, 'wait']) {
     await assert.rejects(lockInTransaction(client, 'a', options as never), {
@@ -136,7 +136,7 @@ it('options of another type are refused by name, before anything is sent', async
   }
 })
 
-it('something else than a transaction is refused, by name, before anything is sent', async () => {
+it('an argument that is no transaction is refused by name, before anything is sent', async () => {
   for (const stranger of [{ commit() {} }, null, undefined, 'BEGIN']) {
     const refused = { code: 'INVALID_ARGUMENT', message: /transaction/ }
     await assert.rejects(lockInTransaction(stranger as unknown as PostgresTransaction, 'a'), refused)

@@ -14,7 +14,7 @@ const id = randomBytes(6).toString('hex')
 const [schema, stranger] = [`trust_${id}`, `stranger_${id}`]
 
 let pool: pg.Pool
-/** May connect, and so LISTEN and NOTIFY on any channel, and read every table. */
+/** A role that may connect, and so LISTEN and NOTIFY on any channel, and may read every table. */
 let attacker: pg.Pool
 
 beforeAll(async () => {
@@ -54,7 +54,7 @@ describe.concurrent('postgres: a role that may connect and read, and nothing els
       for (const grant of forgedGrants(claim_id, lockName)) {
         await attacker.query('SELECT pg_notify($1, $2)', [channel, JSON.stringify([grant])])
       }
-      // Heard after the forged ones: the server delivers in the order of commits.
+      // It arrives after the forged ones: the server delivers in the order of commits.
       assert.deepEqual(await holderDriver.release([holder]), [true])
       const lease = await waiting
       const [held] = (await holderDriver.inspect({ lockName })).leases
@@ -66,7 +66,7 @@ describe.concurrent('postgres: a role that may connect and read, and nothing els
     })
   }
 
-  it('failure 38: cannot make a holder believe that its lock was stolen, nor keep it busy with asking', async () => {
+  it('failure 38: cannot make a holder believe that its lock was stolen, nor cause many queries', async () => {
     const lockName = unique('theft')
     const { client, texts } = countedPool()
     const driver = postgresDriver({ client, schema })
@@ -96,7 +96,7 @@ describe.concurrent('postgres: a role that may connect and read, and nothing els
     }
     await until('the holder to ask', () => renewals > 0)
     assert.equal(signal?.aborted, false, 'it believed a forged theft')
-    // As many as rounds of hints that bring nothing.
+    // As many as there may be rounds of hints that confirm nothing.
     const most = 20 + (performance.now() - startedMs) / 50 + 10
     assert.ok(texts.length <= most, `${texts.length} queries for 2,000 messages`)
     ended.open()
@@ -131,7 +131,7 @@ describe.concurrent('postgres: a role that may connect and read, and nothing els
     const lease = await waiting
     const elapsedMs = performance.now() - startedMs
     const rounds = 20 + elapsedMs / 50
-    // One question about the grants of a round, and one of the claim that was woken.
+    // One query about the grants of a round, and one of the claim that was woken.
     assert.ok(texts.length <= 2 * rounds + 10, `${texts.length} queries for 3,000 messages in ${elapsedMs} ms`)
     assert.ok(lease.held)
     await lock.close()
@@ -154,7 +154,7 @@ function countedPool(): { client: pg.Pool; texts: string[] } {
   return { client, texts }
 }
 
-/** The waiter on a name, as anybody sees it who may read the tables, once its process listens. */
+/** The waiter on a name, as a role sees it that may read the tables, once its process listens. */
 async function listeningWaiterOn(lockName: string): Promise<{ channel: string; claim_id: string }> {
   const text = `SELECT channel, claim_id FROM ${schema}.holdfast_waiters WHERE lock_name = $1`
   const waiter = (await attacker.query(text, [lockName])).rows[0]
@@ -165,7 +165,7 @@ async function listeningWaiterOn(lockName: string): Promise<{ channel: string; c
   return waiter
 }
 
-/** With the largest token there is, for ten minutes, made just now. */
+/** A grant of this moment, for ten minutes, with the largest possible token. */
 function forgedGrants(claimId: string, lockName: string): unknown[] {
   const [token, ttlMs] = [Number.MAX_SAFE_INTEGER, 600_000]
   const madeAtMs = Date.now() + 60_000

@@ -27,7 +27,7 @@ afterAll(async () => {
 })
 
 describe('postgres: a database whose name needs encoding in a URL', () => {
-  it('is the one that either client opens', async () => {
+  it('is opened by both clients', async () => {
     const { target } = postgresUrl(`${place}/${encodeURIComponent(database)}`)
     const pool = new pg.Pool({ ...pgConfig(target), max: 1 })
     const { url, options } = postgresConfig(target)
@@ -40,7 +40,7 @@ describe('postgres: a database whose name needs encoding in a URL', () => {
     await sql.end()
   })
 
-  it('is the one that locks are in, and two spellings of it exclude each other', async () => {
+  it('has the locks, and two spellings of its URL exclude each other', async () => {
     const [a, b] = [encodeURIComponent(database), encodeURIComponent(database).replaceAll('%20', ' ')]
     const [one, other] = [await connect(`${place}/${a}`), await connect(`${place.replace('127.0.0.1', '127.1')}/${b}`)]
     assert.ok(await grantOn(one, 'name'))

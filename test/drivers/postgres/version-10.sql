@@ -1,4 +1,4 @@
--- The migrations 1 to 10 as version 10 had them, for the test that such a schema is brought up to date. Never changed.
+-- The migrations 1 to 10 as version 10 had them, without their comments. A test brings such a schema up to date.
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT pg_advisory_xact_lock(7813544519228563562);
 
@@ -6,23 +6,11 @@ CREATE SCHEMA IF NOT EXISTS :"schema";
 
 SET LOCAL search_path TO :"schema", pg_temp;
 
--- Migration 1: the tables.
---
--- Inputs:  the schema to work in is the first one of search_path; whoever runs this file by hand sets it before.
--- Outputs: holdfast_migrations, distributed_locks, holdfast_leases, holdfast_waiters, holdfast_fences
--- Safe to run again, and on a database that has the plain five-column table already, with rows in it: they stay as they are.
---
--- All times are the server's clock_timestamp(), never now(), which is the start of somebody's transaction, and never a client's.
--- A row whose expires_at has passed has ended, whether or not it has been deleted yet.
-
--- Which of these files have been run here.
 CREATE TABLE IF NOT EXISTS holdfast_migrations (
   version    INTEGER     PRIMARY KEY,
   applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
 );
 
--- One row for each lock name that is held or waited for. The first five columns are the plain format: who reads or writes just them, through
--- acquire_lock and release_lock, excludes Holdfast and is excluded by it. Text is compared byte by byte (COLLATE "C").
 CREATE TABLE IF NOT EXISTS distributed_locks (
   lock_name   VARCHAR(255) COLLATE "C" PRIMARY KEY,
   holder_id   VARCHAR(255) NOT NULL,
@@ -31,18 +19,12 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
   metadata    JSONB
 );
 
--- claim_id       the acquisition that holds it exclusively; NULL for a row of a plain client
--- fencing_token  of that lease
--- mode           'exclusive': this row is the lease. 'shared': the leases are in holdfast_leases, and this row stands for all of them
--- contended      somebody waits, or the leases are shared: what changes this name has to look at the other tables as well.
---                A row without it is decided by itself alone, which is what makes the usual case one statement.
 ALTER TABLE distributed_locks
   ADD COLUMN IF NOT EXISTS claim_id      TEXT,
   ADD COLUMN IF NOT EXISTS fencing_token BIGINT,
   ADD COLUMN IF NOT EXISTS mode          TEXT    NOT NULL DEFAULT 'exclusive',
   ADD COLUMN IF NOT EXISTS contended     BOOLEAN NOT NULL DEFAULT false;
 
--- Under whichever name somebody made it before.
 DO $$
 BEGIN
   IF NOT EXISTS (
@@ -54,7 +36,6 @@ BEGIN
 END
 $$;
 
--- Shared leases. They count only while the row of their name says 'shared'; whoever changes them holds that row's lock and writes that row.
 CREATE TABLE IF NOT EXISTS holdfast_leases (
   lock_name     VARCHAR(255) COLLATE "C" NOT NULL,
   claim_id      TEXT         NOT NULL,
@@ -69,8 +50,6 @@ CREATE TABLE IF NOT EXISTS holdfast_leases (
 );
 CREATE INDEX IF NOT EXISTS holdfast_leases_expires_at ON holdfast_leases (expires_at);
 
--- The queue. place is the order of arrival; a waiter that is not heard of until expires_at is passed over.
--- channel is where its process listens; time_to_live and metadata are what its lease will have.
 CREATE TABLE IF NOT EXISTS holdfast_waiters (
   lock_name     VARCHAR(255) COLLATE "C" NOT NULL,
   place         BIGINT       NOT NULL,
@@ -90,7 +69,6 @@ CREATE TABLE IF NOT EXISTS holdfast_waiters (
 CREATE INDEX IF NOT EXISTS holdfast_waiters_expires_at ON holdfast_waiters (expires_at);
 CREATE SEQUENCE IF NOT EXISTS holdfast_places;
 
--- The largest token that each protected resource has seen.
 CREATE TABLE IF NOT EXISTS holdfast_fences (
   resource      TEXT COLLATE "C" PRIMARY KEY,
   fencing_token BIGINT      NOT NULL,
@@ -99,33 +77,12 @@ CREATE TABLE IF NOT EXISTS holdfast_fences (
 
 INSERT INTO holdfast_migrations (version) VALUES (1) ON CONFLICT DO NOTHING;
 
-
--- Migration 2: fencing tokens.
---
--- Inputs:  none
--- Outputs: the sequence holdfast_tokens; holdfast_raise_tokens(), to be called before nextval('holdfast_tokens')
---
--- One counter for all names: it rises by one with every grant, and is kept ahead of the server's clock in microseconds by being raised to
--- "the clock plus one minute" whenever the clock has caught up with it. So the next token is higher than all before it
--- - after the table was truncated, because the sequence is not part of it;
--- - after the sequence itself was lost with the whole schema, because a new one is raised to a later clock than the old one ever was
---   (as long as fewer than a million tokens are drawn in a second);
--- - after a crash, because a grant is committed after the token's own log record; and with synchronous_commit = off, where that record may be lost,
---   because the first token after every start and every recovery is raised as well (before PostgreSQL 15 not after a crash that the postmaster itself
---   survived: then tokens of the last moment, with synchronous_commit = off, could be given again);
--- - after a failover to a replica that was behind, whose counter is, too: the first token after a promotion is raised in the same way, to a later clock than
---   the old primary ever saw;
--- - after the clock was set back, because nothing ever lowers the sequence.
--- It stays a safe integer for a JavaScript client until the year 2255.
-
 CREATE SEQUENCE IF NOT EXISTS holdfast_tokens AS BIGINT;
 
 CREATE OR REPLACE FUNCTION holdfast_raise_tokens() RETURNS VOID
 LANGUAGE plpgsql AS $$
 DECLARE
   v_lead  CONSTANT BIGINT := 60000000;
-  -- When the server was last started, promoted, or recovered from a crash, which resets its statistics. A minute after what was replayed last, because the
-  -- counter may have been raised since by a transaction that never got here. Before PostgreSQL 15, statistics cost too much to ask for.
   v_start CONSTANT BIGINT := extract(epoch FROM greatest(
     pg_postmaster_start_time(), pg_last_xact_replay_timestamp() + interval '1 minute',
     CASE WHEN current_setting('server_version_num')::integer >= 150000 THEN pg_stat_get_bgwriter_stat_reset_time() END)) * 1000000;
@@ -135,8 +92,6 @@ BEGIN
   IF v_last >= v_clock AND v_last >= v_start + v_lead THEN
     RETURN;
   END IF;
-  -- One at a time, and looked at again: two that raise it at once could set it to the lower of their two clocks, below a token already given. Given back
-  -- at once and not with the transaction, which may be somebody's long one.
   BEGIN
     PERFORM pg_advisory_lock(7813544519228563561);
     v_last := coalesce(pg_sequence_last_value('holdfast_tokens'::regclass), 0);
@@ -146,7 +101,6 @@ BEGIN
     END IF;
     PERFORM pg_advisory_unlock(7813544519228563561);
   EXCEPTION WHEN OTHERS OR query_canceled THEN
-    -- If it was got: the wait for it may have failed.
     PERFORM pg_advisory_unlock(7813544519228563561) FROM pg_locks
     WHERE locktype = 'advisory' AND objsubid = 1 AND pid = pg_backend_pid() AND granted
       AND (classid::bigint << 32 | objid::bigint) = 7813544519228563561;
@@ -156,23 +110,6 @@ END
 $$;
 
 INSERT INTO holdfast_migrations (version) VALUES (2) ON CONFLICT DO NOTHING;
-
-
--- Migration 3: who may have a lock next. Internal: called by the functions of the migrations after it, under the lock of the name's row.
---
--- holdfast_admit(p_row, p_free, p_claim, p_wait)
--- Inputs:  p_row        of distributed_locks, as it is; locked by this transaction
---          p_free       the exclusive lease in that row has just been given back
---          p_claim      who asks for the lock now, as a waiter without a place; NULL: nobody
---          p_wait       how long its place lasts without being heard of; zero: it does not wait
--- Outputs: fencing_token, acquired_at  of the lease that p_claim got; NULL: it was refused
---          place        of p_claim in the queue; NULL: it has none
---          events       what others are to be told, see holdfast_tell
---
--- From the front of the queue, as many are admitted as fit beside the leases that are out and beside each other, each judged by its own mode and
--- limit; nobody overtakes the first one who does not fit. Who is admitted has the lease from this moment, and is told; as it may
--- be dead, its lease lasts no longer than its place would have, until it is heard of.
--- Only the front of the queue is read, and the dead are removed as they come to it: a hand-over costs the same however many wait.
 
 CREATE OR REPLACE FUNCTION holdfast_admit(
   p_row distributed_locks, p_free BOOLEAN, p_claim holdfast_waiters, p_wait INTERVAL,
@@ -186,10 +123,10 @@ DECLARE
   v_asks      CONSTANT BOOLEAN := p_claim.claim_id IS NOT NULL;
   v_row       distributed_locks := p_row;
   v_waiter    holdfast_waiters;
-  v_held      BOOLEAN := p_row.mode = 'exclusive' AND p_row.expires_at > v_now AND NOT p_free;  -- exclusively
-  v_leases    BIGINT := 0;         -- shared ones, and their permits
+  v_held      BOOLEAN := p_row.mode = 'exclusive' AND p_row.expires_at > v_now AND NOT p_free;
+  v_leases    BIGINT := 0;
   v_permits   BIGINT := 0;
-  v_queued    BOOLEAN := false;    -- somebody is known to wait on
+  v_queued    BOOLEAN := false;
   v_changed   BOOLEAN := p_free;
   v_contended BOOLEAN;
 BEGIN
@@ -206,14 +143,14 @@ BEGIN
   WHILE NOT v_held LOOP
     SELECT * INTO v_waiter FROM holdfast_waiters WHERE lock_name = v_name ORDER BY place LIMIT 1;
     IF v_waiter.place IS NULL THEN
-      -- Whoever has no place comes after all who have one.
       EXIT WHEN NOT v_asks OR fencing_token IS NOT NULL;
       v_waiter := p_claim;
     ELSIF v_waiter.expires_at <= v_now THEN
       DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place;
       CONTINUE;
     END IF;
-    IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared' AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
+    IF (v_waiter.mode = 'exclusive' AND v_leases > 0) OR (v_waiter.mode = 'shared'
+      AND v_permits + v_waiter.permits > v_waiter.max_permits) THEN
       v_queued := v_waiter.place IS NOT NULL;
       EXIT;
     END IF;
@@ -221,7 +158,6 @@ BEGIN
       DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place;
     END IF;
     v_changed := true;
-    -- Drawn under the row's lock, so the order of tokens is the order of holding.
     v_row.fencing_token := nextval('holdfast_tokens');
     v_row.holder_id := v_waiter.holder_id;
     IF v_asks AND v_waiter.claim_id = p_claim.claim_id THEN
@@ -242,7 +178,6 @@ BEGIN
       v_row.expires_at := v_waiter.expires_at;
     ELSE
       IF v_leases = 0 AND p_row.mode = 'exclusive' THEN
-        -- Left behind by somebody who emptied distributed_locks alone.
         DELETE FROM holdfast_leases WHERE lock_name = v_name;
       END IF;
       v_leases := v_leases + 1;
@@ -254,7 +189,6 @@ BEGIN
   END LOOP;
 
   IF v_asks AND fencing_token IS NULL AND p_wait > interval '0' THEN
-    -- Keeps its place; one that it was not heard of for too long is lost, and it comes last again.
     INSERT INTO holdfast_waiters AS w VALUES (
       v_name, nextval('holdfast_places'), p_claim.claim_id, p_claim.holder_id, p_claim.mode, p_claim.max_permits,
       p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_wait)
@@ -264,13 +198,12 @@ BEGIN
     v_queued := true;
   END IF;
 
-  -- The row tells the outcome, to plain clients as well. It is written whenever leases changed, not only locked: a transaction with an older
-  -- snapshot (REPEATABLE READ) then fails instead of deciding by what it cannot see.
-  -- Waiters that came after such a snapshot have not written the row if it was contended already: then it stays so.
-  v_contended := v_leases > 0 OR v_queued OR (p_row.contended AND current_setting('transaction_isolation') <> 'read committed');
+  v_contended := v_leases > 0 OR v_queued OR (p_row.contended
+    AND current_setting('transaction_isolation') <> 'read committed');
   IF v_held AND v_changed THEN
     UPDATE distributed_locks SET mode = 'exclusive', claim_id = v_row.claim_id, holder_id = v_row.holder_id,
-      metadata = v_row.metadata, fencing_token = v_row.fencing_token, acquired_at = v_now, expires_at = v_row.expires_at,
+      metadata = v_row.metadata, fencing_token = v_row.fencing_token, acquired_at = v_now,
+        expires_at = v_row.expires_at,
       contended = v_contended OR EXISTS (SELECT FROM holdfast_waiters w WHERE w.lock_name = v_name)
     WHERE lock_name = v_name;
   ELSIF v_held THEN
@@ -289,7 +222,6 @@ BEGIN
       expires_at = (SELECT max(l.expires_at) FROM holdfast_leases l WHERE l.lock_name = v_name)
     WHERE lock_name = v_name;
   ELSIF v_changed OR NOT p_row.contended THEN
-    -- Free, and waited for by somebody who has not come yet.
     UPDATE distributed_locks SET mode = 'exclusive', contended = true, claim_id = NULL, metadata = NULL,
       expires_at = least(expires_at, v_now)
     WHERE lock_name = v_name;
@@ -297,16 +229,12 @@ BEGIN
 END
 $$;
 
--- What the first of a queue is told when the one before it has gone and it must wait on: when asking again may help has changed.
--- Inputs: p_lock_name. Outputs: one event, or none
 CREATE OR REPLACE FUNCTION holdfast_first(p_lock_name TEXT) RETURNS JSONB[]
 LANGUAGE sql AS $$
   SELECT array_agg(jsonb_build_array(channel, 'wake', claim_id, lock_name))
   FROM (SELECT * FROM holdfast_waiters WHERE lock_name = p_lock_name ORDER BY place LIMIT 1) AS first
 $$;
 
--- Sends the events of one call, each process those of its own waiters. A payload holds a few, and so stays below 8,000 bytes.
--- Inputs: events [channel, 'granted', claim_id, fencing_token, time to live in ms, acquired_at in ms] and [channel, 'wake', claim_id, lock_name]
 CREATE OR REPLACE FUNCTION holdfast_tell(p_events JSONB[]) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -324,10 +252,6 @@ BEGIN
 END
 $$;
 
--- A bounded number of rows that ended some time ago goes away. The last step of a call: what it locks it waits for nobody to lock, and after it
--- nothing is waited for, so it takes part in no deadlock. It goes through the index in its order and stops: whatever the planner believes of how many have
--- ended, it reads no more rows than it may take.
--- Inputs: p_most. Outputs: events
 CREATE OR REPLACE FUNCTION holdfast_sweep(p_most INTEGER) RETURNS JSONB[]
 LANGUAGE plpgsql SET enable_sort = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -337,7 +261,8 @@ DECLARE
   v_events JSONB[];
   v_before TIMESTAMPTZ := clock_timestamp() - interval '5 seconds';
 BEGIN
-  SELECT array_agg(ended.ctid) FILTER (WHERE NOT contended), array_agg(ended.each) FILTER (WHERE contended) INTO v_rows, v_queues
+  SELECT array_agg(ended.ctid) FILTER (WHERE NOT contended), array_agg(ended.each) FILTER (WHERE contended) INTO v_rows,
+    v_queues
   FROM (
     SELECT ctid, contended, d AS each FROM distributed_locks d WHERE expires_at < v_before
     ORDER BY expires_at LIMIT p_most FOR UPDATE SKIP LOCKED
@@ -346,7 +271,6 @@ BEGIN
   FOREACH v_row IN ARRAY coalesce(v_queues[1 : 16], '{}') LOOP
     v_events := v_events || (holdfast_admit(v_row, false, NULL, NULL)).events;
   END LOOP;
-  -- Their own names' rows are gone: emptied by somebody.
   DELETE FROM holdfast_leases WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM holdfast_leases WHERE expires_at < v_before - interval '1 minute'
     ORDER BY expires_at LIMIT 20 FOR UPDATE SKIP LOCKED));
@@ -359,23 +283,6 @@ $$;
 
 INSERT INTO holdfast_migrations (version) VALUES (3) ON CONFLICT DO NOTHING;
 
-
--- Migration 4: what the driver calls. Each takes a whole list, as arrays of one length, and is one statement, one round trip, one commit.
---
--- Every function takes the locks of its names' rows in one order, byte by byte (COLLATE "C"), before it does anything else: lists that overlap in
--- opposite orders wait for each other and never deadlock. A row that somebody's open transaction keeps locked is waited for four seconds; then the call
--- fails as a whole (55P03), and nothing of it is done.
--- Plans go by the indexes alone: to the planner a table of locks looks empty, and reading all of it looks cheap, while what was there a second ago still lies about.
--- A call that changed leases commits to the disk, whatever the role's setting, unless p_relaxed says otherwise (synchronous_commit = off, for this
--- transaction only). A claim that was only refused, or took a place in the queue, does not wait for the disk: if a crash undoes that, the waiter asks again.
--- In a transaction that has written something before, which is somebody else's, that is left as it is.
-
--- holdfast_acquire
--- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to live in ms, how long it waits
---          without being heard of in ms (0: not at all), metadata as JSON text (NULL: none); for all: the channel where this process listens
--- Outputs: granted_claims, granted_tokens, granted_at  one element for each lease, in any order; granted_at in ms
---          refusals  {claim id: {holder, ahead, askAgainMs, answeredAtMs}}
--- A claim id stands for one acquisition: asking again with it gives the same lease, its time started anew.
 CREATE OR REPLACE FUNCTION holdfast_acquire(
   p_names TEXT[], p_claims TEXT[], p_holders TEXT[], p_shared BOOLEAN[], p_limits BIGINT[], p_permits BIGINT[],
   p_ttls FLOAT8[], p_waits FLOAT8[], p_metadata TEXT[], p_channel TEXT, p_relaxed BOOLEAN,
@@ -388,7 +295,7 @@ DECLARE
   v_alone   CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
   v_count   CONSTANT INTEGER := cardinality(p_names);
   v_stale   TEXT[];
-  v_rest    INTEGER[];    -- places in the list of the claims that the usual case has not granted
+  v_rest    INTEGER[];
   v_ord     INTEGER;
   v_claim   holdfast_waiters;
   v_got     RECORD;
@@ -401,15 +308,11 @@ BEGIN
   END IF;
   PERFORM holdfast_raise_tokens();
 
-  -- The usual case: a free name, or one whose lease has run out, that nobody else wants. Afterwards each name of the list has a row, and that row
-  -- is inserted or locked by this transaction, granted or not. A name that begins with a shared claim gets a row that is free.
-  --
-  -- A token drawn for a row that is inserted may be older than that of somebody who took and gave back the name between the draw and the insertion.
-  -- If nobody has drawn since, that cannot be. If anybody has, for whichever name, it is drawn once more, now that the row is ours. What had to wait for
-  -- somebody's row is late, and counts from now: its time was read before. Else the time stays, because an update that changes it touches the indexes.
   IF v_count = 1 THEN
-    INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended)
-    SELECT p_names[1], p_holders[1], t, CASE WHEN p_shared[1] THEN t ELSE t + p_ttls[1] * interval '1 ms' END, p_metadata[1]::jsonb,
+    INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id,
+      fencing_token, contended)
+    SELECT p_names[1], p_holders[1], t, CASE WHEN p_shared[1] THEN t ELSE t + p_ttls[1] * interval '1 ms' END,
+      p_metadata[1]::jsonb,
       CASE WHEN NOT p_shared[1] THEN p_claims[1] END, nextval('holdfast_tokens'), p_shared[1]
     FROM clock_timestamp() AS t
     ON CONFLICT (lock_name) DO UPDATE SET holder_id = excluded.holder_id, acquired_at = clock_timestamp(),
@@ -427,7 +330,6 @@ BEGIN
         FROM clock_timestamp() AS t WHERE lock_name = p_names[1]
         RETURNING fencing_token, acquired_at INTO v_got.fencing_token, v_got.acquired_at;
       END IF;
-      -- Its place is left if somebody emptied distributed_locks alone.
       IF p_waits[1] > 0 THEN
         DELETE FROM holdfast_waiters WHERE lock_name = p_names[1] AND claim_id = p_claims[1];
       END IF;
@@ -444,9 +346,10 @@ BEGIN
         WITH ORDINALITY AS c (lock_name, claim_id, holder_id, shared, ttl, metadata, ord)
       ORDER BY lock_name COLLATE "C", ord
     ), granted AS (
-      INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, contended)
-      -- Each row has the time and the token of its own turn: a list may have to wait for any of them.
-      SELECT lock_name, holder_id, clock_timestamp(), clock_timestamp() + CASE WHEN shared THEN 0 ELSE ttl END * interval '1 ms',
+      INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, metadata, claim_id,
+        fencing_token, contended)
+      SELECT lock_name, holder_id, clock_timestamp(),
+        clock_timestamp() + CASE WHEN shared THEN 0 ELSE ttl END * interval '1 ms',
         metadata::jsonb, CASE WHEN NOT shared THEN claim_id END, nextval('holdfast_tokens'), shared
       FROM first
       ORDER BY lock_name COLLATE "C"
@@ -455,7 +358,8 @@ BEGIN
         claim_id = excluded.claim_id, mode = 'exclusive', fencing_token = nextval('holdfast_tokens')
       WHERE excluded.claim_id IS NOT NULL AND d.expires_at <= clock_timestamp() AND NOT d.contended
       RETURNING d.lock_name, d.claim_id, d.fencing_token, d.acquired_at,
-        d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass) OR d.acquired_at < clock_timestamp() - v_late AS stale
+        d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass)
+          OR d.acquired_at < clock_timestamp() - v_late AS stale
     )
     SELECT array_agg(claim_id) FILTER (WHERE NOT stale), array_agg(fencing_token) FILTER (WHERE NOT stale),
       array_agg(extract(epoch FROM acquired_at) * 1000) FILTER (WHERE NOT stale),
@@ -475,7 +379,6 @@ BEGIN
       INTO granted_claims, granted_tokens, granted_at FROM drawn;
     END IF;
     IF granted_claims IS NOT NULL AND 0 < ANY (p_waits) THEN
-      -- Looked for one by one: the planner would rather read every waiter, and the whole list for each.
       DELETE FROM holdfast_waiters WHERE ctid = ANY (ARRAY(
         SELECT place.ctid FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait), LATERAL (
           SELECT w.ctid FROM holdfast_waiters w WHERE w.lock_name = c.lock_name AND w.claim_id = c.claim_id OFFSET 0
@@ -487,7 +390,6 @@ BEGIN
     SELECT array_agg(ord ORDER BY ord) INTO v_rest FROM unnest(p_claims) WITH ORDINALITY AS c (claim_id, ord)
     WHERE claim_id NOT IN (SELECT unnest(coalesce(granted_claims, '{}')));
   END IF;
-  -- The rest, in the order of the list.
   FOREACH v_ord IN ARRAY coalesce(v_rest, '{}') LOOP
     v_claim.lock_name := p_names[v_ord];
     v_claim.claim_id := p_claims[v_ord];
@@ -512,11 +414,9 @@ BEGIN
   IF cardinality(v_refused) = 1 THEN
     refusals := jsonb_build_object(v_refused[1], v_reasons[1]);
   ELSIF v_refused IS NOT NULL THEN
-    -- At the end, because an object that grows is copied with every step.
     refusals := (SELECT jsonb_object_agg(claim_id, reason) FROM unnest(v_refused, v_reasons) AS r (claim_id, reason));
   END IF;
 
-  -- One call in eight sweeps, and then eight times as much: on average twice what calls leave behind at the most.
   IF random() < 0.125 THEN
     v_events := v_events || holdfast_sweep(16 * v_count + 16);
   END IF;
@@ -528,9 +428,6 @@ BEGIN
 END
 $$;
 
--- One claim on a name whose row is locked by this transaction.
--- Outputs: fencing_token and acquired_at of its lease, or refusal {holder, ahead, askAgainMs, answeredAtMs}; events
--- answeredAtMs is read under the row's lock, as acquired_at is: a grant that is handed over later than this refusal has a later time, and needs no question.
 CREATE OR REPLACE FUNCTION holdfast_ask(
   p_claim holdfast_waiters, p_wait INTERVAL,
   OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT refusal JSONB, OUT events JSONB[]
@@ -540,7 +437,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_now   CONSTANT TIMESTAMPTZ := clock_timestamp();
   v_row   distributed_locks;
-  v_held  BOOLEAN;    -- exclusively, by another
+  v_held  BOOLEAN;
   v_got   RECORD;
   v_found JSONB;
   v_place BIGINT;
@@ -548,7 +445,6 @@ DECLARE
   v_next  TIMESTAMPTZ;
 BEGIN
   SELECT * INTO STRICT v_row FROM distributed_locks WHERE lock_name = p_claim.lock_name;
-  -- Already yours: a reply was lost, or the lock was handed over.
   IF v_row.mode = 'exclusive' AND v_row.claim_id = p_claim.claim_id AND v_row.expires_at > v_now THEN
     UPDATE distributed_locks SET expires_at = v_now + p_claim.time_to_live WHERE lock_name = p_claim.lock_name;
     fencing_token := v_row.fencing_token;
@@ -566,7 +462,6 @@ BEGIN
     END IF;
   END IF;
 
-  -- Held by another who will hold it on, and it does not want to stand in the queue: nothing to decide.
   v_held := v_row.mode = 'exclusive' AND v_row.expires_at > v_now;
   IF NOT v_held OR p_wait > interval '0' THEN
     v_got := holdfast_admit(v_row, false, p_claim, p_wait);
@@ -595,7 +490,6 @@ BEGIN
   IF v_place IS NOT NULL THEN
     SELECT count(*), min(expires_at) INTO v_ahead, v_next FROM holdfast_waiters
     WHERE lock_name = p_claim.lock_name AND place < v_place AND expires_at > v_now;
-    -- The first waits for a lease to run out; the others for somebody before them, who may be dead, to be gone.
     IF v_ahead = 0 AND v_row.mode = 'shared' THEN
       SELECT min(l.expires_at) INTO v_next FROM holdfast_leases l WHERE l.lock_name = p_claim.lock_name;
     ELSIF v_ahead = 0 THEN
@@ -607,9 +501,6 @@ BEGIN
 END
 $$;
 
--- holdfast_renew
--- Inputs:  for each lease: lock name, claim id, fencing token, time to live from now in ms
--- Outputs: for each true, or false: it had ended, and is not re-created
 CREATE OR REPLACE FUNCTION holdfast_renew(
   p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[], p_ttls FLOAT8[], p_relaxed BOOLEAN
 ) RETURNS BOOLEAN[]
@@ -629,7 +520,6 @@ BEGIN
   IF v_count > 1 THEN
     v_locked := holdfast_lock_rows(p_names);
   END IF;
-  -- One by one: joined with the list, a table that looks empty to the planner is read as a whole, with the whole list for each row.
   FOR v_ord IN 1 .. v_count LOOP
     UPDATE distributed_locks AS d SET expires_at = clock_timestamp() + p_ttls[v_ord] * interval '1 ms'
     FROM distributed_locks AS before
@@ -638,7 +528,6 @@ BEGIN
     RETURNING d.contended AND d.expires_at < before.expires_at INTO v_sooner;
     v_answers[v_ord] := FOUND;
     IF v_sooner THEN
-      -- Who waits for it to run out would come too late.
       v_events := v_events || holdfast_first(p_names[v_ord]);
     END IF;
     CONTINUE WHEN v_answers[v_ord] OR NOT p_names[v_ord] = ANY (v_locked);
@@ -666,10 +555,8 @@ BEGIN
 END
 $$;
 
--- holdfast_release
--- Inputs:  for each lease: lock name, claim id, fencing token (NULL: whatever the claim has, a lease or a place in the queue)
--- Outputs: for each whether a lease that had not ended was ended by this call
-CREATE OR REPLACE FUNCTION holdfast_release(p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[], p_relaxed BOOLEAN) RETURNS BOOLEAN[]
+CREATE OR REPLACE FUNCTION holdfast_release(p_names TEXT[], p_claims TEXT[], p_tokens BIGINT[],
+  p_relaxed BOOLEAN) RETURNS BOOLEAN[]
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
@@ -686,10 +573,10 @@ BEGIN
   IF v_count > 1 THEN
     v_locked := holdfast_lock_rows(p_names);
   END IF;
-  -- One by one, for the reason given in holdfast_renew.
   FOR v_ord IN 1 .. v_count LOOP
     DELETE FROM distributed_locks
-    WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND (p_tokens[v_ord] IS NULL OR fencing_token = p_tokens[v_ord])
+    WHERE lock_name = p_names[v_ord] AND claim_id = p_claims[v_ord] AND (p_tokens[v_ord] IS NULL
+      OR fencing_token = p_tokens[v_ord])
       AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp();
     v_answers[v_ord] := FOUND;
     CONTINUE WHEN FOUND OR NOT p_names[v_ord] = ANY (v_locked);
@@ -704,7 +591,6 @@ BEGIN
 END
 $$;
 
--- One lease or place in the queue ends, and whose turn it is then has the lock.
 CREATE OR REPLACE FUNCTION holdfast_end(
   p_lock_name TEXT, p_claim_id TEXT, p_token BIGINT, OUT ended BOOLEAN, OUT events JSONB[]
 )
@@ -719,7 +605,6 @@ BEGIN
   ended := false;
   SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name FOR UPDATE;
   IF v_row.mode = 'exclusive' THEN
-    -- A plain client's row goes by the name that inspect shows for it.
     v_free := coalesce(v_row.claim_id, 'plain:' || v_row.holder_id) = p_claim_id
       AND (p_token IS NULL OR v_row.fencing_token = p_token);
     ended := v_free AND v_row.expires_at > clock_timestamp();
@@ -730,7 +615,6 @@ BEGIN
     v_free := FOUND;
     ended := coalesce(ended, false);
   END IF;
-  -- Who holds it has no place in the queue.
   IF NOT ended THEN
     DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
     v_stood := FOUND;
@@ -745,8 +629,6 @@ BEGIN
 END
 $$;
 
--- Outputs: the names that have a row, which is locked now. A name without one has no lease and no queue, and must not be waited for any more: a row that
--- somebody makes from now on would be locked out of order.
 CREATE OR REPLACE FUNCTION holdfast_lock_rows(p_names TEXT[]) RETURNS TEXT[]
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -768,15 +650,6 @@ END
 $$;
 
 INSERT INTO holdfast_migrations (version) VALUES (4) ON CONFLICT DO NOTHING;
-
-
--- Migration 5: looking inside.
---
--- holdfast_lease_json(row)  one lease as the driver tells of it; of distributed_locks, or of holdfast_leases
--- holdfast_inspect(p_lock_name, p_prefix, p_after, p_page_size)
--- Inputs:  NULL or only this name; only names that begin with this; only names after this one, byte by byte; how many names
--- Outputs: {leases, waiters, next}; next is missing on the last page
--- holdfast_locks  a view for people: who holds and who waits, for how long, and for how long still
 
 CREATE OR REPLACE FUNCTION holdfast_lease_json(p_row distributed_locks) RETURNS JSONB
 LANGUAGE sql STABLE AS $$
@@ -800,7 +673,8 @@ LANGUAGE sql STABLE AS $$
   )) || CASE WHEN p_row.metadata IS NULL THEN '{}' ELSE jsonb_build_object('metadata', p_row.metadata) END
 $$;
 
-CREATE OR REPLACE FUNCTION holdfast_inspect(p_lock_name TEXT, p_prefix TEXT, p_after TEXT, p_page_size INTEGER) RETURNS JSONB
+CREATE OR REPLACE FUNCTION holdfast_inspect(p_lock_name TEXT, p_prefix TEXT, p_after TEXT,
+  p_page_size INTEGER) RETURNS JSONB
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   v_now     TIMESTAMPTZ := clock_timestamp();
@@ -810,7 +684,6 @@ DECLARE
   v_more    BOOLEAN;
 BEGIN
   IF p_lock_name IS NOT NULL THEN
-    -- By the index alone: whoever asks for one name should not pay for all the others.
     v_names := CASE WHEN starts_with(p_lock_name, p_prefix)
       AND (p_after IS NULL OR p_lock_name COLLATE "C" > p_after) THEN ARRAY[p_lock_name] ELSE '{}' END;
   ELSE
@@ -827,7 +700,8 @@ BEGIN
   v_more := cardinality(v_names) > p_page_size;
   v_names := v_names[1 : p_page_size];
 
-  SELECT jsonb_agg(lease ORDER BY lease ->> 'lockName' COLLATE "C", (lease ->> 'fencingToken')::bigint) INTO v_leases FROM (
+  SELECT jsonb_agg(lease ORDER BY lease ->> 'lockName' COLLATE "C", (lease ->> 'fencingToken')::bigint) INTO v_leases
+    FROM (
     SELECT holdfast_lease_json(d) AS lease FROM distributed_locks d
     WHERE d.lock_name = ANY (v_names) AND d.mode = 'exclusive' AND d.expires_at > v_now
     UNION ALL
@@ -859,17 +733,6 @@ CREATE OR REPLACE VIEW holdfast_locks AS
 
 INSERT INTO holdfast_migrations (version) VALUES (5) ON CONFLICT DO NOTHING;
 
-
--- Migration 6: the two functions for clients in any language, psql included. Who calls just these excludes Holdfast and is excluded by it.
--- A database that has older functions of these names, for two texts and returning a boolean, gets the new ones in their place. Others of the name stay.
---
--- acquire_lock(p_lock_name, p_holder_id, p_ttl_seconds = 30, p_metadata = '{}')
--- Outputs: true: the lock is held by p_holder_id for p_ttl_seconds from now; the same holder asking again extends it. false: held by another, or others wait
--- release_lock(p_lock_name, p_holder_id)
--- Outputs: true: it was held by p_holder_id, and is free. false: it was not, or its time was over
---
--- Call them in a transaction of their own: until the commit, nobody else knows of the lock, and whoever asks for the same name has to wait.
-
 DO $$
 DECLARE
   v_old REGPROCEDURE;
@@ -878,7 +741,8 @@ BEGIN
     SELECT p.oid FROM pg_proc p
     WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
       AND p.prokind = 'f' AND p.prorettype = 'boolean'::regtype AND p.pronargs >= 2
-      AND p.proargtypes[0] IN ('text'::regtype, 'varchar'::regtype) AND p.proargtypes[1] IN ('text'::regtype, 'varchar'::regtype) AND (
+      AND p.proargtypes[0] IN ('text'::regtype, 'varchar'::regtype) AND p.proargtypes[1] IN ('text'::regtype,
+        'varchar'::regtype) AND (
       (p.proname = 'acquire_lock' AND pg_get_function_identity_arguments(p.oid) <>
         'p_lock_name character varying, p_holder_id character varying, p_ttl_seconds integer, p_metadata jsonb')
       OR (p.proname = 'release_lock' AND pg_get_function_identity_arguments(p.oid) <>
@@ -905,19 +769,21 @@ BEGIN
     RAISE EXCEPTION 'p_ttl_seconds must be positive, but is %', p_ttl_seconds USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF p_lock_name IS NULL OR char_length(p_lock_name) NOT BETWEEN 1 AND 255 THEN
-    RAISE EXCEPTION 'p_lock_name must be 1 to 255 characters, but is %', p_lock_name USING ERRCODE = 'invalid_parameter_value';
+    RAISE EXCEPTION 'p_lock_name must be 1 to 255 characters, but is %',
+      p_lock_name USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF p_holder_id IS NULL OR char_length(p_holder_id) NOT BETWEEN 1 AND 255 THEN
-    RAISE EXCEPTION 'p_holder_id must be 1 to 255 characters, but is %', p_holder_id USING ERRCODE = 'invalid_parameter_value';
+    RAISE EXCEPTION 'p_holder_id must be 1 to 255 characters, but is %',
+      p_holder_id USING ERRCODE = 'invalid_parameter_value';
   END IF;
   PERFORM holdfast_raise_tokens();
-  -- Free, so that a row that was not there is decided on below like any other, under its lock.
   INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at, contended)
   VALUES (p_lock_name, p_holder_id, clock_timestamp(), clock_timestamp(), true)
   ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id RETURNING * INTO v_row;
   IF v_row.mode = 'exclusive' AND v_row.claim_id IS NULL AND v_row.holder_id = p_holder_id
     AND v_row.expires_at > clock_timestamp() THEN
-    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second', metadata = p_metadata
+    UPDATE distributed_locks SET expires_at = clock_timestamp() + p_ttl_seconds * interval '1 second',
+      metadata = p_metadata
     WHERE lock_name = p_lock_name;
     RETURN true;
   END IF;
@@ -933,8 +799,8 @@ BEGIN
     UPDATE distributed_locks SET claim_id = NULL WHERE lock_name = p_lock_name;
   END IF;
   v_events := v_got.events;
-  -- Only in a transaction of its own: in somebody's longer one, rows that were swept would stay locked until its end.
-  IF NOT v_wrote AND clock_timestamp() - now() < interval '1 second' AND current_setting('transaction_isolation') = 'read committed' THEN
+  IF NOT v_wrote AND clock_timestamp() - now() < interval '1 second'
+    AND current_setting('transaction_isolation') = 'read committed' THEN
     v_events := v_events || holdfast_sweep(10);
   END IF;
   IF v_events IS NOT NULL THEN
@@ -960,12 +826,6 @@ $$;
 
 INSERT INTO holdfast_migrations (version) VALUES (6) ON CONFLICT DO NOTHING;
 
-
--- Migration 7: rate limits, by the generic cell rate algorithm, under several limits at once: all of them allow it, or none is charged.
--- Outputs: holdfast_rates, holdfast_rate_step, holdfast_consume
-
--- state: how often the last step was taken, the latest of the moments, and then for each limit its moment: when it will be as if nothing
--- had been taken (ms). policy is only the last step's: a statement that inserts or updates has no other way to hand it on to the row.
 CREATE TABLE IF NOT EXISTS holdfast_rates (
   name       TEXT COLLATE "C" PRIMARY KEY,
   state      FLOAT8[]    NOT NULL,
@@ -974,10 +834,6 @@ CREATE TABLE IF NOT EXISTS holdfast_rates (
 ) WITH (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS holdfast_rates_expires_at ON holdfast_rates (expires_at);
 
--- holdfast_rate_step
--- Inputs:  the state before, or NULL; now (ms); how often to take the step at most; for each limit of a policy what one step moves the
---          limit's moment by, and how far ahead that may be (ms; NULL: the policy has no more limits)
--- Outputs: the state after
 CREATE OR REPLACE FUNCTION holdfast_rate_step(
   p_state FLOAT8[], p_now FLOAT8, p_count FLOAT8, p_policy INTEGER, p_steps FLOAT8[], p_fulls FLOAT8[]) RETURNS FLOAT8[]
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -990,8 +846,6 @@ BEGIN
     v_full := p_fulls[p_policy][j];
     EXIT WHEN v_full IS NULL;
     v_ahead := greatest(p_state[j + 2] - p_now, 0);
-    -- A little further ahead than full is somebody who came to the row first although he asked later: a moment must not go back for that. Much
-    -- further can only be a clock that was set back, or limits that were changed: it counts as full.
     IF v_ahead > v_full + 10000 THEN v_ahead := v_full; END IF;
     v_state[j + 2] := v_ahead;
     v_state[1] := greatest(0, least(v_state[1], floor((v_full - v_ahead) / p_steps[p_policy][j])));
@@ -1004,17 +858,9 @@ BEGIN
 END
 $$;
 
--- holdfast_consume
--- Inputs:  names, each once, in the order of their bytes, so that lists never deadlock; for each how often to take its step at most (0: only
---          look), and the number of its policy; the policies as holdfast_rate_step takes them
--- Outputs: the states after in the same order, as one list of numbers with the moments in ms from now
---
--- There is one time for the whole list, taken before any row is waited for. That is safe: in whatever order steps are made, a moment only moves
--- forward, and never further than a step's own time + p_fulls, so no period ever has more than limit + burst. It takes rows that are
--- kept for longer than a statement waits, which is what the margin of expires_at is for. The margin has a second use: as long as
--- expires_at stays the same, an update does not touch the indexes.
 CREATE OR REPLACE FUNCTION holdfast_consume(
-  p_names TEXT[], p_counts INTEGER[], p_policies INTEGER[], p_steps FLOAT8[], p_fulls FLOAT8[], p_relaxed BOOLEAN) RETURNS FLOAT8[]
+  p_names TEXT[], p_counts INTEGER[], p_policies INTEGER[], p_steps FLOAT8[], p_fulls FLOAT8[],
+    p_relaxed BOOLEAN) RETURNS FLOAT8[]
 LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '4s' AS $$
 DECLARE
   v_at     TIMESTAMPTZ := clock_timestamp();
@@ -1055,15 +901,6 @@ $$;
 
 INSERT INTO holdfast_migrations (version) VALUES (7) ON CONFLICT DO NOTHING;
 
-
--- Migration 8: the fencing guard, to be called in the transaction that writes to the protected resource.
---
--- holdfast_fence(p_resource, p_token)
--- Inputs:  what is protected, in whatever words; the fencing token of the lease under which it is written
--- Outputs: none. Fails with SQLSTATE HF001 when a larger token has been seen for the resource: whoever holds this one has lost its lease.
---          The resource's row stays locked until the transaction ends, so a write that was let through is done before the next one is judged.
--- holdfast_forget_fences(p_unused_for)
--- Outputs: how many resources were forgotten that nobody has written to for so long. Not done by itself: only you know for how long a process may sleep.
 CREATE OR REPLACE FUNCTION holdfast_fence(p_resource TEXT, p_token BIGINT) RETURNS VOID
 LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -1088,17 +925,6 @@ LANGUAGE sql SET search_path FROM CURRENT AS $$
 $$;
 
 INSERT INTO holdfast_migrations (version) VALUES (8) ON CONFLICT DO NOTHING;
-
-
--- Migration 9: ending a lease by force, with a record of who did it. For people: no client calls it by itself.
---
--- force_release_lock(p_lock_name, p_by)
--- Inputs:  the lock name; who does it and why, in whatever words
--- Outputs: how many leases were ended: 0 if nobody held it, 1 for an exclusive one, each one of those that were shared
--- Whose turn it is then has the lock, as after any release. Who held it is not told: its next renewal or release answers that it has lost the lease, and a
--- resource that checks fencing tokens refuses it from the next grant on.
---
--- holdfast_forced_releases  the leases that were ended so, the last 1,000 of them
 
 CREATE TABLE IF NOT EXISTS holdfast_forced_releases (
   id            BIGINT       GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -1130,16 +956,17 @@ BEGIN
   END IF;
   PERFORM FROM distributed_locks WHERE lock_name = p_lock_name FOR UPDATE;
   v_now := clock_timestamp();
-  -- All that is held now, before any of it is ended: whoever is admitted then holds it rightly.
   FOR v_lease IN
-    SELECT holder_id, coalesce(claim_id, 'plain:' || holder_id) AS claim_id, fencing_token, acquired_at, expires_at, metadata
+    SELECT holder_id, coalesce(claim_id, 'plain:' || holder_id) AS claim_id, fencing_token, acquired_at, expires_at,
+      metadata
     FROM distributed_locks WHERE lock_name = p_lock_name AND mode = 'exclusive' AND expires_at > v_now
     UNION ALL
     SELECT l.holder_id, l.claim_id, l.fencing_token, l.acquired_at, l.expires_at, l.metadata
     FROM holdfast_leases l JOIN distributed_locks d USING (lock_name)
     WHERE l.lock_name = p_lock_name AND d.mode = 'shared' AND l.expires_at > v_now
   LOOP
-    INSERT INTO holdfast_forced_releases (released_at, released_by, database_role, lock_name, holder_id, claim_id, fencing_token,
+    INSERT INTO holdfast_forced_releases (released_at, released_by, database_role, lock_name, holder_id, claim_id,
+      fencing_token,
       acquired_at, expires_at, metadata)
     VALUES (v_now, p_by, session_user, p_lock_name, v_lease.holder_id, v_lease.claim_id, v_lease.fencing_token,
       v_lease.acquired_at, v_lease.expires_at, v_lease.metadata)
@@ -1159,15 +986,6 @@ $$;
 
 INSERT INTO holdfast_migrations (version) VALUES (9) ON CONFLICT DO NOTHING;
 
-
--- Migration 10: a claim that takes the lock from whoever holds it.
---
--- holdfast_steal
--- Inputs:  lock name, claim id, holder id, time to live in ms, metadata as JSON text (NULL: none), relaxed as in holdfast_acquire
--- Outputs: fencing_token, and granted_at in ms, of its lease
--- Every lease on the name is ended, a plain client's too, and is on record in holdfast_forced_releases, with the new holder as the one who did it, or
--- what the metadata say under forcedBy. Those who wait keep their places. Asking again with the same claim id gives the same lease, its time started anew.
--- Who has lost a lease is told on the channel holdfast_stolen: {"lost": [claim id, …], "by": holder id}, 50 of them in one message at most.
 CREATE OR REPLACE FUNCTION holdfast_steal(
   p_lock_name TEXT, p_claim_id TEXT, p_holder_id TEXT, p_ttl FLOAT8, p_metadata TEXT, p_relaxed BOOLEAN,
   OUT fencing_token BIGINT, OUT granted_at FLOAT8
@@ -1186,7 +1004,6 @@ BEGIN
   END IF;
   PERFORM holdfast_raise_tokens();
 
-  -- From here on the name has a row, and it is locked.
   INSERT INTO distributed_locks AS d (lock_name, holder_id, acquired_at, expires_at)
   VALUES (p_lock_name, p_holder_id, v_now, v_now)
   ON CONFLICT (lock_name) DO UPDATE SET holder_id = d.holder_id;
@@ -1208,12 +1025,14 @@ BEGIN
     SELECT holder_id, claim_id, fencing_token, acquired_at, expires_at, metadata
     FROM holdfast_leases WHERE lock_name = p_lock_name AND v_row.mode = 'shared' AND expires_at > v_now
   ), recorded AS (
-    INSERT INTO holdfast_forced_releases (released_at, released_by, database_role, lock_name, holder_id, claim_id, fencing_token,
+    INSERT INTO holdfast_forced_releases (released_at, released_by, database_role, lock_name, holder_id, claim_id,
+      fencing_token,
       acquired_at, expires_at, metadata)
     SELECT v_now, coalesce(p_metadata::jsonb ->> 'forcedBy', p_holder_id), session_user, p_lock_name, ended.* FROM ended
     RETURNING id, claim_id
   ), parts AS (
-    SELECT jsonb_agg(claim_id) AS lost, max(id) AS last FROM (SELECT *, row_number() OVER () AS number FROM recorded) AS r GROUP BY number / 50
+    SELECT jsonb_agg(claim_id) AS lost, max(id) AS last FROM (SELECT *, row_number() OVER () AS number
+      FROM recorded) AS r GROUP BY number / 50
   ), told AS (
     SELECT pg_notify('holdfast_stolen', jsonb_build_object('lost', lost, 'by', p_holder_id)::text), last FROM parts
   )
@@ -1222,8 +1041,8 @@ BEGIN
   DELETE FROM holdfast_leases WHERE lock_name = p_lock_name;
   DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
 
-  -- Whether somebody waits stays as the row says: if that is no longer so, the next release finds out.
-  UPDATE distributed_locks SET mode = 'exclusive', claim_id = p_claim_id, holder_id = p_holder_id, metadata = p_metadata::jsonb,
+  UPDATE distributed_locks SET mode = 'exclusive', claim_id = p_claim_id, holder_id = p_holder_id,
+    metadata = p_metadata::jsonb,
     fencing_token = nextval('holdfast_tokens'), acquired_at = v_now, expires_at = v_now + v_ttl
   WHERE lock_name = p_lock_name RETURNING fencing_token INTO fencing_token;
   granted_at := extract(epoch FROM v_now) * 1000;
@@ -1231,6 +1050,5 @@ END
 $$;
 
 INSERT INTO holdfast_migrations (version) VALUES (10) ON CONFLICT DO NOTHING;
-
 
 COMMIT;
