@@ -85,7 +85,8 @@ DECLARE
   v_lead  CONSTANT BIGINT := 60000000;
   v_start CONSTANT BIGINT := extract(epoch FROM greatest(
     pg_postmaster_start_time(), pg_last_xact_replay_timestamp() + interval '1 minute',
-    CASE WHEN current_setting('server_version_num')::integer >= 150000 THEN pg_stat_get_bgwriter_stat_reset_time() END)) * 1000000;
+    CASE WHEN current_setting('server_version_num')::integer >= 150000
+      THEN pg_stat_get_bgwriter_stat_reset_time() END)) * 1000000;
   v_last  BIGINT := coalesce(pg_sequence_last_value('holdfast_tokens'::regclass), 0);
   v_clock BIGINT := extract(epoch FROM clock_timestamp()) * 1000000;
 BEGIN
@@ -879,7 +880,8 @@ BEGIN
       OFFSET 0
     ) AS fresh
     ON CONFLICT (name) DO UPDATE SET (state, policy, expires_at) = (
-      SELECT state, excluded.policy, CASE WHEN r.expires_at >= v_at + interval '5 s' + (state[2] - v_now) * interval '1 ms'
+      SELECT state, excluded.policy,
+        CASE WHEN r.expires_at >= v_at + interval '5 s' + (state[2] - v_now) * interval '1 ms'
         THEN r.expires_at ELSE v_at + interval '10 s' + (state[2] - v_now) * interval '1.25 ms' END
       FROM (
         SELECT holdfast_rate_step(r.state, v_now, excluded.state[1], excluded.policy, p_steps, p_fulls) AS state
