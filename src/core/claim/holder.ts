@@ -219,7 +219,7 @@ export class Holder {
   forceClose(): void {
     const error = new ClosedError('the instance was closed before the store had answered')
     failStoreClient(this.store, error)
-    this.#deadlocks?.giveUp(error)
+    this.#deadlocks?.failAll(error)
   }
 
   async #close(settleMs: number): Promise<void> {

@@ -1,60 +1,69 @@
-/** A graph's cycles. Everything here takes time in proportion to the steps, and no recursion: ten thousand in a row are no reason to run out of stack. */
+/**
+ * Strongly connected components of a graph. Everything here takes time in proportion to the number of edges, and does
+ * not recurse: a path of ten thousand nodes must not overflow the stack.
+ */
 
-export interface Step {
+export interface Edge {
   readonly from: string
   readonly to: string
 }
 
-/** A number for each node: two nodes that lead to each other have the same one, others have not. (Kosaraju's algorithm.) */
-export function componentNumbers(steps: readonly Step[]): ReadonlyMap<string, number> {
-  const forward = groupBy(steps, ({ from }) => from)
-  const backward = groupBy(steps, ({ to }) => to)
-  const left: string[] = []
-  const seen = new Set<string>()
-  for (const { from } of steps) {
-    walk(
+/**
+ * Numbers the components (Kosaraju's algorithm): two nodes have the same number exactly if each can be reached from the
+ * other.
+ */
+export function componentNumbers(edges: readonly Edge[]): ReadonlyMap<string, number> {
+  const outgoing = groupBy(edges, ({ from }) => from)
+  const incoming = groupBy(edges, ({ to }) => to)
+  const finished: string[] = []
+  const visited = new Set<string>()
+  for (const { from } of edges) {
+    visit(
       from,
-      (node) => (forward.get(node) ?? []).map(({ to }) => to),
-      seen,
-      (node) => left.push(node),
+      (node) => (outgoing.get(node) ?? []).map(({ to }) => to),
+      visited,
+      (node) => finished.push(node),
     )
   }
   const numbers = new Map<string, number>()
-  const seenBack = new Set<string>()
-  for (const [number, start] of left.reverse().entries()) {
-    walk(
+  const visitedBackwards = new Set<string>()
+  for (const [number, start] of finished.reverse().entries()) {
+    visit(
       start,
-      (node) => (backward.get(node) ?? []).map(({ from }) => from),
-      seenBack,
+      (node) => (incoming.get(node) ?? []).map(({ from }) => from),
+      visitedBackwards,
       (node) => numbers.set(node, number),
     )
   }
   return numbers
 }
 
-/** Every node that can be reached and was not seen, told when everything behind it has been. */
-function walk(
+/**
+ * Depth-first search. Calls `finish` for each node that can be reached and was not visited before, after all nodes
+ * behind it are finished.
+ */
+function visit(
   start: string,
   next: (node: string) => readonly string[],
-  seen: Set<string>,
-  leave: (node: string) => void,
+  visited: Set<string>,
+  finish: (node: string) => void,
 ): void {
-  if (seen.has(start)) return
-  seen.add(start)
+  if (visited.has(start)) return
+  visited.add(start)
   const path = [{ node: start, rest: next(start).values() }]
   for (let last = path.at(-1); last !== undefined; last = path.at(-1)) {
-    const step = last.rest.next()
-    if (step.done) {
+    const following = last.rest.next()
+    if (following.done) {
       path.pop()
-      leave(last.node)
-    } else if (!seen.has(step.value)) {
-      seen.add(step.value)
-      path.push({ node: step.value, rest: next(step.value).values() })
+      finish(last.node)
+    } else if (!visited.has(following.value)) {
+      visited.add(following.value)
+      path.push({ node: following.value, rest: next(following.value).values() })
     }
   }
 }
 
-/** `Map.groupBy`, which Node 20 does not have. */
+/** `Map.groupBy`, which Node.js 20 does not have. */
 export function groupBy<Each, Key>(list: readonly Each[], keyOf: (each: Each) => Key): Map<Key, Each[]> {
   const groups = new Map<Key, Each[]>()
   for (const each of list) {

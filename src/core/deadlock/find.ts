@@ -2,42 +2,52 @@ import { chainIdOf, chainIdsOf } from '../claim/chain.ts'
 import type { InspectPage, LeaseRecord, WaiterRecord } from '../driver.ts'
 import { DeadlockError } from '../errors.ts'
 import { fitsBeside } from '../lock-share.ts'
-import { componentNumbers, groupBy, type Step } from './components.ts'
+import { componentNumbers, type Edge, groupBy } from './components.ts'
 import { stuckQueues } from './stuck-queues.ts'
 
-/** Leases and waiters, as far as they were looked at. What is missing can hide a deadlock, but never make one up. */
-export type Seen = Pick<InspectPage, 'leases' | 'waiters'>
+/** The leases and waiters that were read. What is missing can hide a deadlock, but never invent one. */
+export type Snapshot = Pick<InspectPage, 'leases' | 'waiters'>
 
-/** One step of a cycle: a claim that waits, and what stands in its way. */
-export interface Blocked {
+/** An edge of the wait-for graph: a claim that waits, and a lease or an earlier waiter that blocks it. */
+export interface WaitEdge {
   readonly waiter: WaiterRecord
-  readonly by: LeaseRecord | WaiterRecord
+  readonly blocker: LeaseRecord | WaiterRecord
 }
 
+/** A cycle of the wait-for graph. It starts with the victim. */
+export type Cycle = readonly WaitEdge[]
+
 /**
- * The cycles there are, each by the id of the claim that has to leave it, and beginning with that one.
+ * Finds the cycles, each by the claim id of its victim, the claim that has to give up.
  *
- * Of all the claims that wait for each other it is the youngest: everybody who looks comes to the same one, and what is lost is the work of whoever came
- * last. A claim that merely waits behind a cycle is not in it.
+ * The victim is the youngest of the claims that wait for each other. So all processes choose the same victim, and the
+ * work that is lost is that of the claim that came last. A claim that only waits behind a cycle is not part of it.
  */
-export function cyclesToLeave(blocked: readonly Blocked[]): ReadonlyMap<string, readonly Blocked[]> {
-  const steps = blocked.map((each) => ({ each, from: chainIdOf(each.waiter.claimId), to: chainIdOf(each.by.claimId) }))
-  const numbers = componentNumbers([...steps, ...inwardSteps(blocked)])
-  const inCycles = steps.filter(({ from, to }) => numbers.get(from) === numbers.get(to))
-  const found = new Map<string, readonly Blocked[]>()
+export function findCycles(waits: readonly WaitEdge[]): ReadonlyMap<string, Cycle> {
+  const edges = waits.map((wait) => ({
+    wait,
+    from: chainIdOf(wait.waiter.claimId),
+    to: chainIdOf(wait.blocker.claimId),
+  }))
+  const numbers = componentNumbers([...edges, ...nestingEdges(waits)])
+  const inCycles = edges.filter(({ from, to }) => numbers.get(from) === numbers.get(to))
+  const found = new Map<string, Cycle>()
   for (const group of groupBy(inCycles, ({ from }) => numbers.get(from)).values()) {
-    const cycle = group.map(({ each }) => each)
-    const [youngest] = cycle.map(({ waiter }) => waiter).toSorted(youngestFirst)
+    const component = group.map(({ wait }) => wait)
+    const [youngest] = component.map(({ waiter }) => waiter).toSorted(youngestFirst)
     const { claimId } = youngest as WaiterRecord
-    found.set(claimId, shortestCycle(cycle, claimId))
+    found.set(claimId, shortestCycle(component, claimId))
   }
   return found
 }
 
-/** A callback goes on when everything inside of it does: from each chain to those right inside of it in which something waits. */
-function inwardSteps(blocked: readonly Blocked[]): readonly Step[] {
+/**
+ * A callback continues when everything inside it does. So there is an edge from each chain to the chains directly
+ * inside it in which a claim waits.
+ */
+function nestingEdges(waits: readonly WaitEdge[]): readonly Edge[] {
   const outer = new Map<string, string>()
-  for (const { waiter } of blocked) {
+  for (const { waiter } of waits) {
     const ids = chainIdsOf(waiter.claimId)
     for (const [index, to] of ids.entries()) {
       const from = ids[index + 1]
@@ -48,85 +58,93 @@ function inwardSteps(blocked: readonly Blocked[]): readonly Step[] {
   return Array.from(outer, ([to, from]) => ({ from, to }))
 }
 
-/** Two looks that saw the same: every one of these waited, and held, all the time between them. */
-export const cycleKey = (cycle: readonly Blocked[]): string =>
-  cycle.map(({ waiter, by }) => `${waiter.claimId} ${by.claimId}`).join(' ')
+/** If two snapshots contain a cycle with the same key, all its claims waited and held from the first to the second. */
+export const cycleKey = (cycle: Cycle): string =>
+  cycle.map(({ waiter, blocker }) => `${waiter.claimId} ${blocker.claimId}`).join(' ')
 
-export function deadlockError(cycle: readonly Blocked[]): DeadlockError {
-  const { lockName } = (cycle[0] as Blocked).waiter
-  const steps = cycle.map(({ waiter, by }) => {
-    const how = 'fencingToken' in by ? `which ${by.holderId} holds` : `behind ${by.holderId}`
+export function deadlockError(cycle: Cycle): DeadlockError {
+  const { lockName } = (cycle[0] as WaitEdge).waiter
+  const waits = cycle.map(({ waiter, blocker }) => {
+    const how = 'fencingToken' in blocker ? `which ${blocker.holderId} holds` : `behind ${blocker.holderId}`
     return `${waiter.holderId} waits for "${waiter.lockName}", ${how}`
   })
-  const more = steps.length > MAX_TOLD ? `; and ${steps.length - MAX_TOLD} more` : ''
+  const more = waits.length > MAX_WAITS_IN_MESSAGE ? `; and ${waits.length - MAX_WAITS_IN_MESSAGE} more` : ''
   return new DeadlockError(
-    `waiting for "${lockName}" would never end: ${steps.slice(0, MAX_TOLD).join('; ')}${more}`,
+    `waiting for "${lockName}" would never end: ${waits.slice(0, MAX_WAITS_IN_MESSAGE).join('; ')}${more}`,
     lockName,
-    cycle.map(({ waiter, by }) => ({ holderId: waiter.holderId, lockName: waiter.lockName, heldBy: by.holderId })),
+    cycle.map(({ waiter, blocker }) => ({
+      holderId: waiter.holderId,
+      lockName: waiter.lockName,
+      heldBy: blocker.holderId,
+    })),
   )
 }
 
 /**
- * Who is in the way of every claim that can never be granted, if nobody gives up.
+ * The wait-for graph of all claims that can never be granted unless one of them gives up.
  *
- * A callback inside of which nothing waits goes on, and its lease will be given back. So does one whose inner claims can all be granted once such leases are
- * gone; and so on, until nothing changes. What is left waits for what is left: that one of several permits is held in a cycle does no harm if another comes free.
+ * A callback inside which no claim waits continues, and its lease will be released. The same is true for a callback
+ * whose inner claims can all be granted once such leases are released, and so on until nothing changes. The remaining
+ * claims wait for each other. So a permit that is held in a cycle does no harm if another permit of the semaphore
+ * becomes free.
  */
-export function blockedClaims({ leases, waiters }: Seen): readonly Blocked[] {
+export function waitForGraph({ leases, waiters }: Snapshot): readonly WaitEdge[] {
   const queues = stuckQueues(leases, waiters)
-  return [...queues.values()].flatMap(({ kept, queue, next }) => {
-    const inTheWay = [...kept]
+  return [...queues.values()].flatMap(({ held, waiters: queue, next }) => {
+    const holders = [...held]
     const stuck = queue.slice(next)
     return stuck.flatMap((waiter, index) => {
       const ahead = stuck[index - 1]
-      // Whoever is not the first gets to all of them through those ahead.
-      const looked = ahead === undefined ? inTheWay : inTheWay.slice(0, MAX_NAMED)
-      const by = looked.filter((lease) => waiter.limit !== undefined || !fitsBeside(waiter, [lease]))
-      return [...by, ...(ahead === undefined ? [] : [ahead])].map((each) => ({ waiter, by: each }))
+      // Only the first waiter needs an edge to every holder. The others reach all of them through the waiters ahead.
+      const considered = ahead === undefined ? holders : holders.slice(0, MAX_BLOCKERS)
+      const blockers = considered.filter((holder) => waiter.limit !== undefined || !fitsBeside(waiter, [holder]))
+      return [...blockers, ...(ahead === undefined ? [] : [ahead])].map((blocker) => ({ waiter, blocker }))
     })
   })
 }
 
-/** From a claim back to a lease that it is made under. */
-function shortestCycle(cycle: readonly Blocked[], claimId: string): readonly Blocked[] {
-  const stepsIn = new Map<string, Blocked[]>()
-  for (const step of cycle) {
-    for (const id of chainIdsOf(step.waiter.claimId)) {
-      const known = stepsIn.get(id)
-      if (known === undefined) stepsIn.set(id, [step])
-      else known.push(step)
+/** Breadth-first search from the waits of a claim back to a lease under which the claim is made. */
+function shortestCycle(component: readonly WaitEdge[], claimId: string): Cycle {
+  const waitsInside = new Map<string, WaitEdge[]>()
+  for (const wait of component) {
+    for (const id of chainIdsOf(wait.waiter.claimId)) {
+      const known = waitsInside.get(id)
+      if (known === undefined) waitsInside.set(id, [wait])
+      else known.push(wait)
     }
   }
   const own = new Set(chainIdsOf(claimId))
-  const ways: Way[] = cycle.flatMap((step) => (step.waiter.claimId === claimId ? [{ step, before: undefined }] : []))
-  const seen = new Set<string>()
-  // A list that grows while it is walked: the shortest come first.
-  for (const way of ways) {
-    const chain = chainIdOf(way.step.by.claimId)
-    if (own.has(chain)) return stepsTo(way)
-    if (seen.has(chain)) continue
-    seen.add(chain)
-    for (const step of stepsIn.get(chain) ?? []) ways.push({ step, before: way })
+  const paths: Path[] = component.flatMap((wait) =>
+    wait.waiter.claimId === claimId ? [{ last: wait, before: undefined }] : [],
+  )
+  const visited = new Set<string>()
+  // The list grows during the loop, so shorter paths come first.
+  for (const path of paths) {
+    const chain = chainIdOf(path.last.blocker.claimId)
+    if (own.has(chain)) return edgesOf(path)
+    if (visited.has(chain)) continue
+    visited.add(chain)
+    for (const wait of waitsInside.get(chain) ?? []) paths.push({ last: wait, before: path })
   }
-  return cycle
+  return component
 }
 
-interface Way {
-  readonly step: Blocked
-  readonly before: Way | undefined
+interface Path {
+  readonly last: WaitEdge
+  readonly before: Path | undefined
 }
 
-function stepsTo(end: Way): readonly Blocked[] {
-  const steps: Blocked[] = []
-  for (let way: Way | undefined = end; way !== undefined; way = way.before) steps.push(way.step)
-  return steps.reverse()
+function edgesOf(end: Path): Cycle {
+  const edges: WaitEdge[] = []
+  for (let path: Path | undefined = end; path !== undefined; path = path.before) edges.push(path.last)
+  return edges.reverse()
 }
 
 function youngestFirst(a: WaiterRecord, b: WaiterRecord): number {
   return b.waitingSinceMs - a.waitingSinceMs || (a.claimId < b.claimId ? 1 : -1)
 }
 
-/** How many steps of a cycle an error's message tells; its `cycle` has them all. */
-const MAX_TOLD = 20
-/** How many leases a waiter that has others ahead names as being in its way. */
-const MAX_NAMED = 16
+/** How many waits of a cycle an error message lists. The `cycle` of the error has all of them. */
+const MAX_WAITS_IN_MESSAGE = 20
+/** To how many holders a waiter that is not the first of its queue has an edge. */
+const MAX_BLOCKERS = 16

@@ -2,18 +2,21 @@ import { chainIdOf, chainIdsOf } from '../claim/chain.ts'
 import type { LeaseRecord, WaiterRecord } from '../driver.ts'
 import { fitsBeside, type LockShare } from '../lock-share.ts'
 
-/** A lock name, as it is when everything that can go on has gone on. */
+/** The state of a lock name after everything that can continue has continued. */
 export interface StuckQueue {
-  /** What cannot be given back, because something inside its callback waits: leases, and waiters that were granted meanwhile. */
-  readonly kept: ReadonlySet<LeaseRecord | WaiterRecord>
-  readonly queue: readonly WaiterRecord[]
-  /** How many of the queue can be granted: those behind them are stuck. */
+  /**
+   * What cannot be released because a claim waits inside its callback: leases, and waiters that were granted during the
+   * simulation.
+   */
+  readonly held: ReadonlySet<LeaseRecord | WaiterRecord>
+  readonly waiters: readonly WaiterRecord[]
+  /** How many waiters, from the first one on, can be granted. Those behind them are stuck. */
   readonly next: number
 }
 
 /**
- * Plays through what happens if nobody gives up. Each lease and each waiter is looked at once, whatever the order they come in: a look at ten thousand names must not stop the
- * process that looks, and with it the renewals of its leases.
+ * Simulates what happens if no claim gives up. Each lease and each waiter is processed once, in any order: a snapshot
+ * of ten thousand records must not block the event loop, and with it the renewals of the leases of this process.
  */
 export function stuckQueues(
   leases: readonly LeaseRecord[],
@@ -21,37 +24,37 @@ export function stuckQueues(
 ): ReadonlyMap<string, StuckQueue> {
   const queues = new Map<string, SimulatedQueue>()
   const chains = new Map<string, ChainState>()
-  const queueOf = (lockName: string): SimulatedQueue => found(queues, lockName, () => new SimulatedQueue())
-  const chainOf = (id: string): ChainState => found(chains, id, () => ({ waitsFor: 0, holds: [] }))
-  const hold = (stuck: SimulatedQueue, record: LeaseRecord | WaiterRecord): void => {
-    stuck.keep(record)
-    chainOf(chainIdOf(record.claimId)).holds.push({ stuck, record })
+  const queueOf = (lockName: string): SimulatedQueue => getOrAdd(queues, lockName, () => new SimulatedQueue())
+  const chainOf = (id: string): ChainState => getOrAdd(chains, id, () => ({ waitsFor: 0, holds: [] }))
+  const hold = (queue: SimulatedQueue, record: LeaseRecord | WaiterRecord): void => {
+    queue.hold(record)
+    chainOf(chainIdOf(record.claimId)).holds.push({ queue, record })
   }
   for (const lease of leases) hold(queueOf(lease.lockName), lease)
   for (const waiter of waiters) {
-    queueOf(waiter.lockName).queue.push(waiter)
+    queueOf(waiter.lockName).waiters.push(waiter)
     for (const id of chainIdsOf(waiter.claimId)) chainOf(id).waitsFor += 1
   }
 
-  const open = new Set(queues.values())
-  const goOn = ({ waitsFor, holds }: ChainState): void => {
+  const unprocessed = new Set(queues.values())
+  const releaseIfFree = ({ waitsFor, holds }: ChainState): void => {
     if (waitsFor > 0) return
-    for (const { stuck, record } of holds.splice(0)) {
-      stuck.giveBack(record)
-      open.add(stuck)
+    for (const { queue, record } of holds.splice(0)) {
+      queue.release(record)
+      unprocessed.add(queue)
     }
   }
-  for (const chain of chains.values()) goOn(chain)
-  for (const stuck of open) {
-    // It comes again if something on it is given back later.
-    open.delete(stuck)
-    for (let waiter = stuck.first; waiter !== undefined; waiter = stuck.first) {
-      stuck.next += 1
-      hold(stuck, waiter)
+  for (const chain of chains.values()) releaseIfFree(chain)
+  for (const queue of unprocessed) {
+    // It is added again if one of its leases is released later.
+    unprocessed.delete(queue)
+    for (let waiter = queue.grantable; waiter !== undefined; waiter = queue.grantable) {
+      queue.next += 1
+      hold(queue, waiter)
       for (const id of chainIdsOf(waiter.claimId)) {
         const chain = chainOf(id)
         chain.waitsFor -= 1
-        goOn(chain)
+        releaseIfFree(chain)
       }
     }
   }
@@ -59,31 +62,31 @@ export function stuckQueues(
 }
 
 interface ChainState {
-  /** How many claims, of its own and inside of it at any depth, have not been granted. */
+  /** How many claims of this chain, and of chains inside it at any depth, have not been granted. */
   waitsFor: number
-  readonly holds: { readonly stuck: SimulatedQueue; readonly record: LeaseRecord | WaiterRecord }[]
+  readonly holds: { readonly queue: SimulatedQueue; readonly record: LeaseRecord | WaiterRecord }[]
 }
 
 class SimulatedQueue implements StuckQueue {
-  readonly kept = new Set<LeaseRecord | WaiterRecord>()
-  readonly queue: WaiterRecord[] = []
+  readonly held = new Set<LeaseRecord | WaiterRecord>()
+  readonly waiters: WaiterRecord[] = []
   next = 0
   #exclusive = 0
   #permits = 0
 
-  /** The next of the queue, if it can be granted. */
-  get first(): WaiterRecord | undefined {
-    const waiter = this.queue[this.next]
-    return waiter !== undefined && fitsBeside(waiter, this.#together) ? waiter : undefined
+  /** The next waiter, if it can be granted. */
+  get grantable(): WaiterRecord | undefined {
+    const waiter = this.waiters[this.next]
+    return waiter !== undefined && fitsBeside(waiter, this.#total) ? waiter : undefined
   }
 
-  keep(record: LeaseRecord | WaiterRecord): void {
-    this.kept.add(record)
+  hold(record: LeaseRecord | WaiterRecord): void {
+    this.held.add(record)
     this.#count(record, 1)
   }
 
-  giveBack(record: LeaseRecord | WaiterRecord): void {
-    if (this.kept.delete(record)) this.#count(record, -1)
+  release(record: LeaseRecord | WaiterRecord): void {
+    if (this.held.delete(record)) this.#count(record, -1)
   }
 
   #count({ mode, permits }: LockShare, sign: 1 | -1): void {
@@ -91,17 +94,17 @@ class SimulatedQueue implements StuckQueue {
     this.#permits += sign * permits
   }
 
-  /** All that is kept as one: nobody's claim can tell the difference. */
-  get #together(): readonly LockShare[] {
-    if (this.kept.size === 0) return []
+  /** Everything that is held as a single share, which `fitsBeside` treats like the separate ones. */
+  get #total(): readonly LockShare[] {
+    if (this.held.size === 0) return []
     return [{ mode: this.#exclusive > 0 ? 'exclusive' : 'shared', permits: this.#permits }]
   }
 }
 
-function found<Key, Value>(map: Map<Key, Value>, key: Key, make: () => Value): Value {
+function getOrAdd<Key, Value>(map: Map<Key, Value>, key: Key, create: () => Value): Value {
   const known = map.get(key)
   if (known !== undefined) return known
-  const made = make()
-  map.set(key, made)
-  return made
+  const created = create()
+  map.set(key, created)
+  return created
 }

@@ -7,33 +7,35 @@ import { backoffMs } from '../time/backoff.ts'
 import type { Clock } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
 import type { Scheduler, SchedulerEntry, Task } from '../time/scheduler.ts'
-import { type Blocked, blockedClaims, cycleKey, cyclesToLeave, deadlockError } from './find.ts'
-import { lookAround } from './snapshot.ts'
-import { Note, type NoteParts } from './waiting-notes.ts'
+import { type Cycle, cycleKey, deadlockError, findCycles, waitForGraph } from './find.ts'
+import { readSnapshot } from './snapshot.ts'
+import { WaitMarker, type WaitMarkerParts } from './wait-marker.ts'
 
 export interface DeadlockWatchParts {
   readonly clock: Clock
   readonly random: Random
   readonly scheduler: Scheduler
+  /** A store client of its own: nothing else may be in one batch with the wait markers. It is closed with the watch. */
   readonly store: StoreClient
   readonly inFlight: InFlight
 }
 
 /**
- * Looks whether the claims of an instance that have waited for some time wait in a cycle, and ends the one whose turn it is to give up.
+ * Searches for deadlocks among the claims of an instance that have waited for some time, and ends each claim that is
+ * the victim of a cycle.
  *
- * A claim leaves a note of what it waits for when half of that time is over, so that whoever looks finds those of all who wait longer.
- * A look follows the notes, a bounded number of them. There is one at a time, all claims of the instance share it, and each claim comes
- * back later and later: a claim that waits long costs next to nothing, and a thousand cost no more than two looks a second.
+ * A claim writes a wait marker when it has waited for half of that time. So a search, which follows the markers, finds
+ * those of all claims that have waited longer. A search reads a bounded number of records. Only one runs at a time, all
+ * claims of the instance share it, and each claim searches at growing intervals: a claim that waits long costs almost
+ * nothing, and a thousand claims cost no more than two searches a second.
  */
 export class DeadlockWatch {
   readonly #parts: DeadlockWatchParts
   readonly #afterMs: number
   readonly #watched = new Map<PendingClaim, WatchedClaim>()
-  #last: Look | undefined
+  #lastSearch: Search | undefined
   #refused = false
 
-  /** The link is the watch's own: nothing else shares a list with its notes. It is closed with the watch. */
   constructor(parts: DeadlockWatchParts, afterMs: number) {
     this.#parts = parts
     this.#afterMs = afterMs
@@ -41,8 +43,8 @@ export class DeadlockWatch {
 
   watch(pending: PendingClaim): void {
     if (this.#refused) return
-    const look = (afterMs?: number): Promise<Circles> => this.#look(afterMs)
-    const parts = { ...this.#parts, look, onFailure: (error: unknown) => this.#failed(error) }
+    const search = (sinceMs?: number): Promise<CyclesByVictim> => this.#search(sinceMs)
+    const parts = { ...this.#parts, search, onFailure: (error: unknown) => this.#failed(error) }
     const watched = new WatchedClaim(parts, pending, this.#afterMs)
     this.#watched.set(pending, watched)
     watched.begin()
@@ -52,7 +54,7 @@ export class DeadlockWatch {
     const watched = this.#watched.get(pending)
     if (watched === undefined) return
     this.#watched.delete(pending)
-    if (this.#watched.size === 0) this.#last = undefined
+    if (this.#watched.size === 0) this.#lastSearch = undefined
     watched.end()
   }
 
@@ -60,43 +62,52 @@ export class DeadlockWatch {
     return this.#parts.store.close()
   }
 
-  /** As `Link.giveUp`. */
-  giveUp(error: HoldfastError): void {
+  /** See `StoreClient.failAll`. */
+  failAll(error: HoldfastError): void {
     this.#parts.store.failAll(error)
   }
 
-  /** A store that does not answer is the claim's own to tell of. One that denies notes to this client is not asked again. */
+  /**
+   * A store that does not answer is not reported here: the claim itself reports it. If the store rejects the markers of
+   * this client for good, the watch stops.
+   */
   #failed(error: unknown): void {
-    // Anything else is a fault in here, and no reason to end the process.
+    // Any other error is a bug in this folder, which must not end the process.
     if (!(error instanceof HoldfastError)) process.emitWarning(error instanceof Error ? error : String(error))
     if (!(error instanceof StoreError) || error.retryable || this.#refused) return
     this.#refused = true
     for (const pending of [...this.#watched.keys()]) this.forget(pending)
-    process.emitWarning('this instance does not look for deadlocks: the store refuses its notes (waits:*)', {
+    process.emitWarning('this instance does not look for deadlocks: the store rejects its wait markers (waits:*)', {
       type: 'HoldfastWarning',
       code: 'HOLDFAST_DEADLOCKS_OFF',
-      detail: `${error.message}. Give this client the right to these names, or set deadlockAfterSeconds to false.`,
+      detail: `${error.message}. Give this client permission for these names, or set deadlockAfterSeconds to false.`,
     })
   }
 
-  /** One that began after this moment, or, if nothing is said, lately enough to show all that a claim that is due can be in. */
-  #look(afterMs?: number): Promise<Circles> {
+  /**
+   * Returns the result of a search that began after `sinceMs`, and starts one if there is none. Without `sinceMs`, the
+   * search is recent enough to find every cycle of which a claim that is due can be the victim.
+   */
+  #search(sinceMs?: number): Promise<CyclesByVictim> {
     const nowMs = this.#parts.clock.now().monotonicMs
-    // The youngest of a cycle has waited for `afterMs`, so half of that ago all of them did.
-    const leastMs = afterMs ?? nowMs - Math.min(this.#afterMs / 2, FRESH_MS)
-    const last = this.#last
-    if (last !== undefined && (last.inFlight || last.beganMs > leastMs)) return last.cycles
-    const cycles = circlesAround(this.#parts.store, this.#nextNames())
-    const look: Look = { beganMs: nowMs, inFlight: true, cycles }
-    const over = (): void => {
-      look.inFlight = false
+    // The victim, the youngest claim of a cycle, has waited for `#afterMs`. So half of that ago all its claims waited.
+    const earliestMs = sinceMs ?? nowMs - Math.min(this.#afterMs / 2, MAX_AGE_MS)
+    const last = this.#lastSearch
+    if (last !== undefined && (last.inFlight || last.beganMs > earliestMs)) return last.cycles
+    const cycles = searchCycles(this.#parts.store, this.#nextNames())
+    const search: Search = { beganMs: nowMs, inFlight: true, cycles }
+    const settled = (): void => {
+      search.inFlight = false
     }
-    look.cycles.then(over, over)
-    this.#last = look
-    return look.cycles
+    search.cycles.then(settled, settled)
+    this.#lastSearch = search
+    return search.cycles
   }
 
-  /** What claims wait for here. Where there are more names than a look has questions for, those come first that were not asked for last time. */
+  /**
+   * The lock names that claims of this instance wait for. If a search cannot cover all of them, those that the last
+   * search left out come first.
+   */
   #nextNames(): string[] {
     const names = new Set<string>()
     for (const [pending, watched] of [...this.#watched]) {
@@ -109,52 +120,57 @@ export class DeadlockWatch {
   }
 }
 
-/** By the claim that has to leave it. */
-type Circles = ReadonlyMap<string, readonly Blocked[]>
+/** By the claim id of the victim. */
+type CyclesByVictim = ReadonlyMap<string, Cycle>
 
-interface Look {
+interface Search {
   readonly beganMs: number
   inFlight: boolean
-  readonly cycles: Promise<Circles>
+  readonly cycles: Promise<CyclesByVictim>
 }
 
-interface WatchedParts extends DeadlockWatchParts, NoteParts {
-  look(afterMs?: number): Promise<Circles>
+interface WatchedClaimParts extends DeadlockWatchParts, WaitMarkerParts {
+  search(sinceMs?: number): Promise<CyclesByVictim>
 }
 
 class WatchedClaim implements Task {
   readonly keepsAlive = false
   schedulerEntry: SchedulerEntry | undefined
-  readonly #parts: WatchedParts
+  readonly #parts: WatchedClaimParts
   readonly #pending: PendingClaim
   readonly #afterMs: number
-  #note: Note | undefined
+  #marker: WaitMarker | undefined
   #dueMs = Number.POSITIVE_INFINITY
   #tries = 0
-  /** What the look before has found, and when that was over. */
-  #found: { readonly cycle: string; readonly atMs: number } | undefined
+  /** The cycle that the last search found, and when its result was known. */
+  #unconfirmed: { readonly cycle: string; readonly atMs: number } | undefined
   #ended = false
 
-  constructor(parts: WatchedParts, pending: PendingClaim, afterMs: number) {
+  constructor(parts: WatchedClaimParts, pending: PendingClaim, afterMs: number) {
     this.#parts = parts
     this.#pending = pending
     this.#afterMs = afterMs
   }
 
   begin(): void {
-    const { clock, scheduler, store } = this.#parts
-    if (!store.driver.capabilities.queue) {
-      this.lookIn(this.#afterMs)
+    const { clock, scheduler } = this.#parts
+    if (!this.#usesMarkers) {
+      this.#searchIn(this.#afterMs)
       return
     }
     this.#dueMs = clock.now().monotonicMs + this.#afterMs / 2
     scheduler.set(this, this.#dueMs)
   }
 
-  lookIn(ms: number): void {
+  /** A session store shows all waiters, so that no markers are needed. */
+  get #usesMarkers(): boolean {
+    return this.#parts.store.driver.capabilities.queue
+  }
+
+  #searchIn(ms: number): void {
     if (this.#ended) return
     const { clock, scheduler } = this.#parts
-    // On a grid, a little late, so that claims that are due at about the same time look together.
+    // Rounded up to a grid, so that claims that are due at about the same time share a search.
     this.#dueMs = scheduler.round(clock.now().monotonicMs + ms + GRID_MS, GRID_MS)
     scheduler.set(this, this.#dueMs)
   }
@@ -166,66 +182,68 @@ class WatchedClaim implements Task {
       return
     }
     this.#dueMs = Number.POSITIVE_INFINITY
-    if (this.#parts.store.driver.capabilities.queue) {
-      const isFirst = this.#note === undefined
-      this.#note ??= new Note(this.#parts, this.#pending.claim)
-      if (isFirst || this.#tries > 0) this.#note.write()
+    if (this.#usesMarkers) {
+      const isFirst = this.#marker === undefined
+      this.#marker ??= new WaitMarker(this.#parts, this.#pending.claim)
+      if (isFirst || this.#tries > 0) this.#marker.write()
       if (isFirst) {
-        this.lookIn(this.#afterMs / 2)
+        this.#searchIn(this.#afterMs / 2)
         return
       }
     }
-    void this.#lookAndJudge()
+    void this.#search()
   }
 
   end(): void {
     this.#ended = true
     this.#parts.scheduler.clear(this)
-    this.#note?.end()
+    this.#marker?.end()
   }
 
-  async #lookAndJudge(): Promise<void> {
+  async #search(): Promise<void> {
     try {
-      this.#judge(await this.#parts.look(this.#found?.atMs))
+      this.#decide(await this.#parts.search(this.#unconfirmed?.atMs))
     } catch (error) {
       this.#parts.onFailure(error)
-      this.#lookLater()
+      this.#searchLater()
     }
   }
 
-  #judge(cycles: Circles): void {
+  #decide(cycles: CyclesByVictim): void {
     if (this.#ended) return
     const cycle = cycles.get(this.#pending.claim.claimId)
     if (cycle === undefined) {
-      this.#found = undefined
-      this.#lookLater()
+      this.#unconfirmed = undefined
+      this.#searchLater()
       return
     }
-    // Pages are read one after the other, so a cycle may be put together from different moments. What is seen twice was there in between, all of it at once.
+    // Pages are read one after the other, so a cycle may be made of records from different moments. If a second search
+    // finds the same cycle, all of it existed at once in between.
     const key = cycleKey(cycle)
-    if (key === this.#found?.cycle) {
+    if (key === this.#unconfirmed?.cycle) {
       this.#pending.giveUp(deadlockError(cycle))
       return
     }
-    this.#found = { cycle: key, atMs: this.#parts.clock.now().monotonicMs }
-    this.lookIn(CONFIRM_MS)
+    this.#unconfirmed = { cycle: key, atMs: this.#parts.clock.now().monotonicMs }
+    this.#searchIn(CONFIRM_MS)
   }
 
-  #lookLater(): void {
+  #searchLater(): void {
     this.#tries += 1
-    this.lookIn(backoffMs(AGAIN, this.#tries, this.#parts.random))
+    this.#searchIn(backoffMs(RETRY, this.#tries, this.#parts.random))
   }
 }
 
-/** What it has found is worked out once, for all who look. */
-async function circlesAround(store: StoreClient, lockNames: readonly string[]): Promise<Circles> {
-  return cyclesToLeave(blockedClaims(await lookAround(store, lockNames)))
+/** All claims of an instance share the result. */
+async function searchCycles(store: StoreClient, lockNames: readonly string[]): Promise<CyclesByVictim> {
+  return findCycles(waitForGraph(await readSnapshot(store, lockNames)))
 }
 
-/** The names that a look begins with: each of them costs another question for its holder. */
+/** How many lock names a search starts with: each of them takes another request for its holder. */
 const MAX_NAMES = DEADLOCK_QUESTIONS / 2
-/** Looks that are not older than this are shared. */
-const FRESH_MS = 500
+/** Claims share a search that began at most this long ago. */
+const MAX_AGE_MS = 500
 const GRID_MS = 100
+/** After how long a cycle is searched for a second time. */
 const CONFIRM_MS = 100
-const AGAIN = { firstMs: 1_000, maxMs: 30_000 }
+const RETRY = { firstMs: 1_000, maxMs: 30_000 }

@@ -1,6 +1,6 @@
 import { madeBefore } from '../../core/claim/chain.ts'
 import type { Holder } from '../../core/claim/holder.ts'
-import { isNote } from '../../core/deadlock/waiting-notes.ts'
+import { isWaitMarker } from '../../core/deadlock/wait-marker.ts'
 import type { LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
 import { fitsBeside, type LockShare } from '../../core/lock-share.ts'
 import { readPages } from '../../core/pages.ts'
@@ -20,7 +20,7 @@ export interface SnapshotParts {
 export async function snapshot({ holder, prefix, pending, longNames }: SnapshotParts): Promise<LockManagerSnapshot> {
   const query = { prefix, pageSize: PAGE_SIZE }
   const { leases: records, waiters } = await readPages((page) => holder.inspect(page), query)
-  const leases = records.filter((lease) => !isNote(lease))
+  const leases = records.filter((lease) => !isWaitMarker(lease))
 
   // Only leases carry metadata; a waiter's name is the same as that of whom it waits for.
   const kept = new Map<string, Metadata>()

@@ -17,16 +17,18 @@ afterAll(() => folder.remove())
 const SOON = { deadlockAfterSeconds: 0.05 }
 const LONG = { blockingTimeoutSeconds: 60 }
 
-/** A file in which others hold very much, and what is asked of its driver. */
+/** A file in which other clients hold many leases, and a driver that records what is asked of it. */
 async function crowded(names: number, leases: number) {
   const path = join(folder.path, `${randomUUID()}.db`)
   const driver = await openSqlite(`sqlite:${path}`)
-  // Written without the driver: taking so many one by one would take too long.
+  // Written without the driver: acquiring so many leases one by one would take too long.
   const database = await openDatabase(path)
   const insert = database.prepare(`
-    INSERT INTO holdfast_leases (lock_name, claim_id, holder_id, mode, permits, fencing_token, acquired_at_ms, expires_at_ms, ttl_ms)
+    INSERT INTO holdfast_leases
+      (lock_name, claim_id, holder_id, mode, permits, fencing_token, acquired_at_ms, expires_at_ms, ttl_ms)
     WITH RECURSIVE counter(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counter WHERE n < CAST(? AS INTEGER))
-    SELECT 'crowd' || (n % CAST(? AS INTEGER)), 'other.' || n || '-aaaaaaaaaaaa', 'other', 'shared', 1, n, 0, ?, 3600000 FROM counter`)
+    SELECT 'crowd' || (n % CAST(? AS INTEGER)), 'other.' || n || '-aaaaaaaaaaaa', 'other', 'shared', 1, n, 0, ?, 3600000
+    FROM counter`)
   insert.run(leases, names, Date.now() + 3_600_000)
   database.close()
   const queries: InspectQuery[] = []
@@ -43,24 +45,24 @@ async function crowded(names: number, leases: number) {
   return { driver: watched, queries, records: () => records, close: () => driver.close() }
 }
 
-/** Waits for a lock inside another one until the watch has looked more than once. */
+/** Waits for a lock inside another lock until the watch has read the name more than once. */
 async function waitAWhile(lock: DistributedLock, lockName: string, queries: readonly InspectQuery[]): Promise<unknown> {
-  const enough = new AbortController()
-  const waiting = lock.withLock('own', () => lock.withLock(lockName, () => 'in', { ...LONG, signal: enough.signal }))
+  const stop = new AbortController()
+  const waiting = lock.withLock('own', () => lock.withLock(lockName, () => 'in', { ...LONG, signal: stop.signal }))
   const ended = waiting.catch((error: unknown) => (error as { code?: string }).code ?? error)
-  await looked(lockName, queries)
-  enough.abort()
+  await searchedTwice(lockName, queries)
+  stop.abort()
   return ended
 }
 
-const looked = (lockName: string, queries: readonly InspectQuery[]): Promise<void> =>
+const searchedTwice = (lockName: string, queries: readonly InspectQuery[]): Promise<void> =>
   until(() => queries.filter((query) => (query.lockName ?? lockName) === lockName).length > 1, {
     timeoutMs: 20_000,
-    failure: () => `what was asked: ${JSON.stringify(queries.slice(0, 10))}`,
+    failure: () => `the queries were ${JSON.stringify(queries.slice(0, 10))}`,
   })
 
-describe('what others hold costs a claim that waits nothing', () => {
-  it('130,000 shared leases on one name, which it does not want, or wants', async () => {
+describe('leases of other clients cost a waiting claim nothing:', () => {
+  it('130,000 shared leases on one name, whether the claim waits for that name or not', async () => {
     const { driver, queries, close } = await crowded(1, 130_000)
     const lock = new DistributedLock({ driver, ...SOON })
     const x = await lock.hold('x')
@@ -72,13 +74,13 @@ describe('what others hold costs a claim that waits nothing', () => {
     await close()
   })
 
-  it('100,000 lock names, of which it asks for none', async () => {
+  it('100,000 lock names that the claim does not wait for', async () => {
     const { driver, queries, records, close } = await crowded(100_000, 100_000)
     const lock = new DistributedLock({ driver, ...SOON })
     const x = await lock.hold('x')
     expect(await waitAWhile(lock, 'x', queries)).toBe('ABORTED')
     expect(x.held).toBe(true)
-    // Who holds it, and what that one waits for, twice.
+    // Two searches with two requests each: who holds the lock, and what that holder waits for.
     expect(queries.length).toBeLessThanOrEqual(4)
     expect(queries.every(({ lockName }) => lockName !== undefined)).toBe(true)
     expect(records()).toBeLessThan(20)
@@ -86,16 +88,16 @@ describe('what others hold costs a claim that waits nothing', () => {
     await close()
   })
 
-  it('a hundred permits that are out, of which each could be waited for: a bounded number of questions', async () => {
+  it('200 permits, each of whose holders might wait, take a bounded number of requests', async () => {
     const { driver, queries, close } = await crowded(1, 1)
     const workers = new Semaphore({ driver, limit: 200, ...SOON })
     const lock = new DistributedLock({ driver, ...SOON })
     const held = await Promise.all(Array.from({ length: 200 }, () => workers.hold('s', { blocking: false })))
     queries.length = 0
-    const enough = new AbortController()
-    const waiting = lock.withLock('own', () => workers.hold('s', { ...LONG, signal: enough.signal }))
-    await looked('s', queries)
-    enough.abort()
+    const stop = new AbortController()
+    const waiting = lock.withLock('own', () => workers.hold('s', { ...LONG, signal: stop.signal }))
+    await searchedTwice('s', queries)
+    stop.abort()
     await expect(waiting).rejects.toMatchObject({ code: 'ABORTED' })
     expect(queries.length).toBeLessThanOrEqual(2 * (1 + 64))
     expect(held).toHaveLength(200)
@@ -104,7 +106,7 @@ describe('what others hold costs a claim that waits nothing', () => {
   })
 })
 
-describe('redis beside 50,000 keys of others', () => {
+describe('redis with 50,000 keys of other clients', () => {
   it('the watch sends no SCAN', async () => {
     await using server = await startRedis()
     const client = new Redis(server.port)

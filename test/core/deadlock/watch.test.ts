@@ -13,23 +13,23 @@ import {
 import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
 
 /** Instances on one store, in virtual time. */
-function scene() {
+function setUp() {
   const time = new VirtualTime()
   const store = createMemoryStore(time.clock())
   const random = seededRandom(7)
-  let looks = 0
+  let searches = 0
   function settings(holderId: string): InstanceOptions {
     const driver: Driver = memoryDriver({ store })
     const watched: Driver = {
       ...driver,
-      // An answer takes some time, as everywhere.
+      // An answer takes some time, as with every real store.
       async acquire(claims) {
         await new Promise<void>((resolve) => time.in(1, resolve))
         return driver.acquire(claims)
       },
       inspect(query) {
-        // A look begins with what is waited for, and goes on with the notes of those who hold it.
-        if (query.lockName?.startsWith('waits:') !== true) looks += 1
+        // A search starts with the lock name that a claim waits for, and then reads the wait markers of its holders.
+        if (query.lockName?.startsWith('waits:') !== true) searches += 1
         return driver.inspect(query)
       },
     }
@@ -37,14 +37,14 @@ function scene() {
   }
   const open = (holderId: string): DistributedLock => new DistributedLock(settings(holderId))
   const work = (ms: number): Promise<void> => new Promise((resolve) => time.in(ms, resolve))
-  return { time, open, settings, work, looks: () => looks }
+  return { time, open, settings, work, searches: () => searches }
 }
 
 const LONG = { blockingTimeoutSeconds: 3_600, timeoutSeconds: 3_600 }
 
-describe('when it looks', () => {
-  it('a deadlock ends between 1 and 1.5 s after its beginning', async () => {
-    const { time, open } = scene()
+describe('the time of a search', () => {
+  it('a deadlock ends between 1 and 1.5 s after it began', async () => {
+    const { time, open } = setUp()
     const locks = [open('a'), open('b')]
     let endedMs = 0
     let error: unknown
@@ -70,33 +70,33 @@ describe('when it looks', () => {
     expect(endedMs - 100).toBeLessThan(1_500)
   })
 
-  it('a claim that waits long looks later and later, at last once in 15 to 30 s', async () => {
-    const { time, open, looks } = scene()
+  it('a claim that waits long searches less and less often, in the end once in 15 to 30 s', async () => {
+    const { time, open, searches } = setUp()
     const lock = open('a')
     const holding = lock.hold('x', LONG)
     const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', LONG), LONG)
     await time.run(900)
-    expect(looks()).toBe(0)
+    expect(searches()).toBe(0)
     await time.run(400)
-    expect(looks()).toBe(1)
+    expect(searches()).toBe(1)
     await time.run(3_000_000)
-    expect(looks()).toBeGreaterThan(80)
-    expect(looks()).toBeLessThan(220)
+    expect(searches()).toBeGreaterThan(80)
+    expect(searches()).toBeLessThan(220)
     const held = await holding
     void held.release()
     await time.run(1_000)
     expect(await waiting).toBe('done')
   })
 
-  it('many claims of an instance look together, twice a second at most', async () => {
-    const { time, open, looks } = scene()
+  it('the claims of an instance share their searches: at most two a second', async () => {
+    const { time, open, searches } = setUp()
     const lock = open('a')
     const holding = lock.hold('x', LONG)
     const waiting = Array.from({ length: 200 }, (_, index) =>
       lock.withLock(`own ${index}`, () => lock.withLock('x', () => 'done', LONG), LONG),
     )
     await time.run(60_000)
-    expect(looks()).toBeLessThanOrEqual(60 * 2)
+    expect(searches()).toBeLessThanOrEqual(60 * 2)
     const held = await holding
     void held.release()
     await time.run(10_000)
@@ -104,9 +104,9 @@ describe('when it looks', () => {
   }, 60_000)
 })
 
-describe('what it asks for', () => {
-  it('locks that are taken together are in a cycle as one', async () => {
-    const { time, open, work } = scene()
+describe('what a search reads and writes', () => {
+  it('locks that are acquired together are one member of a cycle', async () => {
+    const { time, open, work } = setUp()
     const [a, b] = [open('a'), open('b')]
     const nested = a.withLock('y', () => work(100).then(() => a.withLock('x', () => 'nested', LONG)), LONG)
     const together = work(50).then(() => b.withLocks(['x', 'y'], () => 'together', LONG))
@@ -115,9 +115,9 @@ describe('what it asks for', () => {
     expect((await ends).map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
   })
 
-  it('notes of what is waited for are gone when the wait is over, however it ends', async () => {
-    const { time, open, settings, work } = scene()
-    const notes = async () => (await settings('look').driver?.inspect({ prefix: 'waits:' }))?.leases ?? []
+  it('wait markers are removed when the wait ends, however it ends', async () => {
+    const { time, open, settings, work } = setUp()
+    const markers = async () => (await settings('reader').driver?.inspect({ prefix: 'waits:' }))?.leases ?? []
     const [a, b] = [open('a'), open('b')]
     const cross = (lock: DistributedLock, own: string, other: string) =>
       lock.withLock(own, () => work(100).then(() => lock.withLock(other, () => 'done', LONG)), LONG)
@@ -133,11 +133,11 @@ describe('what it asks for', () => {
       closing.withLock('4', () => closing.withLock('held', () => 'closed', LONG), LONG),
     ])
     await time.run(800)
-    const written = await notes()
+    const written = await markers()
     expect(written.map(({ metadata }) => metadata?.['waitsFor']).sort()).toEqual(
       ['held', 'held', 'held', 'held', 'x', 'y'].sort(),
     )
-    // Nothing but the claims themselves could tell which lease they wait under.
+    // The name of a marker is the chain id of the lease around its claim.
     expect(written.every(({ lockName, claimId }) => claimId.startsWith(`${lockName.slice('waits:'.length)}.`))).toBe(
       true,
     )
@@ -145,33 +145,33 @@ describe('what it asks for', () => {
     const closed = closing.close()
     await time.run(10_000)
     await Promise.all([ends, closed])
-    expect(await notes()).toEqual([])
+    expect(await markers()).toEqual([])
   })
 
-  it('notes never go to the store in one list with leases', async () => {
-    const { time, settings } = scene()
+  it('wait markers are never in one batch with leases', async () => {
+    const { time, settings } = setUp()
     const { driver, ...rest } = settings('a')
-    const lists: string[][] = []
-    const seen = <Each extends { lockName: string }>(list: readonly Each[]): readonly Each[] => {
-      lists.push(list.map(({ lockName }) => (lockName.startsWith('waits:') ? 'note' : 'lease')))
+    const batches: string[][] = []
+    const record = <Each extends { lockName: string }>(list: readonly Each[]): readonly Each[] => {
+      batches.push(list.map(({ lockName }) => (lockName.startsWith('waits:') ? 'marker' : 'lease')))
       return list
     }
-    const acquire: Driver['acquire'] = (claims) => (driver as Driver).acquire(seen(claims))
-    const release: Driver['release'] = (leases) => (driver as Driver).release(seen(leases))
+    const acquire: Driver['acquire'] = (claims) => (driver as Driver).acquire(record(claims))
+    const release: Driver['release'] = (leases) => (driver as Driver).release(record(leases))
     const lock = new DistributedLock({ ...rest, driver: { ...(driver as Driver), acquire, release } })
     const holding = lock.hold('x', LONG)
     const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', LONG), LONG)
     await time.run(2_000)
     await Promise.all([(await holding).release(), time.run(2_000)])
     expect(await waiting).toBe('done')
-    const withNotes = lists.filter((list) => list.includes('note'))
-    // At least to write one and to take it back.
-    expect(withNotes.length).toBeGreaterThan(1)
-    expect(withNotes.filter((list) => list.includes('lease'))).toEqual([])
+    const withMarkers = batches.filter((list) => list.includes('marker'))
+    // At least one batch to write a marker and one to remove it.
+    expect(withMarkers.length).toBeGreaterThan(1)
+    expect(withMarkers.filter((list) => list.includes('lease'))).toEqual([])
   })
 
-  it('a store that refuses notes is asked for none again, and that is one warning', async () => {
-    const { time, settings } = scene()
+  it('an instance whose wait markers are rejected writes no more of them, and warns once', async () => {
+    const { time, settings } = setUp()
     const { driver, ...rest } = settings('a')
     let denied = 0
     const deny = async <Answer>(list: readonly { lockName: string }[], ask: () => Promise<Answer>) => {
@@ -206,8 +206,8 @@ describe('what it asks for', () => {
     expect(denied).toBe(1)
   })
 
-  it('nothing, where the store shows no one who waits', async () => {
-    const { time, settings, looks } = scene()
+  it('nothing, if the store does not show its waiters', async () => {
+    const { time, settings, searches } = setUp()
     const { driver, ...rest } = settings('a')
     if (driver === undefined) throw new Error('no driver')
     const capabilities = { ...driver.capabilities, queue: false }
@@ -215,16 +215,16 @@ describe('what it asks for', () => {
     const holding = lock.hold('x', LONG)
     const waiting = lock.withLock('own', () => lock.withLock('x', () => 'done', LONG), LONG)
     await time.run(60_000)
-    expect(looks()).toBe(0)
+    expect(searches()).toBe(0)
     void (await holding).release()
     await time.run(10_000)
     expect(await waiting).toBe('done')
   })
 })
 
-describe('who waits for a sibling is not its own victim', () => {
-  it('three branches of one callback take one lock after each other', async () => {
-    const { time, open, work } = scene()
+describe('branches of one callback that wait for each other are no deadlock', () => {
+  it('three branches acquire one lock after each other', async () => {
+    const { time, open, work } = setUp()
     const lock = open('a')
     const branches = lock.withLock(
       'outer',
@@ -234,8 +234,8 @@ describe('who waits for a sibling is not its own victim', () => {
     await outcome(branches, time.run(15_000), [1, 2, 3])
   })
 
-  it('three branches take all permits of a semaphore after each other', async () => {
-    const { time, open, settings, work } = scene()
+  it('three branches acquire all permits of a semaphore after each other', async () => {
+    const { time, open, settings, work } = setUp()
     const lock = open('a')
     const workers = new Semaphore({ ...settings('b'), limit: 2 })
     const permits = { ...LONG, permits: 2 }
@@ -245,7 +245,7 @@ describe('who waits for a sibling is not its own victim', () => {
   })
 
   it('three branches ask for the result of one key', async () => {
-    const { time, open, settings, work } = scene()
+    const { time, open, settings, work } = setUp()
     const lock = open('a')
     const jobs = new OnceOnly(settings('b'))
     const branch = (each: number) => jobs.once('job', () => work(3_000).then(() => each), { forSeconds: 600 })
@@ -253,8 +253,8 @@ describe('who waits for a sibling is not its own victim', () => {
     await outcome(branches, time.run(15_000), [1, 1, 1])
   })
 
-  it('branches at any depth, each holding a lock of its own while it waits', async () => {
-    const { time, open, work } = scene()
+  it('branches at any depth wait while each holds a lock of its own', async () => {
+    const { time, open, work } = setUp()
     const lock = open('a')
     const branch = (each: number) =>
       lock.withLock(
@@ -266,8 +266,8 @@ describe('who waits for a sibling is not its own victim', () => {
     await outcome(branches, time.run(15_000), [1, 2, 3])
   })
 
-  it('a branch that takes what its sibling waits for is a deadlock all the same', async () => {
-    const { time, open, work } = scene()
+  it('unless two branches each hold what the other one waits for', async () => {
+    const { time, open, work } = setUp()
     const lock = open('a')
     const cross = (own: string, other: string) =>
       lock.withLock(own, () => work(100).then(() => lock.withLock(other, () => 'done', LONG)), LONG)
@@ -280,14 +280,14 @@ describe('who waits for a sibling is not its own victim', () => {
   })
 })
 
-/** An error arrives as itself, not as a promise that never settles. */
+/** Shows an error as it is, instead of a promise that never settles. */
 async function outcome(work: Promise<unknown>, time: Promise<void>, expected: unknown): Promise<void> {
   const ended = work.catch((error: unknown) => error)
   await time
   expect(await Promise.race([ended, 'still waiting'])).toEqual(expected)
 }
 
-describe('a claim that does not wait is refused, and is no deadlock', () => {
+describe('a claim that does not wait is refused, and is not a deadlock:', () => {
   const AT_ONCE = { blocking: false }
 
   it('a writer inside its own read lock', async () => {
