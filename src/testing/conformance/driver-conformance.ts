@@ -7,6 +7,8 @@ import { leases } from './driver/leases.ts'
 import { lists } from './driver/lists.ts'
 import { queue } from './driver/queue.ts'
 import { rate } from './driver/rate.ts'
+import { rateChanges } from './driver/rate-changes.ts'
+import { ratePolicies } from './driver/rate-policies.ts'
 import { sharing } from './driver/sharing.ts'
 import { steal } from './driver/steal.ts'
 import { tokens } from './driver/tokens.ts'
@@ -90,6 +92,8 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'driver interface: inspect', inspection)
     registerGroup(context, 'driver interface: names and values', values)
     registerGroup(context, 'driver interface: rate limits', rate, ['rate'])
+    registerGroup(context, 'driver interface: several rate limits', ratePolicies, ['rate'])
+    registerGroup(context, 'driver interface: rate limits that are reset or blocked', rateChanges, ['rate'])
     if (breakable !== undefined) registerBrokenStore(context, breakable)
 
     for (const subject of lockOnly ? lockSubjects : mutexSubjects) {
