@@ -5,21 +5,21 @@ import type { SeededRandom, VirtualClock, VirtualTime } from './virtual-clock.ts
 /** Least and most, in milliseconds. */
 export type Span = readonly [least: number, most: number]
 
-/** What the way to the store does to a call. Chances are fractions of all calls. */
+/** What the network does to a call. Probabilities are fractions of all calls. */
 export interface Faults {
   readonly requestMs: Span
   readonly replyMs: Span
   readonly wakeMs: Span
   /** The store never sees it. */
   readonly lostRequest: number
-  /** The store does it and nobody hears of it. */
+  /** The store does it, and no reply comes back. */
   readonly lostReply: number
   /** The store sees it after `lateMs`, when the caller may have given up long ago. */
   readonly lateRequest: number
   readonly lateReply: number
-  /** Refused at once. */
+  /** The connection fails at once. */
   readonly failing: number
-  /** One entry of the answer is an error, though the store did what it says. */
+  /** One entry of the answer is an error, although the store did what the entry asked for. */
   readonly entryFails: number
   readonly lostWake: number
   readonly lateMs: Span
@@ -40,17 +40,17 @@ export const noFaults: Faults = {
 }
 
 /**
- * What kind of store it looks like: `queue` has a queue and wakes its waiters, `hands over` grants to the next waiter by itself,
- * `wakes` only tells everybody that a lock is free, `silent` has neither queue nor wake-ups.
+ * Which kind of store it acts as. `queue` has a queue and wakes its waiters. `hands over` grants the lock to the next
+ * waiter by itself. `wakes` notifies all waiters that a lock is free. `silent` has neither queue nor wake-ups.
  */
 export type DriverMode = 'queue' | 'hands over' | 'wakes' | 'silent'
 
 export interface FaultyDriverOptions {
   readonly time: VirtualTime
-  /** Of the process whose driver this is. */
+  /** The clock of the process that uses this driver. */
   readonly clock: VirtualClock
   readonly random: SeededRandom
-  /** Asked for every call, so that faults can come and go. */
+  /** Called for every call, so that faults can come and go. */
   readonly faults: () => Faults
   readonly mode: DriverMode
 }
@@ -60,7 +60,10 @@ export interface FaultyDriver extends Driver {
   breakSubscription(): void
 }
 
-/** One process's way to a store on which everything can go wrong that goes wrong on a network, in virtual time and under a seed. */
+/**
+ * A driver whose calls meet the faults of a network: delays, lost requests and replies, errors. It runs in virtual time
+ * and from a seed, so a failure can be replayed.
+ */
 export function faultyDriver(inner: Driver, options: FaultyDriverOptions): FaultyDriver {
   const { time, clock, random, faults, mode } = options
   const queues = mode === 'queue' || mode === 'hands over'
@@ -73,7 +76,7 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
     const fate = fateOf(faults(), random)
     const thereMs = within(fate === 'late request' ? lateMs : requestMs, random)
     const backMs = within(fate === 'late reply' ? lateMs : replyMs, random)
-    // What is lost is sometimes noticed, as when a connection breaks, and sometimes just never answered.
+    // A loss is sometimes noticed, as when a connection breaks. Sometimes no answer ever comes.
     const noticed = random.chance(0.5)
     return new Promise((resolve, reject) => {
       const breakOff = (): void => clock.receive(backMs, () => reject(new StoreError(`the connection broke (${fate})`)))
@@ -111,7 +114,7 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
     })
   }
 
-  /** The store's own step: at once, and in its own turn, as it would be in one transaction with the release. */
+  /** The store's own step, at once, as if it were part of the transaction of the release. */
   function handOver(subscription: Subscription, claim: Claim): void {
     time.in(0, () => {
       if (!waiting.has(claim.claimId)) return
@@ -161,7 +164,7 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
     name: `faulty ${inner.name}`,
     capabilities: { ...inner.capabilities, queue: queues, wake: mode !== 'silent' },
     acquire(claims) {
-      // A store without a queue answers at once.
+      // Without a queue no claim waits in the store.
       const asked = queues ? claims : claims.map((claim) => ({ ...claim, waitMs: 0 }))
       return list(claims, () => {
         if (queues) for (const claim of asked) if (claim.waitMs > 0) waiting.set(claim.claimId, claim)
@@ -206,7 +209,7 @@ function fateOf(faults: Faults, random: SeededRandom): Fate {
   return 'well'
 }
 
-/** Nothing goes anywhere in no time at all: what came after is later by the clock, too. */
+/** Nothing takes no time at all, so that later events have a later time. */
 const within = ([least, most]: Span, random: SeededRandom): number => random.whole(least, most) + LEAST_MS
 
 const LEAST_MS = 0.01

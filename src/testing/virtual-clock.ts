@@ -3,30 +3,40 @@ import { setImmediate } from '../core/time/native-time.ts'
 import type { Random } from '../core/time/random.ts'
 
 /**
- * Time that passes only when told to. Whatever is due runs one event after the other, each followed by everything that it set
- * off in its own turn of the event loop, so that a run is the same every time.
+ * Time that passes only when a test advances it. Due events run one after the other. Each is followed by everything
+ * that it caused in its own turn of the event loop, so a run is the same every time.
+ *
+ * @example
+ * ```ts
+ * const time = new VirtualTime()
+ * const lock = new DistributedLock({ driver, clock: time.clock() })
+ * const held = lock.hold('order:123', { timeoutSeconds: 30, heartbeat: false })
+ * await time.run(31_000)
+ * console.log((await held).held) // false
+ * ```
  */
 export class VirtualTime {
   #nowMs = 0
   #stalledUntilMs = 0
   #sequence = 0
-  /** Sorted: by moment, and in the order of asking among those of one moment. */
+  /** Sorted by time, and by the order in which they were added. */
   readonly #events: TimeEvent[] = []
 
   get nowMs(): number {
     return this.#nowMs
   }
 
-  /** The end of the last `stall`: nothing at all ran in it. */
+  /** The end of the last `stall`, in which nothing ran. */
   get stalledUntilMs(): number {
     return this.#stalledUntilMs
   }
 
-  /** One process's view of this time. */
+  /** The clock of one process in this time. */
   clock(options: VirtualClockOptions = {}): VirtualClock {
     return new VirtualClock(this, options)
   }
 
+  /** Runs `run` in `delayMs` from now, unless the returned timer is cancelled. */
   in(delayMs: number, run: () => void): Timer {
     const event = { atMs: this.#nowMs + Math.max(delayMs, 0), sequence: this.#sequence++, run }
     this.#events.splice(this.#placeOf(event), 0, event)
@@ -39,22 +49,22 @@ export class VirtualTime {
   }
 
   /**
-   * An event loop that is blocked, seen from inside: the time is later in the next statement, and nothing has run meanwhile.
-   * The whole world stands still with it, as on a machine with one core.
+   * Blocks the event loop: the time is later in the next statement, and nothing has run meanwhile. Every other process
+   * stops as well, as on a machine with one core.
    */
   stall(ms: number): void {
     this.#nowMs += ms
     this.#stalledUntilMs = this.#nowMs
   }
 
-  /** Lets `ms` pass, and runs all that falls due. */
+  /** Lets `ms` pass, and runs all that becomes due. */
   async run(ms: number): Promise<void> {
     const untilMs = this.#nowMs + ms
     await this.runUntil(() => (this.#events[0]?.atMs ?? Number.POSITIVE_INFINITY) > untilMs)
     this.#nowMs = Math.max(this.#nowMs, untilMs)
   }
 
-  /** Runs event after event until `done` says so or nothing is left to run. Answers how many ran. */
+  /** Runs event after event until `done` returns true or no event is left. Returns how many ran. */
   async runUntil(done: () => boolean): Promise<number> {
     let ran = 0
     for (await turn(); !done(); await turn()) {
@@ -88,23 +98,43 @@ interface TimeEvent {
 }
 
 export interface VirtualClockOptions {
-  /** How far this process's wall clock is off. */
+  /**
+   * How far the wall clock of this process is ahead.
+   * @default 0
+   */
   readonly wallOffsetMs?: number
-  /** How fast both of its clocks run: 0.99 is 1 % slow. */
+  /**
+   * How fast both of its clocks run: 0.99 is 1 % slow.
+   * @default 1
+   */
   readonly rate?: number
-  /** What a process finds first when it runs again: what fell due first, its timers, or its messages. */
+  /**
+   * What a process runs first when it resumes: what was due first, its timers, or its messages.
+   * @default 'due'
+   */
   readonly resumeOrder?: ResumeOrder
 }
 
 export type ResumeOrder = 'due' | 'timers' | 'messages'
 
 /**
- * The clocks of one process, which can be wrong, set, paused or suspended. While it does not run, its timers and the messages to
- * it wait; they run when it resumes, as they do in a process that was stopped.
+ * The clocks of one process, which can be wrong, set, paused or suspended. While the process is stopped, its timers and
+ * its messages wait. They run when it resumes, as in a real process.
+ *
+ * @example
+ * ```ts
+ * const time = new VirtualTime()
+ * const clock = time.clock({ rate: 0.99 })
+ * const lock = new DistributedLock({ driver, clock })
+ * const lease = await lock.hold('order:123', { timeoutSeconds: 30 })
+ * clock.pause(60_000) // as SIGSTOP and, a minute later, SIGCONT
+ * await time.run(60_001)
+ * console.log(lease.held) // false
+ * ```
  */
 export class VirtualClock implements Clock {
   readonly rate: number
-  /** Called in the first moment after a stop, before anything of the process itself has run. */
+  /** Called when the process resumes, before anything of the process itself has run. */
   readonly onResume = new Set<() => void>()
   readonly #time: VirtualTime
   readonly #resumeOrder: ResumeOrder
@@ -128,12 +158,12 @@ export class VirtualClock implements Clock {
     return this.#running
   }
 
-  /** The last moment before which the process did not run. */
+  /** The end of the last stop of the process. */
   get runningSinceMs(): number {
     return Math.max(this.#resumedAtMs, this.#time.stalledUntilMs)
   }
 
-  /** When the wall clock was last set, or moved on while the monotonic one stood still. */
+  /** When the wall clock was last set, or went on while the monotonic clock was stopped. */
   get wallMovedAtMs(): number {
     return this.#wallMovedAtMs
   }
@@ -151,7 +181,7 @@ export class VirtualClock implements Clock {
     }
   }
 
-  /** As Node's: whole milliseconds, at least one, and one for what is no number. */
+  /** As in Node: whole milliseconds, at least one, and one for NaN. */
   setTimer(run: () => void, delayMs: number): Timer {
     const atMs = this.now().monotonicMs + (delayMs >= 1 ? Math.trunc(delayMs) : 1)
     let event: Timer | undefined
@@ -195,19 +225,20 @@ export class VirtualClock implements Clock {
     this.#time.in(delayMs, arrive)
   }
 
+  /** Sets the wall clock, forwards or back. */
   stepWall(ms: number): void {
     this.#wallOffsetMs += ms
     this.#wallMovedAtMs = this.#time.nowMs
   }
 
-  /** SIGSTOP and SIGCONT. Says nothing to a process that does not run anyway. */
+  /** SIGSTOP and SIGCONT. Has no effect on a process that is already stopped. */
   pause(ms: number): void {
     if (!this.#running) return
     this.#running = false
     this.#time.in(ms, () => this.#resume())
   }
 
-  /** The machine sleeps: as `pause`, and the monotonic clock stands still. */
+  /** The machine sleeps: as `pause`, and the monotonic clock stops. */
   suspend(ms: number): void {
     if (!this.#running) return
     this.#suspendedSinceMs = this.#time.nowMs
@@ -237,17 +268,17 @@ interface Backlogged {
   readonly run: () => void
 }
 
-/** Random numbers that a seed repeats. */
+/** Random numbers from a seed. The same seed gives the same numbers. */
 export interface SeededRandom extends Random {
   /** At least `least`, at most `most`. */
   whole(least: number, most: number): number
   chance(probability: number): boolean
   pick<T>(list: readonly [T, ...T[]]): T
-  /** Numbers of its own, so that who draws how many does not change what others draw. */
+  /** An independent sequence: drawing from it does not change what others draw. */
   fork(): SeededRandom
 }
 
-/** Mulberry32: small, and good enough to choose what goes wrong next. */
+/** Mulberry32: small, and good enough to choose faults. */
 export function seededRandom(seed: number): SeededRandom {
   let state = seed >>> 0
   const fraction = (): number => {
@@ -267,7 +298,7 @@ export function seededRandom(seed: number): SeededRandom {
   }
 }
 
-/** Everything that microtasks and ticks have to do is done before an immediate runs. */
+/** All microtasks and ticks run before an immediate. */
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
 const EPOCH_MS = Date.UTC(2026, 0, 1)

@@ -28,7 +28,7 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
   ],
   [
     'counts permits in a byte',
-    '256 permits are counted as so many',
+    '256 permits are counted exactly',
     (driver) => ({
       ...driver,
       acquire: (claims) => driver.acquire(claims.map((claim) => ({ ...claim, permits: claim.permits % 256 }))),
@@ -48,14 +48,14 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
   ],
   [
     'allows one unit too many in bursts above 100',
-    'a burst of 150 is so many units',
+    'a burst of 150 is exactly that many units',
     (driver) => ({
       ...driver,
       consume: async (requests) =>
         (await driver.consume?.(requests.map((request) => (isLarge(request) ? oneMore(request) : request)))) ?? [],
     }),
   ],
-  ['grants a group what is free of it', 'a group of which one name is held is refused, and says which', withoutGroups],
+  ['grants a group what is free of it', 'a group with one held name is refused, and the refusal says which', withoutGroups],
   [
     'grants a group what is free of it, and gives that back',
     'no other client ever finds the others taken',
@@ -82,7 +82,7 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
   ],
   [
     'refuses a group that asks again because of its own leases',
-    'a group that asks again is told already yours',
+    'a group that asks again gets the same leases',
     (driver) => ({
       ...driver,
       async acquire(claims) {

@@ -2,8 +2,8 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 import { wallClock } from '../../core/time/native-time.ts'
 
 /**
- * Runs `body` with a `Date.now()` that is wrong by so much. Only there: whatever else the process does meanwhile, other
- * tests included, keeps the right time.
+ * Runs `body` with a `Date.now()` that is ahead by `ms`. Everything else that the process does meanwhile, such as other
+ * tests, keeps the right time.
  */
 export async function withClientClockAhead<T>(ms: number, body: () => Promise<T>): Promise<T> {
   if (users === 0) setNow(() => rightNow() + (aheadMs.getStore() ?? 0))
@@ -16,7 +16,7 @@ export async function withClientClockAhead<T>(ms: number, body: () => Promise<T>
   }
 }
 
-/** For Holdfast, and for drivers of others. */
+/** For Holdfast, and for drivers that call `Date.now()`. */
 function setNow(now: () => number): void {
   wallClock.nowMs = now
   Date.now = now

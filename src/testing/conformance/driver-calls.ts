@@ -15,7 +15,7 @@ import type {
 import { readPages } from '../../core/pages.ts'
 import { until } from './timing.ts'
 
-/** One request each, unwrapped from its list of one. */
+// Calls with one request each, whose answer is taken out of its list of one.
 
 export const acquireOne = async (driver: Driver, claim: Claim): Promise<AcquireAnswer> =>
   only(await driver.acquire([claim]))
@@ -32,7 +32,7 @@ export async function mustRefuse(driver: Driver, claim: Claim): Promise<Refusal>
   return answer
 }
 
-/** Asks again and again: for what must be granted once a lease, or a place in the queue, has run out. */
+/** Asks repeatedly, for a claim that must be granted once a lease or a place in the queue has expired. */
 export const untilGranted = (driver: Driver, claim: Claim): Promise<Grant> =>
   until(`a grant of "${claim.lockName}" to ${claim.claimId}`, async () => {
     const answer = await acquireOne(driver, claim)
@@ -68,7 +68,10 @@ export async function leaseOn(driver: Driver, lockName: string): Promise<LeaseRe
   return leases[0] as LeaseRecord
 }
 
-/** Nobody has done anything to the lease. A store may tell an end by what is left of it, so that two looks differ by a millisecond. */
+/**
+ * Asserts that the lease is unchanged. A store may derive its end from the remaining time, so two reads may differ by a
+ * millisecond.
+ */
 export async function assertUntouched(driver: Driver, before: LeaseRecord): Promise<void> {
   const after = await leaseOn(driver, before.lockName)
   const movedMs = (after.expiresAtMs ?? 0) - (before.expiresAtMs ?? 0)
@@ -76,14 +79,14 @@ export async function assertUntouched(driver: Driver, before: LeaseRecord): Prom
   assert.deepEqual({ ...after, expiresAtMs: 0 }, { ...before, expiresAtMs: 0 })
 }
 
-/** Without a token it refers to whatever the claim has. */
+/** Without a token it refers to any lease or place in the queue of the claim. */
 export function refOf(claim: Claim, fencingToken: number): LeaseRef & { readonly fencingToken: number }
 export function refOf(claim: Claim, fencingToken?: number): LeaseRef
 export function refOf({ lockName, claimId }: Claim, fencingToken?: number): LeaseRef {
   return { lockName, claimId, ...(fencingToken !== undefined && { fencingToken }) }
 }
 
-/** An answer's entry, which must not be an error. */
+/** The only entry of an answer, which must not be an error. */
 export function only<Answer>(answers: readonly (Answer | Error)[]): Answer {
   assert.equal(answers.length, 1, 'a list of one is answered by a list of one')
   return unwrap(answers[0] as Answer | Error)

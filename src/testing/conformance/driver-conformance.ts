@@ -24,8 +24,8 @@ import { lockEnding } from './lock/ending.ts'
 import { forcedReleases } from './lock/force.ts'
 import { answerSignals, handOver } from './lock/hand-over.ts'
 import { holdTimes } from './lock/hold-times.ts'
+import { inspectAndPing } from './lock/inspect-and-ping.ts'
 import { lockInstance } from './lock/instance.ts'
-import { looking } from './lock/looking.ts'
 import { reentry } from './lock/reentry.ts'
 import { severalLocks } from './lock/several-locks.ts'
 import { mutexExclusion } from './mutex/exclusion.ts'
@@ -40,26 +40,46 @@ import { withTestContext } from './test-context.ts'
 
 export interface ConformanceOptions<Breakable extends ConformanceStore = ConformanceStore> {
   readonly runner: TestRunner
-  /** Stands first in the title of every test, such as `redis through ioredis`. */
+  /** The first words of every test's title, such as `redis through ioredis`. */
   readonly name: string
-  /** The driver's own constant. Every skip is read from it. */
+  /** The driver's own constant. It decides which tests are skipped. */
   readonly capabilities: Capabilities
   /** Called once, before the first test. */
   open(): Promise<ConformanceStore>
   /**
-   * Of the primitives only `DistributedLock`: for a second client of a driver whose first one runs everything. The others ask the driver for
-   * nothing that the seam's own tests do not.
+   * Tests `DistributedLock` and no other primitive. Use it for the second client of a driver whose first client runs
+   * everything: the other primitives ask the driver for nothing that its own tests do not.
+   * @default false
    */
   readonly lockOnly?: boolean
-  /** Only where a store can be hurt on purpose: see `BreakableStore`. */
+  /** For a store that tests can damage on purpose: see `BreakableStore`. */
   readonly breakable?: BreakableStore<Breakable>
 }
 
 /**
- * Registers every test that a driver has to pass: what the seam promises, what `DistributedLock` makes of it with two
- * processes' worth of instances on one store, and what happens when calls fail, hang or lose their replies.
+ * Registers every test that a driver has to pass: what the driver interface promises, what `DistributedLock` makes of
+ * it when two instances on one store act as two processes, and what happens when calls fail, hang or lose their
+ * replies.
  *
- * It runs in real time. Tests use names of their own, so a store may be shared and the tests may run at the same time.
+ * The suite runs in real time. Each test uses its own lock names, so a store may be shared and the tests may run
+ * concurrently. A test whose title ends with `(skipped: …)` needs something that `capabilities` rules out.
+ *
+ * How to read a failure: fix the groups `driver interface: …` first, because the other groups are built on them. A
+ * number in a title, such as `rule 7` or `failure 12`, refers to the safety documentation of Holdfast. A message
+ * `waited … ms for …` means that something that had to happen did not: a wake-up, a grant, the end of a lease.
+ *
+ * @example
+ * ```ts
+ * driverConformance({
+ *   runner: { describe, it: it.concurrent, beforeAll, afterAll },
+ *   name: 'my driver',
+ *   capabilities,
+ *   async open() {
+ *     const store = await startStore()
+ *     return { driver: async () => myDriver({ url: store.url }), close: () => store.stop() }
+ *   },
+ * })
+ * ```
  */
 export function driverConformance<Breakable extends ConformanceStore>(options: ConformanceOptions<Breakable>): void {
   const { runner, name, capabilities, open, breakable, lockOnly = false } = options
@@ -112,12 +132,12 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
       registerGroup(context, 'deadlocks', deadlocks, ['queue'])
     }
     registerGroup(context, 'DistributedLock: an instance and its leases', lockInstance)
-    registerGroup(context, 'DistributedLock: looking at locks, and whether the store works', looking)
+    registerGroup(context, 'DistributedLock: inspect, isLocked and ping', inspectAndPing)
     registerGroup(context, 'DistributedLock: a lease that is handed over', handOver, ['ttl'])
-    registerGroup(context, 'DistributedLock: an answer that is not waited for', answerSignals)
-    registerGroup(context, 'DistributedLock: who waits, and how it ends', lockEnding)
+    registerGroup(context, 'DistributedLock: an abort while an answer is awaited', answerSignals)
+    registerGroup(context, 'DistributedLock: waiting, losing and closing', lockEnding)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
-    registerGroup(context, 'DistributedLock: entering again', reentry)
+    registerGroup(context, 'DistributedLock: re-entry', reentry)
     registerGroup(context, 'DistributedLock: released by force', forcedReleases, ['steal'])
 
     registerGroup(context, 'faults: acquire', acquireFaults)

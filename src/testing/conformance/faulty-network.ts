@@ -3,28 +3,28 @@ import { deferred } from './timing.ts'
 
 export type DriverMethod = 'acquire' | 'renew' | 'release' | 'inspect' | 'listen' | 'consume'
 
-/** What happens to a call: `forward` sends it to the store, once or not at all. */
+/** What happens to a call. `forward` sends it to the store. A fault calls it once, or not at all. */
 export type Fault = <Answer>(forward: () => Promise<Answer>) => Promise<Answer>
 
 /**
- * A real driver, and what can go wrong between it and its store. Nothing of the store is imitated: every call that is
- * let through is the real one.
+ * A network between a client and a real driver, which a test can break. The store is not simulated: every call that
+ * passes is a real one.
  */
 export interface FaultyNetwork {
   readonly driver: Driver
-  /** Calls made, calls that the store answered, and the requests in all their lists. */
+  /** For each method: calls made, calls that the store answered, and the requests in all their lists. */
   readonly counts: Readonly<Record<DriverMethod, CallCounts>>
-  /** Nothing is sent and nothing comes back, until `heal`. */
+  /** A fault: nothing is sent and nothing comes back, until `heal`. */
   readonly hangs: Fault
-  /** The next call of this method meets the fault; several stand in line. */
+  /** The next call of this method meets the fault. Several faults are used up in their order. */
   once(method: DriverMethod, fault: Fault): void
-  /** Every call of this method does, until `heal`. */
+  /** Every call of this method meets the fault, until `heal`. */
   always(method: DriverMethod, fault: Fault): void
-  /** The network is gone, silently: no call is answered or fails, no wake-up arrives. */
+  /** The network is gone silently: no call is answered or fails, and no wake-up arrives. */
   cut(): void
   /** Wake-ups are lost from now on. */
   mute(): void
-  /** Says something to those who listen, true or not, as a client could that may send messages. */
+  /** Sends a message to the listeners, true or not, as another client could. */
   deliver(message: (listener: DriverListener) => void): void
   /** The subscription breaks, and the driver notices. */
   breakSubscription(): void
@@ -136,12 +136,12 @@ export function faultyNetwork(real: Driver): FaultyNetwork {
   }
 }
 
-/** The request never reaches the store. A plain error, as a driver would throw that forgot to wrap its client's. */
+/** The request never reaches the store. A plain error, as from a driver that forgot to wrap its client's error. */
 export const fails: Fault = async () => {
   throw new Error('the connection was refused')
 }
 
-/** The store has done it, and the caller never hears so. */
+/** The store has done it, and the caller gets no reply. */
 export const losesReply: Fault = async (forward) => {
   await forward()
   throw new Error('the connection broke before the reply came')
@@ -149,7 +149,7 @@ export const losesReply: Fault = async (forward) => {
 
 export interface HeldCall {
   readonly fault: Fault
-  /** Resolves when the call has come as far as it is let: not sent yet, or answered by the store. */
+  /** Resolves when the call is held: not sent yet, or answered by the store. */
   readonly reached: Promise<void>
   /** Resolves with the store's own answer. */
   readonly answer: Promise<unknown>

@@ -14,7 +14,7 @@ import { WAITS } from './test-context.ts'
 import { deferred } from './timing.ts'
 import { webLocksSubject } from './web-locks-subject.ts'
 
-/** The form that answers. */
+/** A form that returns a result. */
 const answering =
   (acquire: (lockName: string, options?: LockOptions) => Promise<LockResult>): MutexInstance['take'] =>
   async (lockName, options) => {
@@ -22,13 +22,13 @@ const answering =
     return result.acquired ? { acquired: true, handle: result.lock } : { acquired: false, holder: result.holder }
   }
 
-/** The form that throws. */
+/** A form that throws on contention. */
 const holding =
   (hold: (lockName: string, options?: LockOptions) => Promise<Lease>): MutexInstance['take'] =>
   (lockName, options) =>
     hold(lockName, options).then((lease): Taken => ({ acquired: true, handle: lease }), asTaken)
 
-/** The form that runs a function. Its handle's release ends the function. */
+/** A form that runs a function. The release of its handle ends the function. */
 const running =
   (run: (lockName: string, fn: (lease: Lease) => Promise<void>, options?: LockOptions) => Promise<void>) =>
   (lockName: string, options?: LockOptions): Promise<Taken> => {
@@ -42,7 +42,7 @@ const running =
           released.resolve()
           return (await job) && wasHeld
         }
-        // Asked to stop while it still holds the lock: its instance is being closed, and waits for it.
+        // Asked to stop while it still holds the lock: its instance is being closed, and waits for the function.
         onAbort(lease.signal, () => lease.held && released.resolve())
         taken.resolve({ acquired: true, handle: handleOf(lease, release) })
         await released.promise
@@ -50,7 +50,7 @@ const running =
       options,
     )
       .then(() => true)
-      // Before the handle was given out: why it was not. After it, only a loss is expected, and told by the release.
+      // Before the handle exists, this is why there is none. Afterwards only a loss is expected, which release reports.
       .catch((error: unknown) => {
         if (error instanceof LeaseLostError) taken.reject(error)
         else taken.resolve(asTaken(error))
@@ -77,7 +77,7 @@ function subject<Primitive extends { close(): Promise<void> }>(
   return { name, needs, open }
 }
 
-/** One election for each name. A term that ends by resigning tells its signal too; what the suite watches is the loss. */
+/** One election for each name. Resigning aborts a term's signal, too, but the suite watches for losses only. */
 const campaign: MutexSubject = {
   name: 'LeaderElection.campaign',
   needs: [],
@@ -109,7 +109,7 @@ const lock = (options: MutexSubjectOptions) => new DistributedLock({ ...options,
 const readWriteLock = (options: MutexSubjectOptions) => new ReadWriteLock({ ...options, defaults: WAITS })
 const semaphore = (options: MutexSubjectOptions) => new Semaphore({ ...options, limit: 1, defaults: WAITS })
 
-/** It asks for all at once, and then waits for one after the other. */
+/** It asks for all names at once, and then waits for one after the other. */
 const withLocks: MutexSubject = {
   name: 'DistributedLock.withLocks',
   needs: [],
@@ -128,7 +128,7 @@ export const lockSubjects: readonly MutexSubject[] = [
   subject('DistributedLock.withLock', lock, (of) => running((...args) => of.withLock(...args))),
 ]
 
-/** They go through the whole group. Of the other primitives it is the form that contains the rest. */
+/** They run all groups. Of the other primitives it is the form that contains their other forms. */
 export const mutexSubjects: readonly MutexSubject[] = [
   ...lockSubjects,
   withLocks,
@@ -137,7 +137,7 @@ export const mutexSubjects: readonly MutexSubject[] = [
   campaign,
 ]
 
-/** They go through the part of the group that takes no time: what they have of their own is how they ask. */
+/** They run only the group that takes no time: they differ from the forms above in how they ask. */
 export const mutexForms: readonly MutexSubject[] = [
   subject('ReadWriteLock.acquireWrite', readWriteLock, (of) => answering((...args) => of.acquireWrite(...args))),
   subject('ReadWriteLock.holdWrite', readWriteLock, (of) => holding((...args) => of.holdWrite(...args))),

@@ -3,7 +3,7 @@ import type { LockInfo } from '../../core/lock-info.ts'
 import type { LockOptions } from '../../primitives/lock/options.ts'
 import type { Need } from './needs.ts'
 
-/** A primitive that can act as a mutex. Every one goes through the same group of tests. */
+/** A primitive that can act as a mutex. All of them run the same groups of tests. */
 export interface MutexSubject {
   readonly name: string
   /** What it needs of a driver beyond exclusive claims. */
@@ -20,9 +20,12 @@ export interface MutexSubjectOptions {
 
 /** One process's instance. */
 export interface MutexInstance {
-  /** Waits unless told otherwise. Contention is a value; everything else rejects. */
+  /** Waits by default. Contention is a value; everything else rejects. */
   take(lockName: string, options?: LockOptions): Promise<Taken>
-  /** How often it has asked the store when it begins to wait: once if not said. */
+  /**
+   * How often it has asked the store when it begins to wait.
+   * @default 1
+   */
   readonly asksBeforeWaiting?: number
   close(): Promise<void>
 }

@@ -1,6 +1,6 @@
 import type { Capabilities } from '../../core/driver.ts'
 
-/** What a test can need of a driver. Every skip of the suite comes from this table and carries its reason. */
+/** What a test may need of a driver. Every skip of the suite comes from this table and states its reason. */
 export type Need = keyof typeof needs
 
 const needs = {
@@ -54,7 +54,7 @@ const needs = {
   },
 }
 
-/** Why a driver cannot be asked this; undefined if it can. */
+/** Why the driver skips a test with these needs. Undefined if it meets all of them. */
 export function unmetReason(capabilities: Capabilities, wanted: readonly Need[]): string | undefined {
   const missing = wanted.find((need) => !needs[need].isMet(capabilities))
   return missing && needs[missing].reason

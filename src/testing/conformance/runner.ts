@@ -3,8 +3,8 @@ import { type Need, unmetReason } from './needs.ts'
 import type { TestContext } from './test-context.ts'
 
 /**
- * What the suite needs of a test runner. Vitest's functions fit as they are, and `it.concurrent` fits as `it`; of
- * `node:test` it is `{ describe, it, beforeAll: before, afterAll: after }`. Assertions are Node's own.
+ * What the suite needs of a test runner. Vitest's functions fit as they are, and `it.concurrent` fits as `it`. With
+ * `node:test`, pass `{ describe, it, beforeAll: before, afterAll: after }`. Assertions are Node's own.
  */
 export interface TestRunner {
   describe(title: string, body: () => void): unknown
@@ -15,12 +15,12 @@ export interface TestRunner {
 
 export type RegisterTest = (title: string, body: () => Promise<void>) => unknown
 
-/** One group of tests. It registers its tests and nothing else. */
+/** A group of tests. It only registers them. */
 export type Group = (test: Test) => void
 
 export type Test = {
   (title: string, body: TestBody): void
-  /** Skipped, with the reason of the first need that the driver's capabilities do not meet. */
+  /** Skipped if the driver's capabilities do not meet all needs. The title states the first reason. */
   (title: string, needs: readonly Need[], body: TestBody): void
 }
 
@@ -33,7 +33,7 @@ export interface GroupContext {
   withTestContext(body: TestBody): Promise<void>
 }
 
-/** Registers a group. `needs` hold for every test in it. */
+/** Registers a group. Every test in it has these `needs`. */
 export function registerGroup(context: GroupContext, title: string, group: Group, needs: readonly Need[] = []): void {
   const { runner, capabilities, withTestContext } = context
   const test = (testTitle: string, needsOrBody: readonly Need[] | TestBody, maybeBody?: TestBody): void => {

@@ -1,14 +1,14 @@
 import type { Driver } from '../../core/driver.ts'
 
-/** One store, and as many processes' worth of drivers on it as a test asks for. */
+/** One store, on which tests open as many drivers as they play processes. */
 export interface ConformanceStore {
-  /** A new driver, with connections of its own, on the one store. The suite closes it. */
+  /** Opens a new driver on the store, with connections of its own. The suite closes it. */
   driver(): Promise<Driver>
   /**
-   * Cuts a driver’s connections as if its process had died, and resolves when the server has noticed. Needed where a lease
-   * lasts as long as its session.
+   * Cuts a driver's connections as if its process had died, and resolves when the server has noticed. Required if a
+   * lease lasts as long as its session.
    */
   endSession?(driver: Driver): Promise<void>
-  /** After the last test. */
+  /** Called after the last test. */
   close(): Promise<void>
 }

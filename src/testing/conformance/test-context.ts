@@ -6,22 +6,22 @@ import type { MutexInstance, MutexSubject } from './mutex.ts'
 import type { ConformanceStore } from './store.ts'
 import { LONG_MS, outlast } from './timing.ts'
 
-/** What one test has: names that nobody else uses, and as many processes' worth of drivers as it asks for. */
+/** What a test works with: unique lock names, and a driver for each process that it wants to play. */
 export interface TestContext {
   readonly capabilities: Capabilities
   /** Unique to this test, so that a server can be shared by many runs. */
   readonly lockName: string
-  /** A further name of this test's own, which begins with `lockName`. */
+  /** Another unique name, which begins with `lockName`. */
   name(suffix: string): string
-  /** On `lockName`, exclusive, long, not waiting, unless said otherwise. */
+  /** By default on `lockName`, exclusive, with a long TTL, and not waiting. */
   claim(changes?: Partial<Claim>): Claim
-  /** A driver of its own on the one store, as another process would have. */
+  /** A new driver on the same store, as another process would have. */
   driver(): Promise<Driver>
-  /** A primitive on a driver of its own, with the network between them. */
+  /** A primitive on a driver of its own, with a network between them that the test can break. */
   open<Primitive extends Closable>(make: (driver: Driver) => Primitive): Promise<PrimitiveProcess<Primitive>>
-  /** The same for a `DistributedLock`. Its claims wait unless they, or `defaults`, say otherwise. */
+  /** The same for a `DistributedLock`. Its claims wait by default. */
   lock(options?: Omit<DistributedLockOptions, 'driver' | 'url'>): Promise<LockProcess>
-  /** The same for whatever is under test as a mutex. */
+  /** The same for a primitive that is tested as a mutex. */
   mutex(subject: MutexSubject, options?: MutexOptions): Promise<MutexProcess>
   /** Lets a driver's lease end without being released: its time runs out, or its session dies. */
   leaseEnds(driver: Driver, ttlMs: number): Promise<void>
@@ -54,7 +54,7 @@ export interface MutexOptions {
   readonly waiterTtlSeconds?: number
 }
 
-/** Runs a test's body and then closes all that it opened, whether it went well or not. */
+/** Runs a test's body and then closes all that it opened, even if it failed. */
 export async function withTestContext(
   store: ConformanceStore,
   capabilities: Capabilities,
@@ -86,7 +86,9 @@ export async function withTestContext(
 
   async function endSession(of: Driver): Promise<void> {
     if (store.endSession === undefined) {
-      throw new Error('a store whose leases last as long as a session must say how to end one: `endSession`')
+      throw new Error(
+        'a store whose leases last as long as a session needs the method `endSession`, so that the suite can end one',
+      )
     }
     await store.endSession(of)
   }
@@ -132,7 +134,7 @@ export async function withTestContext(
   }
 }
 
-/** A grant that a loaded machine delivers too late is asked for again. */
+/** Claims wait, so that a grant that a loaded machine delivers too late is asked for again. */
 export const WAITS = { blocking: true } as const
 
 const uniqueId = (): string => randomBytes(9).toString('base64url')

@@ -1,21 +1,21 @@
-/** Time in tests. A bound that is asserted is one-sided: a machine under load is late, never early. */
+// Time in tests. Asserted bounds are one-sided: a machine under load is late, never early.
 
-/** Longer than any test runs: what has this time to live ends only because somebody ended it. */
+/** Longer than any test runs: a lease with this TTL ends only if a client ends it. */
 export const LONG_MS = 60_000
 
-/** A lease in the store that is meant to run out during a test. */
+/** The TTL of a lease that expires during a test. */
 export const SHORT_MS = 200
 
-/** The same for a lease that a client must get first: an answer that takes longer than this is no grant. */
+/** The same if a client must get the lease first: an answer that takes longer than this is no grant. */
 export const BRIEF_SECONDS = 0.4
 
-/** A lease that is meant to be kept although it is renewed in time only: two thirds of this is what a machine may stall. */
+/** The TTL of a lease that renewals keep. A machine may stall for two thirds of it. */
 export const KEPT_SECONDS = 3
 
-/** How long a claim waits in vain: its first answer must come before that, else it is not known who holds the lock. */
+/** How long a claim waits that is never granted. Its first answer must come sooner, or it does not know the holder. */
 export const VAIN_SECONDS = 1
 
-/** How long the suite waits for what must happen. Far beyond any delay of a loaded machine, below runners' timeouts. */
+/** How long the suite waits for what must happen: longer than a loaded machine takes, below the timeouts of runners. */
 const PATIENCE_MS = 30_000
 
 const LOOK_EVERY_MS = 4
@@ -28,39 +28,39 @@ export const sleep = (ms: number): Promise<void> =>
   })
 
 /**
- * Waits until a time to live that began before this call is over by the store's clock, whose seconds may be a hair
- * longer than ours.
+ * Waits until a TTL that began before this call is over by the store's clock, whose seconds may be slightly longer than
+ * ours.
  */
 export const outlast = (ttlMs: number): Promise<void> => sleep(ttlMs * 1.02 + 10)
 
-/** The least that a wait of `ms` on the store's clock takes on ours: 1 % for clocks that run apart, 2 ms for rounding. */
+/** The least time that `ms` of the store's clock take on ours: 1 % for clock drift, 2 ms for rounding. */
 export const atLeast = (ms: number): number => ms * 0.99 - 2
 
-/** Looks again and again until what is seen is truthy, and returns that. `what` finishes the sentence "waited for …". */
+/** Polls until `look` returns something truthy, and returns that. `what` completes the sentence "waited for …". */
 export async function until<T>(what: string, look: () => T | Promise<T>): Promise<NonNullable<T>> {
   const startedMs = monotonicMs()
   for (;;) {
     const seen = await look()
     if (seen) return seen
-    if (monotonicMs() - startedMs > PATIENCE_MS) throw new Error(`waited ${PATIENCE_MS} ms in vain for ${what}`)
+    if (monotonicMs() - startedMs > PATIENCE_MS) throw new Error(`waited ${PATIENCE_MS} ms for ${what}`)
     await sleep(LOOK_EVERY_MS)
   }
 }
 
 /**
- * Lets every timer run that is due by now. After a stall Node runs them in an order of its own, so what a timer owes is
- * asked for only when all of them had their turn.
+ * Lets every timer run that is due by now. After a stall Node runs them in an order of its own, so a test checks their
+ * effects only after all of them.
  */
 export const timersRun = (): Promise<void> =>
   new Promise((resolve) => {
     setImmediate(resolve)
   })
 
-/** As `until`, for something that settles by itself. */
+/** As `until`, for a promise. */
 export async function within<T>(what: string, promise: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined
   const tooLate = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`waited ${PATIENCE_MS} ms in vain for ${what}`)), PATIENCE_MS)
+    timer = setTimeout(() => reject(new Error(`waited ${PATIENCE_MS} ms for ${what}`)), PATIENCE_MS)
   })
   try {
     return await Promise.race([promise, tooLate])

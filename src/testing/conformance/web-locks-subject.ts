@@ -3,7 +3,10 @@ import { webLocks } from '../../primitives/web-locks/web-locks.ts'
 import type { MutexInstance, MutexSubject, Taken } from './mutex.ts'
 import { deferred } from './timing.ts'
 
-/** An exclusive request as a mutex: the handle's release ends its callback. Its names need no escaping, so without a prefix they are the lock names. */
+/**
+ * An exclusive request as a mutex: the release of its handle ends the callback. The names need no escaping, so without
+ * a prefix they are the lock names.
+ */
 export const webLocksSubject: MutexSubject = {
   name: 'LockManager.request',
   needs: [],
@@ -41,7 +44,7 @@ export const webLocksSubject: MutexSubject = {
           .finally(() => {
             held = false
           })
-          // After the handle was given out this can only be a loss, which the handle has told of.
+          // After the handle exists this can only be a loss, which the handle has reported.
           .catch((error: unknown) => taken.reject(error))
         return taken.promise
       },

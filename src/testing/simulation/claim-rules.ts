@@ -7,25 +7,25 @@ import type { Job } from './plan.ts'
 import type { StoreRules } from './store-rules.ts'
 
 export interface ClaimRules {
-  /** What the driver of one process is observed with. */
+  /** Observes the driver of one process. */
   observer(process: SimulatedProcess, jobOf: (claim: Claim) => Job | undefined): DriverObserver
   /** A job asks for its lock. Returns what to call when it is answered. */
   begin(job: Job, process: SimulatedProcess): (answer: 'granted' | 'refused' | 'failed') => void
-  /** The history is over, and everything has arrived that will ever do. */
+  /** The history is over, and every message that will ever arrive has arrived. */
   end(): void
-  /** Says so if what is returned is not called within `ms` of the process's own time. */
+  /** Reports a violation unless the returned function is called within `ms` of the process's own time. */
   within(process: SimulatedProcess, ms: number, what: string): () => void
 }
 
 /**
- * What a process owes the store and its caller: an answer in time, whatever happens to the calls; nothing left behind by a claim that nobody
- * wants any more; and no release that overtakes its own request.
+ * What a process owes the store and its caller. The caller gets an answer in time, even if calls are lost. A claim that
+ * was given up leaves nothing behind. No release overtakes its own request.
  */
 export function claimRules(history: History, store: StoreRules, leases: LeaseRules): ClaimRules {
   const { plan, time } = history
   const givenUp = new Set<Job>()
 
-  /** Undefined for what a job only does to keep its process busy. */
+  /** Undefined for a claim that a job makes only to keep its process busy. */
   function recordOf(claim: Claim, process: SimulatedProcess, job: Job | undefined): ClaimRecord | undefined {
     const now = process.clock.now()
     const known = history.claims.get(claim.claimId)
@@ -48,7 +48,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
       releaseRefused: 'no',
       releasedMs: 0,
       keptForNobodyMs: undefined,
-      // It may have been given up between its decision to ask and the end of that turn.
+      // It may have been given up between the decision to ask and the end of that turn.
       over: givenUp.has(job) ? 'given up' : undefined,
       overSinceMs: time.nowMs,
       lease: undefined,
@@ -58,13 +58,13 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
     return record
   }
 
-  /** In the turn after the next: a call may owe the event loop a turn before it goes on. */
+  /** In the turn after the next, because a call may have to give the event loop a turn before it goes on. */
   const soon = (look: () => void) => time.in(0, () => time.in(0, look))
 
-  /** Once no request of it is under way. A plain "no" to a claim that does not queue leaves nothing to take back. */
+  /** Once no request of it is in flight. A refusal of a claim that does not queue leaves nothing to withdraw. */
   function mustBeWithdrawn(record: ClaimRecord): void {
     if (record.over !== 'given up' || record.asking.length > 0 || record.asks === 0) return
-    // There one job makes several claims, and only the last of them is known to have been given up with it.
+    // There one job makes several claims, and only its last claim is known to have been given up with it.
     if (record.process.reacquires) return
     if (record.releasedAfterAsks < record.asks)
       history.violate('a claim that is given up is withdrawn', describe(record))
@@ -78,7 +78,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         history.violate('every call is answered in time', `${process.name}: ${what}`)
         return
       }
-      // It stood still meanwhile, and its own timers may have begun to count only then.
+      // The process was stopped meanwhile, and its own timers may have started only then.
       sinceMs = time.nowMs
       timer = clock.setTimer(look, ms)
     }
@@ -86,7 +86,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
     return () => timer.cancel()
   }
 
-  /** Where the store has no queue, one waiter of a process contends, and the others stand behind it. */
+  /** If the store has no queue, one waiter of a process contends, and the others wait behind it. */
   function standsFirst({ lockName, process, claimId }: ClaimRecord): void {
     for (const other of history.claims.values()) {
       const same = other.lockName === lockName && other.process === process && other.claimId !== claimId
@@ -111,7 +111,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
           history.violate('a release is sent until it is answered', `${describe(record)}: ${record.releases} times`)
         }
         if (record.keptForNobodyMs === undefined || record.releasedMs >= record.keptForNobodyMs) continue
-        history.violate('what a claim gets after its end is given back', `${describe(record)} (${record.over})`)
+        history.violate('what a claim gets after its end is released', `${describe(record)} (${record.over})`)
       }
     },
 
@@ -126,7 +126,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         const record = recordOf(claim, process, jobOf(claim))
         if (record === undefined) return
         if (record.over !== undefined && record.overSinceMs < time.nowMs) {
-          history.violate('nothing is asked for a claim that is over', `${describe(record)} (${record.over})`)
+          history.violate('nothing is sent for a claim that is over', `${describe(record)} (${record.over})`)
         }
         if (claim.waitMs > 0 && (plan.mode === 'wakes' || plan.mode === 'silent')) standsFirst(record)
         record.asks += 1
@@ -147,13 +147,15 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         const place = record.asking.indexOf(sent)
         if (place >= 0) record.asking.splice(place, 1)
         const failed = answer instanceof Error
-        history.note(() => `${process.name}: is told of ${claim.claimId}: ${failed ? answer.message : answer.granted}`)
+        history.note(
+          () => `${process.name}: got the answer for ${claim.claimId}: ${failed ? answer.message : answer.granted}`,
+        )
         // An answer at the last moment may have come too late for the process.
         const inTime = process.clock.now().monotonicMs - sent.monotonicMs < plan.callTimeoutMs - 1
         if (place >= 0 && (failed || !inTime)) record.lastAnsweredAsk ??= sent
         else if (place >= 0) record.lastAnsweredAsk = sent
         const kept = !failed && (answer.granted || answer.ahead !== undefined)
-        // A lock that is kept for its `minHoldSeconds` is over and must stay as it is.
+        // A lock that is kept for its `minHoldSeconds` is over, and must not be changed.
         const mayStay = record.over === 'released' && record.job.minHoldMs > 0
         if (kept && record.over !== undefined && !mayStay) keptForNobody(record)
         soon(() => mustBeWithdrawn(record))
@@ -164,7 +166,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         if (record === undefined) return
         history.counts.handedOver += 1
         history.note(() => `${process.name}: is handed ${claimId}`)
-        // Whichever of its requests the store had in mind, it was none before the first.
+        // The store may have answered any of its requests, but none before the first.
         record.lastAnsweredAsk = record.firstAsk
       },
 
@@ -181,7 +183,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
 
       renewed(renewal, answer, sent) {
         const record = history.claims.get(renewal.claimId)
-        history.note(() => `${process.name}: is told of ${renewal.claimId}'s renewal: ${answer}`)
+        history.note(() => `${process.name}: got the answer to the renewal of ${renewal.claimId}: ${answer}`)
         if (record === undefined) return
         if (answer === 'lost' && record.releaseRefused === 'no') record.releaseRefused = 'perhaps'
         leases.renewed(record, renewal, answer, sent)
@@ -192,7 +194,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         if (record === undefined || answer instanceof Error) return
         record.releaseAnswered = true
         if (answer || record.releaseRefused === 'yes') return
-        // After the lease's own end the store may rightly have forgotten it.
+        // After the end of the lease the store may have forgotten it.
         const inTime = record.lease !== undefined && !isPast(lostFrom(record.lease), process.clock.now())
         record.releaseRefused = record.releases === 1 && inTime ? 'yes' : 'perhaps'
       },
@@ -208,7 +210,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
         if (record.asking.some((sent) => nowMs - sent.monotonicMs < plan.callTimeoutMs - 1)) {
           history.violate('a release does not overtake its own request', describe(record))
         }
-        // The last use of a lease ends with the turn.
+        // The last use of a lease ends at the end of the turn.
         const unused = process.reacquires && record.lease?.uses.size === 0
         if (record.over === undefined && record.lease !== undefined && !unused) {
           history.violate('a lease is not released behind its holder', describe(record))
@@ -221,7 +223,7 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
       const beganMs = time.nowMs
       if (job.waitMs > 0) waiting.set(job, beganMs)
       const boundMs = job.waitMs > 0 ? job.waitMs : plan.callTimeoutMs
-      // It first tries to extend what it has, and after having waited finds that another task has got it.
+      // It first tries to extend its lease. After waiting for that, it finds that another task has the lock.
       const againMs = process.reacquires ? boundMs + 4 * plan.callTimeoutMs : 0
       const settled = within(
         process,
@@ -246,20 +248,20 @@ export function claimRules(history: History, store: StoreRules, leases: LeaseRul
     },
   }
 
-  /** Nobody is told "held by another" of a lock that has stood free all the time. */
+  /** No claim is refused on a lock that was free all the time. */
   function neededToWait(job: Job, beganMs: number): void {
     const freeSinceMs = store.freeSinceMs(job.lockName)
     if (freeSinceMs === undefined) return
     const idleMs = time.nowMs - Math.max(freeSinceMs, beganMs, history.quietFromMs)
     if (idleMs > store.longestIdleMs(job.lockName)) {
       history.violate(
-        'a free lock goes to whoever waits',
+        'a free lock is granted to a waiter',
         `"${job.lockName}" was refused after ${idleMs.toFixed(1)} ms idle`,
       )
     }
   }
 }
 
-/** Timers of a process run in whole milliseconds, and one after the other. */
+/** Timers of a process run at whole milliseconds, one after the other. */
 const SOON_MS = 3
 const RELEASE_TRIES = 6

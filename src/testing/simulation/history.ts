@@ -6,7 +6,7 @@ import { type Job, type Plan, usualMs } from './plan.ts'
 /** One process of a history, as the rules see it. */
 export interface SimulatedProcess {
   readonly name: string
-  /** Whether asking again for what the process has means more of it. */
+  /** Whether acquiring a lock that the process holds extends its lease (`reacquire: 'extend'`). */
   readonly reacquires: boolean
   readonly clock: VirtualClock
 }
@@ -23,60 +23,61 @@ export interface ClaimRecord {
   lastAsk: Instant
   lastAnsweredAsk: Instant | undefined
   asks: number
-  /** When the store last gave it a lease or a place. */
+  /** When the store last gave it a lease or a place in the queue. */
   keptMs: number
-  /** How many requests had been sent when the last release was. */
+  /** How many requests had been sent when the last release was sent. */
   releasedAfterAsks: number
   endedByStore: boolean
   /** How many releases were sent, and whether one was answered. */
   releases: number
   releaseAnswered: boolean
   /**
-   * The store said to its first release, before the lease's own end, that the lease had ended: that is a loss, and has to be told. `perhaps`: it
-   * said so later, or to a later release, or to a renewal that may stand for a release (`minHoldSeconds`).
+   * The store answered the first release, before the lease's own end, that the lease had ended. That is a loss, and
+   * must be reported. `perhaps`: it answered so later, or to a later release, or to a renewal that may be a release
+   * (`minHoldSeconds`).
    */
   releaseRefused: 'no' | 'perhaps' | 'yes'
   /** When a release was last sent, or done by the store. */
   releasedMs: number
-  /** When the store last gave it something, a lease or a place in the queue, of which its process was told after it was over. */
+  /** When the store last gave it a lease or a place in the queue that its process learned of after it was over. */
   keptForNobodyMs: number | undefined
-  /** Nobody wants it any more: it was refused or given up, or its lease has ended. */
+  /** It was refused or given up, or its lease has ended. */
   over: 'refused' | 'given up' | 'released' | 'lost' | undefined
   overSinceMs: number
   lease: LeaseTrack | undefined
 }
 
-/** One lease as its holder has it, beside what it should be by the rules. */
+/** One lease as its holder sees it, and as it should be by the rules. */
 export interface LeaseTrack {
-  /** One of those who use it. */
+  /** One of its uses. */
   lease: Lease
   /**
-   * All of them, with their signals: where asking again means more of it, one claim has several. Signals are kept: asking
-   * for one anew would abort it.
+   * All of its uses, with their signals. With `reacquire: 'extend'` one claim has several. The signals are kept,
+   * because reading one again would abort it.
    */
   readonly uses: Map<Lease, AbortSignal>
-  /** The signal of the use that was given back last: if there is no other, its release is that of the lease. */
+  /** The signal of the use that was released last. If there is no other use, its release is that of the lease. */
   lastReleased: AbortSignal | undefined
   readonly claim: ClaimRecord
-  /** The grant and the renewals that the store may have done last: later ones whose answer came make earlier ones void. */
+  /** The grant and the renewals that the store may have done last. A later answered one replaces the earlier ones. */
   confirmed: Confirmed[]
-  /** The shortest time to live that was ever asked for: a request without an answer may still come into force. */
+  /** The shortest TTL that was ever asked for: a request without an answer may still take effect. */
   shortestMs: number
-  /** The winning request was not sent before this. */
+  /** The request that took effect was not sent before this. */
   readonly earliestSent: Instant
   /** … and not after this. */
   readonly latestSent: Instant
   readonly beganMs: number
   /** The store said that it has ended. */
   refuted: boolean
-  /** How often the job itself has asked for another end. */
+  /** How often the job itself has asked for a new end. */
   extensions: number
   readonly renewalsMs: number[]
 }
 
 export interface Confirmed {
   readonly sent: Instant
-  /** As `sent`, where that is only known to lie between two requests. */
+  /** As `sent`, if that is only known to lie between two requests. */
   readonly earliest: Instant
   readonly ttlMs: number
   readonly answeredMs: number
@@ -105,7 +106,7 @@ export class History {
   readonly claimsByJob = new Map<Job, ClaimRecord>()
   /** Leases that their holders have not ended, by lock name. */
   readonly held = new Map<string, Set<LeaseTrack>>()
-  /** When those jobs began to wait that still do, by lock name. */
+  /** When the jobs that still wait began to wait, by lock name. */
   readonly waiting = new Map<string, Map<Job, number>>()
   readonly counts: Counts = {
     events: 0,
@@ -128,7 +129,7 @@ export class History {
     this.#tracing = tracing
   }
 
-  /** Only made into text when somebody will read it. */
+  /** Formatted only if the log is kept. */
   note(what: () => string): void {
     if (this.#tracing) this.trace.push(`${this.time.nowMs.toFixed(2).padStart(9)}  ${what()}`)
   }
@@ -150,7 +151,7 @@ export class History {
     return grant && this.claims.get(grant.claimId)
   }
 
-  /** The how manieth grant it was. */
+  /** The number of this grant in the order of all grants. */
   turnOf(lease: Lease): number {
     return this.#grants.get(`${lease.lockName} ${lease.fencingToken}`)?.turn ?? 0
   }
@@ -167,19 +168,19 @@ export class History {
     return waiting
   }
 
-  /** From this moment on nothing goes wrong any more, and nothing that went wrong is still under way. */
+  /** From this moment on nothing fails any more, and nothing that failed is still in flight. */
   get quietFromMs(): number {
     return this.plan.kind === 'calm' ? 0 : this.plan.faultsEndMs + this.plan.faults.lateMs[1]
   }
 
-  /** How long a free lock may stand idle while somebody waits for it and nothing goes wrong. */
+  /** How long a lock may stay free while a claim waits for it and nothing fails. */
   get longestIdleMs(): number {
     const { kind, mode } = this.plan
     const woken = mode === 'queue' || mode === 'hands over'
     return kind === 'calm' && woken ? this.#wayMs : this.longestUnheardMs
   }
 
-  /** The same where no wake-up comes: polling is slow, a call may hang, and a waiter in front may be dead. */
+  /** The same without wake-ups: polling is slow, a call may hang, and a waiter in front may be dead. */
   get longestUnheardMs(): number {
     const { callTimeoutMs, waiterTtlMs } = this.plan
     return this.#wayMs + SLOWEST_POLL_MS + 2 * callTimeoutMs + waiterTtlMs
@@ -190,7 +191,7 @@ export class History {
   }
 }
 
-/** The cap of the waiters' backoff. */
+/** The largest backoff of waiters. */
 const SLOWEST_POLL_MS = 1_000
 
 export const describe = (claim: ClaimRecord): string =>

@@ -17,7 +17,7 @@ export interface Host {
   readonly resource: Resource
 }
 
-/** Does one job the way a caller of the library would, and says so when an answer is not what the contract promises. */
+/** Does one job as a caller of the library would, and reports answers that break the contract. */
 export async function runJob(job: Job, jobId: string, host: Host): Promise<void> {
   const { process, history, claims } = host
   await process.clock.sleep(job.afterMs)
@@ -44,7 +44,7 @@ function optionsOf(job: Job, jobId: string, { process, history }: Host): LockOpt
     process.clock.setTimer(() => {
       abort?.abort()
       history.time.in(0, () => {
-        // An extension of what the process already has is not broken off.
+        // An extension of a lease that the process already has is not aborted.
         if (history.waitingFor(job.lockName).has(job) && !process.reacquires)
           history.violate('an abort ends the wait at once', `job ${jobId}`)
       })
@@ -58,7 +58,7 @@ function optionsOf(job: Job, jobId: string, { process, history }: Host): LockOpt
     minHoldSeconds: job.minHoldMs / 1_000,
     ...(maxHoldMs !== undefined && { maxHoldSeconds: maxHoldMs / 1_000 }),
     ...(abort !== undefined && { signal: abort.signal }),
-    // By this the rules know whose claim a driver is asked for.
+    // The rules use it to find the job of a claim.
     metadata: { job: jobId },
   }
 }
@@ -91,10 +91,11 @@ async function acquired(job: Job, options: LockOptions, host: Host, settled: Set
 async function giveBack(lease: Lease, { claim }: LeaseTrack, job: Job, host: Host): Promise<void> {
   const { lock, claims, leases, history, process } = host
   const wasHeld = lease.held
-  // After the store forgot, a process may believe to hold two leases on one name; which one the name means is then open.
+  // After the store lost its data, a process may believe that it holds two leases on one name. The name may then refer
+  // to either.
   const byName = job.end === 'release by name' && wasHeld && excludes(history.plan)
   const ends = wasHeld && leases.released(claim, lease, byName)
-  // What is kept for minHoldSeconds waits for the heartbeat's last renewal first.
+  // A lease that is kept for minHoldSeconds first waits for the last renewal of the heartbeat.
   const calls = job.minHoldMs > 0 || process.reacquires ? 2 : 1
   const answered = claims.within(process, calls * history.plan.callTimeoutMs + 3, `the release of "${job.lockName}"`)
   try {
@@ -103,7 +104,7 @@ async function giveBack(lease: Lease, { claim }: LeaseTrack, job: Job, host: Hos
       const released = byName ? await lock.release(job.lockName) : await lease.release()
       const isOne = ends ? claim.job.minHoldMs > 0 || claim.endedByStore : wasHeld
       if (released && !isOne) {
-        history.violate('a release says true only of a lease that it ended', claim.claimId)
+        history.violate('a release answers true only for a lease that it ended', claim.claimId)
       }
     }
   } finally {
@@ -160,7 +161,7 @@ async function use(lease: Lease, job: Job, host: Host): Promise<LeaseTrack> {
       history.violate('a signal aborts only for a loss', claim.claimId)
   })
   for (const act of job.acts) {
-    // Who is careless does not look at the signal either.
+    // A careless writer does not look at the signal either.
     if (!signal.aborted || (act.act === 'write' && act.careless)) await perform(act, track, host, job)
   }
   return track
@@ -173,7 +174,7 @@ async function perform(act: Act, track: LeaseTrack, host: Host, job: Job): Promi
     case 'sleep':
       return process.clock.sleep(act.ms)
     case 'stall':
-      // In a turn of its own, so that what was decided before has also been sent: the rules judge by when it was.
+      // In a turn of its own, so that earlier decisions have been sent: the rules judge by the time of sending.
       await process.clock.sleep(1)
       history.time.stall(act.ms)
       return leases.afterStall(track)
@@ -188,7 +189,7 @@ async function perform(act: Act, track: LeaseTrack, host: Host, job: Job): Promi
     case 'extend': {
       track.extensions += 1
       track.shortestMs = Math.min(track.shortestMs, act.ms)
-      // It first waits for the heartbeat's own renewal, so that it is not undone by it.
+      // It first waits for the heartbeat's own renewal, which would otherwise undo it.
       const answered = claims.within(process, 2 * history.plan.callTimeoutMs + 6, `an extension of "${job.lockName}"`)
       const extended = lease.extend(act.ms / 1_000).then(answered, (error: unknown) => {
         answered()

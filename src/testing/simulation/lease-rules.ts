@@ -8,35 +8,36 @@ import type { StoreRules } from './store-rules.ts'
 export interface LeaseRules {
   /** A job has got a lease. */
   begin(lease: Lease, claim: ClaimRecord): LeaseTrack
-  /** Looked at in the first statement after something that took long. */
+  /** Checks a lease in the first statement after a step that took long. */
   afterStall(track: LeaseTrack): void
   /** A process runs again. */
   resumed(claims: Iterable<ClaimRecord>): void
   renewing(claim: ClaimRecord, renewal: Renewal, sent: Instant): void
   renewed(claim: ClaimRecord, renewal: Renewal, answer: RenewAnswer | Error, sent: Instant): void
-  /** A job ends its use. Answers whether that is known to give the lease back: another job may be about to use it, too. */
+  /** A job ends its use. Returns whether that is known to release the lease: another job may be about to use it. */
   released(claim: ClaimRecord, lease: Lease, byName?: boolean): boolean
   lost(claim: ClaimRecord): void
 }
 
 /**
- * What a holder is owed: that it never believes longer than `time of sending + ttl − margin`, recomputed here from what was sent
- * and answered; that it is told by then, or in the first moment that it runs; and that nothing is called lost without a reason.
+ * What a holder is owed. It never trusts its lease longer than `time of sending + ttl − margin`, which is computed here
+ * again from what was sent and answered. It is notified by then, or as soon as it runs again. No lease is reported lost
+ * without a reason.
  */
 export function leaseRules(history: History, store: StoreRules): LeaseRules {
   const { plan, time } = history
   const sentAtMs = new WeakMap<Instant, number>()
-  /** What a process hears of in this very turn: after a stall in the same turn it may know of it, or not yet. */
+  /** Answers that reach a process in this turn. After a stall in the same turn it may know them, or not yet. */
   const hearing = new WeakMap<LeaseTrack, LeaseTrack['confirmed'][number]>()
 
-  /** The moment by which the loss has to be signalled, as the process's clocks stand now. */
+  /** The time by which the loss must be signalled, by the current clocks of the process. */
   function limitMs(track: LeaseTrack): number {
     const { clock } = track.claim.process
     const now = clock.now()
     const deadline = trustedUntil(track)
     const monotonicMs = time.nowMs + (deadline.monotonicMs - now.monotonicMs) / clock.rate
     const wallMs = time.nowMs + (deadline.wallMs - now.wallMs) / clock.rate
-    // A wall clock that was set, or a machine that slept, is noticed within one nap.
+    // A wall clock that was set, or a machine that slept, is noticed within one interval of the scheduler.
     const noticedMs = Math.max(wallMs, clock.wallMovedAtMs + MAX_NAP_MS / clock.rate)
     return Math.max(clock.runningSinceMs, Math.min(monotonicMs, noticedMs)) + TIMER_MS / clock.rate
   }
@@ -44,13 +45,13 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
   function watch(track: LeaseTrack): void {
     if (track.claim.over !== undefined) return
     if (!track.claim.process.clock.running) {
-      // Nobody can be told now; the limit moves to when it runs again.
+      // The process cannot be notified now. The limit moves to when it runs again.
       time.in(MAX_NAP_MS, () => watch(track))
       return
     }
     const atMs = limitMs(track)
     if (time.nowMs > atMs + ROUNDING_MS) {
-      history.violate('a loss is signalled in time', `${describe(track.claim)} was not told by ${atMs.toFixed(2)}`)
+      history.violate('a loss is signalled in time', `${describe(track.claim)} was not notified by ${atMs.toFixed(2)}`)
     } else time.in(atMs - time.nowMs + 2 * ROUNDING_MS, () => watch(track))
   }
 
@@ -61,7 +62,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
     if (claim.lease !== undefined) history.heldOn(claim.lockName).delete(claim.lease)
   }
 
-  /** A heartbeat does not give a lease up after one failure: it has tried several times, and with nothing wrong it is not lost at all. */
+  /** A heartbeat does not give a lease up after one failure: it tries several times. Without faults none is lost. */
   function triedHard(track: LeaseTrack): void {
     const { job, process } = track.claim
     const alone = track.extensions === 0 && !process.reacquires && job.maxHoldMs === undefined
@@ -116,7 +117,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
         if (excludes(plan) && other.claim.process.clock.running && other.lease.held) {
           history.violate(
             'mutual exclusion',
-            `${describe(claim)} was told "acquired" while ${describe(other.claim)} is held`,
+            `${describe(claim)} was answered "acquired" while ${describe(other.claim)} is held`,
           )
         }
       }
@@ -132,7 +133,8 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
     resumed(claims) {
       const tracks = [...claims].flatMap(({ lease }) => (lease === undefined ? [] : [lease]))
       for (const track of tracks) time.in(0, () => mustHaveEnded(track, 'after a pause'))
-      // Asking makes a lease notice its end. So in half of the histories nobody asks before timers and messages have run.
+      // Reading `held` makes a lease notice its end. So in half of the histories it is not read before timers and
+      // messages have run.
       if (plan.seed % 2 === 0) for (const track of tracks) mustHaveEnded(track, 'in the first moment after a pause')
     },
 
@@ -148,7 +150,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
       if (track.extensions === 0 && nowMs - track.latestSent.monotonicMs > maxHoldMs + ROUNDING_MS) {
         history.violate('the heartbeat stops after maxHoldSeconds', describe(claim))
       }
-      // Six tries before a lease ends, and not one after the other without a pause.
+      // Six tries before a lease ends, with pauses in between.
       const paceMs = track.shortestMs / MAX_RENEWALS
       if (
         track.renewalsMs.length - track.extensions >
@@ -168,11 +170,12 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
       } else {
         const agoMs = clock.now().monotonicMs - sent.monotonicMs
         const sentMs = sentAtMs.get(sent) ?? 0
-        // After its time an answer counts for nothing; but whoever stood still may find it before the timer that says so.
+        // After the deadline an answer counts for nothing. But a process that was stopped may find it before the timer
+        // of the deadline.
         const inTime = agoMs <= plan.callTimeoutMs - TIMER_MS
         if (!inTime && agoMs > plan.callTimeoutMs + TIMER_MS && clock.runningSinceMs <= sentMs + ROUNDING_MS) return
         const confirmed = { sent, earliest: sent, ttlMs, answeredMs: time.nowMs }
-        // After the process has heard of it: what it decides in this turn, it decides by what it knew.
+        // After the process got the answer: what it decides in this turn, it decides by what it knew.
         hearing.set(track, confirmed)
         time.in(0, () => {
           if (hearing.get(track) === confirmed) hearing.delete(track)
@@ -190,7 +193,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
       }
       track.lastReleased = track.uses.get(lease)
       track.uses.delete(lease)
-      // At the end of this turn: a job that was given a use of it in this very turn has not begun with it yet.
+      // At the end of this turn: a job that got a use of it in this turn has not begun yet.
       time.in(0, () => {
         const [left] = track.uses.keys()
         if (left === undefined) end(claim, 'released')
@@ -208,17 +211,17 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
         if (time.nowMs > atMs + ROUNDING_MS) {
           history.violate(
             'a loss is signalled in time',
-            `${describe(claim)} was told ${(time.nowMs - atMs).toFixed(2)} ms late`,
+            `${describe(claim)} was notified ${(time.nowMs - atMs).toFixed(2)} ms late`,
           )
         }
-        // A wall clock that is set to and fro may take time away that has not passed.
+        // A wall clock that is set forward and back may take away time that has not passed.
         const steady = claim.process.clock.wallMovedAtMs === Number.NEGATIVE_INFINITY
         if (steady && !track.refuted && !isPast(lostFrom(track), claim.process.clock.now())) {
-          history.violate('a lease is not called lost without a reason', describe(claim))
+          history.violate('a lease is not reported lost without a reason', describe(claim))
         }
       }
       if (claim.over === 'released' && claim.releaseRefused === 'no') {
-        history.violate('a lease is not called lost without a reason', `${describe(claim)} after its release`)
+        history.violate('a lease is not reported lost without a reason', `${describe(claim)} after its release`)
       }
       if (track !== undefined && claim.over === undefined) triedHard(track)
       end(claim, 'lost')
@@ -233,7 +236,7 @@ export function leaseRules(history: History, store: StoreRules): LeaseRules {
 
 const margin = (ttlMs: number): number => ttlMs / 100 + 2
 
-/** The latest that anybody may rely on the lease, whichever of the confirmed requests the store did last. */
+/** The latest time at which the holder may trust the lease, for any order in which the store did the requests. */
 function trustedUntil({ confirmed }: LeaseTrack): Instant {
   const ends = confirmed.map(({ sent, ttlMs }) => ({ sent, forMs: ttlMs - margin(ttlMs) }))
   return {
@@ -242,7 +245,7 @@ function trustedUntil({ confirmed }: LeaseTrack): Instant {
   }
 }
 
-/** The earliest that a holder may have to give up, when the shortest request of all may have come into force. */
+/** The earliest time at which a holder may have to give up, if the shortest request of all took effect. */
 export function lostFrom({ confirmed, shortestMs }: LeaseTrack): Instant {
   const forMs = shortestMs - margin(shortestMs) - EARLY_MS
   return {
@@ -251,15 +254,15 @@ export function lostFrom({ confirmed, shortestMs }: LeaseTrack): Instant {
   }
 }
 
-/** How long a wall clock that was set may go unnoticed: stated here once more, so that it cannot grow unnoticed itself. */
+/** How long a changed wall clock may go unnoticed. Stated here again, so that the bound cannot grow unnoticed. */
 const MAX_NAP_MS = 1_000
-/** A timer runs up to a millisecond after its moment. */
+/** A timer runs up to a millisecond late. */
 const TIMER_MS = 1.1
-/** A signal may come so much early, so that its timer does not make it late. */
+/** A signal may come this much early, so that its timer does not make it late. */
 const EARLY_MS = 2
 const ROUNDING_MS = 0.01
-/** In one time to live; nine are meant, and jitter makes it a few more. */
+/** In one TTL. Nine are intended, and jitter adds a few. */
 const MAX_RENEWALS = 11
 const SOME_RENEWALS = 4
-/** Six are meant; the first ones may fall on the agenda's grid with the answer that came last. */
+/** Six are intended. The first ones may coincide with the last answer on the scheduler's grid. */
 const LEAST_TRIES = 3

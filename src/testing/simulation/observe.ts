@@ -1,9 +1,9 @@
 import type { AcquireAnswer, Claim, Driver, Grant, LeaseRef, RenewAnswer, Renewal } from '../../core/driver.ts'
 import type { Clock, Instant } from '../../core/time/clock.ts'
 
-/** Is told of every entry of every call, before it is passed on and before its answer is passed back. */
+/** Called for every entry of every call, before it is passed on and before its answer is passed back. */
 export interface DriverObserver {
-  /** By which `sent` is read, when a call is passed on. */
+  /** The clock of `sent`, the time at which a call is passed on. */
   readonly clock: Clock
   calling?(): void
   acquiring?(claim: Claim, sent: Instant): void
@@ -12,11 +12,14 @@ export interface DriverObserver {
   renewed?(renewal: Renewal, answer: RenewAnswer | Error, sent: Instant): void
   releasing?(lease: LeaseRef, sent: Instant): void
   released?(lease: LeaseRef, answer: boolean | Error, sent: Instant): void
-  /** The store handed a grant over by itself. */
+  /** The store granted a waiting claim by itself. */
   granted?(claimId: string, grant: Grant): void
 }
 
-/** The same driver, watched: next to the store it shows what was done, next to a process what was sent and what came back. */
+/**
+ * The same driver, observed. Next to the store an observer sees what was done; next to a process it sees what was sent
+ * and what came back.
+ */
 export function observedDriver(inner: Driver, observer: DriverObserver): Driver {
   async function watched<Request, Answer>(
     requests: readonly Request[],

@@ -1,14 +1,14 @@
 import { type DriverMode, type Faults, noFaults, type Span } from '../faulty-driver.ts'
 import { type ResumeOrder, type SeededRandom, seededRandom } from '../virtual-clock.ts'
 
-/** All that happens in one history, but for what chance does to single calls: that comes from the seed. Plain JSON. */
+/** All that happens in one history, except for the faults of single calls, which come from the seed. Plain JSON. */
 export interface Plan {
   readonly seed: number
   readonly kind: Kind
   readonly mode: DriverMode
   readonly callTimeoutMs: number
   readonly waiterTtlMs: number
-  /** In force until `faultsEndMs`; then calls only take their usual time. */
+  /** In force until `faultsEndMs`. Afterwards calls only take their usual time. */
   readonly faults: Faults
   readonly faultsEndMs: number
   readonly resumeOrder: ResumeOrder
@@ -17,13 +17,13 @@ export interface Plan {
 }
 
 /**
- * What may go wrong. In `calm` nothing does, and most is promised. Store faults come one kind at a time: no number can rise over a lost
- * data set and a clock that was set back at once.
+ * What may fail. In `calm` nothing fails, and the most is promised. Store faults come one kind at a time: no token can
+ * rise if the store loses its data and its clock is set back at the same time.
  */
 export type Kind = 'calm' | 'network' | 'clients' | 'store back' | 'store forward' | 'data lost'
 
 export interface ProcessPlan {
-  /** How fast its clocks run; the margin bears 1 %. */
+  /** How fast its clocks run. The margin of a lease covers 1 %. */
   readonly rate: number
   readonly wallOffsetMs: number
   readonly reacquire: 'refuse' | 'extend'
@@ -48,11 +48,11 @@ export interface Job {
 export type Act =
   | { readonly act: 'sleep'; readonly ms: number }
   | { readonly act: 'extend'; readonly ms: number; readonly awaited: boolean }
-  /** To the protected resource; a careless writer does not ask first whether it still holds the lock. */
+  /** Writes to the protected resource. A careless writer does not check first whether it still holds the lock. */
   | { readonly act: 'write'; readonly careless: boolean }
   /** Blocks the event loop. */
   | { readonly act: 'stall'; readonly ms: number }
-  /** Acquires and releases another lock without a break: nothing that is due may be put off by it. */
+  /** Acquires and releases another lock without a pause. It must not delay anything that is due. */
   | { readonly act: 'hammer'; readonly times: number }
   /** `withLock` of the same name inside `withLock`. */
   | { readonly act: 'reenter' }
@@ -64,14 +64,14 @@ export type Disturbance = { readonly atMs: number } & (
   | { readonly what: 'lose data'; readonly downMs: number; readonly breaksSubscriptions: boolean }
 )
 
-/** Grants beside a lease that is still trusted are possible when the store forgets, or believes that more time has passed. */
+/** If the store loses its data, or its clock jumps forward, it may grant a lock whose lease is still trusted. */
 export const excludes = ({ disturbances }: Plan): boolean =>
   !disturbances.some((each) => each.what === 'lose data' || (each.what === 'step store' && each.ms > 0))
 
 export const storeSteps = ({ disturbances }: Plan): number =>
   disturbances.reduce((sum, each) => sum + (each.what === 'step store' ? Math.abs(each.ms) : 0), 0)
 
-/** The longest that a call and its answer, or a wake-up, take on their way when nothing is wrong. */
+/** The longest time that a call and its answer, or a wake-up, take when nothing fails. */
 export const usualMs = ({ faults }: Plan): number => Math.max(faults.requestMs[1], faults.replyMs[1], faults.wakeMs[1])
 
 export function planFrom(seed: number): Plan {
@@ -123,7 +123,7 @@ function processPlan(random: SeededRandom, kind: Kind, names: readonly string[])
   }
 }
 
-/** Everybody wants the same lock at once, for a short time each: it goes from hand to hand. */
+/** Every task wants the same lock at once, for a short time, so that it is handed over often. */
 function crowding(process: ProcessPlan, random: SeededRandom): ProcessPlan {
   const crowd = (job: Job): Job => ({
     ...job,
@@ -144,7 +144,7 @@ function jobOf(random: SeededRandom, kind: Kind, names: readonly string[]): Job 
   const tug = random.chance(0.12)
   const heartbeat = via === 'acquire' || tug ? random.chance(0.4) : random.chance(0.9)
   const end = random.pick<Job['end']>(['release', 'release', 'release by name', 'dispose', 'abandon', 'throw'])
-  // Work without an end under a heartbeat would never give the lock back: nobody else could be expected to get it.
+  // Endless work under a heartbeat would never release the lock, and no other job could be expected to get it.
   const maxHold = (heartbeat && end === 'abandon') || random.chance(0.15)
   return {
     afterMs: random.chance(0.3) ? 0 : random.whole(0, 500),
@@ -181,7 +181,7 @@ function actOf(random: SeededRandom, kind: Kind): Act {
   return { act: 'reenter' }
 }
 
-/** Ends that are moved to and fro while nobody knows which of the requests the store has seen. */
+/** Ends that are moved back and forth while it is unknown which of the requests the store has seen. */
 function tugOfWar(random: SeededRandom): Act[] {
   const [shortMs, longMs] = [random.pick([50, 90]), random.pick([700, 1_500])]
   return [
@@ -205,7 +205,7 @@ function faultsOf(random: SeededRandom, mode: DriverMode): Faults {
   return {
     requestMs: span(),
     replyMs: span(),
-    // A grant that is handed over may be on its way for longer than it lasts.
+    // The message of a grant may take longer than the lease lasts.
     wakeMs: mode === 'hands over' ? [0, random.pick([2, 40, 120, 300])] : span(),
     lostRequest: chance(),
     lostReply: chance(),
@@ -223,7 +223,7 @@ function disturbancesOf(random: SeededRandom, kind: Kind, processes: number): Di
   const count = kind === 'clients' ? random.whole(1, 6) : random.whole(0, 2)
   const disturbances = Array.from({ length: count }, () => disturbanceOf(random, random.whole(0, processes - 1)))
   if (kind === 'data lost') {
-    // A restart takes longer than the microsecond in which two grants could get one number.
+    // A restart takes longer than the microsecond in which two grants could get the same token.
     disturbances.push({
       atMs: moment(random),
       what: 'lose data',
@@ -240,7 +240,7 @@ function disturbancesOf(random: SeededRandom, kind: Kind, processes: number): Di
   return disturbances.filter(bearable).sort((a, b) => a.atMs - b.atMs)
 }
 
-/** A process whose machine slept and whose wall clock was set back as well has no clock left that tells how much time has passed. */
+/** If a machine slept and its wall clock was set back as well, no clock says how much time has passed. */
 function bearable(each: Disturbance, _index: number, all: readonly Disturbance[]): boolean {
   if (each.what !== 'step wall' || each.ms > 0) return true
   return !all.some((other) => other.what === 'suspend' && other.process === each.process)
@@ -251,7 +251,7 @@ function disturbanceOf(random: SeededRandom, process: number): Disturbance {
   const what = random.pick(['pause', 'pause', 'suspend', 'step wall', 'partition', 'break subscription'] as const)
   if (what === 'break subscription') return { atMs, what, process }
   if (what === 'pause' || what === 'partition') return { atMs, what, process, ms: random.pick([10, 60, 150, 400, 900]) }
-  // Multiples of what the agenda takes for a jump: it is not promised that less is noticed before the monotonic deadline.
+  // Multiples of what the scheduler takes for a jump. A smaller one need not be noticed before the monotonic deadline.
   if (what === 'suspend') return { atMs, what, process, ms: random.pick([150, 300, 900, 1_500]) }
   return { atMs, what, process, ms: random.pick([-5_000, -600, 150, 300, 900, 4_500]) }
 }

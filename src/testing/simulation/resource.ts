@@ -7,8 +7,8 @@ export interface Resource {
 }
 
 /**
- * What the locks protect: it takes a write only if no larger token has written before. Whether that kept the writers in the order in which
- * the store let them in is judged by that order itself, not by the tokens.
+ * The protected resource: it accepts a write only if no larger token has written before. Whether that kept the writers
+ * in the order of their grants is judged by the order of the grants, not by the tokens.
  */
 export function protectedResource(history: History): Resource {
   const highest = new Map<string, number>()
@@ -21,7 +21,7 @@ export function protectedResource(history: History): Resource {
       const stale = turn < (latest.get(lockName) ?? 0)
       history.note(() => `${claim.process.name}: writes with ${fencingToken}: ${accepted ? 'taken' : 'refused'}`)
       if (accepted === stale) {
-        history.violate('who is stale is refused, and nobody else', `${claim.claimId}, turn ${turn} on "${lockName}"`)
+        history.violate('a stale writer is refused, and no other', `${claim.claimId}, turn ${turn} on "${lockName}"`)
       }
       if (!accepted) history.counts.refusedWrites += 1
       if (!accepted && asked && excludes(history.plan)) {

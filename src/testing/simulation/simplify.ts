@@ -1,10 +1,10 @@
 import { noFaults } from '../faulty-driver.ts'
 import type { Disturbance, Job, Plan, ProcessPlan } from './plan.ts'
 
-/** Plans with one thing less, the most sweeping first: a failure is read off the smallest that still fails. */
+/** Plans with one part removed, the largest part first. The smallest plan that still fails is the easiest to read. */
 export function* simplerPlans(plan: Plan): Generator<Plan> {
   for (const processes of without(plan.processes)) {
-    // Who comes after a process that is left out would be disturbed in its stead.
+    // Otherwise the disturbances of a removed process would hit the process after it.
     const gone = plan.processes.findIndex((each, index) => each !== processes[index])
     const disturbances = plan.disturbances.flatMap((each): Disturbance[] => {
       if (!('process' in each)) return [each]

@@ -13,7 +13,7 @@ import { storeRules } from './store-rules.ts'
 
 export interface SimulationOptions {
   readonly openStore: OpenStore
-  /** Keeps a line for all that happens, to be read when a rule was broken. */
+  /** Keeps a line for every event, to be read when a rule was broken. */
   readonly trace?: boolean
 }
 
@@ -26,8 +26,8 @@ export interface SimulationReport {
 }
 
 /**
- * Runs core and primitives through one history, in virtual time, over a store and a network that fail as the plan says, and checks the
- * safety rules all along. The same plan, or the seed of one, gives the same history.
+ * Runs core and primitives through one history, in virtual time, on a store and a network that fail as planned, and
+ * checks the safety rules at every step. The same plan, or the same seed, gives the same history.
  */
 export async function simulate(planOrSeed: Plan | number, options: SimulationOptions): Promise<SimulationReport> {
   const plan = typeof planOrSeed === 'number' ? planFrom(planOrSeed) : planOrSeed
@@ -116,7 +116,7 @@ async function run(history: History, openStore: OpenStore): Promise<void> {
     }),
   )
   await settle(history, Promise.all(tasks), 'every job ends')
-  // What was abandoned goes on while things go wrong.
+  // Abandoned work goes on while faults are in force.
   if (plan.kind !== 'calm') await runOn(history, plan.faultsEndMs + 1_000 - time.nowMs)
 
   for (const claim of history.claims.values()) {
@@ -185,7 +185,7 @@ const CUT_OFF: Faults = { ...noFaults, lostRequest: 0.5, lostReply: 0.5 }
 
 const MAX_MS = 60_000
 const MAX_EVENTS = 20_000
-/** No lease is asked for that lasts longer, nor does a place in the queue. */
+/** No lease and no place in the queue lasts longer. */
 const MAX_LEASE_MS = 4_000
 const CALLS = 400
 const CALLS_PER_JOB = 60

@@ -7,9 +7,9 @@ import { excludes } from './plan.ts'
 export interface StoreRules extends DriverObserver {
   /** Whether the store, by its own clock, has a lease for this claim. */
   has(lockName: string, claimId: string): boolean
-  /** Since when nobody has the lock; undefined while somebody has. */
+  /** Since when the lock is free. Undefined while it is held. */
   freeSinceMs(lockName: string): number | undefined
-  /** How long it may stand idle while somebody waits. */
+  /** How long it may stay free while a claim waits. */
   longestIdleMs(lockName: string): number
   dataLost(): void
   /** The store's clock is about to be set. */
@@ -17,15 +17,16 @@ export interface StoreRules extends DriverObserver {
 }
 
 /**
- * What a store owes, judged by what it did: one exclusive lease at a time, tokens that rise, the same answer to the same question, an end
- * that is an end, and first come, first served. And at every grant: nobody else still believes to hold the lock.
+ * What a store owes, judged by what it did: one exclusive lease at a time, rising tokens, the same lease for a repeated
+ * claim, no revival of an ended lease, and first come, first served. At every grant, no other process still believes
+ * that it holds the lock.
  */
 export function storeRules(history: History, clock: VirtualClock): StoreRules {
   const { plan, time } = history
   const exclusive = excludes(plan)
   const stored = new Map<string, StoredLease>()
   const freeSince = new Map<string, number>()
-  /** Whose last lease was made to end sooner: waiters were told of a later end. */
+  /** Locks whose last lease was shortened: waiters still expect the later end. */
   const shortened = new Set<string>()
   const lastTokens = new Map<string, number>()
   const queues = new Map<string, string[]>()
@@ -58,7 +59,7 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
   function ended(lease: StoredLease, how: string): void {
     freeSince.set(lease.lockName, time.nowMs)
     const claim = history.claims.get(lease.claimId)
-    // A process that does not run cannot act on it; it is looked at in the first moment that it does.
+    // A stopped process cannot act on it. It is checked as soon as it runs again.
     if (!exclusive || claim?.lease === undefined || !claim.process.clock.running) return
     if (claim.lease.lease.held)
       history.violate('a lease is not held after the store has ended it', `${describe(claim)} ${how}`)
@@ -131,13 +132,13 @@ export function storeRules(history: History, clock: VirtualClock): StoreRules {
     leave(lockName, claimId)
   }
 
-  /** Whoever is granted a lock that was free should have got it soon after both were there: the lock and somebody waiting. */
+  /** A free lock must be granted soon after it became free, or soon after the claim came. */
   function notTooLate(lockName: string): void {
     const waitingSinceMs = Math.min(...history.waitingFor(lockName).values())
     if (waitingSinceMs === Number.POSITIVE_INFINITY) return
     const idleMs = time.nowMs - Math.max(waitingSinceMs, freeSince.get(lockName) ?? 0, history.quietFromMs)
     if (idleMs > longestIdleMs(lockName)) {
-      history.violate('a free lock goes to whoever waits', `"${lockName}" stood idle for ${idleMs.toFixed(1)} ms`)
+      history.violate('a free lock is granted to a waiter', `"${lockName}" stayed free for ${idleMs.toFixed(1)} ms`)
     }
   }
 
@@ -219,9 +220,9 @@ interface StoredLease {
   readonly claimId: string
   readonly fencingToken: number
   expiresAtMs: number
-  /** When its time has passed since it was last written. After that, under a clock that was set back, it may last or not. */
+  /** When its TTL has passed since it was last written. If the store's clock was set back, it may last longer. */
   mayEndAtMs: number
 }
 
-/** The wall clock is a large number, and a sum of it and a fraction of a millisecond is not exact. */
+/** The wall clock is a large number, so adding a fraction of a millisecond is not exact. */
 const ROUNDING_MS = 0.001

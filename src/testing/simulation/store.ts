@@ -3,12 +3,12 @@ import { StoreError } from '../../core/errors.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import type { VirtualTime } from '../virtual-clock.ts'
 
-/** Makes an empty store on this clock, and a driver for it: `(clock) => memoryDriver({ store: createMemoryStore(clock) })`. */
+/** Makes a driver on an empty store, such as `(clock) => memoryDriver({ store: createMemoryStore(clock) })`. */
 export type OpenStore = (clock: Clock) => Driver
 
 export interface SimulatedStore {
   readonly driver: Driver
-  /** The store is gone for `downMs` and comes back empty. With `breaksSubscriptions`, the subscriptions are gone, too. */
+  /** The store is down for `downMs` and comes back empty. `breaksSubscriptions` also ends the subscriptions. */
   loseData(downMs: number, breaksSubscriptions: boolean): void
 }
 
@@ -16,11 +16,11 @@ export interface SimulatedStoreOptions {
   readonly open: OpenStore
   readonly clock: Clock
   readonly time: VirtualTime
-  /** Tells everybody of every release, as a store without a queue does. */
+  /** Notifies all listeners of every release, as a store without a queue does. */
   readonly broadcasts: boolean
 }
 
-/** One store for all processes, which can lose everything. */
+/** One store for all processes, which can lose its data. */
 export function simulatedStore({ open, clock, time, broadcasts }: SimulatedStoreOptions): SimulatedStore {
   const listeners = new Set<DriverListener>()
   const tellAll = (message: (listener: DriverListener) => void): void => {

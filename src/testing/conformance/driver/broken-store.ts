@@ -16,12 +16,12 @@ import type { ConformanceStore } from '../store.ts'
 import { type TestContext, withTestContext } from '../test-context.ts'
 import { LONG_MS, monotonicMs, outlast, SHORT_MS } from '../timing.ts'
 
-/** A store that can be hurt on purpose, and the ways in which that is possible. Each test opens one of its own. */
+/** A store that a test can damage on purpose, and the ways to do so. Each test opens its own. */
 export interface BreakableStore<Store extends ConformanceStore> {
   open(): Promise<Store>
-  /** FLUSHALL, TRUNCATE, failover to an empty replica: all that was stored is gone. */
+  /** FLUSHALL, TRUNCATE, failover to an empty replica: all stored data is gone. */
   loseData?(store: Store): Promise<void>
-  /** Ends the store as a crash would and starts it again. Drivers that were open need not work on. */
+  /** Ends the store as a crash does and starts it again. Drivers that were open need not work afterwards. */
   restart?(store: Store): Promise<void>
   /** Sets the store's clock, forwards or back. */
   stepClock?(store: Store, ms: number): Promise<void>
@@ -33,8 +33,8 @@ export function registerBrokenStore<Store extends ConformanceStore>(
 ): void {
   const { loseData, restart, stepClock } = breakable
   const { capabilities } = context
-  registerGroup(context, 'driver interface: a store that is hurt', (test) => {
-    const hurtTest = (
+  registerGroup(context, 'driver interface: a damaged store', (test) => {
+    const damageTest = (
       title: string,
       needs: readonly Need[],
       body: (context: TestContext, store: Store) => Promise<void>,
@@ -49,7 +49,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       })
 
     if (loseData !== undefined) {
-      hurtTest(
+      damageTest(
         'rule 8, failure 18: the next token is higher after the store lost its data',
         ['fencing'],
         async (context, store) => {
@@ -60,7 +60,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      hurtTest(
+      damageTest(
         'a lease that the store has forgotten is lost, and cannot touch its successor',
         ['ttl'],
         async (context, store) => {
@@ -78,7 +78,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
     }
 
     if (restart !== undefined) {
-      hurtTest(
+      damageTest(
         'rule 8: the next token is higher after the store was restarted',
         ['fencing'],
         async (context, store) => {
@@ -94,7 +94,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
     }
 
     if (stepClock !== undefined) {
-      hurtTest(
+      damageTest(
         'rule 8, failure 5: tokens rise from waiter to waiter although the store’s clock steps back',
         ['fencing', 'queue'],
         async (context, store) => {
@@ -113,13 +113,13 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      // A store may have a shorter way for a lock that nobody shares, waits for or takes by force.
+      // A store may have a fast path for a lock that is not shared, waited for or stolen.
       for (const [what, terms, needs] of [
         ['', {}, []],
         [' of shared leases', { mode: 'shared' }, ['shared']],
         [' of thefts', { steal: true }, ['steal']],
       ] as const) {
-        hurtTest(
+        damageTest(
           `rule 8, failure 5: tokens${what} rise although the store’s clock steps back`,
           ['fencing', ...needs],
           async (context, store) => {
@@ -137,7 +137,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         )
       }
 
-      hurtTest(
+      damageTest(
         'failure 4: when the store’s clock jumps forward, the next holder fences the first one off',
         ['ttl'],
         async (context, store) => {
@@ -153,7 +153,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      hurtTest(
+      damageTest(
         'failure 43: a waiter that died while the store’s clock was ahead is passed over when its own time is up',
         ['queue'],
         async (context, store) => {
@@ -169,7 +169,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      hurtTest(
+      damageTest(
         'failure 43: a lease whose holder died while the store’s clock was ahead ends when its own time is up',
         ['ttl'],
         async (context, store) => {
@@ -180,8 +180,8 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      hurtTest(
-        'failure 43: a reader that died while the store’s clock was ahead does not keep a writer out for longer than its own time',
+      damageTest(
+        'failure 43: a reader that died while the store’s clock was ahead blocks a writer no longer than its TTL',
         ['shared', 'ttl'],
         async (context, store) => {
           const [a, b] = [await context.driver(), await context.driver()]
@@ -191,9 +191,9 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      // What is kept while the clock is ahead may have begun before.
-      hurtTest(
-        'failure 43: a waiter that kept its place while the store’s clock was ahead, and died, is passed over when its own time is up',
+      // The place may have been taken before the clock was ahead.
+      damageTest(
+        'failure 43: a waiter that died after asking again while the store’s clock was ahead is passed over in time',
         ['queue'],
         async (context, store) => {
           const [a, b] = [await context.driver(), await context.driver()]
@@ -211,8 +211,9 @@ export function registerBrokenStore<Store extends ConformanceStore>(
       )
 
       for (const mode of ['exclusive', 'shared'] as const) {
-        hurtTest(
-          `failure 43: ${mode === 'shared' ? 'a shared' : 'an exclusive'} lease that was renewed while the store’s clock was ahead, and whose holder died, ends when its own time is up`,
+        const kind = mode === 'shared' ? 'a shared' : 'an exclusive'
+        damageTest(
+          `failure 43: ${kind} lease that was renewed while the store’s clock was ahead ends when its TTL is over`,
           ['ttl', ...(mode === 'shared' ? ['shared' as const] : [])],
           async (context, store) => {
             const [a, b] = [await context.driver(), await context.driver()]
@@ -226,7 +227,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         )
       }
 
-      hurtTest(
+      damageTest(
         'failure 43: waiters that died while the store’s clock was ahead end together, not one after the other',
         ['queue'],
         async (context, store) => {
@@ -244,7 +245,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      hurtTest(
+      damageTest(
         'failure 43: a forced release is enough to end a waiter that died while the store’s clock was ahead',
         ['queue', 'steal'],
         async (context, store) => {
@@ -260,7 +261,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      hurtTest(
+      damageTest(
         'failure 43: a lease that is held while the store’s clock steps back is not ended early',
         ['ttl'],
         async (context, store) => {
@@ -274,8 +275,8 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      hurtTest(
-        'failure 5: a rate is not stopped for as long as the store’s clock steps back',
+      damageTest(
+        'failure 5: a rate limit is not blocked for as long as the store’s clock stepped back',
         ['rate'],
         async (context, store) => {
           const driver = await context.driver()
@@ -284,20 +285,20 @@ export function registerBrokenStore<Store extends ConformanceStore>(
           assert.equal((await consumeOne(driver, request)).allowed, true)
           await stepClock(store, -3_600_000)
           const { allowed, retryAfterMs, resetAfterMs } = await consumeOne(driver, request)
-          assert.equal(allowed, false, 'nothing is given for a step back')
+          assert.equal(allowed, false, 'a step back gives nothing back')
           assert.ok(retryAfterMs <= 60_001 && resetAfterMs <= 120_001, `${retryAfterMs} ${resetAfterMs}`)
         },
       )
 
-      hurtTest(
+      damageTest(
         'failure 5: after the store’s clock stepped back, a refused call succeeds when retryAfter has passed',
         ['rate'],
         async (context, store) => {
           const driver = await context.driver()
           const narrow = { limit: 10, periodMs: 1_000, burst: 2 }
-          // As far ahead as its burst reaches even after the step: its moment must stay as it is.
+          // After the step its moment is still no further ahead than the burst reaches, so it must not be moved.
           const wide = { limit: 1, periodMs: 3_600_000, burst: 100 }
-          /** A machine that takes so long that a unit may have come back tells nothing, and is asked again. */
+          /** Repeats a round in which the machine was so slow that a unit may have been given back. */
           const refusedAfterStep = async (limits: RateLimit[], attempt = 1) => {
             const name = context.name(`${limits.length} ${limits.indexOf(narrow)} ${attempt}`)
             const request = { name, cost: 1, limits }
@@ -308,7 +309,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
             const refused = await consumeOne(driver, request)
             if (attempt < 20 && monotonicMs() - startedMs > 90) return refusedAfterStep(limits, attempt + 1)
             assert.equal(looked.remaining, 0)
-            assert.equal(refused.allowed, false, 'nothing is given for a step back')
+            assert.equal(refused.allowed, false, 'a step back gives nothing back')
             return { request, refused }
           }
           for (const limits of [[narrow], [narrow, wide], [wide, narrow]]) {

@@ -24,9 +24,9 @@ const LONG_TTLS = [
   ['an hour', 3_600_000],
   ['40 days', 40 * 86_400_000],
 ] as const
-/** A time to live that is made longer before it is over. */
+/** A TTL that is extended before it ends. */
 const FIRST_MS = 1_000
-/** How long a test may stand still between two of its steps. */
+/** How long a test may stall between two steps. */
 const STALLED_MS = 60_000
 
 /** The store ends a lease when its time to live is over by the store's own clock. */
@@ -41,7 +41,7 @@ export const expiry: Group = (test) => {
       const askedMs = monotonicMs()
       const answer = await acquireOne(b, rival)
       if (answer.granted) break
-      // The store began to count before its answer came: a refusal of a question sent later than this is wrong.
+      // The TTL began before the answer came. A request that is sent later than this must not be refused.
       assert.ok(askedMs - answeredMs <= SHORT_MS * 1.01 + 5, 'the lease outlived its time to live')
       await sleep(2)
     }
@@ -87,7 +87,7 @@ export const expiry: Group = (test) => {
   }
 
   for (const [what, ttlMs] of LONG_TTLS) {
-    test(`a lease of ${what} is kept for ${what}, granted or renewed, or refused by the driver's own bound`, async (context) => {
+    test(`a lease of ${what} is kept for ${what}, or refused by the driver's own bound`, async (context) => {
       const [a, b] = [await context.driver(), await context.driver()]
       const claim = context.claim({ ttlMs })
       const [answer] = await a.acquire([claim])
@@ -108,7 +108,7 @@ export const expiry: Group = (test) => {
     })
   }
 
-  test('rule 1, failure 6: a client whose clock is 11 s ahead ends nobody’s lease', ['ownClock'], async (context) => {
+  test('rule 1, failure 6: a client whose clock is 11 s ahead ends no other lease', ['ownClock'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const claim = context.claim({ ttlMs: 10_000 })
     const { fencingToken } = await mustGrant(a, claim)
@@ -138,7 +138,7 @@ export const expiry: Group = (test) => {
     const claim = context.claim()
     await mustGrant(driver, claim)
     const before = await leaseOn(driver, context.lockName)
-    await sleep(50) // so that the two ends lie visibly apart
+    await sleep(50) // so that the two ends differ visibly
     await mustGrant(driver, claim)
     const after = await leaseOn(driver, context.lockName)
     assert.ok((after.expiresAtMs ?? 0) - (before.expiresAtMs ?? 0) >= atLeast(40))
@@ -162,7 +162,7 @@ export const expiry: Group = (test) => {
     const before = await leaseOn(driver, context.lockName)
     assert.equal(await renewOne(driver, claim, fencingToken, 30_000), 'renewed')
     const after = await leaseOn(driver, context.lockName)
-    // Renewed after it was granted, so at least the difference; 10 s is what a stalled test may take.
+    // The renewal came after the grant, so it moved the end by at least the difference. A stalled test may add 10 s.
     const movedMs = (after.expiresAtMs ?? 0) - (before.expiresAtMs ?? 0)
     assert.ok(movedMs >= atLeast(20_000) && movedMs < 30_000, `${movedMs} ms`)
     assert.deepEqual({ ...after, expiresAtMs: 0 }, { ...before, expiresAtMs: 0 })
@@ -198,14 +198,14 @@ export const expiry: Group = (test) => {
     await assertUntouched(a, before)
   })
 
-  test('a lease that has run out is not shown any more', async (context) => {
+  test('a lease that has expired is no longer shown', async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim({ ttlMs: SHORT_MS }))
     await outlast(SHORT_MS)
     assert.deepEqual(await leasesOn(driver, context.lockName), [])
   })
 
-  test('fault: of two processes that race for a lease that ran out, at most one gets it', async (context) => {
+  test('fault: of two processes that race for an expired lease, at most one gets it', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     for (let round = 0; round < 8; round += 1) {
       const lockName = context.name(`${round}`)

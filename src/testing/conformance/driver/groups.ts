@@ -17,7 +17,7 @@ import { LONG_MS, outlast, SHORT_MS } from '../timing.ts'
 
 /** Claims of one group are granted in one step, or none of them is. */
 export const groups: Group = (test) => {
-  test('a group of free names is granted, with a token for each that is higher than those before', async (context) => {
+  test('a group of free names is granted, each with a higher token than before', async (context) => {
     const driver = await context.driver()
     const before = await acquireAll(driver, groupOf(context, ['b', 'a', 'c']))
     await driver.release(before.map(({ claim, grant }) => refOf(claim, grant.fencingToken)))
@@ -30,7 +30,7 @@ export const groups: Group = (test) => {
     }
   })
 
-  test('a group of which one name is held is refused, and says which', async (context) => {
+  test('a group with one held name is refused, and the refusal says which', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const held = context.claim({ lockName: context.name('b') })
     await mustGrant(a, held)
@@ -41,7 +41,7 @@ export const groups: Group = (test) => {
     await assertUntouched(a, before)
   })
 
-  test('while one of its names is held, no other client ever finds the others taken', async (context) => {
+  test('while one name of a group is held, no other client ever finds the others taken', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim({ lockName: context.name('held') }))
     let isOver = false
@@ -62,7 +62,7 @@ export const groups: Group = (test) => {
     await Promise.all([asking(), watching('a'), watching('z')])
   })
 
-  test('a name that a lease ran out on is free, and one with readers is not', ['ttl', 'shared'], async (context) => {
+  test('a name whose lease has expired is free, and one with readers is not', ['ttl', 'shared'], async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim({ lockName: context.name('a'), ttlMs: SHORT_MS }))
     await mustGrant(driver, context.claim({ lockName: context.name('b'), ttlMs: SHORT_MS, mode: 'shared' }))
@@ -75,7 +75,7 @@ export const groups: Group = (test) => {
     await acquireAll(driver, groupOf(context, names))
   })
 
-  test('a group does not overtake those who wait for one of its names', ['queue'], async (context) => {
+  test('a group does not overtake the waiters for one of its names', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const lockName = context.name('waited for')
     const [holder, waiter] = [context.claim({ lockName }), context.claim({ lockName, waitMs: LONG_MS })]
@@ -89,7 +89,7 @@ export const groups: Group = (test) => {
     await mustGrant(a, waiter)
   })
 
-  test('rule 5, failure 11: a group that asks again is told already yours, with the same tokens', async (context) => {
+  test('rule 5, failure 11: a group that asks again gets the same leases, with the same tokens', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const members = groupOf(context, ['a', 'b', 'c'])
     const first = await acquireAll(a, members)
@@ -98,7 +98,7 @@ export const groups: Group = (test) => {
     assert.ok(!(await b.acquire(groupOf(context, ['c', 'd']))).some(isGranted))
   })
 
-  test('rule 5: a group that asks again, of which one lease has ended, gets that one anew', async (context) => {
+  test('rule 5: a group that asks again gets a new lease for the one that has ended', async (context) => {
     const driver = await context.driver()
     const members = groupOf(context, ['a', 'b']) as [Claim, Claim]
     const [one, two] = tokensOf(await acquireAll(driver, members)) as [number, number]
@@ -108,7 +108,7 @@ export const groups: Group = (test) => {
     assert.equal(twoAgain, two)
   })
 
-  test('rule 5: a group that asks again, of which another client has one name by now, is not granted; what it has left is an error', async (context) => {
+  test('rule 5: a group that lost a name is refused when it asks again; the rest are errors', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const members = groupOf(context, ['a', 'b', 'c']) as [Claim, Claim, Claim]
     const [first, , third] = tokensOf(await acquireAll(a, members)) as [number, number, number]
@@ -165,7 +165,7 @@ export const groups: Group = (test) => {
     )
   })
 
-  test(`a group of ${MAX_LOCKS_AT_ONCE} in a long list stays whole`, async (context) => {
+  test(`a group of ${MAX_LOCKS_AT_ONCE} claims in a long list is not split`, async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const names = Array.from({ length: MAX_LOCKS_AT_ONCE }, (_, at) => `member ${at}`)
     const last = context.claim({ lockName: context.name(names.at(-1) as string) })
@@ -181,7 +181,7 @@ export const groups: Group = (test) => {
     assert.equal(await grants(others('then before'), groupOf(context, names), others('then behind')), 280)
   })
 
-  test('of groups that ask for the same names at the same time, one gets all of them at most', async (context) => {
+  test('of groups that race for the same names, at most one gets them all', async (context) => {
     const drivers = [await context.driver(), await context.driver(), await context.driver()]
     for (let round = 0; round < 8; round += 1) {
       const orders = [

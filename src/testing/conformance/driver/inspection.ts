@@ -23,7 +23,7 @@ export const inspection: Group = (test) => {
     assert.deepEqual({ mode, limit, permits }, { mode: 'shared', limit: 5, permits: 2 })
   })
 
-  test('a name that nobody holds has nothing to show', async (context) => {
+  test('a name that is not held shows nothing', async (context) => {
     const driver = await context.driver()
     assert.deepEqual(await driver.inspect({ lockName: context.lockName }), { leases: [], waiters: [] })
   })
@@ -57,7 +57,7 @@ export const inspection: Group = (test) => {
     )
   })
 
-  test('a long queue is shown whole and in order, over as many pages as it takes', ['queue'], async (context) => {
+  test('a long queue is shown completely and in order, over several pages', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim())
     const claims = Array.from({ length: 600 }, () => context.claim({ waitMs: LONG_MS }))
@@ -73,7 +73,7 @@ export const inspection: Group = (test) => {
     assert.equal(
       pagesWithLeases(await pagesOf(b, { lockName: context.lockName })),
       '1',
-      'who holds it is on the first page',
+      'the holder is on the first page',
     )
   })
 
@@ -96,7 +96,7 @@ export const inspection: Group = (test) => {
     assert.deepEqual(await namesIn(driver, { prefix: inside }), names.toSorted())
   })
 
-  test('a prefix is taken literally, wildcards of the store’s own language included', async (context) => {
+  test('a prefix is taken literally, including wildcards of the store’s own language', async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim({ lockName: context.name('a!') }))
     for (const wild of ['%', '_', '*', '?', '[a-z]', '\\', '.', "'"]) {
@@ -106,7 +106,7 @@ export const inspection: Group = (test) => {
     }
   })
 
-  test('pages hold no more names than asked for, and together every name once', async (context) => {
+  test('no page holds more names than asked for, and all pages hold every name once', async (context) => {
     const driver = await context.driver()
     const names = Array.from({ length: 7 }, (_, index) => context.name(`${index}`))
     for (const lockName of names) await mustGrant(driver, context.claim({ lockName }))
@@ -115,7 +115,7 @@ export const inspection: Group = (test) => {
     assert.deepEqual(pages.flatMap((page) => page.leases.map(({ lockName }) => lockName)).sort(), names)
   })
 
-  test('a page size that is no whole number from 1 to 10000 is refused, by every store alike', async (context) => {
+  test('a page size that is not a whole number from 1 to 10000 is refused', async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim())
     for (const pageSize of [0, -1, 1.5, 10_001, Number.NaN, Number.POSITIVE_INFINITY, '10', null]) {
@@ -127,7 +127,7 @@ export const inspection: Group = (test) => {
   })
 
   for (const argument of ['lockName', 'prefix', 'after'] as const) {
-    test(`a query whose ${argument} has a lone surrogate or NUL is refused, by every store alike`, async (context) => {
+    test(`a query whose ${argument} has a lone surrogate or NUL is refused`, async (context) => {
       const driver = await context.driver()
       await mustGrant(driver, context.claim())
       const tooLong = argument === 'after' ? [] : ['x'.repeat(256)]
@@ -139,7 +139,7 @@ export const inspection: Group = (test) => {
     })
   }
 
-  test('leases and waiters of one name stand on one page', ['queue'], async (context) => {
+  test('leases and waiters of one name are on one page', ['queue'], async (context) => {
     const driver = await context.driver()
     const names = ['a', 'b', 'c'].map((suffix) => context.name(suffix))
     for (const lockName of names) {
@@ -160,7 +160,7 @@ const pagesWithLeases = (pages: readonly InspectPage[]): string =>
 const namesIn = async (driver: Driver, query: InspectQuery): Promise<string[]> =>
   (await pagesOf(driver, query)).flatMap((page) => page.leases.map(({ lockName }) => lockName)).sort()
 
-/** Follows `next` to the end, which must come. */
+/** Follows `next` to the last page, and fails if the pages never end. */
 async function pagesOf(driver: Driver, query: InspectQuery): Promise<InspectPage[]> {
   const pages: InspectPage[] = []
   let after: string | undefined

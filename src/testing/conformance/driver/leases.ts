@@ -47,13 +47,13 @@ export const leases: Group = (test) => {
     await mustGrant(b, context.claim())
   })
 
-  test('different lock names do not touch each other', async (context) => {
+  test('different lock names do not affect each other', async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim())
     await mustGrant(driver, context.claim({ lockName: context.name('other') }))
   })
 
-  test('rule 5: asking again with the same claim says already yours, with the same token', async (context) => {
+  test('rule 5: asking again with the same claim returns the same lease and token', async (context) => {
     const driver = await context.driver()
     const claim = context.claim()
     const first = await mustGrant(driver, claim)
@@ -64,7 +64,7 @@ export const leases: Group = (test) => {
   })
 
   test(
-    'rule 5: asking again over another connection is granted, too, and leaves one lease',
+    'rule 5: asking again over another connection is also granted, and leaves one lease',
     ['ttl'],
     async (context) => {
       const [a, b] = [await context.driver(), await context.driver()]
@@ -76,8 +76,8 @@ export const leases: Group = (test) => {
         assert.equal(second.acquiredAtMs, first.acquiredAtMs)
         return
       }
-      // A driver that cannot know whether the first lease is being given back may replace it. It has ended then, and
-      // tokens rise.
+      // A driver that cannot know whether the first lease is being released may replace it. Then the first lease has
+      // ended, and the second has a higher token.
       assert.ok(second.fencingToken > first.fencingToken)
       assert.equal(await renewOne(a, claim, first.fencingToken, LONG_MS), 'lost')
     },
@@ -115,7 +115,7 @@ export const leases: Group = (test) => {
     if (context.capabilities.fencing) assert.equal(await renewOne(driver, claim, fencingToken + 1, SHORT_MS), 'lost')
     assert.equal(await renewOne(driver, rival, fencingToken, SHORT_MS), 'lost')
     const after = await leaseOn(driver, claim.lockName)
-    // A store may tell the end by what is left of it, and that is a millisecond apart from one look to the next.
+    // A store may derive the end from the remaining time, so two reads may differ by a millisecond.
     const movedMs = (after.expiresAtMs ?? 0) - (before.expiresAtMs ?? 0)
     assert.ok(Math.abs(movedMs) <= 2, `its end moved by ${movedMs} ms`)
     assert.deepEqual({ ...after, expiresAtMs: before.expiresAtMs }, { ...before, expiresAtMs: before.expiresAtMs })
@@ -140,12 +140,12 @@ export const leases: Group = (test) => {
     await mustRefuse(await context.driver(), context.claim())
   })
 
-  test('rule 7, failure 12: once a lease has ended, its release answers no and a rival’s lease is untouched', async (context) => {
+  test('rule 7, failure 12: releasing an ended lease answers no and leaves a rival’s lease', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [stale, rival] = [context.claim({ ttlMs: SHORT_MS }), context.claim()]
     const { fencingToken } = await mustGrant(a, stale)
     await context.leaseEnds(a, SHORT_MS)
-    assert.equal(await releaseOne(a, stale, fencingToken), false, 'released by nobody, it had ended all the same')
+    assert.equal(await releaseOne(a, stale, fencingToken), false, 'no client released it, and it had ended')
     await mustGrant(b, rival)
     const before = await leaseOn(b, rival.lockName)
     assert.equal(await releaseOne(a, stale, fencingToken), false)
@@ -153,7 +153,7 @@ export const leases: Group = (test) => {
     await assertUntouched(b, before)
   })
 
-  test('rule 7, failure 13: once a lease has ended, its renewal answers lost and re-creates nothing', async (context) => {
+  test('rule 7, failure 13: renewing an ended lease answers lost and re-creates nothing', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [stale, rival] = [context.claim({ ttlMs: SHORT_MS }), context.claim()]
     const { fencingToken } = await mustGrant(a, stale)
@@ -195,7 +195,7 @@ export const leases: Group = (test) => {
     assert.equal((await leasesOn(driver, claim.lockName)).length, 1)
   })
 
-  test('rule 1: grant, refusal and inspect tell one and the same moment of acquisition', async (context) => {
+  test('rule 1: grant, refusal and inspect report the same time of acquisition', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const { acquiredAtMs } = await mustGrant(a, context.claim())
     assert.equal((await mustRefuse(b, context.claim())).holder?.acquiredAtMs, acquiredAtMs)

@@ -5,7 +5,7 @@ import { leasesOn, mustGrant, refOf, unwrap } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS } from '../timing.ts'
 
-/** Every call takes a list and gives one of the same length and order. */
+/** Every call takes a list and returns one of the same length and order. */
 export const lists: Group = (test) => {
   test('an empty list is answered by an empty list', async (context) => {
     const driver = await context.driver()
@@ -15,7 +15,7 @@ export const lists: Group = (test) => {
     if (driver.consume) assert.deepEqual(await driver.consume([]), [])
   })
 
-  test('answers stand in the order of their requests', async (context) => {
+  test('answers are in the order of their requests', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const names = ['c', 'a', 'd', 'b'].map((suffix) => context.name(suffix))
     for (const lockName of names.slice(0, 2)) await mustGrant(a, context.claim({ lockName }))
@@ -47,7 +47,7 @@ export const lists: Group = (test) => {
     )
   })
 
-  test('one list may hold the same claim twice: the second is already yours', async (context) => {
+  test('one list may hold the same claim twice: both get the same lease', async (context) => {
     const driver = await context.driver()
     const claim = context.claim()
     const [first, second] = (await driver.acquire([claim, claim])).map(unwrap)

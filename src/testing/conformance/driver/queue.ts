@@ -4,11 +4,11 @@ import type { Group } from '../runner.ts'
 import { LONG_MS, outlast, SHORT_MS } from '../timing.ts'
 
 /**
- * Rule 10: first come, first served, over all processes. A store may hand the lock over by itself when it is released, or
- * let the first waiter come for it: in both cases that one is granted when it asks, and nobody else.
+ * Rule 10: first come, first served, across all processes. When the lock is released, a store may grant it to the first
+ * waiter, or leave it free until that waiter asks. In both cases the first waiter is granted the lock, and no other.
  */
 export const queue: Group = (test) => {
-  test('rule 10: waiters are served in the order in which they came, over processes', async (context) => {
+  test('rule 10: waiters are served in the order in which they came, across processes', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
     const line = [
@@ -25,7 +25,7 @@ export const queue: Group = (test) => {
     }
   })
 
-  test('a waiter is told how many stand before it, and asking again keeps its place', async (context) => {
+  test('a waiter learns how many are ahead of it, and asking again keeps its place', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim())
     const [first, second] = [context.claim({ waitMs: LONG_MS }), context.claim({ waitMs: LONG_MS })]
@@ -35,7 +35,7 @@ export const queue: Group = (test) => {
     assert.equal((await mustRefuse(b, second)).ahead, 1)
   })
 
-  test('a claim that does not wait takes no place', async (context) => {
+  test('a claim that does not wait takes no place in the queue', async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim())
     assert.equal((await mustRefuse(driver, context.claim())).ahead, undefined)
@@ -79,7 +79,7 @@ export const queue: Group = (test) => {
     await untilGranted(a, alive)
   })
 
-  test('a waiter that died is not shown any more when its time is up', async (context) => {
+  test('a waiter that died is no longer shown when its time is up', async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim())
     await mustRefuse(driver, context.claim({ waitMs: SHORT_MS }))
@@ -102,7 +102,7 @@ export const queue: Group = (test) => {
   })
 
   test(
-    'the first waiter is told to ask again no later than when the lease in its way runs out',
+    'the first waiter is asked to come back no later than when the lease in its way expires',
     ['ttl'],
     async (context) => {
       const driver = await context.driver()
@@ -129,7 +129,7 @@ export const queue: Group = (test) => {
     await mustGrant(a, late)
   })
 
-  test('readers that wait behind a writer come in together', ['shared'], async (context) => {
+  test('readers that wait behind a writer are admitted together', ['shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const writer = context.claim()
     const readers = [1, 2, 3].map(() => context.claim({ mode: 'shared', waitMs: LONG_MS }))
@@ -139,7 +139,7 @@ export const queue: Group = (test) => {
     for (const reader of readers) await mustGrant(b, reader)
   })
 
-  test('readers behind a writer that gives up come in beside the reader that is there', ['shared'], async (context) => {
+  test('readers behind a writer that gives up are admitted beside the current reader', ['shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [writer, reader] = [context.claim({ waitMs: LONG_MS }), context.claim({ mode: 'shared', waitMs: LONG_MS })]
     await mustGrant(a, context.claim({ mode: 'shared' }))

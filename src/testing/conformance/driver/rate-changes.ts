@@ -6,7 +6,7 @@ import { changeOf, HOURLY, isJustBelow, requestOn, TEN_AN_HOUR, TWENTY_A_DAY } f
 
 /** `RateRequest.change`: a reset, and a block. */
 export const rateChanges: Group = (test) => {
-  test('a reset forgets what was taken, for everybody', async (context) => {
+  test('a reset forgets what was taken, for every process', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     for (const limits of [[{ ...HOURLY, burst: 2 }], [{ ...HOURLY, burst: 2 }, TWENTY_A_DAY]]) {
       const request = { name: context.name(`${limits.length}`), cost: 2, limits }
@@ -21,7 +21,7 @@ export const rateChanges: Group = (test) => {
     assert.equal((await consumeOne(a, changeOf(untouched, 'reset'))).remaining, 10)
   })
 
-  test('a block refuses everything for its time, whatever is left, and says when it ends', async (context) => {
+  test('a block refuses every request until it ends, and the answers say when that is', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     for (const limits of [[TEN_AN_HOUR], [TEN_AN_HOUR, TWENTY_A_DAY]]) {
       const request = { name: context.name(`${limits.length}`), cost: 1, limits }
@@ -40,7 +40,7 @@ export const rateChanges: Group = (test) => {
     }
   })
 
-  test('a block changes nothing of what was taken before, and forgets nothing', async (context) => {
+  test('a block leaves what was taken before as it is', async (context) => {
     const driver = await context.driver()
     const request = requestOn(context.lockName, { ...HOURLY, burst: 3 }, 2)
     assert.equal((await consumeOne(driver, request)).remaining, 1)
@@ -52,7 +52,7 @@ export const rateChanges: Group = (test) => {
     assert.equal((await consumeOne(driver, { ...request, cost: 1 })).remaining, 0)
   })
 
-  test('a block of a name that was never used ends, and then leaves it as it was', async (context) => {
+  test('a block of an unused name ends, and leaves the name as it was', async (context) => {
     const driver = await context.driver()
     const request = requestOn(context.lockName, TEN_AN_HOUR, 1, TWENTY_A_DAY)
     const { blockedMs = 0 } = await consumeOne(driver, changeOf(request, { blockMs: 100 }))
@@ -61,7 +61,7 @@ export const rateChanges: Group = (test) => {
     assert.equal((await consumeOne(driver, request)).remaining, 9)
   })
 
-  test('a block is replaced by another, sooner or later, and ended by 0 or a reset', async (context) => {
+  test('a block is replaced by a longer or shorter one, and ended by 0 or a reset', async (context) => {
     const driver = await context.driver()
     const request = requestOn(context.lockName, TEN_AN_HOUR)
     await consumeOne(driver, request)
@@ -77,7 +77,7 @@ export const rateChanges: Group = (test) => {
     assert.equal((await consumeOne(driver, request)).remaining, 9)
   })
 
-  test('a reset and a block change the request’s own limits, and no others of the name', async (context) => {
+  test('a reset and a block change the request’s own limits, and no other limits of the name', async (context) => {
     const driver = await context.driver()
     const [hourly, daily] = [requestOn(context.lockName, TEN_AN_HOUR), requestOn(context.lockName, TWENTY_A_DAY)]
     const both = requestOn(context.lockName, TWENTY_A_DAY, 1, TEN_AN_HOUR)
@@ -95,7 +95,7 @@ export const rateChanges: Group = (test) => {
     assert.equal((await consumeOne(driver, hourly)).allowed, false)
   })
 
-  test('a reset and a block in a list come after what stands before them, and before what stands behind', async (context) => {
+  test('a reset and a block take effect at their place in the list', async (context) => {
     const driver = await context.driver()
     const one = requestOn(context.lockName, { ...HOURLY, burst: 1 })
     const block = changeOf(one, { blockMs: 3_600_000 })

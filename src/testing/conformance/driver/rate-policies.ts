@@ -16,12 +16,12 @@ export const ratePolicies: Group = (test) => {
       const answer = await consumeOne(driver, request)
       if (answer.allowed) allowed += 1
       else if (answer.retryAfterMs > 1_000) break
-      await sleep(2) // for the narrow limit to come free again
+      await sleep(2) // until the narrow limit has room again
     }
     assert.equal(allowed, 4)
   })
 
-  test('of several limits the tightest decides, wherever it stands', async (context) => {
+  test('of several limits the tightest decides, in any position', async (context) => {
     const driver = await context.driver()
     const [wide, tight] = [
       { ...HOURLY, burst: 10 },
@@ -38,7 +38,7 @@ export const ratePolicies: Group = (test) => {
     }
   })
 
-  test('each of several limits says when it will be as if nothing had been taken', async (context) => {
+  test('the answer says how much of each of several limits is used', async (context) => {
     const driver = await context.driver()
     const request = requestOn(context.lockName, { ...HOURLY, burst: 5 }, 2, { limit: 2, periodMs: 3_600_000, burst: 5 })
     const [first = 0, second = 0] = (await consumeOne(driver, request)).usedMs
@@ -68,9 +68,9 @@ export const ratePolicies: Group = (test) => {
   })
 
   for (const [relation, policies] of Object.entries(MIXED_POLICIES)) {
-    test(`failure 56: each limit holds by itself when one name has policies with ${relation}`, async (context) => {
+    test(`failure 56: each limit holds on its own when one name has policies with ${relation}`, async (context) => {
       const driver = await context.driver()
-      // The policy that comes first may be the one that a store remembers.
+      // A store might remember only the policy that came first.
       for (const [round, order] of [policies, policies.toReversed()].entries()) {
         const name = context.name(`${round}`)
         const left = countdown()
@@ -98,7 +98,7 @@ export const ratePolicies: Group = (test) => {
     )
   })
 
-  test('failure 56: a look writes nothing, whichever limits it looks at', async (context) => {
+  test('failure 56: a request of cost 0 writes nothing, for any limits', async (context) => {
     const driver = await context.driver()
     const ask = (cost: number, ...limits: RateLimit[]) => consumeOne(driver, { name: context.lockName, cost, limits })
     const look = async (): Promise<number[]> => {
@@ -124,7 +124,7 @@ export const ratePolicies: Group = (test) => {
     assert.equal(usedMs.length, 2)
   })
 
-  test('an entry of a limit that has run out leaves the others as they are', async (context) => {
+  test('a limit that has run out leaves the other limits as they are', async (context) => {
     const driver = await context.driver()
     const brief = { limit: 1, periodMs: 20, burst: 1 }
     await consumeOne(driver, requestOn(context.lockName, brief, 1, { ...HOURLY, burst: 2 }))
@@ -137,7 +137,7 @@ export const ratePolicies: Group = (test) => {
 
 const THIRTY_A_DAY = { limit: 30, periodMs: 86_400_000, burst: 30 }
 /**
- * A rolling deploy that changes a limit: the new one has a state of its own, and the other limits go on as they were.
+ * A rolling deploy that changes a limit: the changed limit has its own state, and the other limits keep theirs.
  */
 const CHANGED_LIMITS = [
   [TWENTY_A_DAY, TEN_AN_HOUR],
@@ -156,8 +156,7 @@ const MIXED_POLICIES: Readonly<Record<string, readonly (readonly RateLimit[])[]>
 }
 
 /**
- * What a store must answer as long as nothing comes back: each limit counts the calls that it allowed together with
- * others.
+ * What a store must answer while no unit is given back: each limit counts the requests that were allowed.
  */
 function countdown() {
   const left = new Map<string, number>()
@@ -174,7 +173,7 @@ function countdown() {
   }
 }
 
-/** So many calls in one list. */
+/** How many of so many equal requests in one list are allowed. */
 async function allowedOf(driver: Driver, calls: number, request: RateRequest): Promise<number> {
   const answers = ((await driver.consume?.(Array.from({ length: calls }, () => request))) ?? []).map(unwrap)
   return answers.filter(({ allowed }) => allowed).length

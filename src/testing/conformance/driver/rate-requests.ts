@@ -1,6 +1,6 @@
 import type { RateChange, RateLimit, RateRequest } from '../../../core/driver.ts'
 
-/** One an hour: nothing comes back while a test runs, however slow the machine is. */
+/** One an hour: no unit is given back while a test runs, however slow the machine is. */
 export const HOURLY = { limit: 1, periodMs: 3_600_000 }
 
 export const TEN_AN_HOUR = { limit: 10, periodMs: 3_600_000, burst: 10 }
@@ -19,5 +19,5 @@ export const changeOf = ({ name, limits }: RateRequest, change: RateChange): Rat
   change,
 })
 
-/** At most a minute of the test's own time has passed. */
+/** Allows for a minute of the test's own running time. */
 export const isJustBelow = (ms: number, boundMs: number): boolean => ms <= boundMs + 1 && ms > boundMs - 60_000

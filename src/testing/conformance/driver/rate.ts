@@ -7,7 +7,7 @@ import { HOURLY, isJustBelow, requestOn } from './rate-requests.ts'
 
 /** The rate-limiting step (GCRA) under one limit: a burst at once after a rest, then one unit per period ÷ limit. */
 export const rate: Group = (test) => {
-  test('a burst is allowed at once, and what is over is refused', async (context) => {
+  test('a burst is allowed at once, and anything above it is refused', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const request = requestOn(context.lockName, { ...HOURLY, burst: 3 })
     const answers = [await consumeOne(a, request), await consumeOne(b, request), await consumeOne(a, request)]
@@ -20,7 +20,7 @@ export const rate: Group = (test) => {
     assert.equal(refused.remaining, 0)
   })
 
-  test('names do not touch each other, and a rate does not touch a lock', async (context) => {
+  test('names do not affect each other, and a rate limit does not affect a lock', async (context) => {
     const driver = await context.driver()
     const limit = { ...HOURLY, burst: 1 }
     assert.equal((await consumeOne(driver, requestOn(context.name('a'), limit))).allowed, true)
@@ -29,7 +29,7 @@ export const rate: Group = (test) => {
     assert.deepEqual((await driver.inspect({ prefix: context.lockName })).leases, [])
   })
 
-  test('a cost counts as so many', async (context) => {
+  test('a cost of n counts as n units', async (context) => {
     const driver = await context.driver()
     const limit = { ...HOURLY, burst: 5 }
     const take = (cost: number) => consumeOne(driver, requestOn(context.lockName, limit, cost))
@@ -38,7 +38,7 @@ export const rate: Group = (test) => {
     assert.equal((await take(2)).remaining, 0)
   })
 
-  test('what is refused is not charged', async (context) => {
+  test('a refused request is not charged', async (context) => {
     const driver = await context.driver()
     const limit = { ...HOURLY, burst: 2 }
     const take = (cost: number) => consumeOne(driver, requestOn(context.lockName, limit, cost))
@@ -48,7 +48,7 @@ export const rate: Group = (test) => {
     assert.equal(allowed.remaining, 0)
   })
 
-  test('who waits as long as retryAfter says is allowed then, and nobody is earlier', async (context) => {
+  test('a caller that waits for retryAfter is allowed then, and not earlier', async (context) => {
     const driver = await context.driver()
     const request = requestOn(context.lockName, { limit: 4, periodMs: 1_000, burst: 1 })
     const startedMs = monotonicMs()
@@ -60,7 +60,7 @@ export const rate: Group = (test) => {
     assert.ok(monotonicMs() - startedMs >= atLeast(250))
   })
 
-  test('reset says when everything is as if nothing had been taken', async (context) => {
+  test('resetAfter says when the whole burst is available again', async (context) => {
     const driver = await context.driver()
     const request = requestOn(context.lockName, { limit: 10, periodMs: 1_000, burst: 3 })
     let answer = await consumeOne(driver, request)
@@ -71,7 +71,7 @@ export const rate: Group = (test) => {
     assert.equal((await consumeOne(driver, request)).remaining, 2)
   })
 
-  test('retryAfter and reset are measured in the period’s own units, however long it is', async (context) => {
+  test('retryAfter and resetAfter are exact for a long period', async (context) => {
     const driver = await context.driver()
     const request = requestOn(context.lockName, { ...HOURLY, burst: 2 })
     const first = await consumeOne(driver, request)
@@ -92,7 +92,7 @@ export const rate: Group = (test) => {
     }
   })
 
-  test('fault: at no edge of a window passes more than burst and time allow', async (context) => {
+  test('fault: no more pass at the edge of a window than burst and elapsed time allow', async (context) => {
     const drivers = [await context.driver(), await context.driver()]
     const limit = { limit: 10, periodMs: 200, burst: 5 }
     const request = requestOn(context.lockName, limit)
@@ -100,7 +100,7 @@ export const rate: Group = (test) => {
     let allowed = 0
     while (monotonicMs() - startedMs < 600) {
       for (const driver of drivers) if ((await consumeOne(driver, request)).allowed) allowed += 1
-      await sleep(1) // lets other tests run; the rate is far above the limit all the same
+      await sleep(1) // lets other tests run; the calls are still far above the limit
     }
     const elapsedMs = (monotonicMs() - startedMs) * 1.01 + 2
     const most = limit.burst + Math.ceil((elapsedMs * limit.limit) / limit.periodMs)
@@ -117,7 +117,7 @@ export const rate: Group = (test) => {
     )
   })
 
-  test('requests that are alike, in one list and on one name, are each answered as if they came one by one', async (context) => {
+  test('equal requests on one name in one list are answered as if they came one by one', async (context) => {
     const driver = await context.driver()
     const one = requestOn(context.lockName, { ...HOURLY, burst: 3 })
     const answers = ((await driver.consume?.([one, one, one, one, one])) ?? []).map(unwrap)
@@ -132,7 +132,7 @@ export const rate: Group = (test) => {
     assert.equal((await consumeOne(driver, one)).allowed, false)
   })
 
-  test('a list may have many names, whatever they are made of, each with its own answer', async (context) => {
+  test('a list may have many names, with any characters, each with its own answer', async (context) => {
     const driver = await context.driver()
     const names = ['b', 'a', '\u{1f600}', '\uffee', '"{}', 'a,b', "it's \\"].map((name) => context.name(name))
     const once = [{ ...HOURLY, burst: 1 }]
@@ -150,7 +150,7 @@ export const rate: Group = (test) => {
     )
   })
 
-  test('a cost of nothing only looks', async (context) => {
+  test('a cost of 0 takes nothing', async (context) => {
     const driver = await context.driver()
     const look = requestOn(context.lockName, { ...HOURLY, burst: 2 }, 0)
     const { allowed, remaining, retryAfterMs, resetAfterMs } = await consumeOne(driver, look)
@@ -161,7 +161,7 @@ export const rate: Group = (test) => {
     assert.equal((await consumeOne(driver, look)).remaining, 0)
   })
 
-  test('a burst can be had to its last unit, also where period ÷ limit has no end of decimals', async (context) => {
+  test('a burst can be used to its last unit, also if period ÷ limit is no finite decimal', async (context) => {
     const driver = await context.driver()
     for (const limit of [3, 7, 13]) {
       const request = requestOn(context.name(`${limit}`), { limit, periodMs: 20 * HOURLY.periodMs, burst: limit })
@@ -172,7 +172,7 @@ export const rate: Group = (test) => {
   })
 
   for (const burst of [150, 999]) {
-    test(`a burst of ${burst} is so many units, not one more or less, by ones and at once`, async (context) => {
+    test(`a burst of ${burst} is exactly that many units, one by one and all at once`, async (context) => {
       const driver = await context.driver()
       assert.ok(driver.consume)
       const limit = { ...HOURLY, burst }
@@ -184,7 +184,7 @@ export const rate: Group = (test) => {
     })
   }
 
-  test('processes that consume at once get no more than there is, and no less', async (context) => {
+  test('processes that consume at the same time get exactly the burst', async (context) => {
     const drivers = await Promise.all([context.driver(), context.driver(), context.driver()])
     const request = requestOn(context.lockName, { ...HOURLY, burst: 10 })
     const answers = await Promise.all(

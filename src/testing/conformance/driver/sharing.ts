@@ -5,7 +5,7 @@ import { LONG_MS, outlast, SHORT_MS, until } from '../timing.ts'
 
 /** Readers, writers and semaphores are one claim: exclusive or shared, with or without a limit. */
 export const sharing: Group = (test) => {
-  test('shared leases stand beside each other, over processes', async (context) => {
+  test('shared leases coexist, across processes', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim({ mode: 'shared' }))
     await mustGrant(a, context.claim({ mode: 'shared' }))
@@ -23,7 +23,7 @@ export const sharing: Group = (test) => {
     assert.equal((await mustRefuse(a, reader)).holder?.mode, 'exclusive')
   })
 
-  test('a writer gets in when the last reader is gone, not before', async (context) => {
+  test('a writer is admitted when the last reader has released, not before', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [first, second] = [context.claim({ mode: 'shared' }), context.claim({ mode: 'shared' })]
     const grants = [await mustGrant(a, first), await mustGrant(b, second)]
@@ -34,7 +34,7 @@ export const sharing: Group = (test) => {
   })
 
   for (const permits of [256, 65_536]) {
-    test(`${permits} permits are counted as so many`, ['limit'], async (context) => {
+    test(`${permits} permits are counted exactly`, ['limit'], async (context) => {
       const [a, b] = [await context.driver(), await context.driver()]
       const limit = 3 * permits - 1
       const first = context.claim({ mode: 'shared', limit, permits })
@@ -57,7 +57,7 @@ export const sharing: Group = (test) => {
     assert.equal((await leaseOn(driver, context.lockName)).claimId, second.claimId)
   })
 
-  test('rule 5: a shared claim that asks again in the moment of its turn has one lease, and its release frees the lock', async (context) => {
+  test('rule 5: a shared claim that asks again in its turn has one lease, and its release ends it', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     for (let round = 0; round < 20; round += 1) {
       const writer = context.claim()
@@ -65,15 +65,15 @@ export const sharing: Group = (test) => {
       const { fencingToken } = await untilGranted(a, writer)
       const before = await acquireOne(b, reader)
       assert.ok(!before.granted)
-      // Both at once: which comes first is the store's to decide.
+      // Both at once: the store decides which comes first.
       await Promise.all([releaseOne(a, writer, fencingToken), acquireOne(b, reader)])
       const grant = await untilGranted(b, reader)
       assert.equal(await releaseOne(b, reader, grant.fencingToken), true)
-      await until('nobody to hold it', async () => (await leasesOn(a, context.lockName)).length === 0)
+      await until('the lock to be free', async () => (await leasesOn(a, context.lockName)).length === 0)
     }
   })
 
-  test('a shared lease ends by time on its own, the others go on', ['ttl'], async (context) => {
+  test('a shared lease expires alone, and the others remain', ['ttl'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const lasting = context.claim({ mode: 'shared' })
     await mustGrant(a, lasting)
@@ -82,7 +82,7 @@ export const sharing: Group = (test) => {
     assert.equal((await leaseOn(b, context.lockName)).claimId, lasting.claimId)
   })
 
-  test('a limit of n admits n and refuses the next, over processes', ['limit'], async (context) => {
+  test('a limit of n admits n and refuses the next, across processes', ['limit'], async (context) => {
     const drivers = [await context.driver(), await context.driver()] as const
     const claims = [1, 2, 3].map(() => context.claim({ mode: 'shared', limit: 3 }))
     const grants = [
@@ -96,7 +96,7 @@ export const sharing: Group = (test) => {
     await mustGrant(drivers[1], next)
   })
 
-  test('permits count by their number', ['limit'], async (context) => {
+  test('a claim takes as many permits as it asks for', ['limit'], async (context) => {
     const driver = await context.driver()
     const permits = (count: number) => context.claim({ mode: 'shared', limit: 5, permits: count })
     await mustGrant(driver, permits(3))
@@ -113,7 +113,7 @@ export const sharing: Group = (test) => {
     await mustGrant(driver, context.claim({ mode: 'shared', limit: 2 }))
   })
 
-  test('a claim is judged by its own limit, not by those of the others', ['limit'], async (context) => {
+  test('a claim is judged by its own limit, not by the limits of others', ['limit'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     for (let count = 0; count < 3; count += 1) await mustGrant(a, context.claim({ mode: 'shared', limit: 3 }))
     await mustRefuse(b, context.claim({ mode: 'shared', limit: 2 }))
@@ -134,7 +134,7 @@ export const sharing: Group = (test) => {
     assert.equal((await leaseOn(b, context.lockName)).claimId, lasting.claimId)
   })
 
-  test('a permit whose holder died comes back', ['limit'], async (context) => {
+  test('the permit of a dead holder becomes free again', ['limit'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim({ mode: 'shared', limit: 1, ttlMs: SHORT_MS }))
     await context.leaseEnds(a, SHORT_MS)

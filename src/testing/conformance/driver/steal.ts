@@ -5,7 +5,7 @@ import type { Group } from '../runner.ts'
 import { LONG_MS, until } from '../timing.ts'
 import { listenOn } from './wake-ups.ts'
 
-/** A claim with `steal` ends every lease on its name and is granted before all who wait, in one step. */
+/** A claim with `steal` ends every lease on its name and is granted before all waiters, in one step. */
 export const steal: Group = (test) => {
   test('a lock that is held is granted to the thief at once, with a higher token', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
@@ -19,25 +19,21 @@ export const steal: Group = (test) => {
     assert.equal(lease.fencingToken, stolen.fencingToken)
   })
 
-  test(
-    'a thief that names the newest lease that it may end is refused where there is a newer one',
-    ['fencing'],
-    async (context) => {
-      const [a, b] = [await context.driver(), await context.driver()]
-      const [older, newer] = [context.claim(), context.claim()]
-      const { fencingToken: stealUpTo } = await mustGrant(a, older)
-      await releaseOne(a, older, stealUpTo)
-      const { fencingToken } = await mustGrant(a, newer)
-      await mustRefuse(b, context.claim({ steal: true, stealUpTo, waitMs: LONG_MS }))
-      assert.equal(await renewOne(a, newer, fencingToken, LONG_MS), 'renewed')
-      if (context.capabilities.queue) assert.deepEqual(await waitersOf(b, context.lockName), [])
-      const thief = context.claim({ steal: true, stealUpTo: fencingToken })
-      await mustGrant(b, thief)
-      assert.equal(await renewOne(a, newer, fencingToken, LONG_MS), 'lost')
-    },
-  )
+  test('a thief with stealUpTo is refused if there is a newer lease', ['fencing'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const [older, newer] = [context.claim(), context.claim()]
+    const { fencingToken: stealUpTo } = await mustGrant(a, older)
+    await releaseOne(a, older, stealUpTo)
+    const { fencingToken } = await mustGrant(a, newer)
+    await mustRefuse(b, context.claim({ steal: true, stealUpTo, waitMs: LONG_MS }))
+    assert.equal(await renewOne(a, newer, fencingToken, LONG_MS), 'renewed')
+    if (context.capabilities.queue) assert.deepEqual(await waitersOf(b, context.lockName), [])
+    const thief = context.claim({ steal: true, stealUpTo: fencingToken })
+    await mustGrant(b, thief)
+    assert.equal(await renewOne(a, newer, fencingToken, LONG_MS), 'lost')
+  })
 
-  test('one newer lease among several that are shared keeps all of them', ['fencing', 'shared'], async (context) => {
+  test('one newer shared lease protects all shared leases of the name', ['fencing', 'shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const readers = [context.claim({ mode: 'shared' }), context.claim({ mode: 'shared' })]
     const tokens: number[] = []
@@ -52,7 +48,7 @@ export const steal: Group = (test) => {
     )
   })
 
-  test('a lock that is free is granted as to anybody', async (context) => {
+  test('a free lock is granted to a thief as to any claim', async (context) => {
     const driver = await context.driver()
     const thief = context.claim({ steal: true, waitMs: LONG_MS })
     const { fencingToken } = await mustGrant(driver, thief)
@@ -88,7 +84,7 @@ export const steal: Group = (test) => {
     }
   })
 
-  test('a lock whose first waiter has not come for it yet is stolen from under it', ['queue'], async (context) => {
+  test('a lock that is free for its first waiter can be stolen before that waiter asks', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
@@ -117,7 +113,7 @@ export const steal: Group = (test) => {
     )
   }
 
-  test('every shared lease is ended', ['shared'], async (context) => {
+  test('a theft ends every shared lease', ['shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const readers = [context.claim({ mode: 'shared' }), context.claim({ mode: 'shared' })]
     const tokens: number[] = []
@@ -135,7 +131,7 @@ export const steal: Group = (test) => {
     await mustGrant(b, context.claim({ mode: 'shared' }))
   })
 
-  test('rule 5: asking again is told "already yours", and steals nothing a second time', async (context) => {
+  test('rule 5: a thief that asks again gets the same lease, and steals nothing a second time', async (context) => {
     const driver = await context.driver()
     const thief = context.claim({ steal: true })
     await mustGrant(driver, context.claim())
@@ -145,7 +141,7 @@ export const steal: Group = (test) => {
     assert.deepEqual(await leasesOn(driver, context.lockName), [])
   })
 
-  test('of two thieves the last one has it', async (context) => {
+  test('of two thieves the last one holds the lock', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [first, second] = [context.claim({ steal: true }), context.claim({ steal: true })]
     const lost = await mustGrant(a, first)
@@ -172,7 +168,7 @@ export const steal: Group = (test) => {
     if (context.capabilities.queue) assert.deepEqual(await waitersOf(driver, context.lockName), [waiter.claimId])
   })
 
-  test('the thief’s metadata is on record', ['metadata'], async (context) => {
+  test('the thief’s metadata is stored', ['metadata'], async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim({ metadata: { of: 'the holder' } }))
     await mustGrant(driver, context.claim({ steal: true, metadata: { by: 'an operator' } }))

@@ -34,7 +34,7 @@ export const tokens: Group = (test) => {
     assert.ok(second.fencingToken > first.fencingToken)
   })
 
-  test('rule 8: a token is higher after a claim was withdrawn that nobody saw granted', async (context) => {
+  test('rule 8: a token is higher after an unseen grant was withdrawn', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const claim = context.claim()
     const unseen = await mustGrant(a, claim)
@@ -48,7 +48,7 @@ export const tokens: Group = (test) => {
     const claim = context.claim()
     const { fencingToken } = await mustGrant(a, claim)
     await releaseOne(a, claim, fencingToken)
-    await outlast(1_100) // so that whatever is kept of an idle name is gone
+    await outlast(1_100) // so that a store has forgotten the idle name
     assert.ok((await mustGrant(b, context.claim())).fencingToken > fencingToken)
   })
 
@@ -60,25 +60,21 @@ export const tokens: Group = (test) => {
     assert.equal((await leaseOn(driver, context.lockName)).fencingToken, fencingToken)
   })
 
-  test(
-    'rule 8: shared leases that stand beside each other have rising tokens of their own',
-    ['shared'],
-    async (context) => {
-      const [a, b] = [await context.driver(), await context.driver()]
-      const first = await mustGrant(a, context.claim({ mode: 'shared' }))
-      const second = await mustGrant(b, context.claim({ mode: 'shared' }))
-      assert.ok(second.fencingToken > first.fencingToken)
-    },
-  )
+  test('rule 8: shared leases of one name have rising tokens of their own', ['shared'], async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const first = await mustGrant(a, context.claim({ mode: 'shared' }))
+    const second = await mustGrant(b, context.claim({ mode: 'shared' }))
+    assert.ok(second.fencingToken > first.fencingToken)
+  })
 
-  test('fault: token and grant are one step: processes that race hold in the order of their tokens', async (context) => {
+  test('fault: processes that race for a lock hold it in the order of their tokens', async (context) => {
     const drivers = await Promise.all([context.driver(), context.driver(), context.driver()])
     const seen: number[] = []
     const race = async (driver: Driver): Promise<void> => {
       for (let round = 0; round < 10; round += 1) {
         const claim = context.claim()
         const { fencingToken } = await untilGranted(driver, claim)
-        // Written down while the lock is held, so in the order of holding.
+        // Recorded while the lock is held, so in the order of holding.
         seen.push(fencingToken)
         await releaseOne(driver, claim, fencingToken)
       }

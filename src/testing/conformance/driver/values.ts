@@ -3,7 +3,7 @@ import { leaseOn, mustGrant, mustRefuse, releaseOne } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import type { TestContext } from '../test-context.ts'
 
-/** Whatever is legal at the public edge comes back from the store exactly as it went in. */
+/** Every value that the public API accepts comes back from the store unchanged. */
 export const values: Group = (test) => {
   for (const [what, odd] of Object.entries(ODD_TEXTS)) {
     test(`a lock name with ${what} is kept as it is`, async (context) => {
@@ -29,7 +29,7 @@ export const values: Group = (test) => {
     await areDifferent(context, [padded(context.lockName, '🔒', 'a'), padded(context.lockName, '🔒', 'b')])
   })
 
-  test('names that only look alike are different locks: case, spaces, composed and decomposed letters', async (context) => {
+  test('names that differ in case, spaces or composed letters are different locks', async (context) => {
     const { lockName } = context
     const tails = ['a', 'A', 'a ', ' a', 'é', 'e\u0301', '0', '00', '{a}', 'a:', ':a']
     await areDifferent(
@@ -38,7 +38,7 @@ export const values: Group = (test) => {
     )
   })
 
-  test('a name that is part of another, or looks like one of the store’s own keys, is a lock of its own', async (context) => {
+  test('a name that is part of another, or like a key of the store, is a lock of its own', async (context) => {
     const { lockName } = context
     const tails = [
       '',
@@ -63,7 +63,7 @@ export const values: Group = (test) => {
     )
   })
 
-  test('a holder’s name of 255 odd characters is kept as it is', async (context) => {
+  test('a holder id of 255 unusual characters is kept as it is', async (context) => {
     const driver = await context.driver()
     const holderId = `host:1:"'{}\\ ü日本🔒${'h'.repeat(255)}`.slice(0, 255)
     await mustGrant(driver, context.claim({ holderId }))
@@ -98,7 +98,7 @@ export const values: Group = (test) => {
   })
 }
 
-/** All of them can be held at once, and each shows itself. */
+/** All of them can be held at once, and each is shown under its own name. */
 async function areDifferent(context: TestContext, lockNames: readonly string[]): Promise<void> {
   const driver = await context.driver()
   for (const lockName of lockNames) await mustGrant(driver, context.claim({ lockName }))

@@ -4,9 +4,9 @@ import { mustGrant, mustRefuse, releaseOne, renewOne } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, SHORT_MS, until } from '../timing.ts'
 
-/** Rule 10: waiting is woken. A hint may be for one claim or for a whole name, and may be the grant itself. */
+/** Rule 10: waiters are woken. A hint is for one claim or for every claim on a name, or it is the grant itself. */
 export const wakeUps: Group = (test) => {
-  test('rule 10: a waiter is told of a release by another process', async (context) => {
+  test('rule 10: a waiter is notified of a release by another process', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
@@ -17,7 +17,7 @@ export const wakeUps: Group = (test) => {
     await mustGrant(b, waiter)
   })
 
-  test('a waiter is told of a release by its own process', async (context) => {
+  test('a waiter is notified of a release by its own process', async (context) => {
     const driver = await context.driver()
     const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(driver, holder)
@@ -41,7 +41,7 @@ export const wakeUps: Group = (test) => {
     }
   })
 
-  test('the next is told when the one before it, whose turn it was, gives up', ['queue'], async (context) => {
+  test('the next waiter is notified when the first one gives up', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
     const [quitter, next] = [context.claim({ waitMs: LONG_MS }), context.claim({ waitMs: LONG_MS })]
@@ -55,7 +55,7 @@ export const wakeUps: Group = (test) => {
     await mustGrant(b, next)
   })
 
-  test('every reader that may come in is told', ['queue', 'shared'], async (context) => {
+  test('every reader that can be admitted is notified', ['queue', 'shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const writer = context.claim()
     const readers = [1, 2, 3].map(() => context.claim({ mode: 'shared', waitMs: LONG_MS }))
@@ -63,14 +63,14 @@ export const wakeUps: Group = (test) => {
     const heard = await listenOn(b)
     for (const reader of readers) await mustRefuse(b, reader)
     await releaseOne(a, writer, fencingToken)
-    // One may have to be granted before the next one's turn comes.
+    // A store may notify the next reader only after the one before it was granted.
     for (const reader of readers) {
       await until('a wake-up', () => heard.tellsOf(reader))
       await mustGrant(b, reader)
     }
   })
 
-  test('a grant that is told of is the one that asking again gives', ['queue'], async (context) => {
+  test('a grant in a notification is the one that asking again returns', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
@@ -83,7 +83,7 @@ export const wakeUps: Group = (test) => {
     if (told !== undefined) assert.equal(told.fencingToken, asked.fencingToken)
   })
 
-  test('who has stopped listening hears nothing more', async (context) => {
+  test('a listener that has stopped gets nothing more', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
@@ -119,7 +119,7 @@ export const wakeUps: Group = (test) => {
     }
   }
 
-  test('rule 12: the end of a session is told at once, for each lease of it', ['session'], async (context) => {
+  test('rule 12: the end of a session is reported at once, for each of its leases', ['session'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const claims = [context.claim(), context.claim({ lockName: context.name('other') })]
     const heard = await listenOn(a)
@@ -130,7 +130,7 @@ export const wakeUps: Group = (test) => {
   })
 }
 
-/** What a driver has told. */
+/** What a driver has reported. */
 export interface Heard {
   readonly grants: ReadonlyMap<string, Grant>
   readonly losses: ReadonlySet<string>

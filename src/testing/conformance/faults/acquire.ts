@@ -17,7 +17,7 @@ export const acquireFaults: Group = (test) => {
     assert.equal(again.acquired, true)
   })
 
-  test('rule 5, failure 11: a waiting acquire whose reply was lost asks again, and is told already yours', async (context) => {
+  test('rule 5, failure 11: a waiter whose reply was lost gets its lease when it asks again', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     let firstToken: number | undefined
     const losesReplyButLooks: Fault = async (forward) => {
@@ -46,7 +46,7 @@ export const acquireFaults: Group = (test) => {
   })
 
   test(
-    'failure 15: a waiter whose grant came too late asks again, and is given a lease of its own time',
+    'failure 15: a waiter whose grant came too late asks again, and gets a lease of full length',
     ['ttl'],
     async (context) => {
       const { lock, network, realDriver } = await context.lock()
@@ -63,7 +63,7 @@ export const acquireFaults: Group = (test) => {
     },
   )
 
-  test('rule 6, failure 10: an acquire that was aborted and is granted late is given back', async (context) => {
+  test('rule 6, failure 10: an aborted acquire that is granted late is released', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const request = holdRequest()
     a.network.once('acquire', request.fault)
@@ -78,19 +78,19 @@ export const acquireFaults: Group = (test) => {
     await untilFree(b, context.lockName)
   })
 
-  test('rule 6, failure 10: an acquire that went unanswered for too long and is granted late is given back', async (context) => {
+  test('rule 6, failure 10: an acquire that timed out and is granted late is released', async (context) => {
     const [a, b] = [await context.lock({ callTimeoutSeconds: 0.1 }), await context.lock()]
     const request = holdRequest()
     a.network.once('acquire', request.fault)
     await assert.rejects(a.lock.acquire(context.lockName, { blocking: false }), STORE_UNAVAILABLE)
-    // The claim is withdrawn now, and only then does the late request reach the store.
+    // The claim is withdrawn before the late request reaches the store.
     await until('the claim to be withdrawn', () => a.network.counts.release.answered > 0)
     request.resume()
     await request.answer
     await untilFree(b, context.lockName)
   })
 
-  test('rule 6: an acquire whose waiting time ended while its answer was under way is given back', async (context) => {
+  test('rule 6: an acquire whose wait ended while its answer was in flight is released', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const reply = holdReply()
     a.network.once('acquire', reply.fault)
@@ -101,7 +101,7 @@ export const acquireFaults: Group = (test) => {
     await untilFree(b, context.lockName)
   })
 
-  test('rule 6: an acquire that is under way while the instance closes is given back', async (context) => {
+  test('rule 6: an acquire that is in flight while the instance closes is released', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const reply = holdReply()
     a.network.once('acquire', reply.fault)
@@ -159,7 +159,7 @@ export const acquireFaults: Group = (test) => {
     await assert.rejects(b.lock.acquire(context.lockName, atOnce), STORE_UNAVAILABLE)
   })
 
-  test('an error in one entry of an answer is that claim’s alone, and is taken back', async (context) => {
+  test('an error in one entry fails that claim alone, and the claim is withdrawn', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const firstEntryUnknown: Fault = async <Answer>(forward: () => Promise<Answer>) => {
       const [, ...others] = (await forward()) as readonly unknown[]
@@ -178,7 +178,7 @@ export const acquireFaults: Group = (test) => {
   })
 }
 
-/** A rival that asks at once gets it, long before any lease here would end by itself. */
+/** A rival that asks at once gets the lock, long before any lease here would expire. */
 async function untilFree({ lock }: LockProcess, lockName: string): Promise<void> {
   await until('the lock to be free', async () => (await lock.acquire(lockName, { blocking: false })).acquired)
 }

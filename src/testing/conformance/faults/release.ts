@@ -7,7 +7,7 @@ import { BRIEF_SECONDS, until, within } from '../timing.ts'
 
 const STORE_UNAVAILABLE = { name: 'StoreError', code: 'STORE_UNAVAILABLE' }
 
-/** What can go wrong while a lease is given back. */
+/** What can go wrong while a lease is released. */
 export const releaseFaults: Group = (test) => {
   test('rule 7, failure 14: a renewal in flight while releasing cannot resurrect the lease', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
@@ -24,7 +24,7 @@ export const releaseFaults: Group = (test) => {
     assert.equal((await b.lock.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('a release whose reply was lost is an error, the lock is free, and the lease is held no more', async (context) => {
+  test('a release whose reply was lost is an error, and neither lock nor lease is held', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName)
     a.network.once('release', losesReply)
@@ -71,7 +71,7 @@ export const releaseFaults: Group = (test) => {
   })
 
   test(
-    'fault: a lease that ended during the job is told as a loss, not as a failed release',
+    'fault: a lease that ended during the job is reported as a loss, not as a failed release',
     ['ttl'],
     async (context) => {
       const { lock } = await context.lock()
@@ -83,7 +83,7 @@ export const releaseFaults: Group = (test) => {
     },
   )
 
-  test('a lease that the job itself gave back is no loss', async (context) => {
+  test('a lease that the job itself released is no loss', async (context) => {
     const { lock } = await context.lock()
     const run = lock.withLock(context.lockName, async ({ signal }) => {
       assert.equal(await lock.release(context.lockName), true)
@@ -116,7 +116,7 @@ export const releaseFaults: Group = (test) => {
     }, error)
   })
 
-  test('rule 13: close comes to an end although the store hangs', async (context) => {
+  test('rule 13: close ends although the store hangs', async (context) => {
     const { lock, network } = await context.lock({ callTimeoutSeconds: 0.05 })
     await lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     network.cut()

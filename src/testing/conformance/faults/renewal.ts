@@ -5,7 +5,7 @@ import { fails, holdReply, losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, KEPT_SECONDS, monotonicMs, sleep, timersRun, until, within } from '../timing.ts'
 
-/** What can go wrong while a lease is kept. */
+/** What can go wrong while a lease is renewed. */
 export const renewalFaults: Group = (test) => {
   for (const how of ['hangs', 'is down'] as const) {
     test(`rule 3: when the store ${how}, the signal comes no later than the lease ends`, ['ttl'], async (context) => {
@@ -16,13 +16,13 @@ export const renewalFaults: Group = (test) => {
       for (const method of ['acquire', 'renew', 'release'] as const) a.network.always(method, fault)
       await within('the rival to take over', b.lock.hold(context.lockName, { blockingTimeoutSeconds: 30 }))
       await timersRun()
-      assert.equal(signal.aborted, true, 'a rival had the lock before the holder was told')
+      assert.equal(signal.aborted, true, 'a rival had the lock before the holder was notified')
       assert.ok(signal.reason instanceof LeaseLostError)
       assert.throws(() => lease.assertHeld(), LeaseLostError)
     })
   }
 
-  test('fault: a job under withLock is told when the store hangs, and withLock rejects', async (context) => {
+  test('fault: a job under withLock is notified when the store hangs, and withLock rejects', async (context) => {
     const { lock, network } = await context.lock({ callTimeoutSeconds: 0.1 })
     let told: unknown
     const run = lock.withLock(
@@ -59,7 +59,7 @@ export const renewalFaults: Group = (test) => {
     assert.equal(await lease.release(), true)
   })
 
-  test('rule 3: a renewal that hangs does not use up the lease: the next one goes out beside it', async (context) => {
+  test('rule 3: a renewal that hangs does not use up the lease: the next one is sent beside it', async (context) => {
     // A call may take longer than the lease lasts.
     const { lock, network } = await context.lock({ callTimeoutSeconds: 5 })
     const startedMs = monotonicMs()
@@ -70,21 +70,21 @@ export const renewalFaults: Group = (test) => {
     assert.equal(await lease.release(), true)
   })
 
-  test('rule 3: an extension to a short time that is never answered does not cost a lease with a heartbeat', async (context) => {
+  test('rule 3: an unanswered extension to a short TTL does not end a lease with a heartbeat', async (context) => {
     const { lock, network } = await context.lock({ callTimeoutSeconds: 5 })
     const lease = await lock.hold(context.lockName, { timeoutSeconds: 30 })
     network.once('renew', network.hangs)
     const extended = lease.extend(KEPT_SECONDS).catch(() => undefined)
     await until('a renewal beside it', () => network.counts.renew.answered > 0 || !lease.held)
     assert.equal(lease.held, true)
-    // It may still arrive, and set the end of the lease to that.
+    // The extension may still arrive and set the end of the lease.
     assert.ok(lease.remainingSeconds <= KEPT_SECONDS, `${lease.remainingSeconds}`)
     network.heal()
     await extended
     assert.equal(await lease.release(), true)
   })
 
-  test('rule 2: a renewal that comes back after the deadline does not revive the lease', async (context) => {
+  test('rule 2: a renewal that is answered after the deadline does not revive the lease', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const result = await a.lock.acquire(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     assert.ok(result.acquired)
@@ -100,7 +100,7 @@ export const renewalFaults: Group = (test) => {
     })
   })
 
-  test('rule 2: a renewal that comes back after a stall does not revive the lease, although no timer has run', async (context) => {
+  test('rule 2: a renewal answered after a stall does not revive the lease before timers run', async (context) => {
     const shifted = shiftedClock({ monotonic: true, wall: true })
     const { lock, network } = await context.lock({ clock: shifted.clock })
     const lease = await lock.hold(context.lockName, { timeoutSeconds: 30 })
@@ -134,7 +134,7 @@ export const renewalFaults: Group = (test) => {
     })
   }
 
-  test('fault: a renewal that times out is no unhandled rejection', async (context) => {
+  test('fault: a renewal that times out causes no unhandled rejection', async (context) => {
     const unhandled: unknown[] = []
     const note = (reason: unknown) => unhandled.push(reason)
     process.on('unhandledRejection', note)
@@ -143,18 +143,18 @@ export const renewalFaults: Group = (test) => {
       const { signal } = await lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
       network.cut()
       await until('the loss', () => signal.aborted)
-      await sleep(100) // for the calls that were under way to time out, too
+      await sleep(100) // until the calls in flight have timed out, too
       assert.deepEqual(unhandled, [])
     } finally {
       process.off('unhandledRejection', note)
     }
   })
 
-  test('fault: a short time to live does not make the heartbeat a hot loop', async (context) => {
+  test('fault: a short TTL does not make the heartbeat a hot loop', async (context) => {
     const { lock, network } = await context.lock()
     const ttlMs = 60
     const startedMs = monotonicMs()
-    // A machine under load may miss or lose so short a lease. What counts is how often the store was asked.
+    // A machine under load may lose so short a lease. The test is about how often the store was asked.
     const lease = await until('a lease', () =>
       lock.hold(context.lockName, { timeoutSeconds: ttlMs / 1_000 }).catch(() => undefined),
     )
@@ -172,7 +172,7 @@ export const renewalFaults: Group = (test) => {
   })
 }
 
-/** The system's clock until it is shifted; its timers do not notice, as after a stall in which none could run. */
+/** The system clock until it is shifted. Its timers do not notice, as after a stall in which no timer could run. */
 function shiftedClock(which: { readonly monotonic: boolean; readonly wall: boolean }) {
   let shiftMs = 0
   const clock: Clock = {

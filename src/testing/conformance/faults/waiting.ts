@@ -5,13 +5,13 @@ import type { Group } from '../runner.ts'
 import type { LockProcess } from '../test-context.ts'
 import { monotonicMs, SHORT_MS, until, VAIN_SECONDS, within } from '../timing.ts'
 
-/** The slow poll behind the wake-ups comes every 20 s: whoever is served sooner was woken. */
+/** The slow poll behind the wake-ups comes every 20 s: a waiter that is served sooner was woken. */
 const WOKEN_OR_NOTHING = { waiterTtlSeconds: 60 }
 const PATIENT = { blockingTimeoutSeconds: 60, timeoutSeconds: 60 }
 
 /** What can go wrong while a claim waits. */
 export const waitingFaults: Group = (test) => {
-  test('rule 10: when wake-ups are lost, the slow poll behind them still finds the lock free', async (context) => {
+  test('rule 10: when wake-ups are lost, the slow poll still finds the lock free', async (context) => {
     const [a, b] = [await context.lock(), await context.lock({ waiterTtlSeconds: 0.6 })]
     const lease = await a.lock.hold(context.lockName, PATIENT)
     b.network.mute()
@@ -22,7 +22,7 @@ export const waitingFaults: Group = (test) => {
   })
 
   test(
-    'failure 29: when the subscription breaks, a release that was missed is found after listening again',
+    'failure 29: after a broken subscription, a missed release is found when listening again',
     ['wake'],
     async (context) => {
       const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
@@ -35,7 +35,7 @@ export const waitingFaults: Group = (test) => {
     },
   )
 
-  test('failure 30: a release between the question and the subscription is not missed', ['wake'], async (context) => {
+  test('failure 30: a release between the refusal and the subscription is not missed', ['wake'], async (context) => {
     const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
     const lease = await a.lock.hold(context.lockName, PATIENT)
     const subscribing = holdRequest()
@@ -47,7 +47,7 @@ export const waitingFaults: Group = (test) => {
     await within('the waiter to look again', next)
   })
 
-  test('a store that cannot be listened to is polled', async (context) => {
+  test('a store without a working subscription is polled', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName, PATIENT)
     b.network.always('listen', fails)
@@ -58,7 +58,7 @@ export const waitingFaults: Group = (test) => {
   })
 
   test('while the subscription hangs, the store is polled', async (context) => {
-    // The call's own time to be answered is longer than the test: only a poll can find the lock free.
+    // The deadline of a call is later than the end of the test, so only a poll can find the lock free.
     const [a, b] = [await context.lock(), await context.lock({ callTimeoutSeconds: 60 })]
     const lease = await a.lock.hold(context.lockName, PATIENT)
     b.network.always('listen', b.network.hangs)
@@ -68,7 +68,7 @@ export const waitingFaults: Group = (test) => {
     await within('the poll', next)
   })
 
-  test('an outage is never reported as contention, also not to those who wait behind another of their process', async (context) => {
+  test('an outage is never reported as contention, not even behind another local waiter', async (context) => {
     const { lock, network } = await context.lock({ callTimeoutSeconds: 60 })
     network.always('acquire', network.hangs)
     const longer = lock.acquire(context.lockName, PATIENT)
@@ -78,7 +78,7 @@ export const waitingFaults: Group = (test) => {
     network.heal()
   })
 
-  test('who waits behind another of its process is told what that one was told: who holds the lock', async (context) => {
+  test('a waiter behind another one of its process also learns who holds the lock', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName, PATIENT)
     const longer = b.lock.acquire(context.lockName, PATIENT)
@@ -104,7 +104,7 @@ export const waitingFaults: Group = (test) => {
   })
 
   test(
-    'a waiter whose own process has died does not hold up the others for longer than its place lasts',
+    'a waiter whose process has died delays the others no longer than its place lasts',
     ['queue'],
     async (context) => {
       const [a, dying, b] = [await context.lock(), await context.lock({ waiterTtlSeconds: 0.3 }), await context.lock()]
@@ -121,27 +121,27 @@ export const waitingFaults: Group = (test) => {
   )
 
   test(
-    'a waiter is told when a thief’s lease ends sooner than the one that it waited for',
+    'a waiter is notified when a thief’s lease ends sooner than the one it waited for',
     ['queue', 'wake', 'steal'],
     async (context) => {
       const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
       await a.lock.hold(context.lockName, PATIENT)
       const next = b.lock.hold(context.lockName, PATIENT)
       await untilAsked(b, 2)
-      // It is not given back: its end is all that the waiter can go by.
+      // It is not released, so the waiter can rely on its end only.
       await mustGrant(a.realDriver, context.claim({ steal: true, ttlMs: SHORT_MS }))
       await within('the waiter to ask at the end of the thief’s lease', next)
     },
   )
 
-  test('fault: waiting is no hot loop', async (context) => {
+  test('fault: waiting does not become a hot loop', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     await a.lock.hold(context.lockName, PATIENT)
     const startedMs = monotonicMs()
     const result = await b.lock.acquire(context.lockName, { blockingTimeoutSeconds: VAIN_SECONDS })
     assert.equal(result.acquired, false)
     const most = 4 + (monotonicMs() - startedMs) / 10
-    assert.ok(b.network.counts.acquire.calls <= most, `${b.network.counts.acquire.calls} questions, at most ${most}`)
+    assert.ok(b.network.counts.acquire.calls <= most, `${b.network.counts.acquire.calls} requests, at most ${most}`)
   })
 
   test(
@@ -152,19 +152,19 @@ export const waitingFaults: Group = (test) => {
       const lease = await a.lock.hold(context.lockName, PATIENT)
       const waiters = 40
       const turns = Array.from({ length: waiters }, () => b.lock.withLock(context.lockName, () => {}, PATIENT))
-      await until('all to stand in the queue', async () => {
+      await until('all to be in the queue', async () => {
         return (await waitersOn(a.realDriver, context.lockName)).length === waiters
       })
       await lease.release()
       await within('all to be served', Promise.all(turns))
-      // Each asks once to stand in line, once more after it listens, and then a fixed number of times for its turn. If all were
-      // woken by every release, it would be hundreds.
+      // Each waiter asks once to join the queue, once after it has subscribed, and then a fixed number of times. If
+      // every release woke all of them, it would be hundreds of requests.
       const { requests } = b.network.counts.acquire
-      assert.ok(requests <= waiters * 5, `${requests} questions for ${waiters} hand-offs`)
+      assert.ok(requests <= waiters * 5, `${requests} requests for ${waiters} hand-offs`)
     },
   )
 }
 
-/** The store has answered so many of its questions: it stands in the queue, or it listens. */
+/** The store has answered this many requests: the claim is in the queue, or subscribed. */
 const untilAsked = ({ network }: LockProcess, answers: number): Promise<boolean> =>
   until('the claim to be answered', () => network.counts.acquire.answered >= answers)

@@ -5,9 +5,9 @@ import type { Group } from '../runner.ts'
 import type { LockProcess } from '../test-context.ts'
 import { deferred, LONG_MS, until, within } from '../timing.ts'
 
-/** Claims that wait for each other in a circle. */
+/** Claims that wait for each other. */
 export const deadlocks: Group = (test) => {
-  test('two that wait for each other: the younger is ended with the circle’s names, the older goes on', async (context) => {
+  test('of two claims in a deadlock the younger fails, with the names, and the older goes on', async (context) => {
     const [a, b] = [await context.lock({ holderId: 'a' }), await context.lock({ holderId: 'b' })]
     const [x, y] = ['x', 'y'].map(context.name) as [string, string]
     const bothHold = deferred()
@@ -38,8 +38,9 @@ export const deadlocks: Group = (test) => {
     assert.deepEqual(done, ['a'])
   })
 
-  test('tasks of two instances that cross without waiting in a circle are left alone', async (context) => {
-    // Instance a holds x and waits for y, instance b holds y and waits for x; but those who wait are not those who hold.
+  test('tasks of two instances that wait for each other without a deadlock are left alone', async (context) => {
+    // Instance a holds x and waits for y, and instance b holds y and waits for x. But the tasks that wait are not the
+    // tasks that hold.
     const [a, b] = [
       await context.lock({ deadlockAfterSeconds: 0.2 }),
       await context.lock({ deadlockAfterSeconds: 0.2 }),

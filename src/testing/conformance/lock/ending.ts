@@ -6,9 +6,9 @@ import { leasesOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { deferred, until, within } from '../timing.ts'
 
-/** Who waits, who is told that a lock has ended, and how an instance is closed. */
+/** Which calls wait, how a lost lock is reported, and how an instance is closed. */
 export const lockEnding: Group = (test) => {
-  test('nothing waits unless it is asked to: of two instances one does the job, and the other is told at once', async (context) => {
+  test('nothing waits unless asked to: of two instances one does the job, the other skips it', async (context) => {
     const [{ lock: a, realDriver }, { lock: b }] = [
       await context.lock({ defaults: {} }),
       await context.lock({ defaults: {} }),
@@ -34,7 +34,7 @@ export const lockEnding: Group = (test) => {
     await report
   })
 
-  /** What a distributed lock is used for most. Each ends by telling whether it has done the job. */
+  /** The most frequent uses of a distributed lock. Each returns whether it has done the job. */
   const uses: Record<string, Use> = {
     'a payment, with acquire and release': async (lock, lockName, job) => {
       const result = await lock.acquire(lockName)
@@ -73,7 +73,7 @@ export const lockEnding: Group = (test) => {
     },
   }
   for (const [what, use] of Object.entries(uses)) {
-    test(`of two instances one does the job, and the other is told at once: ${what}`, async (context) => {
+    test(`of two instances one does the job, and the other is refused at once: ${what}`, async (context) => {
       const [a, b] = [await context.lock({ defaults: {} }), await context.lock({ defaults: {} })]
       const longestSeconds = (a.realDriver.longestTtlMs ?? Number.POSITIVE_INFINITY) / 1_000
       const goOn = deferred()
@@ -84,7 +84,7 @@ export const lockEnding: Group = (test) => {
       }
       const first = use(a.lock, context.lockName, job, longestSeconds)
       await until('the first to begin', () => times === 1)
-      // Whoever waited would not be told before the other is done.
+      // A call that waited would not answer before the other instance is done.
       assert.equal(await use(b.lock, context.lockName, job, longestSeconds), false)
       goOn.resolve()
       assert.equal(await first, true)
@@ -92,7 +92,7 @@ export const lockEnding: Group = (test) => {
     })
   }
 
-  test('a time to wait says that it waits', async (context) => {
+  test('a blockingTimeoutSeconds above 0 implies blocking', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock({ defaults: {} }), await context.lock({ defaults: {} })]
     const first = await a.hold(context.lockName)
     const second = b.withLock(context.lockName, () => 'second', { blockingTimeoutSeconds: 30 })
@@ -101,7 +101,7 @@ export const lockEnding: Group = (test) => {
     assert.deepEqual(await Promise.all([second, third]), ['second', 'third'])
   })
 
-  test('a lease without heartbeat ends with its time to live, although its process lives', async (context) => {
+  test('a lease without heartbeat ends with its TTL, although its process lives', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const result = await a.acquire(context.lockName, { timeoutSeconds: 1 })
     assert.ok(result.acquired)
@@ -136,13 +136,13 @@ export const lockEnding: Group = (test) => {
     })
   }
 
-  test('a function that gives its own lock back has lost nothing', async (context) => {
+  test('a function that releases its own lock has lost nothing', async (context) => {
     const { lock } = await context.lock()
     assert.equal(await lock.withLock(context.lockName, () => lock.release(context.lockName)), true)
     await lock.withLock(context.lockName, () => lock.releaseAll())
   })
 
-  test('close lets a function settle before it gives its lock back', async (context) => {
+  test('close lets a function settle before it releases its lock', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const taken = deferred<Lease>()
     const job = a.withLock(context.lockName, async (lease) => {
@@ -160,7 +160,7 @@ export const lockEnding: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('close with drainSeconds takes nothing new, and lets what has begun come to its end', async (context) => {
+  test('close with drainSeconds accepts nothing new, and lets running functions finish', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const inner = context.name('inner')
     const taken = deferred<Lease>()
@@ -183,7 +183,7 @@ export const lockEnding: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('close takes no longer than it may, whatever the store and the functions do', async (context) => {
+  test('close ends in time, even if the store and the functions hang', async (context) => {
     const { lock, network } = await context.lock()
     const taken = deferred<Lease>()
     const never = deferred()
@@ -201,7 +201,7 @@ export const lockEnding: Group = (test) => {
   })
 }
 
-/** Whether it has done the job. `longestSeconds`: the longest time to live that the driver takes. */
+/** Returns whether it has done the job. `longestSeconds` is the longest TTL that the driver accepts. */
 type Use = (
   lock: DistributedLock,
   lockName: string,

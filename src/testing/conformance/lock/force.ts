@@ -4,9 +4,9 @@ import { leasesOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, until, within } from '../timing.ts'
 
-/** `forceRelease`: the lock of somebody else is ended, and who did it is told. */
+/** `forceRelease` ends the lock of another holder, and an event says who did it. */
 export const forcedReleases: Group = (test) => {
-  test('failure 5: a lease that would last for hours is ended, and the next in the queue has the lock', async (context) => {
+  test('failure 5: a lease of hours is ended, and the next waiter is granted the lock', async (context) => {
     const [a, b, c] = [await context.lock(), await context.lock(), await context.lock()]
     const held = await a.lock.hold(context.lockName, { timeoutSeconds: 100_000 })
     const next = b.lock.hold(context.lockName, { blockingTimeoutSeconds: LONG_MS / 1_000 })
@@ -23,7 +23,7 @@ export const forcedReleases: Group = (test) => {
     assert.equal(lease.held, true)
   })
 
-  test('who did it is told by an event, and nothing is left behind', async (context) => {
+  test('an event says who forced the release, and nothing is left behind', async (context) => {
     const { lock, realDriver } = await context.lock()
     const told: unknown[] = []
     lock.on('stolen', ({ lockName, metadata }) => told.push([lockName, metadata?.['forcedBy']]))
@@ -35,7 +35,7 @@ export const forcedReleases: Group = (test) => {
     assert.deepEqual(await leasesOn(realDriver, context.lockName), [])
   })
 
-  test('where nobody holds it nothing happens, and whoever does it has to say who that is', async (context) => {
+  test('forcing a free lock does nothing, and the caller must name itself', async (context) => {
     const { lock, network } = await context.lock()
     assert.deepEqual(await lock.forceRelease(context.lockName, { by: 'ada' }), [])
     const before = network.counts.inspect.calls

@@ -6,9 +6,9 @@ import { BRIEF_SECONDS, deferred, KEPT_SECONDS, sleep, until, within } from '../
 
 const STORE_UNAVAILABLE = { name: 'StoreError', code: 'STORE_UNAVAILABLE' }
 
-/** `lease.serialize` and `lock.restore`: a lease goes from one process to another. */
+/** `lease.serialize` and `lock.restore` move a lease from one process to another. */
 export const handOver: Group = (test) => {
-  test('a lease that is handed over goes on in another process with the same token', async (context) => {
+  test('a lease that is handed over continues in another process with the same token', async (context) => {
     const [a, b, c] = [await context.lock(), await context.lock(), await context.lock()]
     const told: string[] = []
     a.lock.on('handedOver', ({ fencingToken }) => told.push(`handed over ${fencingToken}`))
@@ -30,7 +30,7 @@ export const handOver: Group = (test) => {
     assert.ok(next.acquired && next.lock.fencingToken > fencingToken)
   })
 
-  test('the first process holds it no more from the call on, and ends nothing by release, dispose or close', async (context) => {
+  test('the first process loses it with the call; its release, dispose and close end nothing', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const first = await a.lock.hold(context.lockName)
     const { signal } = first
@@ -54,7 +54,7 @@ export const handOver: Group = (test) => {
     assert.equal(await b.lock.release(context.lockName), true)
   })
 
-  test('the first process renews it no more, and the second one does if it is asked to', async (context) => {
+  test('the first process stops renewing it, and the second one renews it if asked to', async (context) => {
     const [a, b, c] = [await context.lock(), await context.lock(), await context.lock()]
     const first = await a.lock.hold(context.lockName, { timeoutSeconds: KEPT_SECONDS })
     const text = await first.serialize()
@@ -67,7 +67,7 @@ export const handOver: Group = (test) => {
     assert.deepEqual(await leasesOn(c.realDriver, context.lockName), [])
   })
 
-  test('a text that nobody restores leaves the lock to its time to live', async (context) => {
+  test('a serialized lease that is never restored ends with its TTL', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const first = await a.lock.hold(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     const text = await first.serialize()
@@ -78,7 +78,7 @@ export const handOver: Group = (test) => {
     assert.equal((await leaseOn(b.realDriver, context.lockName)).fencingToken, next.fencingToken)
   })
 
-  test('a text of a lease that was restored and released is of no use any more', async (context) => {
+  test('the text of a lease that was restored and released cannot be restored again', async (context) => {
     const [a, b, c] = [await context.lock(), await context.lock(), await context.lock()]
     const text = await (await a.lock.hold(context.lockName)).serialize()
     await (await b.lock.restore(text)).release()
@@ -97,7 +97,7 @@ export const handOver: Group = (test) => {
     assert.equal(await second.release(), true)
   })
 
-  test('restoring a text that this instance holds, or is just restoring, sends nothing and changes nothing', async (context) => {
+  test('restoring a text that this instance holds or is restoring sends and changes nothing', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const text = await (await a.lock.hold(context.lockName)).serialize()
     const renewal = holdRequest()
@@ -114,7 +114,7 @@ export const handOver: Group = (test) => {
     assert.ok(second.remainingSeconds > 30, `${second.remainingSeconds}`)
   })
 
-  test('a restore that was never answered bounds what the same instance relies on when it restores again', async (context) => {
+  test('an unanswered restore bounds what the same instance trusts after the next one', async (context) => {
     const [a, b] = [await context.lock(), await context.lock({ callTimeoutSeconds: 0.7 })]
     const text = await (await a.lock.hold(context.lockName)).serialize()
     const renewal = holdRequest()
@@ -139,7 +139,7 @@ export const handOver: Group = (test) => {
     assert.equal((await b.lock.restore(text)).held, true)
   })
 
-  test('a hand-over waits for a renewal under way, which could set another end than the next process relies on', async (context) => {
+  test('a hand-over waits for a renewal in flight, which could set an earlier end', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const first = await a.lock.hold(context.lockName)
     const renewal = holdRequest()
@@ -151,7 +151,7 @@ export const handOver: Group = (test) => {
       isWritten = true
       return written
     })
-    await sleep(20) // a hand-over that does not wait would be done
+    await sleep(20) // a hand-over that does not wait would be over by now
     assert.equal(isWritten, false)
     renewal.resume()
     const second = await b.lock.restore(await text, { timeoutSeconds: 40 })
@@ -159,7 +159,7 @@ export const handOver: Group = (test) => {
     assert.ok(second.remainingSeconds > 30, `${second.remainingSeconds}`)
   })
 
-  test('a renewal that was never answered bounds what the next process relies on', async (context) => {
+  test('an unanswered renewal bounds what the next process trusts', async (context) => {
     const [a, b] = [await context.lock({ callTimeoutSeconds: 0.1 }), await context.lock()]
     const first = await a.lock.hold(context.lockName)
     const renewal = holdRequest()
@@ -174,7 +174,7 @@ export const handOver: Group = (test) => {
     assert.ok(second.remainingSeconds <= 5, `${second.remainingSeconds}`)
   })
 
-  test('what is left of minHoldSeconds is kept by the next process', async (context) => {
+  test('the next process keeps the rest of minHoldSeconds', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const first = await a.lock.hold(context.lockName, { minHoldSeconds: 60 })
     const second = await b.lock.restore(await first.serialize())
@@ -182,7 +182,7 @@ export const handOver: Group = (test) => {
     assert.equal((await leasesOn(b.realDriver, context.lockName)).length, 1)
   })
 
-  test('inside withLock a lease is not handed over, nor is one that was entered again', async (context) => {
+  test('a lease inside withLock is not handed over, nor is a re-entered one', async (context) => {
     const { lock } = await context.lock()
     await lock.withLock(context.lockName, async (lease) => {
       await assert.rejects(lease.serialize(), { code: 'UNSUPPORTED', message: /a function runs under it/ })
@@ -192,7 +192,7 @@ export const handOver: Group = (test) => {
     })
   })
 
-  test('a hand-over that waits for its store ends no later than the call to it', async (context) => {
+  test('a hand-over that waits for the store ends no later than the call’s deadline', async (context) => {
     const [a, b] = [await context.lock({ callTimeoutSeconds: 0.1 }), await context.lock()]
     const first = await a.lock.hold(context.lockName)
     a.network.always('renew', a.network.hangs)
@@ -203,9 +203,9 @@ export const handOver: Group = (test) => {
   })
 }
 
-/** The same everywhere, sessions included. */
+/** The same for every driver, also where a lease lasts as long as its session. */
 export const answerSignals: Group = (test) => {
-  test('an abort ends the waiting for a release’s answer, and the release arrives all the same', async (context) => {
+  test('an abort stops waiting for the answer to a release, and the release still arrives', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const lease = await a.lock.hold(context.lockName)
     const release = holdRequest()
@@ -220,7 +220,7 @@ export const answerSignals: Group = (test) => {
     await within('the lock to be free', b.lock.hold(context.lockName))
   })
 
-  test('rule 6: a signal that is aborted already does not keep a release from being sent', async (context) => {
+  test('rule 6: a signal that is already aborted does not prevent a release', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const aborted = AbortSignal.abort()
     await a.lock.hold(context.lockName)
@@ -230,7 +230,7 @@ export const answerSignals: Group = (test) => {
     await within('the lock to be free', a.lock.hold(context.lockName))
   })
 
-  test('an abort ends the waiting for an extension’s answer, and the lease goes on', async (context) => {
+  test('an abort stops waiting for the answer to an extension, and the lease goes on', async (context) => {
     const { lock, network } = await context.lock()
     const lease = await lock.hold(context.lockName)
     const gate = deferred()
@@ -247,14 +247,14 @@ export const answerSignals: Group = (test) => {
     assert.equal(await lease.extend(40, { signal: new AbortController().signal }), true)
     const { calls } = network.counts.renew
     await assert.rejects(lease.extend(40, { signal: abort.signal }), { code: 'ABORTED' })
-    assert.equal(network.counts.renew.calls, calls, 'nothing is sent for a signal that is aborted already')
+    assert.equal(network.counts.renew.calls, calls, 'nothing is sent for a signal that is already aborted')
     await assert.rejects(lease.extend(40, { signal: 7 as never }), { code: 'INVALID_ARGUMENT', argument: 'signal' })
     await assert.rejects(lease.release({ sginal: 7 } as never), { code: 'INVALID_ARGUMENT' })
     assert.equal(lease.held, true)
   })
 
   test(
-    'where a lease lasts as long as its session it cannot be handed over, and stays held',
+    'a lease that lasts as long as its session cannot be handed over, and stays held',
     ['session'],
     async (context) => {
       const { lock } = await context.lock()

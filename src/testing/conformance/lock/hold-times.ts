@@ -13,7 +13,7 @@ export const holdTimes: Group = (test) => {
     assert.equal(await lock.extend(context.lockName, 60), true)
     const after = await leaseOn(realDriver, context.lockName)
     assert.ok((after.expiresAtMs ?? 0) - (before.store.expiresAtMs ?? 0) >= atLeast(50_000))
-    assert.ok(result.lock.expiresAt.getTime() - before.told >= atLeast(50_000), 'the lease itself knows, too')
+    assert.ok(result.lock.expiresAt.getTime() - before.told >= atLeast(50_000), 'the lease itself has the new end')
     assert.ok(
       result.lock.expiresAt.getTime() <= (after.expiresAtMs ?? 0) + 2,
       'and never hopes for more than the store has',
@@ -30,7 +30,7 @@ export const holdTimes: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('extended again and again, a lease outlives its first time to live', ['ttl'], async (context) => {
+  test('a lease that is extended repeatedly outlives its first TTL', ['ttl'], async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const startedMs = monotonicMs()
     const result = await a.acquire(context.lockName, { timeoutSeconds: KEPT_SECONDS })
@@ -43,7 +43,7 @@ export const holdTimes: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, false)
   })
 
-  test('failure 13: extend after the lease has ended answers no, and takes nothing anew', async (context) => {
+  test('failure 13: extend after the lease has ended answers no, and acquires nothing', async (context) => {
     const [a, b] = [await context.lock(), await context.lock()]
     const result = await a.lock.acquire(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     assert.ok(result.acquired)
@@ -54,18 +54,18 @@ export const holdTimes: Group = (test) => {
     assert.equal((await b.lock.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('minHoldSeconds keeps others out after an early release, and lets them in then', async (context) => {
+  test('minHoldSeconds keeps others out after an early release, until it is over', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const startedMs = monotonicMs()
     const lease = await a.hold(context.lockName, { minHoldSeconds: 0.4 })
     assert.equal(await lease.release(), true)
-    assert.equal(lease.held, false, 'the holder itself has let go')
+    assert.equal(lease.held, false, 'the holder itself has released it')
     const next = await within('the next holder', b.hold(context.lockName, { blockingTimeoutSeconds: 30 }))
     assert.ok(monotonicMs() - startedMs >= atLeast(400), 'it was let in too early')
     assert.ok(next.held)
   })
 
-  test('minHoldSeconds does not lengthen a hold that has lasted so long', async (context) => {
+  test('minHoldSeconds does not lengthen a hold that has lasted that long', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const lease = await a.hold(context.lockName, { minHoldSeconds: 0.05 })
     await outlast(50)

@@ -7,7 +7,7 @@ import { BRIEF_SECONDS, deferred, sleep, until, VAIN_SECONDS } from '../timing.t
 
 /** What `DistributedLock` itself adds: release by name, `withLock`'s outcome, `await using`, `releaseAll`, `close`. */
 export const lockInstance: Group = (test) => {
-  test('release by name ends the lease; of a name that is not held it answers no', async (context) => {
+  test('release by name ends the lease, and answers no for a name that is not held', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     assert.equal(await a.release(context.lockName), false)
     await a.acquire(context.lockName, { blocking: false })
@@ -45,7 +45,7 @@ export const lockInstance: Group = (test) => {
     assert.match(result.error, /worker ü/)
   })
 
-  test('hold throws on contention, with who holds it', async (context) => {
+  test('hold throws on contention, with the holder', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     await a.hold(context.lockName)
     await assert.rejects(
@@ -58,7 +58,7 @@ export const lockInstance: Group = (test) => {
     )
   })
 
-  test('await using gives the lock back at the end of the block', async (context) => {
+  test('await using releases the lock at the end of the block', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     {
       await using lease = await a.hold(context.lockName)
@@ -68,7 +68,7 @@ export const lockInstance: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('withLock hands the lease to the job, returns its result, and gives the lock back', async (context) => {
+  test('withLock passes the lease to the job, returns its result, and releases the lock', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const result = await a.withLock(context.lockName, async (lease) => {
       assert.equal(lease.held, true)
@@ -78,7 +78,7 @@ export const lockInstance: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('withLock passes on the job’s own error, and gives the lock back', async (context) => {
+  test('withLock passes on the job’s own error, and releases the lock', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const error = new Error('the job failed')
     await assert.rejects(
@@ -88,7 +88,7 @@ export const lockInstance: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('withLock rejects when the lease was lost before the job ended, although the job went well', async (context) => {
+  test('withLock rejects if the lease was lost before the job ended, even if the job succeeded', async (context) => {
     const { lock, network } = await context.lock()
     const job = async (lease: Lease): Promise<string> => {
       const { signal } = lease
@@ -100,7 +100,7 @@ export const lockInstance: Group = (test) => {
     await assert.rejects(lock.withLock(context.lockName, job, { timeoutSeconds: BRIEF_SECONDS }), LeaseLostError)
   })
 
-  test('withLock does not run the job when the lock is not got', async (context) => {
+  test('withLock does not run the job without the lock', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     await a.hold(context.lockName)
     let ran = false
@@ -113,7 +113,7 @@ export const lockInstance: Group = (test) => {
     assert.equal(ran, false)
   })
 
-  test('releaseAll gives back everything of the instance and nothing of another', async (context) => {
+  test('releaseAll releases all leases of the instance and none of another', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const names = ['x', 'y', 'z'].map((suffix) => context.name(suffix))
     for (const name of names) await a.hold(name)
@@ -124,7 +124,7 @@ export const lockInstance: Group = (test) => {
     assert.equal((await a.acquire(context.lockName, { blocking: false })).acquired, false)
   })
 
-  test('what one turn of the event loop asks for goes to the store in one list', async (context) => {
+  test('all requests of one turn of the event loop go to the store in one list', async (context) => {
     const { lock, network } = await context.lock()
     const names = Array.from({ length: 50 }, (_, index) => context.name(`${index}`))
     const leases = await Promise.all(names.map((name) => lock.hold(name)))
@@ -133,7 +133,7 @@ export const lockInstance: Group = (test) => {
     assert.deepEqual([network.counts.release.calls, network.counts.release.requests], [1, 50])
   })
 
-  test('a closed instance refuses with an error, and its store has nothing of it', async (context) => {
+  test('a closed instance throws, and leaves nothing in the store', async (context) => {
     const { lock, realDriver } = await context.lock()
     await lock.hold(context.lockName)
     await lock.close()
@@ -148,7 +148,7 @@ export const lockInstance: Group = (test) => {
     await mustGrant(realDriver, context.claim())
   })
 
-  test('reacquire: extend tells the same instance acquired, with the same lease, and nobody else', async (context) => {
+  test('reacquire: extend gives the same instance the same lease again, and no other instance', async (context) => {
     const [{ lock: a }, { lock: b }] = [
       await context.lock({ reacquire: 'extend' }),
       await context.lock({ reacquire: 'extend' }),
@@ -162,23 +162,23 @@ export const lockInstance: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('reacquire: extend never hands out a lease that its last user has just given back', async (context) => {
+  test('reacquire: extend never returns a lease that its last user has just released', async (context) => {
     const { lock } = await context.lock({ reacquire: 'extend' })
-    // The release falls into each of the steps that asking again takes.
+    // The release happens after each number of steps of the second call.
     for (let steps = 0; steps < 16; steps += 1) {
       const first = await lock.hold(context.lockName, { timeoutSeconds: 60 })
       const again = lock.hold(context.lockName, { timeoutSeconds: 10 })
       for (let step = 0; step < steps; step += 1) await undefined
       const released = first.release()
       const lease = await again
-      assert.equal(lease.held, true, `given back after ${steps} steps`)
+      assert.equal(lease.held, true, `released after ${steps} steps`)
       assert.equal(await released, true)
-      assert.equal(lease.held, true, `given back after ${steps} steps`)
+      assert.equal(lease.held, true, `released after ${steps} steps`)
       assert.equal(await lease.release(), true)
     }
   })
 
-  test('reacquire: extend gives an answer although an earlier lease ended as soon as it was granted', async (context) => {
+  test('reacquire: extend answers even if the earlier lease ended as soon as it was granted', async (context) => {
     const [{ lock: a, network }, { lock: b }] = [await context.lock({ reacquire: 'extend' }), await context.lock()]
     const stop = a.on('acquired', () => void a.releaseAll())
     const first = await a.acquire(context.lockName)
@@ -202,7 +202,7 @@ export const lockInstance: Group = (test) => {
     const entered = deferred()
     const job = async (): Promise<never> => {
       entered.resolve()
-      while (!abort.signal.aborted) await sleep(1) // the job hears of the abort
+      while (!abort.signal.aborted) await sleep(1) // until the job sees the abort
       throw abort.signal.reason
     }
     const run = a.withLock(context.lockName, job, { signal: abort.signal })

@@ -3,7 +3,7 @@ import { leaseOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { deferred, LONG_MS, timersRun, within } from '../timing.ts'
 
-/** Inside `withLock`'s own callback the same name is entered again instead of waiting for itself. */
+/** Inside the callback of `withLock` the same name is re-entered instead of waiting for itself. */
 export const reentry: Group = (test) => {
   test('nested withLock of one name does not deadlock, and is the same lease', async (context) => {
     const { lock } = await context.lock()
@@ -42,7 +42,7 @@ export const reentry: Group = (test) => {
     await job
   })
 
-  test('an inner entry that nobody awaits keeps the lock until it has ended', async (context) => {
+  test('an inner entry that is not awaited keeps the lock until it has ended', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const [entered, leave] = [deferred(), deferred()]
     let inner: Promise<boolean> | undefined
@@ -63,7 +63,7 @@ export const reentry: Group = (test) => {
     assert.equal((await b.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('an inner entry keeps the lock from the moment at which it is asked for', async (context) => {
+  test('an inner entry keeps the lock from the moment of the call', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const { lockName } = context
     const outers: ((start: () => void) => Promise<void>)[] = [
@@ -93,13 +93,13 @@ export const reentry: Group = (test) => {
         assert.equal(await running, false, 'another holder was let in beside the entry')
         await whole
         const next = await b.acquire(lockName, { blocking: false })
-        assert.ok(next.acquired, 'the outer call ended before it gave the lock back')
+        assert.ok(next.acquired, 'the outer call ended before it released the lock')
         await next.lock.release()
       }
     }
   })
 
-  test('an entry that is refused does not keep the outer call', async (context) => {
+  test('an entry that is refused does not delay the outer call', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const other = context.name('other')
     await b.hold(other)
@@ -146,7 +146,7 @@ export const reentry: Group = (test) => {
     assert.equal(await straggler, false)
   })
 
-  test('a task that outlives the callback means by a name what the instance holds then', async (context) => {
+  test('after the callback, a task’s release by name refers to what the instance holds then', async (context) => {
     const { lock } = await context.lock()
     const over = deferred()
     let straggler: Promise<boolean> | undefined

@@ -6,7 +6,7 @@ import { losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, deferred, KEPT_SECONDS, LONG_MS, timersRun, until, VAIN_SECONDS, within } from '../timing.ts'
 
-/** `withLocks`: every one of the names, or none of them. */
+/** `withLocks` acquires all of the names, or none. */
 export const severalLocks: Group = (test) => {
   test('all are held while the function runs, and none after it', async (context) => {
     const { lock, realDriver } = await context.lock()
@@ -30,7 +30,7 @@ export const severalLocks: Group = (test) => {
     }
   })
 
-  test('free ones are taken in one call to the driver, and given back in one', async (context) => {
+  test('free locks are acquired in one call to the driver, and released in one', async (context) => {
     const { lock, network } = await context.lock()
     const before = { ...network.counts.acquire }
     await lock.withLocks(['c', 'a', 'b'].map(context.name), () => {})
@@ -38,7 +38,7 @@ export const severalLocks: Group = (test) => {
     assert.equal(network.counts.release.calls, 1)
   })
 
-  test('a lease that was entered again and is lost ends the wait for the others', ['ttl'], async (context) => {
+  test('the loss of a re-entered lease ends the wait for the others', ['ttl'], async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const other = context.name('other')
     await b.hold(other)
@@ -53,7 +53,7 @@ export const severalLocks: Group = (test) => {
   })
 
   test(
-    'the function does not run if a lease that was entered again is lost before the others are granted',
+    'the function does not run if a re-entered lease is lost before the others are granted',
     ['ttl'],
     async (context) => {
       const [{ lock: a, network }, { lock: b }] = [await context.lock(), await context.lock()]
@@ -77,11 +77,11 @@ export const severalLocks: Group = (test) => {
         brief,
       )
       await assert.rejects(job, lost)
-      assert.equal((await b.acquire(other)).acquired, true, 'what was granted too late was not given back')
+      assert.equal((await b.acquire(other)).acquired, true, 'what was granted too late was not released')
     },
   )
 
-  test('a call that waits for further locks keeps the one that it entered, though nobody awaits it', async (context) => {
+  test('a call that waits for more locks keeps the one that it re-entered, awaited or not', async (context) => {
     const [{ lock: a }, { lock: b, realDriver }] = [await context.lock(), await context.lock()]
     const other = context.name('other')
     const held = await b.hold(other)
@@ -100,7 +100,7 @@ export const severalLocks: Group = (test) => {
     await outer
   })
 
-  test('if one is held and nobody waits, nothing is kept', async (context) => {
+  test('if one is held and the call does not wait, none is kept', async (context) => {
     const [{ lock: a }, { lock: b, realDriver }] = [await context.lock(), await context.lock()]
     const [first, second, third] = ['1', '2', '3'].map(context.name) as [string, string, string]
     await a.hold(second)
@@ -114,7 +114,7 @@ export const severalLocks: Group = (test) => {
     for (const name of [first, third]) assert.deepEqual(await leasesOn(realDriver, name), [])
   })
 
-  test('if one is held, the others are neither granted nor given back', ['groups'], async (context) => {
+  test('if one is held, the others are neither granted nor released', ['groups'], async (context) => {
     const [{ lock: a }, { lock: b, network }] = [await context.lock(), await context.lock()]
     const names = ['1', '2', '3'].map(context.name) as [string, string, string]
     await a.hold(names[1])
@@ -127,11 +127,11 @@ export const severalLocks: Group = (test) => {
     })
     await b.close()
     assert.deepEqual(granted, [])
-    assert.equal(network.counts.release.requests, 0, 'something was given back')
+    assert.equal(network.counts.release.requests, 0, 'something was released')
   })
 
   test(
-    'while one is held and waited for by nobody, no other client is ever refused the others',
+    'while one is held and the call does not wait, no client is ever refused the others',
     ['groups'],
     async (context) => {
       const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
@@ -154,7 +154,7 @@ export const severalLocks: Group = (test) => {
     },
   )
 
-  test('as many as there may be stay one group beside other claims of the same turn', ['groups'], async (context) => {
+  test('the largest allowed group is not split beside other claims of the same turn', ['groups'], async (context) => {
     const [{ lock: a }, { lock: b, network, realDriver }] = [await context.lock(), await context.lock()]
     const names = Array.from({ length: MAX_LOCKS_AT_ONCE }, (_, at) => context.name(`member ${at}`))
     await a.hold(names.at(-1) as string)
@@ -165,7 +165,7 @@ export const severalLocks: Group = (test) => {
     )
     const late = Array.from({ length: 20 }, (_, at) => b.hold(context.name(`late ${at}`)))
     await refused
-    assert.equal(network.counts.release.requests, 0, 'something was given back')
+    assert.equal(network.counts.release.requests, 0, 'something was released')
     const { leases } = await realDriver.inspect({ prefix: context.name('member'), pageSize: 1_000 })
     assert.equal(leases.length, 1)
     await Promise.all([...others, ...late])
@@ -188,7 +188,7 @@ export const severalLocks: Group = (test) => {
     )
   })
 
-  test('waiting in vain ends with an error that names the lock in the way, and leaves nothing behind', async (context) => {
+  test('a wait that times out names the lock in the way, and leaves nothing behind', async (context) => {
     const [{ lock: a }, { lock: b, realDriver }] = [await context.lock(), await context.lock()]
     const [first, second] = ['1', '2'].map(context.name) as [string, string]
     await a.hold(second)
@@ -200,7 +200,7 @@ export const severalLocks: Group = (test) => {
     assert.deepEqual(await leasesOn(realDriver, first), [])
   })
 
-  test('opposing orders do not deadlock: everybody gets all of them, again and again', async (context) => {
+  test('opposing orders do not deadlock: every call gets all of its locks, repeatedly', async (context) => {
     const locks = [await context.lock(), await context.lock(), await context.lock()].map(({ lock }) => lock)
     const names = ['x', 'y', 'z'].map(context.name)
     const inside = new Set<string>()
@@ -208,12 +208,12 @@ export const severalLocks: Group = (test) => {
     const work = locks.flatMap((lock, index) =>
       [0, 1].map(async (task) => {
         for (let round = 0; round < 3; round += 1) {
-          // Two of the three, in every order that there is.
+          // Two of the three, in every order.
           const wanted = names.filter((_, each) => each !== (index + round) % 3)
           const run = async (): Promise<void> => {
-            for (const name of wanted) assert.ok(!inside.has(name), `somebody else holds ${name}`)
+            for (const name of wanted) assert.ok(!inside.has(name), `another task holds ${name}`)
             for (const name of wanted) inside.add(name)
-            await new Promise(setImmediate) // gives others the chance to be seen
+            await new Promise(setImmediate) // lets another holder run, if there is one
             for (const name of wanted) inside.delete(name)
             turns += 1
           }
@@ -225,7 +225,7 @@ export const severalLocks: Group = (test) => {
     assert.equal(turns, 18)
   })
 
-  test('what is held while the rest is waited for is renewed', async (context) => {
+  test('leases that are held while the call waits for the rest are renewed', async (context) => {
     const [{ lock: a, realDriver }, { lock: b }] = [await context.lock(), await context.lock()]
     const [first, second] = ['1', '2'].map(context.name) as [string, string]
     const inTheWay = await a.hold(second)
@@ -251,7 +251,7 @@ export const severalLocks: Group = (test) => {
     await job
   })
 
-  test('names that the running function holds are entered again', async (context) => {
+  test('names that the running function holds are re-entered', async (context) => {
     const { lock } = await context.lock()
     const [held, other] = ['held', 'other'].map(context.name) as [string, string]
     await lock.withLock(held, async (outer) => {

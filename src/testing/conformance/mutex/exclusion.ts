@@ -5,11 +5,11 @@ import type { Group } from '../runner.ts'
 import type { MutexProcess } from '../test-context.ts'
 import { AT_ONCE, mustTake, mustWait, WAITING } from './taking.ts'
 
-/** At most one holder, of two processes and of the tasks of one. */
+/** At most one holder, among processes and among the tasks of one process. */
 export const mutexExclusion =
   (subject: MutexSubject): Group =>
   (test) => {
-    test('tasks of three processes never hold it at once, all get their turns, and tokens rise', async (context) => {
+    test('tasks of three processes never hold it together, all get a turn, and tokens rise', async (context) => {
       const processes = await Promise.all([context.mutex(subject), context.mutex(subject), context.mutex(subject)])
       let inside = 0
       const tokens: number[] = []
@@ -17,9 +17,9 @@ export const mutexExclusion =
         for (let round = 0; round < 5; round += 1) {
           const handle = await mustTake(process, context.lockName, WAITING)
           inside += 1
-          assert.equal(inside, 1, 'somebody else was inside')
+          assert.equal(inside, 1, 'another task was inside')
           tokens.push(handle.fencingToken)
-          await new Promise(setImmediate) // gives another holder the chance to be seen
+          await new Promise(setImmediate) // lets another holder run, if there is one
           inside -= 1
           assert.equal(await handle.release(), true)
         }
@@ -33,7 +33,7 @@ export const mutexExclusion =
         )
     })
 
-    test('contention is a value that says who holds it', async (context) => {
+    test('contention is a value that names the holder', async (context) => {
       const [a, b] = [await context.mutex(subject), await context.mutex(subject)]
       const handle = await mustTake(a, context.lockName)
       const { holder } = await mustWait(b, context.lockName, AT_ONCE)
@@ -61,7 +61,7 @@ export const mutexExclusion =
       assert.ok(taken.acquired && taken.handle.held)
     })
 
-    test('what was released can be taken at once by another process', async (context) => {
+    test('a released lock can be acquired at once by another process', async (context) => {
       const [a, b] = [await context.mutex(subject), await context.mutex(subject)]
       const handle = await mustTake(a, context.lockName)
       assert.equal(await handle.release(), true)
@@ -79,7 +79,7 @@ export const mutexExclusion =
       assert.equal((await mustWait(a, context.lockName, AT_ONCE)).holder?.holderId, b.holderId)
     })
 
-    test('a release that its holder asked for is no loss: the signal stays quiet', async (context) => {
+    test('a release by the holder is no loss, and does not abort the signal', async (context) => {
       const process = await context.mutex(subject)
       const handle = await mustTake(process, context.lockName)
       const { signal } = handle
@@ -87,7 +87,7 @@ export const mutexExclusion =
       assert.equal(signal.aborted, false)
     })
 
-    test('closing an instance gives back what it holds', async (context) => {
+    test('closing an instance releases what it holds', async (context) => {
       const [a, b] = [await context.mutex(subject), await context.mutex(subject)]
       const handle = await mustTake(a, context.lockName)
       await a.close()

@@ -8,11 +8,11 @@ import type { MutexProcess, TestContext } from '../test-context.ts'
 import { BRIEF_SECONDS, KEPT_SECONDS, LONG_MS, monotonicMs, timersRun, until, within } from '../timing.ts'
 import { AT_ONCE, beginToWait, mustTake, mustWait } from './taking.ts'
 
-/** A lease that ends before its holder gives it back. */
+/** A lease that ends before its holder releases it. */
 export const mutexLoss =
   (subject: MutexSubject): Group =>
   (test) => {
-    test('rule 3: a holder that is cut off knows of its loss before its successor begins', async (context) => {
+    test('rule 3: a holder that is cut off is notified of the loss before its successor begins', async (context) => {
       const [a, b] = [await context.mutex(subject), await context.mutex(subject)]
       const stale = await mustTake(a, context.lockName, { timeoutSeconds: BRIEF_SECONDS, heartbeat: true })
       const { signal } = stale
@@ -20,7 +20,8 @@ export const mutexLoss =
       await context.cutOff(a)
       const successor = await within('the successor', taken)
       await timersRun()
-      if (context.capabilities.expiry === 'ttl') assert.equal(signal.aborted, true, 'the holder was not told in time')
+      if (context.capabilities.expiry === 'ttl')
+        assert.equal(signal.aborted, true, 'the holder was not notified in time')
       await until('the signal', () => signal.aborted)
       assert.ok(signal.reason instanceof LeaseLostError)
       assert.ok(successor.acquired)
@@ -37,17 +38,17 @@ export const mutexLoss =
       await until('the holder to know of its loss', () => !stale.held)
       a.network.heal()
       assert.equal(await stale.release(), false)
-      // What the stale holder sends in the background has arrived when it is closed.
+      // When it is closed, what the stale holder sent in the background has arrived.
       await a.close()
       assert.ok(successor.acquired && successor.handle.held)
       assert.equal((await leaseOn(b.realDriver, context.lockName)).holderId, b.holderId)
     })
 
-    test('a lease without heartbeat ends when its time is over: held says so, and the signal', async (context) => {
+    test('a lease without heartbeat ends with its TTL: held is false and the signal aborts', async (context) => {
       const process = await context.mutex(subject)
       const handle = await mustTake(process, context.lockName, { timeoutSeconds: BRIEF_SECONDS, heartbeat: false })
       const { signal } = handle
-      // A session has no end by time; there the heartbeat runs always, and only a silent store ends it.
+      // A session does not end by time. There the heartbeat always runs, and only a silent store ends the lease.
       if (context.capabilities.expiry === 'session') process.network.cut()
       await until('the signal', () => signal.aborted)
       assert.ok(signal.reason instanceof LeaseLostError)
@@ -56,7 +57,7 @@ export const mutexLoss =
       assert.equal(await handle.release(), false)
     })
 
-    test('the heartbeat keeps a lease beyond its time to live', async (context) => {
+    test('the heartbeat keeps a lease beyond its TTL', async (context) => {
       const [a, b] = [await context.mutex(subject), await context.mutex(subject)]
       const startedMs = monotonicMs()
       const handle = await mustTake(a, context.lockName, { timeoutSeconds: KEPT_SECONDS, heartbeat: true })
@@ -66,9 +67,9 @@ export const mutexLoss =
       assert.equal(await handle.release(), true)
     })
 
-    test('fault: a holder whose lease the store has lost is told by the next heartbeat', async (context) => {
+    test('fault: a holder learns from the next heartbeat that the store has lost its lease', async (context) => {
       const process = await context.mutex(subject)
-      const other = await context.driver() // Opened first: a lease that runs out meanwhile cannot be taken away.
+      const other = await context.driver() // opened first: a lease that expires meanwhile cannot be ended
       const handle = await mustTake(process, context.lockName, { timeoutSeconds: 1.2, heartbeat: true })
       const { signal } = handle
       await takeAway(context, process, other)
@@ -78,7 +79,7 @@ export const mutexLoss =
       assert.equal(await handle.release(), false)
     })
 
-    test('fault: a lease that the store ended between two heartbeats is a loss when it is released', async (context) => {
+    test('fault: the release of a lease that the store ended between two heartbeats is a loss', async (context) => {
       const process = await context.mutex(subject)
       const other = await context.driver()
       const handle = await mustTake(process, context.lockName, { timeoutSeconds: LONG_MS / 1_000, heartbeat: true })
@@ -87,7 +88,7 @@ export const mutexLoss =
     })
   }
 
-/** The store forgets the lease, and says nothing: a forced release, data that was lost, a session that was ended. */
+/** The store loses the lease without a message: a forced release, lost data, a session that was ended. */
 async function takeAway(context: TestContext, process: MutexProcess, other: Driver): Promise<void> {
   if (context.capabilities.expiry === 'session') {
     await context.leaseEnds(process.realDriver, 0)

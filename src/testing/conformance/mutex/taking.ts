@@ -9,7 +9,7 @@ const LONG = LONG_MS / 1_000
 /** Answers at once. */
 export const AT_ONCE: LockOptions = { timeoutSeconds: LONG, blocking: false }
 
-/** Waits for longer than the suite's own patience: who gets it only at the end of this time fails. */
+/** Waits for longer than the suite itself: a claim that is granted only at the end of this time fails the test. */
 export const WAITING: LockOptions = { timeoutSeconds: LONG, blockingTimeoutSeconds: LONG }
 
 export async function mustTake(
@@ -33,8 +33,9 @@ export async function mustWait(
 }
 
 /**
- * Begins to wait and resolves once the store has refused the claim, so that what is begun next comes after it. On a machine under load the lease in its way may have
- * ended before it asked: then it has the lock by now, and what the test claims of the two holders holds all the same.
+ * Begins to wait and resolves once the store has refused the claim, so that what the test starts next comes after it.
+ * On a machine under load the lease in its way may have ended before it asked. Then it has the lock by now, and what
+ * the test claims about the two holders is still true.
  */
 export async function beginToWait(
   process: MutexProcess,
@@ -48,11 +49,11 @@ export async function beginToWait(
   const settle = (): void => {
     settled = true
   }
-  // Whoever looks at the outcome does so later; until then a rejection is nobody's fault.
+  // The test awaits the outcome later. Until then a rejection must not count as unhandled.
   taken.then(settle, settle)
   const asks = process.asksBeforeWaiting ?? 1
   await until('the first answer to a claim', () => settled || acquire.answered >= before + asks)
   return { taken }
 }
 
-const holderOf = (taken: Taken): string => (taken.acquired ? 'us' : (taken.holder?.holderId ?? 'somebody'))
+const holderOf = (taken: Taken): string => (taken.acquired ? 'us' : (taken.holder?.holderId ?? 'an unknown holder'))

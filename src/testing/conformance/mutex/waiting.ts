@@ -6,15 +6,15 @@ import { atLeast, BRIEF_SECONDS, monotonicMs, until, VAIN_SECONDS, within } from
 import { AT_ONCE, beginToWait, mustTake, mustWait, WAITING } from './taking.ts'
 
 /**
- * A place in the queue that nobody gives up, and the slow poll behind the wake-ups (20 s), come later than this suite's
- * patience: what is seen before then was done on purpose.
+ * A place in the queue, and the slow poll behind the wake-ups (20 s), last longer than this suite waits. So what a test
+ * sees was caused by a wake-up or a withdrawal.
  */
 const LASTING = { waiterTtlSeconds: 60 }
 
 export const mutexWaiting =
   (subject: MutexSubject): Group =>
   (test) => {
-    test('a waiter gets it when it is released', async (context) => {
+    test('a waiter gets the lock when it is released', async (context) => {
       const [a, b] = [await context.mutex(subject), await context.mutex(subject)]
       const first = await mustTake(a, context.lockName)
       const { taken } = await beginToWait(b, context.lockName)
@@ -24,19 +24,15 @@ export const mutexWaiting =
       if (context.capabilities.fencing) assert.ok(second.handle.fencingToken > first.fencingToken)
     })
 
-    test(
-      'rule 10: a waiter is woken by the release, long before it would look again by itself',
-      ['wake'],
-      async (context) => {
-        // The slow poll behind the wake-ups comes every 20 s: later than this test's patience.
-        const [a, b] = [await context.mutex(subject), await context.mutex(subject, LASTING)]
-        const first = await mustTake(a, context.lockName)
-        const { taken } = await beginToWait(b, context.lockName)
-        await until('the waiter to listen and look again', () => b.network.counts.acquire.answered >= 2)
-        await first.release()
-        assert.equal((await within('the waiter to be woken', taken)).acquired, true)
-      },
-    )
+    test('rule 10: a waiter is woken by the release, long before it would poll', ['wake'], async (context) => {
+      // The slow poll behind the wake-ups comes every 20 s, later than this test waits.
+      const [a, b] = [await context.mutex(subject), await context.mutex(subject, LASTING)]
+      const first = await mustTake(a, context.lockName)
+      const { taken } = await beginToWait(b, context.lockName)
+      await until('the waiter to listen and look again', () => b.network.counts.acquire.answered >= 2)
+      await first.release()
+      assert.equal((await within('the waiter to be woken', taken)).acquired, true)
+    })
 
     test(
       'rule 10: waiters of three processes are served in the order in which they came',
@@ -48,7 +44,7 @@ export const mutexWaiting =
         const turns: Promise<void>[] = []
         for (const [index, process] of [b, c, a, b, c].entries()) {
           const { taken } = await beginToWait(process, context.lockName)
-          // What was answered may have been an earlier waiter of the same process that asked again.
+          // The answer may have been for an earlier waiter of the same process that asked again.
           await until('its place', async () => (await waitersOn(a.realDriver, context.lockName)).length === index + 1)
           turns.push(
             taken.then(async (result) => {
@@ -95,7 +91,7 @@ export const mutexWaiting =
       assert.equal((await mustTake(a, context.lockName, AT_ONCE)).held, true)
     })
 
-    test('with a signal that is already aborted nothing is asked for', async (context) => {
+    test('with a signal that is already aborted nothing is sent', async (context) => {
       const process = await context.mutex(subject)
       await assert.rejects(process.take(context.lockName, { ...WAITING, signal: AbortSignal.abort() }), {
         code: 'ABORTED',
@@ -103,7 +99,7 @@ export const mutexWaiting =
       assert.equal(process.network.counts.acquire.calls, 0)
     })
 
-    test('an abort after it was acquired does not end it', async (context) => {
+    test('an abort after the lock was acquired does not end the lease', async (context) => {
       const process = await context.mutex(subject)
       const abort = new AbortController()
       const handle = await mustTake(process, context.lockName, { ...AT_ONCE, signal: abort.signal })
@@ -121,7 +117,7 @@ export const mutexWaiting =
       assert.deepEqual(await waitersOn(a.realDriver, context.lockName), [])
     })
 
-    test('a waiter gets it when the holder’s lease has ended by itself', async (context) => {
+    test('a waiter gets the lock when the holder’s lease has expired', async (context) => {
       const [a, b] = [await context.mutex(subject), await context.mutex(subject)]
       await mustTake(a, context.lockName, { timeoutSeconds: BRIEF_SECONDS })
       const { taken } = await beginToWait(b, context.lockName)

@@ -5,12 +5,12 @@ import type { Group } from '../runner.ts'
 import { type PrimitiveProcess, type TestContext, WAITS } from '../test-context.ts'
 import { BRIEF_SECONDS, deferred, LONG_MS, timersRun, until, within } from '../timing.ts'
 
-/** What `ReadWriteLock` makes of shared and exclusive claims, over processes. */
+/** What `ReadWriteLock` makes of shared and exclusive claims, across processes. */
 export const readersAndWriters: Group = (test) => {
-  test('never a writer beside anybody, and readers beside each other', async (context) => {
+  test('a writer is always alone, and readers share the lock', async (context) => {
     const processes = [await open(context), await open(context), await open(context)]
     const inside = { readers: 0, writers: 0 }
-    const look = () => new Promise(setImmediate) // gives others the chance to be seen
+    const look = () => new Promise(setImmediate) // lets another holder run, if there is one
     const work = async ({ primitive }: Process, writes: boolean): Promise<void> => {
       for (let round = 0; round < 3; round += 1) {
         if (writes) {
@@ -42,13 +42,13 @@ export const readersAndWriters: Group = (test) => {
       'all to have their turns',
       Promise.all(processes.flatMap((each) => [work(each, true), work(each, false)])),
     )
-    // By hand, since the order above is the store's to choose.
+    // Explicitly, because the store chooses the order above.
     const [a, b] = processes as [Process, Process]
     const leases = await Promise.all([a, b].map(({ primitive }) => primitive.holdRead(context.lockName, WAITING)))
     assert.ok(leases.every((lease) => lease.held))
   })
 
-  test('rule 10: a writer that waits is not overtaken by readers that come later', ['queue'], async (context) => {
+  test('rule 10: readers that come later do not overtake a waiting writer', ['queue'], async (context) => {
     const [a, b] = [await open(context), await open(context)]
     const order: string[] = []
     const reader = await a.primitive.holdRead(context.lockName)
@@ -67,7 +67,7 @@ export const readersAndWriters: Group = (test) => {
     assert.deepEqual(order, ['writer', 'late reader'])
   })
 
-  test('a reader that was cut off keeps no writer out for longer than its lease', async (context) => {
+  test('a reader that was cut off blocks a writer no longer than its lease', async (context) => {
     const [a, b] = [await open(context), await open(context)]
     await a.primitive.acquireRead(context.lockName, { timeoutSeconds: BRIEF_SECONDS })
     await context.cutOff(a)
@@ -102,7 +102,7 @@ export const readersAndWriters: Group = (test) => {
     })
   })
 
-  test('an inner read or write keeps the lock from the moment at which it is asked for', async (context) => {
+  test('an inner read or write keeps the lock from the moment of the call', async (context) => {
     const [{ primitive: a }, { primitive: b }] = [await open(context), await open(context)]
     const { lockName } = context
     type Runs = (job: () => unknown) => Promise<unknown>
@@ -126,12 +126,12 @@ export const readersAndWriters: Group = (test) => {
       assert.equal(await running, false, 'a writer was let in beside the entry')
       await whole
       const next = await b.acquireWrite(lockName, { blocking: false })
-      assert.ok(next.acquired, 'the outer call ended before it gave the lock back')
+      assert.ok(next.acquired, 'the outer call ended before it released the lock')
       await next.lock.release()
     }
   })
 
-  test('a reader that wants to write is refused at once instead of waiting for itself', async (context) => {
+  test('a reader that asks to write is refused at once instead of waiting for itself', async (context) => {
     const { primitive, network } = await open(context)
     await primitive.withRead(context.lockName, async (reader) => {
       const before = network.counts.acquire.requests

@@ -5,9 +5,9 @@ import type { Group } from '../runner.ts'
 import { type PrimitiveProcess, type TestContext, WAITS } from '../test-context.ts'
 import { BRIEF_SECONDS, LONG_MS, until, within } from '../timing.ts'
 
-/** What `Semaphore` makes of shared claims with a limit, over processes. */
+/** What `Semaphore` makes of shared claims with a limit, across processes. */
 export const semaphores: Group = (test) => {
-  test('never more permits out than the limit, and all get their turns', async (context) => {
+  test('no more permits are out than the limit, and every claim gets a turn', async (context) => {
     const processes = [await open(context, 3), await open(context, 3), await open(context, 3)]
     let out = 0
     const work = async ({ primitive }: Process, permits: number): Promise<void> => {
@@ -15,7 +15,7 @@ export const semaphores: Group = (test) => {
         const run = async (): Promise<void> => {
           out += permits
           assert.ok(out <= 3, `${out} of 3 permits are out`)
-          await new Promise(setImmediate) // gives others the chance to be seen
+          await new Promise(setImmediate) // lets another holder run, if there is one
           out -= permits
         }
         await primitive.withPermits(context.lockName, run, { ...WAITING, permits })
@@ -34,7 +34,7 @@ export const semaphores: Group = (test) => {
     assert.ok([a, b].some(({ primitive }) => primitive.holderId === refused.holder?.holderId))
   })
 
-  test('rule 10: a claim for many permits is not overtaken by claims for few', ['queue'], async (context) => {
+  test('rule 10: claims for few permits do not overtake a claim for many', ['queue'], async (context) => {
     const [a, b] = [await open(context, 3), await open(context, 3)]
     const [first, second] = [await a.primitive.hold(context.lockName), await a.primitive.hold(context.lockName)]
     const many = b.primitive.hold(context.lockName, { ...WAITING, permits: 3 })
@@ -52,7 +52,7 @@ export const semaphores: Group = (test) => {
     assert.equal((await a.primitive.acquire(context.lockName, { blocking: false })).acquired, true)
   })
 
-  test('rule 7: permits are given back once, however often their lease is released', async (context) => {
+  test('rule 7: permits are returned once, however often their lease is released', async (context) => {
     const [a, b] = [await open(context, 2), await open(context, 2)]
     const lease = await a.primitive.hold(context.lockName)
     await b.primitive.hold(context.lockName)
@@ -62,7 +62,7 @@ export const semaphores: Group = (test) => {
     assert.equal((await a.primitive.acquire(context.lockName, { blocking: false })).acquired, false)
   })
 
-  test('the permits of a holder that was cut off come back when its lease is over', async (context) => {
+  test('the permits of a holder that was cut off are free again when its lease ends', async (context) => {
     const [a, b] = [await open(context, 2), await open(context, 2)]
     const stale = await a.primitive.hold(context.lockName, { permits: 2, timeoutSeconds: BRIEF_SECONDS })
     const next = b.primitive.hold(context.lockName, { ...WAITING, permits: 2 })
@@ -71,7 +71,7 @@ export const semaphores: Group = (test) => {
     assert.ok(lease.held && !stale.held)
   })
 
-  test('inside its own callback further permits are counted, and more than there could be are refused', async (context) => {
+  test('inside its own callback more permits are counted, and refused above the limit', async (context) => {
     const { primitive, network } = await open(context, 3)
     await primitive.withPermits(context.lockName, () =>
       primitive.withPermits(

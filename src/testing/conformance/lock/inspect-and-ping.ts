@@ -10,8 +10,8 @@ import { until } from '../timing.ts'
 const STORE_UNAVAILABLE = { name: 'StoreError', code: 'STORE_UNAVAILABLE' }
 
 /** `inspect`, `isLocked` and `ping`. */
-export const looking: Group = (test) => {
-  test('inspect shows who holds the lock to everybody, and nothing that could end the lease', async (context) => {
+export const inspectAndPing: Group = (test) => {
+  test('inspect shows the holder to every process, and nothing that could end the lease', async (context) => {
     const [{ lock: a, realDriver }, { lock: b }] = [await context.lock(), await context.lock()]
     const { lockName } = context
     assert.deepEqual(await b.inspect(lockName), { lockName, leases: [], waiters: [], complete: true })
@@ -34,7 +34,7 @@ export const looking: Group = (test) => {
     assert.deepEqual((await b.inspect(context.lockName)).leases[0]?.metadata, { job: 'report' })
   })
 
-  test('inspect shows who waits, in the order in which they will be served', ['queue'], async (context) => {
+  test('inspect shows the waiters in the order in which they will be served', ['queue'], async (context) => {
     const { lock: a } = await context.lock()
     await a.hold(context.lockName)
     const waiters: LockProcess[] = []
@@ -51,7 +51,7 @@ export const looking: Group = (test) => {
     )
   })
 
-  test('isLocked is true whoever holds the lock, and false when nobody does', async (context) => {
+  test('isLocked is true for every holder, and false for a free lock', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const both = () => Promise.all([a.isLocked(context.lockName), b.isLocked(context.lockName)])
     assert.deepEqual(await both(), [false, false])
@@ -90,7 +90,7 @@ export const looking: Group = (test) => {
     await assert.rejects(lock.isLocked(''), { code: 'INVALID_ARGUMENT', argument: 'lockName' })
   })
 
-  test('ping writes to the store, leaves nothing behind, and no event tells of it', async (context) => {
+  test('ping writes to the store, leaves nothing behind, and emits no event', async (context) => {
     const { lock, names, driver, told } = await pinging(context)
     await lock.ping()
     await lock.ping()
@@ -101,7 +101,7 @@ export const looking: Group = (test) => {
     await assert.rejects(lock.ping(), { code: 'CLOSED' })
   })
 
-  test('a ping whose answer is lost is an error, and its lock is given back', async (context) => {
+  test('a ping whose answer is lost is an error, and its lock is released', async (context) => {
     const { lock, names, driver, network } = await pinging(context)
     network.once('acquire', losesReply)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
@@ -111,7 +111,7 @@ export const looking: Group = (test) => {
     await lock.ping()
   })
 
-  test('a ping whose release fails is an error, and its lock is given back', async (context) => {
+  test('a ping whose release fails is an error, and its lock is released', async (context) => {
     const { lock, names, driver, network } = await pinging(context)
     network.once('release', fails)
     await assert.rejects(lock.ping(), STORE_UNAVAILABLE)
@@ -125,7 +125,7 @@ export const looking: Group = (test) => {
   })
 }
 
-/** A lock, the names that it asks for, and what its events tell. */
+/** A lock, the names that it asks for, and the events that it emits. */
 async function pinging(context: TestContext) {
   const names: string[] = []
   const watched = (driver: Driver): Driver => ({
