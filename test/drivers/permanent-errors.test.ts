@@ -16,7 +16,7 @@ import { viaNodeRedis } from '../harness/node-redis-driver.ts'
 import { type Server, startPostgres, startPostgresReplica, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
 
-/** What no further try can change is not tried again, however long a claim may wait. */
+/** A permanent failure is not retried, however long a claim may wait. */
 let folder: Folder
 let redis: Server
 let replica: Server
@@ -70,7 +70,7 @@ const postgresCases: readonly (readonly [what: string, url: () => string, says: 
   ['a standby from the start', () => `postgres://postgres@${at(standby)}/postgres`, /is a standby, or read-only/],
 ]
 
-describe('a failure that no further try can mend is told at once, and not tried again', { timeout: 60_000 }, () => {
+describe('a permanent failure is reported at once, and not retried', { timeout: 60_000 }, () => {
   for (const [client, open] of Object.entries({ ioredis: connect, 'node-redis': viaNodeRedis })) {
     it.each(redisCases)(`redis, ${client}: %s`, async (_, url, says) => {
       await assertPermanent(() => open(url()), says)
@@ -81,22 +81,22 @@ describe('a failure that no further try can mend is told at once, and not tried 
     await assertPermanent(() => connect(`redis+cluster://:wrong@${at(redis)}`), /WRONGPASS|NOAUTH/)
   })
 
-  it('redis Cluster: a server that is no node of one', async () => {
+  it('redis Cluster: a server that is not a node of a cluster', async () => {
     const url = `redis+cluster://:right@${at(redis)}`
     const says = /cluster support disabled.*use redis:\/\/ instead/
     await assertPermanent(() => connect(url), says)
     await assertPermanent(() => viaNodeRedis(url), says)
   })
 
-  it('redlock: a password that is wrong on a majority of the nodes, and TLS that no node speaks', async () => {
+  it('redlock: a password that is wrong on a majority of nodes, and TLS that no node supports', async () => {
     await assertPermanent(() => connect(`redlock://:wrong@${at(redis)}`), /WRONGPASS|NOAUTH/)
     await assertPermanent(() => connect(`redlock://:right@${at(redis)}?tls=true`), /does not speak TLS/)
-    // One of two that can be reached later may be enough.
+    // If one of two can be reached later, that may be enough.
     await assertRetryable(() => connect(`redlock://:wrong@127.0.0.1:1,127.0.0.1:2,${at(redis)}`))
   })
 
   for (const [client, open] of Object.entries({ ioredis: connect, 'node-redis': viaNodeRedis })) {
-    it(`redis, ${client}: a server that is down is named, with the reason, however long it has been down`, async () => {
+    it(`redis, ${client}: a server that is down is named, with the reason, at any time`, async () => {
       const lock = new DistributedLock({ driver: await open('redis://127.0.0.1:1') })
       for (let turn = 0; turn < 4; turn += 1) {
         await assert.rejects(lock.acquire('a'), /cannot reach redis:\/\/127.0.0.1:1: connection refused/)
@@ -118,7 +118,7 @@ describe('a failure that no further try can mend is told at once, and not tried 
     })
   }
 
-  it('postgres, postgres: TLS where there is none is named, though the client does not say whether it is that', async () => {
+  it('postgres, postgres: missing TLS is named, although the client does not report it', async () => {
     const driver = await viaPostgres(`postgres://postgres@${at(primary)}/postgres?sslmode=require`)
     const lock = new DistributedLock({ driver })
     await assert.rejects(lock.acquire('a'), /closed during the TLS handshake. Does the server speak TLS on this port\?/)
@@ -126,7 +126,7 @@ describe('a failure that no further try can mend is told at once, and not tried 
     await driver.close()
   })
 
-  it('postgres: tables that are missing, where they may not or shall not be made', async () => {
+  it('postgres: missing tables that may not be created', async () => {
     const none = `postgres://postgres@${at(primary)}/postgres?holdfast_schema=none&holdfast_migrate=false`
     await assertPermanent(() => connect(none), /are missing or old: run "holdfast migrate --schema none"/)
     const mine = `postgres://me:right@${at(primary)}/postgres`
@@ -143,7 +143,7 @@ describe('a failure that no further try can mend is told at once, and not tried 
     other.exec('CREATE TABLE theirs (a)')
     await assertPermanent(() => connect(`sqlite:${folder.path}/other.db`), /a database of another program/)
     other.close()
-    // Not by the file's mode, which does not keep root from writing.
+    // Not by the file's mode, which does not prevent root from writing.
     const database = new Database(join(folder.path, 'other.db'))
     database.exec('PRAGMA query_only = 1')
     await assertPermanent(() => sqliteDriver({ database }), /cannot be written by this user/)
@@ -151,7 +151,9 @@ describe('a failure that no further try can mend is told at once, and not tried 
   })
 })
 
-describe('a server that took writes before, and takes none now, was demoted: that passes', { timeout: 60_000 }, () => {
+describe('a server that accepted writes before and accepts none now was demoted: a retry may help', {
+  timeout: 60_000,
+}, () => {
   it('redis', async () => {
     await using server = await startRedis()
     const driver = await connect(server.url)
@@ -189,7 +191,7 @@ async function grant(driver: Driver): Promise<void> {
   if (answer instanceof Error) throw answer
 }
 
-/** The connections that were ended fail first. */
+/** The connections that were terminated fail first. */
 async function untilReadOnly(driver: Driver): Promise<void> {
   for (let tries = 0; tries < 20; tries += 1) {
     const error = await failureOf(() => grant(driver))
@@ -206,7 +208,7 @@ async function failureOf(work: () => Promise<unknown>): Promise<unknown> {
   return undefined
 }
 
-/** A claim that may wait for long, and a ping, are told at once: the store is asked once, and the error says that it is no use. */
+/** A claim that may wait for long, and a ping, fail at once. The store is asked once, and the error is permanent. */
 async function assertPermanent(open: () => Promise<Driver>, says: RegExp): Promise<void> {
   for (const use of [claim, ping]) {
     const { error, told } = await useInTime(open, use)
@@ -230,11 +232,11 @@ async function assertRetryable(open: () => Promise<Driver>): Promise<void> {
 
 interface Used {
   readonly error: unknown
-  /** What the driver said to each question. */
+  /** What the driver answered to each call. */
   readonly told: readonly string[]
 }
 
-/** On a machine that stalls, the store may not answer in time, which passes: then it is opened and used once more. */
+/** On a machine that stalls, the store may not answer in time. That is not permanent, so it is opened and used again. */
 async function useInTime(open: () => Promise<Driver>, use: Use): Promise<Used> {
   for (;;) {
     const used = await useOf(open, use)

@@ -22,8 +22,8 @@ import { type Server, startPostgres, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
 
 /**
- * Failure 52: a password never appears in an error, in what hangs on it, in an event, a warning or on the terminal. The
- * halves of each password are looked for, because what is between them may be escaped in many ways.
+ * Failure 52: a password never appears in an error or its properties, in an event, in a warning or on the terminal. The
+ * test searches for the halves of each password, because the characters between them may be escaped in many ways.
  */
 const HALVES = ['Zq7xA', 'Kw9vB']
 const between = ['', '/', '@', ':', '?', '#', '%', '&', ' ', '"', "'", '\\', '$', '+', '=', 'ü', '/@:?#%', '@@', '//']
@@ -46,7 +46,7 @@ beforeAll(async () => {
   http = createServer((_, response) => response.end('no Redis')).listen(0, '127.0.0.1')
   ;[redis, disconnected, database] = await Promise.all([
     startRedis(),
-    // Says "unknown command" to a login, and repeats its arguments.
+    // Answers "unknown command" to a login, and repeats its arguments.
     startRedis({ settings: { 'rename-command': 'AUTH ""\nrename-command HELLO ""' } }),
     startPostgres(),
   ])
@@ -64,7 +64,7 @@ afterAll(async () => {
 
 type Open = (url: string) => Promise<Driver>
 
-/** Both clients of Redis; Cluster and Redlock with the one that a URL opens. */
+/** Both Redis clients. Cluster and Redlock use the client that a URL opens. */
 const redisOpeners: Record<string, readonly [scheme: string, open: Open]> = {
   ioredis: ['redis', connect],
   'node-redis': ['redis', viaNodeRedis],
@@ -80,7 +80,7 @@ const postgresOpeners: Record<string, readonly [scheme: string, open: Open]> = {
   'postgres, advisory': ['postgres', (url) => viaPostgres(url, postgresAdvisoryDriver)],
 }
 
-/** What is wrong: `at` is where the server is, `says` what the error must tell all the same. */
+/** What fails. `at` is where the server is, `says` is what the error must still say. */
 const redisFailures: readonly (readonly [what: string, at: () => string, says: RegExp])[] = [
   ['a wrong password', () => `127.0.0.1:${redis.port}`, /(?:WRONGPASS|NOAUTH).*password is wrong/],
   [
@@ -157,7 +157,7 @@ describe('no password in an error', { timeout: 120_000 }, () => {
         ` ${scheme}://me:${password}@host`,
         `me:${password}@127.0.0.1`,
       ]) {
-        // A name that is refused before anything is opened. Some of these are valid for some stores.
+        // Refused before anything is opened. Some of these are valid for some stores.
         const driver = await Promise.resolve(url).then(refusedBy)
         if (driver !== undefined) assertNowhere(driver, url)
       }
@@ -207,7 +207,7 @@ describe('no password in an error', { timeout: 120_000 }, () => {
     pool.destroy()
   })
 
-  it('nothing was printed and no warning was given that tells one', () => {
+  it('no password was printed or in a warning', () => {
     assertNowhere(warnings, 'warnings')
     assertNowhere(printed, 'the console')
   })
@@ -249,7 +249,7 @@ describe.concurrent('no password on the terminal', { timeout: 120_000 }, () => {
 
 const LATE = /in time|did not answer|no answer within/
 
-/** Everything that a caller could log of a failure at this URL. */
+/** Everything that a caller could log about a failure at this URL. */
 async function assertSecret(
   secrets: readonly string[],
   urlOf: (password: string) => string,
@@ -260,7 +260,7 @@ async function assertSecret(
       const url = urlOf(password)
       const { error, events } = await failureAt(url, open)
       assert.ok(error instanceof StoreError, `${url}: ${inspect(error)}`)
-      // On a machine that stalls, the store may not answer in time. No password may be told then either.
+      // On a machine that stalls, the store may not answer in time. That error must not show a password either.
       if (!LATE.test(error.message)) assert.match(error.message, says)
       assertNowhere(error, url)
       assertNowhere(events, `${url}: events`)
@@ -303,10 +303,10 @@ async function viaPostgres(url: string, create = postgresDriver): Promise<Driver
   }
 }
 
-/** The error of a URL that is refused. Undefined: it is a valid one. */
+/** The error for a URL that is refused. Undefined for a valid URL. */
 async function refusedBy(url: string): Promise<unknown> {
   const error = await rejectionOf(async () => {
-    // Whatever is not refused here is never connected to.
+    // A URL that is not refused here is never connected to.
     const driver = await connect(url)
     await driver.close()
   })
@@ -316,7 +316,7 @@ async function refusedBy(url: string): Promise<unknown> {
 function assertNowhere(thing: unknown, what: string): void {
   for (const text of textsOf(thing)) {
     const found = HALVES.find((half) => text.toLowerCase().includes(half.toLowerCase()))
-    // Without the text itself, which would be one more place for it.
+    // Without the text itself, which would show the password again.
     assert.ok(found === undefined, `half of the password is in: ${text.slice(0, 2_000)}\n(${what})`)
   }
 }
@@ -338,7 +338,7 @@ function* textsOf(thing: unknown): Generator<string> {
   }
 }
 
-/** From now on, everybody but the superuser needs a password. */
+/** From now on, every user except the superuser needs a password. */
 async function askForPasswords(url: string): Promise<void> {
   const client = new pg.Client({ connectionString: url })
   await client.connect()

@@ -11,8 +11,8 @@ import { sqlitePath, sqliteUrl } from '../../src/drivers/sqlite/url.ts'
 import { InvalidArgumentError } from '../../src/index.ts'
 
 /**
- * What every URL means, or why it is refused. Two URLs with one meaning lock in one place; a URL that is refused opens
- * nothing, and no error shows the password, which is s3cret or a part of it wherever one is.
+ * What every URL means, or why it is refused. Two URLs with one meaning lock in one place. A URL that is refused opens
+ * nothing. No error shows the password, which is always s3cret or a part of it.
  */
 type Row = readonly [url: string, meaning: string]
 type Refusal = readonly [url: string, rule: RegExp]
@@ -99,7 +99,7 @@ const redisRefused: readonly Refusal[] = [
   ['redis://me:s3?cr&et@host/0', /percent-encoded wherever/],
   ['redis://me:s3#cret@host', /percent-encoded wherever/],
   ['redis://me@host', /url user name must be followed by a password/],
-  // Forgotten: the colon before the password, or @host behind it.
+  // Without the colon before the password, or without @host behind it.
   ['redis://s3cret@host', /url user name must be followed by a password: user:password@, or :password@, but is "…"/],
   ['redis://me:s3cret/0', /url port must be/],
   ['redis://me:123/s3cret', /url database must be a whole number from 0 to 65535, but is "…"/],
@@ -284,7 +284,7 @@ const otherRefused: readonly Refusal[] = [
 ]
 
 beforeAll(() => {
-  // None of it may change what a URL means.
+  // None of these variables may change what a URL means.
   for (const name of ['PGHOST', 'PGDATABASE', 'PGUSER', 'PGUSERNAME']) vi.stubEnv(name, 'elsewhere')
   vi.stubEnv('PGPORT', '1')
 })
@@ -334,7 +334,7 @@ describe('URLs', () => {
     const ours = Object.keys(options).length > 0 ? ` ${JSON.stringify(options)}` : ''
     assert.equal(`${host}:${port} ${database}${login}${rest}${ours}`, meaning)
 
-    // What the clients make of it, whatever their environment says.
+    // How the clients read it, in any environment.
     const { connectionParameters: pgs } = new pg.Client(pgConfig(target)) as unknown as { connectionParameters: Pgs }
     assert.deepEqual([pgs.host, pgs.port, pgs.database], [host, port, database])
     if (user !== undefined) assert.deepEqual([pgs.user, pgs.password || ''], [user, password ?? ''])
@@ -346,7 +346,7 @@ describe('URLs', () => {
     if (user !== undefined) assert.deepEqual([sql.user, sql.pass ?? ''], [user, password ?? ''])
   })
 
-  it('what only one of PostgreSQL’s clients understands is refused where the other is used', () => {
+  it('a parameter that only one PostgreSQL client understands is refused with the other one', () => {
     const refused = (search: string, config: (target: PostgresTarget) => object): void => {
       const { target } = postgresUrl(`postgres://host/app?${search}`)
       assert.throws(() => config(target), { code: 'INVALID_ARGUMENT' }, search)
@@ -377,7 +377,7 @@ describe('URLs', () => {
     }
   })
 
-  it('every sslmode that pg reads as verify-full is passed on as that, so a later version does not verify less', () => {
+  it('every sslmode that pg reads as verify-full is passed on as verify-full, for later versions', () => {
     const passed = (search: string): string =>
       new URL(pgConfig(postgresUrl(`postgres://host/app?${search}`).target).connectionString).search.slice(1)
     for (const mode of ['prefer', 'require', 'verify-ca']) {
@@ -387,7 +387,7 @@ describe('URLs', () => {
     for (const mode of ['disable', 'no-verify']) assert.equal(passed(`sslmode=${mode}`), `sslmode=${mode}`)
   })
 
-  it('a SQLite database in memory is refused: it would exclude nobody', async () => {
+  it('a SQLite database in memory is refused: it would exclude no other process', async () => {
     for (const url of ['sqlite::memory:', 'sqlite:%3Amemory:', 'sqlite:///:memory:']) {
       await assert.rejects(connect(url), { code: 'STORE_UNAVAILABLE', message: /excludes nobody/ })
     }
@@ -407,7 +407,7 @@ describe('URLs', () => {
     )
     assert.ok(error instanceof InvalidArgumentError, `not refused: ${inspect(error)}`)
     assert.match(error.message, rule)
-    // Everything that somebody may log, except for the stack's lines.
+    // Everything that a caller may log, except for the lines of the stack.
     const shown = inspect({ ...error, message: error.message, cause: error.cause })
     assert.doesNotMatch(shown, /s3|cr&|et@|c@r|cret/)
   })

@@ -3,7 +3,7 @@ import type { AcquireAnswer, Claim, Driver, RateRequest, Renewal } from '../../s
 import { capabilities, createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
 import { type ConformanceStore, driverConformance, type TestRunner } from '../../src/testing/index.ts'
 
-/** Each of these passed the whole suite once. The case that is named beside it catches it now. */
+/** Each of these drivers once passed the suite. The test that is named beside it catches it now. */
 const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (driver: Driver) => Driver])[] = [
   [
     'keeps a lease of an hour for a minute',
@@ -55,9 +55,9 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
         (await driver.consume?.(requests.map((request) => (isLarge(request) ? oneMore(request) : request)))) ?? [],
     }),
   ],
-  ['grants a group what is free of it', 'a group with one held name is refused, and the refusal says which', withoutGroups],
+  ['grants the free names of a group', 'a group with one held name is refused, and the refusal says which', withoutGroups],
   [
-    'grants a group what is free of it, and gives that back',
+    'grants the free names of a group, and releases them again',
     'no other client ever finds the others taken',
     (driver) => ({
       ...driver,
@@ -71,7 +71,7 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
   ],
   [
     'splits a list in the middle of a group',
-    'a group of 100 in a long list stays whole',
+    'a group of 100 claims in a long list is not split',
     (driver) => ({
       ...driver,
       acquire: async (claims) => [
@@ -103,7 +103,7 @@ describe('the conformance suite', () => {
     expect(results.map(({ status }) => status)).toContain('rejected')
   })
 
-  it.each(brokenDrivers)('finds nothing wrong where a driver does not: %s', async (_, caughtBy) => {
+  it.each(brokenDrivers)('passes a correct driver, which does not do this: %s', async (_, caughtBy) => {
     for (const { title, run } of casesOf((driver) => driver)) if (title.includes(caughtBy)) await run()
   })
 })
@@ -113,7 +113,7 @@ interface Case {
   run(): Promise<void>
 }
 
-/** The suite's cases, registered but not run. */
+/** The tests of the suite, registered but not run. */
 function casesOf(make: (driver: Driver) => Driver): Case[] {
   const cases: Case[] = []
   let opening = Promise.resolve()
@@ -153,7 +153,7 @@ function withTtl(driver: Driver, change: (ttlMs: number) => number): Driver {
   }
 }
 
-/** Tokens that count from 1 for each name, and from 1 again when it was idle. */
+/** Tokens that count from 1 for each name, and from 1 again after it was idle. */
 function withForgetfulTokens(driver: Driver): Driver {
   return {
     ...driver,
@@ -168,7 +168,7 @@ function withForgetfulTokens(driver: Driver): Driver {
         return { ...answer, fencingToken: count }
       })
     },
-    // By the claim alone, since the tokens are not the store's.
+    // By the claim alone, because the tokens are not those of the store.
     release: (leases) => driver.release(leases.map(({ lockName, claimId }) => ({ lockName, claimId }))),
   }
 }

@@ -13,11 +13,11 @@ const openStore = (clock: Clock): Driver => memoryDriver({ store: createMemorySt
 const histories = Number(process.env['HOLDFAST_HISTORIES'] ?? 2_500)
 const replayed = process.env['HOLDFAST_SEED']
 
-describe.skipIf(replayed !== undefined)('core and primitives in virtual time over a store that fails', () => {
+describe.skipIf(replayed !== undefined)('core and primitives in virtual time, on a store that fails', () => {
   const kinds = new Map<Kind, number>()
   const totals = { grants: 0, handedOver: 0, losses: 0, givenUp: 0, lateAnswers: 0, refusedWrites: 0 }
 
-  it(`keeps rules 2, 3, 5, 6, 7, 8, 10 and 14 in ${histories} histories of delays, lost requests and replies, pauses, clock steps and lost data`, {
+  it(`keep rules 2, 3, 5, 6, 7, 8, 10 and 14 in ${histories} histories with faults`, {
     timeout: 60_000 + histories * 60,
   }, async () => {
     const keepsTheRules = fc.asyncProperty(new PlanArbitrary(), async (plan) => {
@@ -26,25 +26,25 @@ describe.skipIf(replayed !== undefined)('core and primitives in virtual time ove
       kinds.set(plan.kind, (kinds.get(plan.kind) ?? 0) + 1)
       for (const each of Object.keys(totals) as (keyof typeof totals)[]) totals[each] += report.counts[each]
     })
-    // The same histories in every ordinary run, so that a red run means a change; a long run looks for new ones.
+    // An ordinary run has the same histories every time, so that a failure means a change. A long run finds new ones.
     const seed = process.env['HOLDFAST_HISTORIES'] === undefined ? { seed: 20_261_115 } : {}
     await fc.assert(keepsTheRules, { numRuns: histories, endOnFailure: false, ...seed })
   })
 
-  it('goes through everything that it is there to go through', () => {
+  it('cover every kind of fault and job', () => {
     expect([...kinds.keys()].sort()).toEqual(
       ['calm', 'clients', 'data lost', 'network', 'store back', 'store forward'].sort(),
     )
     for (const [what, count] of Object.entries(totals)) expect(count, what).toBeGreaterThan(histories / 500)
   })
 
-  it('tells a process of its loss in time although it makes one short claim after the other (rule 3)', async () => {
+  it('signal a loss in time, although the process makes one short claim after another (rule 3)', async () => {
     const report = await simulate(busy, { openStore })
     expect(report.violations).toEqual([])
     expect(report.counts.losses).toBe(1)
   })
 
-  it('gives the same history for the same seed', async () => {
+  it('give the same history for the same seed', async () => {
     const [first, second] = [
       await simulate(7, { openStore, trace: true }),
       await simulate(7, { openStore, trace: true }),
@@ -54,7 +54,7 @@ describe.skipIf(replayed !== undefined)('core and primitives in virtual time ove
   })
 })
 
-describe.skipIf(replayed !== undefined)('a store that breaks its promises is found out', () => {
+describe.skipIf(replayed !== undefined)('a store that breaks its promises is detected', () => {
   const faulty: [string, (driver: Driver, clock: Clock) => Driver][] = [
     [
       'grants what is already granted',
@@ -63,7 +63,7 @@ describe.skipIf(replayed !== undefined)('a store that breaks its promises is fou
     ['refuses a claim its own lease', (driver) => ({ ...driver, acquire: refusingAgain(driver) })],
     ['gives the same token twice', (driver) => ({ ...driver, ...withCoarseTokens(driver) })],
     [
-      'says that it released what it did not',
+      'answers that it released what it did not',
       (driver) => ({ ...driver, release: async (leases) => leases.map(() => true) }),
     ],
     [
@@ -90,7 +90,7 @@ describe.skipIf(replayed === undefined)(`the history with the seed ${replayed}`,
   })
 })
 
-/** Each claim moves the one timer of its process; a lease runs out in the midst of them. */
+/** Each claim moves the only timer of its process. A lease expires in the middle of them. */
 const busy: Plan = {
   ...planFrom(1),
   kind: 'network',
@@ -125,7 +125,7 @@ const busy: Plan = {
   ],
 }
 
-/** Plans by their seeds; a failure is narrowed down by leaving out one thing after the other. */
+/** Plans by their seeds. A failure is narrowed down by removing one part after the other. */
 class PlanArbitrary extends fc.Arbitrary<Plan> {
   generate(random: fc.Random): fc.Value<Plan> {
     return new fc.Value(planFrom(random.nextInt(0, 2 ** 31 - 1)), undefined)
@@ -148,7 +148,7 @@ async function simplified(report: SimulationReport): Promise<SimulationReport> {
   return report
 }
 
-/** What was broken, how it came to it, and how to see it again. */
+/** Which rule was broken, what led to it, and how to replay it. */
 async function explained({ plan, violations }: SimulationReport): Promise<string> {
   const { trace } = await simulate(plan, { openStore, trace: true })
   const until = trace.findIndex((line) => line.includes('VIOLATION'))
@@ -174,7 +174,7 @@ function refusingAgain(driver: Driver): Driver['acquire'] {
   }
 }
 
-/** Counts in seconds, so that two grants in one second look alike. */
+/** Counts in seconds, so that two grants in one second have the same token. */
 function withCoarseTokens(driver: Driver): Pick<Driver, 'acquire' | 'renew' | 'release'> {
   const tokens = new Map<string, number>()
   return {

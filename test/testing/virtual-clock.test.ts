@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { seededRandom, VirtualTime } from '../../src/testing/virtual-clock.ts'
 
 describe('virtual time', () => {
-  it('runs what is due in the order of its moments, and nothing before', async () => {
+  it('runs due events in the order of their times, and none before its time', async () => {
     const time = new VirtualTime()
     const ran: string[] = []
     time.in(20, () => ran.push(`b at ${time.nowMs}`))
@@ -14,7 +14,7 @@ describe('virtual time', () => {
     expect(time.nowMs).toBe(30)
   })
 
-  it('lets microtasks and ticks run out before the next event', async () => {
+  it('lets all microtasks and ticks run before the next event', async () => {
     const time = new VirtualTime()
     const ran: string[] = []
     time.in(1, () => queueMicrotask(() => process.nextTick(() => Promise.resolve().then(() => ran.push('first')))))
@@ -51,7 +51,7 @@ describe('virtual time', () => {
 })
 
 describe("a process's clocks", () => {
-  it('keep timers and messages back while it is paused, and run them in order when it resumes', async () => {
+  it('hold timers and messages back during a pause, and run them in order on resume', async () => {
     const time = new VirtualTime()
     const clock = time.clock()
     const ran: string[] = []
@@ -66,7 +66,7 @@ describe("a process's clocks", () => {
     expect(ran).toEqual(['resumed at 100', 'message at 100', 'timer at 100'])
   })
 
-  it('run timers first when told so', async () => {
+  it('run timers first if asked to', async () => {
     const time = new VirtualTime()
     const clock = time.clock({ resumeOrder: 'timers' })
     const ran: string[] = []
@@ -77,7 +77,7 @@ describe("a process's clocks", () => {
     expect(ran).toEqual(['timer', 'message'])
   })
 
-  it('stand still, but for the wall clock, while the machine sleeps', async () => {
+  it('stop while the machine sleeps, except for the wall clock', async () => {
     const time = new VirtualTime()
     const clock = time.clock()
     const before = clock.now()
@@ -94,7 +94,7 @@ describe("a process's clocks", () => {
     expect(firedMs).toBe(110)
   })
 
-  it('can be set, and run slow, without any other process noticing', async () => {
+  it('can be set, and run slow, without affecting another process', async () => {
     const time = new VirtualTime()
     const [slow, other] = [time.clock({ rate: 0.5 }), time.clock({ wallOffsetMs: 7 })]
     const before = { slow: slow.now(), other: other.now() }
@@ -106,7 +106,7 @@ describe("a process's clocks", () => {
     expect(before.other.wallMs - before.slow.wallMs).toBe(7)
   })
 
-  it("fire in whole milliseconds of the process's own time, and not before one", async () => {
+  it("fire at whole milliseconds of the process's own time, and not before one", async () => {
     const time = new VirtualTime()
     const clock = time.clock({ rate: 0.5 })
     const ran: number[] = []
@@ -118,7 +118,7 @@ describe("a process's clocks", () => {
 })
 
 describe('seeded randomness', () => {
-  it('repeats under a seed, and differs under another', () => {
+  it('repeats for the same seed, and differs for another', () => {
     const draw = (seed: number): unknown[] => {
       const random = seededRandom(seed)
       return [

@@ -19,7 +19,7 @@ driverConformance({
   breakable: {
     open: openStore,
     async loseData(store) {
-      // No process is gone and back within the millisecond in which two stores would give the same token.
+      // No process restarts within the millisecond in which two stores would give the same token.
       await sleep(2)
       store.loseData()
     },
@@ -40,7 +40,7 @@ describe('memory alone', () => {
     assert.equal(await grants(other), true)
   })
 
-  it('grants all of a group or nothing, also if a lease of it runs out while it is looked at', async () => {
+  it('grants all of a group or nothing, even if one of its leases expires meanwhile', async () => {
     for (let leftMs = 1; leftMs <= 30; leftMs += 1) {
       let [wallMs, stepMs] = [Date.now(), 0]
       const now = () => {
@@ -51,7 +51,7 @@ describe('memory alone', () => {
       const claimOn = (lockName: string, claimId: string) =>
         ({ lockName, claimId, holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 1_000, waitMs: 0 }) as const
       const group = ['a', 'b'].map((name) => ({ ...claimOn(name, `member ${name}`), group: 'group' }))
-      // An answer to the group was lost, and one of its leases is about to end, with somebody behind it.
+      // The answer to the group was lost, and one of its leases is about to end, with a waiter behind it.
       await driver.acquire(group.slice(0, 1))
       await driver.acquire([{ ...claimOn('a', 'waiter'), waitMs: 60_000 }])
       wallMs += 1_000 - leftMs
@@ -79,7 +79,7 @@ async function openStore(): Promise<OpenMemoryStore> {
   }
   let current = createMemoryStore(clock)
   const { listeners } = current
-  // Looks the store up at every call, so that open drivers go on with the empty one after the data was lost.
+  // Looks up the store at every call, so that open drivers continue with the empty one after the data was lost.
   const store: MemoryStore = {
     listeners,
     acquire: (claim) => current.acquire(claim),

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, it, vi } from 'vitest'
-import { BUSY_BOUND_MS } from '../../../src/drivers/sqlite/connection.ts'
+import { MAX_BUSY_MS } from '../../../src/drivers/sqlite/busy.ts'
 import { sqliteCode } from '../../../src/drivers/sqlite/errors.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
@@ -20,7 +20,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
     const other = await context.database()
     other.exec('BEGIN IMMEDIATE')
     const granted = grantOf(driver, claimOn('name'))
-    await sleep(BUSY_BOUND_MS / 8)
+    await sleep(MAX_BUSY_MS / 8)
     other.exec('COMMIT')
     await granted
   })
@@ -55,7 +55,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
         assert.rejects(driver.release([{ ...held, fencingToken }]), { name: 'StoreError', message }),
       ])
       clearInterval(ticking)
-      assert.ok(performance.now() - startedMs >= BUSY_BOUND_MS - 1)
+      assert.ok(performance.now() - startedMs >= MAX_BUSY_MS - 1)
       // A blocked thread has no tick at all but the last; a hundred would be all of them.
       assert.ok(ticks >= 10, `${ticks} ticks`)
 
@@ -86,7 +86,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
     const other = await context.database()
     other.exec('BEGIN IMMEDIATE')
     const waiting = lock.acquire('name', { blockingTimeoutSeconds: 15 })
-    await sleep(BUSY_BOUND_MS * 1.2)
+    await sleep(MAX_BUSY_MS * 1.2)
     other.exec('ROLLBACK')
     assert.ok((await waiting).acquired)
   })
