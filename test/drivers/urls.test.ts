@@ -389,7 +389,7 @@ describe('URLs', () => {
 
   it('a SQLite database in memory is refused: it would exclude no other process', async () => {
     for (const url of ['sqlite::memory:', 'sqlite:%3Amemory:', 'sqlite:///:memory:']) {
-      await assert.rejects(connect(url), { code: 'STORE_UNAVAILABLE', message: /excludes nobody/ })
+      await assert.rejects(connect(url), { code: 'STORE_UNAVAILABLE', message: /excludes no other process/ })
     }
   })
 

@@ -3,6 +3,7 @@ import type { SqliteDatabase, Statement } from './client.ts'
 import { storeErrorFrom } from './errors.ts'
 import { OpenFiles } from './open-files.ts'
 import { type StatementName, statements } from './statements.ts'
+import { IN_MEMORY } from './url.ts'
 
 /**
  * Where a connection comes from: a path that we open, and open again when it leads to another file, or a database that
@@ -119,7 +120,5 @@ export class OpenDatabase {
     }
   }
 }
-
-const IN_MEMORY = 'a SQLite database in memory excludes no other process; use memory: for locks within one process'
 
 const timeoutOf = (row: unknown): unknown => (row as { timeout?: number }).timeout

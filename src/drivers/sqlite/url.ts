@@ -33,13 +33,16 @@ export function sqlitePath(url: string, platform: NodeJS.Platform = process.plat
   }
   const path = decoded('url path', text)
   if (path === ':memory:' || path === '/:memory:') {
-    throw new StoreError('a SQLite database in memory excludes nobody; use memory: for that', { retryable: false })
+    throw new StoreError(IN_MEMORY, { retryable: false })
   }
   if (!isStorable(path) || path.endsWith('/')) {
     throw new InvalidArgumentError('url path', path, 'the path of a file, without NUL')
   }
   return platform === 'win32' ? path.replace(/^\/(?=[A-Za-z]:)/, '') : path
 }
+
+export const IN_MEMORY =
+  'a SQLite database in memory excludes no other process; use memory: for locks within one process'
 
 /** The URL of an absolute path. */
 export const sqliteUrl = (path: string): string =>

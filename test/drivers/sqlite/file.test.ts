@@ -102,8 +102,8 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
     await refuses('/proc/holdfast/locks.db', /the folder \/proc\/holdfast for the lock file cannot be made: ENOENT/)
   })
 
-  it('a database in memory is refused, because it excludes nobody', async () => {
-    await refuses(':memory:', /in memory excludes nobody; use memory: for that/)
+  it('a database in memory is refused, because it excludes no other process', async () => {
+    await refuses(':memory:', /in memory excludes no other process; use memory: for locks/)
     assert.equal(existsSync(':memory:'), false)
   })
 

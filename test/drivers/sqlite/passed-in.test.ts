@@ -92,9 +92,9 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     await grantOf(await sqliteDriver({ database }), claimOn('name'))
   })
 
-  it('in memory: refused, because it excludes nobody', async () => {
+  it('in memory: refused, because it excludes no other process', async () => {
     const database = await openDatabase(':memory:')
-    const rejected = { name: 'StoreError', message: /in memory excludes nobody/ }
+    const rejected = { name: 'StoreError', message: /in memory excludes no other process/ }
     await assert.rejects(sqliteDriver({ database }), rejected)
     assert.deepEqual(rowsOf(database, 'SELECT 1 AS one'), [{ one: 1 }])
     database.close()
