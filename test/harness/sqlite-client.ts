@@ -5,13 +5,13 @@ import type * as original from '../../src/drivers/sqlite/client.ts'
 type Client = typeof original
 
 /**
- * Which library the tests open their files with. Nothing said: the one that the driver would take, which is `node:sqlite` or libsql.
- * scripts/matrix.mjs says it, and where the library is installed if not here:
+ * The library with which the tests open their files. By default it is the one that the driver would choose:
+ * `node:sqlite` or libsql. scripts/matrix.mjs sets another one, and the folder in which it is installed:
  *
  *   HOLDFAST_SQLITE_CLIENT=better-sqlite3 HOLDFAST_SQLITE_CLIENT_FOLDER=~/.cache/… vitest run test/drivers/sqlite
  *
- * A test file takes it up with `vi.mock`, which has to stand in the file itself. It stands in for the choice of a library alone:
- * every statement still goes to a real file through a real SQLite.
+ * A test file uses it through `vi.mock`, which must be in the test file itself. It replaces only the choice of the
+ * library: every statement still goes to a real file through a real SQLite.
  */
 export async function chosenClient(load: () => Promise<Client>): Promise<Client> {
   const client = await load()
@@ -23,7 +23,7 @@ export async function chosenClient(load: () => Promise<Client>): Promise<Client>
   return { ...client, openDatabase: async (path) => new Database(path) }
 }
 
-/** The library that the tests of this run open their files with. */
+/** The library with which the tests of this run open their files. */
 export function clientName(): string {
   const name = process.env['HOLDFAST_SQLITE_CLIENT'] ?? ''
   if (name !== '') return name

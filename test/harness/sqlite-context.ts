@@ -3,13 +3,13 @@ import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { openDatabase, type SqliteDatabase } from '../../src/drivers/sqlite/client.ts'
 import { makeFolder } from './folders.ts'
 
-/** A folder of one test's own, and what is opened in it, closed with the test: `await using context = createContext()`. */
+/** A folder for one test. All that is opened in it is closed with the test: `await using context = createContext()`. */
 export interface SqliteContext extends AsyncDisposable {
   readonly folder: string
-  /** Where the locks lie, unless the test says otherwise. */
+  /** The default path of the lock file. */
   readonly path: string
   opened(driver: Promise<Driver>): Promise<Driver>
-  /** Past the driver, as another program on the same file. */
+  /** A connection without the driver, as of another program on the same file. */
   database(path?: string): Promise<SqliteDatabase>
 }
 
@@ -41,7 +41,7 @@ export function createContext(): SqliteContext {
 export const claimOn = (lockName: string, changes: Partial<Claim> = {}): Claim => ({
   lockName,
   claimId: randomUUID(),
-  holderId: 'somebody',
+  holderId: 'a holder',
   mode: 'exclusive',
   permits: 1,
   ttlMs: 60_000,
@@ -63,7 +63,7 @@ export async function isGranted(driver: Driver, claim: Claim): Promise<boolean> 
   return answer?.granted === true
 }
 
-/** The rows that a statement gives, as plain objects: each client has its own kind. */
+/** The rows of a statement as plain objects: each client has its own kind. */
 export const rowsOf = (database: SqliteDatabase, sql: string): unknown[] =>
   database
     .prepare(sql)

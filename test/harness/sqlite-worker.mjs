@@ -1,5 +1,5 @@
 // @ts-check
-// What a process of test/drivers/sqlite/processes.test.ts can be told to do, on the built package. See test/harness/worker.ts.
+// What the processes of test/drivers/sqlite/processes.test.ts can do, on the built package. See test/harness/worker.ts.
 import fs, { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs'
 import { syncBuiltinESMExports } from 'node:module'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
@@ -10,7 +10,7 @@ if (process.env['HOLDFAST_TEST_NO_WATCH']) {
   }
   syncBuiltinESMExports()
 }
-// After that: what is imported sees it.
+// Imported afterwards, so that it sees the change.
 const { DistributedLock } = await import('holdfast')
 
 /** @type {import('holdfast').DistributedLock} */
@@ -26,8 +26,8 @@ export async function open(options) {
 }
 
 /**
- * Adds one to the number in a file so many times: reads it, lets others run, and writes it with one added. The file keeps every number
- * with the token it was written under, and refuses a smaller token, so that it can be told afterwards whether one was lost.
+ * Adds one to the number in a file, `times` times: reads it, lets others run, and writes the next number. The file keeps
+ * every number with the token of its writer, and refuses a smaller token. So a test can see whether one was lost.
  *
  * @param {{ file: string, slot: number, times: number, locked: boolean, timeoutSeconds: number }} task
  */
@@ -36,7 +36,7 @@ export async function increment({ file, slot, times, locked, timeoutSeconds }) {
     const lease = locked ? await lock.hold('number', { timeoutSeconds, blockingTimeoutSeconds: 60 }) : undefined
     const { number, token } = readLast(file)
     await nextTurn()
-    // A machine that let this process wait for longer than its lease: it has not added anything, and tries again.
+    // The machine stalled for longer than the lease. Nothing was added, so it tries again.
     if (lease === undefined || lease.held) {
       const ownToken = lease?.fencingToken ?? 0
       refuseStale(ownToken, token)
@@ -48,7 +48,7 @@ export async function increment({ file, slot, times, locked, timeoutSeconds }) {
 }
 
 /**
- * A write as a late one would be, by somebody who does not ask whether the lock is still held: the file alone can refuse it.
+ * A late write by a process that does not check whether it still holds the lock. Only the file can refuse it.
  *
  * @param {string} file
  * @param {string} name
@@ -61,7 +61,7 @@ export async function guardedWrite(file, name) {
 }
 
 /**
- * Holds a lock until told otherwise.
+ * Holds a lock until `release`.
  *
  * @param {string} name
  * @param {import('holdfast').LockOptions} [options]
@@ -86,8 +86,8 @@ export const isHeld = (name) => leases.get(name)?.held
 export const release = (name) => leases.get(name)?.release()
 
 /**
- * So many waiters, one after the other. Each gives the lock on as soon as it has it; who got it, and with which token, is written to a
- * file meanwhile.
+ * Starts waiters, one after the other. Each releases the lock as soon as it has it. The file records who got it, with
+ * which token.
  *
  * @param {{ name: string, waiters: number, file: string }} task
  */
@@ -107,7 +107,7 @@ export async function served() {
 }
 
 /**
- * How much of a core this process uses while it does nothing by itself, in percent.
+ * How much of a core this process uses while it is idle, in percent.
  *
  * @param {number} ms
  */

@@ -55,7 +55,11 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
         (await driver.consume?.(requests.map((request) => (isLarge(request) ? oneMore(request) : request)))) ?? [],
     }),
   ],
-  ['grants the free names of a group', 'a group with one held name is refused, and the refusal says which', withoutGroups],
+  [
+    'grants the free names of a group',
+    'a group with one held name is refused, and the refusal says which',
+    withoutGroups,
+  ],
   [
     'grants the free names of a group, and releases them again',
     'no other client ever finds the others taken',

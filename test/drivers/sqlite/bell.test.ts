@@ -10,13 +10,13 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
 )
 
-/** The bell is a file beside the database. Others may be able to write in that folder. */
+/** The bell is a file beside the database. Other users may be able to write to that folder. */
 describe.concurrent('sqlite alone: the bell', () => {
   const traps: [string, (victim: string, bell: string) => void][] = [
     ['a symbolic link', (victim, bell) => symlinkSync(victim, bell)],
     ['a hard link', (victim, bell) => linkSync(victim, bell)],
   ]
-  it.each(traps)('%s in its place is not followed, and waiters are woken all the same', async (_, trap) => {
+  it.each(traps)('%s in its place is not followed, and waiters are still woken', async (_, trap) => {
     await using context = createContext()
     const victim = `${context.folder}/victim`
     writeFileSync(victim, 'precious')
@@ -25,14 +25,14 @@ describe.concurrent('sqlite alone: the bell', () => {
     assert.equal(readFileSync(victim, 'utf8'), 'precious')
   })
 
-  it('a link to nowhere makes no file there', async () => {
+  it('a dangling link creates no file', async () => {
     await using context = createContext()
     symlinkSync(`${context.folder}/nowhere`, `${context.path}-bell`)
     await handOver(context)
     assert.equal(existsSync(`${context.folder}/nowhere`), false)
   })
 
-  it('a pipe in its place blocks nobody', async () => {
+  it('a pipe in its place blocks no process', async () => {
     await using context = createContext()
     execFileSync('mkfifo', [`${context.path}-bell`])
     await handOver(context)
@@ -47,7 +47,7 @@ describe.concurrent('sqlite alone: the bell', () => {
   })
 
   it.skipIf(process.getuid?.() !== 0)(
-    'made by root, it is the database owner’s, who would have to poll otherwise',
+    'made by root, it belongs to the owner of the database, who would otherwise have to poll',
     async () => {
       await using context = createContext()
       await (await openSqlite(`sqlite:${context.path}`)).close()
@@ -59,7 +59,7 @@ describe.concurrent('sqlite alone: the bell', () => {
   )
 })
 
-/** One driver waits, and is woken by another one's release. */
+/** One driver waits, and is woken by the release of another. */
 async function handOver(context: SqliteContext): Promise<void> {
   const [holder, waiter] = [
     await context.opened(openSqlite(`sqlite:${context.path}`)),

@@ -14,7 +14,7 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
 )
 
 describe.concurrent('sqlite alone: failure 32: another program has the write lock', () => {
-  it('for a moment: the claim is granted when it is free, and nobody sees an error', async () => {
+  it('for a moment: the claim is granted when the lock is free, without an error', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const other = await context.database()
@@ -30,7 +30,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
     ['a database passed in, whose own settings would block the thread', undefined],
   ] as const
   it.each(kinds)(
-    'for longer than the bound, %s: an error that says so, no grant, a live event loop',
+    'for longer than the bound, %s: an error that says so, no grant, and a running event loop',
     async (_, open) => {
       await using context = createContext()
       const passedIn = open === undefined ? await context.database() : undefined
@@ -56,10 +56,10 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
       ])
       clearInterval(ticking)
       assert.ok(performance.now() - startedMs >= MAX_BUSY_MS - 1)
-      // A blocked thread has no tick at all but the last; a hundred would be all of them.
+      // A blocked thread would have one tick at the end. An idle machine has a hundred.
       assert.ok(ticks >= 10, `${ticks} ticks`)
 
-      // What is held can be seen meanwhile, and nothing of what was refused is there afterwards.
+      // Leases can be inspected meanwhile, and what was refused has left nothing behind.
       assert.deepEqual(
         (await driver.inspect({})).leases.map(({ claimId }) => claimId),
         [held.claimId],
@@ -69,7 +69,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
     },
   )
 
-  it('while a file is opened: it opens all the same if it was in use before', async () => {
+  it('while a file is opened: it opens if it was in use before', async () => {
     await using context = createContext()
     await context.opened(openSqlite(`sqlite:${context.path}`))
     const other = await context.database()
@@ -79,7 +79,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
     other.exec('ROLLBACK')
   })
 
-  it('a waiter outlasts it', async () => {
+  it('a waiter survives it', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     await using lock = new DistributedLock({ driver })
@@ -102,7 +102,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
   })
 })
 
-describe('sqlite alone: what went wrong is known from every client’s errors', () => {
+describe('sqlite alone: the error codes of every client are understood', () => {
   it.each<[string, unknown, string]>([
     ['better-sqlite3', Object.assign(new Error('database is locked'), { code: 'SQLITE_BUSY_SNAPSHOT' }), 'SQLITE_BUSY'],
     [
@@ -125,7 +125,7 @@ describe('sqlite alone: what went wrong is known from every client’s errors', 
 describe('sqlite alone: a full disk', () => {
   const mountable = canMount()
   it.skipIf(!mountable)(
-    `says so, grants nothing, and goes on when there is room again${mountable ? '' : ' (skipped: only root can mount a small disk)'}`,
+    `says so, grants nothing, and works again when there is room${mountable ? '' : ' (skipped: only root can mount)'}`,
     async () => {
       await using context = createContext()
       const disk = `${context.folder}/disk`
@@ -140,7 +140,7 @@ describe('sqlite alone: a full disk', () => {
           assert.equal((error as NodeJS.ErrnoException).code, 'ENOSPC')
         }
         let granted = 0
-        // The log has some room that was its own before; it cannot last.
+        // The log has some room left from before, which is soon used up.
         const filling = async () => {
           for (; granted < 1_000; granted += 1) await grantOf(driver, claimOn(`name ${granted}`))
         }
@@ -151,14 +151,14 @@ describe('sqlite alone: a full disk', () => {
         assert.ok(after.fencingToken > before.fencingToken)
         await driver.close()
       } finally {
-        // A client may keep the file open until its garbage is collected.
+        // A client may keep the file open until garbage collection.
         execFileSync('umount', ['--lazy', disk])
       }
     },
   )
 })
 
-/** CAP_SYS_ADMIN is bit 21; a container's root often lacks it. */
+/** CAP_SYS_ADMIN is bit 21. Root in a container often lacks it. */
 function canMount(): boolean {
   if (process.platform !== 'linux') return false
   const [, capabilities] = /^CapEff:\s*([0-9a-f]+)$/m.exec(readFileSync('/proc/self/status', 'utf8')) ?? []

@@ -22,14 +22,14 @@ driverConformance({
   breakable: {
     open: openStore,
     async loseData({ path }) {
-      // The clock has to have moved on: the counter that is lost here was never behind it.
+      // The lost counter was never behind the clock, so the clock must have advanced for a higher token.
       await sleep(2)
       const database = await openDatabase(path)
       database.exec('PRAGMA busy_timeout = 5000')
       for (const table of ['leases', 'waiters', 'counter', 'rates']) database.exec(`DELETE FROM holdfast_${table}`)
       database.close()
     },
-    // The clock is the machine's. What has been written moves the other way instead.
+    // The clock is the machine's, so the stored times are moved the other way instead.
     async stepClock({ path }, ms) {
       const database = await openDatabase(path)
       database.exec(`

@@ -27,7 +27,7 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
 )
 
-describe.concurrent('sqlite alone: what is wrong with a file is said, and is never a free lock', () => {
+describe.concurrent('sqlite alone: a bad file is an error that says why, and never a free lock', () => {
   const untouched: [string, (context: SqliteContext) => Promise<void>, RegExp][] = [
     [
       'a text file',
@@ -66,7 +66,7 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
     assert.deepEqual(readFileSync(context.path), before)
   })
 
-  it('a damaged file is refused, whichever of its pages is damaged', async () => {
+  it('a file with any damaged page is refused', async () => {
     await using context = createContext()
     const whole = await fileWithLeases(context)
     for (let page = 1; page * PAGE_BYTES < whole.length; page += 1) {
@@ -74,7 +74,7 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
       damaged.fill(0xab, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
       const path = `${context.folder}/damaged-${page}.db`
       writeFileSync(path, damaged)
-      // A page that a claim does not need may be damaged without anybody noticing; but what was held must not be free.
+      // Damage to a page that a claim does not need may go unnoticed. But a held lock must not be free.
       await using lock = new DistributedLock({ url: `sqlite:${path}` })
       const answer = await lock.acquire('name 100', { blocking: false }).catch((error: unknown) => error)
       if (answer instanceof Error) {
@@ -84,7 +84,7 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
     }
   })
 
-  it('half a file is refused', async () => {
+  it('a truncated file is refused', async () => {
     await using context = createContext()
     const whole = await fileWithLeases(context)
     const path = `${context.folder}/half.db`
@@ -98,7 +98,7 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
     await refuses(context.path, /locks\.db: it cannot be opened/)
   })
 
-  it('a folder that cannot be made is refused', async () => {
+  it('a folder that cannot be created is refused', async () => {
     await refuses('/proc/holdfast/locks.db', /the folder \/proc\/holdfast for the lock file cannot be made: ENOENT/)
   })
 
@@ -107,7 +107,7 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
     assert.equal(existsSync(':memory:'), false)
   })
 
-  it('a folder or a file that this user may not write is refused', async () => {
+  it('a folder or a file that this user may not write to is refused', async () => {
     await using context = createContext()
     await (await openSqlite(`sqlite:${context.path}`)).close()
     chmodSync(context.path, 0o444)
@@ -124,7 +124,7 @@ describe.concurrent('sqlite alone: what is wrong with a file is said, and is nev
 })
 
 describe('sqlite alone: a file of format 1', () => {
-  it('is brought up to date, and keeps its leases and waiters', async () => {
+  it('is upgraded, and keeps its leases and waiters', async () => {
     await using context = createContext()
     const [held, waiting] = [claimOn('name'), claimOn('name', { waitMs: 60_000 })]
     const first = await openSqlite(`sqlite:${context.path}`)
@@ -147,7 +147,7 @@ describe('sqlite alone: a file of format 1', () => {
 })
 
 describe('sqlite alone: a file of format 2', () => {
-  it('is brought up to date, and keeps what was taken of its rates', async () => {
+  it('is upgraded, and keeps the state of its rate limits', async () => {
     await using context = createContext()
     const limits = [{ limit: 1, periodMs: 3_600_000, burst: 2 }]
     const take = { name: 'key', cost: 1, limits }
@@ -169,21 +169,21 @@ describe('sqlite alone: a file of format 2', () => {
   })
 })
 
-describe.concurrent('sqlite alone: the file is this user’s', () => {
-  it('the default lies in the user’s state folder', () => {
+describe.concurrent('sqlite alone: the file belongs to this user', () => {
+  it('the default is in the user’s state folder', () => {
     assert.equal(defaultPath({ XDG_STATE_HOME: '/state' }, 'linux'), '/state/holdfast/locks.db')
     assert.equal(defaultPath({}, 'linux'), `${homedir()}/.local/state/holdfast/locks.db`)
     assert.equal(defaultPath({}, 'darwin'), `${homedir()}/Library/Application Support/holdfast/locks.db`)
     assert.equal(defaultPath({ LOCALAPPDATA: '/local' }, 'win32'), '/local/holdfast/locks.db')
   })
 
-  it('a relative XDG_STATE_HOME is ignored: every working directory would have locks of its own', () => {
+  it('a relative XDG_STATE_HOME is ignored, because every working directory would have its own locks', () => {
     for (const state of ['state', './state', '../state', '']) {
       assert.equal(defaultPath({ XDG_STATE_HOME: state }, 'linux'), `${homedir()}/.local/state/holdfast/locks.db`)
     }
   })
 
-  it('folder and file are made for this user alone, and so are the files beside it', async () => {
+  it('folder and file are private to this user, and so are the files beside it', async () => {
     await using context = createContext()
     const worker = await startWorker({ source: withDefault }, { env: { HOME: context.folder, XDG_STATE_HOME: '' } })
     await using _ = worker
@@ -195,7 +195,7 @@ describe.concurrent('sqlite alone: the file is this user’s', () => {
     }
   })
 
-  it('a file that is there keeps its permissions: a team may share it', async () => {
+  it('an existing file keeps its permissions: a team may share it', async () => {
     await using context = createContext()
     writeFileSync(context.path, '')
     chmodSync(context.path, 0o660)
@@ -204,7 +204,7 @@ describe.concurrent('sqlite alone: the file is this user’s', () => {
     for (const suffix of ['', '-wal', '-shm']) assert.equal(statSync(`${context.path}${suffix}`).mode & 0o777, 0o660)
   })
 
-  it('a path with spaces, question marks and percent signs is one file, however its URL spells it', async () => {
+  it('a path with spaces, question marks and percent signs is one file in every spelling', async () => {
     await using context = createContext()
     const path = `${context.folder}/a b?mode=memory#c%20d.db`
     const encoded = pathToFileURL(path).pathname
@@ -234,14 +234,14 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
       async ({ path, folder, database }) => {
         const [other, copy] = [`${folder}/other.db`, `${folder}/copy.db`]
         await (await openSqlite(`sqlite:${other}`)).close()
-        // All of it in one file, which nobody has open.
+        // All data in one file, which no process has open.
         ;(await database(other)).exec(`VACUUM INTO '${copy}'`)
         for (const suffix of ['-shm', '-wal']) rmSync(`${path}${suffix}`, { force: true })
         renameSync(copy, path)
       },
     ],
   ]
-  it.each(ways)('%s: leases are lost, all go on in the new file, and tokens rise', async (_, remove) => {
+  it.each(ways)('%s: leases are lost, all drivers continue in the new file, and tokens rise', async (_, remove) => {
     await using context = createContext()
     const open = (): Promise<Driver> => context.opened(openSqlite(`sqlite:${context.path}`))
     const [a, b] = [await open(), await open()]
@@ -252,7 +252,7 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
     assert.ok(next.fencingToken > fencingToken)
     assert.deepEqual(await a.renew([{ ...held, fencingToken }]), ['lost'])
     assert.deepEqual(await a.release([{ ...held, fencingToken }]), [false])
-    // Three drivers, one of them opened only now, and one file again.
+    // Three drivers, one of them just opened, are on one file again.
     for (const driver of [a, await open()]) assert.equal(await isGranted(driver, late), false)
     assert.equal((await a.inspect({ lockName: 'name' })).leases[0]?.claimId, rival.claimId)
   })
@@ -265,13 +265,13 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
     const waiting = lock.acquire('name', { blocking: true })
     await until(async () => (await driver.inspect({ lockName: 'name' })).waiters.length === 1, {
       timeoutMs: 10_000,
-      failure: () => 'nobody came to wait',
+      failure: () => 'there was no waiter',
     })
     for (const suffix of ['-shm', '-wal', '']) rmSync(`${context.path}${suffix}`)
     assert.ok((await waiting).acquired)
   })
 
-  it('replaced by something else: an error, and no grant', async () => {
+  it('replaced by another kind of file: an error, and no grant', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     await grantOf(driver, claimOn('name'))
@@ -290,11 +290,11 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
 })
 
 describe('sqlite alone: the write-ahead log', () => {
-  it('is cut to 4 MB again after another program had kept it from being emptied', async () => {
+  it('is cut to 4 MB again after another program kept it from being emptied', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const megabytes = (): number => statSync(`${context.path}-wal`).size / 1_024 ** 2
-    // Every transaction writes whole pages, however little it changes.
+    // Every transaction writes at least one page, even for a small change.
     const work = async (): Promise<void> => {
       const claim = claimOn('name')
       await driver.acquire([claim])
@@ -354,7 +354,7 @@ describe('sqlite alone: a network share is refused, from Linux’s table of moun
     assert.equal(networkFileSystemOf(folder, table), type)
   })
 
-  it('this machine’s own table can be read', () => {
+  it('the table of this machine can be read', () => {
     assert.equal(networkFileSystemOf('/', readFileSync('/proc/self/mountinfo', 'utf8')), undefined)
   })
 
@@ -368,7 +368,7 @@ describe('sqlite alone: a network share is refused, from Linux’s table of moun
   })
 })
 
-/** Neither the driver nor a lock on it says anything but that the store is not there. */
+/** Both the driver and a lock on it report only that the store is unavailable. */
 async function refuses(path: string, message: RegExp, lockName = 'name'): Promise<void> {
   const opening = openSqlite(`sqlite:${path}`).then(async (driver) => {
     try {
@@ -382,7 +382,7 @@ async function refuses(path: string, message: RegExp, lockName = 'name'): Promis
   await assert.rejects(lock.acquire(lockName, { blocking: false }), { code: 'STORE_UNAVAILABLE', message })
 }
 
-/** A lock file with 200 leases, all of it in one piece, beside no write-ahead log. */
+/** A lock file with 200 leases, without a write-ahead log beside it. */
 async function fileWithLeases(context: SqliteContext): Promise<Buffer> {
   const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
   await driver.acquire(Array.from({ length: 200 }, (_, index) => claimOn(`name ${index}`)))
@@ -396,7 +396,7 @@ interface Outcome {
   message: string
 }
 
-/** Root may write everywhere, so the worker becomes somebody else, once it has loaded all that it needs. */
+/** Root may write everywhere, so the worker changes to another user after it has loaded its modules. */
 const asNobody = `
   import { mkdtempSync, rmSync } from 'node:fs'
   import { DistributedLock } from 'holdfast'

@@ -93,7 +93,7 @@ describe('sqlite alone: a list longer than one transaction', () => {
     )
   })
 
-  it('its claims queue in their order, also if another process has the write lock when it begins', async () => {
+  it('its claims queue in their order, even if another process has the write lock at first', async () => {
     await using context = createContext()
     const { driver } = await open(context)
     await driver.acquire([claimOn('name')])
@@ -111,7 +111,7 @@ describe('sqlite alone: a list longer than one transaction', () => {
     assert.deepEqual(await queueOf(driver), claims.map(idOf))
   })
 
-  it('all of its parts together wait for the write lock as long as one list may', async () => {
+  it('its parts together wait no longer for the write lock than one short list', async () => {
     await using context = createContext()
     const { driver } = await open(context)
     const other = await context.database()
@@ -124,13 +124,13 @@ describe('sqlite alone: a list longer than one transaction', () => {
     assert.ok(tookMs < MAX_BUSY_MS * 1.9, `${tookMs} ms`)
   })
 
-  it('gives the event loop a turn between two parts when one is owed', async () => {
+  it('gives the event loop a turn between two parts when one is due', async () => {
     await using context = createContext()
     let nowMs = 0
     let turns = 0
     const clock: Clock = {
       ...systemClock,
-      // Every look at the clock is 11 ms later: a turn is owed after each of them.
+      // Every reading of the clock is 11 ms later, so a turn is due after each of them.
       now() {
         nowMs += 11
         return { monotonicMs: nowMs, wallMs: Date.now() }

@@ -10,11 +10,11 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
 )
 
-/** Ten times what it costs with few, at least, where every one of them is looked at. */
+/** If a request looked at every lease or waiter, it would cost at least ten times as much. */
 const MANY = 20_000
 const MAX_TIMES = 4
 
-describe('sqlite alone, failure 45: what a request costs does not grow with others', () => {
+describe('sqlite alone, failure 45: the cost of a request does not grow with other leases and waiters', () => {
   it.each(['exclusive', 'shared'] as const)(
     'asking again behind 20,000 waiters costs what it costs behind none (%s claims)',
     async (mode) => {
@@ -31,7 +31,7 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
     },
   )
 
-  it('20,000 readers that may all come in are not counted by each of those behind them', async () => {
+  it('20,000 waiting readers are not counted by each claim behind them', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const database = await context.database()
@@ -39,7 +39,7 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
       queueUp(database, lockName, 'shared', waiters)
       const claims = Array.from({ length: 20 }, () => claimOn(lockName, { mode: 'shared' }))
       return async () => {
-        // They are behind waiters that have not come yet, and so have to wait.
+        // They are behind waiters that have not asked again yet, so they must wait.
         const answers = await driver.acquire(claims)
         assert.ok(answers.every((answer) => (answer as AcquireAnswer).granted === false))
       }
@@ -68,7 +68,7 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
     },
   )
 
-  it('a page of names costs what it costs where there are no others', async () => {
+  it('a page of names costs as much as in a small database', async () => {
     await using context = createContext()
     const [few, many] = [
       await context.opened(openSqlite(`sqlite:${context.folder}/few.db`)),
@@ -91,7 +91,7 @@ describe('sqlite alone, failure 45: what a request costs does not grow with othe
 })
 
 describe('sqlite alone, failure 51: pages', () => {
-  it('a page ends early where its names have very many leases and waiters, also within a name, and the next one goes on', async () => {
+  it('a page with very many leases and waiters ends early, even within a name, and the next one goes on', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const database = await context.database()
@@ -118,14 +118,14 @@ describe('sqlite alone, failure 51: pages', () => {
   })
 })
 
-describe('sqlite alone, failure 48: the event loop gets its turns', () => {
-  it('lists that are asked for at once run one after the other, with a turn in between when one is owed', async () => {
+describe('sqlite alone, failure 48: the event loop is not blocked', () => {
+  it('concurrent lists run one after the other, with a turn in between when one is due', async () => {
     await using context = createContext()
     let nowMs = 0
     let turns = 0
     const clock: Clock = {
       ...systemClock,
-      // Every look at the clock is 6 ms later: a turn is owed after two of them.
+      // Every reading of the clock is 6 ms later, so a turn is due after two of them.
       now() {
         nowMs += 6
         return { monotonicMs: nowMs, wallMs: Date.now() }
@@ -148,7 +148,10 @@ describe('sqlite alone, failure 48: the event loop gets its turns', () => {
   })
 })
 
-/** The least of some rounds each, in turns: a machine that is busy for a while is so for both. Time of the processor, not of the clock. */
+/**
+ * Compares the best of several rounds. The two kinds take turns, so that a busy machine affects both. Measures CPU time,
+ * not elapsed time.
+ */
 async function costsAlike(few: () => Promise<unknown>, many: () => Promise<unknown>): Promise<void> {
   const least = { few: Number.POSITIVE_INFINITY, many: Number.POSITIVE_INFINITY }
   for (let round = 0; round < 8; round += 1) {
@@ -163,7 +166,7 @@ async function costsAlike(few: () => Promise<unknown>, many: () => Promise<unkno
   assert.ok(times < MAX_TIMES, `${times.toFixed(1)} times as much (${least.few} and ${least.many} µs)`)
 }
 
-/** Leases of others, past the driver. `lockName` is an SQL expression of `n`, the row's number. */
+/** Leases of other holders, written without the driver. `lockName` is an SQL expression of `n`, the row's number. */
 function share(database: SqliteDatabase, lockName: string, leases: number): void {
   database.exec(`
     WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < ${leases})

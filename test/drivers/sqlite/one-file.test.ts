@@ -17,8 +17,8 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
 const STAYS_OPEN = clientName() === 'libsql'
 
 /**
- * SQLite finds a database's write-ahead log by the database's name. Two processes that reach one database under two names, or one name with two
- * logs, do not see each other's leases. The driver in this process is the one that has to notice.
+ * SQLite finds a database's write-ahead log by the database's name. Two processes that open one database under two
+ * names, or one name with two logs, do not see each other's leases. The driver in this process has to notice it.
  */
 describe.concurrent('sqlite alone, failure 42: a hard link', () => {
   it('a file with two names is refused under both of them', async () => {
@@ -32,7 +32,7 @@ describe.concurrent('sqlite alone, failure 42: a hard link', () => {
     await assert.rejects(sqliteDriver({ database: await context.database() }), { message: /has 2 hard links/ })
   })
 
-  it('one that is made while the file is open ends all grants until it is gone', async () => {
+  it('one that is created while the file is open stops all grants until it is removed', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const held = claimOn('held')
@@ -47,13 +47,13 @@ describe.concurrent('sqlite alone, failure 42: a hard link', () => {
   })
 })
 
-describe('sqlite alone, failure 42: a mount of the file alone', () => {
-  it('is refused: its write-ahead log would lie beside another name', async () => {
+describe('sqlite alone, failure 42: the file is a mount point', () => {
+  it('is refused, because its write-ahead log would be beside another name', async () => {
     await using context = createContext()
     await (await openSqlite(`sqlite:${context.path}`)).close()
     mkdirSync(`${context.folder}/container`)
     writeFileSync(`${context.folder}/container/locks.db`, '')
-    // Mounts made in a namespace of its own are gone with the process.
+    // Mounts in a namespace of its own disappear with the process.
     const script = `
       mount --bind "$0/locks.db" "$0/container/locks.db"
       exec "$1" --input-type=module --eval "$2" "$0"
@@ -105,7 +105,7 @@ describe.concurrent('sqlite alone, failure 42: the files beside it are removed o
     assert.ok((await other.grant(claimOn('name'))) > fencingToken)
     await notGranted(driver, claimOn('name'))
     if (STAYS_OPEN) return
-    // Leases that were in a log that is gone are lost. Without its index, the log is read anew.
+    // Leases in a removed log are lost. If only the index was removed, the log is read again.
     const [kept, renewed] = [!suffixes.includes('-wal'), await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }])]
     assert.deepEqual(renewed, [kept ? 'renewed' : 'lost'])
     assert.equal(await other.isGranted(claimOn('held')), !kept)
@@ -113,7 +113,7 @@ describe.concurrent('sqlite alone, failure 42: the files beside it are removed o
     assert.equal(await other.isGranted(claimOn('late')), false)
   })
 
-  it('two drivers of one process, which share what SQLite has open, grant nothing, and come to the new log both', async () => {
+  it('two drivers of one process, which share open files, grant nothing until both use the new log', async () => {
     await using context = createContext()
     const drivers = [
       await context.opened(openSqlite(`sqlite:${context.path}`)),
@@ -126,14 +126,14 @@ describe.concurrent('sqlite alone, failure 42: the files beside it are removed o
       const granted = await isGranted(driver, claimOn('name')).catch((error: Error) => error.name)
       assert.ok(granted === false || granted === 'StoreError', `${granted}`)
     }
-    // Where SQLite keeps a removed file open, it is not known when it lets go of it.
+    // If SQLite keeps a removed file open, it is unknown when it closes it.
     if (!STAYS_OPEN) for (const driver of drivers) await notGranted(driver, claimOn('name'))
   })
 
   it.each([
     ['the write-ahead log', ['-wal']],
     ['the write-ahead log and its index', ['-wal', '-shm']],
-  ])('%s, while nobody else has it open: what was held stays held', async (_, suffixes) => {
+  ])('%s, while no other process has it open: held locks stay held', async (_, suffixes) => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const held = claimOn('held')
@@ -164,35 +164,32 @@ describe.concurrent('sqlite alone, failure 42: a link in the path', () => {
   it.each([
     ['its folder', 'current', 'current/locks.db'],
     ['the file', 'current.db', 'current.db'],
-  ])(
-    '%s is retargeted: all go on in the new file, and what another process holds there is not granted',
-    async (_, link, asked) => {
-      await using context = createContext()
-      for (const release of ['1', '2']) mkdirSync(`${context.folder}/${release}`)
-      const target = (release: string) => (link === 'current' ? release : `${release}/locks.db`)
-      const retarget = (release: string) => {
-        symlinkSync(target(release), `${context.folder}/next`)
-        renameSync(`${context.folder}/next`, `${context.folder}/${link}`)
-      }
-      for (const release of ['1', '2']) await (await openSqlite(`sqlite:${context.folder}/${release}/locks.db`)).close()
-      retarget('1')
-      const driver = await context.opened(openSqlite(`sqlite:${context.folder}/${asked}`))
-      const held = claimOn('held')
-      const { fencingToken } = await grantOf(driver, held)
-      retarget('2')
-      await using other = await startOther(`${context.folder}/${asked}`)
-      assert.ok((await other.grant(claimOn('name'))) > fencingToken)
-      assert.equal(await isGranted(driver, claimOn('name')), false)
-      assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['lost'])
-      await grantOf(driver, claimOn('late'))
-      assert.equal(await other.isGranted(claimOn('late')), false)
-      // The file that was left behind is whole.
-      const before = await context.opened(openSqlite(`sqlite:${context.folder}/1/locks.db`))
-      assert.equal((await before.inspect({ lockName: 'held' })).leases[0]?.claimId, held.claimId)
-    },
-  )
+  ])('%s is retargeted: all continue in the new file, and locks held there are not granted', async (_, link, asked) => {
+    await using context = createContext()
+    for (const release of ['1', '2']) mkdirSync(`${context.folder}/${release}`)
+    const target = (release: string) => (link === 'current' ? release : `${release}/locks.db`)
+    const retarget = (release: string) => {
+      symlinkSync(target(release), `${context.folder}/next`)
+      renameSync(`${context.folder}/next`, `${context.folder}/${link}`)
+    }
+    for (const release of ['1', '2']) await (await openSqlite(`sqlite:${context.folder}/${release}/locks.db`)).close()
+    retarget('1')
+    const driver = await context.opened(openSqlite(`sqlite:${context.folder}/${asked}`))
+    const held = claimOn('held')
+    const { fencingToken } = await grantOf(driver, held)
+    retarget('2')
+    await using other = await startOther(`${context.folder}/${asked}`)
+    assert.ok((await other.grant(claimOn('name'))) > fencingToken)
+    assert.equal(await isGranted(driver, claimOn('name')), false)
+    assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['lost'])
+    await grantOf(driver, claimOn('late'))
+    assert.equal(await other.isGranted(claimOn('late')), false)
+    // The file that was left behind is intact.
+    const before = await context.opened(openSqlite(`sqlite:${context.folder}/1/locks.db`))
+    assert.equal((await before.inspect({ lockName: 'held' })).leases[0]?.claimId, held.claimId)
+  })
 
-  it('the file moves with its link: its write-ahead log stays behind, and is not written any more', async () => {
+  it('the file moves with its link: its write-ahead log stays behind, and is no longer written', async () => {
     await using context = createContext()
     for (const release of ['1', '2']) mkdirSync(`${context.folder}/${release}`)
     symlinkSync('1', `${context.folder}/current`)
@@ -208,15 +205,15 @@ describe.concurrent('sqlite alone, failure 42: a link in the path', () => {
 })
 
 /**
- * libsql closes a database only when all of its statements have been collected as garbage. Until then SQLite gives a new connection of the same
- * process the index that was removed, so the driver refuses to work.
+ * libsql closes a database only after all of its statements were garbage-collected. Until then SQLite gives a new
+ * connection of the same process the index that was removed, so the driver refuses to work.
  */
 async function notGranted(driver: Driver, claim: Claim): Promise<void> {
   if (!STAYS_OPEN) assert.equal(await isGranted(driver, claim), false)
   else await assert.rejects(isGranted(driver, claim), { name: 'StoreError', message: /was removed or replaced while/ })
 }
 
-/** A driver in another process, which opens the path only now. */
+/** A driver in another process, which opens the path now. */
 async function startOther(path: string): Promise<Other> {
   const worker: Worker = await startWorker({ source: opens })
   await worker.call('open', `sqlite:${path}`)

@@ -49,7 +49,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     assert.deepEqual(rowsOf(database, 'SELECT 1 AS one'), [{ one: 1 }])
   })
 
-  it('excludes everybody else on the file, however they opened it', async () => {
+  it('excludes all other users of the file, however they opened it', async () => {
     await using context = createContext()
     const database = await context.database()
     database.exec('CREATE TABLE customers (name TEXT)')
@@ -59,7 +59,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     assert.equal(await isGranted(await context.opened(openSqlite(`sqlite:${context.path}`)), claimOn('name')), false)
   })
 
-  it('in the middle of the caller’s transaction: an error that says so, no grant, and the transaction is whole', async () => {
+  it('during a transaction of the caller: an error that says so, no grant, and the transaction is intact', async () => {
     await using context = createContext()
     const database = await context.database()
     database.exec('CREATE TABLE customers (name TEXT)')
@@ -82,7 +82,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     await grantOf(driver, claimOn('name'))
   })
 
-  it('in the middle of a transaction from the start: refused, and the transaction is whole', async () => {
+  it('during a transaction from the start: refused, and the transaction is intact', async () => {
     await using context = createContext()
     const database = await context.database()
     database.exec('BEGIN')
@@ -121,7 +121,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     })
   })
 
-  it('full: an error that says so, no grant, and what was held stays held', async () => {
+  it('full: an error that says so, no grant, and held locks stay held', async () => {
     await using context = createContext()
     const database = await context.database()
     const driver = await sqliteDriver({ database })

@@ -11,13 +11,13 @@ import { until } from '../../harness/processes.ts'
 import { createContext, type SqliteContext } from '../../harness/sqlite-context.ts'
 import { startWorker, type Worker, type WorkerOptions } from '../../harness/worker.ts'
 
-/** Real processes on the built package, and real signals. On a machine that is busy with other test files too. */
+/** Real processes on the built package, and real signals, on a machine that is busy with other test files. */
 const SLOW = { timeout: 90_000 }
 const PATIENCE_MS = 60_000
 const BYTES_PER_RECORD = 23
 
 describe('sqlite alone: many processes on one file', SLOW, () => {
-  it('failure 32: 8 processes add 8 × 1,000 to a number, 2 of them are killed and replaced: none is lost, tokens rise', async () => {
+  it('failure 32: 8 processes add 8 × 1,000 to a number, 2 are killed and replaced: nothing is lost', async () => {
     await using context = createContext()
     const file = `${context.folder}/numbers`
     const task = { file, times: 1_000, locked: true, timeoutSeconds: 1 }
@@ -39,7 +39,7 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
           () => assert.fail('it ended before it was killed'),
           (error: Error) => assert.match(error.message, /SIGKILL/),
         )
-        // Somewhere in the middle; the size of the file is the cheapest clock of the work.
+        // Somewhere in the middle. The size of the file measures the progress at the least cost.
         const killAt = BYTES_PER_RECORD * (800 + ((seed * (slot + 3)) % 4_000))
         await until(() => (statSync(file, { throwIfNoEntry: false })?.size ?? 0) >= killAt, {
           timeoutMs: PATIENCE_MS,
@@ -47,7 +47,7 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
         })
         await workers.get(slot)?.kill()
         await ended
-        // It may have been killed after it added and before it could say so: the file itself knows.
+        // It may have been killed after it wrote and before it answered, so the file decides.
         return start(slot, task.times - countOf(slot))
       })
       await Promise.all(work)
@@ -68,7 +68,7 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
     })
   })
 
-  it('the same without the lock loses some: that test can fail', async () => {
+  it('the same without the lock loses some, so that test can fail', async () => {
     await using context = createContext()
     const file = `${context.folder}/numbers`
     const task = { file, times: 500, locked: false, timeoutSeconds: 1 }
@@ -80,7 +80,7 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
     assert.ok((records.at(-1)?.number ?? 0) < 2_000, `${records.at(-1)?.number} of 2000`)
   })
 
-  it('a file that 8 processes make at once is made once', async () => {
+  it('a file that 8 processes create at the same time is created once', async () => {
     await using context = createContext()
     const tokens = await withLockers(context, 8, (workers) =>
       Promise.all(workers.map((worker) => worker.call('holdBriefly', 'name') as Promise<number>)),
@@ -89,8 +89,8 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
   })
 })
 
-describe('sqlite alone: waiting over processes', SLOW, () => {
-  it('100 waiters in 4 processes cost next to nothing while they wait, and are served first come, first served', async () => {
+describe('sqlite alone: waiting across processes', SLOW, () => {
+  it('100 waiters in 4 processes cost almost nothing, and are served first come, first served', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const file = `${context.folder}/served`
@@ -98,15 +98,15 @@ describe('sqlite alone: waiting over processes', SLOW, () => {
     await withLockers(context, 4, async (workers) => {
       const [holder] = workers
       await holder?.call('hold', 'name', { timeoutSeconds: 30 })
-      // In turns, so that the order is not simply that of the processes.
+      // In turns, so that the order is not the order of the processes.
       for (let round = 0; round < 5; round += 1) {
         for (const worker of workers) await worker.call('queue', { name: 'name', waiters: 5, file })
       }
       await waitersAre(driver, 'name', 100)
-      await sleep(500) // For what they do once, when they have begun to wait.
+      await sleep(500) // until they have done what they do once, when they begin to wait
 
       const percents = (await Promise.all(workers.map((worker) => worker.call('idleCpuPercent', 3_500)))) as number[]
-      // Under 2 on a machine of one's own. Among the other tests a process pays for caches that others have emptied.
+      // Below 2 on an idle machine. Beside other tests a process pays for caches that others have emptied.
       assert.ok(Math.max(...percents) < 6, `${percents.map((each) => each.toFixed(2))} % of a core`)
 
       const { waiters } = await driver.inspect({ lockName: 'name' })
@@ -125,7 +125,7 @@ describe('sqlite alone: waiting over processes', SLOW, () => {
     })
   })
 
-  it('failure 31: when the first waiter is killed, the queue moves on within its time to live', async () => {
+  it('failure 31: when the first waiter is killed, the queue moves on within its TTL', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const waiterTtlSeconds = 1
@@ -143,14 +143,14 @@ describe('sqlite alone: waiting over processes', SLOW, () => {
         await holder?.call('release', 'name')
         await got
         const tookMs = performance.now() - killedMs
-        // What is over is for a busy machine; without the bound it would be a minute.
+        // The rest is for a busy machine. Without the bound it would be a minute.
         assert.ok(tookMs < waiterTtlSeconds * 1_000 + 5_000, `${tookMs} ms`)
       },
       { waiterTtlSeconds },
     )
   })
 
-  it('where the system tells nothing of files, waiters are woken all the same', async () => {
+  it('where the system does not report file changes, waiters are still woken', async () => {
     await using context = createContext()
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     await withLockers(
@@ -168,15 +168,15 @@ describe('sqlite alone: waiting over processes', SLOW, () => {
         const percent = (await a?.call('idleCpuPercent', 1_000)) as number
         assert.ok(percent < 10, `${percent} % of a core`)
       },
-      // A wake-up that was missed would be made up for only after a third of this.
+      // A missed wake-up would be made up for only after a third of this.
       { waiterTtlSeconds: 300 },
       { env: { HOLDFAST_TEST_NO_WATCH: '1' } },
     )
   })
 })
 
-describe('sqlite alone: processes that are paused, or have another idea of the time', SLOW, () => {
-  it('failure 1: a holder that was paused past its lease knows at once that it is lost, and its late write is refused', async () => {
+describe('sqlite alone: processes that are paused, or whose clock is wrong', SLOW, () => {
+  it('failure 1: a holder that was paused past its lease knows at once, and its late write is refused', async () => {
     await using context = createContext()
     const file = `${context.folder}/numbers`
     await withLockers(context, 2, async ([holder, rival]) => {

@@ -14,7 +14,7 @@ vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
 )
 
 describe.concurrent('sqlite alone: waiting costs little', () => {
-  it('nothing runs while nobody waits: no timer, no statement', async () => {
+  it('without waiters nothing runs: no timer, no statement', async () => {
     await using context = createContext()
     const { driver, counts } = await countedDriver(context)
     await grantOf(driver, claimOn('name'))
@@ -25,14 +25,14 @@ describe.concurrent('sqlite alone: waiting costs little', () => {
     assert.deepEqual(counts, before)
   })
 
-  it('nothing runs any more when nobody listens any more', async () => {
+  it('nothing runs after the last listener has stopped', async () => {
     await using context = createContext()
     const { driver, counts } = await countedDriver(context)
     const other = await context.opened(openSqlite(`sqlite:${context.path}`))
     await grantOf(other, claimOn('name'))
     const waiter = claimOn('name', { waitMs: 60_000 })
     assert.equal(await isGranted(driver, waiter), false)
-    const stop = await driver.listen?.(nobody)
+    const stop = await driver.listen?.(silent)
     await driver.release([waiter])
     await stop?.()
     const before = { ...counts }
@@ -50,15 +50,15 @@ describe.concurrent('sqlite alone: waiting costs little', () => {
     await using lock = new DistributedLock({ driver, waiterTtlSeconds: 60 })
     const waiting = lock.acquire('name', { blockingTimeoutSeconds: 60 })
     await waitersAre(other, 1)
-    // It asks once more when it has begun to listen.
+    // It asks once more after it has subscribed.
     await settles(() => counts.transactions)
     const before = counts.transactions
     for (let round = 0; round < 50; round += 1) {
       await grantOf(other, claimOn(`other ${round}`))
       await other.renew([{ ...held, fencingToken }])
-      await sleep(2) // The watch tells of it now and not all at once later.
+      await sleep(2) // so that the watch reports it now, and not all at once later
     }
-    // A hundred transactions of others; one of its own may be the question that it asks once, when it has come to be first.
+    // A hundred transactions of others. One of its own may be the request that it makes once when it becomes the first.
     assert.ok(counts.transactions - before <= 2, `${counts.transactions - before} transactions`)
     await other.release([{ ...held, fencingToken }])
     assert.ok((await waiting).acquired)
@@ -66,17 +66,17 @@ describe.concurrent('sqlite alone: waiting costs little', () => {
 
   it('failure 35: a hand-off takes as many transactions with 100 waiters as with 10', async () => {
     const [few, many] = [await transactionsPerHandOff(10), await transactionsPerHandOff(100)]
-    // A release and an acquire; now and then the one who is first asks when the lease before it ends.
+    // A release and an acquire. Now and then the first waiter asks when the lease before it ends.
     assert.ok(few < 3, `${few} transactions per hand-off with 10 waiters`)
     assert.ok(many < 3, `${many} transactions per hand-off with 100 waiters`)
   })
 })
 
-/** Waiters in four instances, each with a connection of its own; every transaction of theirs is counted. */
+/** Waiters in four instances, each with a connection of its own. All of their transactions are counted. */
 async function transactionsPerHandOff(waiters: number): Promise<number> {
   await using context = createContext()
   const counted = await Promise.all(Array.from({ length: 4 }, () => countedDriver(context)))
-  // Nobody keeps its place during the test: that is a cost of waiting, not of a hand-off.
+  // No waiter renews its place during the test: that is a cost of waiting, not of a hand-off.
   const locks = counted.map(({ driver }) => new DistributedLock({ driver, waiterTtlSeconds: 600 }))
   const transactions = () => counted.reduce((sum, { counts }) => sum + counts.transactions, 0)
   try {
@@ -103,7 +103,7 @@ interface Counts {
   timers: number
 }
 
-/** A driver on a real file, through a real client that is watched. */
+/** A driver on a real file, through a real client that is observed. */
 async function countedDriver(context: SqliteContext): Promise<{ driver: Driver; counts: Counts }> {
   const counts: Counts = { statements: 0, transactions: 0, timers: 0 }
   const real = await context.database()
@@ -143,12 +143,12 @@ const waitersAre = (driver: Driver, count: number): Promise<void> =>
     failure: () => `there were never ${count} waiters`,
   })
 
-/** Resolves when a number has stood still for a while. */
+/** Resolves when a number has not changed for a while. */
 async function settles(read: () => number): Promise<void> {
   for (let before = -1; before !== read(); ) {
     before = read()
-    await sleep(300) // For what is still under way.
+    await sleep(300) // for what is still in flight
   }
 }
 
-const nobody: DriverListener = { wake: () => {}, granted: () => {}, lost: () => {}, disconnected: () => {} }
+const silent: DriverListener = { wake: () => {}, granted: () => {}, lost: () => {}, disconnected: () => {} }
