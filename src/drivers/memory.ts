@@ -1,26 +1,11 @@
-import { checkInspectQuery } from '../core/arguments.ts'
-import type {
-  AcquireAnswer,
-  Capabilities,
-  Claim,
-  Driver,
-  DriverListener,
-  InspectPage,
-  InspectQuery,
-  LeaseRecord,
-  LeaseRef,
-  RateAnswer,
-  RateRequest,
-  RenewAnswer,
-  Renewal,
-} from '../core/driver.ts'
-import { ClosedError, StoreError } from '../core/errors.ts'
+import type { Capabilities, Driver, DriverListener, InspectPage } from '../core/driver.ts'
+import { ClosedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { type Clock, systemClock } from '../core/time/clock.ts'
-import { createRates } from './memory/rates.ts'
+import { createMemoryStore, type MemoryStore } from './memory/store.ts'
 import { memoryName } from './memory/url.ts'
-import { admitted } from './shared/admission.ts'
-import { inGroups, leftOver } from './shared/groups.ts'
+import { inGroups } from './shared/groups.ts'
+
+export { createMemoryStore, type MemoryStore } from './memory/store.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'ttl',
@@ -37,22 +22,31 @@ export const capabilities: Capabilities = {
 }
 
 export interface MemoryDriverOptions {
-  /** Drivers on one store exclude each other. A store of its own if not said. */
+  /**
+   * Drivers on one store exclude each other.
+   * @default a new store
+   */
   readonly store?: MemoryStore
 }
 
 const OPTIONS = optionNames<MemoryDriverOptions>({ store: true })
 
 /**
- * Keeps leases in this process's memory: for tests, and for services that run as one process. It is also the reference
- * of what every driver means, so it is written to be read.
+ * Keeps leases in the memory of this process. It is for tests, and for services that run as one process. It is also the
+ * reference for every other driver, so it is written to be read.
+ *
+ * @example
+ * ```ts
+ * const store = createMemoryStore()
+ * const [first, second] = [memoryDriver({ store }), memoryDriver({ store })] // they exclude each other
+ * ```
  */
 export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
   const { store = createMemoryStore() } = checkOptions(options, OPTIONS)
   let closed = false
   const mine = new Set<DriverListener>()
 
-  /** Every list is one step: nothing else runs between its first and its last entry. */
+  /** A list is one step: nothing else runs between its first and its last entry. */
   async function each<Request, Answer>(
     requests: readonly Request[],
     step: (request: Request) => Answer,
@@ -88,7 +82,7 @@ export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
   }
 }
 
-/** `memory:` and `memory:<name>`: every driver that this process opens under one name is on the same store. */
+/** Opens `memory:` or `memory:<name>`. All drivers that this process opens under one name are on the same store. */
 export function openMemory(url: string): Driver {
   const name = memoryName(url)
   const store = named.get(name) ?? createMemoryStore()
@@ -97,253 +91,3 @@ export function openMemory(url: string): Driver {
 }
 
 const named = new Map<string, MemoryStore>()
-
-export interface MemoryStore {
-  acquire(claim: Claim): AcquireAnswer
-  /** Claims of one group: all are granted, or none. */
-  acquireGroup(claims: readonly Claim[]): (AcquireAnswer | Error)[]
-  renew(renewal: Renewal): RenewAnswer
-  release(lease: LeaseRef): boolean
-  consume(requests: readonly RateRequest[]): RateAnswer[]
-  inspect(query: InspectQuery): InspectPage
-  readonly listeners: Set<DriverListener>
-}
-
-export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
-  const locks = new Map<string, Lock>()
-  const rates = createRates(clock)
-  const listeners = new Set<DriverListener>()
-  /**
-   * One for all names: strictly rising, never below the clock in microseconds, and nothing to keep for a name that is
-   * idle.
-   */
-  let lastToken = 0
-
-  /** One time for all of a group: a lease of it that ran out in the middle would let its name be refused alone. */
-  let groupAtMs: number | undefined
-
-  const nowMs = (): number => groupAtMs ?? clock.now().wallMs
-
-  function nextToken(): number {
-    lastToken = Math.max(lastToken + 1, Math.floor(nowMs() * 1_000))
-    return lastToken
-  }
-
-  /** The lock without what has run out, or an empty one. */
-  function lockNamed(lockName: string): Lock {
-    return withoutEnded(locks.get(lockName) ?? { leases: [], waiters: [] })
-  }
-
-  function withoutEnded(lock: Lock): Lock {
-    const now = nowMs()
-    // What a clock that was ahead has written ends as if it had been written now, which is later than anyone relies on
-    // it.
-    for (const lease of lock.leases) lease.expiresAtMs = Math.min(lease.expiresAtMs, now + lease.ttlMs)
-    for (const waiter of lock.waiters) waiter.expiresAtMs = Math.min(waiter.expiresAtMs, now + waiter.waitMs)
-    lock.leases = lock.leases.filter((lease) => lease.expiresAtMs > now)
-    lock.waiters = lock.waiters.filter((waiter) => waiter.expiresAtMs > now)
-    return lock
-  }
-
-  /** A name that has nothing left goes away. */
-  function keep(lockName: string, lock: Lock): void {
-    if (lock.leases.length > 0 || lock.waiters.length > 0) locks.set(lockName, lock)
-    else locks.delete(lockName)
-  }
-
-  /** A name that is left to run out and never asked for again goes away, too: a few are looked at with every grant. */
-  function forgetIdleLocks(): void {
-    let looked = 0
-    for (const [lockName, lock] of locks) {
-      if (looked++ === 2) return
-      locks.delete(lockName)
-      keep(lockName, withoutEnded(lock))
-    }
-  }
-
-  /** Those whose turn it is after a change are told. */
-  function changed(lockName: string, lock: Lock): void {
-    keep(lockName, lock)
-    // The first is told even if it must wait on: who holds the lock, and so when to ask again, may have changed.
-    const [first] = lock.waiters
-    for (const waiter of new Set([...admittedFrom(lock), ...(first ? [first] : [])])) {
-      for (const listener of [...listeners]) listener.wake(lockName, waiter.claim.claimId)
-    }
-  }
-
-  function tellLost({ claimId }: Claim, thief: Claim): void {
-    const cause = new StoreError(`it was stolen by ${thief.holderId}`)
-    for (const listener of [...listeners]) listener.lost(claimId, cause)
-  }
-
-  /** Whether a claim that has no place in the queue could be granted now. */
-  function isOpenTo(claim: Claim): boolean {
-    const lock = lockNamed(claim.lockName)
-    const last = { claim, waitingSinceMs: 0, waitMs: 0, expiresAtMs: 0 }
-    return admittedFrom({ ...lock, waiters: [...lock.waiters, last] }).includes(last)
-  }
-
-  const store: MemoryStore = {
-    listeners,
-
-    acquire(claim) {
-      const { lockName, claimId, ttlMs, waitMs } = claim
-      const now = nowMs()
-      const lock = lockNamed(lockName)
-
-      const own = lock.leases.find((lease) => lease.claim.claimId === claimId)
-      if (own !== undefined) {
-        const sooner = now + ttlMs < own.expiresAtMs
-        own.ttlMs = ttlMs
-        own.expiresAtMs = now + ttlMs
-        if (sooner) changed(lockName, lock)
-        return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
-      }
-
-      const newer = lock.leases.find(({ fencingToken }) => fencingToken > (claim.stealUpTo ?? Number.POSITIVE_INFINITY))
-      if (newer !== undefined) return { granted: false, holder: recordOf(newer), answeredAtMs: now }
-      if (claim.steal === true) {
-        const stolen = lock.leases
-        lock.leases = []
-        for (const { claim: ended } of stolen) tellLost(ended, claim)
-      }
-
-      const waiting = lock.waiters.find((waiter) => waiter.claim.claimId === claimId)
-      const waiter = waiting ?? { claim, waitingSinceMs: now, waitMs, expiresAtMs: now + waitMs }
-      waiter.waitMs = waitMs
-      waiter.expiresAtMs = now + waitMs
-      const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
-
-      if (claim.steal === true || admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
-        const terms = { fencingToken: nextToken(), acquiredAtMs: now, ttlMs, expiresAtMs: now + ttlMs }
-        const lease: StoredLease = { claim, ...terms }
-        forgetIdleLocks()
-        lock.leases.push(lease)
-        lock.waiters = lock.waiters.filter((each) => each !== waiter)
-        changed(lockName, lock)
-        return { granted: true, fencingToken: lease.fencingToken, ttlMs, acquiredAtMs: now }
-      }
-
-      const [holder] = lock.leases
-      const seen = holder && { holder: recordOf(holder) }
-      if (waitMs > 0) lock.waiters = queue
-      keep(lockName, lock)
-      if (waitMs === 0) return { granted: false, ...seen, answeredAtMs: now }
-      const ahead = queue.indexOf(waiter)
-      // The first waits for a lease to run out; the others for one before them, which may be dead, to be gone.
-      const askAgainMs = firstEndMs(ahead === 0 ? lock.leases : queue.slice(0, ahead)) - now
-      return { granted: false, ...seen, ahead, askAgainMs, answeredAtMs: now }
-    },
-
-    acquireGroup(claims) {
-      const answeredAtMs = nowMs()
-      groupAtMs = answeredAtMs
-      try {
-        const held = claims.map(({ lockName, claimId }) =>
-          lockNamed(lockName).leases.some(({ claim }) => claim.claimId === claimId),
-        )
-        const open = claims.map((claim, index) => held[index] || isOpenTo(claim))
-        if (!open.includes(false)) return claims.map(store.acquire)
-        return claims.map(({ lockName }, index) => {
-          if (held[index]) return leftOver(lockName)
-          if (open[index]) return { granted: false, free: true, answeredAtMs }
-          const [holder] = lockNamed(lockName).leases
-          return { granted: false, ...(holder && { holder: recordOf(holder) }), answeredAtMs }
-        })
-      } finally {
-        groupAtMs = undefined
-      }
-    },
-
-    renew({ lockName, claimId, fencingToken, ttlMs }) {
-      const lock = lockNamed(lockName)
-      const lease = lock.leases.find((each) => each.claim.claimId === claimId && each.fencingToken === fencingToken)
-      if (lease === undefined) {
-        changed(lockName, lock)
-        return 'lost'
-      }
-      const sooner = nowMs() + ttlMs < lease.expiresAtMs
-      lease.ttlMs = ttlMs
-      lease.expiresAtMs = nowMs() + ttlMs
-      if (sooner) changed(lockName, lock)
-      return 'renewed'
-    },
-
-    release({ lockName, claimId, fencingToken }) {
-      const lock = lockNamed(lockName)
-      const lease = lock.leases.find(
-        (each) => each.claim.claimId === claimId && (fencingToken === undefined || each.fencingToken === fencingToken),
-      )
-      lock.leases = lock.leases.filter((each) => each !== lease)
-      lock.waiters = lock.waiters.filter((each) => each.claim.claimId !== claimId)
-      changed(lockName, lock)
-      return lease !== undefined
-    },
-
-    consume: rates.consume,
-
-    inspect(query) {
-      const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
-      const asked = lockName === undefined ? [...locks.keys()] : [lockName].filter((name) => locks.has(name))
-      const names = asked.filter((name) => name.startsWith(prefix) && (after === undefined || name > after)).sort()
-      const page = names.slice(0, pageSize)
-      const found = page.map((name) => lockNamed(name))
-      found.forEach((lock, index) => {
-        keep(page[index] as string, lock)
-      })
-      const next = names.length > pageSize ? page.at(-1) : undefined
-      return {
-        leases: found.flatMap((lock) => lock.leases.map(recordOf)),
-        waiters: found.flatMap((lock) =>
-          lock.waiters.map(({ claim, waitingSinceMs }) => ({ ...claimPart(claim), waitingSinceMs })),
-        ),
-        ...(next !== undefined && { next }),
-      }
-    },
-  }
-  return store
-}
-
-interface Lock {
-  leases: StoredLease[]
-  /** First come, first served. */
-  waiters: StoredWaiter[]
-}
-
-interface StoredLease {
-  readonly claim: Claim
-  readonly fencingToken: number
-  readonly acquiredAtMs: number
-  /** How long it was granted or renewed for. */
-  ttlMs: number
-  expiresAtMs: number
-}
-
-interface StoredWaiter {
-  readonly claim: Claim
-  readonly waitingSinceMs: number
-  /** How long its place is kept without hearing of it. */
-  waitMs: number
-  expiresAtMs: number
-}
-
-const firstEndMs = (rows: readonly { readonly expiresAtMs: number }[]): number =>
-  rows.reduce((first, { expiresAtMs }) => Math.min(first, expiresAtMs), Number.POSITIVE_INFINITY)
-
-/** Those who wait and may have the lock now. */
-function admittedFrom({ leases, waiters }: Lock): StoredWaiter[] {
-  return admitted(
-    leases.map((lease) => lease.claim),
-    waiters,
-    (waiter) => waiter.claim,
-  )
-}
-
-function claimPart({ lockName, claimId, holderId, mode, limit, permits }: Claim) {
-  return { lockName, claimId, holderId, mode, ...(limit !== undefined && { limit }), permits }
-}
-
-function recordOf({ claim, fencingToken, acquiredAtMs, expiresAtMs }: StoredLease): LeaseRecord {
-  const { metadata } = claim
-  return { ...claimPart(claim), fencingToken, acquiredAtMs, expiresAtMs, ...(metadata && { metadata }) }
-}

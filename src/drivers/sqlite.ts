@@ -48,18 +48,31 @@ export const capabilities: Capabilities = {
 
 export interface SqliteDriverOptions {
   /**
-   * A database that the caller has opened, and closes: `node:sqlite`, libsql or better-sqlite3. It is put into WAL
-   * mode.
+   * A database that the caller has opened: `node:sqlite`, libsql or better-sqlite3. The driver puts it into WAL mode.
+   * The caller closes it.
    */
   readonly database: SqliteDatabase
+  /**
+   * For tests.
+   * @default the clock of the system
+   */
   readonly clock?: Clock
 }
 
 const OPTIONS = optionNames<SqliteDriverOptions>({ database: true, clock: true })
 
 /**
- * Leases in a database that the caller has open already, beside the caller's own tables. Rejects with a `StoreError`
- * that says what is wrong with it. While the caller has a transaction open on it, every call does.
+ * Keeps leases in a database that the caller has already opened, beside the caller's own tables. While the caller has a
+ * transaction open on it, every call rejects with a `StoreError`.
+ *
+ * @throws `InvalidArgumentError` for something that is not an open database.
+ * @throws `StoreError` that says what is wrong with the database.
+ *
+ * @example
+ * ```ts
+ * const database = new DatabaseSync('app.db')
+ * const lock = new DistributedLock({ driver: await sqliteDriver({ database }) })
+ * ```
  */
 export async function sqliteDriver(options: SqliteDriverOptions): Promise<Driver> {
   const { database, clock = systemClock } = checkOptions(options, OPTIONS)
@@ -68,12 +81,14 @@ export async function sqliteDriver(options: SqliteDriverOptions): Promise<Driver
 }
 
 /**
- * `sqlite:<path>`, or `sqlite:` for the file in the user's state folder. Every process of the machine can open the same
- * file. Rejects with `InvalidArgumentError` for a URL of which any part is not understood, and with a `StoreError` that
- * says what is wrong with the file.
+ * Opens `sqlite:<path>`, or `sqlite:` for the file in the user's state folder. Every process of the machine can open
+ * the same file.
+ *
+ * @throws `InvalidArgumentError` for a URL with a part that is not understood.
+ * @throws `StoreError` that says what is wrong with the file.
  */
 export async function openSqlite(url: string, clock: Clock = systemClock): Promise<Driver> {
-  // Absolute, so that the process may change its folder, and no client takes a part of it for an address or a setting.
+  // Absolute, so that the process may change its folder, and no client reads a part of it as an address or a setting.
   const path = resolve(sqlitePath(url) ?? defaultPath())
   async function open(): Promise<SqliteDatabase> {
     prepareFile(path)
@@ -146,7 +161,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
       claims,
       busyUntilMs,
       (claim) => answerTo(claim),
-      // Beside a shared lease there may be room for the next one in the queue.
+      // There may be room beside a shared lease for the next waiter.
       ({ mode }, answer) => mode === 'shared' && isGranted(answer),
       {
         begin(nowMs) {
@@ -182,7 +197,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
       leases,
       busyUntilMs,
       (lease, nowMs) => releaseOne(connection, lease, nowMs),
-      // A place in the queue that was given up may have been the first.
+      // A withdrawn claim may have been the first in the queue.
       () => true,
     )
   }

@@ -75,7 +75,7 @@ describe.concurrent('a store that is not available ends with 69, says why, and r
         writeFileSync(`${folder}/file`, '')
         return `${folder}/file/below/locks.db`
       },
-      /the folder .*file\/below for the lock file cannot be made/,
+      /the folder .*file\/below for the lock file cannot be created/,
     ],
     [
       'a folder in place of a file',

@@ -61,12 +61,8 @@ const redisCases: readonly (readonly [what: string, url: () => string, says: Reg
 
 const postgresCases: readonly (readonly [what: string, url: () => string, says: RegExp])[] = [
   ['a wrong password', () => `postgres://me:wrong@${at(primary)}/postgres`, /did not accept the user or the password/],
-  [
-    'a user that is not there',
-    () => `postgres://nobody:x@${at(primary)}/postgres`,
-    /does not accept this user without TLS/,
-  ],
-  ['a database that is not there', () => `postgres://postgres@${at(primary)}/nowhere`, /has no such database/],
+  ['an unknown user', () => `postgres://stranger:x@${at(primary)}/postgres`, /does not accept this user without TLS/],
+  ['an unknown database', () => `postgres://postgres@${at(primary)}/nowhere`, /has no such database/],
   ['a standby from the start', () => `postgres://postgres@${at(standby)}/postgres`, /is a standby, or read-only/],
 ]
 
@@ -133,10 +129,10 @@ describe('a permanent failure is reported at once, and not retried', { timeout: 
     await assertPermanent(() => connect(mine), /this role may not create them: run "holdfast migrate/)
   })
 
-  it('sqlite: a folder that cannot be made, a file of another program, a database that cannot be written', async () => {
+  it('sqlite: a folder that cannot be created, a file of another program, a read-only database', async () => {
     writeFileSync(join(folder.path, 'file'), '')
-    await assertPermanent(() => connect(`sqlite:${folder.path}/file/locks.db`), /cannot be looked at: ENOTDIR/)
-    await assertPermanent(() => connect('sqlite:/proc/nowhere/locks.db'), /cannot be made/)
+    await assertPermanent(() => connect(`sqlite:${folder.path}/file/locks.db`), /cannot be checked: ENOTDIR/)
+    await assertPermanent(() => connect('sqlite:/proc/nowhere/locks.db'), /cannot be created/)
     writeFileSync(join(folder.path, 'text'), 'no database'.repeat(100))
     await assertPermanent(() => connect(`sqlite:${folder.path}/text`), /it is not an SQLite database/)
     const other = new Database(join(folder.path, 'other.db'))
@@ -146,7 +142,7 @@ describe('a permanent failure is reported at once, and not retried', { timeout: 
     // Not by the file's mode, which does not prevent root from writing.
     const database = new Database(join(folder.path, 'other.db'))
     database.exec('PRAGMA query_only = 1')
-    await assertPermanent(() => sqliteDriver({ database }), /cannot be written by this user/)
+    await assertPermanent(() => sqliteDriver({ database }), /this user cannot write to it/)
     database.close()
   })
 })
@@ -236,7 +232,9 @@ interface Used {
   readonly told: readonly string[]
 }
 
-/** On a machine that stalls, the store may not answer in time. That is not permanent, so it is opened and used again. */
+/**
+ * On a machine that stalls, the store may not answer in time. That is not permanent, so it is opened and used again.
+ */
 async function useInTime(open: () => Promise<Driver>, use: Use): Promise<Used> {
   for (;;) {
     const used = await useOf(open, use)

@@ -26,8 +26,8 @@ export async function open(options) {
 }
 
 /**
- * Adds one to the number in a file, `times` times: reads it, lets others run, and writes the next number. The file keeps
- * every number with the token of its writer, and refuses a smaller token. So a test can see whether one was lost.
+ * Adds one to the number in a file, `times` times: reads it, lets others run, and writes the next number. The file
+ * keeps every number with the token of its writer, and refuses a smaller token. So a test can see whether one was lost.
  *
  * @param {{ file: string, slot: number, times: number, locked: boolean, timeoutSeconds: number }} task
  */

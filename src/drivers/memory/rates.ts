@@ -12,13 +12,16 @@ import {
 } from '../shared/consume-step.ts'
 
 /**
- * The rates of a store in memory. One that is used no more leaves nothing behind: a sweep goes round as long as there
- * are any.
+ * The rate limits of a memory store. A sweep removes those that are no longer used, and runs as long as there are any.
+ *
+ * `consumeStep` is a deliberate copy of `takeStep` and `answerTake` for a single request. It makes no list of takes,
+ * which is most of the cost of a step in this process. `test/primitives/rate/policies.test.ts` and the groups
+ * `driver interface: … rate limits` of the conformance suite keep both equal.
  */
 export function createRates(clock: Clock): Rates {
-  /** For each limit, by its id, the moments of the names that it was asked for. */
+  /** For each limit, by its id, the moments of the names that used it. */
   const tables = new Map<string, Table>()
-  // The system's own is asked for one of its two clocks only: that is half of what a step costs.
+  // Only the wall clock of the two system clocks is read: the other one would double the cost of a step.
   const nowMs = clock === systemClock ? () => wallClock.nowMs() : () => clock.now().wallMs
   let round = sweepRound()
   let sweeping: Timer | undefined
@@ -61,7 +64,7 @@ export function createRates(clock: Clock): Rates {
     return answer
   }
 
-  /** Nothing is kept of a look, or of what was refused. */
+  /** Nothing is kept for a look, or for a refused request. */
   function keep(table: Table, name: string, moment: Moment): void {
     if (endOf(moment) > 0) table.set(name, moment)
   }
@@ -79,7 +82,7 @@ export function createRates(clock: Clock): Rates {
     sweeping = clock.setTimer(sweep, ms)
   }
 
-  /** A bounded part at a time, so that nobody waits for it. */
+  /** Sweeps a bounded part at a time, so that no call waits for it. */
   function sweep(): void {
     let looked = 0
     while (looked < MAX_LOOKED_AT && !round.next().done) looked += 1
@@ -89,7 +92,7 @@ export function createRates(clock: Clock): Rates {
     if (tables.size > 0) sweepLater(isRound ? SWEEP_EVERY_MS : 1)
   }
 
-  /** Deletes what has run out, and stops after each look. */
+  /** Deletes expired moments, and stops after each one. */
   function* sweepRound(): Generator<undefined> {
     for (const [id, table] of tables) {
       for (const [name, moment] of table) {
@@ -98,7 +101,7 @@ export function createRates(clock: Clock): Rates {
       }
       if (table.size === 0) {
         tables.delete(id)
-        // Or what is taken next would be kept in a table that is no longer looked at.
+        // Otherwise the next request would be kept in a table that is no longer used.
         found = undefined
       }
       yield
@@ -115,7 +118,7 @@ export function createRates(clock: Clock): Rates {
 
 export interface Rates {
   consume(requests: readonly RateRequest[]): RateAnswer[]
-  /** How many moments are remembered: one for each name and limit. */
+  /** How many moments are kept: one for each name and limit. */
   readonly size: number
 }
 

@@ -1,8 +1,9 @@
 import { fitsBeside, type LockShare } from '../../core/lock-share.ts'
 
 /**
- * Those of a queue who may have the lock now: from the front, as many as fit beside the leases that are out and beside
- * each other. Nobody overtakes the first one who does not fit, so a writer is not starved by readers that keep coming.
+ * The waiters that can be granted the lock now: from the front of the queue, as many as fit beside the leases that are
+ * held and beside each other. No waiter overtakes the first one that does not fit, so readers that keep coming do not
+ * starve a writer.
  */
 export function admitted<Waiter>(
   leases: readonly LockShare[],

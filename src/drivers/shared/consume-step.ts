@@ -3,24 +3,29 @@ import type { RateAnswer, RateChange, RateLimit, RateRequest } from '../../core/
 /**
  * The generic cell rate algorithm, under several limits at once: all of them allow it, or none is charged.
  *
- * What is kept for a limit is one moment: when the bucket will be empty again. Each unit moves it by period ÷ limit,
- * and may not move it further ahead than the burst reaches. A store only counts how many times a step fits (`takeStep`
- * here, `consume.lua`, `holdfast_consume`); what that means for each request is worked out here, once for all of them.
+ * A store keeps one moment for each limit: when nothing of the limit will be in use any more. Each unit moves it by
+ * period ÷ limit, and may not move it further ahead than the burst reaches. The store only counts how many times a step
+ * fits. The answer for each request is computed from that count here, once for all stores.
+ *
+ * The counting exists three times, as deliberate copies: `takeStep` here for memory and SQLite, `consume.lua` for
+ * Redis, `holdfast_consume` for PostgreSQL. So each store counts a list in one atomic step, on its own clock and in one
+ * round trip. `test/primitives/rate/policies.test.ts` and the groups `driver interface: … rate limits` of the
+ * conformance suite keep the copies equal.
  *
  * Every limit has its own moment, under the name and the limit's id. Requests on one name may have different limits, as
- * in a rolling deploy: if they shared one list of moments, each would misread and overwrite the other's, and no limit
+ * in a rolling deploy. If they shared one list of moments, each would misread and overwrite the other's, and no limit
  * would hold.
  *
- * A limit may also be blocked, until a moment of its own: then no step fits, whatever was taken.
+ * A limit may also be blocked until a given moment. Until then no step fits.
  */
 
-/** Requests of one list that are alike and on one name: the store is asked once how many of them fit. */
+/** Equal requests of one list on one name. The store is asked once how many of them fit. */
 export interface Take {
   readonly name: string
   readonly policy: Policy
-  /** Where they stand in the list, in their order. */
+  /** Their indexes in the list, in order. */
   readonly indexes: number[]
-  /** What is done instead of a step. */
+  /** Done instead of a step. */
   readonly change?: RateChange
 }
 
@@ -28,31 +33,31 @@ export interface Take {
 export interface Policy {
   readonly cost: number
   readonly limits: readonly RateLimit[]
-  /** What each limit's moment is stored under, beside the name. */
+  /** The id under which each limit's moment is stored, beside the name. */
   readonly ids: readonly string[]
   readonly spacingsMs: readonly number[]
-  /** What one request moves each limit's moment by. Never 0. */
+  /** How far one request moves each limit's moment. Never 0. */
   readonly stepsMs: readonly number[]
   /**
-   * How far ahead that moment may be. A hair more than burst × spacing, since sums of fractions come out too large, and
-   * less than a unit more, so that no period has one too many.
+   * How far ahead that moment may be. Slightly more than burst × spacing, because sums of fractions come out too large,
+   * but less than a unit more, so that no period has a unit too many.
    */
   readonly fullsMs: readonly number[]
 }
 
 /**
- * Identifies a limit in every store, as `protocol/README.md` says. The same limit in two policies has one moment; a
- * limit that was changed begins anew.
+ * Identifies a limit in every store, as `protocol/README.md` says. The same limit in two policies has one moment. A
+ * changed limit starts from the beginning.
  */
 export const limitId = (limit: RateLimit): string => `${limit.limit}/${periodMicros(limit)}/${limit.burst}`
 
 /** Whole microseconds, so that every language writes the same digits. */
 export const periodMicros = ({ periodMs }: RateLimit): number => Math.round(periodMs * 1_000)
 
-/** How many times to take it at most: one that costs nothing only looks. */
+/** How many times to take it at most. A request of cost 0 only looks. */
 export const countOf = ({ policy, indexes }: Take): number => (policy.cost === 0 ? 0 : indexes.length)
 
-/** What comes of a take: how often its step was taken, and how far ahead each limit's moment is now. */
+/** The result of a take: how often its step was taken, and how far ahead each limit's moment is now. */
 export interface Taken {
   readonly count: number
   readonly usedMs: readonly number[]
@@ -60,7 +65,7 @@ export interface Taken {
   readonly blockedMs: number
 }
 
-/** A list's requests put together, the takes of one name in the order of their requests. */
+/** Combines equal requests of a list. The takes of one name are in the order of their requests. */
 export function takesOf(requests: readonly RateRequest[]): Take[] {
   const takes: Take[] = []
   const lastOf = new Map<string, Take>()
@@ -81,8 +86,8 @@ export function takesOf(requests: readonly RateRequest[]): Take[] {
 }
 
 /**
- * For stores that change a limit by a call of its own, which are rare: each after what stood before it in the list. What
- * fails, fails for its own part of the list.
+ * For stores that change a limit by a separate call. Such requests are rare. Each call comes after the requests before
+ * it in the list. A failure affects only its own part of the list.
  */
 export async function inOrder(
   requests: readonly RateRequest[],
@@ -108,7 +113,7 @@ export async function inOrder(
   return answers
 }
 
-/** The policies of a list, each once, and for every take the number of its own. */
+/** The policies of a list, each once, and for every take the index of its policy. */
 export function policiesOf(takes: readonly Take[]): { policies: readonly Policy[]; numbers: readonly number[] } {
   const policies: Policy[] = []
   const numbers = takes.map(({ policy }) => {
@@ -121,7 +126,7 @@ export function policiesOf(takes: readonly Take[]): { policies: readonly Policy[
 const isAlike = (a: Policy, b: Policy): boolean =>
   a === b || (a.cost === b.cost && a.ids.length === b.ids.length && a.ids.every((id, at) => id === b.ids[at]))
 
-/** All requests of one limiter have the very same object for their limits, and mostly the same cost. */
+/** All requests of one limiter have the same `limits` object, and mostly the same cost, so their policy is cached. */
 export function policyFor({ cost, limits }: RateRequest): Policy {
   if (latest.limits === limits && latest.cost === cost) return latest
   const known = policies.get(limits)
@@ -148,33 +153,32 @@ function policyOf(cost: number, limits: readonly RateLimit[]): Policy {
 }
 
 /**
- * A moment of today in milliseconds is kept by a double to a quarter of a microsecond, and the errors of a whole burst
- * may add up.
+ * A double holds today's time in milliseconds to a quarter of a microsecond, and the errors of a burst may add up.
  */
 const ROUNDING_MS = 1
 
 let latest: Policy = policyOf(1, [])
 
-/** What a store keeps of a limit on a name. */
+/** What a store keeps for a limit on a name. */
 export interface Moment {
-  /** When it will be as if nothing had been taken; 0 if nothing is known of it. */
+  /** When nothing of the limit will be in use any more; 0 if nothing is stored. */
   atMs: number
-  /** Until when it is blocked, and for how long that was when it was said; 0: it is not. */
+  /** Until when it is blocked, and the length of that block; 0 if it is not blocked. */
   untilMs: number
   blockMs: number
 }
 
 export const noMoment = (): Moment => ({ atMs: 0, untilMs: 0, blockMs: 0 })
 
-/** When nothing is left to be said of it. */
+/** When there is nothing left to store. */
 export const endOf = ({ atMs, untilMs }: Moment): number => Math.max(atMs, untilMs)
 
 /**
- * For stores that count in this process. `moments` are what is kept for each of the policy's limits.
+ * For stores that count in this process. `moments` are stored for each of the policy's limits.
  *
- * A moment that is further ahead than full can only be due to a clock that was set back: it counts as full, and is
- * moved to where full is, also if the step does not fit. Otherwise every call would be refused until the clock is back
- * where it was. A look moves nothing.
+ * A moment that is further ahead than the burst reaches can only come from a clock that was set back. It counts as a
+ * full burst, and is moved back to it even if the step does not fit. Otherwise every call would be refused until the
+ * clock reaches its old time. A look moves nothing.
  */
 export function takeStep(take: Take, moments: readonly Moment[], nowMs: number): Taken {
   if (take.change !== undefined) changeAll(take.change, moments, nowMs)
@@ -222,7 +226,7 @@ export function consumeOne(policy: Policy, moment: Moment, nowMs: number): RateA
 }
 
 function step({ stepsMs, fullsMs }: Policy, most: number, moments: readonly Moment[], nowMs: number): Taken {
-  // Of its length from the beginning: a list that grows takes room for many, and this is made with every call.
+  // With its final length: a growing array allocates too much, and every call makes one.
   const usedMs = new Array<number>(stepsMs.length)
   let count = most
   let blockedMs = 0
@@ -248,7 +252,7 @@ function step({ stepsMs, fullsMs }: Policy, most: number, moments: readonly Mome
   return { count, usedMs, blockedMs }
 }
 
-/** As for a moment: a block that lasts longer than it was made for is due to a clock that was set back. */
+/** As for a moment: a block with more time left than its length comes from a clock that was set back. */
 function blockedOf(moment: Moment, nowMs: number, writes: boolean): number {
   const leftMs = moment.untilMs - nowMs
   if (leftMs <= moment.blockMs) return Math.max(0, leftMs)
@@ -256,7 +260,7 @@ function blockedOf(moment: Moment, nowMs: number, writes: boolean): number {
   return moment.blockMs
 }
 
-/** Writes the answer of each of the take's requests to its place. */
+/** Writes the answer to each request of the take to its index. */
 export function answerTake(
   { policy, indexes }: Take,
   { count, usedMs, blockedMs }: Taken,
@@ -269,7 +273,7 @@ export function answerTake(
   }
 }
 
-/** As it was before the last so many steps were taken. */
+/** The answer as of before the last `laterSteps` steps. */
 function answerOf(
   policy: Policy,
   allowed: boolean,

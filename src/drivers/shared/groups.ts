@@ -4,8 +4,8 @@ import { StoreError } from '../../core/errors.ts'
 export const hasGroups = (claims: readonly Claim[]): boolean => claims.some(({ group }) => group !== undefined)
 
 /**
- * What answers each claim of a list in turn. The members of a group are answered together, when the first of them is asked
- * for.
+ * Returns a function that answers each claim of a list in turn. The members of a group are answered together, at the
+ * first of them.
  */
 export function inGroups<Answer>(
   claims: readonly Claim[],
@@ -26,7 +26,7 @@ export function inGroups<Answer>(
   }
 }
 
-/** What fails for one member of a group fails for all of it. */
+/** An error for one member of a group is an error for all of its members. */
 export function failTogether<Answer>(claims: readonly GroupMember[], answers: readonly Answer[]): readonly Answer[] {
   const failed = new Map<string | undefined, Answer>()
   answers.forEach((answer, index) => {
@@ -37,7 +37,7 @@ export function failTogether<Answer>(claims: readonly GroupMember[], answers: re
   return answers.map((answer, index) => failed.get(claims[index]?.group) ?? answer)
 }
 
-/** How many claims stay in one list from this one on: all of the group that begins here, or 1. */
+/** How many claims from this one on must stay in one list: all of the group that begins here, or 1. */
 export function groupSize(claims: readonly GroupMember[], start: number): number {
   const group = claims[start]?.group
   if (group === undefined || claims[start - 1]?.group === group) return 1
@@ -46,9 +46,12 @@ export function groupSize(claims: readonly GroupMember[], start: number): number
   return end - start
 }
 
-/** A claim, or another request of a list, which is in no group. */
+/** A claim, or another kind of request, which is in no group. */
 export type GroupMember = { readonly group?: string }
 
-/** The answer to a member that has its lease, of an earlier request, while its group is refused. The core withdraws it. */
+/**
+ * The answer to a member that already has its lease, from an earlier request, while its group is refused. The core
+ * withdraws it.
+ */
 export const leftOver = (lockName: string): StoreError =>
   new StoreError(`"${lockName}" was granted by an earlier request, but not all of its group can be granted any more`)

@@ -2,8 +2,8 @@ import type { Driver } from '../../core/driver.ts'
 import { clearInterval, setInterval } from '../../core/time/native-time.ts'
 
 /**
- * For a driver whose connections do not keep the process alive: a question that has no deadline of its own does, until
- * it is answered. Otherwise Node would end the process while the caller awaits the answer (exit code 13).
+ * For a driver whose connections do not keep the process alive: a call without a deadline of its own does, until it is
+ * answered. Otherwise Node would end the process while the caller awaits the answer (exit code 13).
  */
 export function keepingAlive(driver: Driver): Driver {
   const never = setInterval(() => {}, LONG_MS)

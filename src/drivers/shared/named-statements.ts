@@ -1,4 +1,4 @@
-/** Splits a file into its statements, each under a line `-- name: …`. */
+/** Splits a SQL file into its statements. Each has a line `-- name: …` above it. */
 export function namedStatements<Name extends string>(sql: string): Readonly<Record<Name, string>> {
   const statements = sql
     .split(/^-- name: /m)

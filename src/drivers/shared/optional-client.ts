@@ -1,8 +1,8 @@
 /**
- * A client that need not be installed. Undefined where it is not; any other failure is thrown.
+ * Imports a client that need not be installed. Undefined if it is not; any other failure is thrown.
  *
- * The name is no literal, and the comments are for webpack and Vite. A bundler that resolves the name would fail the
- * build of an application that does not have the client. So it stays an import at run time.
+ * The name is not a literal, and the comments are for webpack and Vite: a bundler that resolves the name would fail the
+ * build of an application without the client. So it stays an import at run time.
  */
 export async function importIfThere(name: string): Promise<Record<string, unknown> | undefined> {
   try {

@@ -3,19 +3,19 @@ import { nearestName } from '../../core/options.ts'
 import { redactedUrl } from '../../core/secrets.ts'
 
 /**
- * How every store's URL is read. A part that a reader does not take is refused: what is ignored is a place that the
- * caller meant and did not get, so two clients would lock in two places. Nothing is shown that may be a password.
+ * The parts of a store's URL. A part that a driver does not understand is refused: if it were ignored, two clients
+ * could lock in two places. No error shows a part that may be a password.
  */
 export interface UrlParts {
   readonly scheme: string
-  /** Decoded. An empty one is the same as none. */
+  /** Decoded. An empty one counts as none. */
   readonly username: string | undefined
   readonly password: string | undefined
-  /** What stands between `@` and the path: not decoded, one or more. An empty one is the empty string. */
+  /** The hosts between `@` and the path, not decoded, at least one. A missing one is the empty string. */
   readonly hosts: readonly string[]
-  /** What follows the first slash, not decoded. An empty one is the same as none. */
+  /** The text after the first slash, not decoded. An empty one counts as none. */
   readonly path: string | undefined
-  /** The path as an error may show it. Where `@host` was forgotten, it is the end of a password with a slash in it. */
+  /** The path as an error may show it. If `@host` was forgotten, it may be the end of a password with a slash in it. */
   readonly shownPath: string
   readonly parameters: readonly Parameter[]
 }
@@ -23,17 +23,17 @@ export interface UrlParts {
 export interface Parameter {
   readonly name: string
   readonly value: string
-  /** As it was written. */
+  /** As the caller wrote it. */
   readonly raw: string
 }
 
-/** `scheme://user:password@host,host/path?name=value`. Throws `InvalidArgumentError`. */
+/** Splits `scheme://user:password@host,host/path?name=value`. Throws `InvalidArgumentError`. */
 export function urlParts(url: string, example: string): UrlParts {
   refuseControlCharacters(url)
   const parts = /^([^:]+):\/\/([^/?#]*)(?:\/([^?#]*))?(?:\?([^#]*))?(#.*)?$/s.exec(url)
   if (parts === null) throw new InvalidArgumentError('url', redactedUrl(url), `a URL such as ${example}`)
   const [, scheme = '', authority = '', path = '', search = '', fragment] = parts
-  // Of the whole rest, before any part of it is named in an error: a password with a slash in it ends up there.
+  // Checked before an error names any of these parts: a password with a slash in it ends up here.
   if (`${path}?${search}`.includes('@') || fragment !== undefined) {
     const rule = 'percent-encoded wherever a user name, password, path or parameter contains one of / ? # @'
     throw new InvalidArgumentError('url', redactedUrl(url), rule)
@@ -52,7 +52,7 @@ export function urlParts(url: string, example: string): UrlParts {
   }
 }
 
-/** What stands behind the question mark, each name once. */
+/** The parameters after the question mark. Each name may occur once. */
 export function urlParameters(search: string): readonly Parameter[] {
   const parameters = search === '' ? [] : search.split('&').map(parameterOf)
   for (const [index, { name, raw }] of parameters.entries()) {
@@ -69,7 +69,7 @@ function parameterOf(raw: string): Parameter {
   return { name, value: decoded(`url parameter ${shownName({ name, raw })}`, raw.slice(equals + 1)), raw }
 }
 
-/** The values of parameters of ours, by name. Throws for one that is not known. */
+/** The values of our parameters, by name. Throws for an unknown one. */
 export function knownParameters<Name extends string>(
   parameters: readonly Parameter[],
   known: readonly Name[],
@@ -82,14 +82,14 @@ export function knownParameters<Name extends string>(
       const hint = meant === undefined ? rule : `${rule} (did you mean ${meant}?)`
       throw new InvalidArgumentError('url parameter', shownName({ name, raw }), hint)
     }
-    // A form's text has a space here, a URL's a plus sign. Clients that disagree would lock in two places.
+    // In a form, a plus sign means a space; in a URL it does not. Clients that disagree would lock in two places.
     if (raw.includes('+')) throw new InvalidArgumentError(`url parameter ${name}`, value, 'without +: write %2B or %20')
     values[name] = value
   }
   return values
 }
 
-/** A password with a question mark in it ends up here, if it is not percent-encoded and `@host` was forgotten. */
+/** Hides what may be a password: one with a question mark ends up here if it is not encoded and `@host` is missing. */
 export const shownName = ({ name, raw }: Pick<Parameter, 'name' | 'raw'>): string =>
   name === '' || (raw.includes('=') && /^\w+$/.test(name)) ? name : '…'
 
@@ -108,7 +108,7 @@ export function secondsParameter(name: string, value: string | undefined, most: 
 }
 
 export interface HostPort {
-  /** As every client takes it: an IPv6 address without brackets, a name in lower case. */
+  /** In the form that every client takes: an IPv6 address without brackets, a name in lower case. */
   readonly host: string
   readonly port: number
 }
@@ -129,10 +129,10 @@ export function checkPort(port: string): number {
   throw new InvalidArgumentError('url port', unlessSecret(port), 'a whole number from 1 to 65535')
 }
 
-/** Where `@host` was forgotten, the password stands in its place. A port has few digits; more may be a password. */
+/** If `@host` was forgotten, this may be the password. A port has at most five digits; anything else is hidden. */
 const unlessSecret = (text: string): string => (/^\d{0,5}$/.test(text) ? text : '…')
 
-/** One spelling for each host: names in lower case, addresses written in one way. */
+/** One spelling for each host: names in lower case, addresses in their canonical form. */
 function canonicalHost(name: string): string | undefined {
   try {
     return new URL(`http://${name}/`).hostname.replace(/^\[(.*)\]$/, '$1')
@@ -141,7 +141,7 @@ function canonicalHost(name: string): string | undefined {
   }
 }
 
-/** Percent-encoding is undone once, here and nowhere else. */
+/** Percent-encoding is decoded once, and only here. */
 export function decoded(what: string, text: string): string {
   try {
     return decodeURIComponent(text)
@@ -151,7 +151,7 @@ export function decoded(what: string, text: string): string {
   }
 }
 
-/** A line break at the end of an environment variable is cut off by some parsers and kept by others. */
+/** A line break at the end of an environment variable is removed by some parsers and kept by others. */
 export function refuseControlCharacters(url: string): void {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what it looks for
   if (!/[\u0000-\u001f\u007f]/.test(url) && url.isWellFormed()) return

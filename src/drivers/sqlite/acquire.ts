@@ -6,7 +6,7 @@ import type { SqliteConnection } from './connection.ts'
 import type { LockView, LockViews } from './lock-view.ts'
 import { nextEndOf, QUEUE_WINDOWS, type Row, recordOf, shareOf } from './rows.ts'
 
-/** One claim, within a transaction. */
+/** Decides one claim. Call it within a transaction. */
 export function acquireOne(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): AcquireAnswer {
   const own = ownLease(connection, view, claim, nowMs)
   if (own !== undefined) {
@@ -22,13 +22,13 @@ export function acquireOne(connection: SqliteConnection, view: LockView, claim: 
     connection.run('end_leases', claim.lockName)
     return grant(connection, view, claim, nowMs, true)
   }
-  const { isAdmitted, stands } = placeOf(view, claim)
-  return isAdmitted ? grant(connection, view, claim, nowMs, stands) : refuse(connection, view, claim, nowMs)
+  const { isAdmitted, isQueued } = placeOf(view, claim)
+  return isAdmitted ? grant(connection, view, claim, nowMs, isQueued) : refuse(connection, view, claim, nowMs)
 }
 
 /**
- * The claims of one group, within a transaction: looked at first, so that nothing is written for any of them unless all can
- * be granted.
+ * Decides the claims of one group. Call it within a transaction. All of them are checked before any is written, so that
+ * a refused group writes nothing.
  */
 export function acquireGroup(
   connection: SqliteConnection,
@@ -54,11 +54,11 @@ function grant(
   view: LockView,
   claim: Claim,
   nowMs: number,
-  stands: boolean,
+  isQueued: boolean,
 ): AcquireAnswer {
   const { lockName, claimId, holderId, mode, limit, permits, ttlMs, metadata } = claim
   view.granted()
-  if (stands) connection.run('delete_waiter', lockName, claimId)
+  if (isQueued) connection.run('delete_waiter', lockName, claimId)
   const fencingToken = nextToken(connection, nowMs)
   const json = metadata === undefined ? null : JSON.stringify(metadata)
   const share = [mode, limit ?? null, permits] as const
@@ -71,34 +71,35 @@ function refuse(connection: SqliteConnection, view: LockView, claim: Claim, nowM
   const { lockName, waitMs } = claim
   const seen = view.holder && { holder: recordOf(view.holder, nowMs) }
   if (waitMs === 0) return { granted: false, ...seen }
-  const place = standInQueue(connection, view, claim, nowMs)
+  const place = joinQueue(connection, view, claim, nowMs)
   const { ahead, firstGoneMs } = aheadOf(connection, view, lockName, place, nowMs)
-  // The first waits for a lease to run out; the others for one before them, which may be dead, to be gone.
+  // The first waiter waits for a lease to expire. The others wait until a waiter ahead of them, which may be dead,
+  // ends.
   const nextMs = ahead === 0 ? nextEndOf(connection, lockName, nowMs) : firstGoneMs
   return { granted: false, ...seen, ahead, askAgainMs: (nextMs ?? nowMs) - nowMs }
 }
 
 interface Place {
   readonly isAdmitted: boolean
-  /** It has a place in the queue. Known only of a claim that is admitted. */
-  readonly stands: boolean
+  /** It has a place in the queue. Known only for a claim that is admitted. */
+  readonly isQueued: boolean
 }
 
 /**
- * Reads only as much of the queue as decides it. A claim behind all of that is not admitted yet: those before it come
- * first.
+ * Reads only as much of the queue as the decision needs. A claim behind that part is not admitted yet, because the
+ * waiters ahead of it come first.
  */
 function placeOf(view: LockView, claim: Claim): Place {
   for (const most of QUEUE_WINDOWS) {
     const queue: readonly (LockShare & LeaseRef)[] = view.waiters(most).map(shareOf)
-    const stands = queue.some(({ claimId }) => claimId === claim.claimId)
-    const line = stands ? queue : [...queue, claim]
-    const through = admitted(view.held(line), line, (each) => each)
-    if (queue.length < most || stands || through.length < queue.length) {
-      return { isAdmitted: through.some(({ claimId }) => claimId === claim.claimId), stands }
+    const isQueued = queue.some(({ claimId }) => claimId === claim.claimId)
+    const candidates = isQueued ? queue : [...queue, claim]
+    const through = admitted(view.held(candidates), candidates, (each) => each)
+    if (queue.length < most || isQueued || through.length < queue.length) {
+      return { isAdmitted: through.some(({ claimId }) => claimId === claim.claimId), isQueued }
     }
   }
-  return { isAdmitted: false, stands: false }
+  return { isAdmitted: false, isQueued: false }
 }
 
 function ownLease(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): Row | undefined {
@@ -109,14 +110,14 @@ function ownLease(connection: SqliteConnection, view: LockView, claim: Claim, no
   return connection.get('lease', lockName, claimId, nowMs) as Row | undefined
 }
 
-function standInQueue(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): number {
+function joinQueue(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): number {
   const { lockName, claimId, holderId, mode, limit, permits, waitMs } = claim
   const kept = connection.get('keep_place', nowMs + waitMs, waitMs, lockName, claimId, nowMs) as Row | undefined
   if (kept !== undefined) return kept.place
   const terms = [mode, limit ?? null, permits, nowMs, nowMs + waitMs, waitMs] as const
-  const stands = connection.get('insert_waiter', lockName, claimId, holderId, ...terms) as Row | undefined
+  const joined = connection.get('insert_waiter', lockName, claimId, holderId, ...terms) as Row | undefined
   view.joined()
-  return stands?.place ?? 0
+  return joined?.place ?? 0
 }
 
 function aheadOf(
@@ -136,7 +137,7 @@ function nextToken(connection: SqliteConnection, nowMs: number): number {
   const next = () => (connection.get('next_token', nowMs) as { last_token: number } | undefined)?.last_token
   const token = next()
   if (token !== undefined) return token
-  // Somebody emptied the table. The clock in microseconds is above every token that was given.
+  // The table was emptied. The clock in microseconds is above every token that was granted.
   connection.run('restore_counter')
   return next() as number
 }

@@ -8,14 +8,14 @@ export interface SqliteDatabase {
   close(): unknown
 }
 
-/** `never`: which values a statement takes, each client types in another way. */
+/** `never`, because every client has its own type for the values that a statement takes. */
 export interface SqliteStatement {
   all(...values: never[]): unknown[]
   get(...values: never[]): unknown
   run(...values: never[]): { readonly changes: number | bigint }
 }
 
-/** The same, as it is called here: every client takes text, numbers and null. */
+/** The same as the driver calls it: every client takes text, numbers and null. */
 export interface Statement {
   all(...values: (string | number | null)[]): unknown[]
   get(...values: (string | number | null)[]): unknown
@@ -26,7 +26,7 @@ interface OwnDatabase extends SqliteDatabase {
   prepare(sql: string): Statement
 }
 
-/** Opens a file with what this Node has: `node:sqlite`, else libsql, else better-sqlite3. */
+/** Opens a file with the first client that can be loaded: `node:sqlite`, libsql or better-sqlite3. */
 export async function openDatabase(path: string): Promise<OwnDatabase> {
   const failures: unknown[] = []
   for (const { module, name } of clients) {
@@ -50,13 +50,15 @@ async function load(module: string, name: string, failures: unknown[]): Promise<
     const found = await quietly(() => importAtRunTime(module))
     return found[name] as Constructor
   } catch (error) {
-    // Not there, or there without the part that is compiled for this machine: the next one may do.
+    // Not installed, or installed without its binary for this machine. The next one may work.
     failures.push(error)
     return undefined
   }
 }
 
-/** Node says of its own module that it is experimental, on the standard error of whoever merely took a lock. */
+/**
+ * Suppresses Node's warning that its module is experimental: it would be printed by a program that only takes a lock.
+ */
 async function quietly<T>(load: () => Promise<T>): Promise<T> {
   const { emitWarning } = process
   process.emitWarning = (warning: string | Error, ...rest: unknown[]) => {

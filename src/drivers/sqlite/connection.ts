@@ -7,20 +7,20 @@ import { MovedError } from './open-files.ts'
 import { openAndPrepare } from './prepare.ts'
 import type { StatementName } from './statements.ts'
 
-/** One connection: its statements, its transactions, and what goes wrong with them. */
+/** One connection: its statements and its transactions. It opens the file again when the path leads to another one. */
 export class SqliteConnection {
-  /** Told when the path led to another file than the one that was opened, and that one has been opened. */
+  /** Called after the path led to another file than before, and that file was opened. */
   onReopened: (() => void) | undefined
   readonly #source: DatabaseSource
   readonly #clock: Clock
   #path: string
-  /** Undefined when it was closed because it had moved, and could not be opened again yet. */
+  /** Undefined after it was closed because the file had moved, until the path is opened again. */
   #opened: OpenDatabase | undefined
   #reopening: Promise<void> | undefined
   #closed = false
   readonly #turns: Turns
-  /** Transactions that wait for the event loop's next turn, in the order in which they were asked for. */
-  readonly #line: (() => void)[] = []
+  /** Transactions that wait for the next turn of the event loop, in the order of the calls. */
+  readonly #queue: (() => void)[] = []
 
   static async open(source: DatabaseSource, clock: Clock): Promise<SqliteConnection> {
     return new SqliteConnection(source, clock, await openAndPrepare(source, clock))
@@ -34,7 +34,7 @@ export class SqliteConnection {
     this.#opened = opened
   }
 
-  /** Of the file itself, without links. */
+  /** The path of the file itself, without links. */
   get path(): string {
     return this.#path
   }
@@ -48,17 +48,18 @@ export class SqliteConnection {
     return this.#current.statement(name).get(...values)
   }
 
-  /** How many rows it changed. */
+  /** Returns how many rows were changed. */
   run(name: StatementName, ...values: (string | number | null)[]): number {
     return Number(this.#current.statement(name).run(...values).changes)
   }
 
   /**
-   * One transaction, with the write lock from its beginning. While another process has that lock, it is tried for again
-   * without blocking the event loop. `work` may run more than once; all but the last are rolled back.
+   * Runs one transaction that has the write lock from its beginning. While another process has that lock, it tries
+   * again without blocking the event loop, until `busyUntilMs`. `work` may run more than once; all runs but the last
+   * are rolled back.
    */
   write<T>(work: () => T, busyUntilMs?: number): Promise<T> {
-    return this.#inLine(() => this.#inTransaction('BEGIN IMMEDIATE', work, busyUntilMs))
+    return this.#inOrder(() => this.#inTransaction('BEGIN IMMEDIATE', work, busyUntilMs))
   }
 
   /** Until when a list that begins now may try for the write lock. */
@@ -66,18 +67,18 @@ export class SqliteConnection {
     return this.#clock.now().monotonicMs + MAX_BUSY_MS
   }
 
-  /** One transaction, so that all of it is seen as it was at one moment. */
+  /** Runs one transaction, so that all reads see the same state. */
   read<T>(work: () => T): Promise<T> {
-    return this.#inLine(() => this.#inTransaction('BEGIN', work))
+    return this.#inOrder(() => this.#inTransaction('BEGIN', work))
   }
 
-  /** Changes with every commit of another connection, and costs a few microseconds to ask. */
+  /** Changes with every commit of another connection. Reading it takes a few microseconds. */
   dataVersion(): number {
     const row = this.get('data_version') as { data_version: number } | undefined
     return row?.data_version ?? 0
   }
 
-  /** Throws if others no longer see what is written here. */
+  /** Throws if other processes no longer see what is written here. */
   assertCurrent(): void {
     this.#current.assertCurrent()
   }
@@ -96,24 +97,24 @@ export class SqliteConnection {
   }
 
   /**
-   * A transaction runs without a pause. Many that are asked for at once would keep timers and sockets from being
-   * served.
+   * A transaction runs without a pause. Many of them at once would delay timers and sockets, so a transaction waits for
+   * a turn of the event loop when one is due.
    */
-  #inLine<T>(run: () => Promise<T>): Promise<T> {
-    if (this.#line.length === 0 && !this.#owesTurn) return run()
+  #inOrder<T>(run: () => Promise<T>): Promise<T> {
+    if (this.#queue.length === 0 && !this.#turnIsDue) return run()
     return new Promise((resolve) => {
-      this.#line.push(() => resolve(run()))
-      if (this.#line.length === 1) this.#turns.next(this.#goOn)
+      this.#queue.push(() => resolve(run()))
+      if (this.#queue.length === 1) this.#turns.next(this.#runQueue)
     })
   }
 
-  readonly #goOn = (): void => {
-    do this.#line.shift()?.()
-    while (this.#line.length > 0 && !this.#owesTurn)
-    if (this.#line.length > 0) this.#turns.next(this.#goOn)
+  readonly #runQueue = (): void => {
+    do this.#queue.shift()?.()
+    while (this.#queue.length > 0 && !this.#turnIsDue)
+    if (this.#queue.length > 0) this.#turns.next(this.#runQueue)
   }
 
-  get #owesTurn(): boolean {
+  get #turnIsDue(): boolean {
     return this.#turns.owed(this.#clock.now().monotonicMs)
   }
 
@@ -137,7 +138,7 @@ export class SqliteConnection {
 
   async #openAnew(source: OpenedByPath): Promise<void> {
     if (this.#opened?.isCurrent()) return
-    // Before the new one is opened: connections of one process share the index that is open, even if it was removed.
+    // Before the new one is opened, because connections of one process share an open index, even a removed one.
     this.#opened?.close()
     this.#opened = undefined
     const opened = await openAndPrepare(source, this.#clock)

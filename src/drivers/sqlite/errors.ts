@@ -1,6 +1,6 @@
 import { HoldfastError, StoreError } from '../../core/errors.ts'
 
-/** SQLite's primary result code, in whichever way the client at hand tells it. */
+/** SQLite's primary result code, from the error of any client. */
 export function sqliteCode(error: unknown): string | undefined {
   const { code, errcode, message = '' } = error as { code?: unknown; errcode?: unknown; message?: string }
   if (typeof errcode === 'number') return codes[errcode & 0xff]
@@ -8,13 +8,13 @@ export function sqliteCode(error: unknown): string | undefined {
   if (typeof code === 'string' && code.startsWith('SQLITE_')) return code.split('_', 2).join('_')
   const [, number] = /Unable to open connection.*: (\d+)/.exec(message) ?? []
   if (number !== undefined) return codes[Number(number) & 0xff]
-  // libsql gives some errors without their code. What SQLite says of each has not changed for many years.
+  // libsql reports some errors without their code. The messages of SQLite have not changed for many years.
   return Object.keys(messages).find((each) => message.includes(messages[each] as string))
 }
 
 export const isBusy = (error: unknown): boolean => ['SQLITE_BUSY', 'SQLITE_LOCKED'].includes(sqliteCode(error) ?? '')
 
-/** Says what is wrong with the file, and what to do, before it says what SQLite said. */
+/** Wraps an error of a client. It says what is wrong with the file and what to do, and then what SQLite said. */
 export function storeErrorFrom(error: unknown, path: string): HoldfastError {
   if (error instanceof HoldfastError) return error
   const code = sqliteCode(error)
@@ -28,7 +28,7 @@ export function storeErrorFrom(error: unknown, path: string): HoldfastError {
 }
 
 const IN_TRANSACTION =
-  'the database that was passed in is in the middle of a transaction; end that first, or pass in a connection of its own for the locks'
+  'the database that was passed in has an open transaction; end it first, or pass in another connection for the locks'
 
 const codes: Record<number, string> = {
   5: 'SQLITE_BUSY',
@@ -52,17 +52,17 @@ const messages: Record<string, string> = {
   SQLITE_NOTADB: 'file is not a database',
 }
 
-/** What another process or some time may mend. */
+/** Errors that may disappear with time, or when another process goes on. */
 const PASSING = new Set(['SQLITE_BUSY', 'SQLITE_LOCKED', 'SQLITE_IOERR', 'SQLITE_FULL'])
 
 const reasons: Record<string, string> = {
   SQLITE_BUSY:
-    'another process has kept the write lock for too long; a process that is paused in the middle of a transaction does that',
-  SQLITE_LOCKED: 'the connection is in the middle of a transaction of its own',
-  SQLITE_READONLY: 'it, or the folder that it lies in, cannot be written by this user',
+    'another process has kept the write lock for too long, as a process does that is paused during a transaction',
+  SQLITE_LOCKED: 'the connection itself has an open transaction',
+  SQLITE_READONLY: 'this user cannot write to it, or to its folder',
   SQLITE_IOERR: 'the disk failed or is full, or the file was removed or replaced while in use',
-  SQLITE_CORRUPT: 'it is damaged; end all processes that use it, then delete it (locks are lost, tokens go on rising)',
+  SQLITE_CORRUPT: 'it is damaged; end all processes that use it, then delete it (locks are lost, tokens still rise)',
   SQLITE_FULL: 'the disk is full',
-  SQLITE_CANTOPEN: 'it cannot be opened; does its folder exist, and may this user write there?',
+  SQLITE_CANTOPEN: 'it cannot be opened. Does its folder exist, and may this user write to it?',
   SQLITE_NOTADB: 'it is not an SQLite database; choose another path',
 }

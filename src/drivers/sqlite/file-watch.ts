@@ -13,19 +13,20 @@ import {
 } from 'node:fs'
 import type { Clock, Timer } from '../../core/time/clock.ts'
 
-/** Both answer how many lock names had to be looked at. */
+/** Both return how many lock names had to be checked. */
 export interface DatabaseWatcher {
-  /** Somebody rang: a waiter's turn has come. */
+  /** The bell was rung: a waiter's turn has come. */
   rung(): number
-  /** Time to look whether anything has changed, whether or not somebody rang. Has to cost next to nothing if not. */
+  /** Checks whether anything has changed, rung or not. It must cost almost nothing if nothing has. */
   poll(): number
 }
 
 /**
- * Tells a process that waits of what other processes did to a database: at once where the operating system tells of
- * changes to the bell, a file beside the database that a writer touches when a waiter's turn has come; and slowly in
- * any case, in case somebody did not ring. A look at many names is followed by a rest, so that a busy file does not
- * make those busy who merely wait.
+ * Notifies a waiting process of changes that other processes made. A writer rings the bell, a file beside the database,
+ * when a waiter's turn has come. Where the operating system reports changes of files, the notification comes at once. A
+ * slow poll covers a ring that was missed or never made.
+ *
+ * A check of many names is followed by a rest, so that a busy database does not keep waiting processes busy.
  */
 export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatcher): () => void {
   let timer: Timer | undefined
@@ -44,7 +45,7 @@ export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatch
     }
     const looked = watcher[how]()
     restUntilMs = startedMs + looked * REST_PER_NAME_MS
-    pollMs = looked > 0 ? POLL_MS : Math.min(pollMs * 1.2, SLOWEST_POLL_MS)
+    pollMs = looked > 0 ? POLL_MS : Math.min(pollMs * 1.2, MAX_POLL_MS)
     if (how === 'poll') pollIn(bell === undefined ? pollMs : SAFETY_POLL_MS)
   }
 
@@ -53,7 +54,7 @@ export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatch
     if (!stopped) timer = clock.setTimer(() => look('poll'), ms)
   }
 
-  /** Not every file system tells (and a user can have only so many watches): then the poll is all there is. */
+  /** Not every file system reports changes, and the number of watches is limited. Then only the poll remains. */
   function fallBack(): void {
     bell?.close()
     bell = undefined
@@ -61,7 +62,7 @@ export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatch
   }
 
   try {
-    hangBell(path)
+    createBell(path)
     bell = watch(bellOf(path), { persistent: false }, () => look('rung'))
     bell.on('error', fallBack)
     pollIn(SAFETY_POLL_MS)
@@ -76,24 +77,23 @@ export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatch
   }
 }
 
-/** After the commit, so that a process that hears it sees what was committed. */
+/** Call it after the commit, so that a process that is notified sees what was committed. */
 export function ringBell(path: string): void {
   try {
     withBell(bellOf(path), constants.O_WRONLY, (bell) => writeSync(bell, '.', 0))
   } catch {
-    // No process waits, or the bell cannot be written: processes that wait poll, and what is committed must not fail
-    // for it.
+    // No process waits, or the bell cannot be written. Waiting processes poll, and a committed call must not fail.
   }
 }
 
-/** A process that may write the database may ring. */
-function hangBell(path: string): void {
+/** Creates the bell. Every process that may write to the database may ring it. */
+function createBell(path: string): void {
   const database = statSync(path)
   try {
     withBell(bellOf(path), constants.O_RDWR | constants.O_CREAT | constants.O_EXCL, (bell) => share(bell, database))
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
-    // It may be root's, made before the database had another owner.
+    // It may belong to root, if it was created before the database got another owner.
     withBell(bellOf(path), constants.O_RDONLY, (bell) => {
       if (process.geteuid?.() === 0) share(bell, database)
     })
@@ -101,14 +101,14 @@ function hangBell(path: string): void {
 }
 
 /**
- * Never through a link, and only a file that has no other name: in a folder that others may write, they could make a
- * ring write into another file. O_NONBLOCK, because a pipe in its place would block the process.
+ * Never follows a link, and opens only a file with one name: in a folder that others may write to, they could direct
+ * the write into another file. O_NONBLOCK, because a pipe in its place would block the process.
  */
 function withBell(path: string, flags: number, work: (bell: number) => void): void {
   const bell = openSync(path, flags | constants.O_NOFOLLOW | constants.O_NONBLOCK, 0o600)
   try {
     const stats = fstatSync(bell)
-    if (!stats.isFile() || stats.nlink !== 1) throw new Error(`${path} is not a file of its own`)
+    if (!stats.isFile() || stats.nlink !== 1) throw new Error(`${path} is not a plain file with one name`)
     work(bell)
   } finally {
     closeSync(bell)
@@ -116,8 +116,8 @@ function withBell(path: string, flags: number, work: (bell: number) => void): vo
 }
 
 /**
- * As SQLite does with the files that it makes: made by root, or by another member of a group, the bell is the database
- * owner's all the same.
+ * As SQLite does with its own files: if root or another member of a group creates the bell, it still belongs to the
+ * owner of the database.
  */
 function share(bell: number, { uid, gid, mode }: Stats): void {
   const made = fstatSync(bell)
@@ -126,7 +126,7 @@ function share(bell: number, { uid, gid, mode }: Stats): void {
   fchmodSync(bell, mode & 0o666)
 }
 
-/** For a process that is not in the database's group: whoever the mode leaves out has to poll. */
+/** Ignores EPERM, for a process that is not in the database's group. A user whom the mode excludes has to poll. */
 function attempt(step: () => void): void {
   try {
     step()
@@ -137,9 +137,9 @@ function attempt(step: () => void): void {
 
 const bellOf = (path: string): string => `${path}-bell`
 
-/** Without a bell: quickly after something has happened, and slower the longer nothing does. */
+/** Without a bell: fast after a change, and slower the longer nothing changes. */
 const POLL_MS = 5
-const SLOWEST_POLL_MS = 20
+const MAX_POLL_MS = 20
 const SAFETY_POLL_MS = 200
-/** About ten times what the look takes; not measured, because on a busy machine that would be anything. */
+/** About ten times the duration of a check. A constant, because a measurement on a busy machine could be anything. */
 const REST_PER_NAME_MS = 0.3

@@ -6,7 +6,7 @@ import { refuseMount } from './mounts.ts'
 import { refuseLinks } from './open-files.ts'
 
 /**
- * Where the embedded default lies: one file for each user of a machine, in the place for state that is no
+ * The path of the embedded default: one file for each user of a machine, in the folder for state that is not
  * configuration.
  */
 export function defaultPath(env: NodeJS.ProcessEnv = process.env, platform = process.platform): string {
@@ -14,18 +14,18 @@ export function defaultPath(env: NodeJS.ProcessEnv = process.env, platform = pro
 }
 
 /**
- * Makes the folder and the file if need be, for this user alone. One that is there keeps its permissions: a team may
- * share it.
+ * Creates the folder and the file if they are missing, private to this user. Existing ones keep their permissions: a
+ * team may share them.
  */
 export function prepareFile(path: string): void {
   const folder = dirname(path)
-  attempt(`the folder ${folder} for the lock file cannot be made`, () => makeFolder(folder))
-  attempt(`the lock file ${path} cannot be looked at`, () => refusePlace(path))
-  // SQLite makes the files beside it with the same permissions.
-  attempt(`the lock file ${path} cannot be made`, () => unlessThere(() => closeSync(openSync(path, 'wx', 0o600))))
+  attempt(`the folder ${folder} for the lock file cannot be created`, () => makeFolder(folder))
+  attempt(`the lock file ${path} cannot be checked`, () => refusePlace(path))
+  // SQLite creates the files beside it with the same permissions.
+  attempt(`the lock file ${path} cannot be created`, () => unlessThere(() => closeSync(openSync(path, 'wx', 0o600))))
 }
 
-/** Throws for a file that SQLite's own locks do not protect, wherever it lies. It need not be there yet. */
+/** Throws for a file that SQLite's own locks do not protect. The file need not exist yet. */
 export function refusePlace(path: string): void {
   refuseMount(path, realPathOf(path))
   refuseLinks(path, statSync(path, { throwIfNoEntry: false }))
@@ -33,24 +33,24 @@ export function refusePlace(path: string): void {
 
 function stateFolder(env: NodeJS.ProcessEnv, platform: NodeJS.Platform): string {
   if (platform === 'win32') return env['LOCALAPPDATA'] || join(homedir(), 'AppData', 'Local')
-  // The specification says to ignore a relative one: it would give every working directory locks of its own.
+  // The specification says to ignore a relative path. It would give every working directory its own locks.
   const state = env['XDG_STATE_HOME'] ?? ''
   if (isAbsolute(state)) return state
   if (platform === 'darwin') return join(homedir(), 'Library', 'Application Support')
   return join(homedir(), '.local', 'state')
 }
 
-/** A link may lead from a local folder to a share. */
+/** Resolves links, because one may lead from a local folder to a network share. */
 function realPathOf(path: string): string {
   try {
     return realpathSync(path)
   } catch {
-    // The file is not there yet; its folder is.
+    // The file does not exist yet, but its folder does.
     return join(realpathSync(dirname(path)), basename(path))
   }
 }
 
-/** Not `mkdirSync` with `recursive`: in a place where nothing can be made, such as below /proc, that never returns. */
+/** Not `mkdirSync` with `recursive`: where nothing can be created, such as below /proc, that never returns. */
 function makeFolder(folder: string): void {
   if (existsSync(folder)) return
   makeFolder(dirname(folder))
@@ -65,7 +65,7 @@ function unlessThere(make: () => void): void {
   }
 }
 
-/** What another process or some time may mend. A folder that is missing or belongs to another user, it will not. */
+/** Errors that may disappear with time. A missing folder, or one of another user, will not. */
 const PASSING = new Set(['ENOSPC', 'EDQUOT', 'EMFILE', 'ENFILE', 'EIO', 'EAGAIN', 'EBUSY', 'ENOMEM'])
 
 function attempt(failure: string, step: () => void): void {

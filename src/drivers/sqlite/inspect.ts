@@ -6,8 +6,8 @@ import type { SqliteConnection } from './connection.ts'
 import { type Row, readNow, recordOf, shareOf } from './rows.ts'
 
 /**
- * One page, within a transaction. The event loop waits for it, so it ends early where there are many leases or waiters,
- * also within a name.
+ * Reads one page. Call it within a transaction. The event loop is blocked meanwhile, so a page with many leases or
+ * waiters ends early, even within a name.
  */
 export function inspect(connection: SqliteConnection, query: CheckedInspectQuery): InspectPage {
   const { lockName, prefix, after, pageSize } = query
@@ -25,7 +25,7 @@ export function inspect(connection: SqliteConnection, query: CheckedInspectQuery
     last = name
     const within = from?.name === name ? from : undefined
     if (within?.place === undefined) {
-      // One more than there is room for tells whether it goes on.
+      // One row more than there is room for shows whether there are more.
       const rows = connection.all('leases_from', name, within?.claimId ?? '', nowMs, room + 1) as Row[]
       const shown = rows.slice(0, room)
       for (const row of shown.toSorted((a, b) => a.fencing_token - b.fencing_token)) leases.push(recordOf(row, nowMs))
@@ -37,7 +37,7 @@ export function inspect(connection: SqliteConnection, query: CheckedInspectQuery
     const rows = connection.all('waiters_from', name, within?.place ?? -1, nowMs, room + 1) as WaiterRow[]
     for (const row of rows.slice(0, room)) waiters.push({ ...shareOf(row), waitingSinceMs: row.waiting_since_ms })
     if (rows.length > room) {
-      // Behind its leases where there was no room for a waiter.
+      // After its leases, if there was no room for a waiter.
       return { leases, waiters, next: writeCursor({ name, place: rows[room - 1]?.place ?? within?.place ?? -1 }) }
     }
   }
@@ -46,7 +46,7 @@ export function inspect(connection: SqliteConnection, query: CheckedInspectQuery
 
 type WaiterRow = Row & { readonly place: number }
 
-/** Where a page ended: after a name, or within it after a lease or a waiter. */
+/** Where a page ended: after a name, or within a name after a lease or a waiter. */
 interface Cursor {
   readonly name: string
   readonly claimId?: string
@@ -74,7 +74,7 @@ function parsed(text: string): unknown {
   }
 }
 
-/** One more than fit on the page, if there are so many. A name that the page before has begun comes first. */
+/** Up to one name more than fits on the page. A name that the page before has begun comes first. */
 function namesOf(
   connection: SqliteConnection,
   { lockName, prefix, pageSize }: CheckedInspectQuery,
@@ -90,6 +90,6 @@ function namesOf(
   return isWithin ? [from.name, ...names] : names
 }
 
-/** No name that begins with a prefix comes after the prefix and this. */
+/** The prefix followed by this is behind every name that begins with the prefix. */
 const LAST = '\u{10ffff}'.repeat(MAX_NAME_LENGTH)
 const MAX_ON_A_PAGE = 500

@@ -3,8 +3,8 @@ import type { SqliteConnection } from './connection.ts'
 import { type Front, frontOf, heldBeside, largestLimit, MAX_AHEAD, type Row, waitersOf } from './rows.ts'
 
 /**
- * What one transaction has read of a lock. The claims of a list on one name, such as those of a thousand waiters that
- * keep their places, read it once. Nothing that it reads grows with the number of leases or waiters.
+ * What one transaction has read about a lock. All claims of a list on one name, such as those of many waiters that
+ * renew their places, share one read. The cost of a read does not grow with the number of leases or waiters.
  */
 export class LockView {
   readonly #connection: SqliteConnection
@@ -31,13 +31,13 @@ export class LockView {
     this.#front = undefined
   }
 
-  /** A claim has come to the end of the queue. */
+  /** A claim was added to the end of the queue. */
   joined(): void {
     if (this.#rows !== undefined && this.#rows.length < this.#most) this.#rows = undefined
     if (this.#front !== undefined && this.#front.waiters < MAX_AHEAD) this.#front = undefined
   }
 
-  /** The first of the queue, so many of them at most. */
+  /** The first waiters of the queue, at most `most` of them. */
   waiters(most: number): readonly Row[] {
     if (this.#rows !== undefined && (most <= this.#most || this.#rows.length < this.#most))
       return this.#rows.slice(0, most)
@@ -48,7 +48,7 @@ export class LockView {
     return rows
   }
 
-  /** The leases that are out, as one, as far as they matter to these shares. */
+  /** The leases that are held, combined into one, as far as they matter to these claims. */
   held(line: readonly LockShare[]): readonly LockShare[] {
     const largest = largestLimit(line)
     if (this.#held !== undefined && largest <= this.#largest) return this.#held
@@ -71,8 +71,8 @@ export class LockView {
   }
 
   /**
-   * What a clock that was ahead has written would last until the clock comes there again. It ends as if it had been
-   * written now, which is later than anyone relies on it.
+   * Shortens rows that were written while the clock was ahead. They would last until the clock reaches that time again.
+   * They end as if they had been written now, which is later than any client trusts them.
    */
   clamp(): void {
     this.#connection.run('clamp_leases', this.#nowMs, this.#lockName, this.#nowMs)

@@ -2,9 +2,9 @@ import { readFileSync } from 'node:fs'
 import { StoreError } from '../../core/errors.ts'
 
 /**
- * Throws for a file that SQLite's own locks do not protect: one on a network share, and one that is a mount point of
- * its own, whose write-ahead log would lie beside another name of the same file. `realPath` has no links in it. Only
- * Linux tells of its mounts.
+ * Throws for a file that SQLite's own locks do not protect: a file on a network share, and a file that is a mount
+ * point, whose write-ahead log would be beside another name of the same file. `realPath` has no links in it. Only Linux
+ * lists its mounts.
  */
 export function refuseMount(path: string, realPath: string): void {
   if (process.platform !== 'linux') return
@@ -12,25 +12,27 @@ export function refuseMount(path: string, realPath: string): void {
   const network = networkFileSystemOf(realPath, mountinfo)
   if (network !== undefined) {
     throw new StoreError(
-      `the lock file ${path} would lie on a network share (${network}), where SQLite's locks do not exclude other machines; choose a local disk, or a store that is made for a network`,
+      `the lock file ${path} is on a network share (${network}), where SQLite's locks do not exclude other machines; ` +
+        'choose a local disk, or a store with a server',
       { retryable: false },
     )
   }
   if (isMountPoint(realPath, mountinfo)) {
     throw new StoreError(
-      `the lock file ${path} is a mount point of its own (as with "docker run -v file:file"), so SQLite keeps its write-ahead log where others do not see it; mount the folder that it lies in`,
+      `the lock file ${path} is a mount point (as with "docker run -v file:file"), so other processes do not see ` +
+        'the write-ahead log that SQLite keeps beside it; mount its folder instead',
       { retryable: false },
     )
   }
 }
 
 /**
- * The type of the file system that a path lies on, if that is shared with other machines. From Linux's table of mounts.
+ * The type of the file system of a path, if other machines may share it. Read from Linux's table of mounts.
  */
 export function networkFileSystemOf(path: string, mountinfo: string): string | undefined {
   const type = mountOf(path, mountinfo)?.type
   if (type === undefined) return undefined
-  // Whatever else is mounted by a program is a network's until it is known to be local.
+  // A FUSE file system counts as a network share unless it is known to be local.
   const isFuse = type === 'fuse' || type.startsWith('fuse.')
   return NETWORK_TYPES.has(type) || (isFuse && !LOCAL_FUSE.has(type)) ? type : undefined
 }
@@ -45,8 +47,8 @@ interface Mount {
 }
 
 /**
- * Walks the path as the kernel does: from mount to mount, each on top of the one before. One that a later mount hides
- * is not met.
+ * Follows the path as the kernel does: from mount to mount, each on top of the one before. A mount that a later one
+ * hides is not found.
  */
 function mountOf(path: string, mountinfo: string): Mount | undefined {
   const mounts = mountinfo
@@ -55,7 +57,7 @@ function mountOf(path: string, mountinfo: string): Mount | undefined {
     .map(mountFrom)
   const ids = new Set(mounts.map(({ id }) => id))
   let current: Mount | undefined
-  // The lowest of all is mounted on itself, or on one that the table does not show.
+  // The root mount is mounted on itself, or on a mount that the table does not show.
   const isNext = ({ id, parent }: Mount): boolean =>
     current === undefined ? id === parent || !ids.has(parent) : id !== parent && parent === current.id
   const onTop = (point: string): Mount | undefined => mounts.findLast((mount) => mount.point === point && isNext(mount))

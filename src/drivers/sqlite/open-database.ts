@@ -6,20 +6,20 @@ import { type StatementName, statements } from './statements.ts'
 import { IN_MEMORY } from './url.ts'
 
 /**
- * Where a connection comes from: a path that we open, and open again when it leads to another file, or a database that
- * the caller has open.
+ * Where a connection comes from: a path, which is opened again when it leads to another file, or a database that the
+ * caller has opened.
  */
 export type DatabaseSource = OpenedByPath | { readonly passedIn: SqliteDatabase }
 
 export interface OpenedByPath {
-  /** As it was asked for, with its links. */
+  /** As the caller wrote it, with its links. */
   readonly path: string
   open(): Promise<SqliteDatabase>
 }
 
 /** An open database and its prepared statements. */
 export class OpenDatabase {
-  /** Of the file itself, without links. */
+  /** The path of the file itself, without links. */
   readonly path: string
   readonly passedIn: boolean
   readonly #database: SqliteDatabase
@@ -60,12 +60,12 @@ export class OpenDatabase {
     this.withoutBlocking(() => this.exec(begin))
     try {
       const result = work()
-      // At the end: what is granted here is granted in the files that everybody else reads.
+      // Just before the commit, so that a grant is written to the files that every other process reads.
       this.assertCurrent()
       this.exec('COMMIT')
       return result
     } catch (error) {
-      // A failed COMMIT can leave the transaction open; some errors (a full disk) have already rolled it back.
+      // A failed COMMIT can leave the transaction open. Some errors, such as a full disk, have already rolled it back.
       try {
         this.exec('ROLLBACK')
       } catch (rollbackError) {
@@ -77,7 +77,8 @@ export class OpenDatabase {
   }
 
   /**
-   * SQLite waits for a lock by blocking the thread. Our own connection never does; a caller's gets its setting back.
+   * SQLite waits for a lock by blocking the thread. A connection that we opened never does. For a connection of the
+   * caller, that is switched off for a moment and then restored.
    */
   withoutBlocking<T>(work: () => T): T {
     const timeoutMs = this.passedIn ? Number(this.statement('busy_timeout').all().map(timeoutOf)[0]) : 0
@@ -90,7 +91,7 @@ export class OpenDatabase {
     }
   }
 
-  /** From now on, what is written has to be seen by everybody else. */
+  /** From now on, what is written must be seen by every other process. */
   watchFiles(): void {
     const [row] = this.rows('PRAGMA locking_mode')
     const hasIndex = row?.['locking_mode'] !== 'exclusive'
@@ -106,7 +107,7 @@ export class OpenDatabase {
       this.assertCurrent()
       return true
     } catch {
-      // It may be a reason that passes, such as a second link; opening it again says so.
+      // The reason may be temporary, such as a second link. Opening the file again reports it.
       return false
     }
   }

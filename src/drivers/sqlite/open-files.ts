@@ -2,19 +2,19 @@ import { type BigIntStats, readdirSync, type Stats, statSync } from 'node:fs'
 import { StoreError } from '../../core/errors.ts'
 
 /**
- * The database's file and the two beside it, as one connection has them open.
+ * The database file and the two files beside it, as one connection has them open.
  *
- * SQLite finds the write-ahead log and its index by name, and a process that comes later opens what has these names
- * then. A lease is worth something only while the names lead to what this connection writes to. Three or four `stat`
- * calls tell, in about 4 µs each.
+ * SQLite finds the write-ahead log and its index by name, and a process that comes later opens the files that have
+ * these names then. A lease excludes others only while the names lead to the files that this connection writes to.
+ * Three or four `stat` calls of about 4 µs each check that.
  */
 export class OpenFiles {
   readonly #database: OpenFile
   readonly #others: readonly OpenFile[]
 
   /**
-   * Call it when SQLite has opened all of them, and before the first write. `asked` is the path that was asked for: a
-   * link in it may lead to another file later. `hasIndex` is false for a database that one connection has to itself.
+   * Call it after SQLite has opened all of them, and before the first write. `asked` is the path that the caller wrote:
+   * a link in it may lead to another file later. `hasIndex` is false for a database in exclusive locking mode.
    *
    * Throws if SQLite works on a file that was removed. Connections of one process share their index, so a new
    * connection gets the removed one as long as an old connection is open.
@@ -27,14 +27,14 @@ export class OpenFiles {
     assertOpen([this.#database, ...beside])
   }
 
-  /** Throws if what is written now might be in a file that others do not read. */
+  /** Throws if what is written now might be in a file that other processes do not read. */
   assertCurrent(): void {
     refuseLinks(this.#database.path, this.#database.assertCurrent())
     for (const file of this.#others) file.assertCurrent()
   }
 }
 
-/** A file was removed or replaced, or a link leads to another one: others go on there. */
+/** A file was removed or replaced, or a link leads to another file, which other processes use. */
 export class MovedError extends StoreError {
   constructor(path: string) {
     super(`the file ${path} was removed or replaced while it was open; close the database and open it again`)
@@ -44,29 +44,31 @@ export class MovedError extends StoreError {
 class StaleError extends StoreError {
   constructor(path: string) {
     super(
-      `the file ${path} was removed or replaced while it was open, and this process still works on the old one; end the process and start it again`,
+      `the file ${path} was removed or replaced while it was open, and this process still works on the old one; ` +
+        'restart the process',
     )
   }
 }
 
-/** Under another name the same file has another write-ahead log. */
+/** Throws for a file with several names: under another name it has another write-ahead log. */
 export function refuseLinks(path: string, stats: Stats | BigIntStats | undefined): void {
-  // Of a folder they are its own folders.
+  // The links of a folder are its subfolders.
   if (stats === undefined || stats.nlink <= 1 || !stats.isFile()) return
   throw new StoreError(
-    `the lock file ${path} has ${stats.nlink} hard links: a process that opens it under another name does not see the same locks; remove the other links, or make them symbolic`,
+    `the lock file ${path} has ${stats.nlink} hard links: a process that opens it under another name does not see ` +
+      'the same locks; remove the other links, or make them symbolic',
   )
 }
 
 /**
- * A path, and which file it led to at first. SQLite's open handle keeps the file's number from being given to another
- * file.
+ * A path, and the file that it led to at first. While SQLite has the file open, its inode number is not given to
+ * another file.
  */
 class OpenFile {
   readonly path: string
   readonly #device: number | bigint
   readonly #number: number | bigint
-  /** Only this form tells numbers above 2^53 apart, which some file systems have. It takes twice as long. */
+  /** Some file systems have numbers above 2^53, which need BigInt. That takes twice as long. */
   readonly #bigint: boolean
 
   constructor(path: string, first: BigIntStats | undefined = statSync(path, { throwIfNoEntry: false, bigint: true })) {
@@ -94,7 +96,7 @@ class OpenFile {
   }
 }
 
-/** Only Linux tells what a process has open. */
+/** Only Linux lists the open files of a process. */
 function assertOpen(files: readonly OpenFile[]): void {
   if (process.platform !== 'linux') return
   const open = new Set(

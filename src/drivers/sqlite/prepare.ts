@@ -6,6 +6,7 @@ import { refusePlace } from './file.ts'
 import { type DatabaseSource, OpenDatabase } from './open-database.ts'
 import { statements } from './statements.ts'
 
+/** Opens a database, and makes its tables if there are none. Throws a `StoreError` for a file that must not be used. */
 export async function openAndPrepare(source: DatabaseSource, clock: Clock): Promise<OpenDatabase> {
   const passedIn = 'passedIn' in source
   const database = passedIn ? source.passedIn : await source.open()
@@ -21,24 +22,25 @@ export async function openAndPrepare(source: DatabaseSource, clock: Clock): Prom
 }
 
 /**
- * No flush for every commit: a machine that crashes takes all holders of its locks with it. And a write-ahead log that
- * a long transaction of another program has made grow is cut to its usual size again.
+ * No flush for every commit: when a machine crashes, all holders of its locks die with it. And a write-ahead log that
+ * grew because of a long transaction of another program is cut to its usual size again.
  */
 const SETTINGS = `PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = ${4 * 1_024 * 1_024}`
 
 /**
- * Makes a file ours, or finds that it is. A database that was passed in has tables and settings of its own, which stay
- * as they are.
+ * Creates our tables, or finds them. A database that was passed in has its own tables and settings, which are not
+ * changed.
  */
 async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
   const isReady = await untilFree(clock, opened.path, () => {
     if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
-    // In one transaction, or tables that another process is just making would look like another program's.
+    // In one transaction: otherwise tables that another process is creating would look like another program's.
     const ready = opened.transaction('BEGIN', () => formatOf(opened) === FORMAT)
     const [mode] = opened.withoutBlocking(() => opened.rows('PRAGMA journal_mode = WAL'))
     if (mode?.['journal_mode'] !== 'wal') {
       throw new StoreError(
-        `the database ${opened.path} cannot be put into WAL mode: it stays in mode ${mode?.['journal_mode']}, as in the middle of a transaction`,
+        `the database ${opened.path} cannot be put into WAL mode: it stays in mode ${mode?.['journal_mode']}. ` +
+          'Is a transaction open on it?',
       )
     }
     if (!opened.passedIn) opened.exec(SETTINGS)
@@ -50,7 +52,7 @@ async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
   if (isReady) return
   await untilFree(clock, opened.path, () =>
     opened.transaction('BEGIN IMMEDIATE', () => {
-      // Somebody else may have been quicker, with a newer version.
+      // Another process may have been faster, with a newer version.
       const version = formatOf(opened)
       if (version === FORMAT) return
       if (version === 1) opened.exec(readProtocol('sqlite/upgrade-2.sql'))
@@ -61,7 +63,7 @@ async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
   )
 }
 
-/** The version of the tables; undefined if there are none and they may be made. Throws for what must not be touched. */
+/** The version of the tables. Undefined if there are none and they may be created. Throws if the file is not ours. */
 function formatOf(opened: OpenDatabase): number | undefined {
   const { path, passedIn } = opened
   if (opened.rows(statements.format_table).length > 0) {

@@ -2,7 +2,7 @@ import { endOf, type Moment, type Take, type Taken, takeStep } from '../shared/c
 import type { SqliteConnection } from './connection.ts'
 import { readNow } from './rows.ts'
 
-/** Without the write lock: looks wait for no other process, and sweep nothing. */
+/** Reads without the write lock: a look does not wait for another process, and deletes nothing. */
 export function lookAll(connection: SqliteConnection, looks: readonly Take[]): Promise<Taken[]> {
   return connection.read(() => {
     const nowMs = readNow(connection)
@@ -25,7 +25,7 @@ export function takeOne(connection: SqliteConnection, take: Take, nowMs: number)
   return taken
 }
 
-/** A row that is blocked keeps its moment beside the block: what it ends with is the later of the two. */
+/** A blocked row keeps its moment beside the block, and ends with the later of the two. */
 function momentOf(row: RateRow | undefined): Moment {
   const [atMs = 0, untilMs = 0, blockMs = 0] = row?.block?.split(' ').map(Number) ?? [row?.reset_at_ms]
   return { atMs, untilMs, blockMs }

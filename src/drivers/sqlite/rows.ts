@@ -2,7 +2,7 @@ import type { LeaseRecord } from '../../core/driver.ts'
 import type { LockShare } from '../../core/lock-share.ts'
 import type { SqliteConnection } from './connection.ts'
 
-/** A row of the leases or of the waiters, as far as each has the column. */
+/** A row of the leases or of the waiters. Each table has only some of the columns. */
 export interface Row {
   readonly lock_name: string
   readonly claim_id: string
@@ -25,8 +25,8 @@ export function readNow(connection: SqliteConnection): number {
 }
 
 /**
- * The leases that are out, as one. As many of them as the largest limit in question are as good as all. `isAhead`: a
- * clock that was set back since has written one of them.
+ * The leases that are held, combined into one. It reads no more of them than the largest limit in question: more would
+ * not change a decision. `isAhead`: one of them was written by a clock that has been set back since.
  */
 export function heldBeside(
   connection: SqliteConnection,
@@ -50,11 +50,11 @@ interface Held {
   readonly ahead: 0 | 1
 }
 
-/** The front of a queue, as far as those behind it have to know it. */
+/** What the waiters behind the front of a queue need to know about it. */
 export interface Front {
   readonly waiters: number
   readonly lastPlace: number
-  /** When the first of them is gone if it is not heard of. */
+  /** When the first of them ends unless it asks again. */
   readonly firstGoneMs: number | null
 }
 
@@ -64,19 +64,19 @@ export function frontOf(connection: SqliteConnection, lockName: string, nowMs: n
   return { waiters: waiters ?? 0, lastPlace: lastPlace ?? 0, firstGoneMs }
 }
 
-/** When the first of the leases ends. */
+/** When the first lease ends. */
 export function nextEndOf(connection: SqliteConnection, lockName: string, nowMs: number): number | null {
   return (connection.get('next_end', nowMs, lockName, nowMs) as { next_end_ms: number | null }).next_end_ms
 }
 
-/** The front of a queue; all of it with `most` −1. */
+/** The first waiters of a queue, or all of them if `most` is −1. */
 export const waitersOf = (connection: SqliteConnection, lockName: string, nowMs: number, most: number): Row[] => {
   if (most !== 1) return connection.all('waiters_of', lockName, nowMs, most) as Row[]
   const first = firstWaiterOf(connection, lockName, nowMs)
   return first === undefined ? [] : [first]
 }
 
-/** Takes two thirds of the time that a list of one row takes. */
+/** A fast path for one row: it takes two thirds of the time of a list. */
 export const firstWaiterOf = (connection: SqliteConnection, lockName: string, nowMs: number): Row | undefined =>
   connection.get('waiters_of', lockName, nowMs, 1) as Row | undefined
 
@@ -98,10 +98,9 @@ export const recordOf = (row: Row, nowMs: number): LeaseRecord => ({
 })
 
 /**
- * How much of a queue is read at first, and then, to decide who is next. With an exclusive claim at its front, one row
- * is enough.
+ * How many waiters are read first, and then, to decide who is next. If the first one is exclusive, one row is enough.
  */
 export const QUEUE_WINDOWS = [1, 32] as const
 
-/** A waiter is told exactly how many are before it up to this many. */
+/** The number of waiters ahead is exact up to this. */
 export const MAX_AHEAD = 32

@@ -8,16 +8,17 @@ import { ringBell, watchDatabase } from './file-watch.ts'
 import { heldBeside, largestLimit, nextEndOf, QUEUE_WINDOWS, type Row, readNow, shareOf, waitersOf } from './rows.ts'
 
 /**
- * Finds out which of this driver's waiters should ask again, and tells other processes when it may be one of theirs. A
- * look only reads: one that wrote would make others look, whose looks would make this one look.
+ * Finds out which waiters of this driver should ask again, and rings the bell when it may be the turn of another
+ * process. A check only reads. A check that wrote would trigger the checks of other processes, which would trigger this
+ * one again.
  */
 export class SqliteWakeUps {
   readonly #connection: SqliteConnection
   readonly #clock: Clock
   readonly #listeners = new Set<DriverListener>()
-  /** The claims of this driver that stand in a queue, by lock name. */
+  /** The claims of this driver that are in a queue, by lock name. */
   readonly #waiting = new Map<string, Set<string>>()
-  /** Who was first when last told, and what it waited for. */
+  /** The first waiter of each lock at the last notification, and the end of the lease that it waited for. */
   readonly #first = new Map<string, { claimId: string; nextEndMs: number }>()
   #version = 0
   #newsIsDue = false
@@ -27,7 +28,9 @@ export class SqliteWakeUps {
     this.#connection = connection
     this.#clock = clock
     connection.onReopened = () =>
-      this.#disconnected(new StoreError(`the lock file ${connection.path} was removed or replaced, and opened anew`))
+      this.#disconnected(
+        new StoreError(`the lock file ${connection.path} was removed or replaced, and was opened again`),
+      )
   }
 
   add({ lockName, claimId }: LeaseRef): void {
@@ -49,8 +52,8 @@ export class SqliteWakeUps {
     this.#version = this.#connection.dataVersion()
     this.#newsIsDue = true
     this.#stopWatching ??= watchDatabase(this.#connection.path, this.#clock, {
-      rung: () => this.#look([...this.#waiting.keys()], 'turns'),
-      poll: () => this.#lookIfChanged(),
+      rung: () => this.#check([...this.#waiting.keys()], 'turns'),
+      poll: () => this.#checkIfChanged(),
     })
   }
 
@@ -65,20 +68,20 @@ export class SqliteWakeUps {
   }
 
   /**
-   * After a commit of this very connection. `turns`: it may have been the turn of a waiter, of this process or another.
+   * Call it after a commit of this connection. `turns`: it may be the turn of a waiter, of this process or another.
    */
   committed(lockNames: Iterable<string>, { turns }: { turns: boolean }): void {
     if (turns) ringBell(this.#connection.path)
     if (this.#listeners.size === 0) return
-    // The database tells of other connections' commits, not of this one's.
+    // The data version changes with commits of other connections, not with those of this one.
     this.#newsIsDue = true
-    this.#look(
+    this.#check(
       [...new Set(lockNames)].filter((lockName) => this.#waiting.has(lockName)),
       'turns',
     )
   }
 
-  #lookIfChanged(): number {
+  #checkIfChanged(): number {
     if (this.#waiting.size === 0) return 0
     try {
       this.#connection.assertCurrent()
@@ -90,11 +93,11 @@ export class SqliteWakeUps {
       this.#disconnected(error)
       return 0
     }
-    return this.#look([...this.#waiting.keys()], 'turns and news')
+    return this.#check([...this.#waiting.keys()], 'turns and news')
   }
 
-  /** Never throws: the transaction that it comes after has been committed, and its answer has to arrive. */
-  #look(lockNames: readonly string[], what: 'turns' | 'turns and news'): number {
+  /** Never throws: the transaction before it has been committed, and its answer must arrive. */
+  #check(lockNames: readonly string[], what: 'turns' | 'turns and news'): number {
     if (lockNames.length === 0) return 0
     try {
       const nowMs = readNow(this.#connection)
@@ -106,15 +109,14 @@ export class SqliteWakeUps {
   }
 
   /**
-   * News, which can wait for a moment: who is first now, or that what the first waits for ends sooner, so that it
-   * should ask sooner.
+   * `news` is less urgent: another waiter is the first now, or the lease that the first one waits for ends sooner.
    */
   #wakeOn(lockName: string, nowMs: number, what: 'turns' | 'turns and news'): void {
     const ours = this.#waiting.get(lockName)
     const [front, more] = QUEUE_WINDOWS
     let queue = waitersOf(this.#connection, lockName, nowMs, front)
     const [first] = queue
-    // Behind an exclusive claim of another process it is nobody's turn: most looks end here.
+    // Behind an exclusive claim of another process no waiter of ours has its turn. Most checks end here.
     if (first === undefined || (first.mode === 'exclusive' && !ours?.has(first.claim_id))) {
       this.#first.delete(lockName)
       return

@@ -99,7 +99,7 @@ describe.concurrent('sqlite alone: a bad file is an error that says why, and nev
   })
 
   it('a folder that cannot be created is refused', async () => {
-    await refuses('/proc/holdfast/locks.db', /the folder \/proc\/holdfast for the lock file cannot be made: ENOENT/)
+    await refuses('/proc/holdfast/locks.db', /the folder \/proc\/holdfast for the lock file cannot be created: ENOENT/)
   })
 
   it('a database in memory is refused, because it excludes no other process', async () => {
@@ -116,7 +116,7 @@ describe.concurrent('sqlite alone: a bad file is an error that says why, and nev
     await worker.call('dropPrivileges')
     const newFile = (await worker.call('outcome', `sqlite:${context.folder}/new.db`)) as Outcome
     assert.equal(newFile.code, 'STORE_UNAVAILABLE')
-    assert.match(newFile.message, /new\.db cannot be made: EACCES/)
+    assert.match(newFile.message, /new\.db cannot be created: EACCES/)
     const oldFile = (await worker.call('outcome', `sqlite:${context.path}`)) as Outcome
     assert.equal(oldFile.code, 'STORE_UNAVAILABLE')
     assert.match(oldFile.message, /locks\.db: it(, or the folder that it lies in,)? cannot be (written|opened)/)
@@ -413,7 +413,7 @@ const asNobody = `
   expose({
     outcome,
     async dropPrivileges() {
-      const folder = mkdtempSync('/tmp/holdfast-nobody-')
+      const folder = mkdtempSync('/tmp/holdfast-other-user-')
       await outcome('sqlite:' + folder + '/locks.db')
       rmSync(folder, { recursive: true })
       if (process.getuid() !== 0) return

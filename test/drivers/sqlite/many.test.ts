@@ -149,8 +149,8 @@ describe('sqlite alone, failure 48: the event loop is not blocked', () => {
 })
 
 /**
- * Compares the best of several rounds. The two kinds take turns, so that a busy machine affects both. Measures CPU time,
- * not elapsed time.
+ * Compares the best of several rounds. The two kinds take turns, so that a busy machine affects both. Measures CPU
+ * time, not elapsed time.
  */
 async function costsAlike(few: () => Promise<unknown>, many: () => Promise<unknown>): Promise<void> {
   const least = { few: Number.POSITIVE_INFINITY, many: Number.POSITIVE_INFINITY }

@@ -65,7 +65,9 @@ describe('sqlite alone, failure 42: the file is a mount point', () => {
     )
     assert.deepEqual(JSON.parse(stdout), {
       outside: 'opened',
-      inside: `the lock file ${context.folder}/container/locks.db is a mount point of its own (as with "docker run -v file:file"), so SQLite keeps its write-ahead log where others do not see it; mount the folder that it lies in`,
+      inside:
+        `the lock file ${context.folder}/container/locks.db is a mount point (as with "docker run -v file:file"), so ` +
+        'other processes do not see the write-ahead log that SQLite keeps beside it; mount its folder instead',
     })
   })
 
@@ -246,7 +248,8 @@ const opens = `
 const opensBoth = `
   import { openSqlite } from 'holdfast/drivers/sqlite'
   const folder = process.argv.at(-1)
-  const outcome = (path) => openSqlite('sqlite:' + path).then(async (driver) => (await driver.close(), 'opened'), (error) => error.message)
+  const close = (driver) => driver.close().then(() => 'opened')
+  const outcome = (path) => openSqlite('sqlite:' + path).then(close, (error) => error.message)
   const outside = await outcome(folder + '/locks.db')
   const inside = await outcome(folder + '/container/locks.db')
   console.log(JSON.stringify({ outside, inside }))

@@ -68,7 +68,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     database.exec("INSERT INTO customers VALUES ('Ann')")
     const rejected = {
       name: 'StoreError',
-      message: /in the middle of a transaction; end that first, or pass in a conn/,
+      message: /has an open transaction; end it first, or pass in another conn/,
     }
     await assert.rejects(driver.acquire([claimOn('name')]), rejected)
     await assert.rejects(driver.inspect({}), rejected)
