@@ -32,7 +32,7 @@ export interface MemoryDriverOptions {
 const OPTIONS = optionNames<MemoryDriverOptions>({ store: true })
 
 /**
- * Keeps leases in the memory of this process. It is for tests, and for services that run as one process. It is also the
+ * Keeps leases in the memory of this process, for tests and for services that run as one process. It is also the
  * reference for every other driver, so it is written to be read.
  *
  * @example

@@ -278,7 +278,7 @@ export interface SeededRandom extends Random {
   fork(): SeededRandom
 }
 
-/** Mulberry32: small, and good enough to choose faults. */
+/** Random numbers from a seed, by Mulberry32: small, and good enough to choose faults. */
 export function seededRandom(seed: number): SeededRandom {
   let state = seed >>> 0
   const fraction = (): number => {
