@@ -57,11 +57,8 @@ export interface Driver {
    */
   listen?(listener: DriverListener): Promise<StopListening>
 
-  /**
-   * One rate-limiting step (GCRA) each, on the store's clock; those on one name in the list's order. A store inside the process may answer without a
-   * promise, and is then asked call by call.
-   */
-  consume?(requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]> | readonly (RateAnswer | Error)[]
+  /** One rate-limiting step (GCRA) each, on the store's clock; those on one name in the list's order. */
+  consume?(requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]>
 
   /** Gives back what the driver opened itself. Leases stay as they are. Every later call rejects. */
   close(): Promise<void>

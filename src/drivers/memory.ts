@@ -61,7 +61,7 @@ export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
     acquire: (claims) => each(claims, inGroups(claims, store.acquire, store.acquireGroup)),
     renew: (renewals) => each(renewals, store.renew),
     release: (leases) => each(leases, store.release),
-    consume(requests) {
+    async consume(requests) {
       if (closed) throw new ClosedError('the memory driver is closed')
       return store.consume(requests)
     },

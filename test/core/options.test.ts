@@ -112,7 +112,7 @@ describe('options that are no object', () => {
       ['timeoutSeconds', () => new LeaderElection({ url, name: 'a', timeoutSeconds: null as never })],
       ['fallbackSeconds', () => new RateLimiter({ url, limits, fallbackSeconds: null as never })],
       ['cost', () => limiter().consume('a', { cost: null as never })],
-      ['timeoutSeconds', () => limiter().wait('a', { timeoutSeconds: null as never })],
+      ['blockingTimeoutSeconds', () => limiter().wait('a', { blockingTimeoutSeconds: null as never })],
     ]
     for (const [argument, call] of calls) {
       expect(await rejectionOf(call)).toMatchObject({ code: 'INVALID_ARGUMENT', argument, value: null })
@@ -173,7 +173,8 @@ const calls: [what: string, call: () => unknown, message: RegExp][] = [
   ['once', () => new OnceOnly({ url }).once('a', () => 1, { forSeconds: 1, ttl: 1 } as never), /timeoutSeconds\?/],
   ['everyTick', () => new OnceOnly({ url }).everyTick('a', () => 1, { evrySeconds: 1 } as object), /everySeconds\?/],
   ['consume', () => limiter().consume('a', { costs: 1 } as object), /did you mean cost\?/],
-  ['wait', () => limiter().wait('a', { timeout: 1 } as object), /did you mean timeoutSeconds\?/],
+  ['wait', () => limiter().wait('a', { blockingTimeout: 1 } as object), /did you mean blockingTimeoutSeconds\?/],
+  ['wait', () => limiter().wait('a', { timeoutSeconds: 1 } as object), /no option "timeoutSeconds"/],
   [
     'a limit',
     () => new RateLimiter({ url, limits: { ...limits, window: 1 } as never }),

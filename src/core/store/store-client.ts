@@ -103,17 +103,6 @@ export class StoreClient {
     this.#consumes.add(request, receiver)
   }
 
-  /**
-   * For a store inside the process, which has no round trip that a list could save: its answer, without a promise if it gave it so. Undefined for
-   * any other store.
-   */
-  consumeAtOnce(request: RateRequest): RateAnswer | Promise<RateAnswer> | undefined {
-    if (this.driver.capabilities.scope !== 'process' || this.driver.consume === undefined) return undefined
-    const answers = this.driver.consume([request])
-    const answer = Array.isArray(answers) && answers.length === 1 ? (answers[0] as RateAnswer | Error) : undefined
-    return answer === undefined || answer instanceof Error ? this.#consumeLate(request, answers) : answer
-  }
-
   inspect(query: InspectQuery): Promise<InspectPage> {
     // A caller that reads many pages of a local store must not block the event loop.
     return turnsOf(this.#options.clock).settle(this.#calls.run('inspect', () => this.driver.inspect(query)))
@@ -188,12 +177,6 @@ export class StoreClient {
       for (const { lockName } of leases) this.wakeUps.wake(lockName)
       return answered
     })
-  }
-
-  async #consumeLate(request: RateRequest, answers: ReturnType<NonNullable<Driver['consume']>>): Promise<RateAnswer> {
-    const [answer] = await this.#list<RateAnswer>('consume', [request], async () => answers)
-    if (answer instanceof Error) throw answer
-    return answer as RateAnswer
   }
 
   /** Makes a call with a list. An entry that is not a valid answer becomes an error: its outcome is unknown. */

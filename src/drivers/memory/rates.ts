@@ -1,15 +1,7 @@
-import type { RateAnswer, RateChange, RateRequest } from '../../core/driver.ts'
+import type { RateAnswer, RateRequest } from '../../core/driver.ts'
 import { type Clock, systemClock, type Timer } from '../../core/time/clock.ts'
 import { wallClock } from '../../core/time/native-time.ts'
-import {
-  consumeOne,
-  consumeStep,
-  endOf,
-  type Moment,
-  noMoment,
-  type Policy,
-  policyFor,
-} from '../shared/consume-step.ts'
+import { consumeStep, endOf, type Moment, noMoment, type Policy, policyFor } from '../shared/consume-step.ts'
 
 /**
  * The rate limits of a memory store. A sweep removes those that are no longer used, and runs as long as there are any.
@@ -30,28 +22,14 @@ export function createRates(clock: Clock): Rates {
 
   function consume(requests: readonly RateRequest[]): RateAnswer[] {
     const now = nowMs()
-    // A single one is what a limiter in the same process asks for, and what it costs is counted in nanoseconds.
-    return requests.length === 1 ? [take(requests[0] as RateRequest, now)] : requests.map((each) => take(each, now))
+    return requests.map((request) => take(request, now))
   }
 
   function take(request: RateRequest, now: number): RateAnswer {
     const policy = policyFor(request)
-    if (found?.policy !== policy) found = find(policy)
-    const { name, cost, change } = request
-    if (policy.ids.length > 1 || cost === 0) return takeAll(found, name, now, change)
-    const table = found.tables[0] as Table
-    const known = table.get(name)
-    const moment = known ?? noMoment()
-    const answer = consumeOne(policy, moment, now)
-    if (known === undefined) keep(table, name, moment)
-    return answer
-  }
-
-  function find(policy: Policy): Found {
-    return { policy, tables: policy.ids.map(tableOf) }
-  }
-
-  function takeAll({ policy, tables: own }: Found, name: string, now: number, change?: RateChange): RateAnswer {
+    if (found?.policy !== policy) found = { policy, tables: policy.ids.map(tableOf) }
+    const { name, change } = request
+    const { tables: own } = found
     let isFresh = false
     const moments = own.map((table) => {
       const known = table.get(name)

@@ -204,27 +204,6 @@ export function consumeStep(
   return answerOf(policy, count === 1 || policy.cost === 0, usedMs, blockedMs, 0)
 }
 
-/** The same once more, without a loop, for the most frequent case by far: one limit, no block, and no look. */
-export function consumeOne(policy: Policy, moment: Moment, nowMs: number): RateAnswer {
-  if (moment.untilMs > nowMs) return consumeStep(policy, [moment], nowMs)
-  const { stepsMs, fullsMs, spacingsMs } = policy
-  const stepMs = stepsMs[0] as number
-  const fullMs = fullsMs[0] as number
-  let aheadMs = Math.max(moment.atMs - nowMs, 0)
-  if (aheadMs > fullMs) {
-    aheadMs = fullMs
-    moment.atMs = nowMs + fullMs
-  }
-  const allowed = fullMs - aheadMs >= stepMs
-  const retryAfterMs = allowed ? 0 : Math.max(0, aheadMs + stepMs - fullMs)
-  if (allowed) {
-    aheadMs += stepMs
-    moment.atMs = nowMs + aheadMs
-  }
-  const remaining = Math.max(0, Math.floor((fullMs - aheadMs) / (spacingsMs[0] as number)))
-  return { allowed, remaining, retryAfterMs, resetAfterMs: aheadMs, usedMs: [aheadMs] }
-}
-
 function step({ stepsMs, fullsMs }: Policy, most: number, moments: readonly Moment[], nowMs: number): Taken {
   // With its final length: a growing array allocates too much, and every call makes one.
   const usedMs = new Array<number>(stepsMs.length)

@@ -3,15 +3,16 @@ import type { Clock } from '../../core/time/clock.ts'
 import type { RateLimitResult } from './limits.ts'
 
 /**
- * Another limiter, which answers while the store of the first cannot be asked. Once a call has failed, none waits for the store any more until its time has come; then one
- * call tries it, and the others go on with the fallback until that one is answered. So an outage costs one call at a time its timeout.
+ * Another limiter that answers while the store of the first cannot be reached. When a call has failed, no call waits
+ * for the store until it is time to try again. Then one call tries it, and the fallback answers the others until that
+ * one is answered. So an outage delays one call at a time.
  */
 export class RateFallback<Limiter extends LimiterWithLimits> {
   readonly limiter: Limiter
   readonly #clock: Clock
   readonly #tryAgainMs: number
   readonly #mostCost: number
-  /** On the monotonic clock: when the store is tried again. Undefined: it answered the last call. */
+  /** On the monotonic clock: when to try the store again. Undefined: it answered the last call. */
   #tryAtMs: number | undefined
 
   constructor(limiter: Limiter, clock: Clock, tryAgainMs: number) {
@@ -21,7 +22,9 @@ export class RateFallback<Limiter extends LimiterWithLimits> {
     this.#mostCost = Math.min(...limiter.limits.map(({ burst }) => burst))
   }
 
-  /** What the store says, or else the fallback. A cost that the fallback could never allow has the store's error. */
+  /**
+   * The store's answer, or else the fallback's. Throws the store's error for a cost that the fallback can never allow.
+   */
   async or(
     store: () => Promise<RateLimitResult>,
     other: (limiter: Limiter) => Promise<RateLimitResult>,
@@ -30,12 +33,12 @@ export class RateFallback<Limiter extends LimiterWithLimits> {
     const canAnswer = cost <= this.#mostCost
     if (canAnswer && this.#tryAtMs !== undefined) {
       if (this.#clock.now().monotonicMs < this.#tryAtMs) return this.#answerOf(other)
-      // This call tries it; until it is answered, no other does.
+      // This call tries the store. No other does until it is answered.
       this.#tryAtMs = Number.POSITIVE_INFINITY
     }
     try {
       const result = await store()
-      // Known without asking the store: the next call tries it.
+      // The answer came without asking the store, so the next call tries it.
       if (this.#tryAtMs === Number.POSITIVE_INFINITY) this.#tryAtMs = this.#clock.now().monotonicMs
       return result
     } catch (error) {
@@ -49,7 +52,7 @@ export class RateFallback<Limiter extends LimiterWithLimits> {
     }
   }
 
-  /** By the store itself. */
+  /** The store itself has answered. */
   answered(): void {
     this.#tryAtMs = undefined
   }

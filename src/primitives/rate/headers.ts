@@ -2,11 +2,11 @@ import { InvalidArgumentError } from '../../core/errors.ts'
 import type { RateLimitOptions, RateLimitResult } from './limits.ts'
 import type { RateLimiter } from './rate-limiter.ts'
 
-/** What a limiter says of itself in HTTP, after draft-ietf-httpapi-ratelimit-headers-11. */
+/** The HTTP header fields of a limiter, as in draft-ietf-httpapi-ratelimit-headers-11. */
 export interface RateLimitHeaders {
-  /** `RateLimit-Policy`: the same for every response. */
+  /** `RateLimit-Policy`: the same in every response. */
   readonly policy: string
-  /** `RateLimit`: what is left; in a refusal, of the limits that are exceeded. */
+  /** `RateLimit`: what is left of each limit; in a refusal, only of the exceeded limits. */
   standing(result: RateLimitResult, cost: number): string
   /** `Retry-After`, in whole seconds. */
   retryAfter(result: RateLimitResult): string
@@ -17,7 +17,7 @@ export interface RateLimitHeaders {
 export function rateLimitHeaders(limiter: RateLimiter, names?: readonly string[]): RateLimitHeaders {
   const { limits } = limiter
   const quoted = checkNames(names ?? limits.map(nameOf), limits.length).map((name) => `"${name}"`)
-  // The limits of a fallback are others.
+  // A fallback has other limits.
   const exceeded = (result: RateLimitResult, cost: number): number[] =>
     (result.fallback ? [] : limits).flatMap((_, at) =>
       !result.allowed && (result.limits[at]?.remaining ?? 0) >= cost ? [] : [at],
@@ -41,7 +41,9 @@ export function rateLimitHeaders(limiter: RateLimiter, names?: readonly string[]
   }
 }
 
-/** The field knows whole seconds only: 10 in 0.1 s are 100 in 1 s. A burst that is not the limit is a parameter of our own. */
+/**
+ * The field has only whole seconds: 10 in 0.1 s become 100 in 1 s. A burst other than the limit is our own parameter.
+ */
 function policyOf({ limit, periodSeconds, burst }: Required<RateLimitOptions>): string {
   const window = wholeSeconds(periodSeconds)
   const quota = Math.floor((limit * window) / periodSeconds + 1e-9)
@@ -51,7 +53,7 @@ function policyOf({ limit, periodSeconds, burst }: Required<RateLimitOptions>): 
 const nameOf = ({ periodSeconds }: RateLimitOptions, _: number, { length }: { length: number }): string =>
   length === 1 ? 'default' : `per-${periodSeconds}s`
 
-/** Rounded up: whoever comes too early is refused again. */
+/** Rounded up: a client that comes too early is refused again. */
 const wholeSeconds = (seconds: number): number => Math.max(1, Math.ceil(seconds - 1e-9))
 
 function checkNames(names: unknown, count: number): readonly string[] {

@@ -7,23 +7,38 @@ import { RateLimiter } from './rate-limiter.ts'
 
 export interface HttpRateLimitOptions<Request> {
   limiter: RateLimiter
-  /** For whom the limits count, such as `api:${user}` or the client's address. Undefined: this request is not limited. */
+  /** To whom the limits apply, such as `api:${user}` or the client's address. Undefined: the request is not limited. */
   key: (request: Request) => string | undefined | Promise<string | undefined>
-  /** How many units a request takes. 1 if not said. */
+  /**
+   * How many units a request takes.
+   *
+   * @default 1 for each request
+   */
   cost?: (request: Request) => number | Promise<number>
-  /** What the limits are called in the header fields, one name for each. `default`, or `per-60s` and the like, if not said. */
+  /**
+   * The names of the limits in the header fields, one for each.
+   *
+   * @default `default` for one limit, `per-60s` and the like for several
+   */
   names?: readonly string[]
-  /** True: when the store cannot be asked, requests pass, without header fields. False, the default: they fail with the `StoreError`. */
+  /**
+   * What happens when the store cannot be reached. True: requests pass, without header fields. False: they fail with
+   * the `StoreError`.
+   *
+   * @default false
+   */
   failOpen?: boolean
 }
 
-/** What is called of a request and a response of node:http, Connect and Express. */
+/** The members of a request that node:http, Connect and Express have, for `key` and `cost`. */
 export interface NodeRequest {
   readonly headers: Readonly<Record<string, string | string[] | undefined>>
   readonly method?: string | undefined
   readonly url?: string | undefined
   readonly ip?: string | undefined
 }
+
+/** The members of a response of node:http, Connect and Express that are used. */
 export interface NodeResponse {
   statusCode: number
   readonly headersSent?: boolean | undefined
@@ -32,7 +47,7 @@ export interface NodeResponse {
   end(body: string): unknown
 }
 
-/** What is called of Fastify. */
+/** The members of a Fastify reply that are used. */
 export interface FastifyReplyLike {
   getHeader(name: string): number | string | readonly string[] | undefined
   header(name: string, value: string): unknown
@@ -41,8 +56,21 @@ export interface FastifyReplyLike {
 }
 
 /**
- * A handler of the fetch kind, `(request) => response`, that limits its requests: each response has `RateLimit` and `RateLimit-Policy`, and one that is over the
- * limit is a 429 with `Retry-After` and a problem document, without the handler being called. Rejects with what the handler, `key`, `cost` or the limiter throw.
+ * Wraps a fetch-style handler, `(request) => response`, and limits its requests. Each response has the fields
+ * `RateLimit` and `RateLimit-Policy`. A request over the limit gets a 429 with `Retry-After` and a problem document;
+ * the handler is not called.
+ *
+ * @throws `InvalidArgumentError`. The returned handler rejects with what the handler, `key`, `cost` or the limiter
+ * throws
+ *
+ * @example
+ * ```ts
+ * const limiter = new RateLimiter({ url: 'redis://localhost:6379', limits: { limit: 100, periodSeconds: 60 } })
+ * const handler = rateLimitFetch((request: Request) => Response.json({ ok: true }), {
+ *   limiter,
+ *   key: (request) => `api:${request.headers.get('x-user')}`,
+ * })
+ * ```
  */
 export function rateLimitFetch<Request, Rest extends unknown[]>(
   handler: (request: Request, ...rest: Rest) => Response | Promise<Response>,
@@ -53,9 +81,9 @@ export function rateLimitFetch<Request, Rest extends unknown[]>(
   return async (request, ...rest) => {
     const verdict = await judge(request)
     const response = verdict?.refusal ? new Response(verdict.refusal, { status: 429 }) : await handler(request, ...rest)
-    // One that no handler can make anew, such as that of an upgrade to a WebSocket, goes out as it is.
+    // A response that cannot be copied, such as an upgrade to a WebSocket, is passed on unchanged.
     if (verdict === undefined || response.status < 200) return response
-    // A response that came from elsewhere, such as a redirect, has headers that cannot be changed.
+    // The headers of some responses, such as a redirect, are immutable: so it is copied.
     const own = new Response(response.body, response)
     for (const [name, value] of verdict.fields) {
       if (LISTS.has(name)) own.headers.append(name, value)
@@ -66,9 +94,16 @@ export function rateLimitFetch<Request, Rest extends unknown[]>(
 }
 
 /**
- * Middleware for Express, Connect, and all others that hand on `(request, response, next)` of node:http. As
- * `rateLimitFetch`; errors go to `next`, which is called at most once. What `next` itself throws is a warning, and the
- * answer is a 500 unless something was answered before.
+ * Middleware for Express, Connect and all others with `(request, response, next)` of node:http. It does what
+ * `rateLimitFetch` does. Errors are passed to `next`, which is called at most once. If `next` itself throws, that is a
+ * warning, and the response is a 500 unless one was already sent.
+ *
+ * @throws `InvalidArgumentError`
+ *
+ * @example
+ * ```ts
+ * app.use(rateLimitExpress({ limiter, key: (request) => request.ip }))
+ * ```
  */
 export function rateLimitExpress<Request = NodeRequest>(
   options: HttpRateLimitOptions<Request>,
@@ -79,7 +114,7 @@ export function rateLimitExpress<Request = NodeRequest>(
       try {
         next(...error)
       } catch (thrown) {
-        // As it does where a handler behind it fails before its first await, and nothing between them catches it.
+        // It throws if a later handler fails before its first await and nothing in between catches it.
         warnOfFault('next, called by rateLimitExpress,', thrown)
         if (response.headersSent) return
         response.statusCode = 500
@@ -87,7 +122,7 @@ export function rateLimitExpress<Request = NodeRequest>(
       }
     }
     const pass = (verdict: Verdict | undefined): boolean => {
-      // Somebody else, such as a time limit, may have answered while the store was being asked.
+      // Another middleware, such as a timeout, may have responded while the store was being asked.
       if (!response.headersSent) writeVerdict(response, verdict)
       return verdict?.refusal === undefined
     }
@@ -108,7 +143,16 @@ function writeVerdict(response: NodeResponse, verdict: Verdict | undefined): voi
   response.end(verdict.refusal)
 }
 
-/** A hook for Fastify: `app.addHook('onRequest', rateLimitFastify({ … }))`, or for a single route. As `rateLimitFetch`. */
+/**
+ * A hook for Fastify, for an app or a single route. It does what `rateLimitFetch` does.
+ *
+ * @throws `InvalidArgumentError`. The hook rejects with what `key`, `cost` or the limiter throws
+ *
+ * @example
+ * ```ts
+ * app.addHook('onRequest', rateLimitFastify({ limiter, key: (request) => request.ip }))
+ * ```
+ */
 export function rateLimitFastify<Request = NodeRequest>(
   options: HttpRateLimitOptions<Request>,
 ): (request: Request, reply: FastifyReplyLike) => Promise<unknown> {
@@ -120,7 +164,7 @@ export function rateLimitFastify<Request = NodeRequest>(
     }
     if (verdict?.refusal === undefined) return undefined
     reply.code(429)
-    // Fastify takes a reply that is returned as its sign to stop.
+    // A returned reply tells Fastify to stop.
     reply.send(verdict.refusal)
     return reply
   }
@@ -136,11 +180,11 @@ const OPTIONS = optionNames<HttpRateLimitOptions<unknown>>({
 
 interface Verdict {
   readonly fields: readonly (readonly [name: string, value: string])[]
-  /** The body, if the answer is no. */
+  /** The body of a refusal. */
   readonly refusal?: string
 }
 
-/** Answers undefined where a request is not limited. */
+/** The returned function resolves with undefined for a request that is not limited. */
 function judgeFrom<Request>(
   options: HttpRateLimitOptions<Request>,
 ): (request: Request) => Promise<Verdict | undefined> {
@@ -160,7 +204,7 @@ function judgeFrom<Request>(
       throw error
     })
     if (result === undefined) return undefined
-    // While a fallback answers, the policy is not what is in force.
+    // While a fallback answers, this policy does not apply.
     const fields = result.fallback
       ? []
       : ([
@@ -175,7 +219,7 @@ function judgeFrom<Request>(
   }
 }
 
-/** Several limiters in a row each add to these. */
+/** Several limiters in a row each append to these fields. */
 const LISTS = new Set(['RateLimit', 'RateLimit-Policy'])
 
 const joined = (before: number | string | readonly string[] | undefined, value: string): string =>

@@ -4,54 +4,57 @@ import { InvalidArgumentError } from '../../core/errors.ts'
 import { MAX_RATE_LIMITS, MAX_TTL_MS } from '../../core/limits.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 
-/** So many in a period, in the long run. */
+/** A number of units per period. */
 export interface RateLimitOptions {
-  /** How many units come back in a period. From 1 to a billion. */
+  /** How many units are available per period in the long run. From 1 to a billion. */
   limit: number
-  /** From 0.001 to one year. Fractions are welcome. */
+  /** The length of the period. From 0.001 to one year; may be a fraction. */
   periodSeconds: number
   /**
-   * How many units can be had at once after a rest; `limit` if not said. In any period, wherever it begins, never more than `limit + burst` are
-   * allowed, and in a quiet one `limit`. Whoever must not have more than n in any period whatsoever chooses the two so that they add up to n.
+   * How many units are available at once after a pause. In any period, wherever it begins, at most `limit + burst`
+   * units are allowed. To allow at most n in any period, choose the two so that their sum is n.
+   *
+   * @default `limit`
    */
   burst?: number
 }
 
-/** Where one of a limiter's limits stands after a call. */
+/** The state of one limit after a call. */
 export interface LimitStanding {
-  /** How many units could be had now. */
+  /** How many units are available now. */
   readonly remaining: number
-  /** Until there is one more than that; 0 if nothing is missing. */
+  /** The time until one more unit is available. 0 if all are. */
   readonly nextAfterSeconds: number
-  /** Until it is as if nothing had been taken. */
+  /** The time until it is as if nothing had been taken. */
   readonly resetAfterSeconds: number
 }
 
 export interface RateLimitResult {
+  /** Whether the units were taken. */
   readonly allowed: boolean
-  /** How many units could be had now, under the tightest of the limits. */
+  /** How many units are available now under the tightest limit. */
   readonly remaining: number
-  /** When the same call can succeed, if nobody else takes what comes back until then. 0 if it was allowed. */
+  /** When the same call can succeed, if no other call takes the units before. 0 if it was allowed. */
   readonly retryAfterSeconds: number
-  /** Until everything is as if nothing had been taken. */
+  /** The time until all limits are as if nothing had been taken. */
   readonly resetAfterSeconds: number
-  /** The same for each of the limits, in the order in which the limiter was given them. */
+  /** The state of each limit, in the order of the limiter's `limits`. */
   readonly limits: readonly LimitStanding[]
-  /** The store could not be asked, and the limiter's `fallback` has answered: the numbers are those of its limits. */
+  /** The store could not be reached, and the limiter's `fallback` answered. The numbers are those of its limits. */
   readonly fallback?: true
 }
 
-/** A limit as drivers take it, and what is asked of it with every call. */
+/** A limit in the form for drivers, with two numbers that every call needs. */
 export interface Limit extends RateLimit {
-  /** How long one unit takes to come back. */
+  /** How long it takes until one unit is available again. */
   readonly spacingMs: number
-  /** How long all of them do. */
+  /** How long it takes until all units are. */
   readonly fullMs: number
 }
 
 const OPTIONS = optionNames<RateLimitOptions>({ limit: true, periodSeconds: true, burst: true })
 
-/** Checks them, and puts them as drivers take them. */
+/** Checks the limits and converts them for drivers. */
 export function limitsFrom(options: unknown): readonly Limit[] {
   const list: readonly unknown[] = Array.isArray(options) ? options : [options]
   if (list.length === 0 || list.length > MAX_RATE_LIMITS) {
@@ -74,7 +77,7 @@ function limitFrom(argument: string, options: unknown): Limit {
   }
   const spacingMs = periodMs / (limit as number)
   const fullMs = spacingMs * (burst as number)
-  // So long the store remembers it.
+  // The store remembers the limit for this long.
   if (fullMs > MAX_TTL_MS) {
     throw new InvalidArgumentError(`${argument}.burst`, burst, 'one that comes back within a year at this limit')
   }
@@ -98,7 +101,7 @@ export function resultFrom(answer: RateAnswer, limits: readonly Limit[]): RateLi
 }
 
 function standing({ burst, spacingMs, fullMs }: Limit, usedMs: number, blockedMs = 0): LimitStanding {
-  // A thousandth of a unit: fractions do not come out even.
+  // A thousandth of a unit, because sums of fractions are not exact.
   const remaining = Math.max(0, Math.floor((fullMs - usedMs) / spacingMs + 0.001))
   const nextMs = remaining >= burst ? 0 : Math.max(0, usedMs + spacingMs * (remaining + 1) - fullMs)
   if (blockedMs === 0) return { remaining, nextAfterSeconds: nextMs / 1_000, resetAfterSeconds: usedMs / 1_000 }
@@ -106,7 +109,7 @@ function standing({ burst, spacingMs, fullMs }: Limit, usedMs: number, blockedMs
   return { remaining: 0, nextAfterSeconds, resetAfterSeconds: Math.max(blockedMs, usedMs) / 1_000 }
 }
 
-/** What `consume` would say, from a look at what has been taken. */
+/** What `consume` would answer, computed from a look that takes nothing. */
 export function foreseen(answer: RateAnswer, cost: number, limits: readonly Limit[]): RateLimitResult {
   const retryAfterMs = Math.max(
     answer.blockedMs ?? 0,

@@ -8,7 +8,7 @@ import type { RateLimitResult } from './limits.ts'
 export interface LocalShareOptions {
   /** How many units are taken from the store at once. At most the smallest burst. */
   units: number
-  /** How long they may be handed out. What is left over then is lost. From 0.001 to one year. */
+  /** How long these units may be handed out. The rest is then lost. From 0.001 to one year. */
   forSeconds: number
 }
 
@@ -28,9 +28,9 @@ export function checkShare(value: unknown, mostUnits: number): LocalShareOptions
 }
 
 /**
- * Hands out units of blocks that were paid for in advance, so that a key in constant use costs one round trip for each block.
- * A call that comes while a block is being fetched waits for that one block. If it gets nothing of it, or if the store has
- * no whole block left, it asks for itself: two round trips are the most that a call can cost.
+ * Hands out units from blocks that were taken in advance, so that a key in constant use costs one round trip per block.
+ * A call that comes while a block is being fetched waits for that block. If it gets none of it, or if the store has no
+ * full block left, the call asks for its own units. So a call costs at most two round trips.
  */
 export class LocalShares {
   readonly #options: LocalShareOptions
@@ -53,12 +53,12 @@ export class LocalShares {
     if (taken !== undefined) return taken
     const isEmpty = known !== undefined && known.fetching === undefined && !isPast(known.emptyUntil, now)
     if (isEmpty) return this.#ask(key, cost)
-    // Those who waited for a block have their units of it even if its time was over before it came: they are paid for.
+    // Calls that waited for a block get their units even if the block's time was over when it arrived: they are taken.
     const fetched = await (known?.fetching ?? this.#fetch(key))
     return this.#take(fetched, cost) ?? this.#ask(key, cost)
   }
 
-  /** The key was reset or blocked: what was paid for before is handed out no more. */
+  /** The key was reset or blocked: units that were taken before are no longer handed out. */
   forget(key: string): void {
     this.#shares.delete(key)
   }
@@ -125,10 +125,10 @@ interface LocalBudget {
   block: RateLimitResult | undefined
   readonly takenAt: Instant
   until: Instant
-  /** The store had no whole block, and will not have one before. */
+  /** The store has no full block before this time. */
   emptyUntil: Instant
   fetching: Promise<LocalBudget> | undefined
 }
 
-/** How many keys have a share at once; what is left of the oldest is lost when there are more. */
+/** How many keys can have a share. With more, the rest of the oldest is lost. */
 const MAX_SHARES = 10_000

@@ -2,9 +2,10 @@ import { type Clock, dueAtMs, type Instant, isPast, later } from '../../core/tim
 import type { Limit, RateLimitResult } from './limits.ts'
 
 /**
- * What a process knows without asking. A refusal lasts until its time is up, since nobody can give units back: until then the store need not be
- * asked for as much or more. It is counted from the moment of asking, so it never outlasts the store's own. Now and then the store is asked all the
- * same: another process may have reset the key, or somebody may have emptied the store.
+ * The refusals that this process remembers. Units are never given back, so a refusal is valid until its time has
+ * passed: until then, the store need not be asked for the same cost or more. The time counts from the request, so it
+ * never ends after the store's own. From time to time the store is asked nevertheless: another process may have reset
+ * the key, or the store may have been emptied.
  */
 export class RateMemory {
   readonly #clock: Clock
@@ -17,7 +18,7 @@ export class RateMemory {
     this.#limits = limits
   }
 
-  /** The answer, if it must be no. */
+  /** The remembered refusal of such a call. */
   refusal(key: string, cost: number): RateLimitResult | undefined {
     const found = this.#refusals.size === 0 ? undefined : this.#refusals.get(key)
     if (found === undefined) return undefined
@@ -30,18 +31,18 @@ export class RateMemory {
     return this.#aged(found, cost, dueAtMs(found.until, now) - now.monotonicMs)
   }
 
-  /** The key was reset or blocked. What the store was asked before this says nothing any more, also if its answer comes later. */
+  /** The key was reset or blocked. Answers to earlier requests are then void, even if they arrive later. */
   forget(key: string): void {
     this.#refusals.delete(key)
     this.#changedAtMs = this.#clock.now().monotonicMs
   }
 
   note(key: string, cost: number, askedAt: Instant, result: RateLimitResult): void {
-    // Of any key, so that there is only one moment to keep: changes are rare.
+    // One moment for all keys: changes are rare.
     if (askedAt.monotonicMs <= this.#changedAtMs) return
     const known = this.#refusals.get(key)
     const until = later(askedAt, result.retryAfterSeconds * 1_000)
-    // One refusal for each key. That of the smaller cost says more.
+    // One refusal per key: that of the smaller cost covers more calls.
     if (known !== undefined && known.cost < cost && !isPast(known.until, askedAt)) return
     if (this.#refusals.size >= MAX_REFUSALS) {
       const [oldest = key] = this.#refusals.keys()
@@ -50,7 +51,7 @@ export class RateMemory {
     this.#refusals.set(key, { cost, until, askAgain: later(askedAt, MAX_MEMORY_MS), result })
   }
 
-  /** A refusal as it is some time later: the waits are shorter, and nothing more is promised than before. A larger cost waits longer. */
+  /** The refusal some time later: the times are shorter, `remaining` stays. A larger cost waits longer. */
   #aged({ result, cost: refused }: Refusal, cost: number, leftMs: number): RateLimitResult {
     const leftSeconds = Math.max(0, leftMs) / 1_000
     const agedSeconds = Math.max(0, result.retryAfterSeconds - leftSeconds)
@@ -65,7 +66,7 @@ export class RateMemory {
     return { ...result, retryAfterSeconds, resetAfterSeconds: younger(result.resetAfterSeconds), limits }
   }
 
-  /** When a limit can give so much: what has been taken of it is what has to come back until it is full. */
+  /** The time until a limit allows this cost: what was taken has to become available again. */
   #until({ resetAfterSeconds }: { readonly resetAfterSeconds: number }, cost: number, at: number): number {
     const { spacingMs, fullMs } = this.#limits[at] as Limit
     return resetAfterSeconds + (spacingMs * cost - fullMs) / 1_000
@@ -79,6 +80,6 @@ interface Refusal {
   readonly result: RateLimitResult
 }
 
-/** How many keys' refusals are remembered; the oldest is forgotten first, and then the store is asked. */
+/** How many refusals are remembered. With more, the oldest is forgotten, and the store is asked for its key. */
 const MAX_REFUSALS = 10_000
 const MAX_MEMORY_MS = 10_000

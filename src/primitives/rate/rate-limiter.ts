@@ -4,11 +4,12 @@ import type { RateAnswer, RateChange, RateRequest } from '../../core/driver.ts'
 import { ClosedError, InvalidArgumentError, RateLimitedError, UnsupportedError } from '../../core/errors.ts'
 import { checkLockName } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
-import { type Clock, type Instant, systemClock } from '../../core/time/clock.ts'
-import { type Random, systemRandom } from '../../core/time/random.ts'
+import type { Instant } from '../../core/time/clock.ts'
 import { type Turns, turnsOf } from '../../core/time/turns.ts'
 import { everything } from '../everything.ts'
-import { Instance, type InstanceOptions } from '../instance.ts'
+import { Instance } from '../instance.ts'
+import type { InstanceOptions } from '../instance-options.ts'
+import { Closable } from '../primitive.ts'
 import { RateFallback } from './fallback.ts'
 import { foreseen, type Limit, limitsFrom, type RateLimitOptions, type RateLimitResult, resultFrom } from './limits.ts'
 import { checkShare, type LocalShareOptions, LocalShares } from './local-share.ts'
@@ -17,35 +18,49 @@ import { RateWaiting } from './waiting.ts'
 
 export interface RateLimiterOptions
   extends Pick<InstanceOptions, 'driver' | 'url' | 'callTimeoutSeconds' | 'clock' | 'random'> {
-  /** One limit, or up to four that hold together: all of them allow a call, or none is charged. */
+  /** One limit, or up to four. A call must be within all of them; otherwise none is charged. */
   limits: RateLimitOptions | readonly RateLimitOptions[]
   /**
-   * Takes units from the store in blocks and hands them out in this process, for keys that are in constant use: one round trip for each block
-   * instead of each call. The store is never asked for more than its limits; but a unit may be used up to `forSeconds` after it was paid for, so up to
-   * `units` more for each process can fall into a period, and up to `units` for each key and process are lost when they are not used in time.
+   * Takes units from the store in blocks and hands them out in this process: one round trip per block instead of one
+   * per call, for keys that are in constant use.
+   *
+   * The store never grants more than its limits. But a unit may be used up to `forSeconds` after it was taken. So up to
+   * `units` more per process can fall into a period, and up to `units` per key and process are lost if they are not
+   * used in time.
    */
   localShare?: LocalShareOptions
   /**
-   * Answers instead of the store while that cannot be asked (`StoreError`), such as a limiter in memory: `new RateLimiter({ url: 'memory:', limits })`. Its limits
-   * then count for each process by itself, and its answers have `fallback: true`. It stays the caller's, who closes it. Without it, the `StoreError` is thrown.
+   * A limiter that answers while the store cannot be reached (`StoreError`), such as one in memory: `new RateLimiter({
+   * url: 'memory:', limits })`. Its limits then apply to each process separately, and its answers have `fallback:
+   * true`. You close it yourself. Without a fallback, the `StoreError` is thrown.
    */
   fallback?: RateLimiter
   /**
-   * How long the fallback answers before the store is tried again, with one call; the others are answered by the fallback until the store has answered that one.
+   * How long the fallback answers before one call tries the store again. The fallback answers the other calls until the
+   * store has answered that one.
+   *
    * @default 1
    */
   fallbackSeconds?: number
 }
 
 export interface ConsumeOptions {
-  /** How many units the call takes, all or none: 1 if not said, at most the smallest burst. */
+  /**
+   * How many units the call takes, all or none. At most the smallest burst.
+   *
+   * @default 1
+   */
   cost?: number
 }
 
 export interface RateWaitOptions extends ConsumeOptions {
-  /** How long to wait at most: 10 if not said. */
-  timeoutSeconds?: number
-  /** Gives up waiting. */
+  /**
+   * How long to wait at most.
+   *
+   * @default 10
+   */
+  blockingTimeoutSeconds?: number
+  /** Ends the wait. */
   signal?: AbortSignal
 }
 
@@ -61,16 +76,24 @@ const OPTIONS = optionNames<RateLimiterOptions>({
   fallbackSeconds: true,
 })
 const CONSUME_OPTIONS = optionNames<ConsumeOptions>({ cost: true })
-const WAIT_OPTIONS = optionNames<RateWaitOptions>({ cost: true, timeoutSeconds: true, signal: true })
+const WAIT_OPTIONS = optionNames<RateWaitOptions>({ cost: true, blockingTimeoutSeconds: true, signal: true })
 
 /**
- * Says how often something may be done, over all processes on one store: by the generic cell rate algorithm, on the
- * store's own clock. A limiter has the limits, the key says for whom they count, such as `login:user:7`. Limiters on one
- * store share the units of a key under each limit that they have in common.
+ * Limits how often something is done, over all processes on one store. It uses the generic cell rate algorithm (GCRA)
+ * on the store's clock.
+ *
+ * A limiter has the limits. The key says to whom they apply, such as `login:user:7`. Limiters on one store share the
+ * units of a key for each limit that they have in common.
+ *
+ * @example
+ * ```ts
+ * const limiter = new RateLimiter({ url: 'redis://localhost:6379', limits: { limit: 100, periodSeconds: 60 } })
+ * const { allowed, retryAfterSeconds } = await limiter.consume('api:user:7')
+ * if (!allowed) throw new Error(`try again in ${retryAfterSeconds} s`)
+ * ```
  */
-export class RateLimiter implements AsyncDisposable {
+export class RateLimiter extends Closable {
   readonly #instance: Instance
-  readonly #clock: Clock
   readonly #turns: Turns
   readonly #limits: readonly Limit[]
   readonly #mostCost: number
@@ -78,48 +101,58 @@ export class RateLimiter implements AsyncDisposable {
   readonly #shares: LocalShares | undefined
   readonly #waiting: RateWaiting
   readonly #fallback: RateFallback<RateLimiter> | undefined
-  readonly #random: Random
 
-  /** Throws `InvalidArgumentError`. Opens nothing yet. */
+  /**
+   * Opens nothing yet.
+   *
+   * @throws `InvalidArgumentError`
+   */
   constructor(options: RateLimiterOptions) {
-    this.#instance = new Instance('RateLimiter', options, everything, OPTIONS)
+    const instance = new Instance('RateLimiter', options, everything, OPTIONS)
+    super(instance)
+    this.#instance = instance
+    const { clock } = instance
     this.#limits = limitsFrom(options.limits)
     this.#mostCost = Math.min(...this.#limits.map(({ burst }) => burst))
-    this.#clock = options.clock ?? systemClock
-    this.#random = options.random ?? systemRandom
-    this.#turns = turnsOf(this.#clock)
-    this.#memory = new RateMemory(this.#clock, this.#limits)
+    this.#turns = turnsOf(clock)
+    this.#memory = new RateMemory(clock, this.#limits)
     this.#waiting = new RateWaiting({
-      clock: this.#clock,
+      clock,
       consume: (key, cost) => this.#take(key, cost),
       refusal: (key, cost) => this.#memory.refusal(key, cost),
     })
     if (options.localShare !== undefined) {
       const share = checkShare(options.localShare, this.#mostCost)
-      this.#shares = new LocalShares(share, this.#clock, (key, cost) => this.#ask(key, cost))
+      this.#shares = new LocalShares(share, clock, (key, cost) => this.#ask(key, cost))
     }
     const { fallback, fallbackSeconds = 1 } = options
     if (fallback !== undefined && !(fallback instanceof RateLimiter)) {
       throw new InvalidArgumentError('fallback', fallback, 'a RateLimiter')
     }
     const tryAgainMs = waitMsFrom('fallbackSeconds', fallbackSeconds)
-    this.#fallback = fallback && new RateFallback(fallback, this.#clock, tryAgainMs)
+    this.#fallback = fallback && new RateFallback(fallback, clock, tryAgainMs)
   }
 
-  /** The limits that it was given, with every burst. */
+  /** The limits of this limiter, each with its burst. */
   get limits(): readonly Required<RateLimitOptions>[] {
     return this.#limits.map(({ limit, periodMs, burst }) => ({ limit, periodSeconds: periodMs / 1_000, burst }))
   }
 
   /**
-   * Takes units for the key, all or none. Being over the limit is an answer: `allowed: false`, with when to come again.
-   * Everything else throws: `StoreError` (not known whether it was taken), `InvalidArgumentError`, also for a cost that no
-   * limit could ever allow, `UnsupportedError`, `OverloadError` (PostgreSQL: more than 32 different limits on one key),
-   * `ClosedError`. What was refused is not charged. A refusal is remembered until its time is up, for 10 s at most, and
-   * costs no round trip meanwhile. With a `fallback`, that answers instead of a `StoreError`.
+   * Takes units for the key, all or none. Being over the limit is a value: `allowed: false`, with the time to try
+   * again. A refused call is not charged.
+   *
+   * The process remembers a refusal until its time has passed, for at most 10 seconds, and answers such calls without a
+   * round trip. With a `fallback`, that answers instead of a `StoreError`.
+   *
+   * @throws `StoreError` if it is unknown whether the units were taken
+   * @throws `InvalidArgumentError`, also for a cost that no limit could ever allow
+   * @throws `UnsupportedError` for a driver without rate limits
+   * @throws `OverloadError` with more than 32 different limits on one key (PostgreSQL)
+   * @throws `ClosedError`
    */
   consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
-    // Not an async function: the way of every call goes through here, and one promise is enough.
+    // Not an async function: each call passes here, and one promise is enough.
     try {
       return this.#turns.settle(this.#take(key, this.#checked(key, options)))
     } catch (error) {
@@ -127,14 +160,23 @@ export class RateLimiter implements AsyncDisposable {
     }
   }
 
-  /** As `consume`, and throws `RateLimitedError` instead of answering no. */
+  /**
+   * As `consume`, but throws when the call is over the limit.
+   *
+   * @throws `RateLimitedError`, and what `consume` throws
+   */
   async consumeOrThrow(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     const result = await this.consume(key, options)
     if (!result.allowed) throw new RateLimitedError(key, result.retryAfterSeconds)
     return result
   }
 
-  /** What `consume` would answer. It writes nothing. Units of this process's local share are not counted. */
+  /**
+   * Resolves with what `consume` would resolve with. It writes nothing. Units of this process's local share are not
+   * counted.
+   *
+   * @throws what `consume` throws
+   */
   async peek(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     const cost = this.#checked(key, options)
     const look = async (): Promise<RateLimitResult> =>
@@ -145,8 +187,9 @@ export class RateLimiter implements AsyncDisposable {
   }
 
   /**
-   * Forgets what was taken for the key under this limiter's limits, and a block. Other limits on the same key stay as they are. Processes that remember a
-   * refusal allow calls again within 10 s; this limiter does so at once, and wakes who waits for the key.
+   * Forgets what was taken for the key under this limiter's limits, and ends a block. Other limits on the key stay.
+   * This limiter allows calls at once and wakes the calls that wait for the key. Processes that remember a refusal
+   * allow calls within 10 seconds.
    *
    * @throws `StoreError`, `InvalidArgumentError`, `UnsupportedError`, `ClosedError`
    */
@@ -156,9 +199,9 @@ export class RateLimiter implements AsyncDisposable {
   }
 
   /**
-   * Refuses every call for the key for so long from now on, in every process and limiter that has one of this limiter's limits, whatever there is left of it;
-   * `retryAfterSeconds` says when it ends. What was taken before still counts afterwards. Called again, it sets another end; 0 ends a block. A local share of
-   * another process may be used up first.
+   * Refuses all calls for the key for so many seconds from now, in every process and limiter that has one of this
+   * limiter's limits. `retryAfterSeconds` says when the block ends. Units taken before still count afterwards. Calling
+   * it again sets a new end; 0 ends the block. A local share of another process may be used up first.
    *
    * @throws `StoreError`, `InvalidArgumentError`, `UnsupportedError`, `ClosedError`
    */
@@ -169,51 +212,51 @@ export class RateLimiter implements AsyncDisposable {
   }
 
   /**
-   * Opens the store and proves that it works: takes a unit of a key that is new (`ping:` and a random part) and forgets it.
+   * Opens the store unless it is open, and proves that it works: takes a unit of a new key (`ping:` and a random part)
+   * and resets it.
    *
-   * @throws `StoreError`; its `retryable` is false for a fault that trying again cannot mend, such as a wrong password, missing tables or a read-only replica
+   * @throws `StoreError`. Its `retryable` is false if trying again cannot help, as with a wrong password, missing
+   * tables or a read-only replica
+   * @throws `UnsupportedError`, `ClosedError`
    */
   async ping(): Promise<void> {
     this.#instance.assertOpen()
-    const key = `ping:${this.#random.id()}`
+    const key = `ping:${this.#instance.random.id()}`
     await this.#request({ name: key, cost: 1, limits: this.#limits })
     await this.#change(key, 'reset')
   }
 
   /**
-   * Waits until the units can be had, and takes them. Throws `RateLimitedError` when they cannot be had in time, as soon as that is certain;
-   * `AbortedError`, `ClosedError` while it waits, `OverloadError` if 100,000 calls of this limiter wait already, and what `consume` throws. An abort while
-   * the store is being asked may leave the units taken.
+   * Waits until the units are available, and takes them. An abort while the store is being asked may leave the units
+   * taken.
    *
-   * Those who have to wait for one key in this process are served first come, first served, whatever their cost. Between processes there is no order: each asks
-   * again when the store said that it could succeed, and whoever is first then has it.
+   * Calls that wait for one key in this process are served first come, first served, at any cost. Between
+   * processes there is no order: each asks again when the store said that it could succeed, and the first one gets the
+   * units.
+   *
+   * @throws `RateLimitedError` as soon as it is certain that the units are not available in time
+   * @throws `AbortedError`, `ClosedError`
+   * @throws `OverloadError` if 100,000 calls of this limiter are already waiting
+   * @throws what `consume` throws
    */
   async wait(key: string, options: RateWaitOptions = {}): Promise<RateLimitResult> {
     const cost = this.#checked(key, options, WAIT_OPTIONS)
-    const { timeoutSeconds = 10, signal } = options
-    const waitMs = waitMsFrom('timeoutSeconds', timeoutSeconds)
+    const { blockingTimeoutSeconds = 10, signal } = options
+    const waitMs = waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds)
     if (signal !== undefined) checkSignal('signal', signal)
     return this.#turns.settle(this.#waiting.wait({ key, cost, waitMs, signal }))
   }
 
-  /** Gives up what waits, and closes the store if this limiter opened it. Later calls throw `ClosedError`. */
-  close(): Promise<void> {
-    const closing = this.#instance.close()
+  /** Rejects the calls that wait, and closes the store if this limiter opened it. Later calls throw `ClosedError`. */
+  override close(): Promise<void> {
+    const closing = super.close()
     this.#waiting.giveUp(new ClosedError('the limiter was closed while the call waited'))
     return closing
   }
 
-  get closed(): boolean {
-    return this.#instance.closed
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
-  }
-
   #take(key: string, cost: number): Promise<RateLimitResult> {
     if (this.#fallback === undefined) return this.#takeHere(key, cost)
-    // What the store has refused stays refused, as long as it is remembered.
+    // A remembered refusal counts before the fallback.
     const refusal = this.#memory.refusal(key, cost)
     if (refusal !== undefined) return Promise.resolve(refusal)
     return this.#fallback.or(
@@ -237,11 +280,9 @@ export class RateLimiter implements AsyncDisposable {
     if (!isDone) throw new UnsupportedError('the driver cannot reset or block a rate: it ignored the change')
   }
 
-  /** For what is rare: with a promise on its way. */
   async #request(request: RateRequest): Promise<RateAnswer> {
-    const holder = this.#instance.holder ?? (await this.#instance.open())
-    const answer = await (holder.consumeAtOnce(request) ??
-      new Promise<RateAnswer>((answered, failed) => holder.consume(request, { answered, failed })))
+    const holder = await this.#instance.open()
+    const answer = await new Promise<RateAnswer>((answered, failed) => holder.consume(request, { answered, failed }))
     this.#fallback?.answered()
     return answer
   }
@@ -258,22 +299,15 @@ export class RateLimiter implements AsyncDisposable {
   }
 
   #send(holder: Holder, key: string, cost: number): Promise<RateLimitResult> {
-    const request = { name: key, cost, limits: this.#limits }
-    const atOnce = holder.consumeAtOnce(request)
-    if (atOnce instanceof Promise) return atOnce.then((answer) => this.#received(request, answer))
-    if (atOnce !== undefined) return Promise.resolve(this.#received(request, atOnce))
     return new Promise((resolve, failed) => {
-      const answered = (answer: RateAnswer, sent: Instant): void => resolve(this.#received(request, answer, sent))
-      holder.consume(request, { answered, failed })
+      const answered = (answer: RateAnswer, sent: Instant): void => {
+        const result = resultFrom(answer, this.#limits)
+        this.#fallback?.answered()
+        if (!result.allowed) this.#memory.note(key, cost, sent, result)
+        resolve(result)
+      }
+      holder.consume({ name: key, cost, limits: this.#limits }, { answered, failed })
     })
-  }
-
-  /** `sent`: when the store was asked; now, if it was asked in this process. */
-  #received({ name, cost }: RateRequest, answer: RateAnswer, sent?: Instant): RateLimitResult {
-    const result = resultFrom(answer, this.#limits)
-    this.#fallback?.answered()
-    if (!result.allowed) this.#memory.note(name, cost, sent ?? this.#clock.now(), result)
-    return result
   }
 
   #checked(key: string, options: ConsumeOptions | undefined, known = CONSUME_OPTIONS): number {

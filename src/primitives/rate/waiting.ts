@@ -8,7 +8,7 @@ import type { RateLimitResult } from './limits.ts'
 export interface RateWaitingParts {
   readonly clock: Clock
   consume(key: string, cost: number): Promise<RateLimitResult>
-  /** What is known without asking. */
+  /** A remembered refusal. */
   refusal(key: string, cost: number): RateLimitResult | undefined
 }
 
@@ -19,13 +19,13 @@ export interface RateWait {
   readonly signal: AbortSignal | undefined
 }
 
-/** Those who wait for units. Who has to wait for a key stands in line, and only the first of a line asks. */
+/** The calls that wait for units. The calls for one key form a queue, and only the first of it asks the store. */
 export class RateWaiting {
   readonly #parts: RateWaitingParts
-  readonly #lines = new Map<string, Set<() => void>>()
-  /** Who sleeps until its key has units again: the first of each line. */
+  readonly #queues = new Map<string, Set<() => void>>()
+  /** The first call of each queue, while it sleeps until its key has units again. */
   readonly #sleepers = new Map<string, () => void>()
-  /** What is being asked for. A refusal that was on its way when the key was reset says nothing any more. */
+  /** The requests in flight. A refusal that was in flight when the key was reset is void. */
   readonly #asks = new Set<{ readonly key: string; isOld: boolean }>()
   readonly #waiting = new Set<(error: Error) => void>()
 
@@ -41,7 +41,7 @@ export class RateWaiting {
     return new Promise((resolve, reject) => this.#wait(wait, resolve, reject))
   }
 
-  /** There may be units for the key before it was expected. */
+  /** The key may have units earlier than expected. */
   wake(key: string): void {
     for (const ask of this.#asks) if (ask.key === key) ask.isOld = true
     this.#sleepers.get(key)?.()
@@ -58,7 +58,7 @@ export class RateWaiting {
   ): void {
     const { clock } = this.#parts
     const untilMs = clock.now().monotonicMs + waitMs
-    let state: 'in line' | 'asking' | 'sleeping' | 'over' = 'in line'
+    let state: 'queued' | 'asking' | 'sleeping' | 'over' = 'queued'
     let sleep: Timer | undefined
     let leave: (() => void) | undefined
 
@@ -107,11 +107,11 @@ export class RateWaiting {
       }
     }
     const refused = ({ retryAfterSeconds }: RateLimitResult): void => {
-      // Nobody gives units back, so this is certain as long as the key is not reset.
+      // Units are never given back, so this is certain unless the key is reset.
       if (retryAfterSeconds * 1_000 > untilMs - clock.now().monotonicMs) {
         refuse(retryAfterSeconds)
       } else if (leave === undefined) {
-        state = 'in line'
+        state = 'queued'
         leave = this.#join(key, ask)
       } else {
         state = 'sleeping'
@@ -120,7 +120,7 @@ export class RateWaiting {
       }
     }
 
-    // For those who are still behind others by then. One that is asking gets its answer, unless the store is silent.
+    // For calls that are not first in the queue by then. A call that is asking gets its answer if the store gives one.
     const onDeadline = (): void => {
       if (state !== 'asking') refuse(this.#parts.refusal(key, cost)?.retryAfterSeconds ?? 0)
       else deadline = clock.setTimer(onSilence, ANSWER_GRACE_MS, true)
@@ -131,29 +131,29 @@ export class RateWaiting {
     this.#waiting.add(fail)
     const known = this.#parts.refusal(key, cost)
     if (known !== undefined) refused(known)
-    else if (this.#lines.has(key)) leave = this.#join(key, ask)
+    else if (this.#queues.has(key)) leave = this.#join(key, ask)
     else void ask()
   }
 
-  /** Calls `lead`, once, when everybody who came before has left; at once for the first. Returns what leaves the line. */
+  /** Calls `lead` once, when all earlier calls have left the queue. Returns a function that leaves the queue. */
   #join(key: string, lead: () => Promise<void>): () => void {
-    const line = this.#lines.get(key) ?? new Set()
-    this.#lines.set(key, line)
+    const queue = this.#queues.get(key) ?? new Set()
+    this.#queues.set(key, queue)
     const turn = (): void => void lead()
-    line.add(turn)
-    // In a microtask: the caller has to know how to leave first.
-    if (line.size === 1) queueMicrotask(turn)
+    queue.add(turn)
+    // In a microtask, so that the caller has the returned function first.
+    if (queue.size === 1) queueMicrotask(turn)
     return () => {
-      const [first] = line
-      if (!line.delete(turn)) return
-      const [next] = line
-      if (next === undefined) this.#lines.delete(key)
+      const [first] = queue
+      if (!queue.delete(turn)) return
+      const [next] = queue
+      if (next === undefined) this.#queues.delete(key)
       else if (first === turn) next()
     }
   }
 }
 
-/** A timer and the one that it is measured against may fall into the same moment: then there is still time to ask. */
+/** The timer of a sleep and the deadline may be due at the same time. Then there is still time to ask. */
 const DEADLINE_GRACE_MS = 5
-/** How long an answer may still take that was asked for in time. */
+/** How long the answer to a request that was sent in time may still take. */
 const ANSWER_GRACE_MS = 100

@@ -206,7 +206,7 @@ describe('wait', () => {
     const { limiter, time, slow } = scene()
     slow.ms = 60_000
     const limited = limiter(MINUTE, { callTimeoutSeconds: 30 })
-    const waiting = limited.wait('key', { timeoutSeconds: 1 })
+    const waiting = limited.wait('key', { blockingTimeoutSeconds: 1 })
     const failed = expect(waiting).rejects.toBeInstanceOf(StoreError)
     let settled = false
     waiting.catch(() => {
@@ -239,7 +239,9 @@ describe('wait', () => {
   it('does not wait where there are units, and asks once for all', async () => {
     const { limiter, lists } = scene()
     const limited = limiter(MINUTE)
-    const results = await Promise.all(Array.from({ length: 50 }, () => limited.wait('key', { timeoutSeconds: 0 })))
+    const results = await Promise.all(
+      Array.from({ length: 50 }, () => limited.wait('key', { blockingTimeoutSeconds: 0 })),
+    )
     expect(results.every(({ allowed }) => allowed)).toBe(true)
     expect(lists.length).toBe(1)
   })
@@ -249,18 +251,18 @@ describe('wait', () => {
     const limited = limiter({ limit: 1, periodSeconds: 60 })
     await limited.consume('key')
     const startedMs = time.nowMs
-    const error = await limited.wait('key', { timeoutSeconds: 59 }).catch((reason: unknown) => reason)
+    const error = await limited.wait('key', { blockingTimeoutSeconds: 59 }).catch((reason: unknown) => reason)
     expect(error).toBeInstanceOf(RateLimitedError)
     expect(time.nowMs).toBe(startedMs)
-    await expect(limited.wait('key', { timeoutSeconds: 0 })).rejects.toBeInstanceOf(RateLimitedError)
+    await expect(limited.wait('key', { blockingTimeoutSeconds: 0 })).rejects.toBeInstanceOf(RateLimitedError)
   })
 
   it('gives up who stands behind others when its own time is up', async () => {
     const { limiter, time } = scene()
     const limited = limiter({ ...MINUTE, burst: 1 })
     await limited.consume('key')
-    const patient = [1, 2, 3].map(() => limited.wait('key', { timeoutSeconds: 30 }))
-    const hasty = limited.wait('key', { timeoutSeconds: 2 }).catch((reason: unknown) => reason)
+    const patient = [1, 2, 3].map(() => limited.wait('key', { blockingTimeoutSeconds: 30 }))
+    const hasty = limited.wait('key', { blockingTimeoutSeconds: 2 }).catch((reason: unknown) => reason)
     await time.run(2_100)
     expect(await hasty).toBeInstanceOf(RateLimitedError)
     await time.run(3_000)
@@ -291,7 +293,9 @@ describe('wait', () => {
     const hear = (warning: Error): unknown => warnings.push(warning)
     process.on('warning', hear)
     const shutdown = new AbortController()
-    const waits = Array.from({ length: 20 }, () => limited.wait('key', { timeoutSeconds: 60, signal: shutdown.signal }))
+    const waits = Array.from({ length: 20 }, () =>
+      limited.wait('key', { blockingTimeoutSeconds: 60, signal: shutdown.signal }),
+    )
     const ends = Promise.allSettled(waits)
     shutdown.abort()
     expect((await ends).every(({ status }) => status === 'rejected')).toBe(true)
@@ -428,7 +432,7 @@ describe('bad input is refused before anything is sent', () => {
     ['cost', 'key', { cost: 0 }],
     ['cost', 'key', { cost: 6 }],
     ['cost', 'key', { cost: 1.5 }],
-    ['timeoutSeconds', 'key', { timeoutSeconds: -1 }],
+    ['blockingTimeoutSeconds', 'key', { blockingTimeoutSeconds: -1 }],
     ['signal', 'key', { signal: 'now' }],
     ['options', 'key', null],
   ])('%s in a call: %o %o', async (argument, key, options) => {
