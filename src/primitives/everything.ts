@@ -1,6 +1,6 @@
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import { threadHeartbeat } from '../core/lease/renewer-thread.ts'
-import type { Extras } from './instance.ts'
+import type { Extras } from './instance-options.ts'
 
-/** Every store, and the heartbeat's thread. */
+/** All stores, and the heartbeat's thread. */
 export const everything: Extras = { chooseUrl, checkUrl, connect, threadHeartbeat }

@@ -6,28 +6,48 @@ import { checkOptions, optionNames } from '../core/options.ts'
 const OPTIONS = optionNames<{ maxResources?: number }>({ maxResources: true })
 
 /**
- * The guard of whatever one process alone writes to: a file, a device, a service that it stands before. It remembers the largest token of each resource in
- * memory, and refuses a smaller one. Call it before the first read of what the write depends on, and again in the same step as the write, with nothing
- * awaited in between.
+ * Protects a resource that only one process writes to, such as a file, a device or a service behind it. It remembers
+ * the largest fencing token of each resource in memory, and rejects a smaller one. Call `accept` before the first read
+ * that the write depends on, and again in the same step as the write, with nothing awaited in between.
  *
- * Its memory ends with the process. Where data outlives that, keep the token beside the data: `postgresFence`, `redisFence`, or a column of your own.
+ * Its memory ends with the process. If the data outlives the process, keep the token with the data: use
+ * `postgresFence`, `redisFence` or a column of your own.
  *
- * It forgets nothing by itself, because a stale token would then be let through, and because no other resource's tokens say anything about this one's. So
- * it has a bound, and one resource more is refused with an `OverloadError` until another one is reset.
+ * It never forgets a resource by itself: a stale token would then be accepted, and the tokens of other resources say
+ * nothing about this one. So it has a bound. Beyond it, a new resource is rejected with an `OverloadError` until you
+ * `reset` another.
+ *
+ * @example
+ * ```ts
+ * const fence = new Fence()
+ * await lock.withLock('report', async (lease) => {
+ *   fence.accept('report.csv', lease)
+ *   const rows = await readReport()
+ *   fence.accept('report.csv', lease)
+ *   writeReportSync(rows)
+ * })
+ * ```
  */
 export class Fence implements FencingGuard {
   readonly #largest = new Map<string, number>()
   readonly #maxResources: number
 
-  /** `maxResources`: 100,000 if not said, about 11 MB with short names. Throws `InvalidArgumentError`. */
+  /**
+   * `maxResources` is the number of resources that it remembers: 100,000 by default, about 11 MB with short names.
+   *
+   * @throws `InvalidArgumentError`
+   */
   constructor(options: { maxResources?: number } = {}) {
     const { maxResources = 100_000 } = checkOptions(options, OPTIONS)
     this.#maxResources = checkWhole('maxResources', maxResources, 1, 10_000_000)
   }
 
   /**
-   * Throws `StaleTokenError` if a larger token has been seen for this resource, `OverloadError` if the resource is new and there is no room, and
-   * `InvalidArgumentError`.
+   * Returns if the token is the largest so far, and remembers it.
+   *
+   * @throws `StaleTokenError` if it has seen a larger token for this resource
+   * @throws `OverloadError` if the resource is new and there is no room for it
+   * @throws `InvalidArgumentError`
    */
   accept(resource: string, token: Token): void {
     checkResource(resource)
@@ -40,21 +60,24 @@ export class Fence implements FencingGuard {
     if (largest !== fencingToken) this.#largest.set(resource, fencingToken)
   }
 
-  /** The largest token that was seen. */
+  /** The largest token so far. Undefined for an unknown resource. */
   largest(resource: string): number | undefined {
     return this.#largest.get(resource)
   }
 
   /**
-   * Forgets the largest token: the next one is let through, whatever it is. For a resource that is gone, and for one whose lock moves to another store, when no
-   * process that could have an old token can reach it any more. True if it was known. Throws `InvalidArgumentError`.
+   * Forgets the largest token, so that any next token is accepted. True if the resource was known. Use it for a
+   * resource that is gone, or whose lock moves to another store, once no process with an old token can reach it any
+   * more.
+   *
+   * @throws `InvalidArgumentError`
    */
   reset(resource: string): boolean {
     checkResource(resource)
     return this.#largest.delete(resource)
   }
 
-  /** How many resources are remembered. */
+  /** The number of remembered resources. */
   get size(): number {
     return this.#largest.size
   }

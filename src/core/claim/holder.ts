@@ -1,14 +1,24 @@
 import { DeadlockWatch } from '../deadlock/watch.ts'
-import type { Driver, InspectPage, InspectQuery, RateAnswer, RateRequest, Refusal } from '../driver.ts'
+import type {
+  AcquireAnswer,
+  Capabilities,
+  Driver,
+  InspectPage,
+  InspectQuery,
+  LeaseRef,
+  RateAnswer,
+  RateRequest,
+  Refusal,
+} from '../driver.ts'
 import { ClosedError, OverloadError, UnsupportedError } from '../errors.ts'
 import type { Emitter } from '../events.ts'
 import type { Granted } from '../lease/granted.ts'
 import type { HandOver } from '../lease/hand-over.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from '../lease/held-lease.ts'
 import { createHeartbeat } from '../lease/local-renewer.ts'
-import type { Heartbeat, HeartbeatParts } from '../lease/renewer.ts'
+import { type Heartbeat, type HeartbeatParts, NOT_IN_STORE } from '../lease/renewer.ts'
 import { restoredTwice } from '../lease/restores.ts'
-import { MAX_PENDING_CLAIMS, PING_TTL_MS } from '../limits.ts'
+import { MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS } from '../limits.ts'
 import type { Receiver } from '../store/batch.ts'
 import { InFlight } from '../store/in-flight.ts'
 import {
@@ -57,7 +67,7 @@ export type ClaimResult =
 export class Holder {
   readonly holderId: string
   readonly events: Emitter
-  readonly store: StoreClient
+  readonly #store: StoreClient
   readonly #options: HolderOptions
   readonly #scheduler: Scheduler
   readonly #heartbeat: Heartbeat
@@ -85,11 +95,11 @@ export class Holder {
     this.events = events
     this.#claimFactory = new ClaimFactory(options)
     this.#scheduler = new Scheduler(clock, random)
-    this.store = openStoreClient(driver, { clock, random, callTimeoutMs })
+    this.#store = openStoreClient(driver, { clock, random, callTimeoutMs })
     this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
-    this.store.wakeUps.onFailed.add(this.#onListenFailed)
-    this.store.onStolen.add(this.#onStolen)
-    const parts = { clock, random, store: this.store, scheduler: this.#scheduler, events, inFlight: this.#inFlight }
+    this.#store.wakeUps.onFailed.add(this.#onListenFailed)
+    this.#store.onStolen.add(this.#onStolen)
+    const parts = { clock, random, store: this.#store, scheduler: this.#scheduler, events, inFlight: this.#inFlight }
     this.#heartbeat = (thread ?? createHeartbeat)(parts)
     const { deadlockAfterMs } = options
     if (deadlockAfterMs !== undefined && showsWaiters(driver)) {
@@ -106,6 +116,25 @@ export class Holder {
 
   get leases(): ReadonlySet<HeldLease> {
     return this.#leases
+  }
+
+  get capabilities(): Capabilities {
+    return this.#store.driver.capabilities
+  }
+
+  /** For errors. */
+  get driverName(): string {
+    return this.#store.driver.name
+  }
+
+  /** The longest time to live that the driver accepts. */
+  get longestTtlMs(): number {
+    return this.#store.driver.longestTtlMs ?? MAX_TTL_MS
+  }
+
+  /** Throws `UnsupportedError` if the driver cannot do this. */
+  assertSupports(what: 'shared' | 'limit' | 'steal'): void {
+    if (!this.capabilities[what]) throw unsupported(this.#store.driver, what)
   }
 
   /**
@@ -161,9 +190,35 @@ export class Holder {
     })
   }
 
+  /** Forms a claim for `ask`: for a lease that has to outlive this process. All others use `acquire`. */
+  createClaim(request: ClaimRequest): TrackedClaim {
+    return this.#claimFactory.create(request)
+  }
+
+  /**
+   * Sends a claim once. This holder neither renews nor releases the lease. After an error it is unknown whether the
+   * store granted it: send the same claim again, which gets the same lease. It works while the holder is being closed,
+   * for functions that are still running.
+   */
+  ask(claim: TrackedClaim): Promise<AcquireAnswer> {
+    return new Promise((answered, failed) => this.#store.acquire(claim, { answered, failed }))
+  }
+
+  /** Ends a lease that this holder does not keep. True if the store had it. */
+  release(lease: LeaseRef): Promise<boolean> {
+    return new Promise((answered, failed) => this.#store.release(lease, { answered, failed }))
+  }
+
+  /** Renews a lease of this holder. True if the store still has it. If not, the lease is lost. */
+  async confirm(lease: HeldLease): Promise<boolean> {
+    const answer = await this.#store.renew({ ...lease.ref, ttlMs: lease.ttlMs })
+    if (answer === 'lost') lease.lose(NOT_IN_STORE)
+    return answer !== 'lost'
+  }
+
   inspect(query: InspectQuery): Promise<InspectPage> {
     this.#assertOpen()
-    return this.store.inspect(query)
+    return this.#store.inspect(query)
   }
 
   /**
@@ -174,22 +229,16 @@ export class Holder {
    */
   async ping(): Promise<void> {
     this.#assertOpen()
-    const { driver } = this.store
-    const ttlMs = Math.min(PING_TTL_MS, driver.longestTtlMs ?? PING_TTL_MS)
+    const ttlMs = Math.min(PING_TTL_MS, this.longestTtlMs)
     const lease = { heartbeat: false, minHoldMs: 0, maxHoldMs: ttlMs }
     const lockName = `ping:${this.#options.random.id()}`
     const claim = this.#claimFactory.create({ lockName, mode: 'exclusive', ttlMs, waitMs: 0, ...lease })
-    await this.#inFlight.track(ping(this.store, claim, this.#inFlight))
+    await this.#inFlight.track(ping(this.#store, claim, this.#inFlight))
   }
 
   consume(request: RateRequest, receiver: Receiver<RateAnswer>): void {
     this.#assertOpen()
-    this.store.consume(request, receiver)
-  }
-
-  consumeAtOnce(request: RateRequest): RateAnswer | Promise<RateAnswer> | undefined {
-    this.#assertOpen()
-    return this.store.consumeAtOnce(request)
+    this.#store.consume(request, receiver)
   }
 
   /** Tracks a function that runs under a lease of this holder. `drain` and `close` wait for it. */
@@ -218,7 +267,7 @@ export class Holder {
   /** For a `close` that takes too long: fails every request that the store has not answered, so that it can finish. */
   forceClose(): void {
     const error = new ClosedError('the instance was closed before the store had answered')
-    failStoreClient(this.store, error)
+    failStoreClient(this.#store, error)
     this.#deadlocks?.failAll(error)
   }
 
@@ -232,11 +281,11 @@ export class Holder {
     await Promise.allSettled([...this.#leases].map((lease) => lease.revoke('its instance was closed', cause)))
     await this.#inFlight.idle()
     await this.#heartbeat.close()
-    this.store.wakeUps.onFailed.delete(this.#onListenFailed)
-    this.store.onStolen.delete(this.#onStolen)
+    this.#store.wakeUps.onFailed.delete(this.#onListenFailed)
+    this.#store.onStolen.delete(this.#onStolen)
     this.#scheduler.close()
     await this.#deadlocks?.close()
-    await closeStoreClient(this.store)
+    await closeStoreClient(this.#store)
   }
 
   #endPending(matches: (request: ClaimRequest) => boolean): void {
@@ -262,7 +311,7 @@ export class Holder {
     if (this.#closing !== undefined) {
       const onFailure = (error: unknown): void =>
         this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
-      void this.#inFlight.track(this.store.withdraw(claim, onFailure))
+      void this.#inFlight.track(this.#store.withdraw(claim, onFailure))
       return new ClosedError('the instance was closed while the claim was granted')
     }
     const lease = this.#hold(claim, outcome, request, onEnd)
@@ -293,7 +342,7 @@ export class Holder {
   #emitStolen(lease: HeldLease): void {
     const { metadata } = lease
     this.events.emit('stolen', () => ({ ...lease.eventBase, ...(metadata && { metadata }) }))
-    for (const listener of this.store.onStolen) listener(lease)
+    for (const listener of this.#store.onStolen) listener(lease)
   }
 
   readonly #onStolen = (stealing: StealingLease): void => {
@@ -313,10 +362,9 @@ export class Holder {
   }
 
   #assertSupported({ mode, limit, steal }: ClaimRequest): void {
-    const { driver } = this.store
-    if (mode === 'shared' && !driver.capabilities.shared) throw unsupported(driver, 'shared')
-    if (limit !== undefined && !driver.capabilities.limit) throw unsupported(driver, 'limit')
-    if (steal && !driver.capabilities.steal) throw unsupported(driver, 'steal')
+    if (mode === 'shared') this.assertSupports('shared')
+    if (limit !== undefined) this.assertSupports('limit')
+    if (steal) this.assertSupports('steal')
   }
 }
 

@@ -1,27 +1,29 @@
 import { checkFunction, checkJson, checkSignal, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
 import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
 import type { LeaseRecord } from '../../core/driver.ts'
-import { AbortedError, ClosedError, StoreError, UnsupportedError } from '../../core/errors.ts'
-import type { LockEvent, LockListener } from '../../core/events.ts'
+import { AbortedError, UnsupportedError } from '../../core/errors.ts'
 import { MAX_WAIT_MS } from '../../core/limits.ts'
 import { checkLockName } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
-import { backoffMs } from '../../core/time/backoff.ts'
-import { systemClock } from '../../core/time/clock.ts'
-import { pause } from '../../core/time/pause.ts'
-import { systemRandom } from '../../core/time/random.ts'
 import { everything } from '../everything.ts'
-import { type CloseOptions, INSTANCE_OPTIONS, Instance, type InstanceOptions } from '../instance.ts'
+import { Instance } from '../instance.ts'
+import { INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
 import { heldLeaseOf } from '../lock/result.ts'
+import { Primitive } from '../primitive.ts'
 import type { CampaignOptions } from './campaign-options.ts'
 import { type ObserveOptions, observeLeader } from './observe.ts'
 import { type LeadOptions, leadRepeatedly } from './run.ts'
 import { HeldTerm, type Term } from './term.ts'
 
 export interface LeaderElectionOptions extends InstanceOptions {
-  /** What is led. It is a lock name: whoever holds the lock of this name leads. */
+  /** What is led. It is a lock name: the holder of that lock leads. */
   name: string
-  /** A term's time to live without renewal, which is how long a crashed leader's successor waits. 15 if not said; from 0.05 to one year. */
+  /**
+   * The time to live of a term. A heartbeat renews it. When a leader crashes, its successor waits this long. From 0.05
+   * to one year.
+   *
+   * @default 15
+   */
   timeoutSeconds?: number
 }
 
@@ -34,164 +36,165 @@ const CAMPAIGN_OPTIONS = optionNames<CampaignOptions>({
   onDemoted: true,
 })
 
-/** Who leads, as the store shows it. */
+/** The leader, as the store shows it. */
 export interface Leader<Value = unknown> {
   readonly name: string
   readonly holderId: string
-  /** The term's number, which is its fencing token. */
+  /** The number of the term, which is its fencing token. */
   readonly term: number
   /** What the leader published. */
   readonly value: Value | undefined
+  /** By the store's clock. */
   readonly since: Date
   /** When the term ends if it is not renewed, by the store's clock. */
   readonly expiresAt: Date
 }
 
 /**
- * Elects one leader at a time among all the processes that campaign for a name, on every driver. A lock with a published value: a term is a lease with a
- * heartbeat, its number is the fencing token.
+ * Elects one leader at a time among all processes that campaign for a name. It works with every driver. It is a lock
+ * with a published value: a term is a lease with a heartbeat, and its number is the fencing token.
  *
- * Candidates are elected first come, first served where the driver has a queue. Two campaigns of one instance exclude each other as any two do.
+ * With a driver that has a queue, candidates are elected first come, first served. Two campaigns of one instance
+ * exclude each other like any others.
+ *
+ * Closing ends campaigns and resigns. The function of `run` is asked to stop at once, and leads until it has settled:
+ * at most for `drainSeconds` and then for three fifths of `timeoutSeconds`. A term of `campaign` is kept for
+ * `drainSeconds` unless it is resigned.
+ *
+ * @example
+ * ```ts
+ * const election = new LeaderElection({ url: 'redis://localhost:6379', name: 'scheduler' })
+ * await election.run(async (term) => {
+ *   while (!term.signal.aborted) await runDueJobs(term.fencingToken)
+ * })
+ * ```
  */
-export class LeaderElection<Value = unknown> implements AsyncDisposable {
+export class LeaderElection<Value = unknown> extends Primitive {
   readonly name: string
   readonly #instance: Instance
   readonly #ttlMs: number
-  readonly #clock
-  readonly #random
-  readonly #ended = new AbortController()
   #term: HeldTerm<Value> | undefined
-  /** Aborted, and replaced, whenever this instance has begun or ended a term: its observers look at once. */
+  /** Aborted and replaced when this instance has begun or ended a term: its observers then look at once. */
   #changed = new AbortController()
 
-  /** Throws `InvalidArgumentError`. Opens nothing yet. */
+  /**
+   * Opens nothing yet.
+   *
+   * @throws `InvalidArgumentError`, `UnsupportedError`
+   */
   constructor(options: LeaderElectionOptions) {
-    this.#instance = new Instance('LeaderElection', options, everything, OPTIONS)
+    const instance = new Instance('LeaderElection', options, everything, OPTIONS)
+    super(instance)
+    this.#instance = instance
     const { name, timeoutSeconds = 15 } = options
     checkLockName(name, 'name')
     this.name = name
     this.#ttlMs = ttlMsFrom('timeoutSeconds', timeoutSeconds)
-    this.#clock = options.clock ?? systemClock
-    this.#random = options.random ?? systemRandom
-    // Not when a term ends, but when the store knows of it: a look before that would still find the old one.
-    for (const event of ['acquired', 'released', 'lost'] as const) this.on(event, () => this.#tellChanged())
+    // Events come when the store knows of the change. A look at the moment when a term ends would find the old leader.
+    for (const event of ['acquired', 'released', 'lost'] as const) this.on(event, () => this.#notifyObservers())
   }
 
-  get holderId(): string {
-    return this.#instance.holderId
-  }
-
-  /** This instance's term, if it leads now. */
+  /** This instance's term if it leads now. */
   get term(): Term<Value> | undefined {
     return this.#term?.held ? this.#term : undefined
   }
 
   /**
-   * Resolves when this candidate is elected, however long that takes. A store that is down, now or for hours, is tried again and again.
+   * Resolves when this candidate is elected, however long that takes. If the store is down, it tries again until the
+   * store is up. Unless it resolves with a term, nothing is left behind in the store.
    *
-   * Rejects with `NotAcquiredError` only if `blockingTimeoutSeconds` was said and is over (with `StoreError` if the store did not answer in it), with `AbortedError`,
-   * `ClosedError`, `InvalidArgumentError`; with `StoreError` where asking again cannot help; and with `UnsupportedError` for a `value` that the driver
-   * cannot keep. Whenever it does not end in a term, nothing is left behind in the store.
+   * @throws `NotAcquiredError` only if `blockingTimeoutSeconds` was set and has passed
+   * @throws `StoreError` if the store did not answer within `blockingTimeoutSeconds`, or if asking again cannot help
+   * @throws `UnsupportedError` for a `value` that the driver cannot keep
+   * @throws `AbortedError`, `InvalidArgumentError`, `OverloadError`, `ClosedError`
    */
   async campaign(options: CampaignOptions<Value> = {}): Promise<Term<Value>> {
     return this.#campaign(options)
   }
 
-  /** Ends this instance's term, if it leads, and wakes the next candidate. True if it led. Campaigns under way go on: their own signal ends them. */
+  /**
+   * Ends this instance's term, if it leads, and wakes the next candidate. True if it led. Campaigns of this instance go
+   * on; abort their signals to end them.
+   *
+   * @throws `StoreError` if the store did not answer. The release is then sent again in the background
+   * @throws `ClosedError`
+   */
   async resign(): Promise<boolean> {
-    // A drain waits for the term to end: this is how it does.
+    // Allowed during `drainSeconds`: draining waits for the term to end.
     this.#instance.assertNotEnded()
     return (await this.#term?.resign()) ?? false
   }
 
-  /** Who leads now, by the store; undefined if nobody does. Throws `StoreError` if the store did not answer: not known is not nobody. */
+  /**
+   * The current leader according to the store, or undefined if there is none.
+   *
+   * @throws `StoreError` if the store did not answer. It never resolves with undefined for that
+   * @throws `ClosedError`
+   */
   async leader(): Promise<Leader<Value> | undefined> {
-    const holder = this.#instance.holder ?? (await this.#instance.open())
+    const holder = await this.#instance.open()
     const { leases } = await holder.inspect({ lockName: this.name })
     const [lease] = leases
     return lease && leaderFrom<Value>(lease)
   }
 
   /**
-   * Who leads now, and then every change, undefined standing for nobody: `for await (const leader of election.observe()) …`. Looks every `everySeconds`
-   * (1), and at once when this very instance is elected or demoted. A term that came and went between two looks is not told of.
+   * Yields the current leader, and then every change: `for await (const leader of election.observe()) …`. Undefined
+   * means that there is no leader. It looks every `everySeconds`, and at once when this instance is elected or demoted.
+   * It does not notice a term that began and ended between two looks.
    *
-   * While the store does not answer nothing is told, and `onError` hears why. The loop ends when `signal` aborts or the instance is closed, and throws
-   * where asking again cannot help.
+   * While the store does not answer, it yields nothing and calls `onError`. The loop ends when `signal` aborts or the
+   * instance is closed.
+   *
+   * @throws `InvalidArgumentError`. The loop throws a `StoreError` if asking again cannot help
    */
   observe(options: ObserveOptions = {}): AsyncIterableIterator<Leader<Value> | undefined> {
-    return observeLeader(
-      {
-        clock: this.#clock,
-        ended: this.#ended.signal,
-        changed: () => this.#changed.signal,
-        look: () => this.leader(),
-      },
-      options,
-    )
+    const { clock, closing } = this.#instance
+    const parts = { clock, ended: closing, changed: () => this.#changed.signal, look: () => this.leader() }
+    return observeLeader(parts, options)
   }
 
   /**
-   * Campaigns, runs `lead` for as long as it leads, and campaigns again, until `signal` aborts or the instance is closed; then it resolves.
+   * Campaigns, runs `lead` while it leads, and campaigns again. Resolves when `signal` aborts or the instance is
+   * closed.
    *
-   * - When the term is lost, or resigned from elsewhere, its `signal` aborts; the next campaign begins when `lead` has settled.
-   * - When `lead` returns or throws, it has resigned. The next campaign begins after a rest of `restSeconds` (1), so that others come first; after each further
-   *   failure in a row the rest is twice as long, up to 30 s.
-   * - What `lead` throws goes to `onError`, and `run` goes on; without `onError`, `run` rejects with it. An abort or a loss that `lead` throws
-   *   after its term's signal has aborted is no error: it is how it stops.
-   * - When the caller's `signal` aborts, the term's signal aborts too, and the term is kept until `lead` has settled: it hands over when it is ready to.
-   * - A store that is down is waited for, as `campaign` does. What else `campaign` throws, `run` rejects with.
+   * - When the term is lost, or resigned elsewhere, its `signal` aborts. The next campaign begins when `lead` has
+   *   settled.
+   * - When `lead` returns or throws, the term is resigned. The next campaign begins after `restSeconds`, so that other
+   *   candidates come first. The rest doubles with each further failure in a row, up to 30 seconds.
+   * - Errors of `lead` go to `onError`, and `run` goes on. Without `onError`, `run` rejects with the error. An abort or
+   *   loss that `lead` throws after the term's signal has aborted is not an error: that is how it stops.
+   * - When the caller's `signal` aborts, the term's signal aborts too. The term is kept until `lead` has settled, so
+   *   that it can hand over.
+   * - If the store is down, it waits, as `campaign` does.
+   *
+   * @throws what `lead` throws if there is no `onError`; what `onError` throws; what `campaign` throws
    */
   async run(lead: (term: Term<Value>) => Promise<unknown> | unknown, options: LeadOptions<Value> = {}): Promise<void> {
     checkFunction('lead', lead)
     this.#instance.assertOpen()
-    const parts = { clock: this.#clock, random: this.#random, ended: this.#ended.signal }
+    const { clock, random, closing } = this.#instance
     const campaign = (how: CampaignOptions<Value>): Promise<HeldTerm<Value>> => this.#campaign(how)
     const running = <T>(work: Promise<T>): Promise<T> => this.#instance.holder?.running(work) ?? work
-    return leadRepeatedly({ ...parts, campaign, running }, lead, options)
-  }
-
-  /** Opens the store and proves that it works, as `ping` of a `DistributedLock` does. */
-  ping(): Promise<void> {
-    return this.#instance.ping()
-  }
-
-  /**
-   * Gives up campaigns, resigns, and closes the store if this instance opened it. The function that `run` runs is asked to stop at once, and leads on until it has
-   * settled: for `drainSeconds` and then for three fifths of `timeoutSeconds` at the most. A term of `campaign` is kept for `drainSeconds` unless it is resigned.
-   */
-  async close(options: CloseOptions = {}): Promise<void> {
-    const closing = this.#instance.close(options)
-    this.#ended.abort(new ClosedError('this LeaderElection is being closed'))
-    return closing
-  }
-
-  get closed(): boolean {
-    return this.#instance.closed
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
-  }
-
-  /** Returns what ends the listening. The same events as those of a lock: a term is a lease. */
-  on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
-    return this.#instance.events.on(event, listener)
+    return leadRepeatedly({ clock, random, ended: closing, campaign, running }, lead, options)
   }
 
   async #campaign(options: CampaignOptions<Value>): Promise<HeldTerm<Value>> {
     const { request, endless } = this.#request(options)
+    const { signal } = request
+    const aborted = (): AbortedError => new AbortedError(`campaigning for "${this.name}"`, signal?.reason)
     this.#instance.assertOpen()
-    if (options.signal?.aborted) throw new AbortedError(`campaigning for "${this.name}"`, options.signal.reason)
-    const holder = this.#instance.holder ?? (await this.#open(request))
-    if (request.metadata !== undefined) assertPublishing(holder)
+    if (signal?.aborted) throw aborted()
+    const holder = this.#instance.holder ?? (await this.#instance.openPatiently(request))
+    if (holder === undefined) throw aborted()
+    if (request.metadata !== undefined) assertPublishes(holder)
     for (;;) {
       let term: HeldTerm<Value> | undefined
       const result = await holder.acquire(request, () => this.#demote(term))
       if (result.granted) {
         term = new HeldTerm(result.lease, options.value, options.onDemoted)
         this.#term = term
-        // It may have ended before anybody here knew of it.
+        // It may have ended before this step.
         if (!term.held) this.#demote(term)
         return term
       }
@@ -205,10 +208,10 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
     term.demote()
   }
 
-  #tellChanged(): void {
-    const told = this.#changed
+  #notifyObservers(): void {
+    const before = this.#changed
     this.#changed = new AbortController()
-    told.abort()
+    before.abort()
   }
 
   #request(options: CampaignOptions<Value>): { request: ClaimRequest; endless: boolean } {
@@ -229,39 +232,25 @@ export class LeaderElection<Value = unknown> implements AsyncDisposable {
     }
     return { request, endless }
   }
-
-  /** A store that is down at the first use is waited for, as one that goes down later is. */
-  async #open({ waitMs, signal }: ClaimRequest): Promise<Holder> {
-    const untilMs = this.#clock.now().monotonicMs + waitMs
-    for (let tries = 1; ; tries += 1) {
-      try {
-        return await this.#instance.open()
-      } catch (error) {
-        const restMs = backoffMs(OPENING, tries, this.#random)
-        const isOver = this.#clock.now().monotonicMs + restMs >= untilMs
-        if (!(error instanceof StoreError) || !error.retryable || isOver) throw error
-        await pause(this.#clock, restMs, signal, this.#ended.signal)
-      }
-      if (signal?.aborted) throw new AbortedError(`campaigning for "${this.name}"`, signal.reason)
-    }
-  }
 }
 
 const leaderFrom = <Value>(record: LeaseRecord): Leader<Value> => ({
   name: record.lockName,
   holderId: record.holderId,
   term: record.fencingToken,
-  // The type is the caller's word for what its own candidates publish.
+  // The type is the caller's statement of what its own candidates publish.
   value: record.metadata?.['value'] as Value | undefined,
   since: new Date(record.acquiredAtMs),
-  expiresAt: new Date(record.expiresAtMs ?? 8.64e15),
+  expiresAt: new Date(record.expiresAtMs ?? MAX_DATE_MS),
 })
 
-function assertPublishing({ store: { driver } }: Holder): void {
-  if (driver.capabilities.metadata) return
+/** The last moment that a `Date` can hold: for a driver whose leases last as long as a connection. */
+const MAX_DATE_MS = 8.64e15
+
+function assertPublishes({ capabilities, driverName }: Holder): void {
+  if (capabilities.metadata) return
   throw new UnsupportedError(
-    `the ${driver.name} driver keeps nothing beside a lock, so a leader cannot publish a value there; others do see its holderId`,
+    `the ${driverName} driver keeps no metadata with a lock, so a leader cannot publish a value. Others can see its ` +
+      'holderId',
   )
 }
-
-const OPENING = { firstMs: 100, maxMs: 2_000 }

@@ -5,11 +5,15 @@ import type { Clock } from '../../core/time/clock.ts'
 import { pause } from '../../core/time/pause.ts'
 
 export interface ObserveOptions {
-  /** How often to look. 1 if not said; from 0.05. */
+  /**
+   * How often to look. At least 0.05.
+   *
+   * @default 1
+   */
   everySeconds?: number
   /** Ends the loop. */
   signal?: AbortSignal
-  /** Hears that the store did not answer; looking goes on. */
+  /** Called when the store did not answer. The loop goes on. */
   onError?: (error: StoreError) => void
 }
 
@@ -22,12 +26,12 @@ interface Observed {
 interface ObserveParts<Leader extends Observed> {
   readonly clock: Clock
   readonly ended: AbortSignal
-  /** Aborts when looking at once is worth while; a new one each time. */
+  /** Aborts when there is a reason to look at once. A new signal each time. */
   changed(): AbortSignal
   look(): Promise<Leader | undefined>
 }
 
-/** Checks its options at once, although a generator's body begins with the first step. */
+/** Checks the options at once. (The body of a generator does not run before its first step.) */
 export function observeLeader<Leader extends Observed>(
   parts: ObserveParts<Leader>,
   options: ObserveOptions,
@@ -47,16 +51,16 @@ async function* changes<Leader extends Observed>(
   onError: ObserveOptions['onError'],
 ): AsyncIterableIterator<Leader | undefined> {
   const isOver = (): boolean => ended.aborted || signal?.aborted === true
-  /** Of whom was told last: a term's number, undefined for nobody, null when nothing was told yet. */
-  let told: number | undefined | null = null
+  /** The term that was yielded last: undefined for no leader, null before the first. */
+  let yielded: number | undefined | null = null
   while (!isOver()) {
-    // Taken before the look: a change during it is worth another one.
-    const news = changed()
+    // Read before the look: a change during the look is a reason for another one.
+    const change = changed()
     try {
       const leader = await look()
       if (isOver()) return
-      if (leader?.term !== told) {
-        told = leader?.term
+      if (leader?.term !== yielded) {
+        yielded = leader?.term
         yield leader
       }
     } catch (error) {
@@ -64,6 +68,6 @@ async function* changes<Leader extends Observed>(
       if (!(error instanceof StoreError) || !error.retryable) throw error
       onError?.(error)
     }
-    await pause(clock, everyMs, signal, ended, news)
+    await pause(clock, everyMs, signal, ended, change)
   }
 }

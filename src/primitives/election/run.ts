@@ -11,13 +11,13 @@ import type { HeldTerm, Term } from './term.ts'
 
 export interface LeadOptions<Value = unknown>
   extends Pick<CampaignOptions<Value>, 'value' | 'maxTermSeconds' | 'onDemoted'> {
-  /** Ends it: the callback is asked to stop, and the leader resigns when it has. */
+  /** Ends `run`: the callback is asked to stop, and the leader resigns when it has stopped. */
   signal?: AbortSignal
-  /** Hears what the callback threw, and lets `run` go on. What it throws itself, `run` rejects with. */
+  /** Called with what the callback threw; `run` then goes on. If it throws itself, `run` rejects with that. */
   onError?: (error: unknown, term: Term<Value>) => void
   /**
-   * How long to rest after resigning before campaigning again; doubled with each failure in a row, up to 30. After a
-   * failure the rest is at least 0.05.
+   * How long to rest after resigning before campaigning again. It doubles with each failure in a row, up to 30. After a
+   * failure it is at least 0.05.
    *
    * @default 1
    */
@@ -38,13 +38,13 @@ interface LeadParts<Value> {
   readonly random: Random
   readonly ended: AbortSignal
   campaign(options: CampaignOptions<Value>): Promise<HeldTerm<Value>>
-  /** Closing waits for what it is told of here. */
+  /** Closing waits for this work. */
   running<T>(work: Promise<T>): Promise<T>
 }
 
 type Lead<Value> = (term: Term<Value>) => Promise<unknown> | unknown
 
-/** `LeaderElection.run`: term after term, until it is told to stop. */
+/** See `LeaderElection.run`. */
 export async function leadRepeatedly<Value>(
   { clock, random, ended, campaign, running }: LeadParts<Value>,
   lead: Lead<Value>,
@@ -84,7 +84,7 @@ async function leadOnce<Value>(
   let error: unknown
   try {
     if (signal?.aborted || ended.aborted) stop()
-    // A stall may have outlasted the term before it could begin.
+    // The process may have stalled until the term was over.
     else if (term.held) await lead(term)
   } catch (thrown) {
     error = thrown
@@ -95,14 +95,14 @@ async function leadOnce<Value>(
   return { failed, error, lost: term.lost }
 }
 
-/** The signal is asked for first: that is what notices a loss which no timer has told of yet. */
+/** Reading the signal notices a loss that no timer has reported yet. */
 function isHowItStops({ signal }: Term, thrown: unknown): boolean {
   if (!signal.aborted) return false
   if (thrown === signal.reason || thrown instanceof LeaseLostError || thrown instanceof NotHeldError) return true
   return thrown instanceof Error && thrown.name === 'AbortError'
 }
 
-/** A campaign that was given up because everything was is no error. */
+/** A campaign that ended because `run` ends is not an error. */
 const ifOver =
   (isOver: () => boolean) =>
   (error: unknown): undefined => {
@@ -111,5 +111,5 @@ const ifOver =
   }
 
 const MAX_REST_MS = 30_000
-/** After a failure, also with `restSeconds: 0`: a callback that always fails must not campaign in a hot loop. */
+/** After a failure, even with `restSeconds: 0`: a callback that always fails must not campaign in a busy loop. */
 const MIN_REST_MS = 100

@@ -3,40 +3,50 @@ import { type LeaseLostError, NotHeldError } from '../../core/errors.ts'
 import type { HeldLease } from '../../core/lease/held-lease.ts'
 import { outsideLocks } from '../../core/reentry-context.ts'
 
-/** One candidate's time as the leader: from its election to its resignation or the loss of its lease. It never comes back. */
+/** One candidate's time as the leader: from its election to its resignation or the loss of its lease. */
 export interface Term<Value = unknown> extends AsyncDisposable {
   /** What is led. */
   readonly name: string
   readonly holderId: string
-  /** Larger than that of every earlier term of this name. It is the lease's fencing token: give it to whatever the leader writes to. */
+  /** The fencing token of the lease. Larger than that of every earlier term. Pass it to what the leader writes to. */
   readonly term: number
-  /** The same number, by the name under which guards take it. */
+  /** The same number, under the name that guards expect. */
   readonly fencingToken: number
-  /** What was published when it began. */
+  /** What the leader published. */
   readonly value: Value | undefined
   /** By the store's clock. */
   readonly since: Date
   /**
-   * Aborts when the leader has to stop: at the loss of its lease, no later than the lease's deadline (the reason is a `LeaseLostError`); when it resigns
-   * (a `NotHeldError`); and inside `run`, when the caller's own signal aborts (an `AbortedError`; the term is then kept until the callback has ended).
+   * Aborts when the leader has to stop:
+   * - when the lease is lost, no later than its deadline. The reason is a `LeaseLostError`;
+   * - when it resigns. The reason is a `NotHeldError`;
+   * - inside `run`, when the caller's signal aborts or the election is closed. The reason is an `AbortedError`, and the
+   *   term is kept until the callback has ended.
    */
   readonly signal: AbortSignal
-  /** Whether it leads now. Read off the clocks at the moment of asking, so it is right in the first statement after a stall. */
+  /** Whether it leads now. Reads the clocks, so it is correct in the first statement after a stall. */
   readonly held: boolean
-  /** For how long it leads from now if no renewal comes through. */
+  /** How long it leads from now if no renewal succeeds. */
   readonly remainingSeconds: number
-  /** Throws `LeaseLostError` if the lease was lost, `NotHeldError` after resigning. */
+  /**
+   * Throws unless it leads now.
+   *
+   * @throws `LeaseLostError` if the lease was lost
+   * @throws `NotHeldError` after resigning
+   */
   assertHeld(): void
   /**
-   * Ends the term and wakes the next candidate: at once, whatever still runs on behalf of this one. True if it still led. Throws `StoreError` if the store
-   * did not answer: the release is then sent again in the background, and expiry stands behind it.
+   * Ends the term at once and wakes the next candidate, even if work for this term is still running. True if it still
+   * led.
+   *
+   * @throws `StoreError` if the store did not answer. The release is then sent again in the background; if that fails,
+   * the lease expires
    */
   resign(): Promise<boolean>
 }
 
 export type DemotionReason = LeaseLostError | NotHeldError
 
-/** A term on its lease. */
 export class HeldTerm<Value> implements Term<Value> {
   readonly value: Value | undefined
   readonly #lease: HeldLease
@@ -75,7 +85,7 @@ export class HeldTerm<Value> implements Term<Value> {
   }
 
   get signal(): AbortSignal {
-    // Asking the lease is what notices a loss that no timer has told of yet.
+    // Reading `held` notices a loss that no timer has reported yet.
     void this.#lease.held
     return this.#abort.signal
   }
@@ -84,7 +94,7 @@ export class HeldTerm<Value> implements Term<Value> {
     return this.#lease.held
   }
 
-  /** Whether the lease ended before it was given back, which also the release may have found out. */
+  /** Whether the lease ended before its release. The release itself may have found that out. */
   get lost(): boolean {
     return this.#lease.lossError !== undefined
   }
@@ -101,7 +111,7 @@ export class HeldTerm<Value> implements Term<Value> {
     return this.#lease.release()
   }
 
-  /** Never throws: it would hide the error of the block that it ends. */
+  /** Never throws: that would hide the error of the block that it ends. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.#lease[Symbol.asyncDispose]()
   }
@@ -111,12 +121,12 @@ export class HeldTerm<Value> implements Term<Value> {
     return { name, holderId, term, value, since }
   }
 
-  /** Asks whoever leads to come to an end, while the term goes on. */
+  /** Asks the callback to stop, while the term goes on. */
   stop(reason: Error): void {
     outsideLocks(() => this.#abort.abort(reason))
   }
 
-  /** The lease has ended, in whichever way. Runs in the lease's own step: before a release is sent, and before anybody else can be elected. */
+  /** Called in the step in which the lease ends: before a release is sent, and before another can be elected. */
   demote(): void {
     if (this.#demoted) return
     this.#demoted = true

@@ -1,7 +1,7 @@
 import { checkFunction } from '../../core/arguments.ts'
 import type { Chain } from '../../core/claim/chain.ts'
 import type { ClaimRequest, ClaimResult, Holder, RestoreRequest } from '../../core/claim/holder.ts'
-import { AbortedError, type HoldfastError, InvalidArgumentError, LeaseLostError } from '../../core/errors.ts'
+import { AbortedError, InvalidArgumentError, LeaseLostError } from '../../core/errors.ts'
 import type { HandOver } from '../../core/lease/hand-over.ts'
 import { HeldLease } from '../../core/lease/held-lease.ts'
 import type { Lease } from '../../core/lease/lease.ts'
@@ -19,7 +19,7 @@ import {
 import { Reentry } from './reentry.ts'
 import { answerOf, type LockResult, leaseOf, underLeases } from './result.ts'
 
-/** What locks, read-write locks and semaphores have in common: the three ways to ask, and what is entered again. */
+/** What locks, read-write locks and semaphores have in common: the three ways to claim, and re-entry. */
 export class Claims {
   readonly reentry = new Reentry()
   readonly #instance: Instance
@@ -35,30 +35,29 @@ export class Claims {
     this.#defaults = defaults === undefined ? undefined : checkDefaults(defaults)
   }
 
-  /** Contention is an answer; there is no heartbeat if nothing is said. */
+  /** Returns contention as a value. Without a heartbeat by default. */
   acquire(lockName: string, share: LockShare, options: LockOptions): Promise<LockResult> {
     return this.#acquire(lockName, share, options, false)
   }
 
-  /** Contention is a `NotAcquiredError`; there is a heartbeat if nothing is said. */
+  /** Throws `NotAcquiredError` on contention. With a heartbeat by default. */
   async hold(lockName: string, share: LockShare, options: LockOptions): Promise<Lease> {
     return leaseOf(lockName, await this.#acquire(lockName, share, options, true))
   }
 
-  /** As `hold`, for as long as a function runs. Throws `LeaseLostError` if it succeeded but the lease was lost. */
+  /** Holds the lock while `fn` runs. Throws `LeaseLostError` if `fn` succeeded but the lease was lost. */
   async with<T>(lockName: string, share: LockShare, fn: LeaseFunction<T>, options: LockOptions): Promise<T> {
     checkFunction('fn', fn)
     const request = this.request(lockName, share, options, true)
     const entered = this.reentry.enter(request, share)
     if (entered !== undefined) return this.#withEntered(entered, share, fn)
-    const result = await new Promise<LockResult>((resolve, reject) => this.#ask(request, resolve, reject))
-    return this.#under(leaseOf(lockName, result), share, fn)
+    return this.#under(leaseOf(lockName, await this.#ask(request)), share, fn)
   }
 
-  /** Not a step later: the callback that holds the lease may have ended by then. */
+  /** Keeps the lease in the same step: one step later the callback that holds it may have ended. */
   async #withEntered<T>(lease: Lease, share: LockShare, fn: LeaseFunction<T>): Promise<T> {
     using _ = this.reentry.keep([lease])
-    // Nobody's function runs before the call that it was given to has returned.
+    // A function never runs before the call that it was passed to has returned.
     await this.settle(Promise.resolve())
     return await this.#under(lease, share, fn)
   }
@@ -67,7 +66,7 @@ export class Claims {
     return this.running([lease], () => this.reentry.run(lease, share, async () => fn(lease)))
   }
 
-  /** Runs a function under leases of this instance, which then are in use until it has settled, and gives them back. */
+  /** Runs a function under leases of this instance and releases them. Until it has settled, they are in use. */
   running<T>(leases: readonly Lease[], run: () => Promise<T>): Promise<T> {
     const held = leases.map(beneath).filter((lease) => lease instanceof HeldLease)
     for (const lease of held) lease.users += 1
@@ -76,7 +75,7 @@ export class Claims {
     }
     const work = underLeases(leases, async () => {
       try {
-        // Between the grant and this the lease may have run out, or been released with all others.
+        // Since the grant, the lease may have expired or been released by `releaseAll`.
         for (const lease of leases) assertBegun(lease)
         return await run()
       } finally {
@@ -87,8 +86,8 @@ export class Claims {
   }
 
   /**
-   * Gives a lease back because somebody said so, by its name or with all others. Functions that run under it, other than the one that says so and those around it,
-   * have lost their lock and are told.
+   * Releases a lease on a caller's request, by its name or with all others. Other functions that run under it lose
+   * their lock and are notified; the calling function and those around it are not.
    */
   end(lease: HeldLease, why: string): Promise<boolean> {
     return lease.users === this.reentry.depthOn(lease) ? lease.release() : lease.revoke(why)
@@ -98,7 +97,7 @@ export class Claims {
   request(lockName: string, share: LockShare, options: LockOptions, heartbeatByDefault: boolean): ClaimRequest {
     const request = claimRequestFrom(lockName, options, heartbeatByDefault, share, this.#defaults)
     const chain = this.#chain(options.under)
-    // Work that has begun may need more locks to come to its end.
+    // Work that has begun may need more locks to finish.
     if (chain === undefined) this.#instance.assertOpen()
     else this.#instance.assertNotEnded()
     const { signal } = request
@@ -106,11 +105,11 @@ export class Claims {
     return chain === undefined ? request : { ...request, chain }
   }
 
-  async open(): Promise<Holder> {
-    return this.#instance.holder ?? this.#instance.open()
+  open(): Promise<Holder> {
+    return this.#instance.open()
   }
 
-  /** Asks the store, whatever this instance holds already. */
+  /** Asks the store, even if this instance already holds the lock. */
   async claim(holder: Holder, request: ClaimRequest): Promise<ClaimResult> {
     return this.#noted(await holder.acquire(request, this.#hooks.ended))
   }
@@ -122,40 +121,32 @@ export class Claims {
     return lease
   }
 
-  /** For what may be answered without the store: a loop of such calls must leave the event loop its turns. */
+  /** For answers that do not come from the store: a loop of such calls must give the event loop its turns. */
   settle<T>(result: Promise<T>): Promise<T> {
     return this.#turns.settle(result)
   }
 
-  /** One promise from the caller to the store's answer: this is the way that every claim goes. */
-  #acquire(lockName: string, share: LockShare, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
-    return new Promise((resolve, reject) => {
-      const request = this.request(lockName, share, options, heartbeat)
-      const entered = this.reentry.enter(request, share)
-      if (entered !== undefined) resolve(this.settle(Promise.resolve({ acquired: true, lock: entered })))
-      else this.#ask(request, resolve, reject)
-    })
+  async #acquire(lockName: string, share: LockShare, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
+    const request = this.request(lockName, share, options, heartbeat)
+    const entered = this.reentry.enter(request, share)
+    if (entered === undefined) return await this.#ask(request)
+    return await this.settle(Promise.resolve({ acquired: true, lock: entered }))
   }
 
-  #ask(
-    request: ClaimRequest,
-    resolve: (result: LockResult | Promise<LockResult>) => void,
-    reject: (error: HoldfastError) => void,
-  ): void {
+  async #ask(request: ClaimRequest): Promise<LockResult> {
     const { holder } = this.#instance
     if (holder === undefined || this.#hooks.instead !== undefined) {
-      resolve(this.settle(this.#acquireInSteps(request)))
-      return
+      return await this.settle(this.#acquireInSteps(request))
     }
-    holder
-      .acquire(request, this.#hooks.ended)
-      .then((result) => resolve(answerOf(request.lockName, this.#noted(result))), reject)
+    return answerOf(request.lockName, this.#noted(await holder.acquire(request, this.#hooks.ended)))
   }
 
-  /** Where the store is not open yet, or something else is done instead of asking it. */
+  /** For a store that is not open yet, and for `instead`. */
   async #acquireInSteps(request: ClaimRequest): Promise<LockResult> {
     const holder = await this.open()
-    return this.#hooks.instead?.(holder, request) ?? answerOf(request.lockName, await this.claim(holder, request))
+    const claim = (asked: ClaimRequest): Promise<ClaimResult> => this.claim(holder, asked)
+    const { instead } = this.#hooks
+    return instead === undefined ? answerOf(request.lockName, await claim(request)) : instead(holder, request, claim)
   }
 
   #noted(result: ClaimResult): ClaimResult {
@@ -170,12 +161,15 @@ export class Claims {
   }
 }
 
-/** For a primitive that keeps leases by name, or does something else instead of asking the store. */
+/** For a primitive that keeps its leases by name, or that does something else instead of asking the store. */
 export interface ClaimHooks {
   readonly taken?: (lease: HeldLease) => void
   readonly ended?: (lease: HeldLease) => void
-  readonly instead?: ((holder: Holder, request: ClaimRequest) => Promise<LockResult> | undefined) | undefined
+  /** `claim` asks the store. */
+  readonly instead?: (holder: Holder, request: ClaimRequest, claim: ClaimFunction) => Promise<LockResult>
 }
+
+export type ClaimFunction = (request: ClaimRequest) => Promise<ClaimResult>
 
 export type LeaseFunction<T> = (lease: Lease) => Promise<T> | T
 

@@ -1,5 +1,4 @@
 import { checkBoolean, checkOneOf, ttlMsFrom } from '../../core/arguments.ts'
-import type { LockEvent, LockListener } from '../../core/events.ts'
 import { readHandOver } from '../../core/lease/hand-over.ts'
 import { HeldLease } from '../../core/lease/held-lease.ts'
 import { type AnswerOptions, answerSignal, type Lease } from '../../core/lease/lease.ts'
@@ -7,24 +6,40 @@ import type { LockInfo } from '../../core/lock-info.ts'
 import { checkLockName } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { unlessAborted } from '../../core/time/abort.ts'
-import { type CloseOptions, type Extras, INSTANCE_OPTIONS, Instance, type InstanceOptions } from '../instance.ts'
+import { Instance } from '../instance.ts'
+import { type Extras, INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
+import { Primitive } from '../primitive.ts'
 import { Claims } from './claims.ts'
 import { forceRelease } from './force-release.ts'
 import { inspectLock, isLocked, type LockInspection } from './inspect.ts'
 import { type DefaultsOption, EXCLUSIVE, type LockOptions } from './options.ts'
-import { Reacquire } from './reacquire.ts'
+import { OwnLeases } from './own-leases.ts'
+import { ReacquireByExtending } from './reacquire.ts'
 import type { LockResult } from './result.ts'
 import { withLocks } from './several-locks.ts'
 
 export interface DistributedLockOptions extends InstanceOptions, DefaultsOption {
-  /** What asking again for a lock means that this very instance holds: no, as for anybody (the default), or a longer lease. */
+  /**
+   * What happens when this instance asks for a lock that it already holds. `'refuse'`: it is refused, or waits, like
+   * any other claim. `'extend'`: its lease is extended, and the call gets `acquired: true`.
+   *
+   * @default 'refuse'
+   */
   reacquire?: 'refuse' | 'extend'
 }
 
 export interface RestoreOptions {
-  /** Renews the lease until it is released. False if not said. */
+  /**
+   * Renews the lease until it is released.
+   *
+   * @default false
+   */
   heartbeat?: boolean
-  /** The lease's time to live from now on. As it was before if not said. */
+  /**
+   * The lease's time to live from now on.
+   *
+   * @default the time to live that it had before
+   */
   timeoutSeconds?: number
 }
 
@@ -33,54 +48,63 @@ const OPTIONS = optionNames<DistributedLockOptions>({ ...INSTANCE_OPTIONS, reacq
 const FORCE_OPTIONS = optionNames<{ by: string }>({ by: true })
 
 /**
- * One lock API over the store that a team already runs. An instance is cheap to use and meant to be shared: the tasks of a process exclude
- * each other through it as they exclude other processes.
+ * Makes sure that only one process, and only one task of it, does a job at a time.
+ *
+ * Share one instance in a process. Its tasks exclude each other as they exclude other processes. Nothing waits unless
+ * you ask for it with `blocking` or `blockingTimeoutSeconds`.
+ *
+ * @example
+ * ```ts
+ * const lock = new DistributedLock({ url: 'redis://localhost:6379' })
+ * await lock.withLock('order:123', async (lease) => {
+ *   await ship(123, { fencingToken: lease.fencingToken })
+ * })
+ * ```
  */
-export class DistributedLock implements AsyncDisposable {
+export class DistributedLock extends Primitive {
   readonly #instance: Instance
   readonly #claims: Claims
-  readonly #leases = new Map<string, HeldLease>()
-  readonly #reacquire: Reacquire | undefined
+  readonly #leases = new OwnLeases()
 
-  /** Throws `InvalidArgumentError`. Opens nothing yet. */
+  /**
+   * Opens nothing yet.
+   *
+   * @throws `InvalidArgumentError`, `UnsupportedError`
+   */
   constructor(options?: DistributedLockOptions)
   /** @internal */
   constructor(options: DistributedLockOptions | undefined, extras: Extras)
   constructor(options: DistributedLockOptions = {}, extras?: Extras) {
-    this.#instance = new Instance('DistributedLock', options, extras, OPTIONS)
+    const instance = new Instance('DistributedLock', options, extras, OPTIONS)
+    super(instance)
+    this.#instance = instance
     const { reacquire = 'refuse' } = options
-    if (checkOneOf('reacquire', reacquire, ['refuse', 'extend']) === 'extend') {
-      this.#reacquire = new Reacquire({
-        own: (lockName) => this.#leases.get(lockName),
-        claim: (holder, request) => this.#claims.claim(holder, request),
-      })
-    }
-    this.#claims = new Claims(this.#instance, options, {
-      taken: this.#taken,
-      ended: this.#forget,
-      instead: this.#reacquire && ((holder, request) => this.#reacquire?.acquire(holder, request)),
-    })
-  }
-
-  get holderId(): string {
-    return this.#instance.holderId
+    const extendsOwn = checkOneOf('reacquire', reacquire, ['refuse', 'extend']) === 'extend'
+    this.#claims = new Claims(instance, options, extendsOwn ? new ReacquireByExtending(this.#leases) : this.#leases)
   }
 
   /**
-   * Asks for the lock. Contention is an answer: `acquired: false`, with who holds it where the store tells. Everything else throws:
-   * `StoreError` (not known whether it is held), `AbortedError`, `DeadlockError`, `InvalidArgumentError`, `ClosedError`. Whenever the
-   * answer is not a lease, nothing is left behind in the store.
+   * Asks for the lock. Contention is a value: `acquired: false`, with the holder if the store knows it. Unless it
+   * resolves with a lease, nothing is left behind in the store.
    *
-   * The lease is not renewed unless `heartbeat` says so: it is the caller's to release and to extend.
+   * The lease is not renewed unless `heartbeat` is true. Release or extend it yourself.
+   *
+   * @throws `StoreError` if it is unknown whether the lock is held
+   * @throws `AbortedError`, `DeadlockError`, `InvalidArgumentError`, `OverloadError`, `ClosedError`
    */
   acquire(lockName: string, options: LockOptions = {}): Promise<LockResult> {
     return this.#claims.acquire(lockName, EXCLUSIVE, options)
   }
 
   /**
-   * Gives back what this instance holds on the name. True if it was still held. False if it was not, or ran out before.
-   * Inside `withLock` it ends the innermost entry. From outside, the function that runs there loses its lock: its lease's `signal` aborts, and `withLock`
-   * rejects with `LeaseLostError`. An abort of `signal` ends the waiting for the answer, never the release itself.
+   * Releases this instance's lease on the name. True if it was still held. False if it was not held or had expired.
+   *
+   * Inside `withLock` it ends the innermost entry. From outside, the function that runs there loses its lock: the
+   * `signal` of its lease aborts, and `withLock` rejects with `LeaseLostError`. Aborting `options.signal` ends the wait
+   * for the answer, never the release itself.
+   *
+   * @throws `StoreError` if the store did not answer. The release is then sent again in the background
+   * @throws `AbortedError`, `InvalidArgumentError`, `ClosedError`
    */
   async release(lockName: string, options?: AnswerOptions): Promise<boolean> {
     checkLockName(lockName)
@@ -94,7 +118,12 @@ export class DistributedLock implements AsyncDisposable {
     return unlessAborted(ended, signal, `waiting for the release of "${lockName}"`)
   }
 
-  /** New end = now + `additionalSeconds`. False if this instance does not hold the name any more. `signal` as in `Lease.extend`. */
+  /**
+   * Sets this instance's lease on the name to end `additionalSeconds` from now. False if it does not hold the name.
+   *
+   * @throws `StoreError`, `AbortedError` if it is unknown whether the lease was extended
+   * @throws `InvalidArgumentError`, `ClosedError`
+   */
   async extend(lockName: string, additionalSeconds: number, options?: AnswerOptions): Promise<boolean> {
     checkLockName(lockName)
     ttlMsFrom('additionalSeconds', additionalSeconds)
@@ -105,14 +134,17 @@ export class DistributedLock implements AsyncDisposable {
   }
 
   /**
-   * Goes on with a lease that another process has handed over with `lease.serialize()`: renews it, and resolves with a lease that has the same fencing token. Like one
-   * of `acquire` it has no heartbeat unless `heartbeat` says so. Its `holderId` stays the first holder's, here and in the store. What is left of `minHoldSeconds` and
-   * `maxHoldSeconds` still holds.
+   * Continues a lease that another process handed over with `lease.serialize()`: renews it, and resolves with a lease
+   * that has the same fencing token and the `holderId` of the first holder. It is not renewed again unless `heartbeat`
+   * is true. What is left of `minHoldSeconds` and `maxHoldSeconds` still applies.
    *
-   * Restore a text once: two processes that restore the same text both hold the lock, with the same token.
+   * Restore a text only once. Two processes that restore the same text both hold the lock, with the same token.
    *
-   * @throws `LeaseLostError` if the store no longer has the lease; `StoreError` if it is not known, and then this instance can restore the text again;
-   * `InvalidArgumentError` for any other text, which the error does not show; `UnsupportedError` where a lease lasts as long as its session; `ClosedError`
+   * @throws `LeaseLostError` if the store no longer has the lease
+   * @throws `StoreError` if that is unknown. This instance can then restore the text again
+   * @throws `InvalidArgumentError` for any other text. The error does not contain the text
+   * @throws `UnsupportedError` for a driver whose leases last as long as a connection
+   * @throws `ClosedError`
    */
   async restore(text: string, options: RestoreOptions = {}): Promise<Lease> {
     const { heartbeat = false, timeoutSeconds } = checkOptions(options, RESTORE_OPTIONS)
@@ -124,25 +156,29 @@ export class DistributedLock implements AsyncDisposable {
   }
 
   /**
-   * Runs `fn` while holding the lock, renewed by a heartbeat, and gives it back. Resolves with what `fn` returned.
+   * Runs `fn` while holding the lock, and releases it. A heartbeat renews the lease. Resolves with what `fn` returned.
+   * Inside `fn`, the same name is entered again without waiting. An error that `fn` throws is passed on.
    *
-   * Rejects with `NotAcquiredError` if the lock was not got in time, with `fn`'s own error if it threw, and with `LeaseLostError`
-   * if `fn` went well but the lease was lost before it ended: its last steps may have run beside another holder's. Inside `fn`, the same name
-   * is entered again at once.
+   * @throws `NotAcquiredError` if the lock was not acquired in time
+   * @throws `LeaseLostError` if `fn` succeeded but the lease was lost before it ended. Its last steps may have run at
+   * the same time as another holder's
+   * @throws what `acquire` throws
    */
   withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options: LockOptions = {}): Promise<T> {
     return this.#claims.with(lockName, EXCLUSIVE, fn, options)
   }
 
   /**
-   * Runs `fn` while holding every one of the names, all or nothing. It is handed their leases in the order of the names; a name that is given twice is taken once.
+   * Runs `fn` while holding all of the names, or none. It receives their leases in the order of the names. A name that
+   * is passed twice is taken once. At most 100 names.
    *
-   * All are asked for in one round trip, and in one step where the driver has `groups`: no other client sees a part of them taken. If one of them is
-   * held, nothing is kept. With `blocking` they are then taken one after the other in the order of their UTF-8 bytes,
-   * waiting within the one `blockingTimeoutSeconds`, while what is already held is renewed: two calls never wait for each other, in whatever order they name
-   * their locks. Names that the running function holds already are entered again. `reacquire` is not looked at.
+   * All names are claimed in one round trip; with a driver that has `groups`, in one step, so that no other client sees
+   * some of them taken. If one of them is held, nothing is kept. With `blocking`, the names are then taken one after
+   * the other in the order of their UTF-8 bytes, within one `blockingTimeoutSeconds` for all, while those already held
+   * are renewed. So two calls never wait for each other, in any order of names. Names that the running function already
+   * holds are entered again. `reacquire` does not apply.
    *
-   * Throws what `withLock` throws, `LeaseLostError` also if a lease was lost while others were waited for; `fn` has not run then. At most 100 names.
+   * @throws what `withLock` throws; `LeaseLostError` also if a lease was lost while waiting for others, before `fn` ran
    */
   withLocks<T>(
     lockNames: readonly string[],
@@ -152,14 +188,20 @@ export class DistributedLock implements AsyncDisposable {
     return withLocks(this.#claims, lockNames, fn, options)
   }
 
-  /** As `acquire`, with a heartbeat, and throws `NotAcquiredError` instead of answering: `await using lease = await lock.hold('name')`. */
+  /**
+   * As `acquire`, with a heartbeat by default, and throws `NotAcquiredError` on contention:
+   * `await using lease = await lock.hold('name')`.
+   *
+   * @throws `NotAcquiredError`, and what `acquire` throws
+   */
   hold(lockName: string, options: LockOptions = {}): Promise<Lease> {
     return this.#claims.hold(lockName, EXCLUSIVE, options)
   }
 
   /**
-   * Releases everything that this instance holds. Functions that run under a lease lose it, as with `release`. Throws `StoreError` if the store did not answer for
-   * one of them.
+   * Releases everything that this instance holds. Functions that run under a lease lose it, as with `release`.
+   *
+   * @throws `StoreError` if the store did not answer one of the releases
    */
   async releaseAll(): Promise<void> {
     const leases = [...(this.#instance.holder?.leases ?? [])]
@@ -168,88 +210,50 @@ export class DistributedLock implements AsyncDisposable {
   }
 
   /**
-   * Ends what is held on the name, whoever holds it: for a holder that is known to be dead, or a lease that a wrong clock has made absurdly long. Resolves with what it
-   * ended; empty if nothing was held, or if that ended by itself meanwhile: a newer holder keeps the lock. The next waiter is granted the lock. (A lock of another
-   * client on Redis has no token to compare; without a prefix it is not ended.)
+   * Ends the leases on the name of any holder. Use it for a holder that is known to be dead, or for a lease that a
+   * wrong clock has made absurdly long. Resolves with the leases that it ended: none if nothing was held, or if they
+   * ended by themselves meanwhile. A newer holder keeps the lock. The next waiter is granted the lock. (A lock of
+   * another client on Redis has no token to compare; without a prefix it is not ended.)
    *
-   * `by` says who does it. It stands in the metadata (`forcedBy`) of the lease that replaces the others for a moment, and in the event `stolen`; PostgreSQL keeps it on
-   * record. Whoever held it learns of the loss at once in this process, else with its next renewal at the latest. What it writes until then only a
-   * fencing token can refuse.
+   * `by` says who does it. It is in the metadata (`forcedBy`) of the lease that replaces the others for a moment, and
+   * in the event `stolen`; PostgreSQL keeps a record of it. A holder in this process is notified of the loss at once,
+   * any other at its next renewal at the latest. Until then only a fencing token can reject its writes.
    *
-   * Throws `InvalidArgumentError`, `StoreError`, `ClosedError`, and `UnsupportedError` where the driver cannot take a lock from its holder.
+   * @throws `UnsupportedError` for a driver that cannot take a lock from its holder
+   * @throws `StoreError`, `InvalidArgumentError`, `ClosedError`
    */
   async forceRelease(lockName: string, options: { by: string }): Promise<LockInfo[]> {
     checkLockName(lockName)
     checkOptions(options, FORCE_OPTIONS)
     checkLockName(options.by, 'by')
     this.#instance.assertOpen()
-    return forceRelease(this.#instance.holder ?? (await this.#instance.open()), lockName, options.by)
+    return forceRelease(await this.#instance.open(), lockName, options.by)
   }
 
   /**
-   * Shows who holds the lock and who waits for it, whichever process or primitive that is. It writes nothing. Of a name with very many leases and waiters it shows
-   * about the first 10,000, and `complete` is false. What it shows may have changed by the time it is read: to decide whether to do something, acquire the lock.
+   * Shows the holders of the lock and its waiters, of every process and primitive. It writes nothing. Of a name with
+   * very many leases and waiters it shows about the first 10,000, and `complete` is false. The answer may be out of
+   * date when you read it: to decide whether to do something, acquire the lock.
    *
    * @throws `StoreError`, `InvalidArgumentError`, `ClosedError`
    */
   async inspect(lockName: string): Promise<LockInspection> {
     checkLockName(lockName)
     this.#instance.assertNotEnded()
-    return inspectLock(this.#instance.holder ?? (await this.#instance.open()), lockName)
+    return inspectLock(await this.#instance.open(), lockName)
   }
 
   /**
-   * Whether the store has a lease on the name, of any holder: another process, another task, this instance itself, a reader or a permit. It writes nothing. An answer is
-   * never a promise: the lock may be taken or free by the time it arrives. To decide whether to do something, acquire the lock.
+   * Whether the store has a lease on the name, of any holder: another process, another task, this instance itself, a
+   * reader or a permit. It writes nothing. The answer may be out of date when it arrives: to decide whether to do
+   * something, acquire the lock.
    *
-   * @throws `StoreError` if the store could not be asked: it never answers `false` for that; `InvalidArgumentError`, `ClosedError`
+   * @throws `StoreError` if the store could not be asked. It never resolves with `false` for that
+   * @throws `InvalidArgumentError`, `ClosedError`
    */
   async isLocked(lockName: string): Promise<boolean> {
     checkLockName(lockName)
     this.#instance.assertNotEnded()
-    return isLocked(this.#instance.holder ?? (await this.#instance.open()), lockName)
-  }
-
-  /**
-   * Opens the store if it is not open, and proves that it works: takes a lock whose name is new (`ping:` and a random part) and gives it back. So the server can be
-   * reached, it is the right one, has the tables, and takes writes. It asks once, leaves nothing behind, and no event tells of it. For the start of a service, and for its
-   * readiness probe.
-   *
-   * @throws `StoreError`; its `retryable` is false for a fault that trying again cannot mend, such as a wrong password, missing tables or a read-only replica
-   */
-  ping(): Promise<void> {
-    return this.#instance.ping()
-  }
-
-  /**
-   * Gives up what waits, lets running work end for `drainSeconds`, asks the rest of it to stop, releases what is held, and closes the store if this instance opened
-   * it. Later calls throw `ClosedError`. Takes no longer than `drainSeconds` and `timeoutSeconds` together.
-   */
-  async close(options: CloseOptions = {}): Promise<void> {
-    return this.#instance.close(options)
-  }
-
-  get closed(): boolean {
-    return this.#instance.closed
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
-  }
-
-  /** Returns what ends the listening. The same events are on the diagnostics channels `holdfast:<event>`. */
-  on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
-    return this.#instance.events.on(event, listener)
-  }
-
-  readonly #taken = (lease: HeldLease): void => {
-    // A listener of `acquired` may have ended it, and nothing would forget it any more.
-    if (!lease.held) return
-    this.#leases.set(lease.lockName, lease)
-    this.#reacquire?.taken(lease)
-  }
-
-  readonly #forget = (lease: HeldLease): void => {
-    if (this.#leases.get(lease.lockName) === lease) this.#leases.delete(lease.lockName)
+    return isLocked(await this.#instance.open(), lockName)
   }
 }

@@ -7,7 +7,7 @@ import type { LockInfo } from '../../core/lock-info.ts'
 import { outsideLocks } from '../../core/reentry-context.ts'
 import { onAbort, unlessAborted } from '../../core/time/abort.ts'
 
-/** One of several uses of a lease. Its release ends only itself, and it never makes the lease shorter for the others. */
+/** One of several uses of a lease. Its release ends only itself, and it never shortens the lease for the others. */
 export class InnerLease implements Lease {
   readonly #outer: Lease
   readonly #onEnd: (lease: InnerLease) => Promise<boolean> | undefined
@@ -16,7 +16,7 @@ export class InnerLease implements Lease {
   #abort: AbortController | undefined
   #stopWatching: (() => void) | undefined
 
-  /** `onEnd` is called once. It returns what the release answers if it gives the lease back: this was the last use. */
+  /** `onEnd` is called once. If this was the last use, it releases the lease and returns that answer. */
   constructor(outer: Lease, onEnd: (lease: InnerLease) => Promise<boolean> | undefined) {
     this.#outer = outer
     this.#onEnd = onEnd
@@ -54,7 +54,7 @@ export class InnerLease implements Lease {
     return this.#outer.fencingToken
   }
 
-  /** Its own, because it can be lost while the lease is given back in good order. Made when first asked for. */
+  /** A signal of its own: this use can be lost although the lease is released normally. Made when first read. */
   get signal(): AbortSignal {
     const { signal: outer } = this.#outer
     if (this.#abort === undefined) {
@@ -91,7 +91,7 @@ export class InnerLease implements Lease {
     const what = `extending the lease on "${this.lockName}"`
     if (signal?.aborted) throw new AbortedError(what, signal.reason)
     if (this.#ended) return false
-    // An entry of an entry does the same.
+    // The outer lease may itself be such a use.
     const outer = this.#outer
     return unlessAborted(outer instanceof HeldLease ? outer.lengthen(seconds) : outer.extend(seconds), signal, what)
   }
@@ -101,7 +101,7 @@ export class InnerLease implements Lease {
     return unlessAborted(this.#release(), signal, `waiting for the release of "${this.lockName}"`)
   }
 
-  /** Others rely on the lease. */
+  /** Always throws: others rely on the lease. */
   async serialize(): Promise<string> {
     this.assertHeld()
     throw new UnsupportedError(
@@ -117,12 +117,12 @@ export class InnerLease implements Lease {
     try {
       return (await this.#onEnd(this)) ?? held
     } finally {
-      // Not before: the release of the last use may find out that the lease was lost.
+      // Not earlier: the release of the last use may find out that the lease was lost.
       this.#stopWatching?.()
     }
   }
 
-  /** Ends it without a release: what it is a use of is about to be given back. */
+  /** Ends it without a release: the lease itself is about to be released. */
   lose(reason: string): void {
     if (this.#ended) return
     this.#ended = true
@@ -142,15 +142,15 @@ export class InnerLease implements Lease {
   }
 }
 
-/** Why a lease was lost, as far as that was noticed. */
+/** Why a lease was lost, if that was noticed. */
 export function lossOf(lease: Lease): LeaseLostError | undefined {
   return lease instanceof HeldLease || lease instanceof InnerLease ? lease.lossError : undefined
 }
 
-/** The lease itself, of which this may be one of several uses. */
+/** The lease itself, if this is one of several uses of it. */
 export const beneath = (lease: Lease): Lease => (lease instanceof InnerLease ? lease.beneath : lease)
 
-/** The chain of a lease that was granted by this copy of the package. */
+/** The chain of a lease. Undefined for a lease of another copy of this package. */
 export function chainOf(lease: unknown): Chain | undefined {
   return lease instanceof HeldLease || lease instanceof InnerLease ? lease.chain : undefined
 }

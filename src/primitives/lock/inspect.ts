@@ -3,28 +3,29 @@ import type { InspectPage, LeaseRecord, WaiterRecord } from '../../core/driver.t
 import { MAX_INSPECTED } from '../../core/limits.ts'
 import { readPages } from '../../core/pages.ts'
 
-/** What the store has on one lock name. */
+/** What the store has for one lock name. */
 export interface LockInspection {
   lockName: string
-  /** Those who hold it: one, or several readers or permits. Empty: it is free. */
+  /** The holders: one, or several readers or permits. Empty: the lock is free. */
   leases: LeaseInfo[]
-  /** Those who wait for it, in the order in which they will be served. Only stores with a queue know them. */
+  /** The waiters in the order in which they will be served. Only stores with a queue know them. */
   waiters: WaiterInfo[]
-  /** False: there are more leases and waiters than the about 10,000 that are shown. */
+  /** False: there are more leases and waiters than the roughly 10,000 shown. */
   complete: boolean
 }
 
-/** A lease as everybody may see it. What proves that it is one's own is not part of it. */
+/** The public part of a lease. It does not contain the claim id, which would allow others to end the lease. */
 export interface LeaseInfo {
   holderId: string
   mode: 'exclusive' | 'shared'
-  /** How many permits it has, and of how many: only of a semaphore's. */
+  /** How many permits it has. 1 unless it is a semaphore's. */
   permits: number
+  /** Only for a semaphore: the limit of its claim. */
   limit?: number
   fencingToken: number
-  /** By the store's clock. Absent for the lock of another client that does not say so. */
+  /** By the store's clock. Absent for the lock of another client that does not record it. */
   acquiredAt?: Date
-  /** By the store's clock. Absent where a lease has no end of its own. */
+  /** By the store's clock. Absent for a lease that does not expire by time. */
   expiresAt?: Date
   metadata?: Record<string, unknown>
 }
@@ -44,7 +45,9 @@ export async function inspectLock(holder: Holder, lockName: string): Promise<Loc
   return { lockName, leases: leases.map(leaseInfoFrom), waiters: waiters.map(waiterInfoFrom), complete }
 }
 
-/** A name's leases come before its waiters: mostly the first page decides. A page of a store may have neither and go on. */
+/**
+ * Leases come before waiters, so usually the first page decides. A page may have neither and be followed by another.
+ */
 export async function isLocked(holder: Holder, lockName: string): Promise<boolean> {
   let page: InspectPage | undefined
   do {
@@ -55,7 +58,7 @@ export async function isLocked(holder: Holder, lockName: string): Promise<boolea
   return false
 }
 
-/** Without the claim's id: whoever knows it can end the lease. */
+/** Without the claim id: a client that knows it can end the lease. */
 const leaseInfoFrom = (record: LeaseRecord): LeaseInfo => ({
   holderId: record.holderId,
   mode: record.mode,

@@ -5,37 +5,61 @@ import { checkLockName } from '../../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../../core/options.ts'
 
 export interface LockOptions {
-  /** The lease's time to live. 30 if not said; from 0.05 to one year. */
+  /**
+   * The lease's time to live. From 0.05 to one year.
+   *
+   * @default 30
+   */
   timeoutSeconds?: number
   /**
-   * True: wait for a lock that is held. False, or nothing said: answer at once. An instance that finds the job taken skips it, instead of queueing up and doing
-   * it a second time.
+   * Whether to wait for a lock that is held. False answers at once, so that an instance that finds a job taken skips it
+   * instead of queueing and doing it a second time.
+   *
+   * @default false, or true with a `blockingTimeoutSeconds` above 0
    */
   blocking?: boolean
-  /** How long to wait for a lock that is held: 10 with `blocking: true`. To say it is to wait, unless `blocking` is false; 0 does not wait. */
+  /**
+   * How long to wait for a lock that is held. It implies `blocking: true` unless `blocking` is false; 0 does not wait.
+   *
+   * @default 10 with `blocking: true`
+   */
   blockingTimeoutSeconds?: number
-  /** Shown to whoever asks who holds the lock. Plain JSON, at most 16 KiB. */
+  /** Shown to everyone who asks who holds the lock. Plain JSON of at most 16 KiB. */
   metadata?: Record<string, unknown>
-  /** Gives up waiting. It does not end a lease that was granted. */
+  /** Ends the wait. It does not end a granted lease. */
   signal?: AbortSignal
-  /** Renews the lease until it is released. False in `acquire…`, true in `hold…` and `with…`, if not said. */
+  /**
+   * Renews the lease until it is released.
+   *
+   * @default true in `hold…` and `with…`, false in `acquire…`
+   */
   heartbeat?: boolean
   /**
-   * A release before this time keeps the lock for others until it has passed: an instance whose clock is late does not run a
-   * scheduled job a second time.
+   * A release before this time keeps the lock until the time has passed. So an instance whose clock is late does not
+   * run a scheduled job a second time.
+   *
+   * @default 0
    */
   minHoldSeconds?: number
-  /** The heartbeat stops renewing after this time, so that work that hangs does not hold its lock for ever. */
+  /**
+   * The heartbeat stops renewing after this time, so that work that hangs does not hold its lock for ever.
+   *
+   * @default no limit
+   */
   maxHoldSeconds?: number
   /**
-   * A lease that the same line of work holds while it waits for this one, so that a deadlock between the two can be noticed. Inside the function of a `with…` this
-   * is known without saying; after a `hold` or an `acquire` it is not.
+   * A lease that the same task holds while it waits for this lock, so that a deadlock between the two can be detected.
+   * Inside the function of a `with…` this is known. After `hold` or `acquire` it is not: pass the lease here.
    */
   under?: Lease
 }
 
 export interface PermitOptions extends LockOptions {
-  /** How many permits to take, all of them or none. 1 if not said, at most the limit. */
+  /**
+   * How many permits to take, all or none. At most the limit.
+   *
+   * @default 1
+   */
   permits?: number
 }
 
@@ -54,15 +78,15 @@ const DEFAULTS = optionNames<LockDefaults>(DEFAULT_NAMES)
 const LOCK_OPTIONS = optionNames<LockOptions>(NAMES)
 const PERMIT_OPTIONS = optionNames<PermitOptions>({ ...NAMES, permits: true })
 
-/** What holds for every call that does not say otherwise. */
+/** Options for all calls that do not set them. */
 export type LockDefaults = Omit<LockOptions, 'under'>
 
 export interface DefaultsOption {
-  /** Options of the claims for every call that does not say otherwise: `{ timeoutSeconds: 60, blocking: true }`. */
+  /** Options for all calls that do not set them: `{ timeoutSeconds: 60, blocking: true }`. */
   defaults?: LockDefaults
 }
 
-/** How much of a lock is asked for: all of it, a reader's share, or permits of a limit. */
+/** What part of a lock is claimed: all of it, a reader's part, or permits of a limit. */
 export type LockShare = Pick<ClaimRequest, 'mode' | 'limit' | 'permits'>
 
 export const EXCLUSIVE: LockShare = { mode: 'exclusive' }
@@ -99,7 +123,7 @@ export function claimRequestFrom(
   }
 }
 
-/** What a call says of waiting counts before what its instance's defaults say of it, and a time to wait says that it waits. */
+/** What a call says about waiting overrides the defaults, and a waiting time implies that it waits. */
 function waitMsOf(options: LockOptions, defaults: LockDefaults): number {
   const { blockingTimeoutSeconds = defaults.blockingTimeoutSeconds ?? 10 } = options
   const saysHowLong = options.blockingTimeoutSeconds !== undefined
@@ -109,7 +133,7 @@ function waitMsOf(options: LockOptions, defaults: LockDefaults): number {
   return checkBoolean('blocking', blocking) ? waitMs : 0
 }
 
-/** Checks what would be wrong with every call. */
+/** Finds mistakes when the instance is made, not at each call. */
 export function checkDefaults(defaults: LockDefaults): LockDefaults {
   claimRequestFrom('defaults', checkOptions(defaults, DEFAULTS, 'defaults'), false)
   return { ...defaults }

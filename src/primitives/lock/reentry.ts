@@ -8,10 +8,10 @@ import { beneath, chainOf, InnerLease } from './inner-lease.ts'
 import type { LockShare } from './options.ts'
 
 /**
- * Follows the callback of a `with…`, so that the same name inside it is entered again instead of waiting for itself.
+ * Tracks the callback of a `with…`, so that the same name inside it is entered again instead of waiting for itself.
  *
- * A frame ends with its callback: a task that was started inside and lives on carries the context with it, but finds the frame ended
- * and has to ask the store like anybody else.
+ * A frame ends with its callback. A task that was started inside and goes on still carries the context, but it finds
+ * the frame ended and has to ask the store like any other.
  */
 export class Reentry {
   run<T>(lease: Lease, share: LockShare, callback: () => Promise<T>): Promise<T> {
@@ -21,8 +21,8 @@ export class Reentry {
   }
 
   /**
-   * The callbacks whose leases these entered do not give them back before this is disposed of. To be called in the step in which they were
-   * entered: a callback that ends in between would not know of them.
+   * The callbacks whose leases were entered do not release them before this is disposed of. Call it in the step in
+   * which they were entered: a callback that ends in between would not know of them.
    */
   keep(entered: readonly Lease[]): Disposable {
     let end = (): void => undefined
@@ -32,7 +32,7 @@ export class Reentry {
     const kept = entered.flatMap((lease) => entries.get(lease) ?? [])
     for (const frame of kept) {
       frame.runs.add(run)
-      // They end with their own function: a release by name in the function around it does not mean them.
+      // They end with their own function. A release by name in the function around it does not mean them.
       frame.inner = frame.inner.filter((each) => !entered.includes(each))
     }
     return {
@@ -44,13 +44,14 @@ export class Reentry {
   }
 
   /**
-   * A lease inside the one that the running callback holds on this name, if that is enough for what is asked. Throws `DeadlockError` if what it
-   * holds stands in the way of what it asks for, and it means to wait: it would wait for itself. What does not wait is for the store to refuse.
+   * Enters the lease that the running callback holds on this name, if that covers the request. Throws `DeadlockError`
+   * if the request conflicts with that lease and would wait: it would wait for itself. A request that does not wait is
+   * left to the store, which refuses it.
    */
   enter({ lockName, waitMs }: Asked, share: LockShare): Lease | undefined {
-    // Most claims are made outside of any callback.
+    // Most claims are made outside any callback.
     if (frames.getStore() === undefined) return undefined
-    // Permits are counted, so a second claim takes more of them.
+    // Permits are counted: a second claim takes more of them.
     if (share.limit !== undefined) return waitMs > 0 ? this.#assertRoom(lockName, share) : undefined
     let tooLittle: Lease | undefined
     for (const frame of this.#framesOf(lockName)) {
@@ -62,18 +63,22 @@ export class Reentry {
     throw waitsForItself(tooLittle, 'it holds it as a reader, and a writer has to wait until every reader is gone')
   }
 
-  /** For what cannot be entered again: throws `DeadlockError` if the running callback holds this name and means to wait for it. */
+  /**
+   * For what cannot be entered again. Throws `DeadlockError` if the running callback holds this name and would wait.
+   */
   assertOutside({ lockName, waitMs }: Asked, why: string): void {
     if (waitMs === 0) return
     for (const { lease } of this.#framesOf(lockName)) if (lease.held) throw waitsForItself(lease, why)
   }
 
-  /** What a claim that is made now is made inside of: the innermost callback that runs under a lease of its own, whichever instance holds it. */
+  /**
+   * The chain for a claim that is made now: that of the innermost callback with a lease of its own, in any instance.
+   */
   get chain(): Chain | undefined {
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
-      // One that entered a lease again is inside of the frame that has it, and of those between.
+      // A frame that entered a lease again is inside the frame that holds it, and inside those between.
       if (frame.ended || entries.has(frame.lease)) continue
-      // What was given back stands in nobody's way, although the store may keep it for `minHoldSeconds`.
+      // A released lease blocks no one, although the store may keep it for `minHoldSeconds`.
       if (frame.lease.held) return chainOf(frame.lease)
     }
     return undefined
@@ -87,7 +92,7 @@ export class Reentry {
     throw waitsForItself(frame.lease, `it holds ${held} of ${limit} permits, and wants ${permits} more`)
   }
 
-  /** How many of the functions that run here, one inside the other, run under this lease. */
+  /** How many of the nested functions that are running here run under this lease. */
   depthOn(lease: Lease): number {
     let depth = 0
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
@@ -96,11 +101,11 @@ export class Reentry {
     return depth
   }
 
-  /** The innermost lease that the running callback has on this name: what a release by name means there. */
+  /** The innermost lease of the running callback on this name. A release by name means this one. */
   innermost(lockName: string): Lease | undefined {
     const [frame] = this.#framesOf(lockName)
     const lease = frame?.inner.at(-1) ?? frame?.lease
-    // The callback's own lease may be over, by release or loss, and the name taken anew in the ordinary way.
+    // The callback's own lease may have ended, by release or loss, and the name may have been acquired again.
     return lease instanceof InnerLease || lease?.held ? lease : undefined
   }
 
@@ -113,8 +118,8 @@ export class Reentry {
 }
 
 /**
- * Runs the callback, and then waits for the functions that it began under the same lease and did not wait for. What was
- * entered by `hold` or `acquire` and not released is lost then: nobody knows when that ends, and the lock is given back.
+ * Runs the callback, then waits for the functions that it began under the same lease and did not await. Entries by
+ * `hold` or `acquire` that were not released are lost then: the lock is released, and nothing says when they would end.
  */
 async function runFrame<T>(frame: Frame, callback: () => Promise<T>): Promise<T> {
   try {
@@ -141,7 +146,7 @@ function waitsForItself({ lockName, holderId }: Lease, why: string): DeadlockErr
   return new DeadlockError(message, lockName, [{ holderId, lockName, heldBy: holderId }])
 }
 
-/** Core keeps the storage without knowing what a frame is; nothing else is ever put into it. */
+/** Core owns the storage without knowing what a frame is. It contains only frames. */
 const frames = reentryContext as AsyncLocalStorage<Frame>
 
 type Asked = Pick<ClaimRequest, 'lockName' | 'waitMs'>
@@ -152,7 +157,7 @@ interface Frame {
   readonly share: LockShare
   readonly outer: Frame | undefined
   inner: InnerLease[]
-  /** Calls that have entered this frame's lease again, until each has ended. */
+  /** Calls that have entered this frame's lease again and have not ended. */
   readonly runs: Set<Promise<void>>
   ended: boolean
 }

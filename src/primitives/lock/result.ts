@@ -10,18 +10,18 @@ export type LockResult = { acquired: true; lock: Lease } | { acquired: false; er
 
 type Refused = ClaimResult & { readonly granted: false }
 
-/** A refused claim is told who stands in the way, where the store says so. */
+/** A refusal names the holder if the store knows it. */
 export function answerOf(lockName: string, result: ClaimResult): LockResult {
   return result.granted ? { acquired: true, lock: result.lease } : refusalOf(lockName, result)
 }
 
-/** Where contention is an error. */
+/** Throws `NotAcquiredError` on contention. */
 export function leaseOf(lockName: string, result: LockResult): Lease {
   if (result.acquired) return result.lock
   throw new NotAcquiredError(lockName, result.error, result.holder)
 }
 
-/** The same for what the core answers. */
+/** The same for a result of the core. */
 export function heldLeaseOf(lockName: string, result: ClaimResult): HeldLease {
   if (result.granted) return result.lease
   const { error, holder } = refusalOf(lockName, result)
@@ -39,7 +39,7 @@ function refusalOf(lockName: string, { refusal, waitedMs }: Refused): LockResult
   }
 }
 
-/** Who holds a lock, in words. Of another client's lock it is not known since when. */
+/** Describes the holder. It is unknown since when another client holds its lock. */
 export function holderText({ holderId, acquiredAtMs, expiresAtMs }: LeaseRecord): string {
   if (acquiredAtMs > 0) return `${holderId} since ${new Date(acquiredAtMs).toISOString()}`
   const end = expiresAtMs === undefined ? 'no expiry' : `expires: ${new Date(expiresAtMs).toISOString()}`
@@ -47,9 +47,9 @@ export function holderText({ holderId, acquiredAtMs, expiresAtMs }: LeaseRecord)
 }
 
 /**
- * Runs a function under leases and gives them back, in one list. Its own error comes first. If it succeeded but a lease was
- * lost before it was given back, as the release itself may find out, its last steps may have run beside another
- * holder's: then it throws the `LeaseLostError`.
+ * Runs a function under leases and releases them in one list. An error of the function is thrown first. If the function
+ * succeeded but a lease was lost before its release, which the release itself may find out, its last steps may have run
+ * at the same time as another holder's: then it throws the `LeaseLostError`.
  */
 export async function underLeases<T>(leases: readonly Lease[], run: () => Promise<T>): Promise<T> {
   let result: T
@@ -64,7 +64,7 @@ export async function underLeases<T>(leases: readonly Lease[], run: () => Promis
 
 /** Throws the `LeaseLostError` of a lease that was lost. */
 export function throwIfLost(lease: Lease): void {
-  // Asking is what notices that its time is up. Its signal would tell, too, but most are never made.
+  // Reading `held` notices an expired lease. Its signal would, too, but most signals are never made.
   const error = lease.held ? undefined : lossOf(lease)
   if (error !== undefined) throw error
 }

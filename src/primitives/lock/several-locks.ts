@@ -12,7 +12,7 @@ import type { Claims } from './claims.ts'
 import { EXCLUSIVE, type LockOptions } from './options.ts'
 import { heldLeaseOf } from './result.ts'
 
-/** Runs a function while holding every one of the names. `DistributedLock.withLocks` tells the whole of it. */
+/** See `DistributedLock.withLocks`. */
 export async function withLocks<T>(
   claims: Claims,
   lockNames: readonly string[],
@@ -23,7 +23,7 @@ export async function withLocks<T>(
   checkFunction('fn', fn)
   const requests = inOrder(lockNames).map((lockName) => claims.request(lockName, EXCLUSIVE, options, true))
   const entered = requests.flatMap((request) => claims.reentry.enter(request, EXCLUSIVE) ?? [])
-  // In the same step: the callbacks that hold their leases may end before the next one.
+  // In the same step: one step later the callbacks that hold these leases may have ended.
   using _ = claims.reentry.keep(entered)
   const leases = await claims.settle(takeAll(claims, requests, entered))
   const run = [...leases.values()].reduceRight(
@@ -42,7 +42,7 @@ function checkNames(lockNames: unknown): asserts lockNames is readonly string[] 
   })
 }
 
-/** The one order in which everybody waits, in whatever language: that of the names' UTF-8 bytes. (JavaScript's own is that of UTF-16 code units.) */
+/** All clients, in any language, wait in the order of UTF-8 bytes. (JavaScript itself sorts by UTF-16 code units.) */
 const inOrder = (lockNames: readonly string[]): string[] =>
   [...new Set(lockNames)].sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)))
 
@@ -69,11 +69,11 @@ interface Taking {
   readonly claims: Claims
   readonly holder: Holder
   readonly sharedChain: Chain
-  /** What is held already while the others are waited for. */
+  /** Leases that were entered again, and are held while it waits for the others. */
   readonly entered: readonly Lease[]
 }
 
-/** First all of them at once, as one group; if that is refused, one after the other in their order. All of them or none. */
+/** First all at once, as one group. If that is refused, one after the other in their order. All or none. */
 async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Promise<readonly HeldLease[]> {
   using limit = new Limit(taking.holder.clock, wanted[0]?.waitMs ?? 0)
   const taken = (await takeAtOnce(taking, wanted, limit)) ?? (await takeInOrder(taking, wanted, limit))
@@ -93,7 +93,7 @@ async function takeInOrder(
 ): Promise<readonly HeldLease[]> {
   const taken: HeldLease[] = []
   const lost = new AbortController()
-  // Who waited on for the rest would wait for nothing.
+  // When a lease is lost, waiting for the rest is pointless.
   const watch = ({ signal }: Lease): (() => void) => onAbort(signal, () => lost.abort(signal.reason))
   const stops = taking.entered.map(watch)
   try {
@@ -118,9 +118,9 @@ async function takeInOrder(
 }
 
 /**
- * In one step where the driver has groups: if one of them is held, no other process ever sees the others taken.
- * Elsewhere, what was granted is given back. Undefined: one of them is held, or the store failed for a moment, and there
- * is time to wait.
+ * With a driver that has groups, all are taken in one step: if one is held, no other process sees the others taken.
+ * With other drivers, what was granted is released. Undefined: one is held, or there was an outage, and there is time
+ * to wait.
  */
 async function takeAtOnce(
   taking: Taking,
@@ -129,9 +129,8 @@ async function takeAtOnce(
 ): Promise<readonly HeldLease[] | undefined> {
   using either = eitherSignal(wanted[0]?.signal ?? limit.signal, limit.signal)
   const { signal } = either
-  const { capabilities } = taking.holder.store.driver
-  const group = capabilities.groups && wanted.length > 1 ? taking.sharedChain.id : undefined
-  // In one step of this process, too: a group goes out whole, or not at all.
+  const group = taking.holder.capabilities.groups && wanted.length > 1 ? taking.sharedChain.id : undefined
+  // A group is sent complete or not at all.
   taking.holder.assertRoom(wanted.length)
   const asked = wanted.map((request) => claim(taking, { ...request, waitMs: 0, signal, group }))
   const ends = await Promise.allSettled(asked)
@@ -139,7 +138,7 @@ async function takeAtOnce(
   if (taken.length === wanted.length) return taken
   await limit.race(discard(taken))
   const mayWait = limit.leftMs > 0
-  // Those that are held come first: what is known says more than what is not.
+  // Contention is reported before an outage: a known holder says more than an unknown outcome.
   for (const [index, { lockName }] of wanted.entries()) {
     const end = ends[index] as PromiseSettledResult<ClaimResult>
     if (end.status === 'fulfilled' && !mayWait && !isFree(end.value)) {
@@ -148,7 +147,7 @@ async function takeAtOnce(
   }
   for (const [index, { lockName }] of wanted.entries()) {
     const end = ends[index] as PromiseSettledResult<ClaimResult>
-    // An outage of a moment ends no wait, here as with a single lock.
+    // A short outage does not end the wait, as with a single lock.
     if (end.status === 'fulfilled' || (mayWait && isOutage(end.reason))) continue
     const isLate = end.reason instanceof AbortedError && end.reason.cause === limit.signal.reason
     throw isLate ? new StoreError(`the store did not answer a claim of "${lockName}" in time${limit}`) : end.reason
@@ -156,7 +155,7 @@ async function takeAtOnce(
   return undefined
 }
 
-/** The one waiting time of all the claims. 0: there is none, and each is answered at once. */
+/** The one waiting time of all claims. 0: none waits. */
 class Limit implements Disposable {
   readonly #clock: Clock
   readonly #startedMs: number
@@ -171,7 +170,7 @@ class Limit implements Disposable {
     if (waitMs > 0) this.#timer = clock.setTimer(() => this.#over.abort(new Error('the waiting time is over')), waitMs)
   }
 
-  /** Aborts when it is over. */
+  /** Aborts when the waiting time is over. */
   get signal(): AbortSignal {
     return this.#over.signal
   }
@@ -185,9 +184,9 @@ class Limit implements Disposable {
   }
 
   /**
-   * Waits for what goes on in the background if need be: a store that does not answer must not make the caller wait
-   * longer than it said. After that time it waits for `GRACE_MS` more, because a caller that is refused should find
-   * nothing of its own left.
+   * Waits for the work until the waiting time is over; the work then goes on in the background. So a store that does
+   * not answer cannot make the caller wait longer than it asked for. `GRACE_MS` are added, because a caller that is
+   * refused should find none of its own leases left.
    */
   async race(work: Promise<unknown>): Promise<void> {
     if (this.#timer === undefined) {
@@ -213,7 +212,7 @@ class Limit implements Disposable {
 
 const GRACE_MS = 250
 
-/** It was refused only because another one of its group was. */
+/** It was refused only because another claim of its group was. */
 const isFree = (result: ClaimResult): boolean => !result.granted && result.refusal?.free === true
 
 const claim = ({ claims, holder, sharedChain }: Taking, request: ClaimRequest): Promise<ClaimResult> =>

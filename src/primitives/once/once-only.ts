@@ -1,49 +1,66 @@
-import { checkFunction, checkJson, checkSignal, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
-import type { ClaimRequest, ClaimResult, Holder } from '../../core/claim/holder.ts'
-import type { AcquireAnswer, LeaseRecord, Metadata } from '../../core/driver.ts'
-import {
-  AbortedError,
-  InvalidArgumentError,
-  ResultNotKeptError,
-  StoreError,
-  UnsupportedError,
-} from '../../core/errors.ts'
-import type { LockEvent, LockListener } from '../../core/events.ts'
+import { checkFunction, checkSignal, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
+import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
+import { AbortedError, isOutage, StoreError } from '../../core/errors.ts'
 import type { HeldLease } from '../../core/lease/held-lease.ts'
 import type { Lease } from '../../core/lease/lease.ts'
-import { NOT_IN_STORE } from '../../core/lease/renewer.ts'
-import { MAX_NAME_LENGTH, MAX_WAIT_MS } from '../../core/limits.ts'
+import { MAX_WAIT_MS } from '../../core/limits.ts'
 import { checkText } from '../../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../../core/options.ts'
-import type { StoreClient } from '../../core/store/store-client.ts'
-import { eitherSignal } from '../../core/time/abort.ts'
 import { backoffMs } from '../../core/time/backoff.ts'
-import { systemClock } from '../../core/time/clock.ts'
 import { pause } from '../../core/time/pause.ts'
-import { systemRandom } from '../../core/time/random.ts'
 import { everything } from '../everything.ts'
-import { type CloseOptions, Instance, type InstanceOptions } from '../instance.ts'
+import { Instance } from '../instance.ts'
+import type { InstanceOptions } from '../instance-options.ts'
 import { EXCLUSIVE } from '../lock/options.ts'
 import { Reentry } from '../lock/reentry.ts'
-import { answerOf, leaseOf, throwIfLost } from '../lock/result.ts'
+import { heldLeaseOf, throwIfLost } from '../lock/result.ts'
+import { Primitive } from '../primitive.ts'
+import {
+  assertKeepsResults,
+  type FoundResult,
+  findResult,
+  forgetResult,
+  MAX_KEY_LENGTH,
+  metadataFrom,
+  namesOf,
+  resultClaim,
+  resultFrom,
+} from './results.ts'
 import { tickOf } from './tick.ts'
+import { WaitingCalls } from './waiting-calls.ts'
 
 export interface OnceOptions {
   /**
-   * For how long a run counts, from its end. From 0.05 to one year; the store keeps its result for so long. On `redlock` at
-   * most its `longestTtlSeconds`: otherwise the call rejects with `InvalidArgumentError`, and the job is not run.
+   * How long a run counts, from its end. The store keeps the result for this time. From 0.05 to one year. With
+   * `redlock` at most its `longestTtlSeconds`: otherwise the call rejects with `InvalidArgumentError` before the job
+   * runs.
    */
   forSeconds: number
-  /** The run's lease: how long after a crash somebody else takes over. 30 if not said; a heartbeat renews it. */
+  /**
+   * The time to live of the run's lease. A heartbeat renews it. After a crash, another process takes over when this
+   * time has passed.
+   *
+   * @default 30
+   */
   timeoutSeconds?: number
-  /** How long to wait for a run that is under way elsewhere. Without end if not said; 0 does not wait. */
+  /**
+   * How long to wait for a run in another process or task. 0 does not wait.
+   *
+   * @default no limit
+   */
   blockingTimeoutSeconds?: number
-  /** Gives up waiting. It does not end a run that has begun. */
+  /** Ends the wait. It does not stop a run that has begun. */
   signal?: AbortSignal
 }
 
 export interface TickOptions extends Partial<OnceOptions> {
-  /** The schedule's period, for schedulers that do not tell which tick it is. */
+  /**
+   * How long a tick is remembered. The clocks of two instances may differ by this much.
+   *
+   * @default 600
+   */
+  forSeconds?: number
+  /** The period of the schedule. Required when the scheduler passes no tick time. */
   everySeconds?: number
 }
 
@@ -56,45 +73,59 @@ const NAMES: OptionNames<OnceOptions> = {
 const ONCE_OPTIONS = optionNames<OnceOptions>(NAMES)
 const TICK_OPTIONS = optionNames<TickOptions>({ ...NAMES, everySeconds: true })
 
-/** What a run is given: its fencing token, and whether it may still go on. */
+/** What a run receives: its fencing token, and whether it may go on. */
 export type OnceRun = Pick<Lease, 'fencingToken' | 'signal' | 'held' | 'remainingSeconds' | 'assertHeld'>
 
 /**
- * Runs a job at most once for each key in a period, over all instances, and keeps its result for whoever asks later. On every driver whose leases end by time.
+ * Runs a job once per key and period over all instances, and keeps its result for later callers. It works with every
+ * driver whose leases expire by time.
  *
- * Exactly once takes the effect's own help: a process that dies between the effect and the keeping of the result leaves a job that looks undone, and
- * it is run again, with a higher fencing token. An effect that is recorded under the key, in one step with its check of the token, is then made once.
+ * Exactly once needs the help of the effect itself. If a process dies after the effect but before the result is kept,
+ * the job looks undone and runs again, with a higher fencing token. Record the effect under the key, in the same step
+ * that checks the token, and it happens once.
+ *
+ * Closing lets a run that ends in time keep its result. A run that does not end loses its lease. Results stay.
+ *
+ * @example
+ * ```ts
+ * const jobs = new OnceOnly({ url: 'redis://localhost:6379' })
+ * const receipt = await jobs.once('payment:7', () => charge(7), { forSeconds: 86_400 })
+ * ```
  */
-export class OnceOnly implements AsyncDisposable {
+export class OnceOnly extends Primitive {
   readonly #instance: Instance
-  readonly #clock
-  readonly #random
   readonly #reentry = new Reentry()
-  readonly #waiting = new Map<string, Set<WaitingCall>>()
+  readonly #waiting = new WaitingCalls()
 
-  /** Throws `InvalidArgumentError`. Opens nothing yet. */
+  /**
+   * Opens nothing yet.
+   *
+   * @throws `InvalidArgumentError`
+   */
   constructor(options: InstanceOptions = {}) {
-    this.#instance = new Instance('OnceOnly', options, everything)
-    this.#clock = options.clock ?? systemClock
-    this.#random = options.random ?? systemRandom
-  }
-
-  get holderId(): string {
-    return this.#instance.holderId
+    const instance = new Instance('OnceOnly', options, everything)
+    super(instance)
+    this.#instance = instance
   }
 
   /**
-   * Resolves with the result of the key's one run: `fn`'s, if it is run here, or the one that is kept. A run that is under way elsewhere is waited for.
+   * Resolves with the result of the key's one run: that of `fn` if it runs here, or else the kept result. If the job is
+   * running elsewhere, waits for it.
    *
-   * - `fn` rejects: so does this, with its own error. Nothing is kept, and the next caller runs it again; one that waits, at once.
-   * - The process dies: after `timeoutSeconds` whoever waits or comes takes over, with a higher fencing token.
-   * - The lease is lost before `fn` has ended: rejects with `LeaseLostError`, keeps nothing; another run may have begun.
-   * - The result is `undefined` or JSON of at most 16,368 bytes. Anything else is not kept: the job counts as done, and this call and all later ones in the period
-   *   reject with `ResultNotKeptError`.
+   * - If `fn` rejects, this rejects with the same error. Nothing is kept. The next caller runs the job again, and so
+   *   does a caller that is waiting.
+   * - If the process dies, a waiter or the next caller takes over after `timeoutSeconds`, with a higher fencing token.
+   * - If the lease is lost before `fn` has ended, this rejects with `LeaseLostError` and keeps nothing. Another run may
+   *   have begun.
+   * - The result must be `undefined` or JSON of at most 16,368 bytes. Any other result is not kept. The job then counts
+   *   as done, and this call and all later calls in the period reject with `ResultNotKeptError`.
    *
-   * Rejects with `NotAcquiredError` when `blockingTimeoutSeconds` is over, with `AbortedError`, `ClosedError`, `InvalidArgumentError`; with `DeadlockError` when the run
-   * that is waited for waits for this very caller, at once if it is the one that asks; with `StoreError` when the store does not answer (if it says that the job
-   * ran, whether its result is kept is not known); and with `UnsupportedError` where leases do not end by time.
+   * @throws `NotAcquiredError` when `blockingTimeoutSeconds` has passed
+   * @throws `AbortedError`, `ClosedError`, `InvalidArgumentError`
+   * @throws `DeadlockError` if the run that it waits for waits for this caller; at once if it is the caller's own run
+   * @throws `StoreError` if the store does not answer. If its message says that the job ran, it is unknown whether the
+   * result is kept
+   * @throws `UnsupportedError` for a driver whose leases do not expire by time
    */
   async once<T>(key: string, fn: (run: OnceRun) => Promise<T> | T, options: OnceOptions): Promise<T> {
     checkFunction('fn', fn)
@@ -103,36 +134,35 @@ export class OnceOnly implements AsyncDisposable {
     this.#instance.assertOpen()
     this.#reentry.assertOutside(request, 'a run has no result before it has ended')
     if (options.signal?.aborted) throw new AbortedError(`waiting for "${key}"`, options.signal.reason)
-    const holder = this.#instance.holder ?? (await this.#instance.open())
-    assertKeeping(holder, forMs)
-    // Only to save the lease: whether it is done is settled under it.
-    const early = await this.#look(holder, names.done).catch(unlessDown)
-    if (early !== undefined) return this.#found(key, early)
-    const result = await this.#turn(holder, { ...request, chain: this.#reentry.chain }, { key, beganMs })
-    if ('metadata' in result) return resultOf(key, result.metadata)
-    // Contention is an error here: this throws.
-    if (!result.granted) return leaseOf(names.run, answerOf(names.run, result)) as never
-    await using lease = result.lease
-    const found = await this.#insist(lease, () => this.#look(holder, names.done))
-    if (found !== undefined) return this.#found(key, found)
-    // The lease may have ended during the look, by closing, by force or by time, and another run may be under way.
+    const holder = await this.#instance.open()
+    assertKeepsResults(holder, forMs)
+    // It only saves the lease. What counts is the look under the lease, below.
+    const early = await this.#find(holder, names.done).catch(unlessDown)
+    if (early !== undefined) return this.#tell(key, early)
+    const claim = { ...request, chain: this.#reentry.chain }
+    const turn = await this.#waiting.wait({ key, beganMs }, claim.signal, (signal) =>
+      holder.acquire({ ...claim, signal }),
+    )
+    if ('metadata' in turn) return resultFrom(key, turn.metadata)
+    await using lease = heldLeaseOf(names.run, turn)
+    const found = await this.#insist(lease, () => this.#find(holder, names.done))
+    if (found !== undefined) return this.#tell(key, found)
+    // The lease may have ended meanwhile, by closing, by force or by time. Then another run may have begun.
     lease.assertHeld()
-    // Awaited here: at the end of this block the lease is given back.
+    // Awaited here: the lease is released at the end of this block.
     return await holder.running(this.#run({ holder, lease, key, done: names.done, forMs }, fn))
   }
 
-  async #run<T>(turn: Turn, fn: (run: OnceRun) => Promise<T> | T): Promise<T> {
-    const { holder, lease, key } = turn
-    const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
-    await this.#assertStillHeld(holder, lease, key)
-    return this.#keep(turn, own)
-  }
-
   /**
-   * Wraps a scheduled job, so that each tick of the schedule runs once over all instances that have the same schedule: hand what this returns to the
-   * scheduler. The key is the name and the tick; the tick is what the scheduler passes (BullMQ, node-cron, croner, or a `Date`), else the present time,
-   * rounded down to `everySeconds`. A tick is remembered for `forSeconds` (600): clocks may be as far apart as that. On `redlock` say a `forSeconds` that its
-   * `longestTtlSeconds` allows. An instance that comes while it runs elsewhere waits, and takes over should that one die.
+   * Wraps a scheduled job so that each tick runs once over all instances with the same schedule. Pass the returned
+   * function to the scheduler.
+   *
+   * The key is the name and the tick. The tick is what the scheduler passes (BullMQ, node-cron, croner, or a `Date`),
+   * or else the current time rounded down to `everySeconds`. An instance that comes while the tick runs elsewhere
+   * waits, and takes over if that process dies. With `redlock`, pass a `forSeconds` that its `longestTtlSeconds`
+   * allows.
+   *
+   * @throws `InvalidArgumentError`. The returned function rejects with what `once` rejects with
    */
   everyTick<T, Context = unknown>(
     name: string,
@@ -146,155 +176,75 @@ export class OnceOnly implements AsyncDisposable {
     checkText('name', name, MAX_KEY_LENGTH)
     requestFrom('name', { ...rest, forSeconds })
     return async (context) => {
-      const tick = tickOf(context, this.#clock.now().wallMs, everyMs)
+      const tick = tickOf(context, this.#instance.clock.now().wallMs, everyMs)
       return this.once(`${name}@${tick}`, (run) => fn(run, context), { ...rest, forSeconds })
     }
   }
 
-  /** Lets a key run again before its period is over. True if a result was kept. A run that is under way goes on. */
+  /**
+   * Lets a key run again before its period is over. True if a result was kept. It does not stop a run.
+   *
+   * @throws `StoreError`, `InvalidArgumentError`, `ClosedError`
+   */
   async forget(key: string): Promise<boolean> {
     const { done } = namesOf(key)
-    const holder = this.#instance.holder ?? (await this.#instance.open())
-    const lease = await kept(holder, done)
-    if (lease === undefined) return false
-    return new Promise((answered, failed) => holder.store.release(lease, { answered, failed }))
+    return forgetResult(await this.#instance.open(), done)
   }
 
-  /** Opens the store and proves that it works, as `ping` of a `DistributedLock` does. */
-  ping(): Promise<void> {
-    return this.#instance.ping()
-  }
-
-  /**
-   * Gives up what waits, lets runs that are under way end for `drainSeconds`, asks the rest of them to stop, and closes the store if this instance opened it. A
-   * run that has ended nevertheless keeps its result; one that has not loses its lease. Results stay.
-   */
-  async close(options: CloseOptions = {}): Promise<void> {
-    return this.#instance.close(options)
-  }
-
-  get closed(): boolean {
-    return this.#instance.closed
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
-  }
-
-  /** Returns what ends the listening. The same events as those of a lock: a run has a lease. */
-  on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
-    return this.#instance.events.on(event, listener)
-  }
-
-  /** The lease, or the result that another call of this instance has found meanwhile. */
-  async #turn(holder: Holder, request: ClaimRequest, { key, beganMs }: Called): Promise<ClaimResult | Found> {
-    const calls = this.#waiting.get(key) ?? new Set()
-    const call: WaitingCall = { beganMs, found: new AbortController(), result: undefined }
-    this.#waiting.set(key, calls.add(call))
-    using either = request.signal && eitherSignal(request.signal, call.found.signal)
-    try {
-      return await holder.acquire({ ...request, signal: either?.signal ?? call.found.signal })
-    } catch (error) {
-      if (call.result === undefined || request.signal?.aborted) throw error
-      return call.result
-    } finally {
-      calls.delete(call)
-      if (calls.size === 0) this.#waiting.delete(key)
-    }
-  }
-
-  /**
-   * All who wait for this key here are told: one after the other would each take the lease, only to find the same. Not
-   * those who came after the store was asked: the answer may be late, and its period over when they came.
-   */
-  #found<T>(key: string, found: Found): T {
-    for (const call of this.#waiting.get(key) ?? []) {
-      if (call.beganMs > found.askedMs) continue
-      call.result = found
-      call.found.abort()
-    }
-    return resultOf(key, found.metadata)
-  }
-
-  async #look(holder: Holder, done: string): Promise<Found | undefined> {
-    const askedMs = this.#nowMs
-    const record = await kept(holder, done)
-    return record && { metadata: record.metadata, askedMs }
-  }
-
-  get #nowMs(): number {
-    return this.#clock.now().monotonicMs
-  }
-
-  /**
-   * By the store's word. A lease that was ended by force is otherwise noticed only by the next heartbeat, and a result
-   * would be kept while another run is under way.
-   */
-  async #assertStillHeld(holder: Holder, lease: HeldLease, key: string): Promise<void> {
+  async #run<T>(turn: Turn, fn: (run: OnceRun) => Promise<T> | T): Promise<T> {
+    const { holder, lease, key } = turn
+    const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
     throwIfLost(lease)
-    const renewal = { ...lease.ref, ttlMs: lease.ttlMs }
-    const answer = await this.#insist(lease, () => holder.store.renew(renewal)).catch(notKnown(key))
-    if (answer !== 'lost') return
-    lease.lose(NOT_IN_STORE)
-    throwIfLost(lease)
+    // The store decides. Otherwise a lease that was ended by force would go unnoticed until the next heartbeat, and the
+    // result would be kept while another run is going on.
+    const isInStore = await this.#insist(lease, () => holder.confirm(lease)).catch(unknownOutcome(key))
+    if (!isInStore) throwIfLost(lease)
+    return this.#keep(turn, own)
   }
 
   async #keep<T>({ holder, lease, key, done, forMs }: Turn, own: T): Promise<T> {
-    const metadata = metadataOf(own)
-    const claim = {
-      lockName: done,
-      claimId: `${lease.claim.claimId}.done`,
-      holderId: this.holderId,
-      mode: 'exclusive',
-      permits: 1,
-      ttlMs: forMs,
-      metadata,
-      waitMs: 0,
-      abandoned: false,
-    } as const
+    const metadata = metadataFrom(own)
+    // One claim for all tries: if an answer is lost, the next try gets the same lease.
+    const claim = resultClaim(holder, done, forMs, metadata)
     const askedMs = this.#nowMs
-    // Not through the holder: this lease is nobody's to renew or to give back, it has to outlive the process.
-    const answer = await this.#insist(lease, () => ask(holder.store, claim)).catch(notKnown(key))
-    // Refused: a run that took over from this one was quicker, and everybody else has its result.
-    const theirs = answer.granted ? undefined : await this.#insist(lease, () => this.#look(holder, done))
-    if (theirs !== undefined) return this.#found(key, theirs)
-    this.#found(key, { metadata, askedMs })
+    const answer = await this.#insist(lease, () => holder.ask(claim)).catch(unknownOutcome(key))
+    // Refused: a run that took over from this one was faster, and all others have its result.
+    const theirs = answer.granted ? undefined : await this.#insist(lease, () => this.#find(holder, done))
+    if (theirs !== undefined) return this.#tell(key, theirs)
+    this.#tell(key, { metadata, askedMs })
     return own
   }
 
-  /** Asks until the store answers, for as long as the run's lease lasts. */
+  /** Also passes the result to the calls that wait for this key. */
+  #tell<T>(key: string, found: FoundResult): T {
+    this.#waiting.found(key, found)
+    return resultFrom(key, found.metadata)
+  }
+
+  #find(holder: Holder, done: string): Promise<FoundResult | undefined> {
+    return findResult(holder, done, this.#nowMs)
+  }
+
+  /** Asks until the store answers, as long as the run's lease lasts. */
   async #insist<T>(lease: HeldLease, ask: () => Promise<T>): Promise<T> {
+    const { clock, random } = this.#instance
     for (let tries = 1; ; tries += 1) {
       try {
         return await ask()
       } catch (error) {
-        if (!isDown(error)) throw error
-        await pause(this.#clock, backoffMs(RETRY, tries, this.#random), lease.signal)
+        if (!isOutage(error)) throw error
+        await pause(clock, backoffMs(RETRY, tries, random), lease.signal)
         if (!lease.held) throw error
       }
     }
   }
+
+  get #nowMs(): number {
+    return this.#instance.clock.now().monotonicMs
+  }
 }
 
-interface Called {
-  readonly key: string
-  /** On the monotonic clock, as `askedMs`. */
-  readonly beganMs: number
-}
-
-interface Found {
-  readonly metadata: Metadata | undefined
-  /** When the store was asked for it, or to keep it: it was there at some moment after that. */
-  readonly askedMs: number
-}
-
-/** A call that waits for its turn to run. */
-interface WaitingCall extends Pick<Called, 'beganMs'> {
-  readonly found: AbortController
-  result: Found | undefined
-}
-
-/** What a call has got when it is its turn to run. */
+/** A call whose turn it is to run the job. */
 interface Turn {
   readonly holder: Holder
   readonly lease: HeldLease
@@ -321,65 +271,14 @@ function requestFrom(key: string, options: OnceOptions) {
   return { names, request, forMs: ttlMsFrom('forSeconds', forSeconds) }
 }
 
-/** Both have the same beginning and an end of their own, so no key's run is another key's result. */
-function namesOf(key: string): { run: string; done: string } {
-  checkText('key', key, MAX_KEY_LENGTH)
-  return { run: `once:${key}:run`, done: `once:${key}:done` }
-}
-
-const MAX_KEY_LENGTH = MAX_NAME_LENGTH - 'once:'.length - ':done'.length
-
-/** Before the job runs: a result that cannot be kept would let every instance run it again. */
-function assertKeeping({ store: { driver } }: Holder, forMs: number): void {
-  const { expiry, metadata } = driver.capabilities
-  if (expiry === 'session') {
-    throw new UnsupportedError(
-      `the ${driver.name} driver's leases last as long as a connection, so a result could not outlive the process that made it`,
-    )
-  }
-  if (!metadata)
-    throw new UnsupportedError(`the ${driver.name} driver keeps nothing beside a lock, so no results either`)
-  const { longestTtlMs = Number.POSITIVE_INFINITY } = driver
-  if (forMs <= longestTtlMs) return
-  const rule = `at most ${longestTtlMs / 1_000}, the longest that the ${driver.name} driver keeps anything`
-  throw new InvalidArgumentError('forSeconds', forMs / 1_000, rule)
-}
-
-async function kept(holder: Holder, done: string): Promise<LeaseRecord | undefined> {
-  const [lease] = (await holder.inspect({ lockName: done })).leases
-  return lease
-}
-
-const ask = (store: StoreClient, claim: Parameters<StoreClient['acquire']>[0]): Promise<AcquireAnswer> =>
-  new Promise((answered, failed) => store.acquire(claim, { answered, failed }))
-
-function metadataOf(result: unknown): Metadata {
-  if (result === undefined) return {}
-  try {
-    return { result: checkJson('result', result) }
-  } catch (error) {
-    if (!(error instanceof InvalidArgumentError)) throw error
-    return { notKept: error.message.slice(0, 1_000) }
-  }
-}
-
-/** The type is the caller's word that a key always means the same job. */
-function resultOf<T>(key: string, metadata: Metadata | undefined): T {
-  if (metadata?.['notKept'] !== undefined) throw new ResultNotKeptError(key, String(metadata['notKept']))
-  // A copy: what one caller does to its result is not what another one gets.
-  return structuredClone(metadata?.['result']) as T
-}
-
-const notKnown =
+const unknownOutcome =
   (key: string) =>
   (cause: unknown): never => {
     throw new StoreError(`the job "${key}" ran, but whether its result is kept is not known`, { cause })
   }
 
-const isDown = (error: unknown): boolean => error instanceof StoreError && error.retryable
-
 function unlessDown(error: unknown): undefined {
-  if (!isDown(error)) throw error
+  if (!isOutage(error)) throw error
 }
 
 const TICK_SECONDS = 600

@@ -1,30 +1,33 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 
 /**
- * Which tick of a schedule a call belongs to, as text that every instance comes to alike: from what the scheduler passes where it tells, else
- * from the present time and the period. Typed by the few members that are read: nobody's scheduler is a dependency.
+ * The tick of a schedule that a call belongs to, as a text that is the same in every instance. It comes from what the
+ * scheduler passes, or else from the current time and the period. The types contain only the members that are read, so
+ * that no scheduler is a dependency.
  *
  * | scheduler | passes | the tick |
  * | --- | --- | --- |
- * | BullMQ | the job | its id, which has the scheduled time in it, and stays the same when it is tried again |
- * | node-cron | a context with `date` | the time it was scheduled for |
- * | croner | the job, with `currentRun` and `nextRun` | the latest scheduled time that is not after the run's beginning |
- * | node-schedule, and whoever does it by hand | a `Date` | that time |
+ * | BullMQ | the job | its id, which contains the scheduled time and stays the same on a retry |
+ * | node-cron | a context with `date` | the scheduled time |
+ * | croner | the job, with `currentRun` and `nextRun` | the latest scheduled time before or at the start of the run |
+ * | node-schedule, or a call of your own | a `Date` | that time |
  */
 export function tickOf(context: unknown, nowMs: number, everyMs: number | undefined): string {
   if (typeof context === 'object' && context !== null) {
-    const told = context as SchedulerContext
+    const passed = context as SchedulerContext
     if (context instanceof Date) return isoOf(context)
-    if (told.date instanceof Date) return isoOf(told.date)
-    if (typeof told.id === 'string' && typeof told.timestamp === 'number') return told.id
-    if (typeof told.currentRun === 'function' && typeof told.nextRun === 'function') {
-      return isoOf(scheduledTime(told as CronerJob, nowMs))
+    if (passed.date instanceof Date) return isoOf(passed.date)
+    if (typeof passed.id === 'string' && typeof passed.timestamp === 'number') return passed.id
+    if (typeof passed.currentRun === 'function' && typeof passed.nextRun === 'function') {
+      return isoOf(scheduledTime(passed as CronerJob, nowMs))
     }
   }
   if (everyMs === undefined) {
-    throw new InvalidArgumentError('everySeconds', everyMs, 'said where the scheduler does not tell which tick it is')
+    const message = 'everySeconds is required when the scheduler passes no tick time'
+    throw new InvalidArgumentError('everySeconds', everyMs, 'a number of seconds', message)
   }
-  // Timers fire late, and sometimes a hair early. Half a second of grace keeps whole seconds, which is what schedules have, away from the edge.
+  // Timers fire late, and sometimes slightly early. Schedules use whole seconds: half a second of grace keeps those
+  // away from the edge.
   const graceMs = Math.min(GRACE_MS, everyMs / 2)
   return isoOf(new Date(Math.floor((nowMs + graceMs) / everyMs) * everyMs))
 }
@@ -40,7 +43,10 @@ interface CronerJob {
   nextRun(after: Date): Date | null
 }
 
-/** Croner tells when a run began, not what it was scheduled for: looks back far enough to find a scheduled time, and takes the last one. */
+/**
+ * Croner says when a run began, not its scheduled time. So this looks back to find a scheduled time, and takes the
+ * last.
+ */
 function scheduledTime(job: CronerJob, nowMs: number): Date {
   const startedMs = job.currentRun()?.getTime() ?? nowMs
   for (let backMs = 2_000; backMs < MAX_LOOK_BACK_MS; backMs *= 2) {

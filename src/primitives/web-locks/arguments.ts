@@ -15,18 +15,18 @@ export interface RequestOptions {
 }
 
 /**
- * The conversions of WebIDL, in its order: name, then the dictionary's members by their names, then the callback. Throws `TypeError`, or whatever
- * a value's own conversion throws. `rest` is what stood behind the second argument.
+ * The conversions of WebIDL in their order: the name, the members of the dictionary by name, the callback. Throws
+ * `TypeError`, or what the conversion of a value throws. `rest` are the arguments after the second.
  */
 export function argumentsFrom(name: unknown, second: unknown, rest: readonly unknown[]): Arguments {
   const [options, callback] = rest.length === 0 ? [undefined, second] : [second, rest[0]]
-  // `String` would take a Symbol's description for an answer; a template throws, as the conversion has to.
+  // A template throws for a Symbol, as the conversion must. `String` would return its description.
   const converted = { name: `${name as string}`, options: optionsFrom(options) }
   if (typeof callback !== 'function') throw new TypeError('the callback given to request() is not a function')
   return { ...converted, callback: callback as LockGrantedCallback<unknown> }
 }
 
-/** The checks of the request() method's steps, in their order. Throws a `DOMException`, or the reason of a signal that has been aborted. */
+/** The checks of request() in their order. Throws a `DOMException`, or the reason of an aborted signal. */
 export function checkRequest(name: string, { ifAvailable, mode, signal, steal }: RequestOptions): void {
   if (name.startsWith('-')) throw notSupported('names that begin with "-" are reserved')
   if (steal && ifAvailable) throw notSupported('steal and ifAvailable exclude each other')
@@ -59,7 +59,7 @@ function modeFrom(value: unknown): LockMode {
 function signalFrom(value: unknown): AbortSignal | undefined {
   if (value === undefined) return undefined
   try {
-    // The getter itself says whether it is one, whatever its prototype claims.
+    // Only the getter knows whether it is a signal. A prototype can be faked.
     isAborted.call(value)
   } catch {
     throw new TypeError('the signal given to request() is not an AbortSignal')

@@ -1,4 +1,4 @@
-/** A `DOMException` of this name. `cause` is ours: the platform's own have none. */
+/** A `DOMException` with a `cause`, which those of the platform do not have. */
 export function domException(name: string, message: string, cause?: unknown): DOMException {
   const exception = new DOMException(message, name)
   if (cause !== undefined)

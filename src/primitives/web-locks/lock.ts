@@ -2,14 +2,14 @@ import type { Lease } from '../../core/lease/lease.ts'
 
 export type LockMode = 'exclusive' | 'shared'
 
-/** Makes a `Lock`: nobody else can. */
+/** The only way to make a `Lock`. */
 export let createLock: (name: string, mode: LockMode, lease: Lease) => Lock
 
 /**
- * What a callback is given. Its name and mode stay readable after the lock was released.
+ * What a callback receives. Its name and mode stay readable after the release.
  *
- * `signal` and `fencingToken` are not of the specification: over a network a lock can be lost, and a resource that is written to can refuse the writes of
- * somebody who has not noticed.
+ * `signal` and `fencingToken` are not part of the specification. Over a network a lock can be lost. A resource can then
+ * reject the writes of a holder that has not noticed.
  */
 export class Lock {
   static {
@@ -18,7 +18,7 @@ export class Lock {
       Object.defineProperty(Lock.prototype, attribute, { enumerable: true })
     }
     Object.defineProperty(Lock.prototype, Symbol.toStringTag, { value: 'Lock', configurable: true })
-    // As that of every interface that cannot be constructed.
+    // As for every interface that cannot be constructed.
     Object.defineProperty(Lock, 'length', { value: 0, configurable: true })
   }
 
@@ -41,12 +41,12 @@ export class Lock {
     return this.#mode
   }
 
-  /** Aborts, with a `LeaseLostError` as its reason, when the lock is stolen or lost in another way before the callback has ended. */
+  /** Aborts, with a `LeaseLostError` as its reason, when the lock is stolen or lost before the callback has ended. */
   get signal(): AbortSignal {
     return this.#lease.signal
   }
 
-  /** Rises with every grant of this name. */
+  /** Rises with every grant of this name. Pass it to what you write to. */
   get fencingToken(): number {
     return this.#lease.fencingToken
   }

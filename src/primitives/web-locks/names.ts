@@ -3,26 +3,27 @@ import type { Metadata } from '../../core/driver.ts'
 import { MAX_NAME_LENGTH } from '../../core/limits.ts'
 
 /**
- * How a resource name, which may be any JavaScript string, becomes a lock name, which is 1 to 255 code units of well-formed text without NUL:
- * no two resource names become one lock name.
+ * Maps a resource name, which may be any JavaScript string, to a lock name, which is 1 to 255 code units of well-formed
+ * text without NUL. Different resource names get different lock names.
  *
- * - A code unit that cannot be stored (NUL, a lone surrogate), and `%` itself, becomes `%` and its four hexadecimal digits.
- * - The empty string becomes `%` alone.
- * - What would be too long becomes `%#` and the SHA-256 of its UTF-16 form. The name itself is then kept in the lease's metadata.
+ * - A code unit that cannot be stored (NUL, a lone surrogate), and `%` itself, becomes `%` and four hexadecimal digits.
+ * - The empty string becomes `%`.
+ * - A name that is too long becomes `%#` and the SHA-256 of its UTF-16 form. The metadata of the lease then has the
+ *   name.
  */
 export function lockNameOf(prefix: string, name: string): string {
   const lockName = prefix + escaped(name)
   return lockName.length <= MAX_NAME_LENGTH ? lockName : prefix + HASHED + hashOf(name)
 }
 
-/** What has to be kept with the lease so that others can show its name; undefined where the lock name tells it. */
+/** The metadata with which others can show the name. Undefined if the lock name is enough. */
 export function nameMetadata(prefix: string, name: string): Metadata | undefined {
   const text = escaped(name)
   if (prefix.length + text.length <= MAX_NAME_LENGTH) return undefined
   return { name: text.length <= MAX_KEPT ? text : `${escaped(name.slice(0, MAX_KEPT / 6))}${CUT_OFF}` }
 }
 
-/** The resource name of what lies in the store; for one that is hashed, and whose metadata is not there, the lock name without its prefix. */
+/** The resource name of a lock name. If it is hashed and there is no metadata, the lock name without its prefix. */
 export function resourceNameOf(prefix: string, lockName: string, metadata: Metadata | undefined): string {
   const text = lockName.slice(prefix.length)
   if (!text.startsWith(HASHED)) return unescaped(text)
@@ -39,14 +40,14 @@ const unescaped = (text: string): string =>
     ? ''
     : text.replace(/%([0-9a-f]{4})/g, (_, digits: string) => String.fromCharCode(Number.parseInt(digits, 16)))
 
-/** Of UTF-16, because a lone surrogate has no UTF-8 form. */
+/** Of UTF-16: a lone surrogate has no UTF-8 form. */
 const hashOf = (name: string): string => createHash('sha256').update(Buffer.from(name, 'utf16le')).digest('hex')
 
 const UNSTORABLE = /[%\0]|[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/g
 
-/** Neither of these two can come out of escaping. */
+/** Escaping cannot produce either of these. */
 const HASHED = '%#'
 const CUT_OFF = '%…'
 
-/** In code units: even if JSON takes six bytes for every one of them, it fits into a lease's metadata. */
+/** In code units. Even if JSON needs six bytes for each, it fits into the metadata of a lease. */
 const MAX_KEPT = 2_400

@@ -3,21 +3,21 @@ import { onAbort } from '../../core/time/abort.ts'
 import { nextTick, queueMicrotask } from '../../core/time/native-time.ts'
 
 /**
- * Keeps what one manager asks for a name in the order in which it was asked, whatever the store's connections do.
+ * Keeps the requests of one manager for a name in their order, although the store has several connections.
  *
- * Requests that are made in one turn of the event loop go to the store in one list, which keeps their order. A later one
- * is sent when all before it have their places: sent at the same time, over another connection, it could overtake them.
- * Those that do not wait are sent when the store has failed one before them, so that they fail too. What is released is
- * taken as released by whoever asks after that.
+ * Requests of one turn of the event loop go to the store in one list, which keeps their order. A later request is sent
+ * when all earlier ones have a place in the queue; sent at the same time over another connection, it could overtake
+ * them. If the store fails one of them, later requests that do not wait are sent, so that they fail too. A request
+ * after a release finds the lock released.
  */
 export class RequestOrder {
   readonly #lanes = new Map<string, Lane>()
   readonly #unplaced = new Set<Promise<void>>()
 
   /**
-   * Begins at once, or after what was asked for this name in earlier turns. `begin` tells how far it has come: if it rejects
-   * with an `AbortedError` after it has asked the store, the answer is still to come. An abort before it has begun rejects
-   * with the signal's reason.
+   * Begins at once, or after the requests for this name of earlier turns. `begin` reports its progress. If it rejects
+   * with an `AbortedError` after it has asked the store, the store's answer is still to come. An abort before it has
+   * begun rejects with the signal's reason.
    */
   run<T>(lockName: string, request: OrderedRequest, begin: (progress: Progress) => Promise<T>): Promise<T> {
     const { signal, waits } = request
@@ -44,7 +44,7 @@ export class RequestOrder {
           once()
           return
         }
-        // The reason of an abort is the caller's, of whichever class: it does not tell whether the store was asked.
+        // The reason of an abort can be anything. It does not show whether the store was asked.
         let asked = false
         const progress = {
           asked() {
@@ -77,7 +77,7 @@ export class RequestOrder {
     })
   }
 
-  /** Whatever is asked for this name from now on comes after this work. */
+  /** Later requests for this name are sent after this work. */
   async after(lockName: string, work: Promise<unknown>): Promise<void> {
     const lane = this.#lanes.get(lockName) ?? this.#openLane(lockName)
     lane.open = false
@@ -95,7 +95,9 @@ export class RequestOrder {
     }
   }
 
-  /** Resolves when everything that was asked for before has its place, or stands behind something that the store has failed. */
+  /**
+   * Resolves when all earlier requests have a place in the queue, or are behind a request that the store has failed.
+   */
   async settled(): Promise<void> {
     await Promise.all(this.#unplaced)
   }
@@ -139,7 +141,7 @@ export class RequestOrder {
     for (const { start } of lane.waiting.splice(0)) start()
   }
 
-  /** As `Batch` does it: when nothing more of this turn is left to run. */
+  /** At the end of this turn of the event loop, as `Batch` does. */
   #closeAfterTurn(lockName: string, lane: Lane): void {
     queueMicrotask(() =>
       nextTick(() => {
@@ -151,26 +153,26 @@ export class RequestOrder {
 }
 
 export interface Progress {
-  /** The store is asked now, and its answer will be told by `placed`. */
+  /** The store is being asked. `placed` follows with its answer. */
   asked(): void
-  /** It has its lease or its place, or will have none. */
+  /** The request has its lease or its place in the queue, or will have none. */
   placed(): void
-  /** The store has failed it, and it asks on. */
+  /** The store has failed the request, and it asks again. */
   unanswered(): void
 }
 
 export interface OrderedRequest {
   readonly signal: AbortSignal | undefined
-  /** Whether it waits for the lock. */
+  /** Whether the request waits for the lock. */
   readonly waits: boolean
 }
 
 interface Lane {
-  /** Whether the turn goes on in which its requests were begun. */
+  /** Whether the turn in which its requests began is still going on. */
   open: boolean
-  /** Whether the store has failed one of those, which asks on. */
+  /** Whether the store has failed one of them, which asks again. */
   failing: boolean
-  /** How many of those have no place yet. */
+  /** How many of them have no place in the queue yet. */
   busy: number
   waiting: { readonly start: () => void; readonly waits: boolean; readonly placed: () => void }[]
 }

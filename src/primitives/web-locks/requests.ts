@@ -1,10 +1,6 @@
-import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
-import { AbortedError, ClosedError, LeaseLostError, StoreError, UnsupportedError } from '../../core/errors.ts'
+import type { ClaimRequest } from '../../core/claim/holder.ts'
+import { AbortedError, ClosedError, LeaseLostError, UnsupportedError } from '../../core/errors.ts'
 import type { HeldLease } from '../../core/lease/held-lease.ts'
-import { backoffMs } from '../../core/time/backoff.ts'
-import type { Clock } from '../../core/time/clock.ts'
-import { pause } from '../../core/time/pause.ts'
-import type { Random } from '../../core/time/random.ts'
 import type { Instance } from '../instance.ts'
 import type { Arguments, RequestOptions } from './arguments.ts'
 import { domException } from './dom-exception.ts'
@@ -17,15 +13,13 @@ export interface RequestsParts {
   readonly instance: Instance
   readonly prefix: string
   readonly ttlMs: number
-  readonly clock: Clock
-  readonly random: Random
 }
 
-/** The specification's "request a lock": from the arguments, which have been checked, to the promise's end. */
+/** "Request a lock" of the specification: from the checked arguments to the settled promise. */
 export class Requests {
   readonly order = new RequestOrder()
   readonly #parts: RequestsParts
-  /** Those that wait, in the order in which they were made: all that is known of them where the store has no queue. */
+  /** The waiting requests in their order. Without a queue, the store does not know them. */
   readonly #pending = new Set<Omit<LockInfo, 'clientId'>>()
 
   readonly #long = new Set<{ readonly lockName: string; readonly name: string }>()
@@ -34,7 +28,7 @@ export class Requests {
     this.#parts = parts
   }
 
-  /** By lock name, those that are too long to be told by it, of whatever is under way or held. */
+  /** The resource names that are too long for a lock name, by lock name, of all requests in flight and held locks. */
   get longNames(): ReadonlyMap<string, string> {
     return new Map([...this.#long].map(({ lockName, name }) => [lockName, name]))
   }
@@ -75,13 +69,13 @@ export class Requests {
       void this.#release(lockName, lease)
       throw signal.reason
     }
-    // Between the grant and this it may have run out, or been stolen.
+    // Since the grant, the lease may have expired or been stolen.
     ending.checkHeld(lease)
     try {
       const result = await Promise.race([invoke(callback, createLock(name, mode, lease)), ending.tooEarly])
       ending.checkHeld(lease)
       await this.#release(lockName, lease, ending)
-      // The release may find out that the store had ended it before.
+      // The release may find out that the store had ended the lease before.
       if (lease.lossError !== undefined) throw ending.lost(lease)
       return result
     } finally {
@@ -89,7 +83,7 @@ export class Requests {
     }
   }
 
-  /** Undefined: it is not available. `isBehind`: another request of this manager waits for the name. */
+  /** Undefined: the lock is not available. `isBehind`: another request of this manager waits for the name. */
   async #acquire(
     claim: ClaimRequest,
     ending: Ending,
@@ -97,32 +91,22 @@ export class Requests {
   ): Promise<HeldLease | undefined> {
     const { signal } = claim
     const ifAvailable = claim.waitMs === 0
-    const holder = this.#parts.instance.holder ?? (await this.#open(claim))
-    const { queue, steal } = holder.store.driver.capabilities
-    // Without a queue the store does not know of those who wait here.
-    if (ifAvailable && isBehind && !queue) return undefined
+    const { instance } = this.#parts
+    // A request that may wait for the lock also waits for a store that is down.
+    const patience = { waitMs: claim.waitMs, signal, onOutage: claim.watcher?.unanswered }
+    const holder = instance.holder ?? (await instance.openPatiently(patience))
     signal?.throwIfAborted()
+    // Only an abort ends the patience without a holder.
+    if (holder === undefined) return undefined
+    const { queue, steal } = holder.capabilities
+    // Without a queue the store does not know the requests that wait here.
+    if (ifAvailable && isBehind && !queue) return undefined
     asked()
     for (;;) {
       const result = await holder.acquire({ ...claim, watchesLoss: steal }, ending.ended)
       if (result.granted) return result.lease
-      // Nobody waits for so long; if somebody does, it waits again.
+      // The waiting time of 285,000 years is over: wait again.
       if (ifAvailable) return undefined
-    }
-  }
-
-  /** A store that is down need not be down for ever, and whoever may wait for the lock may wait for the store. */
-  async #open({ waitMs, signal, watcher }: ClaimRequest): Promise<Holder> {
-    const { instance, clock, random } = this.#parts
-    for (let tries = 1; ; tries += 1) {
-      try {
-        return await instance.open()
-      } catch (error) {
-        if (waitMs === 0 || !(error instanceof StoreError) || !error.retryable) throw error
-        watcher?.unanswered()
-        await pause(clock, backoffMs(REOPEN, tries, random), signal)
-        signal?.throwIfAborted()
-      }
     }
   }
 
@@ -143,18 +127,18 @@ export class Requests {
     }
   }
 
-  /** A release that the store did not answer is sent again in the background. */
+  /** Never throws. A release that the store did not answer is sent again in the background. */
   async #release(lockName: string, lease: HeldLease, ending?: Ending): Promise<void> {
     if (ending !== undefined) ending.isOver = true
     await this.order.after(lockName, lease[Symbol.asyncDispose]())
   }
 }
 
-/** What ends a lock before its callback has: it is stolen, lost, or closed. */
+/** The end of a lock before its callback has ended: it is stolen, lost or closed. */
 class Ending {
-  /** Rejects; or stays as it is for ever. */
+  /** Rejects or stays pending. */
   readonly tooEarly: Promise<never>
-  /** From here on it is the request itself that ends the lease. */
+  /** True once the request itself releases the lease. */
   isOver = false
   readonly #name: string
   #reject!: (reason: DOMException) => void
@@ -164,7 +148,7 @@ class Ending {
     this.tooEarly = new Promise((_, reject) => {
       this.#reject = reject
     })
-    // Where nobody asks any more, it is nobody's unhandled rejection.
+    // A rejection that comes after the request has settled is not an unhandled one.
     this.tooEarly.catch(() => {})
   }
 
@@ -172,7 +156,7 @@ class Ending {
     if (!this.isOver) this.#reject(this.lost(lease))
   }
 
-  /** Asked before the callback and when it is done: the time may have run out although no timer has told so yet. */
+  /** Called before and after the callback: the lease may have expired although no timer has fired yet. */
   checkHeld(lease: HeldLease): void {
     if (!lease.held) throw this.lost(lease)
   }
@@ -185,7 +169,7 @@ class Ending {
   }
 }
 
-/** As WebIDL invokes a callback that returns a promise: what it throws is a rejection, what it returns is resolved. */
+/** As WebIDL invokes a callback that returns a promise: an exception becomes a rejection. */
 async function invoke<Given>(callback: (lock: Given) => unknown, lock: Given): Promise<unknown> {
   return callback(lock)
 }
@@ -198,4 +182,3 @@ function asRejection(error: unknown, signal: AbortSignal | undefined): unknown {
 }
 
 const FOR_EVER_MS = Number.MAX_SAFE_INTEGER
-const REOPEN = { firstMs: 50, maxMs: 2_000 }

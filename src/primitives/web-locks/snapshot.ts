@@ -10,19 +10,22 @@ import type { LockInfo, LockManagerSnapshot } from './types.ts'
 export interface SnapshotParts {
   readonly holder: Holder
   readonly prefix: string
-  /** What this manager waits for, where the store has no queue to show. */
+  /** The requests of this manager that wait, for a store without a queue. */
   readonly pending: Iterable<Omit<LockInfo, 'clientId'>>
-  /** Resource names of this manager's own that their lock names do not tell. */
+  /** This manager's resource names that are too long for a lock name, by lock name. */
   readonly longNames: ReadonlyMap<string, string>
 }
 
-/** What lies under the prefix, of every client: page by page, so what changes meanwhile may be seen or not. */
+/**
+ * The leases and waiters of all clients under the prefix. It reads page by page, and may or may not see changes
+ * meanwhile.
+ */
 export async function snapshot({ holder, prefix, pending, longNames }: SnapshotParts): Promise<LockManagerSnapshot> {
   const query = { prefix, pageSize: PAGE_SIZE }
   const { leases: records, waiters } = await readPages((page) => holder.inspect(page), query)
   const leases = records.filter((lease) => !isWaitMarker(lease))
 
-  // Only leases carry metadata; a waiter's name is the same as that of whom it waits for.
+  // Only leases have metadata. A waiter has the same resource name as the lease that it waits for.
   const kept = new Map<string, Metadata>()
   for (const { lockName, metadata } of leases) if (metadata !== undefined) kept.set(lockName, metadata)
   const infoOf = ({ lockName, mode, holderId }: LeaseRecord | WaiterRecord): LockInfo => ({
@@ -31,7 +34,7 @@ export async function snapshot({ holder, prefix, pending, longNames }: SnapshotP
     clientId: holderId,
   })
   const held: (LeaseRecord | WaiterRecord)[] = leases.toSorted((a, b) => a.fencingToken - b.fencingToken)
-  const { queue } = holder.store.driver.capabilities
+  const { queue } = holder.capabilities
   if (!queue) {
     const clientId = holder.holderId
     return { held: held.map(infoOf), pending: Array.from(pending, ({ name, mode }) => ({ name, mode, clientId })) }
@@ -47,11 +50,12 @@ export async function snapshot({ holder, prefix, pending, longNames }: SnapshotP
 }
 
 /**
- * How many at the front of a queue have their turn. Some stores grant only when they are asked again, and whose turn it is has just been told to; nobody can come before them,
- * and in the specification a lock is held from the step in which its turn has come.
+ * How many waiters at the front of a queue can be granted. Some stores grant only when they are asked again, and these
+ * waiters have just been woken. None can come before them, and in the specification a lock is held from the step in
+ * which it can be granted.
  */
 function grantable(waiting: readonly WaiterRecord[], leases: readonly LeaseRecord[]): number {
-  // All that is held as one: no claim can tell the difference, and a name may have a hundred thousand readers.
+  // All leases as one: that makes no difference for a claim, and a name may have a hundred thousand readers.
   let together: LockShare | undefined
   const hold = ({ mode, permits }: LockShare): void => {
     const exclusive = mode === 'exclusive' || together?.mode === 'exclusive'
@@ -67,7 +71,7 @@ function grantable(waiting: readonly WaiterRecord[], leases: readonly LeaseRecor
   return granted
 }
 
-/** All queues in one, in the order in which the requests were made as far as that can be told. Each of them stays in its own order in any case. */
+/** Merges the queues in the order of the requests, as far as that is known. Each queue stays in its own order. */
 function inOrder(queues: readonly WaiterRecord[][]): WaiterRecord[] {
   let rest = [...queues]
   while (rest.length > 1) {
@@ -93,7 +97,7 @@ function merged(a: readonly WaiterRecord[], b: readonly WaiterRecord[]): WaiterR
   return [...all, ...a.slice(fromA), ...b.slice(fromB)]
 }
 
-/** Those of one client are numbered; a store may put what comes in one list down at one moment, or in an order of its own. */
+/** The claims of one client are numbered. Their times may be equal, or in another order, if they came in one list. */
 const isEarlier = (a: WaiterRecord, b: WaiterRecord): boolean =>
   madeBefore(a.claimId, b.claimId) ?? a.waitingSinceMs < b.waitingSinceMs
 

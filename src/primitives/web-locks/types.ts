@@ -2,32 +2,40 @@ import type { Lock, LockMode } from './lock.ts'
 
 export type { LockMode } from './lock.ts'
 
-/** The names of the specification, so that code which imports types from there finds them here. */
+/** The types have the names of the specification, so that code written for browsers finds them. */
 
 export interface LockOptions {
-  /** `exclusive` if not said. */
+  /** @default 'exclusive' */
   mode?: LockMode | undefined
-  /** Calls back with `null` at once if the lock cannot be had without waiting. Not together with `steal` or `signal`. */
+  /**
+   * Calls the callback with `null` if the lock is not free. Not together with `steal` or `signal`.
+   *
+   * @default false
+   */
   ifAvailable?: boolean | undefined
-  /** Takes the lock from whoever holds it, and before all who wait. Exclusive only; not together with `ifAvailable` or `signal`. */
+  /**
+   * Takes the lock from its holder, before all waiters. Exclusive only. Not together with `ifAvailable` or `signal`.
+   *
+   * @default false
+   */
   steal?: boolean | undefined
-  /** Gives up waiting. Once the lock is granted it means nothing any more. */
+  /** Ends the wait. It has no effect once the lock is granted. */
   signal?: AbortSignal | undefined
 }
 
-/** Holds the lock until what it returns has settled. `null` only for a request with `ifAvailable`. */
+/** The lock is held until the returned promise has settled. `null` only for a request with `ifAvailable`. */
 export type LockGrantedCallback<T> = (lock: Lock | null) => T
 
 export interface LockInfo {
   name: string
   mode: LockMode
-  /** Who holds or waits: the other instance's `holderId`. */
+  /** The client that holds the lock or waits for it: its `holderId`. */
   clientId: string
 }
 
 export interface LockManagerSnapshot {
-  /** In the order in which they were granted. On Redis Cluster and Redlock, where servers grant beside each other, as their clocks have it. */
+  /** In the order of the grants. On Redis Cluster and Redlock, where servers grant independently, by their clocks. */
   held: LockInfo[]
-  /** In the order in which they were made: exactly so for each name and for each client, by the store's clock otherwise. */
+  /** In the order of the requests: exact per name and per client, otherwise by the store's clock. */
   pending: LockInfo[]
 }

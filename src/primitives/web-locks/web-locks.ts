@@ -3,10 +3,10 @@ import { InvalidArgumentError } from '../../core/errors.ts'
 import type { LockEvent, LockListener } from '../../core/events.ts'
 import { isStorable } from '../../core/names.ts'
 import { optionNames } from '../../core/options.ts'
-import { systemClock } from '../../core/time/clock.ts'
-import { systemRandom } from '../../core/time/random.ts'
 import { everything } from '../everything.ts'
-import { INSTANCE_OPTIONS, Instance, type InstanceOptions } from '../instance.ts'
+import { Instance } from '../instance.ts'
+import { INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
+import { Closable } from '../primitive.ts'
 import { argumentsFrom, checkRequest } from './arguments.ts'
 import { domException } from './dom-exception.ts'
 import { Requests } from './requests.ts'
@@ -24,19 +24,34 @@ export type {
 
 export interface WebLocksOptions extends InstanceOptions {
   /**
-   * What the lock names in the store begin with: managers with the same prefix on one store are what pages of one origin are to each other. `web:` if not
-   * said; at most 100 characters.
+   * The beginning of the lock names in the store. Managers with the same prefix on one store share their locks, like
+   * pages of one origin. At most 100 characters.
+   *
+   * @default 'web:'
    */
   prefix?: string
-  /** The leases' time to live, which is how long the lock of a process that died stays held. Renewed while the lock is held. 10 if not said. */
+  /**
+   * The time to live of a lease. A heartbeat renews it while the lock is held. The lock of a process that died stays
+   * held for this long.
+   *
+   * @default 10
+   */
   timeoutSeconds?: number
 }
 
 const OPTIONS = optionNames<WebLocksOptions>({ ...INSTANCE_OPTIONS, prefix: true, timeoutSeconds: true })
 
 /**
- * The Web Locks API, as `navigator.locks` has it, over any store: code that was written for the one runs with the other, over machines. Opens nothing
- * yet. Throws `InvalidArgumentError`.
+ * Returns a `LockManager` with the Web Locks API of `navigator.locks`, on any store. Code that was written for browsers
+ * runs with it across machines. Opens nothing yet.
+ *
+ * @throws `InvalidArgumentError`, `UnsupportedError`
+ *
+ * @example
+ * ```ts
+ * const locks = webLocks({ url: 'redis://localhost:6379' })
+ * await locks.request('report', async () => { await createReport() })
+ * ```
  */
 export function webLocks(options: WebLocksOptions = {}): LockManager {
   return createManager(options)
@@ -44,8 +59,19 @@ export function webLocks(options: WebLocksOptions = {}): LockManager {
 
 let createManager: (options: WebLocksOptions) => LockManager
 
-/** `LockManager` of the W3C's specification; `webLocks` makes one. What it has beyond that is `clientId`, `on`, `close` and `closed`. */
-export class LockManager implements AsyncDisposable {
+/**
+ * The `LockManager` of the W3C specification. `webLocks` makes one. `clientId`, `on`, `close` and `closed` are not part
+ * of the specification.
+ *
+ * @example
+ * ```ts
+ * const locks = webLocks({ url: 'redis://localhost:6379' })
+ * await locks.request('report', { ifAvailable: true }, async (lock) => {
+ *   if (lock !== null) await createReport(lock.fencingToken)
+ * })
+ * ```
+ */
+export class LockManager extends Closable {
   static {
     createManager = (options) => new LockManager(INTERNAL, options)
     for (const operation of ['request', 'query'] as const) {
@@ -61,22 +87,30 @@ export class LockManager implements AsyncDisposable {
 
   private constructor(secret: symbol, options: WebLocksOptions) {
     if (secret !== INTERNAL) throw new TypeError('Illegal constructor')
-    this.#instance = new Instance('LockManager', options, everything, OPTIONS)
-    const { prefix = 'web:', timeoutSeconds = 10, clock = systemClock, random = systemRandom } = options
+    const instance = new Instance('LockManager', options, everything, OPTIONS)
+    super(instance)
+    this.#instance = instance
+    const { prefix = 'web:', timeoutSeconds = 10 } = options
     this.#prefix = checkPrefix(prefix)
-    const ttlMs = ttlMsFrom('timeoutSeconds', timeoutSeconds)
-    this.#requests = new Requests({ instance: this.#instance, prefix, ttlMs, clock, random })
+    this.#requests = new Requests({ instance, prefix, ttlMs: ttlMsFrom('timeoutSeconds', timeoutSeconds) })
   }
 
   /**
-   * Asks for the lock, and calls back with it when it is granted; with `ifAvailable`, calls back with `null` if it is not free. The lock is held until what
-   * the callback returns has settled. Resolves or rejects with that after the lock was given back. Waits without a limit; `signal` gives up waiting.
+   * Asks for the lock and calls `callback` with it when it is granted. With `ifAvailable`, calls it with `null` if the
+   * lock is not free. The lock is held until the promise that the callback returns has settled. Then the lock is
+   * released, and this settles in the same way. It waits without limit; `signal` ends the wait.
    *
-   * Never throws, always rejects: with `TypeError` for arguments of the wrong kind; with a `DOMException` named `NotSupportedError` for a name that begins with
-   * "-", for options that exclude each other, and for what the driver cannot do; with the signal's reason if it was aborted before the lock was granted;
-   * with a `DOMException` named `AbortError` as soon as the lock is stolen, or lost because its lease could not be renewed (`cause` is the
-   * `LeaseLostError` then), or taken away by `close`; with `StoreError` if the store cannot be asked at all, and, for `ifAvailable`, if it does not answer: everybody else waits
-   * until it does; with `OverloadError` beyond the stated number of requests under way.
+   * It never throws. It rejects:
+   * - with a `TypeError` for arguments of the wrong type;
+   * - with a `DOMException` named `NotSupportedError` for a name that begins with "-", for options that exclude each
+   *   other, and for what the driver cannot do;
+   * - with the reason of `signal` if it aborted before the lock was granted;
+   * - with a `DOMException` named `AbortError` as soon as the lock is stolen, lost because its lease could not be
+   *   renewed (its `cause` is then a `LeaseLostError`), or taken away by `close`;
+   * - with a `StoreError` if asking the store again cannot help; with `ifAvailable`, also if the store does not answer.
+   *   All other requests wait until it does;
+   * - with an `OverloadError` if too many requests are in flight;
+   * - with a `DOMException` named `InvalidStateError` after `close`.
    */
   request<T>(name: string, callback: LockGrantedCallback<T>): Promise<Awaited<T>>
   request<T>(name: string, options: LockOptions, callback: LockGrantedCallback<T>): Promise<Awaited<T>>
@@ -89,8 +123,11 @@ export class LockManager implements AsyncDisposable {
   }
 
   /**
-   * What is held and waited for under this manager's prefix, by every client of the store: a snapshot, which may be out of date when it arrives. It comes after
-   * everything that this manager asked for before. Rejects with `StoreError` if the store did not answer.
+   * Resolves with the held locks and the waiting requests of all clients under this manager's prefix. It reflects
+   * everything that this manager asked for before. It may be out of date when it arrives.
+   *
+   * @throws `StoreError` if the store did not answer
+   * @throws a `DOMException` named `InvalidStateError` after `close`
    */
   async query(): Promise<LockManagerSnapshot> {
     const requests = this.#requests
@@ -106,25 +143,20 @@ export class LockManager implements AsyncDisposable {
     return this.#instance.holderId
   }
 
-  /** Returns what ends the listening. The same events are on the diagnostics channels `holdfast:<event>`. */
+  /**
+   * Calls `listener` at each `event`. Returns a function that removes it. The same events are published on the
+   * diagnostics channels `holdfast:<event>`.
+   */
   on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
     return this.#instance.events.on(event, listener)
   }
 
-  get closed(): boolean {
-    return this.#instance.closed
-  }
-
   /**
-   * As when a page goes away: requests that wait are given up, locks that are held are given back, and their promises reject with an `AbortError`. Closes the store
-   * if this manager opened it. Later calls reject with an `InvalidStateError`.
+   * Does what happens when a page goes away: waiting requests end, held locks are released, and their promises reject
+   * with an `AbortError`. Closes the store if this manager opened it. Later calls reject with an `InvalidStateError`.
    */
-  close(): Promise<void> {
-    return this.#instance.close()
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
+  override close(): Promise<void> {
+    return super.close()
   }
 
   #assertOpen(): void {

@@ -2,9 +2,58 @@ import { describe, expect, it } from 'vitest'
 import { madeBefore } from '../../../src/core/claim/chain.ts'
 import { systemRandom } from '../../../src/core/time/random.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
-import { DistributedLock } from '../../../src/index.ts'
+import { DistributedLock, OnceOnly } from '../../../src/index.ts'
+
+/** A driver in memory, and the ids of the claims that it was asked for, by lock name. */
+function spyOnClaims() {
+  const driver = memoryDriver()
+  const idOf = new Map<string, string>()
+  const acquire: typeof driver.acquire = (claims) => {
+    for (const { lockName, claimId } of claims) idOf.set(lockName, claimId)
+    return driver.acquire(claims)
+  }
+  return { driver: { ...driver, acquire }, idOf }
+}
+
+/** `protocol/README.md`: a prefix and at most eight parts, each with a count and 72 random bits. */
+const ID = /^[\w-]{6}(?:\.[0-9a-z]+-[\w-]{12}){1,8}(?:\+[0-9a-z]+-[\w-]{12})?$/
 
 describe('a claim’s id', () => {
+  it('has a prefix and one part for each lock around it, and at any depth at most eight parts', async () => {
+    const { driver, idOf } = spyOnClaims()
+    await using lock = new DistributedLock({ driver })
+    const nest = async (depth: number): Promise<void> => {
+      if (depth > 12) return
+      await lock.withLock(`depth ${depth}`, () => nest(depth + 1))
+      await lock.withLocks([`several ${depth} a`, `several ${depth} b`], () => undefined)
+    }
+    await nest(1)
+    const parts = (name: string): string[] => (idOf.get(name) ?? '').split('.').slice(1)
+    for (let depth = 1; depth <= 12; depth += 1) {
+      for (const name of [`depth ${depth}`, `several ${depth} a`, `several ${depth} b`]) {
+        expect(idOf.get(name)).toMatch(ID)
+        expect(parts(name)).toHaveLength(Math.min(depth, 8))
+      }
+      // Each id continues the id of the lock around it. Below depth eight it stands beside that lock instead.
+      const outer = parts(`depth ${depth - 1}`).slice(0, 7)
+      if (depth > 1) expect(parts(`depth ${depth}`).slice(0, outer.length)).toEqual(outer)
+    }
+  })
+
+  it('of a once-only run and of its result has the same form, also inside a lock', async () => {
+    const { driver, idOf } = spyOnClaims()
+    await using lock = new DistributedLock({ driver })
+    await using jobs = new OnceOnly({ driver })
+    await jobs.once('outside', () => 1, { forSeconds: 60 })
+    await lock.withLock('around', () => jobs.once('inside', () => 1, { forSeconds: 60 }))
+    for (const name of ['outside:run', 'outside:done', 'inside:run', 'inside:done']) {
+      expect(idOf.get(`once:${name}`)).toMatch(ID)
+    }
+    // A run ends before the lock around it can be released. A result does not end with it.
+    expect(idOf.get('once:inside:run')).toContain(`${idOf.get('around')}.`)
+    expect(idOf.get('once:inside:done')).not.toContain(idOf.get('around'))
+  })
+
   it('rule 15: ids that were seen do not tell the next one, not even within one line of work', async () => {
     const driver = memoryDriver()
     const ids: string[] = []

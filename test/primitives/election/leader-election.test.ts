@@ -161,7 +161,7 @@ describe('campaigning', () => {
     try {
       const election = candidate({ driver, name: 'advisory election', holderId: 'a' })
       await expect(election.campaign({ value: 1 })).rejects.toThrow(UnsupportedError)
-      await expect(election.campaign({ value: 1 })).rejects.toThrow('others do see its holderId')
+      await expect(election.campaign({ value: 1 })).rejects.toThrow('Others can see its holderId')
       const term = await election.campaign()
       expect(await election.leader()).toMatchObject({ holderId: 'a', term: term.term, value: undefined })
       await election.close()
