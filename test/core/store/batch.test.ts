@@ -42,6 +42,16 @@ describe('a batch', () => {
     expect(lists).toEqual([3, 2, 2, 5, 4, 6, 6, 5])
   })
 
+  it('makes no part longer than twice the length from which on it splits', async () => {
+    const lists: number[] = []
+    const batch = new Batch<number, number>(systemClock, { maxLength: 1_000, split: 64 }, async (requests) => {
+      lists.push(requests.length)
+      return [...requests]
+    })
+    for (const count of [63, 64, 512]) await Promise.all(Array.from({ length: count }, (_, each) => batch.ask(each)))
+    expect(lists).toEqual([63, 32, 32, 128, 128, 128, 128])
+  })
+
   it('rule 13: requests that belong together are never split, and no other list is longer than the bound', async () => {
     const send = async (groups: readonly string[], bounds: { maxLength: number; split?: number }) => {
       const lists: string[] = []
