@@ -87,7 +87,7 @@ describe('redis: clients', () => {
     assert.deepEqual(
       tokens,
       leases.map(({ fencingToken }) => fencingToken),
-    ) // what it was told is what is kept
+    ) // the answer is what the server stores
     const [first, ...others] = leases as [(typeof leases)[0], ...typeof leases]
     const reader = { ...claim(), mode: 'shared' as const }
     const mixed = [held[1], claim(first.lockName), reader, { ...claim(first.lockName), waitMs: 60_000 }, claim()]
@@ -287,7 +287,7 @@ describe('redis: clients', () => {
   }
 })
 
-/** A server that speaks TLS, and nothing else. It needs no certificate to refuse what is none. */
+/** A server that only speaks TLS. It needs no certificate to refuse other connections. */
 async function startTls(): Promise<{ port: number } & Disposable> {
   const tls = createServer(() => {}).listen(0, '127.0.0.1')
   tls.on('tlsClientError', () => {})

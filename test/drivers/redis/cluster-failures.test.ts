@@ -75,7 +75,7 @@ describe('redis cluster: failures', () => {
       const lockOn = async (): Promise<DistributedLock> =>
         new DistributedLock({ driver: redisDriver({ client: await open() }), waiterTtlSeconds: 300 })
       const [a, b] = [await lockOn(), await lockOn()]
-      // The slow poll comes after 100 s: a waiter with less time is woken, or is not served.
+      // The slow poll comes after 100 s. A waiter with less time is served only if it is woken.
       const { held, waiting } = await heldAndWaitedFor(a, b, lockName, { blockingTimeoutSeconds: 50 })
       const from = await ownerOf(slot)
       const to = cluster.nodes.find(({ port }) => port !== from.port) as Server
@@ -96,7 +96,7 @@ describe('redis cluster: failures', () => {
     it(`failure 54: during a slot move leases are renewed, claims and releases wait, through ${through}`, async () => {
       const driver = redisDriver({ client: await open() })
       const lock = new DistributedLock({ driver })
-      // The tag makes it one slot for all of them.
+      // With the tag, all of them are in one slot.
       const [carried, left, given, asked] = [1, 2, 3, 4].map((each) => `{${through}}${each}`) as [
         string,
         string,
@@ -125,8 +125,8 @@ describe('redis cluster: failures', () => {
     })
   }
 
-  // Keys that exist can be changed and deleted there, but none can be made: a script that deletes one cannot touch it
-  // again.
+  // There, existing keys can be changed and deleted, but no key can be created: a script that deletes a key cannot use
+  // it again.
   for (const [held, waits] of [
     ['exclusive', 'exclusive'],
     ['exclusive', 'shared'],
@@ -274,7 +274,7 @@ describe('redis cluster: failures', () => {
     const lockName = 'dead waiter'
     const { held, waiting: next } = await heldAndWaitedFor(a, b, lockName, {
       async first() {
-        // Its process is killed, so nothing is withdrawn: here, its place alone is left.
+        // Like a killed process: nothing is withdrawn, and its place stays in the queue.
         const dead = redisDriver({ client: await openIoredis() })
         const stop = await dead.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
         const place = { ...claimOn(lockName), waitMs: 60_000 }
@@ -406,7 +406,7 @@ async function grantOf(driver: Driver, claim: Claim): Promise<number | undefined
     if (one === undefined || one instanceof Error) throw one
     return one
   })
-  if (!answer.granted) await sleep(1) // so that three who contend do not only refuse each other
+  if (!answer.granted) await sleep(1) // so that the three rivals do not only refuse each other
   return answer.granted ? answer.fencingToken : undefined
 }
 
@@ -450,8 +450,8 @@ async function moveSlot(slot: number, to: Server): Promise<void> {
 }
 
 /**
- * A lock that one driver has and another one waits for, or whose only waiter has died. Its slot is being moved, but
- * none of its keys is.
+ * A lock that one driver holds and another one waits for, or whose only waiter has died. Its slot is being moved, but
+ * none of its keys.
  */
 async function startMovedScene(held: 'exclusive' | 'shared', waits: 'exclusive' | 'shared' | undefined) {
   const lockName = `moved whole ${++counter}`
@@ -469,11 +469,11 @@ async function startMovedScene(held: 'exclusive' | 'shared', waits: 'exclusive' 
   })
   const waiter = waits && { ...claimOn(lockName), mode: waits, waitMs: 60_000 }
   if (waiter !== undefined) assert.equal(await grantOf(b, waiter), undefined)
-  // Else not all keys of a lock that is held exclusively would exist.
+  // Otherwise not all keys of an exclusive lock would exist.
   else if (held === 'exclusive') {
     const dead = { ...claimOn(lockName), waitMs: 1 }
     assert.equal(await grantOf(b, dead), undefined)
-    await sleep(2) // the place has run out
+    await sleep(2) // for the place to expire
   }
   const slot = slotOf(`lock:${lockName}`)
   const move = await beginMove(slot)
@@ -493,7 +493,7 @@ async function startMovedScene(held: 'exclusive' | 'shared', waits: 'exclusive' 
   }
 }
 
-/** As `redis-cli --cluster reshard` does it, which takes as long as there are keys to carry. */
+/** Moves a slot as `redis-cli --cluster reshard` does: key by key. */
 async function beginMove(slot: number, target?: Server) {
   const from = await ownerOf(slot)
   const to = target ?? (cluster.nodes.find(({ port }) => port !== from.port) as Server)

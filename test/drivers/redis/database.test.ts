@@ -78,7 +78,7 @@ describe.each(['ioredis', 'redis'] as const)('redis: the database of a URL, thro
     const granted = async (): Promise<boolean> => (await tried(driver, last)) === 'granted'
     await until(granted, { timeoutMs: 10_000, failure: () => 'it never came back' })
     for (const { of, answer } of [...before.tries, ...without.tries]) {
-      // Whether a claim without an answer was granted is not known. If so, it was in the right place.
+      // A claim without an answer may have been granted. If so, in the right database.
       const allowed = (await answer) === 'granted' ? ['3'] : ['3', '']
       assert.ok(allowed.includes((await databasesOf(of)).join()), `${await answer}: ${await databasesOf(of)}`)
     }
@@ -120,16 +120,16 @@ describe('redlock: the database of a URL', () => {
 
 interface Tries {
   readonly tries: readonly { readonly of: Claim; readonly answer: Promise<string> }[]
-  /** The answer to a claim after all that. */
+  /** The answer to a claim afterwards. */
   readonly last: string
 }
 
-/** Claims one lock after the other, while every connection of this user is ended again and again. */
+/** Claims one lock after the other, while all connections of this user are killed repeatedly. */
 async function whileConnectionsEnd(driver: Driver, user: string): Promise<Tries> {
   const tries = []
   for (let round = 0; round < 3; round += 1) {
     await askRedis(server, 'CLIENT', 'KILL', 'USER', user)
-    // Some go out before the client knows, some while it has no connection.
+    // Some claims are sent before the client knows it, some while it has no connection.
     for (let turn = 0; turn < 20; turn += 1) {
       const of = claim()
       tries.push({ of, answer: tried(driver, of) })
@@ -139,7 +139,7 @@ async function whileConnectionsEnd(driver: Driver, user: string): Promise<Tries>
   return { tries, last: await tried(driver, claim()) }
 }
 
-/** `granted`, or what was wrong. */
+/** `granted`, or the error. */
 async function tried(driver: Driver, of: Claim): Promise<string> {
   try {
     const [answer] = await driver.acquire([of])
@@ -150,7 +150,7 @@ async function tried(driver: Driver, of: Claim): Promise<string> {
   }
 }
 
-/** Where the lock's key is. One script looks into all of them. */
+/** The databases that have the key of the lock. One script looks into all of them. */
 async function databasesOf({ lockName }: Claim): Promise<string[]> {
   const script = `local found = {}
     for database = 0, 15 do

@@ -121,7 +121,7 @@ describe.concurrent('redis: holders', () => {
     await assert.rejects(lock.acquire(name(), { blocking: false }), { code: 'STORE_UNAVAILABLE' })
     assert.ok(lease.held, 'one failed call is no loss')
     await until(() => signal.aborted, { timeoutMs: 15_000, failure: () => 'the loss was never told' })
-    // Far less than the client's own time limit for a command, which is 10 s.
+    // Far less than the command timeout of the client, which is 10 s.
     assert.ok(performance.now() - cutMs < 6_000, 'the loss was told late')
     assert.equal(lease.held, false)
     proxy.heal()
@@ -240,7 +240,7 @@ describe.concurrent('redis: the server’s data', () => {
     await using server = await startRedis({ settings })
     const warnings: RedisWarning[] = []
     const driver = redisDriver({ client: client(server.port), onWarning: (warning) => warnings.push(warning) })
-    // The policy takes what ends soonest first: this one.
+    // The policy evicts the key that expires first: this one.
     const held = claim({ ttlMs: 10_000 })
     const { fencingToken } = await granted(driver, held)
     const control = client(server.port)

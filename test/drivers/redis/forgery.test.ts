@@ -26,7 +26,7 @@ describe('redis: a user of publish/subscribe without keys', () => {
     await assert.rejects(eve.client.get('lock:x'), /NOPERM/)
     const [a, b] = [lockOn(shared.port), lockOn(shared.port, { waiterTtlSeconds: 60 })]
     const [first, lockName] = [name(), name()]
-    // A hand-off, from which it learns what messages look like, and an id of this very instance.
+    // From this hand-off it learns the format of messages, and an id of this instance.
     const held = await a.hold(first, { timeoutSeconds: 60 })
     const handed = b.hold(first, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
     await untilListening(first)
@@ -54,7 +54,7 @@ describe('redis: a user of publish/subscribe without keys', () => {
     const [seenId] = JSON.parse(genuine.text) as [string]
     const guesses = [seenId, nextId(seenId, 1), nextId(seenId, 2), ...idsIn(eve.heard)]
     for (const id of guesses) for (const text of forgeries(id, genuine.text)) await eve.publish(genuine.channel, text)
-    // It asks again after this last one: then it has heard all of them.
+    // The waiter asks again after this last message. By then it has received all of them.
     const [member, endMs] = await placeOf(lockName)
     await eve.publish(genuine.channel, `[${member.slice(1)}]`)
     const asksAgain = async (): Promise<boolean> => believed || (await placeOf(lockName))[1] > endMs
@@ -78,7 +78,7 @@ describe('redis: a user of publish/subscribe without keys', () => {
     await until(() => grants.length === 1, patience('the grant'))
     await until(() => eve.heard.some(({ text }) => text.includes(waits.claimId)), patience('the message'))
     const genuine = eve.heard.find(({ text }) => text.includes(waits.claimId)) as Message
-    // The lease is taken from it before it comes for it, and it waits again.
+    // The lease is stolen before the waiter uses it, and the claim waits again.
     await granted(a, claim({ lockName: held.lockName, steal: true }))
     assert.equal((await ask(b, waits)).granted, false)
     for (const text of forgeries(waits.claimId, genuine.text)) {
@@ -130,7 +130,7 @@ interface Message {
   readonly text: string
 }
 
-/** Hears everything. */
+/** Receives all messages. */
 async function spy() {
   const [listening, talking] = [client(shared.port), client(shared.port)]
   const heard: Message[] = []
@@ -140,7 +140,7 @@ async function spy() {
   return { heard, client: talking, publish: (channel: string, text: string) => talking.publish(channel, text) }
 }
 
-/** Grants for a claim: as the message was, and with everything in it that could be of use made larger. */
+/** Forged grants for a claim: the genuine message, and variants with larger values. */
 function forgeries(claimId: string, genuine: string): string[] {
   const nowMs = Date.now() + 1_000
   const [, token = 0, , ttlMs = 0, ...rest] = JSON.parse(genuine) as [string, number, number, number, ...unknown[]]
@@ -154,11 +154,11 @@ function forgeries(claimId: string, genuine: string): string[] {
   return [genuine, ...made]
 }
 
-/** Every text in a message that could be an id. */
+/** All texts in the messages that could be ids. */
 const idsIn = (messages: readonly Message[]): string[] =>
   messages.flatMap(({ text }) => [...text.matchAll(/"([^"]+)"/g)].map(([, id]) => id as string))
 
-/** The id that comes so many claims after another one, where ids are counted. */
+/** The id of a later claim, because ids contain a counter. */
 const nextId = (id: string, by: number): string =>
   id.replace(/\.([0-9a-z]+)/, (_, count: string) => `.${(Number.parseInt(count, 36) + by).toString(36)}`)
 
@@ -174,7 +174,7 @@ async function listenOn(driver: Driver) {
   return { grants, wakes }
 }
 
-/** What is kept of the first waiter. */
+/** The stored data of the first waiter. */
 async function placeOf(lockName: string): Promise<[member: string, endMs: number, hears: number]> {
   const all = await admin.hgetall(lockKeys('lock:', lockName).data)
   const [member, text] = Object.entries(all).find(([field]) => field.startsWith('w')) ?? ['', '[]']

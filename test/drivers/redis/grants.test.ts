@@ -188,7 +188,7 @@ describe.concurrent('redis: grants', () => {
     await b.acquire([behind])
     assert.equal(await only(a.release([held])), true)
     assert.deepEqual(await heardOn(server), [await tokenOf(b, waits)])
-    // Gone, but the client cannot know.
+    // The waiter is gone, but the client cannot know it.
     await b.close()
     const c = redisDriver({ client: openIoredis(server.port) })
     assert.equal(await only(a.release([waits])), true)

@@ -6,7 +6,7 @@ import { redisDriver } from '../../../src/drivers/redis.ts'
 import { DistributedLock } from '../../../src/index.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
 
-/** Claims that are granted all or none, when the server cannot write, or others use the same keys. */
+/** Groups on a server that cannot write, and beside other clients on the same keys. */
 
 const clients: Redis[] = []
 let counter = 0
@@ -23,13 +23,13 @@ describe('redis: groups', () => {
     it(`a group that the server cannot write (${code}) is an error, and no part of it is kept`, async () => {
       await using server = await startRedis()
       const [admin, driver] = [open(server), redisDriver({ client: open(server), onWarning() {} })]
-      // Where others wait for one of the names in the list, the script takes another way.
+      // If a name in the list has waiters, the script takes its slow path.
       for (const others of [[], [await waitedFor(driver)]]) {
         await admin.config('SET', setting, '1')
         const members = groupOn('a', 'b', 'c')
         const answers = await driver.acquire([...members, ...others]).catch((error: Error) => [error])
         await admin.config('SET', setting, '0')
-        // Once something was deleted, a server without memory to spare takes all that a script writes.
+        // After a delete, a server that is out of memory accepts all writes of a script.
         if (answers.slice(0, 3).every(isGranted) && others.length > 0 && code === 'OOM') continue
         assert.match(String(answers[0]), new RegExp(code))
         for (const { lockName } of members) assert.equal(await admin.exists(`lock:${lockName}`), 0, lockName)
@@ -120,7 +120,7 @@ function groupOn(...names: readonly string[]): Claim[] {
   return names.map((lockName, at) => ({ lockName, claimId: `${counter}.${at}`, ...terms }))
 }
 
-/** A claim on a name that is held and waited for. */
+/** A claim on a held name with waiters. */
 async function waitedFor(driver: Driver): Promise<Claim> {
   const [claim] = groupOn('waited for') as [Claim]
   const { group: _, ...alone } = claim

@@ -19,7 +19,7 @@ const SEED = Number(process.env['SEED'] ?? 5)
 
 const CLIENTS = 3
 const NAMES = ['a{tag}', 'b\n"\\}']
-/** What a claim's id must not be able to break: lines, quotes, what looks like a token, half of a character. */
+/** Ids that must not break the format: with lines, quotes, a text like a token, a lone surrogate. */
 const IDS = [
   'plain',
   'line\nline',
@@ -124,7 +124,7 @@ async function spoilCounter(counter: 'kept' | 'lost' | 'ahead', how: number): Pr
   }
 }
 
-/** The hash and the sorted set of a lock have what there is, and nothing of what has ended. */
+/** The hash and the sorted set of a lock have exactly the leases and waiters of the model. */
 async function checkKeys(name: string, { leases, waiters }: LockModel): Promise<void> {
   const { data, order } = lockKeys('lock:', name)
   const [fields, members] = [await control.hgetall(data), await control.zrange(order, '0', '-1')]
@@ -142,14 +142,14 @@ async function checkKeys(name: string, { leases, waiters }: LockModel): Promise<
   assert.equal(Number(fields['n'] ?? 0), permits)
 }
 
-/** The clients and the model beside them. */
+/** The clients and the model. */
 class Play {
   readonly #drivers: readonly RedisDriver[]
   readonly #terms: Terms
   readonly #listening: boolean[] = Array.from({ length: CLIENTS }, () => false)
   readonly #stops: (StopListening | undefined)[] = []
   readonly #models = NAMES.map(() => new LockModel(this.#listening))
-  /** How often each claim has ended: one that asks then is another, as an id is never used again. */
+  /** How often each claim has ended. The next one gets a new id, because an id is never used again. */
   readonly #lives = IDS.map(() => 0)
   readonly #ended: LeaseRef[] = []
   /** By claim id. */
@@ -204,7 +204,7 @@ class Play {
     }
   }
 
-  /** What the server shows is what the model has, and every token that is new on a lock is above all before it. */
+  /** The server has the leases and waiters of the model, and every new token of a lock is above all earlier ones. */
   async compare(): Promise<void> {
     const shown = await (this.#drivers[0] as RedlockNode).inspectNames(NAMES)
     for (const [index, name] of NAMES.entries()) {
@@ -218,7 +218,7 @@ class Play {
         model.waiters.map(({ id }) => id),
       )
       for (const { claimId, fencingToken } of [...leases].sort((a, b) => a.fencingToken - b.fencingToken)) {
-        // The same claim can be robbed and rob in turn within one list.
+        // In one list, a claim can lose the lock to a thief and steal it back.
         if (this.#tokens.get(claimId) === fencingToken) continue
         assert.ok(fencingToken > (this.#largest[index] as number), `a token of ${name} fell`)
         this.#largest[index] = fencingToken
@@ -241,11 +241,11 @@ class Play {
     await stop?.()
     this.#listening[client] = stop === undefined
     const heard = this.#listening.filter(Boolean).length
-    // A connection that is closed is gone only when the server has seen it.
+    // The server notices a closed connection late.
     while (((await control.call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as string[]).length !== heard);
   }
 
-  /** Claims whose lease or place is gone begin another life. */
+  /** Claims without a lease or a place get a new id. */
   #bury(): void {
     IDS.forEach((_, number) => {
       const id = this.#id(number)
@@ -303,6 +303,6 @@ function judge(answer: AcquireAnswer | Error | undefined, expected: { granted: b
   if (!answer.granted) assert.equal(answer.ahead, expected.ahead)
 }
 
-/** Far beyond the length of a history: nothing ends by itself. */
+/** Far longer than a history: nothing expires. */
 const TTL_MS = 600_000
 const DEAF = { wake() {}, granted() {}, lost() {}, disconnected() {} }

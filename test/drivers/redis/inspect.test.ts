@@ -6,11 +6,11 @@ import { redisDriver } from '../../../src/drivers/redis.ts'
 import { redlockDriver } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
 
-/** What one call of the script may look at. */
+/** How many entries one call of the script may read. */
 const MOST = 500
 let client: Redis
 let driver: Driver
-/** Replies to the script that shows locks: how many entries each had. */
+/** The number of entries in each reply of inspect.lua. */
 const replies: number[] = []
 let counter = 0
 

@@ -13,7 +13,7 @@ import {
 import { type Server, startRedis } from '../../harness/servers.ts'
 import { askRedis } from '../../harness/wire.ts'
 
-/** Names full of what matters to a hash tag. */
+/** Names with many characters that matter for hash tags. */
 const lockNames = fc.oneof(
   fc.string({ unit: 'binary', minLength: 1, maxLength: 40 }).filter((name) => !name.includes('\0')),
   fc.string({ unit: fc.constantFrom('{', '}', 'a', ':', 'ü', '🔒'), minLength: 1, maxLength: 12 }),

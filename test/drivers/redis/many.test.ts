@@ -22,7 +22,7 @@ describe('redis: many', () => {
     const few = await commandsPerHandOff(server, 'few', 10)
     const many = await commandsPerHandOff(server, 'many', 1_000)
     assert.ok(many.perHandOff <= 4, `${many.perHandOff} commands for each hand-off`)
-    // With ten, a single command more is a tenth by itself, so only growth is a failure.
+    // With ten waiters, one more command is a tenth already, so only growth counts as a failure.
     assert.ok(many.perHandOff <= few.perHandOff * 1.1, `${many.perHandOff} with 1,000, ${few.perHandOff} with 10`)
     assert.equal(many.served, 1_000)
     // Each waiter polls twice within its waiter TTL of five minutes: about seven polls a second for all.
@@ -101,7 +101,7 @@ const GRANTS = `
   })
 `
 
-/** So many tasks take the lock one after the other. */
+/** This many tasks take the lock one after the other. */
 const WAITERS = `
   import { Redis } from 'ioredis'
   import { DistributedLock } from 'holdfast'
@@ -118,7 +118,7 @@ const WAITERS = `
   })
 `
 
-/** Counted by the server: calls of ours and messages, while the hand-offs run. */
+/** The number of script calls and messages during the hand-offs, as the server counts them. */
 async function commandsPerHandOff(server: Server, lockName: string, waiters: number) {
   const control = client(server)
   const driver = redisDriver({ client: client(server) })
@@ -148,7 +148,7 @@ async function commandsPerHandOff(server: Server, lockName: string, waiters: num
   return measured
 }
 
-/** Calls of ours and messages, since the last RESETSTAT. */
+/** The number of script calls and messages since the last RESETSTAT. */
 async function callsOf(control: Redis): Promise<number> {
   const info = await control.info('commandstats')
   const calls = (command: string): number => Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(info)?.[1] ?? 0)

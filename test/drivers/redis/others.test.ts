@@ -46,7 +46,7 @@ describe('redis: other clients', () => {
   }, 60_000)
 })
 
-/** All at once, each for the same time; every one of them must really have had the lock. */
+/** Runs all clients at once, for the same time. Each of them must have held the lock. */
 async function contend(judge: Server, clientsByName: Record<string, () => Promise<void>>): Promise<void> {
   await Promise.all(Object.values(clientsByName).map((work) => work()))
   const names = Object.keys(clientsByName)
@@ -65,7 +65,7 @@ async function ours(driver: Driver, judge: Server): Promise<void> {
     if (!result.acquired) continue
     await inside(control, 'holdfast')
     await result.lock.release()
-    await sleep(5) // lets the others in, who poll
+    await sleep(5) // for the others, which poll
   }
   await lock.close()
 }
@@ -78,7 +78,7 @@ async function byHand(server: Server, judge: Server): Promise<void> {
     if ((await hand.set('lock:shared', value, 'PX', 10_000, 'NX')) === 'OK') {
       await inside(control, 'by hand')
       assert.equal(await hand.eval(DELETE_IF_MINE, 1, 'lock:shared', value), 1)
-      await sleep(15) // lets the others in
+      await sleep(15) // for the others
     }
     await sleep(2) // its poll
   }

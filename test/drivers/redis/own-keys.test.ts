@@ -70,7 +70,7 @@ describe('redis: keys of our own', () => {
         code: driver.name === 'redis' ? 'INVALID_ARGUMENT' : 'STORE_UNAVAILABLE',
         message: /lockName must .*"holdfast:".* own keys/,
       })
-      await lock.withLock('holdfast', async () => {}) // without the colon it is a name as any other
+      await lock.withLock('holdfast', async () => {}) // without the colon it is an ordinary name
     }
   })
 
@@ -100,7 +100,7 @@ describe('redis: keys of our own', () => {
   )
 })
 
-/** The client, and what it was asked to send. */
+/** The client, and the commands that it was asked to send. */
 function watched(): { sent: string[][]; client: Redis } {
   const sent: string[][] = []
   const call = (...args: [string, ...string[]]): Promise<unknown> => {

@@ -27,7 +27,7 @@ describe.concurrent('redis with replicas', () => {
     const first = await grantOn(master, 'order')
     const copied = async (): Promise<boolean> => (await ask(replica, 'EXISTS', 'lock:order')) === 1
     await until(copied, patience('the first lease on the replica'))
-    // What the master sends from now on never arrives.
+    // From now on the replica receives nothing.
     link.blackHole()
     const second = await grantOn(master, 'other')
     await master.kill()
@@ -58,7 +58,7 @@ describe.concurrent('redis with replicas', () => {
   it('a grant that arrives before the refusal is a hint, and asking again makes WAIT cover it', async () => {
     await using pair = await startPair()
     await using proxy = await startProxy(pair.master.port)
-    // Answers are kept back, messages are not: its subscription takes another way.
+    // The proxy delays answers, but not messages: the subscription does not go through it.
     const slow = client(proxy)
     Object.assign(slow, { duplicate: (options: object) => new Redis(pair.master.port, '127.0.0.1', options) })
     const driver = redisDriver({ client: slow, replicas: { count: 1, timeoutSeconds: 0.3 } })
@@ -68,13 +68,13 @@ describe.concurrent('redis with replicas', () => {
     await driver.listen?.({ wake, granted() {}, lost() {}, disconnected: assert.fail })
     const [holds, waits] = [claim('order'), { ...claim('order'), waitMs: 20_000 }]
     await only(direct.acquire([holds]))
-    await slow.ping() // it is connected
+    await slow.ping() // until it is connected
     proxy.hold('toClient')
     const answer = driver.acquire([waits])
     const queued = async (): Promise<boolean> => (await direct.inspect({ lockName: 'order' })).waiters.length === 1
     await until(queued, patience('the waiter'))
     await until(() => isInStep(pair.master), patience('the replica to have confirmed the waiter'))
-    // The replica has confirmed all that this connection has written so far, and never hears of the grant.
+    // The replica has confirmed all earlier writes of this connection, and never receives the grant.
     pair.link.blackHole()
     await direct.release([holds])
     await until(() => told.length > 0, patience('the message'))
@@ -187,7 +187,7 @@ describe.concurrent('redis with replicas', () => {
       const other = redisDriver({ client: client(promoted) })
       const held = { ...claim('order'), ttlMs: 300_000 }
       const { fencingToken } = await grantFrom(driver, held)
-      // The slow poll comes after 100 s: a waiter with less time is woken, or is not served.
+      // The slow poll comes after 100 s. A waiter with less time is served only if it is woken.
       const waiting = lock.hold('order', { blockingTimeoutSeconds: 50 })
       await until(() => isSubscribed(scene.master), patience('the waiter to listen'))
       await scene.demote()
@@ -216,7 +216,7 @@ describe.concurrent('redis with replicas', () => {
     it(`a master that wrote only a later entry of a list is left when it is demoted: ${what}`, async () => {
       await using scene = await startFailover()
       const { front, master } = scene
-      await write(redisDriver({ client: client(master) })) // takes what the driver is refused
+      await write(redisDriver({ client: client(master) })) // takes the lock that the driver is then refused
       const driver = redisDriver({ client: await openAt(front) })
       const [first, second] = (await write(driver)) as { granted?: boolean; allowed?: boolean }[]
       assert.deepEqual([first?.granted ?? first?.allowed, second?.granted ?? second?.allowed], [false, true])
@@ -336,7 +336,7 @@ describe.concurrent('redis with replicas', () => {
       const lockOn = async (): Promise<DistributedLock> =>
         new DistributedLock({ driver: redisDriver({ client: await open(sentinel) }), waiterTtlSeconds: 3 })
       const [a, b] = [await lockOn(), await lockOn()]
-      await (await b.hold('another')).release() // it is connected
+      await (await b.hold('another')).release() // until it is connected
       const held = await a.hold('order', { timeoutSeconds: 8, heartbeat: false })
       const refused = await b.acquire('order', { blocking: false })
       assert.equal(refused.acquired, false)
@@ -350,15 +350,15 @@ describe.concurrent('redis with replicas', () => {
   }
 })
 
-/** One address, behind which the master is replaced: by its replica, which has a replica of its own. */
+/** One address, behind which the master is replaced by its replica, which has another replica. */
 interface Failover extends AsyncDisposable {
   readonly front: FaultProxy
   readonly master: Server
   readonly promoted: Server
-  /** What the master writes from now on never arrives. */
+  /** From now on the replica receives nothing from the master. */
   cutOff(): void
   failOver(): Promise<void>
-  /** A planned failover: the old master becomes a replica and keeps its connections. New ones go to the other. */
+  /** A planned failover: the old master becomes a replica and keeps its connections. New ones reach the new master. */
   demote(): Promise<void>
 }
 
@@ -444,13 +444,13 @@ async function openNodeRedis(sentinel: RedisSentinel): Promise<RedisClient> {
 }
 
 interface Pair extends AsyncDisposable {
-  /** Between the two. */
+  /** The link between the two. */
   readonly link: FaultProxy
   readonly master: Server
   readonly replica: Server
 }
 
-// The master would otherwise let seconds pass before it sends its data.
+// Otherwise the master would wait some seconds before it sends its data.
 const SETTINGS = { 'repl-diskless-sync-delay': '0' }
 
 async function startPair(): Promise<Pair> {
@@ -468,7 +468,7 @@ async function startPair(): Promise<Pair> {
   }
 }
 
-/** By a connection of its own, which ends with the answer. */
+/** Over a separate connection, which is closed after the answer. */
 const ask = ({ port }: Server, ...command: (string | number)[]): Promise<RedisReply> =>
   askRedis({ port, timeoutMs: 10_000 }, ...command)
 

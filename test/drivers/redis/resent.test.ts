@@ -138,7 +138,7 @@ for (const [through, open] of clients) {
   it(`redis: a rate-limiting step whose reply was lost is charged once or twice, through ${through}`, async () => {
     const { driver, proxies } = await open()
     const step = { name: name(), cost: 1, limits: [{ limit: 10, periodMs: 3_600_000, burst: 10 }] }
-    // The server has the script from now on, and does the step at the first time of asking.
+    // From now on the server has the script, so it takes the step at the first request.
     await driver.consume?.([{ ...step, cost: 0 }])
     const cut = Promise.race(proxies.map((proxy) => proxy.cutAfterForwarding(step.name)))
     await driver.consume?.([step])
@@ -156,6 +156,6 @@ async function proxyTo(port: number): Promise<FaultProxy> {
   return proxy
 }
 
-/** The server does what it is asked for, and its answer never comes. */
+/** The server runs the command, and its answer is lost. */
 const cutDuringRelease = (proxies: readonly FaultProxy[]): Promise<void> =>
   Promise.race(proxies.map((proxy) => proxy.cutAfterForwarding('release')))

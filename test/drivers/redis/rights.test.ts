@@ -17,9 +17,8 @@ import { type Server, startServers } from '../../harness/servers.ts'
 import { askRedis } from '../../harness/wire.ts'
 
 /**
- * The rights that the docs tell operators to give are enough, and no more than enough. The statements are read from the
- * pages, and the server keeps a log of what it has denied: also of what the driver does without, such as a message that
- * could not be published.
+ * The rights in the docs are enough, and all of them are needed. The test reads them from the pages. The server logs
+ * what it has denied, also if the driver continues without it, such as a message that could not be published.
  */
 
 const page = (file: string): string => readFileSync(new URL(`../../../docs/${file}`, import.meta.url), 'utf8')
@@ -109,7 +108,7 @@ describe('redis: the rights that the docs give', () => {
   it('are enough to wait for replicas, and to leave a master that was demoted', async () => {
     const [master, replica] = servers.slice(1) as [Server, Server]
     await using front = await startProxy(master.port)
-    // Else a master waits for more replicas before it sends its data to the first.
+    // Otherwise a master waits for more replicas before it sends its data to the first.
     for (const server of [master, replica]) await askRedis(server, 'CONFIG', 'SET', 'repl-diskless-sync-delay', '0')
     await askRedis(replica, 'REPLICAOF', '127.0.0.1', master.port)
     const user = await userOn([master, replica], APP)
@@ -225,7 +224,7 @@ describe('redis: the rights that the docs give', () => {
     await granted(driver, held)
     await ask(driver, claim({ lockName: held.lockName, waitMs: 60_000 }))
     const { plain, data, order } = lockKeys('lock:', held.lockName)
-    // Without INFO: the check that a client makes by itself is not allowed.
+    // Without the right to INFO, the ready check of the client would fail.
     const user = await userOn([shared], MONITOR)
     const monitor = await openIoredis(shared, user, { enableReadyCheck: false })
     assert.match((await monitor.get(plain)) ?? '', /^\["claim/)
@@ -255,7 +254,7 @@ async function useAll([mine, another]: readonly [RedisClient, RedisClient]): Pro
   const [first, second] = [new DistributedLock({ driver: a, ...WOKEN }), new DistributedLock({ driver: b, ...WOKEN })]
   const lockName = name()
 
-  // Waits, and is handed the lock.
+  // A waiter is handed the lock.
   const held = await first.hold(lockName, PATIENT)
   const handed = second.hold(lockName, PATIENT)
   await untilWaiting(a, lockName)
@@ -263,7 +262,7 @@ async function useAll([mine, another]: readonly [RedisClient, RedisClient]): Pro
   await held.release()
   const robbed = await handed
 
-  // Is robbed, and hears of it: on a Cluster with the next renewal.
+  // The lock is stolen, and its holder is notified. On a Cluster it learns of it with the next renewal.
   let heard = false
   const stop = await b.listen?.({ ...SILENT, lost: () => (heard = true) })
   await first.forceRelease(lockName, { by: 'an operator' })
@@ -313,7 +312,7 @@ async function untilWaiting(driver: Driver, lockName: string): Promise<void> {
   await until(waits, patience('the waiter'))
 }
 
-/** Makes a user with these rights, and forgets what others were denied. */
+/** Creates a user with these rights and clears the log of denials. */
 async function userOn(on: readonly { readonly port: number }[], rules: string): Promise<string> {
   const user = `rights-${process.pid}-${++counter}`
   for (const server of on) {
@@ -323,7 +322,7 @@ async function userOn(on: readonly { readonly port: number }[], rules: string): 
   return user
 }
 
-/** Also what a script was denied that went on without it. */
+/** Includes denials in a script that continued without the command. */
 async function deniedOn(on: readonly { readonly port: number }[], user: string): Promise<string[]> {
   const logs = await Promise.all(on.map((server) => askRedis(server, 'ACL', 'LOG', '100')))
   return (logs.flat() as unknown[][])

@@ -165,7 +165,7 @@ describe('redis: stealing', () => {
     const left = leases.filter(({ claimId }) => claimId !== thief.claimId)
     assert.deepEqual(new Set(await driver.renew(left.map((lease) => ({ ...lease, ttlMs: 60_000 })))), new Set(['lost']))
     assert.deepEqual(await driver.renew([holder]), ['lost'])
-    // The same claim goes on.
+    // The same claim continues.
     assert.deepEqual(await outcomes([thief]), [true])
     assert.deepEqual(
       (await driver.inspect({ lockName })).leases.map(({ claimId }) => claimId),
@@ -223,7 +223,7 @@ describe('redis: stealing', () => {
     const lockName = randomUUID()
     assert.deepEqual(await outcomes([claimOn(lockName), { ...claimOn(lockName), waitMs: 20 }]), [true, false])
     const { data, order } = lockKeys('lock:', lockName)
-    await sleep(30) // for the place to run out; the keys themselves last for a second more
+    await sleep(30) // for the place to expire; the keys last for another second
     assert.deepEqual(await outcomes([{ ...claimOn(lockName), steal: true }]), [true])
     assert.equal(await client.exists(data, order), 0)
   })
@@ -242,7 +242,7 @@ const claimOn = (lockName: string): Claim => ({
 const outcomes = async (claims: readonly Claim[]): Promise<boolean[]> =>
   (await driver.acquire(claims)).map((answer) => !(answer instanceof Error) && answer.granted)
 
-/** A lock that so many readers hold; the first of them with its token; and a claim to another lock. */
+/** A lock with this many readers, the first of them with its token, and a claim on another lock. */
 async function heldByMany(count: number) {
   const lockName = randomUUID()
   const readers = Array.from({ length: count }, () => ({ ...claimOn(lockName), mode: 'shared' as const }))

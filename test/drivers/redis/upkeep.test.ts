@@ -18,14 +18,14 @@ import {
 } from '../../harness/redis-server.ts'
 import { startRedis } from '../../harness/servers.ts'
 
-/** What a call does beside its own entries: the token counter, and those who wait no more. */
+/** What a call does besides its own entries: the token counter, and waiters that are gone. */
 describe('redis: upkeep', () => {
   it('rule 8: while the counter is ahead of the clock, a release that fails does not set it back', async () => {
     await using server = await startRedis()
     const admin = client(server.port)
     const driver = driverOn(server.port)
     const { holder, waiter, fencingToken } = await heldAndWaitedFor(driver, server.port)
-    // It may not take the waiter out of the queue.
+    // The user may not remove the waiter from the queue.
     await admin.call('ACL', 'SETUSER', 'clumsy', 'on', 'nopass', '~*', '&*', '+@all', '-zrem')
     const clumsy = client(server.port)
     await clumsy.call('AUTH', 'clumsy', 'any')
@@ -78,7 +78,7 @@ describe('redis: upkeep', () => {
     await driver.acquire(dead)
     const patient = claim({ lockName, waitMs: 60_000 })
     assert.equal((await ask(driver, patient)).granted, false)
-    await sleep(510) // until their places have run out
+    await sleep(510) // until their places have expired
     assert.deepEqual(await driver.release([holder]), [true])
     for (let asked = 0; asked < 5; asked += 1) {
       assert.equal((await ask(driver, claim({ lockName }))).granted, false, `newcomer ${asked}`)
@@ -96,7 +96,7 @@ describe('redis: upkeep', () => {
     const holder = claim({ lockName })
     await granted(driver, holder)
     await driver.acquire(Array.from({ length: 256 }, () => claim({ lockName, waitMs: 50 })))
-    await sleep(60) // until their places have run out
+    await sleep(60) // until their places have expired
     assert.deepEqual(await driver.release([holder]), [true])
     assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
   })
@@ -109,16 +109,16 @@ describe('redis: upkeep', () => {
 
   it('rule 13: one call removes no more waiters than its bound, expired and gone ones together', async () => {
     const { driver, holder, lockName } = await behindTheGone(400, (at) => (at % 4 === 0 ? 60_000 : 2_000))
-    await sleep(2_010) // until the places of most have run out
+    await sleep(2_010) // until most places have expired
     assert.deepEqual(await driver.release([holder]), [true])
     const { order } = lockKeys('lock:', lockName)
     assert.equal(await client(shared.port).zcard(order), 400 - 256)
-    // Those who ask now get on with it.
+    // Later calls continue the cleanup.
     await untilGranted(driver, claim({ lockName }))
   })
 })
 
-/** A lock that is held, and waiters who listened and do no more. */
+/** A held lock with waiters that were subscribed and are no longer. */
 async function behindTheGone(count: number, waitMs: (at: number) => number) {
   const driver = driverOn(shared.port)
   const lockName = name()

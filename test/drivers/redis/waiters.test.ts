@@ -31,7 +31,7 @@ describe.concurrent('redis: waiters', () => {
     await held.release()
     const lease = await next
     worker.resume()
-    await sleep(200) // in which the worker, awake again, could believe in what it was handed
+    await sleep(200) // in which the resumed worker could use the lease that it was handed
     assert.ok(lease.held)
     assert.equal((await driverOn(shared.port).inspect({ lockName })).leases[0]?.fencingToken, lease.fencingToken)
     await lease.release()
@@ -84,7 +84,7 @@ describe.concurrent('redis: waiters', () => {
     const stop = await waiting.listen?.({ wake() {}, granted() {}, lost() {}, disconnected: assert.fail })
     for (const lockName of [earlier, later]) await holder.acquire([claim({ lockName })])
     await waiting.acquire([claim({ lockName: earlier, waitMs: 60_000 })])
-    // In place of the driver's own connection, whose end the server may see late.
+    // In place of the driver's own connection, whose end the server may notice late.
     const lingering = client(shared.port)
     await lingering.subscribe((await placeOf(earlier))[7] as string)
     await stop?.()
@@ -237,14 +237,14 @@ const untilWaiting = (lockName: string, count: number): Promise<void> => {
 
 let control: Redis | undefined
 
-/** What is kept of the first waiter. */
+/** The stored data of the first waiter. */
 async function placeOf(lockName: string): Promise<unknown[]> {
   control ??= client(shared.port)
   const texts = await control.hvals(`holdfast:{lock:${lockName}}:d`)
   return JSON.parse(texts.find((text) => text.startsWith('[') && text.includes('holdfast:wake:')) ?? '[]') as unknown[]
 }
 
-/** The first waiter has said that it listens: from then on silence means that it is gone. */
+/** The server has seen the first waiter as a subscriber. If it no longer is one, it counts as gone. */
 const untilListening = (lockName: string): Promise<void> =>
   until(async () => (await placeOf(lockName))[6] === 1, patience('the waiter to listen'))
 

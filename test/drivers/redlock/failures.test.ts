@@ -22,7 +22,7 @@ import {
 import type { Server } from '../../harness/servers.ts'
 import { startWorker } from '../../harness/worker.ts'
 
-/** One after the other: each test hurts the same five servers. */
+/** Not concurrent: all tests damage the same five servers. */
 describe('redlock: failures', () => {
   it('claims of one process whose wait ends at the same moment all report contention', async () => {
     await using other = new DistributedLock({ driver: redlock() })
@@ -45,9 +45,9 @@ describe('redlock: failures', () => {
     const failure = how === 'killed' ? '' : 'failure 26: '
     it(`${failure}with 2 of 5 nodes ${how}, acquire waits only for the quorum`, async () => {
       const driver = redlock({ nodes: nodesOn(proxies), nodeTimeoutSeconds: 3 })
-      await cycle(driver) // connections and scripts are there
+      await cycle(driver) // until connections and scripts are there
       for (const index of [1, 3]) await hurt(index)
-      await sleep(50) // for the clients to notice what can be noticed
+      await sleep(50) // for the clients to notice it, if they can
       const hurtMs = await medianMs(driver)
       // A call that waits for a failed node takes three seconds. bench/redlock.mjs measures the exact cost.
       assert.ok(hurtMs < 1_000, `${hurtMs} ms`)
@@ -137,7 +137,7 @@ describe('redlock: failures', () => {
     const [lockName, abort] = [name(), new AbortController()]
     for (const index of [0, 1, 2]) (proxies[index] as FaultProxy).hold('toClient')
     const aborted = lock.acquire(lockName, { signal: abort.signal, blockingTimeoutSeconds: 10 })
-    await sleep(50) // for the request to be under way
+    await sleep(50) // for the request to be in flight
     abort.abort()
     await assert.rejects(aborted, { code: 'ABORTED' })
     for (const index of [0, 1, 2]) (proxies[index] as FaultProxy).release('toClient')
@@ -178,7 +178,7 @@ describe('redlock: failures', () => {
     const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
     await untilListening(5)
     for (const { port } of all) await client(port).call('CLIENT', 'KILL', 'TYPE', 'pubsub')
-    // It may listen anew while the last ones are still being killed, and a quorum is enough for it.
+    // It may subscribe again while the last connections are still being killed. A quorum is enough for it.
     await untilListening(3)
     const releasedMs = performance.now()
     await held.release()
@@ -199,7 +199,7 @@ describe('redlock: failures', () => {
     ) as Promise<Granted[][]>
     let hurts = 0
     const hurting = (async () => {
-      // A node that was hurt is silent for two seconds: at most two of five are at a time.
+      // A damaged node is silent for two seconds, so at most two of five are silent at a time.
       while (await Promise.race([working.then(() => false), sleep(hurts === 0 ? 100 : 1_100, true)])) {
         const server = all[hurts % 5] as Server
         hurts += 1
@@ -219,7 +219,7 @@ describe('redlock: failures', () => {
   }, 60_000)
 })
 
-/** Times are of the machine's monotonic clock, which all processes share. */
+/** Times are of the monotonic clock of the machine, which all processes share. */
 interface Granted {
   readonly lockName: string
   readonly token: number
@@ -227,7 +227,7 @@ interface Granted {
   readonly answeredMs: number
 }
 
-/** What was granted before another one was asked for has the smaller token. */
+/** A grant that came before another request was sent has the smaller token. */
 function assertRising(grants: readonly Granted[]): void {
   const answered = grants.toSorted((x, y) => x.answeredMs - y.answeredMs)
   const asked = grants.toSorted((x, y) => x.askedMs - y.askedMs)

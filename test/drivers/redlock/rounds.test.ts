@@ -23,7 +23,7 @@ import {
 } from '../../harness/redlock-nodes.ts'
 import type { Server } from '../../harness/servers.ts'
 
-/** What becomes of messages of one round of a claim that arrive during another one, or after all of them. */
+/** Messages of one round of a claim that arrive during another round, or after all of them. */
 describe('redlock: rounds of one claim', () => {
   const servers = (): Server[] => all.slice(0, 3)
   const three = (): FaultProxy[] => proxies.slice(0, 3)
@@ -77,7 +77,7 @@ describe('redlock: rounds of one claim', () => {
     const held = claim({ ttlMs: 5_000 })
     holdReplies()
     const asked = driver.acquire([held])
-    await sleep(50) // for the proposals to be under way
+    await sleep(50) // for the proposals to be in flight
     const withdrawn = driver.release([{ lockName: held.lockName, claimId: held.claimId }])
     letGoOfReplies()
     const [answer] = await asked
@@ -92,7 +92,7 @@ describe('redlock: rounds of one claim', () => {
     const held = claim({ ttlMs: 5_000 })
     holdReplies()
     const first = driver.acquire([held])
-    await sleep(20) // so that it is under way before the second
+    await sleep(20) // so that it is in flight before the second
     const second = driver.acquire([held])
     await sleep(50) // for both to reach the nodes
     letGoOfReplies()
@@ -122,7 +122,7 @@ describe('redlock: rounds of one claim', () => {
 
   it('releasing a late vote of the first round does not end the lease of the second', async () => {
     const [lockName, two] = [name(), servers().slice(0, 2)]
-    // Two of three have a mark above the first proposal; the third one takes it.
+    // Two of three nodes have a mark above the first proposal. The third one grants it.
     await granted(redlock({ nodes: nodesOn(two) }), claim({ lockName, ttlMs: 50 }))
     await sleep(60) // for that lease to end
     const driver = redlock({ nodes: nodesOn(three()), clock: clockAhead(-60_000) })
@@ -142,7 +142,7 @@ describe('redlock: rounds of one claim', () => {
     const driver = onThree({ nodeTimeoutSeconds: 1 })
     const held = claim({ ttlMs: 5_000 })
     const [, , slow] = nodesOn(servers()) as readonly Driver[] as [Driver, Driver, Driver]
-    // What an earlier try has left behind, because its release never arrived: replaced where the node answers.
+    // Left behind by an earlier attempt whose release never arrived. It is replaced when the node answers.
     await granted(slow, held)
     const { fencingToken } = await granted(driver, held)
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
@@ -155,7 +155,7 @@ describe('redlock: rounds of one claim', () => {
     const held = claim()
     const counter = slotCounter(slotOf(`lock:${held.lockName}`))
     const probes = servers().map(({ port }) => client(port))
-    // Two marks are further ahead than the third node lets a token be: that one takes the first round's only.
+    // Two marks are further ahead than the third node allows, so that node only grants the first round.
     const mark = (Date.now() + 7_200_000) * 1_000
     for (const probe of probes.slice(0, 2)) await probe.set(counter, mark)
     for (const proxy of three().slice(0, 2)) proxy.hold('toClient')
@@ -164,7 +164,7 @@ describe('redlock: rounds of one claim', () => {
       timeoutMs: 30_000,
       failure: () => 'the third node never took the first token',
     })
-    await sleep(50) // for its answer, which is then not a late one
+    await sleep(50) // for its answer, so that it is not a late one
     letGoOfReplies()
     const { fencingToken } = await granting
     assert.ok(fencingToken > mark)
@@ -175,16 +175,16 @@ describe('redlock: rounds of one claim', () => {
   it('a node that votes after the release keeps no lease', async () => {
     const [slow, late] = [servers()[2] as Server, three()[2] as FaultProxy]
     const driver = onThree({ nodeTimeoutSeconds: 1 })
-    // The node knows the script of the release, and not the ballot's.
+    // The node knows the script of a release, but not that of a proposal.
     await client(slow.port).script('FLUSH')
     await nodesOn([slow])[0]?.release([claim()])
     late.hold('toClient')
     const held = claim({ ttlMs: 5_000 })
     const { fencingToken } = await granted(driver, held)
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
-    await sleep(50) // for the release to pass the node
+    await sleep(50) // for the release to overtake the proposal
     late.release('toClient')
-    await sleep(100) // for the ballot to come again, in full
+    await sleep(100) // for the proposal to be sent again, with the script
     await untilFree(held.lockName, 3_000)
   })
 
@@ -195,7 +195,7 @@ describe('redlock: rounds of one claim', () => {
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
     const [one, two, missed] = three() as [FaultProxy, FaultProxy, FaultProxy]
     assert.deepEqual(await nodesOn([missed])[0]?.release([{ ...held, fencingToken }]), [true])
-    // That one answers first.
+    // That node answers first.
     one.hold('toClient')
     two.hold('toClient')
     const again = driver.acquire([held])
@@ -221,7 +221,7 @@ describe('redlock: rounds of one claim', () => {
   })
 })
 
-/** From here on these nodes know the ballot's script, and not the one that releases: a release has to be sent twice. */
+/** From now on these nodes know the script of a proposal, but not that of a release, which has to be sent twice. */
 async function forgetRelease(driver: Driver, servers: readonly Server[]): Promise<void> {
   await Promise.all(servers.map(({ port }) => client(port).script('FLUSH')))
   const probe = claim({ ttlMs: 5_000 })

@@ -8,7 +8,7 @@ import { redlockDriver } from '../../../src/drivers/redlock.ts'
 import { until } from '../../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../../harness/proxy.ts'
 
-/** A quorum is one of servers. The same server under two names has one vote. */
+/** A quorum consists of different servers. A server with two names has one vote. */
 let urls: string[]
 /** A second and a third name for the first server. */
 let proxies: FaultProxy[]
@@ -103,7 +103,7 @@ describe('redlock: servers', () => {
     const { fencingToken } = await grantOf(driver, of)
     assert.deepEqual(await driver.renew([{ ...of, fencingToken }]), ['renewed'])
     assert.deepEqual(await driver.release([{ ...of, fencingToken }]), [true])
-    // The others were enough, so nothing has waited for its answer.
+    // The others were a quorum, so no call waited for its answer.
     await until(() => failures.some((message) => /it is the same server as node/.test(message)), {
       timeoutMs: 5_000,
       failure: () => `onNodeError was not called: ${failures}`,

@@ -22,7 +22,7 @@ import { type Server, startRedis } from '../../harness/servers.ts'
 
 const TTL_MS = 1_000
 
-/** Which nodes vote. A node that may have forgotten leases must not, until the longest of them would have ended. */
+/** A node that may have forgotten leases must not vote until the longest of them would have ended. */
 describe('redlock: voters', () => {
   const servers = (): Server[] => all.slice(0, 3)
   const second = (): Server => all[1] as Server
@@ -41,14 +41,14 @@ describe('redlock: voters', () => {
       servers().map(async ({ port }) => {
         const probe = client(port)
         await probe.flushall()
-        // What a restart comes up with.
+        // The data that the server starts with.
         await probe.save()
         probe.disconnect()
       }),
     )
   })
 
-  /** With what it had before the lock was granted. */
+  /** With the data from before the lock was granted. */
   async function restartWithoutLock(lockName: string): Promise<void> {
     const probe = client(second().port)
     const held = await probe.getdel(`lock:${lockName}`)
@@ -57,7 +57,7 @@ describe('redlock: voters', () => {
     await restart(second())
   }
 
-  /** Two of three have it; the third never hears of it. */
+  /** Two of three nodes have the lease. The third never receives it. */
   async function grantOnTwo(driver: Driver, ttlMs = TTL_MS) {
     third().blackHole()
     const held = claim({ ttlMs })
@@ -97,7 +97,7 @@ describe('redlock: voters', () => {
     ],
   ] as const) {
     it(`a node that ${how} does not vote until the longest time to live has passed`, async () => {
-      // A restart takes a part of it.
+      // A restart takes some of this time.
       const ttlMs = how.startsWith('restarted') ? 2 * TTL_MS : TTL_MS
       const options = { longestTtlSeconds: ttlMs / 1_000 }
       const driver = onThree(options)
@@ -158,7 +158,7 @@ describe('redlock: voters', () => {
     await ahead.release([{ ...held, fencingToken: grant.fencingToken }])
     await restart(second())
     await untilVoting(onThree(), servers())
-    // The one that remembers is not heard in time.
+    // The answer of the node that remembers comes too late.
     proxies[0]?.hold('toClient')
     const behind = onThree({ clock: clockAhead(-10_000) })
     for (const driver of [behind, onThree()]) {
@@ -179,18 +179,18 @@ describe('redlock: voters', () => {
       const ahead = redlock({ nodes: nodes(), clock: clockAhead(10_000) })
       const { held, grant } = await grantOnTwo(ahead)
       await ahead.release([{ ...held, fencingToken: grant.fencingToken }])
-      // One that forgets although it was said to forget nothing: only the first remembers the token now.
+      // This node forgets in spite of persistent: true. Only the first node remembers the token now.
       await client(second().port).flushall()
       const driver = redlock({ nodes: nodes(), nodeTimeoutSeconds: 10 })
       await granted(driver, claim())
       const held2 = claim({ lockName: held.lockName })
       for (const proxy of inTime ? proxies.slice(1, 3) : proxies.slice(0, 1)) proxy.hold('toClient')
       const asked = driver.acquire([held2])
-      await sleep(300) // for the answers that are not held back
+      await sleep(300) // for the answers that are not delayed
       for (const proxy of proxies) proxy.release('toClient')
       const [answer] = await asked
       assert.ok(answer && 'granted' in answer && answer.granted)
-      await sleep(50) // for the answer that was held back
+      await sleep(50) // for the delayed answer
       await driver.release([{ ...held2, fencingToken: answer.fencingToken }])
       const next = await granted(driver, claim({ lockName: held.lockName }))
       assert.ok(next.fencingToken > grant.fencingToken, 'the next token is below one that the client has been told of')
@@ -216,7 +216,7 @@ describe('redlock: voters', () => {
     await using fast = await startRedis({ clock })
     const nodes = () => nodesOn([...all.slice(0, 2), fast])
     const lockName = claim().lockName
-    // Two hours ahead: the fast node takes the first proposal, the others say what time it is.
+    // Two hours ahead: the fast node grants the first proposal, the others answer with their time.
     const ahead = redlock({ nodes: nodes(), clock: clockAhead(7_200_000) })
     const first = claim({ lockName })
     const { fencingToken } = await granted(ahead, first)

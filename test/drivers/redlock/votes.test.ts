@@ -21,8 +21,7 @@ import {
 import type { Server } from '../../harness/servers.ts'
 
 /**
- * What is asked of the nodes, and what becomes of their votes. One after the other: each test has the same five
- * servers.
+ * Proposals to the nodes, and the decision of their votes. Not concurrent: all tests use the same five servers.
  */
 describe('redlock: votes', () => {
   it('a quorum below the majority is refused, a larger one is not', () => {

@@ -8,12 +8,12 @@ import type { FaultProxy } from '../../harness/proxy.ts'
 import { all, claim, client, clockAhead, granted, nodesOn, proxies, redlock } from '../../harness/redlock-nodes.ts'
 import type { Server } from '../../harness/servers.ts'
 
-/** When those who wait are woken. */
+/** When waiters are woken. */
 describe('redlock: wake-ups', () => {
   it('a waiter is woken when a quorum has released, not by the first message', async () => {
     const [, second, third] = proxies as [FaultProxy, FaultProxy, FaultProxy]
     const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 10 })
-    // Without timers: nothing but the messages can wake it.
+    // Without timers: only messages can wake it.
     const waiter = redlock({ nodes: nodesOn(all.slice(0, 3)), nodeTimeoutSeconds: 10, clock: clockAhead(0) })
     const order: string[] = []
     await using _waiter = await listenOn(waiter, () => order.push('the waiter is woken'))
@@ -25,7 +25,7 @@ describe('redlock: wake-ups', () => {
     for (const proxy of [second, third]) proxy.hold('toServer')
     const released = holder.release([{ ...held, fencingToken }])
     await until(() => order.includes('the first copy'), patience('the first copy'))
-    await sleep(20) // so that the waiter has heard it, too
+    await sleep(20) // for the waiter to receive it, too
     order.push('the second node releases')
     second.release('toServer')
     await until(() => order.includes('the waiter is woken'), patience('the wake-up'))
@@ -45,10 +45,10 @@ describe('redlock: wake-ups', () => {
     const held = claim()
     const { fencingToken } = await granted(holder, held)
     await Promise.all(all.slice(0, 3).map(({ port }) => client(port).script('FLUSH')))
-    // The holder is not told yet that it has to send the script.
+    // The holder does not know yet that it has to send the script.
     for (const proxy of proxies) proxy.hold('toClient')
     const released = holder.release([{ ...held, fencingToken }])
-    await sleep(50) // for a message that comes too early
+    await sleep(50) // for a message that would come too early
     assert.equal(woken, 0)
     for (const proxy of proxies) proxy.release('toClient')
     await until(() => woken > 0, patience('the wake-up'))
