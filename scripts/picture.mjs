@@ -49,8 +49,9 @@ export function picture(output) {
   const width = Math.ceil(columns * CELL.width + 2 * PADDING)
   const height = shown.length * CELL.height + 2 * PADDING
   const texts = shown.flatMap((line, row) => runs(line).map((each) => textElement(each, row)))
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img">
-<title>A run of npm run demo: a killed holder is followed after its lease, a paused holder's late write is refused</title>
+  const size = `viewBox="0 0 ${width} ${height}" width="${width}" height="${height}"`
+  return `<svg xmlns="http://www.w3.org/2000/svg" ${size} role="img">
+<title>npm run demo: a killed holder is followed after its lease, and a paused holder's late write is refused</title>
 <style>
 ${css(0)}
 @media (prefers-color-scheme: dark) {
@@ -80,8 +81,8 @@ const css = (theme) =>
 function textElement({ column, text, style }, row) {
   const x = (PADDING + column * CELL.width).toFixed(1)
   const y = PADDING + row * CELL.height + 14
-  const length = ([...text].length * CELL.width).toFixed(1)
-  return `<text class="${style}" x="${x}" y="${y}" textLength="${length}" lengthAdjust="spacingAndGlyphs">${escaped(text)}</text>`
+  const length = `textLength="${([...text].length * CELL.width).toFixed(1)}" lengthAdjust="spacingAndGlyphs"`
+  return `<text class="${style}" x="${x}" y="${y}" ${length}>${escaped(text)}</text>`
 }
 
 /**

@@ -219,10 +219,10 @@ function errorsPage() {
   const unused = Object.keys(remedies).filter((code) => !used.has(code))
   if (unused.length > 0) throw new Error(`scripts/reference/errors.mjs has codes that no error has: ${unused}`)
   const intro =
-    'Contention is a value: `acquire` returns `acquired: false`. Everything else that keeps a lock from being held is ' +
-    'an error. Every error is a `HoldfastError` with a literal `code`. Compare the code where `instanceof` does not ' +
-    'work: with two copies of the package, or across a worker boundary. No error shows a password, neither in its ' +
-    'message nor in its `cause`.'
+    'Contention is a value: `acquire` returns `acquired: false`. Everything else that keeps a lock from being held ' +
+    'is an error. Every error is a `HoldfastError` with a literal `code`. Compare the code where `instanceof` does ' +
+    'not work: with two copies of the package, or across a worker boundary. No error shows a password, neither in ' +
+    'its message nor in its `cause`.'
   return page('Errors', intro, [['| code | class | |\n| --- | --- | --- |', ...rows].join('\n'), ...sections])
 }
 

@@ -17,6 +17,9 @@ import { declaredAt } from '../public-surface.mjs'
  * @property {string[]} bases what it extends, such as `LockInfo` or `Pick<CampaignOptions, 'value'>`
  */
 
+/** How a declaration begins: its kind and its name. */
+const HEAD = /^(?:export\s+)?(?:declare\s+)?(?:abstract\s+)?(class|interface|type|function|const)\s+([\w$]+)/
+
 /** @type {Map<string, Map<string, Declaration>>} */
 const files = new Map()
 
@@ -54,10 +57,7 @@ function read(file) {
   /** @type {Map<string, Declaration>} */
   const found = new Map()
   for (const { comment, code } of chunks(readFileSync(file, 'utf8').split('\n'), '')) {
-    const head =
-      /^(?:export\s+)?(?:default\s+)?(?:declare\s+)?(?:abstract\s+)?(class|interface|type|function|const)\s+([\w$]+)/.exec(
-        code,
-      )
+    const head = HEAD.exec(code)
     if (head === null) continue
     const [, kind = '', name = ''] = head
     const before = found.get(name)

@@ -13,8 +13,8 @@ export const remedies = {
     'check the state of the work first. Where that is not enough, use [fencing](../explanation/fencing.md).',
   NOT_HELD: 'Fix the order of the calls: your own code released the lease, or handed it over, before this call.',
   STORE_UNAVAILABLE:
-    'Do not treat the lock as free or as held: it is unknown. If `retryable` is true, try again, or let the caller try ' +
-    'again. If it is false, fix what the message names: a password, a database, missing tables, a right.',
+    'Do not treat the lock as free or as held: it is unknown. If `retryable` is true, try again, or let the caller ' +
+    'try again. If it is false, fix what the message names: a password, a database, missing tables, a right.',
   ABORTED: 'Nothing, if you aborted the signal. `cause` is the reason that the signal was aborted with.',
   CLOSED: 'Stop using this instance. During a shutdown, let the error end the task.',
   UNSUPPORTED:
@@ -28,8 +28,9 @@ export const remedies = {
     'refused.',
   RATE_LIMITED: 'Wait for `retryAfterSeconds`, or refuse the request. No units were taken.',
   DEADLOCK:
-    'Let go of the locks that this task holds (an error that leaves a `with…` callback does that), then try again. To ' +
-    'avoid deadlocks, take locks together with `withLocks`, or always in the same order.',
+    'Let go of the locks that this task holds (an error that leaves a `with…` callback does that), then try again. ' +
+    'To avoid deadlocks, take locks together with `withLocks`, or always in the same order.',
   RESULT_NOT_KEPT:
-    'Return less from the job: JSON, at most 16,368 bytes. The job itself is done and does not run again in its period.',
+    'Return less from the job: JSON, at most 16,368 bytes. The job itself is done and does not run again in its ' +
+    'period.',
 }
