@@ -185,7 +185,9 @@ const linked = (base) => (/^\w+$/.test(base) ? `[\`${base}\`](#${slug(base)})` :
 function optionRow({ name, signature, comment }) {
   const required = !/^(?:readonly\s+)?[\w$]+\?/.test(signature)
   const type = signature.replace(/^(?:readonly\s+)?[\w$]+\??(?::\s*|(?=\())/, '')
-  const preset = comment.tags['default'] ?? (required ? '(required)' : '')
+  const stated = comment.tags['default'] ?? ''
+  const value = stated === '' || /[\s`]/.test(stated) ? stated : `\`${stated}\``
+  const preset = required ? '(required)' : value
   const throws = comment.tags['throws'] === undefined ? '' : ` Throws ${comment.tags['throws']}`
   return `| \`${name}\` | \`${cell(type)}\` | ${cell(preset)} | ${cell(comment.text + throws)} |`
 }
