@@ -8,10 +8,10 @@
 -- application_id of its own.
 --
 -- All times are milliseconds of the machine's clock as SQLite reads it (julianday('now')), never sent by a client.
--- A row whose expires_at_ms has passed has ended, whether or not it has been deleted yet. One whose expires_at_ms is more than
--- ttl_ms or wait_ms ahead was written by a clock that has been set back since: it ends that long from now.
+-- A row whose expires_at_ms has passed has ended, even if it has not been deleted yet. A row whose expires_at_ms is
+-- more than ttl_ms or wait_ms ahead was written by a clock that has been set back since: it ends that long from now.
 
--- Which version of this file made the tables. A client that finds a higher one than it knows must not go on.
+-- Which version of this file created the tables. A client that finds a higher one than it knows must not go on.
 CREATE TABLE IF NOT EXISTS holdfast_format (
   id      INTEGER PRIMARY KEY CHECK (id = 1),
   version INTEGER NOT NULL
@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS holdfast_leases (
   acquired_at_ms INTEGER NOT NULL,
   expires_at_ms  INTEGER NOT NULL,
   metadata       TEXT,
-  -- How long it was granted or renewed for. Rows of version 1 do not say so: a year, the longest there is.
+  -- The time to live of the grant or of the last renewal. Unknown for rows of version 1: a year, the longest.
   ttl_ms         INTEGER NOT NULL DEFAULT 31536000000,
   PRIMARY KEY (lock_name, claim_id)
 ) WITHOUT ROWID;
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS holdfast_waiters (
   permits          INTEGER NOT NULL,
   waiting_since_ms INTEGER NOT NULL,
   expires_at_ms    INTEGER NOT NULL,
-  -- How long its place is kept without hearing of it.
+  -- How long its place is kept unless it asks again.
   wait_ms          INTEGER NOT NULL DEFAULT 31536000000,
   UNIQUE (lock_name, claim_id)
 );
@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS holdfast_counter (
 INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0);
 
 -- Rate limits: a row for each name and limit. limit_id is the limit's id (see protocol/README.md), reset_at_ms the
--- moment at which the limit will be as if nothing had been taken, with fractions. A row whose reset_at_ms has passed
+-- moment at which nothing of the limit is in use any more, with fractions. A row whose reset_at_ms has passed
 -- has ended. While the limit is blocked, block is the text "moment until length" (see protocol/README.md), and
 -- reset_at_ms the later of the moment and the block's end. Otherwise block is NULL.
 CREATE TABLE IF NOT EXISTS holdfast_rates (

@@ -1,8 +1,8 @@
 -- Every statement of the SQLite driver, each under its name. Question marks are its inputs, in order.
--- Whatever writes runs between BEGIN IMMEDIATE and COMMIT, one transaction for a whole list.
+-- Everything that writes runs between BEGIN IMMEDIATE and COMMIT, one transaction for a list.
 
 -- name: format_table
--- Outputs: one row if the tables are there
+-- Outputs: one row if the tables exist
 SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_format'
 
 -- name: format
@@ -14,7 +14,7 @@ SELECT version FROM holdfast_format WHERE id = 1
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) AS now_ms
 
 -- name: sweep_leases
--- Inputs: now_ms, how many at most. Rows that have ended count for nothing; this only gives back their space.
+-- Inputs: now_ms, how many at most. Rows that have ended count for nothing. This only frees their space.
 DELETE FROM holdfast_leases
 WHERE (lock_name, claim_id) IN (SELECT lock_name, claim_id FROM holdfast_leases WHERE expires_at_ms <= ? LIMIT ?)
 
@@ -32,10 +32,14 @@ WHERE (name, limit_id) IN (SELECT name, limit_id FROM holdfast_rates WHERE reset
 SELECT fencing_token, acquired_at_ms FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND expires_at_ms > ?
 
 -- name: held
--- Inputs: now_ms, lock_name, now_ms, how many leases to look at. Outputs: leases, permits, exclusive (1 if one of them is), ahead (1 if
--- the clock that wrote one of them has been set back since). As many leases as the largest limit in question decide it.
+-- Inputs: now_ms, lock_name, now_ms, how many leases to read: the largest limit in question is enough.
+-- Outputs: leases, permits, exclusive (1 if one of them is), ahead (1 if one of them was written by a clock that has
+-- been set back since)
 SELECT COUNT(*) AS leases, SUM(permits) AS permits, MAX(mode = 'exclusive') AS exclusive, MAX(ahead) AS ahead
-FROM (SELECT permits, mode, expires_at_ms > ? + ttl_ms AS ahead FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? LIMIT ?)
+FROM (
+  SELECT permits, mode, expires_at_ms > ? + ttl_ms AS ahead FROM holdfast_leases
+  WHERE lock_name = ? AND expires_at_ms > ? LIMIT ?
+)
 HAVING COUNT(*) > 0
 
 -- name: holder
@@ -43,7 +47,7 @@ HAVING COUNT(*) > 0
 SELECT * FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? LIMIT 1
 
 -- name: next_end
--- Inputs: now_ms, lock_name, now_ms. Outputs: next_end_ms, when the first of the leases ends; NULL if there are none
+-- Inputs: now_ms, lock_name, now_ms. Outputs: next_end_ms, when the first lease ends; NULL if there are none
 SELECT MIN(MIN(expires_at_ms, ? + ttl_ms)) AS next_end_ms FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ?
 
 -- name: leases_from
@@ -59,10 +63,14 @@ SELECT * FROM holdfast_waiters WHERE lock_name = ? AND place > ? AND expires_at_
 SELECT * FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place LIMIT ?
 
 -- name: front_of
--- Inputs: lock_name, now_ms, how many to look at. Outputs: waiters, last_place, first_gone_ms (when the first of them ends if it is not heard of)
--- Only the front of the queue: each waiter asks again every few seconds, and must not count all the others each time.
+-- Inputs: lock_name, now_ms, how many to read
+-- Outputs: waiters, last_place, first_gone_ms (when the first of them ends unless it asks again)
+-- Only the front of the queue: each waiter asks again every few seconds, and must not count all others each time.
 SELECT COUNT(*) AS waiters, MAX(place) AS last_place, MIN(expires_at_ms) AS first_gone_ms
-FROM (SELECT place, expires_at_ms FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place LIMIT ?)
+FROM (
+  SELECT place, expires_at_ms FROM holdfast_waiters
+  WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place LIMIT ?
+)
 
 -- name: ahead_of
 -- Inputs: lock_name, place, now_ms. Outputs: ahead, first_gone_ms. For a waiter at the front.
@@ -70,7 +78,8 @@ SELECT COUNT(*) AS ahead, MIN(expires_at_ms) AS first_gone_ms
 FROM holdfast_waiters WHERE lock_name = ? AND place < ? AND expires_at_ms > ?
 
 -- name: clamp_leases
--- Inputs: now_ms, lock_name, now_ms. What a clock that was ahead has written ends no later than if it had been written now.
+-- Inputs: now_ms, lock_name, now_ms
+-- What was written while the clock was ahead ends no later than if it had been written now.
 UPDATE holdfast_leases SET expires_at_ms = ? + ttl_ms WHERE lock_name = ? AND expires_at_ms > ? + ttl_ms
 
 -- name: clamp_waiters
@@ -78,30 +87,33 @@ UPDATE holdfast_leases SET expires_at_ms = ? + ttl_ms WHERE lock_name = ? AND ex
 UPDATE holdfast_waiters SET expires_at_ms = ? + wait_ms WHERE lock_name = ? AND expires_at_ms > ? + wait_ms
 
 -- name: next_token
--- Inputs: now_ms. Outputs: last_token, which is the new one; no row if somebody emptied the table
+-- Inputs: now_ms. Outputs: last_token, which is the new token; no row if the table was emptied
 UPDATE holdfast_counter SET last_token = MAX(last_token + 1, ? * 1000) WHERE id = 1 RETURNING last_token
 
 -- name: restore_counter
 INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0)
 
 -- name: newer_lease
--- Inputs: lock_name, the largest fencing_token that a claim that steals may end, now_ms. Outputs: a lease with a larger one
+-- Inputs: lock_name, the largest fencing_token that a claim with steal may end, now_ms
+-- Outputs: a lease with a larger one
 SELECT * FROM holdfast_leases WHERE lock_name = ? AND fencing_token > ? AND expires_at_ms > ? LIMIT 1
 
 -- name: end_leases
--- Inputs: lock_name. For a claim that steals, in the transaction that then inserts its lease.
+-- Inputs: lock_name. For a claim with steal, in the transaction that then inserts its lease.
 DELETE FROM holdfast_leases WHERE lock_name = ?
 
 -- name: insert_lease
--- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, ttl_ms, metadata
--- Only a row of the same claim that has ended can be in its place.
+-- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms,
+-- ttl_ms, metadata
+-- It can only replace a row of the same claim that has ended.
 INSERT OR REPLACE INTO holdfast_leases
-  (lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms, ttl_ms, metadata)
+  (lock_name, claim_id, holder_id, mode, max_permits, permits, fencing_token, acquired_at_ms, expires_at_ms,
+    ttl_ms, metadata)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_waiter
--- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, waiting_since_ms, expires_at_ms, wait_ms. Outputs: place
--- A place that has ended is lost: the claim stands at the end, not where it was.
+-- Inputs: lock_name, claim_id, holder_id, mode, max_permits, permits, waiting_since_ms, expires_at_ms, wait_ms
+-- Outputs: place. A place that has ended is lost: the claim goes to the end of the queue.
 INSERT OR REPLACE INTO holdfast_waiters
   (lock_name, claim_id, holder_id, mode, max_permits, permits, waiting_since_ms, expires_at_ms, wait_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING place
@@ -146,8 +158,10 @@ ON CONFLICT (name, limit_id) DO UPDATE SET reset_at_ms = excluded.reset_at_ms, b
 DELETE FROM holdfast_rates WHERE name = ? AND limit_id = ?
 
 -- name: names
--- Inputs: after, from, to, now_ms, how many, after, from, to, now_ms, how many, how many. Outputs: one page of lock names in order. `after` is the last name of the page
--- before with U+0001 behind it, which no other name can come before. It reads no more of either table than the page needs.
+-- Inputs: after, from, to, now_ms, how many, after, from, to, now_ms, how many, how many
+-- Outputs: one page of lock names in order
+-- `after` is the last name of the page before, followed by U+0001. No other name is between the two. It reads no more
+-- of either table than the page needs.
 SELECT lock_name FROM (
   SELECT * FROM (SELECT DISTINCT lock_name FROM holdfast_leases
     WHERE lock_name BETWEEN MAX(?, ?) AND ? AND expires_at_ms > ? ORDER BY lock_name LIMIT ?)
