@@ -42,8 +42,8 @@ export interface Lease extends LockInfo, AsyncDisposable {
    * keeps the lock until that time has passed.
    *
    * @returns true if the lease was still held, false if it had already ended. No other lease is touched then
-   * @throws `StoreError` if the store did not answer. The release is sent again in the background; if that fails, too,
-   * the lease expires
+   * @throws `StoreError` if the store did not answer. Without `minHoldSeconds` the release is sent again in the
+   * background. If it never arrives, the lease expires after its TTL
    * @throws `AbortedError` if `signal` aborts before the answer. The release is sent all the same
    * @throws `InvalidArgumentError`
    */
@@ -77,7 +77,7 @@ export interface Lease extends LockInfo, AsyncDisposable {
 }
 
 export interface AnswerOptions {
-  /** Ends the wait for the answer of the store with an `AbortedError`. */
+  /** If it aborts, the call stops waiting for the answer of the store and rejects with an `AbortedError`. */
   signal?: AbortSignal
 }
 

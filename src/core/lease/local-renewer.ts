@@ -84,8 +84,7 @@ class LocalRenewer implements Renewer, Task {
     const extensionsMs = this.#extensionsMs
     extensionsMs.push(ttlMs)
     try {
-      // A renewal of the heartbeat that is still in flight could arrive after this one and undo what the caller asked
-      // for.
+      // A renewal of the heartbeat in flight could arrive after this one and undo what the caller asked for.
       await this.#lengtheningSettled()
       if (mode === 'set') return await this.#renewOnce(ttlMs)
       const now = this.#parts.clock.now()
