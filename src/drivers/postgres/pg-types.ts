@@ -15,7 +15,7 @@ export interface PgClient {
   on(event: 'notification', listener: (message: PgNotification) => void): unknown
   on(event: 'error', listener: (error: Error) => void): unknown
   on(event: 'end', listener: () => void): unknown
-  removeListener(event: string, listener: (heard: Error & PgNotification) => void): unknown
+  removeListener(event: string, listener: (event: Error & PgNotification) => void): unknown
   getTransactionStatus?(): string | null
 }
 

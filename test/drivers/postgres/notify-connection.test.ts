@@ -10,7 +10,7 @@ import { startProxy } from '../../harness/proxy.ts'
 
 const url = inject('servers').postgres ?? ''
 
-describe.concurrent('postgres: listening', { timeout: 60_000 }, () => {
+describe.concurrent('postgres: the notify connection', { timeout: 60_000 }, () => {
   it('a stop while the connection hangs neither disconnects the next listener nor leaks a connection', async () => {
     const name = unique('listening')
     const { pool, pinged } = watchedPool(name)

@@ -19,7 +19,7 @@ afterAll(async () => {
   await pool.end()
 })
 
-describe('postgres: looking inside with SQL', () => {
+describe('postgres: inspecting with SQL', () => {
   it('holdfast_locks shows holders and waiters with their times, and nothing that has ended', async () => {
     const [name, shared] = [unique('held'), unique('read')]
     const holder = { ...claimOn(name), holderId: 'a', metadata: { job: 7 } }
