@@ -37,10 +37,6 @@ export { ReadWriteLock, type ReadWriteLockOptions } from './primitives/lock/read
 export type { LockResult } from './primitives/lock/result.ts'
 export { Semaphore, type SemaphoreOptions } from './primitives/lock/semaphore.ts'
 export { OnceOnly, type OnceOptions, type OnceRun } from './primitives/once/once-only.ts'
+export type { ConsumeOptions, RateWaitOptions } from './primitives/rate/call-options.ts'
 export type { LimitStanding, RateLimitOptions, RateLimitResult } from './primitives/rate/limits.ts'
-export {
-  type ConsumeOptions,
-  RateLimiter,
-  type RateLimiterOptions,
-  type RateWaitOptions,
-} from './primitives/rate/rate-limiter.ts'
+export { RateLimiter, type RateLimiterOptions } from './primitives/rate/rate-limiter.ts'

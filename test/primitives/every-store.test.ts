@@ -5,7 +5,7 @@ import { LeaderElection, OnceOnly, UnsupportedError } from '../../src/index.ts'
 import { makeFolder } from '../harness/folders.ts'
 import { gate } from '../harness/gate.ts'
 
-/** Elections and once-only jobs, as two processes with nothing but a URL have them, on every store that there is. */
+/** Elections and once-only jobs of two processes that have only a URL, on every store. */
 
 const folder = makeFolder('every-store')
 afterAll(() => folder.remove())
@@ -40,7 +40,7 @@ describe.each(urls)('%s', (name, url) => {
       })
       const changes = b.observe({ everySeconds: 0.05 })
       let told = (await changes.next()).value
-      // Where no one server decides, what was granted a moment ago may not be shown yet.
+      // With several servers, a lease that was just granted may not be visible yet.
       while (told === undefined) told = (await changes.next()).value
       expect(told).toMatchObject({ holderId: 'a', term: first.term })
       expect(told.value).toEqual(isAdvisory ? undefined : { port: 8080 })
@@ -50,7 +50,7 @@ describe.each(urls)('%s', (name, url) => {
       expect(demoted).toEqual(['NOT_HELD'])
       const second = await succession
       expect(second.term).toBeGreaterThan(first.term)
-      // "Nobody" may have been seen in between.
+      // It may have seen that there is no leader in between.
       let seen = (await next).value
       while (seen?.holderId !== 'b') seen = (await changes.next()).value
       expect(seen.term).toBe(second.term)

@@ -31,7 +31,7 @@ interface ResettableGuard extends FencingGuard {
   reset(resource: string): boolean | Promise<boolean>
 }
 
-/** Every guard, each as a user would call it: in a transaction of its own where there is one. */
+/** Each guard as a user calls it: in its own transaction if it has one. */
 const guards: Record<string, () => ResettableGuard> = {
   Fence: () => new Fence(),
   redisFence: () => redisFence({ client: redis }),
@@ -59,7 +59,7 @@ async function inTransaction<T>(work: (guard: PostgresFence) => Promise<T>): Pro
 describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
   const resource = `fence test:${name}:${process.pid}:${Date.now()}`
 
-  it('lets the same and a larger token through, and refuses a smaller one', async () => {
+  it('accepts the same and a larger token, and rejects a smaller one', async () => {
     const guard = open()
     for (const token of [5, 5, 7, { fencingToken: 7 }, { fencingToken: 9 }]) await guard.accept(resource, token)
     for (const token of [8, 1, { fencingToken: 5 }]) {
@@ -71,7 +71,7 @@ describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
     await guard.accept(`${resource}:another`, 1)
   })
 
-  it('reset forgets the largest token of one resource, so that tokens of another store can follow', async () => {
+  it('reset forgets the largest token of one resource, so that it accepts tokens of another store', async () => {
     const guard = open()
     const [moved, other] = [`${resource}:moved`, `${resource}:other`]
     for (const each of [moved, other]) await guard.accept(each, 1_000_000)
@@ -83,7 +83,7 @@ describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
     await expect(async () => guard.reset('')).rejects.toMatchObject({ argument: 'resource' })
   })
 
-  it('loses no update where the token is presented before the read, and one where it is not', async () => {
+  it('loses no update if the token is presented before the read, and one if it is not', async () => {
     const guard = open()
     const lost: number[] = []
     for (const presentsFirst of [true, false]) {
@@ -97,7 +97,8 @@ describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
         await guard.accept(account, token)
         balance = value
       }
-      // The first holder reads and is paused. Its lease ends. The second one reads, then the first one writes, then the second one does.
+      // The first holder reads and is paused. Its lease ends. The second holder reads. Then the first one writes, and
+      // then the second.
       const first = await begin(1)
       const second = await begin(2)
       const late = write(first + 10, 1)
@@ -112,7 +113,7 @@ describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
     expect(lost).toEqual([0, 10])
   })
 
-  it('refuses what is no token before it asks anybody', async () => {
+  it('rejects what is not a token before it sends anything', async () => {
     const guard = open()
     for (const token of [0, -1, 1.5, Number.NaN, '7' as never, undefined as never, {} as never]) {
       expect(await attempt(guard, resource, token)).toMatchObject({ argument: 'token' })
@@ -124,7 +125,7 @@ describe.each(Object.entries(guards))('%s as a guard', (name, open) => {
 })
 
 describe('Fence', () => {
-  it('takes a lease as it is, and tells the largest token', async () => {
+  it('accepts a lease as its token, and returns the largest token', async () => {
     await using lock = new DistributedLock({ url: 'memory:fence' })
     const fence = new Fence()
     await using first = await lock.hold('account:7')
@@ -137,7 +138,7 @@ describe('Fence', () => {
     expect(fence.largest('account:8')).toBeUndefined()
   })
 
-  it('refuses one resource more than it may have, and never forgets one to make room', () => {
+  it('rejects a resource beyond its bound, and never forgets one to make room', () => {
     const fence = new Fence({ maxResources: 2 })
     fence.accept('a', 5)
     fence.accept('b', 5)
@@ -176,7 +177,7 @@ describe('redisFence', () => {
 })
 
 describe('postgresFence as a function', () => {
-  it('a resource that is missing by mistake is an error, not a guard that nobody looks at', async () => {
+  it('a missing resource is an error, not a guard without effect', async () => {
     const client = await pool.connect()
     try {
       await expect(postgresFence(client, undefined as never, 7)).rejects.toMatchObject({ argument: 'resource' })
@@ -189,7 +190,7 @@ describe('postgresFence as a function', () => {
   })
 })
 
-/** Guards answer at once or later: an error either way. */
+/** Guards throw or reject: an error either way. */
 async function attempt(guard: FencingGuard, resource: string, token: Parameters<FencingGuard['accept']>[1]) {
   try {
     await guard.accept(resource, token)

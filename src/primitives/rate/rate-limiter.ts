@@ -10,6 +10,7 @@ import { everything } from '../everything.ts'
 import { Instance } from '../instance.ts'
 import type { InstanceOptions } from '../instance-options.ts'
 import { Closable } from '../primitive.ts'
+import { CONSUME_OPTIONS, type ConsumeOptions, type RateWaitOptions, WAIT_OPTIONS } from './call-options.ts'
 import { RateFallback } from './fallback.ts'
 import { foreseen, type Limit, limitsFrom, type RateLimitOptions, type RateLimitResult, resultFrom } from './limits.ts'
 import { checkShare, type LocalShareOptions, LocalShares } from './local-share.ts'
@@ -44,26 +45,6 @@ export interface RateLimiterOptions
   fallbackSeconds?: number
 }
 
-export interface ConsumeOptions {
-  /**
-   * How many units the call takes, all or none. At most the smallest burst.
-   *
-   * @default 1
-   */
-  cost?: number
-}
-
-export interface RateWaitOptions extends ConsumeOptions {
-  /**
-   * How long to wait at most.
-   *
-   * @default 10
-   */
-  blockingTimeoutSeconds?: number
-  /** Ends the wait. */
-  signal?: AbortSignal
-}
-
 const OPTIONS = optionNames<RateLimiterOptions>({
   driver: true,
   url: true,
@@ -75,8 +56,6 @@ const OPTIONS = optionNames<RateLimiterOptions>({
   fallback: true,
   fallbackSeconds: true,
 })
-const CONSUME_OPTIONS = optionNames<ConsumeOptions>({ cost: true })
-const WAIT_OPTIONS = optionNames<RateWaitOptions>({ cost: true, blockingTimeoutSeconds: true, signal: true })
 
 /**
  * Limits how often something is done, over all processes on one store. It uses the generic cell rate algorithm (GCRA)

@@ -30,7 +30,7 @@ function candidate(options: Partial<LeaderElectionOptions> = {}): LeaderElection
   return election
 }
 
-/** Candidates of one election, each as if in a process of its own. */
+/** Candidates of one election, each with its own driver, as in separate processes. */
 function candidates(...holderIds: string[]): LeaderElection[] {
   const driver = memoryDriver()
   return holderIds.map((holderId) => candidate({ driver, holderId }))
@@ -51,7 +51,7 @@ describe('campaigning', () => {
     expect(await b.leader()).toMatchObject({ holderId: 'a', term: term.term, value: { address: '10.0.0.1:80' } })
   })
 
-  it('resigning elects the next candidate at once, with a higher term, and tells the signal before it tells the store', async () => {
+  it('resigning aborts the signal first, then elects the next candidate with a higher term', async () => {
     const network = faultyNetwork(memoryDriver())
     const [a, b] = [candidate({ driver: network.driver }), candidate({ driver: network.driver })]
     const first = await a.campaign()
@@ -68,7 +68,7 @@ describe('campaigning', () => {
     expect(await b.resign()).toBe(true)
   })
 
-  it('a leader can resign while its instance is being closed, and ends the drain by that', async () => {
+  it('a leader can resign while its instance drains, and that ends the drain', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     await a.campaign()
     const closing = a.close({ drainSeconds: 60 })
@@ -78,7 +78,7 @@ describe('campaigning', () => {
     expect(await b.leader()).toBeUndefined()
   })
 
-  it('without a limit it goes on; with one it ends in an error that names the leader; 0 answers at once', async () => {
+  it('a campaign waits without limit; with one it ends in an error that names the leader; 0 asks once', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     await a.campaign()
     for (const blockingTimeoutSeconds of [0, 0.05]) {
@@ -94,7 +94,7 @@ describe('campaigning', () => {
     await expect(b.campaign({ signal: abort.signal })).rejects.toBeInstanceOf(AbortedError)
   })
 
-  it('goes on while the store is down, and is elected when it is back', async () => {
+  it('a campaign goes on while the store is down, and wins when it is back', async () => {
     const network = faultyNetwork(memoryDriver())
     const election = candidate({ driver: network.driver, callTimeoutSeconds: 0.05 })
     network.cut()
@@ -104,7 +104,7 @@ describe('campaigning', () => {
     expect((await campaign).held).toBe(true)
   })
 
-  it('a store that cannot be opened yet is waited for, but not for longer than was said', async () => {
+  it('a campaign waits for a store that cannot be opened, at most for its blockingTimeoutSeconds', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'holdfast-election-'))
     try {
       const file = join(folder, 'locks.db')
@@ -128,7 +128,7 @@ describe('campaigning', () => {
     }
   })
 
-  it('closing ends campaigns and terms', async () => {
+  it('close ends campaigns and terms', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     const term = await a.campaign()
     const waiting = expect(b.campaign()).rejects.toBeInstanceOf(ClosedError)
@@ -141,7 +141,7 @@ describe('campaigning', () => {
     await expect(a.campaign()).rejects.toBeInstanceOf(ClosedError)
   })
 
-  it('bad input is refused before anything is sent', async () => {
+  it('bad input is rejected before anything is sent', async () => {
     expect(() => candidate({ name: '' })).toThrow('name must be')
     expect(() => candidate({ timeoutSeconds: 0.01 })).toThrow('timeoutSeconds must be')
     const election = candidate()
@@ -154,7 +154,7 @@ describe('campaigning', () => {
     expect(() => election.observe({ everySeconds: 0 })).toThrow('everySeconds must be')
   })
 
-  it('where nothing is kept beside a lock, a value is refused with the reason, and the election works without one', async () => {
+  it('a driver without metadata rejects a value with the reason, and elects without one', async () => {
     const driver = await openPostgresAdvisory(
       inject('servers').postgres?.replace(/^postgres(?:ql)?:/, 'postgres+advisory:') ?? '',
     )
@@ -172,7 +172,7 @@ describe('campaigning', () => {
 })
 
 describe('demotion', () => {
-  it('is told exactly once for a loss, by the first statement that looks, although no timer has run', async () => {
+  it('is reported exactly once for a loss, by the first statement after a stall, before any timer', async () => {
     const network = faultyNetwork(memoryDriver())
     const election = candidate({ driver: network.driver, timeoutSeconds: 0.2 })
     const told: unknown[] = []
@@ -184,12 +184,12 @@ describe('demotion', () => {
     expect(term.held).toBe(false)
     expect(told).toEqual([expect.any(LeaseLostError)])
     expect(election.term).toBeUndefined()
-    await sleep(100) // whatever timers there are
+    await sleep(100) // for every timer that is due
     expect(told).toHaveLength(1)
     network.heal()
   })
 
-  it('is told exactly once for a resignation, before it is sent, and what it throws does not stop that', async () => {
+  it('is reported exactly once for a resignation, before it is sent, even if onDemoted throws', async () => {
     const election = candidate()
     const told: unknown[] = []
     const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
@@ -208,7 +208,7 @@ describe('demotion', () => {
     expect(await election.leader()).toBeUndefined()
   })
 
-  it('a term that may not last longer ends by itself', async () => {
+  it('a term ends by itself after maxTermSeconds', async () => {
     const election = candidate({ timeoutSeconds: 0.5 })
     const { signal } = await election.campaign({ maxTermSeconds: 0.3 })
     await vi.waitFor(() => expect(signal.aborted).toBe(true), 10_000)
@@ -217,7 +217,7 @@ describe('demotion', () => {
 })
 
 describe('observing', () => {
-  it('tells who leads and every change, nobody included, and ends with its signal', async () => {
+  it('yields the leader and every change, also to no leader, and ends with its signal', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     const stop = new AbortController()
     const changes = b.observe({ everySeconds: 0.05, signal: stop.signal })
@@ -234,7 +234,7 @@ describe('observing', () => {
     expect(await last).toEqual({ done: true, value: undefined })
   })
 
-  it('looks at once when this very instance is elected or demoted', async () => {
+  it('looks at once when its own instance is elected or demoted', async () => {
     const [a] = candidates('a') as [LeaderElection]
     const changes = a.observe({ everySeconds: 3_600 })
     expect((await changes.next()).value).toBeUndefined()
@@ -247,7 +247,7 @@ describe('observing', () => {
     expect((await closed).done).toBe(true)
   })
 
-  it('a store that does not answer is not a leader who is gone', async () => {
+  it('a store that does not answer does not mean that there is no leader', async () => {
     const network = faultyNetwork(memoryDriver())
     const election = candidate({ driver: network.driver, holderId: 'a', callTimeoutSeconds: 0.05 })
     const heard = gate()
@@ -266,7 +266,7 @@ describe('observing', () => {
 describe('run', () => {
   const quick = { restSeconds: 0.01 }
 
-  it('campaigns again after the callback has ended, and resolves when told to stop', async () => {
+  it('campaigns again after the callback has ended, and resolves when its signal aborts', async () => {
     const election = candidate()
     const stop = new AbortController()
     const terms: number[] = []
@@ -282,7 +282,7 @@ describe('run', () => {
     expect(await election.leader()).toBeUndefined()
   })
 
-  it('campaigns again after a loss, when the callback has settled; an abort that it throws then is no error', async () => {
+  it('campaigns again after a loss when the callback has settled; its abort is not an error', async () => {
     const network = faultyNetwork(memoryDriver())
     const election = candidate({ driver: network.driver, timeoutSeconds: 0.2, callTimeoutSeconds: 0.05 })
     const stop = new AbortController()
@@ -293,7 +293,7 @@ describe('run', () => {
         terms.push(term)
         if (terms.length === 2) return stop.abort()
         network.cut()
-        // As `fetch` and Node's own functions do.
+        // As `fetch` and the functions of Node do.
         await sleep(60_000, undefined, { signal: term.signal }).finally(() => network.heal())
       },
       { ...quick, signal: stop.signal, onDemoted: ({ term }) => demoted.push(term) },
@@ -302,7 +302,7 @@ describe('run', () => {
     expect(demoted).toEqual(terms.map(({ term }) => term))
   })
 
-  it('rejects with the callback’s own error, having resigned', async () => {
+  it('rejects with the callback’s error after resigning', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     const failed = a.run(async () => {
       throw new Error('the disk is full')
@@ -311,7 +311,7 @@ describe('run', () => {
     expect((await b.campaign({ blockingTimeoutSeconds: 0 })).held).toBe(true)
   })
 
-  it('with onError it goes on, and an error after a demotion is an error, too', async () => {
+  it('with onError it goes on, and an error after a demotion counts as an error', async () => {
     const election = candidate()
     const stop = new AbortController()
     const errors: string[] = []
@@ -334,7 +334,7 @@ describe('run', () => {
     expect(errors).toEqual(['first', 'second, in the clean-up'])
   })
 
-  it('rests for longer after each failure in a row', async () => {
+  it('rests longer after each failure in a row', async () => {
     const election = candidate()
     const stop = new AbortController()
     const atMs: number[] = []
@@ -351,7 +351,7 @@ describe('run', () => {
     for (const [index, restMs] of restsMs.entries()) expect(restMs).toBeGreaterThanOrEqual(20 * 2 ** index - 2)
   })
 
-  it('a callback that always fails does not campaign in a hot loop, also without a rest', async () => {
+  it('a callback that always fails does not campaign in a busy loop, even with restSeconds: 0', async () => {
     const time = new VirtualTime()
     const clock = time.clock()
     const election = candidate({ driver: memoryDriver({ store: createMemoryStore(clock) }), clock })
@@ -372,7 +372,7 @@ describe('run', () => {
     await run
   })
 
-  it('keeps the term until the callback has stopped, when the caller’s signal aborts', async () => {
+  it('keeps the term until the callback has stopped when the caller’s signal aborts', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     const stop = new AbortController()
     const [leads, stopping, cleaned] = [gate(), gate(), gate()]
@@ -399,7 +399,7 @@ describe('run', () => {
     expect((await b.campaign({ blockingTimeoutSeconds: 0 })).held).toBe(true)
   })
 
-  it('resolves when the instance is closed, leading or campaigning', async () => {
+  it('resolves when the instance is closed, while leading or campaigning', async () => {
     const [a, b] = candidates('a', 'b') as [LeaderElection, LeaderElection]
     const leads = gate()
     const leading = a.run(async (term) => {
@@ -425,7 +425,7 @@ describe('run', () => {
           leading += 1
           expect(leading).toBe(1)
           terms.push(term.term)
-          await new Promise(setImmediate) // gives another leader the chance to be seen
+          await new Promise(setImmediate) // so that a second leader would be noticed
           leading -= 1
           if (terms.length >= 12) stop.abort()
         },

@@ -12,19 +12,19 @@ import { type FaultProxy, startProxy } from '../../harness/proxy.ts'
 import { startWorker, type Worker } from '../../harness/worker.ts'
 
 /**
- * Two processes campaign in several elections at once. Whichever leads is killed, paused, cut off from the store, or resigns; the other is elected
- * in all of them. That is as many rounds as there are elections, and then it is the other one's turn.
+ * Two processes campaign in several elections at once. The leader is killed, paused, cut off from the store, or
+ * resigns, and the other process is elected in all of them. Then the roles change. Each election counts as a round.
  *
- * HOLDFAST_ELECTION_ROUNDS=200 for the long run, which also judges times and prints them.
+ * HOLDFAST_ELECTION_ROUNDS=200 for the long run, which also checks times and prints them.
  */
 const ROUNDS = Number(process.env['HOLDFAST_ELECTION_ROUNDS'] ?? 5)
 const IS_LONG = ROUNDS > 5
 const ELECTIONS = IS_LONG ? 10 : ROUNDS
-/** Long enough for a machine that is busy: a leader that loses its term by itself would be no leader to hurt. */
+/** Long enough for a busy machine: a leader that loses its term by itself could not be interrupted. */
 const TTL_SECONDS = 2
 const PATIENCE_MS = 60_000
 
-describe.concurrent('election: never two leaders, whatever becomes of one', {
+describe.concurrent('election: never two leaders, in spite of faults', {
   timeout: 60_000 + ROUNDS * 6_000,
 }, () => {
   it('redis: resigned, cut off, paused, killed', async () => {
@@ -45,14 +45,16 @@ describe.concurrent('election: never two leaders, whatever becomes of one', {
   })
 })
 
-/** Every fault. In the long run only that which needs a proxy has one: it would be part of what is measured. */
+/**
+ * All faults. In the long run only the fault that needs a proxy has one, because it would be part of the measurement.
+ */
 async function provoke(driverName: string, url: string): Promise<void> {
   const direct = await provokeEach(driverName, url, IS_LONG ? ['resigned', 'paused', 'killed'] : [], false)
   const cuttable = await provokeEach(driverName, url, IS_LONG ? ['cut off'] : FAULTS, true)
   assert.deepEqual([...direct, ...cuttable], [])
 }
 
-/** Answers what was not as it should be. */
+/** Resolves with a list of violations. */
 async function provokeEach(
   driverName: string,
   url: string,
@@ -93,13 +95,13 @@ interface Stage {
 
 interface Round {
   readonly successionMs: number
-  /** How long before its successor's election the old leader was told. Unknown of one that is dead or stands still. */
+  /** How long before its successor's election the old leader was notified. Unknown if it is dead or paused. */
   readonly toldBeforeMs?: number
-  /** How long nothing at all ran in its process just then. No timer can be in time there; `held` is right even so. */
+  /** How long its process was stalled at that time. No timer can fire then; `held` is correct nevertheless. */
   readonly stalledMs?: number
 }
 
-/** One fault to the leader of all elections: the other one is elected in each. */
+/** Applies one fault to the leader of all elections: the other process is elected in each. */
 async function succession(stage: Stage, fault: Fault): Promise<Round[]> {
   const { names, candidates } = stage
   const leader = candidates[stage.leader] as Candidate
@@ -131,11 +133,11 @@ async function succession(stage: Stage, fault: Fault): Promise<Round[]> {
   if (fault === 'killed') await leader.restart()
   if (fault === 'cut off') await leader.cut(false)
   stage.leader = next
-  // A leader that stood still was told when it woke up, which says nothing of the order.
+  // A paused leader is notified when it wakes up, which says nothing about the order.
   return fault === 'paused' ? rounds.map(({ successionMs }) => ({ successionMs })) : rounds
 }
 
-/** What must hold in every round, however slow the machine is. */
+/** What must hold in every round, also on a slow machine. */
 async function roundOf(
   { candidates, leader, terms }: Stage,
   seen: { name: string; faultMs: number; elected: Elected | undefined; reason?: string },
@@ -156,7 +158,7 @@ async function roundOf(
   return { successionMs, toldBeforeMs: elected.atMs - atMs, stalledMs }
 }
 
-/** What was not as it should be. Times are judged in the long run only. */
+/** The violations of a round. Times are checked only in the long run. */
 function judge(title: string, fault: Fault, rounds: readonly Round[]): string[] {
   const told = rounds.flatMap(({ toldBeforeMs }) => toldBeforeMs ?? [])
   const late = rounds.filter(
@@ -164,14 +166,16 @@ function judge(title: string, fault: Fault, rounds: readonly Round[]): string[] 
   )
   const stalled = told.filter((beforeMs) => beforeMs <= 0).length - late.length
   if (!IS_LONG) {
-    // The resignation is told before it is sent, in the same step: no load can turn that around.
+    // The resignation is reported before it is sent, in the same step, also under load.
     return fault === 'resigned' && Math.min(...told) <= 0 ? [`${title}: told ${-Math.min(...told)} ms late`] : []
   }
   const ms = rounds.map(({ successionMs }) => successionMs).sort((a, b) => a - b)
   const at = (share: number): number => ms[Math.ceil(ms.length * share) - 1] ?? Number.NaN
   const times = `p50 ${at(0.5).toFixed(1)} p95 ${at(0.95).toFixed(1)} most ${at(1).toFixed(1)} ms`
   const order = told.length > 0 ? `, old leader told ${Math.min(...told).toFixed(1)} ms before or earlier` : ''
-  const summary = `${title}: ${ms.length} rounds, ${times}${order}, ${late.length} late, ${stalled} by a stall; load ${loadavg()[0]?.toFixed(1)}`
+  const load = loadavg()[0]?.toFixed(1)
+  const counts = `${ms.length} rounds, ${times}${order}, ${late.length} late, ${stalled} by a stall`
+  const summary = `${title}: ${counts}; load ${load}`
   console.log(summary)
   const tooSlow = fault === 'resigned' ? at(0.95) >= 50 : at(1) >= TTL_SECONDS * 1_100
   return tooSlow || late.length > 0 ? [summary] : []
@@ -188,7 +192,7 @@ interface Look {
   readonly demotions: readonly { readonly atMs: number; readonly reason: string; readonly stalledMs: number }[]
 }
 
-/** Resolves when the store knows of all its claims, as waiters or as leases. */
+/** Resolves when the store has all its claims, as waiters or as leases. */
 async function beginCampaigns(stage: Stage, index: number): Promise<Map<string, Promise<Elected>>> {
   const { names, store, candidates } = stage
   const worker = (candidates[index] as Candidate).worker
@@ -212,7 +216,7 @@ async function elect({ terms }: Stage, campaigns: Map<string, Promise<Elected>>)
 interface Candidate {
   worker: Worker
   cut(on: boolean): Promise<void>
-  /** After it was killed. */
+  /** Starts it again after it was killed. */
   restart(): Promise<void>
   end(): Promise<void>
 }
@@ -251,7 +255,7 @@ function through(url: string, proxy: FaultProxy | undefined): string {
   return address.href
 }
 
-/** The machine's monotonic clock, the same in every process. */
+/** The monotonic clock of the machine, which is the same in every process. */
 function nowMs(): number {
   const [seconds, nanoseconds] = process.hrtime()
   return seconds * 1_000 + nanoseconds / 1_000_000

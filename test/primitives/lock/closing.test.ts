@@ -5,8 +5,8 @@ import { type CloseOptions, DistributedLock, type Lease, LeaseLostError } from '
 import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { gate } from '../../harness/gate.ts'
 
-describe('how long close takes, in virtual time', () => {
-  /** An instance with a function under a lease, on a store that falls silent when told to. */
+describe('how long close takes (virtual time)', () => {
+  /** An instance with a function under a lease, on a store that stops answering on request. */
   async function serving(): Promise<Serving> {
     const time = new VirtualTime()
     const inner = memoryDriver({ store: createMemoryStore(time.clock()) })
@@ -51,7 +51,7 @@ describe('how long close takes, in virtual time', () => {
     return { time, lease: lease as unknown as Lease, ended, finish, close, leases, fallSilent }
   }
 
-  it('five seconds at the most when the store is silent and a function does not stop', async () => {
+  it('at most five seconds when the store does not answer and a function does not stop', async () => {
     const { close, fallSilent, ended, finish } = await serving()
     fallSilent()
     expect(await close()).toBe(5_000)
@@ -59,13 +59,13 @@ describe('how long close takes, in virtual time', () => {
     expect(await ended).toBe('lost')
   })
 
-  it('as long as was said, and the drain comes before that', async () => {
+  it('drainSeconds and then timeoutSeconds', async () => {
     const { close, fallSilent } = await serving()
     fallSilent()
     expect(await close({ drainSeconds: 7, timeoutSeconds: 2 })).toBe(9_000)
   })
 
-  it('a function has three fifths of it to settle, and holds its lock until then', async () => {
+  it('a function has three fifths of timeoutSeconds to settle, and holds its lock until then', async () => {
     const { close, time, lease, leases, finish, ended } = await serving()
     time.in(2_999, () => {
       expect([lease.signal.aborted, lease.held]).toEqual([true, true])
@@ -76,14 +76,14 @@ describe('how long close takes, in virtual time', () => {
     expect(await leases()).toBe(0)
   })
 
-  it('a function that does not settle loses its lock after that', async () => {
+  it('a function that does not settle loses its lock after that time', async () => {
     const { close, lease, leases } = await serving()
     expect(await close()).toBe(3_000)
     expect(lease.held).toBe(false)
     expect(await leases()).toBe(0)
   })
 
-  it('a drain ends with the last of the work, and aborts nothing', async () => {
+  it('a drain ends with the last running function, and aborts nothing', async () => {
     const { close, time, lease, finish, ended } = await serving()
     time.in(4_000, finish.open)
     expect(await close({ drainSeconds: 60 })).toBe(4_000)
@@ -91,14 +91,14 @@ describe('how long close takes, in virtual time', () => {
     expect(await ended).toBe('resolved')
   })
 
-  it('a function that waits for the closing itself loses its lock when its time is over', async () => {
+  it('a function that waits for close itself loses its lock when its time is over', async () => {
     const lock = new DistributedLock({ driver: memoryDriver() })
     await expect(lock.withLock('name', () => lock.close({ timeoutSeconds: 0.1 }))).rejects.toBeInstanceOf(
       LeaseLostError,
     )
   })
 
-  it('closing by one function leaves the others their time to settle', async () => {
+  it('closing from one function leaves the others their time to settle', async () => {
     const store = createMemoryStore()
     const [lock, rival] = [0, 1].map(() => new DistributedLock({ driver: memoryDriver({ store }) })) as [
       DistributedLock,
@@ -123,7 +123,7 @@ describe('how long close takes, in virtual time', () => {
 })
 
 describe('a function does not begin without its lock', () => {
-  it('when everything was released in the moment of the grant', async () => {
+  it('when everything was released at the moment of the grant', async () => {
     const lock = new DistributedLock({ driver: memoryDriver() })
     lock.on('acquired', () => void lock.releaseAll())
     let ran = false
@@ -151,8 +151,8 @@ describe('a function does not begin without its lock', () => {
   })
 })
 
-describe('of several functions under one lease, those that did not end it are told', () => {
-  it.each(['releaseAll', 'release'] as const)('by %s of one that entered it again beside another', async (how) => {
+describe('of several functions under one lease, those that did not end it are notified', () => {
+  it.each(['releaseAll', 'release'] as const)('by %s in one that entered it again beside another', async (how) => {
     const lock = new DistributedLock({ driver: memoryDriver() })
     const begun = gate()
     let isTold: boolean | undefined
@@ -171,7 +171,7 @@ describe('of several functions under one lease, those that did not end it are to
     await lock.close()
   })
 
-  it('by releaseAll of one use of a lease that its instance has asked for again', async () => {
+  it('by releaseAll in one use of a lease that its instance has reacquired', async () => {
     const lock = new DistributedLock({ driver: memoryDriver(), reacquire: 'extend' })
     const begun = gate()
     const ended = gate()

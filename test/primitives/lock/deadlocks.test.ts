@@ -33,7 +33,7 @@ const stores: [name: string, url: () => string][] = [
 
 const LONG = { blockingTimeoutSeconds: 60 }
 
-describe('a hand-made deadlock is noticed and named within 2 s of its beginning', () => {
+describe('a deadlock is detected and named within 2 s', () => {
   it.concurrent.each(stores)(
     '%s',
     async (_, urlOf) => {
@@ -41,7 +41,7 @@ describe('a hand-made deadlock is noticed and named within 2 s of its beginning'
       await using a = new DistributedLock({ url, holderId: 'a' })
       await using b = new DistributedLock({ url, holderId: 'b' })
       const tookMs: number[] = []
-      // A machine that is busy with other tests may be late, but not three times.
+      // A machine that is busy with other tests may be late, but not three times in a row.
       while (tookMs.length < 3 && !tookMs.some((each) => each < 2_000)) {
         const [x, y] = [randomUUID(), randomUUID()]
         const { error, ms } = await deadlock(a, x, b, y)
@@ -85,7 +85,7 @@ describe('a deadlock of two processes', () => {
       },
     })`
 
-  it('ends for one of them with its name, and the other goes on', { timeout: 60_000 }, async () => {
+  it('ends for one of them with a DeadlockError, and the other goes on', { timeout: 60_000 }, async () => {
     const STORE = `sqlite:${join(folder.path, 'processes.db')}`
     await using a = await startWorker({ source }, { env: { STORE, HOLDER: 'a' } })
     await using b = await startWorker({ source }, { env: { STORE, HOLDER: 'b' } })
@@ -102,7 +102,7 @@ describe('a deadlock of two processes', () => {
   })
 })
 
-/** Each holds one and waits for the other's. Resolves with what the one that gave up was told; the other one has gone on. */
+/** Each holds one lock and waits for the other's. Resolves with the error of the one that gave up. */
 async function deadlock(a: DistributedLock, x: string, b: DistributedLock, y: string) {
   const [aHolds, bHolds] = [gate(), gate()]
   let beganMs = 0
@@ -127,14 +127,14 @@ async function deadlock(a: DistributedLock, x: string, b: DistributedLock, y: st
   return { error: failed.reason as DeadlockError, ms: went.value - beganMs }
 }
 
-/** A store of its own, and how often it was looked at. */
+/** A store, and how often it was inspected. */
 function countingDriver() {
   const store = memoryDriver()
   let looks = 0
   const driver = {
     ...store,
     inspect(query: Parameters<typeof store.inspect>[0]) {
-      // A look begins with what is waited for, and goes on with the notes of those who hold it.
+      // A check begins with the awaited lock, and goes on with the notes of its holders.
       if (query.lockName?.startsWith('waits:') !== true) looks += 1
       return store.inspect(query)
     },
@@ -142,13 +142,13 @@ function countingDriver() {
   return { driver, looks: () => looks }
 }
 
-describe('which claims are looked at', () => {
+describe('which claims check for deadlocks', () => {
   async function counted(options: InstanceOptions = {}) {
     const { driver, looks } = countingDriver()
     return { lock: new DistributedLock({ driver, deadlockAfterSeconds: 0.05, ...options }), looks }
   }
 
-  it('a claim that holds nothing never looks', async () => {
+  it('a claim that holds nothing never checks', async () => {
     const { lock, looks } = await counted()
     await lock.hold('x')
     await lock.acquire('x', { blockingTimeoutSeconds: 0.4 })
@@ -156,7 +156,7 @@ describe('which claims are looked at', () => {
     await lock.close()
   })
 
-  it('one inside a callback does, and one that is made under a lease', async () => {
+  it('a claim inside a callback does, and so does a claim under a lease', async () => {
     const { lock, looks } = await counted()
     await lock.hold('x')
     await lock.withLock('own', () => lock.acquire('x', { blockingTimeoutSeconds: 0.4 }))
@@ -175,7 +175,7 @@ describe('which claims are looked at', () => {
     await lock.close()
   })
 
-  it('a bad setting, and something under which nothing can be, are refused', async () => {
+  it('a bad setting, and an `under` that is not a lease, are rejected', async () => {
     expect(() => new DistributedLock({ url: 'memory:', deadlockAfterSeconds: -1 })).toThrow(InvalidArgumentError)
     const { lock } = await counted()
     await expect(lock.acquire('x', { under: {} as Lease })).rejects.toThrow(/under must be a lease/)
@@ -183,7 +183,7 @@ describe('which claims are looked at', () => {
   })
 })
 
-it('unrelated requests to a server that was started inside a lock are no deadlock', async () => {
+it('unrelated requests to a server that was started inside a lock are not a deadlock', async () => {
   const { driver, looks } = countingDriver()
   await using lock = new DistributedLock({ driver, deadlockAfterSeconds: 0.05 })
   const requests = ['1', '2', '3']
@@ -195,7 +195,7 @@ it('unrelated requests to a server that was started inside a lock are no deadloc
         lock.withLock(
           'report',
           async () => {
-            // The first is slow enough for those who wait to look twice, and to find what they would find.
+            // The first is slow enough for the waiters to check twice.
             for (let turns = 0; done === 0 && looks() < 6 && turns < 100; turns += 1) await sleep(10)
             done += 1
             return 'done'
@@ -217,10 +217,10 @@ it('unrelated requests to a server that was started inside a lock are no deadloc
   expect(ends).toEqual(requests.map(() => 'done'))
 })
 
-describe('circles of other shapes', () => {
+describe('deadlocks of other shapes', () => {
   const soon = { deadlockAfterSeconds: 0.05 }
 
-  it('linear code that says under what it asks', async () => {
+  it('linear code that passes `under`', async () => {
     await using lock = new DistributedLock({ driver: memoryDriver(), ...soon })
     const [x, y] = [await lock.hold('x'), await lock.hold('y')]
     const claims = [
@@ -231,7 +231,7 @@ describe('circles of other shapes', () => {
     expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
   })
 
-  it('through instances and primitives of different kinds, and re-entered leases', async () => {
+  it('across instances, different primitives and re-entered leases', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver, ...soon })
     await using pages = new ReadWriteLock({ driver, ...soon })
@@ -260,7 +260,7 @@ describe('circles of other shapes', () => {
     expect(ends.filter((end) => end.status === 'fulfilled')).toHaveLength(1)
   })
 
-  it('a task that outlives its callback is not in its chain any more', async () => {
+  it('a task that outlives its callback is no longer in its chain', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
     const over = gate()
@@ -302,14 +302,14 @@ describe('circles of other shapes', () => {
     expect(ends).toEqual(['one', 'two'])
   })
 
-  it('a claim’s id tells every lease that it is made under, and nothing that is beside it', async () => {
+  it('a claim’s id names every lease around it, and none beside it', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
     await using other = new DistributedLock({ driver })
     const idOf = async (lockName: string) => (await driver.inspect({ lockName })).leases[0]?.claimId ?? ''
     await lock.withLock('a', () =>
       other.withLock('b', () =>
-        // Entered again: inside of `b` all the same.
+        // Entered again, so it is inside `b` too.
         lock.withLock('a', () =>
           lock.withLocks(['c', 'd'], async () => {
             await Promise.all([other.hold('e'), other.hold('f')])
@@ -328,7 +328,7 @@ describe('circles of other shapes', () => {
     )
   })
 
-  it('locks that are nested too deep to be told apart have ids of a bounded length, and no deadlock is made up', async () => {
+  it('locks nested deeper than eight levels have ids of bounded length and report no false deadlock', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver, ...soon })
     const nest = (depth: number): Promise<unknown> =>
@@ -353,11 +353,11 @@ describe('circles of other shapes', () => {
   })
 })
 
-it('a look that fails in an unforeseen way is a warning, and waiting goes on', async () => {
+it('a check that fails unexpectedly is a warning, and the wait goes on', async () => {
   const driver = memoryDriver()
   const broken = { ...driver, inspect: async () => ({}) as InspectPage }
   await using lock = new DistributedLock({ driver: broken, deadlockAfterSeconds: 0.05 })
-  // In place of printing it.
+  // Instead of printing it.
   const warned = new Promise((resolve) => {
     vi.spyOn(process, 'emitWarning').mockImplementation(resolve)
   })
@@ -369,7 +369,7 @@ it('a look that fails in an unforeseen way is a warning, and waiting goes on', a
   expect(await waiting).toBe('got it')
 })
 
-it('the store that a claim waits in is not asked for deadlocks while it does not answer, and waiting goes on', async () => {
+it('a store that does not answer is not asked about deadlocks, and the wait goes on', async () => {
   const driver = await connect(`memory:${randomUUID()}`)
   const broken = { ...driver, inspect: () => Promise.reject(new Error('no inspection today')) }
   await using lock = new DistributedLock({ driver: broken, deadlockAfterSeconds: 0.05 })

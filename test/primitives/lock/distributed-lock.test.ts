@@ -38,7 +38,7 @@ describe('two tasks of one process, through getDistributedLock()', () => {
     expect(getDistributedLock().closed).toBe(false)
   })
 
-  it('options are taken from the first call, and different ones are refused later, without telling what is in them', async () => {
+  it('the first call’s options count; other options later are rejected without showing their values', async () => {
     await getDistributedLock().close()
     const options = { url: 'memory:secret', defaults: { timeoutSeconds: 7 } }
     const lock = getDistributedLock(options)
@@ -49,7 +49,7 @@ describe('two tasks of one process, through getDistributedLock()', () => {
     )
     expect(() => getDistributedLock({ url: 'memory:secret' })).toThrow(/defaults/)
     await lock.close()
-    // Whoever asks without options means the same lock as before, not the one of an environment variable.
+    // A call without options means the same lock as before, not that of an environment variable.
     const again = getDistributedLock()
     expect(again).not.toBe(lock)
     expect(getDistributedLock(options)).toBe(again)
@@ -120,7 +120,7 @@ describe('defaults', () => {
     else expect(await ask(options)).toMatchObject(IS_REFUSED)
   })
 
-  it('set every option of a claim, for every call that does not say otherwise', async () => {
+  it('set every option of a claim for all calls that do not set it', async () => {
     const metadata = { by: 'default' }
     const lock = openLock({ defaults: { timeoutSeconds: 7, metadata, heartbeat: false } })
     const lease = await lock.hold('a')
@@ -139,7 +139,7 @@ describe('defaults', () => {
 })
 
 describe('re-entry', () => {
-  it('a nested withLock of one name does not deadlock, and has the same token', async () => {
+  it('a nested withLock of the same name does not deadlock, and has the same token', async () => {
     const lock = openLock()
     const tokens = await lock.withLock('name', (outer) =>
       lock.withLock('name', async (inner) => [outer.fencingToken, inner.fencingToken]),
@@ -147,7 +147,7 @@ describe('re-entry', () => {
     expect(tokens[0]).toBe(tokens[1])
   })
 
-  it('acquire and hold inside the callback enter again, too', async () => {
+  it('acquire and hold inside the callback enter the lock again, too', async () => {
     const lock = openLock()
     await lock.withLock('name', async () => {
       expect((await lock.acquire('name', { blocking: false })).acquired).toBe(true)
@@ -156,7 +156,7 @@ describe('re-entry', () => {
     })
   })
 
-  it('an inner release does not end the outer lease: by handle, by name, by the end of the inner withLock', async () => {
+  it('an inner release by lease, by name or by the end of withLock does not end the outer lease', async () => {
     const lock = openLock()
     const rival = (): Promise<boolean> => isFree(lock, 'name')
     await lock.withLock('name', async (outer) => {
@@ -194,7 +194,7 @@ describe('re-entry', () => {
     expect(await straggler).toBe(false)
   })
 
-  it('an inner lease that outlives the outer one is lost before the lock is given back', async () => {
+  it('an inner lease that outlives the outer one is lost before the lock is released', async () => {
     const order: string[] = []
     const driver = memoryDriver()
     const release: Driver['release'] = (leases) => {
@@ -235,7 +235,7 @@ describe('re-entry', () => {
     await expect(held).rejects.toThrow(LeaseLostError)
   })
 
-  it('an inner extend never shortens what the outer lease is extended to at the same time', async () => {
+  it('an inner extend never shortens an extension of the outer lease at the same time', async () => {
     const driver = memoryDriver()
     let sent = gate()
     let answered = Promise.resolve()
@@ -257,7 +257,7 @@ describe('re-entry', () => {
           expect(outer.remainingSeconds).toBeGreaterThan(50)
         }
         expect(await outer.extend(10)).toBe(true)
-        // The inner one's renewal is under way when the outer one is extended.
+        // The inner renewal is in flight when the outer lease is extended.
         const answer = gate()
         answered = answer.opened
         sent = gate()
@@ -272,7 +272,7 @@ describe('re-entry', () => {
     )
   })
 
-  it('a lease that was taken anew after the outer one was given back is what its name means then', async () => {
+  it('after the outer lease was released and the name acquired again, the name means the new lease', async () => {
     const lock = openLock()
     await lock.withLock('name', async (outer) => {
       await outer.release()
@@ -284,7 +284,7 @@ describe('re-entry', () => {
     })
   })
 
-  it('another name inside the callback is asked of the store', async () => {
+  it('another name inside the callback is claimed in the store', async () => {
     const lock = openLock()
     await lock.withLock('name', async () => {
       await lock.acquire('other')
@@ -293,7 +293,7 @@ describe('re-entry', () => {
   })
 })
 
-/** From outside every callback, as another task would see it. */
+/** Tries to acquire the name outside any callback, as another task does. */
 const outside = AsyncLocalStorage.snapshot()
 
 async function isFree(lock: DistributedLock, lockName: string): Promise<boolean> {
@@ -302,12 +302,12 @@ async function isFree(lock: DistributedLock, lockName: string): Promise<boolean>
   return result.acquired
 }
 
-/** Who holds the name, as the store shows it. */
+/** The holder of the name according to the store. */
 const isHeldBy = async (driver: Driver, lockName: string): Promise<string[]> =>
   (await driver.inspect({ lockName })).leases.map(({ holderId }) => holderId)
 
 describe("reacquire: 'extend'", () => {
-  it('asking again extends the lease of the same instance and is told acquired', async () => {
+  it('asking again extends the lease of the same instance and resolves with acquired: true', async () => {
     const lock = openLock({ reacquire: 'extend' })
     const first = await lock.acquire('name', { timeoutSeconds: 5 })
     const again = await lock.acquire('name', { timeoutSeconds: 60, blocking: false })
@@ -316,7 +316,7 @@ describe("reacquire: 'extend'", () => {
     expect(again.lock.expiresAt.getTime() - again.lock.acquiredAt.getTime()).toBeGreaterThan(59_000)
   })
 
-  it('two tasks that ask at once both get the one lease', async () => {
+  it('two tasks that ask at the same time share one lease', async () => {
     const lock = openLock({ reacquire: 'extend' })
     const results = await Promise.all([lock.acquire('name'), lock.acquire('name'), lock.acquire('name')])
     const tokens = results.map((result) => result.acquired && result.lock.fencingToken)
@@ -324,7 +324,7 @@ describe("reacquire: 'extend'", () => {
     expect(tokens[0]).not.toBe(false)
   })
 
-  it('only ever makes it longer, and renews it when that is asked for', async () => {
+  it('never shortens the lease, and renews it with heartbeat: true', async () => {
     const lock = openLock({ reacquire: 'extend' })
     await lock.acquire('long', { timeoutSeconds: 100 })
     const again = await lock.acquire('long', { timeoutSeconds: 1 })
@@ -333,7 +333,7 @@ describe("reacquire: 'extend'", () => {
     expect(await lock.withLock('short', () => sleep(600, 'done'), { timeoutSeconds: 0.3 })).toBe('done')
   })
 
-  it('does not shorten what another task asks for at the same time', async () => {
+  it('does not shorten an extension of another task at the same time', async () => {
     const lock = openLock({ reacquire: 'extend' })
     const lease = await lock.hold('name', { timeoutSeconds: 10, heartbeat: false })
     await Promise.all([60, 30].map((timeoutSeconds) => lock.acquire('name', { timeoutSeconds })))
@@ -363,7 +363,7 @@ describe("reacquire: 'extend'", () => {
     expect(await isHeldBy(driver, 'name')).toEqual([])
   })
 
-  it('a handle ends its own use, the last one frees the lock, and a release by name frees it at once', async () => {
+  it('a release ends its own use, the last one releases the lock, and a release by name does so at once', async () => {
     const driver = memoryDriver()
     const lock = openLock({ driver, reacquire: 'extend' })
     const [first, second] = [await lock.hold('name'), await lock.hold('name')]
@@ -379,7 +379,7 @@ describe("reacquire: 'extend'", () => {
     expect(await isHeldBy(driver, 'name')).toEqual([])
   })
 
-  it('does not open the lock of another instance', async () => {
+  it('does not give access to the lock of another instance', async () => {
     const driver = memoryDriver()
     await openLock({ driver, holderId: 'same id' }).acquire('name')
     const other = await openLock({ driver, holderId: 'same id', reacquire: 'extend' }).acquire('name', {
@@ -390,7 +390,7 @@ describe("reacquire: 'extend'", () => {
 })
 
 describe('withLock', () => {
-  it("gives back the function's result, and its own error before any other", async () => {
+  it("resolves with the function's result, and its error comes before any other", async () => {
     const lock = openLock()
     expect(await lock.withLock('name', async () => 42)).toBe(42)
     const failure = new Error('the job failed')
@@ -413,7 +413,7 @@ describe('withLock', () => {
     await expect(job).rejects.toBeInstanceOf(LeaseLostError)
   })
 
-  it('rejects with NotAcquiredError, which says who holds it', async () => {
+  it('rejects with a NotAcquiredError that names the holder', async () => {
     const lock = openLock({ holderId: 'the only one' })
     await lock.acquire('name', { metadata: { order: 7 } })
     const job = lock.withLock('name', async () => 1, { blocking: false })
@@ -427,14 +427,14 @@ describe('withLock', () => {
     expect(error.holder).toMatchObject({ holderId: 'the only one', metadata: { order: 7 } })
   })
 
-  it('a function that gives the lock back early is not told that it lost it', async () => {
+  it('a function that releases the lock early is not told that it lost it', async () => {
     const lock = openLock()
     expect(await lock.withLock('name', async (lease) => lease.release())).toBe(true)
   })
 })
 
 describe('failure 2, rules 2 and 3: an event loop blocked for longer than the ttl', () => {
-  it('held is false in the first statement after it, signal is aborted, the renewal does not revive the lease', async () => {
+  it('held is false in the first statement after it, signal is aborted, and no renewal revives the lease', async () => {
     const lock = openLock()
     const lease = await lock.hold('name', { timeoutSeconds: 0.15, blocking: true })
     const { signal } = lease
@@ -442,7 +442,7 @@ describe('failure 2, rules 2 and 3: an event loop blocked for longer than the tt
     expect(lease.held).toBe(false)
     expect(signal.aborted).toBe(true)
     expect(() => lease.assertHeld()).toThrow(LeaseLostError)
-    await sleep(100) // the renewal that was due meanwhile has had its chance
+    await sleep(100) // for the renewal that was due meanwhile
     expect(lease.held).toBe(false)
     expect(await lease.extend(10)).toBe(false)
     expect(await lease.release()).toBe(false)
@@ -450,7 +450,7 @@ describe('failure 2, rules 2 and 3: an event loop blocked for longer than the tt
 })
 
 describe('minHoldSeconds and maxHoldSeconds', () => {
-  it('a release before the minimum keeps the lock for others until it has passed', async () => {
+  it('a release before minHoldSeconds keeps the lock until that time has passed', async () => {
     const lock = openLock()
     const started = performance.now()
     const result = await lock.acquire('cron:cleanup', { minHoldSeconds: 0.3 })
@@ -462,7 +462,7 @@ describe('minHoldSeconds and maxHoldSeconds', () => {
     expect(performance.now() - started).toBeGreaterThan(290)
   })
 
-  it('failure 34: work that hangs loses its lock after the maximum, although the heartbeat is on', async () => {
+  it('failure 34: work that hangs loses its lock after maxHoldSeconds, although the heartbeat is on', async () => {
     const lock = openLock()
     const lease = await lock.hold('name', { timeoutSeconds: 0.2, maxHoldSeconds: 0.4 })
     await new Promise((resolve) => lease.signal.addEventListener('abort', resolve))
@@ -472,7 +472,7 @@ describe('minHoldSeconds and maxHoldSeconds', () => {
 })
 
 describe('an instance', () => {
-  it('releaseAll gives everything back', async () => {
+  it('releaseAll releases everything', async () => {
     const lock = openLock()
     await Promise.all(['a', 'b', 'c'].map((name) => lock.acquire(name)))
     await lock.releaseAll()
@@ -480,7 +480,7 @@ describe('an instance', () => {
     expect(again.every((result) => result.acquired)).toBe(true)
   })
 
-  it('that is closed gives up its waiters, gives back its leases, and refuses every later call', async () => {
+  it('that is closed ends its waits, releases its leases, and rejects every later call', async () => {
     const driver = memoryDriver()
     const lock = openLock({ driver })
     await lock.acquire('name')
@@ -492,7 +492,7 @@ describe('an instance', () => {
     expect(await driver.inspect({})).toEqual({ leases: [], waiters: [] })
   })
 
-  it('shows a lease as its information when it is logged', async () => {
+  it('shows a lease as its LockInfo in JSON', async () => {
     const lease = await openLock({ holderId: 'me' }).hold('name', { metadata: { a: 1 } })
     expect(Object.keys(JSON.parse(JSON.stringify(lease)))).toEqual([
       'lockName',

@@ -3,7 +3,7 @@ import type { Driver } from '../../../src/core/driver.ts'
 import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
 import { DistributedLock, ReadWriteLock } from '../../../src/index.ts'
 
-/** Does something once, between the first look of a forced release and what follows. */
+/** Runs something once, after the first inspection of a forced release. */
 function between(driver: Driver, step: () => Promise<unknown>): Driver {
   let done = false
   return {
@@ -22,7 +22,7 @@ function between(driver: Driver, step: () => Promise<unknown>): Driver {
 describe('a forced release', () => {
   const BY = { by: 'operator' }
 
-  it('ends what was held, and tells of it', async () => {
+  it('ends the held lease, and returns it', async () => {
     await using lock = new DistributedLock({ driver: memoryDriver() })
     const lease = await lock.hold('name')
     const ended = await lock.forceRelease('name', BY)
@@ -30,7 +30,7 @@ describe('a forced release', () => {
     expect(lease.held).toBe(false)
   })
 
-  it('leaves a holder that came after it had looked', async () => {
+  it('does not end a holder that came after its inspection', async () => {
     const store = createMemoryStore()
     const driver = memoryDriver({ store })
     await using holder = new DistributedLock({ driver })
@@ -46,7 +46,7 @@ describe('a forced release', () => {
     expect(await next?.release()).toBe(true)
   })
 
-  it('ends a reader that joined those it had seen, and tells of it', async () => {
+  it('ends a reader that joined the inspected ones, and returns it', async () => {
     const store = createMemoryStore()
     await using pages = new ReadWriteLock({ driver: memoryDriver({ store }) })
     const readers = [await pages.holdRead('page')]

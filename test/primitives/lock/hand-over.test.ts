@@ -31,7 +31,7 @@ describe('a lease that is handed over to another process', { timeout: 30_000 }, 
     },
   }
 
-  it.each(Object.entries(stores))('%s: outlives the first process', async (_, urlOf) => {
+  it.each(Object.entries(stores))('%s: the lease outlives the first process', async (_, urlOf) => {
     const url = urlOf()
     const name = `hand-over:${process.pid}:${performance.now()}`
     await using worker = await startWorker({ source }, { env: { LOCK_URL: url } })
@@ -51,7 +51,7 @@ describe('a lease that is handed over to another process', { timeout: 30_000 }, 
     await worker.call('close')
   })
 
-  it('with a heartbeat thread, whose renewals end first', async () => {
+  it('with a heartbeat thread, its renewals end first', async () => {
     const url = `sqlite:${folder.path}/thread.db`
     await using first = new DistributedLock({ url, heartbeatThread: true })
     await using second = new DistributedLock({ url, heartbeatThread: true })
@@ -64,7 +64,7 @@ describe('a lease that is handed over to another process', { timeout: 30_000 }, 
   })
 })
 
-describe('a text that is not of serialize()', () => {
+describe('a text that is not from serialize()', () => {
   it.each([
     ['nothing', undefined],
     ['a number', 7],
@@ -91,14 +91,14 @@ describe('a text that is not of serialize()', () => {
     }
   })
 
-  it('one that is well formed and of no lease is a lost lease', async () => {
+  it('a well-formed text without a lease in the store is a lost lease', async () => {
     await using lock = new DistributedLock({ driver: memoryDriver() })
     await assert.rejects(lock.restore(textOf(good())), { code: 'LEASE_LOST', lockName: 'name' })
   })
 })
 
 describe('what cannot be handed over', () => {
-  it('is a shared lease; a writer’s can be, to a lock of the same name', async () => {
+  it('is a shared lease; a writer’s lease can be handed over to a lock of the same name', async () => {
     const driver = memoryDriver()
     await using both = new ReadWriteLock({ driver })
     await using lock = new DistributedLock({ driver })
@@ -109,28 +109,28 @@ describe('what cannot be handed over', () => {
     assert.equal((await lock.restore(await writer.serialize())).held, true)
   })
 
-  it('is a use of a lease that an instance with reacquire shares', async () => {
+  it("is one of several uses of a lease with reacquire: 'extend'", async () => {
     await using lock = new DistributedLock({ driver: memoryDriver(), reacquire: 'extend' })
     const lease = await lock.hold('name')
     await assert.rejects(lease.serialize(), { code: 'UNSUPPORTED' })
     assert.equal(lease.held, true)
   })
 
-  it('is anything on a store whose leases last as long as a session', async () => {
+  it('is any lease that lasts as long as a session', async () => {
     const url = String(inject('servers').postgres).replace('postgres:', 'postgres+advisory:')
     await using lock = new DistributedLock({ url })
     await assert.rejects(lock.restore(textOf(good())), { code: 'UNSUPPORTED', message: /ends with the connection/ })
   })
 })
 
-it('after its function has ended, a lease can be handed over again: withLock counts only those that run', async () => {
+it('a lease can be handed over again after its function has ended: only running functions count', async () => {
   const driver = memoryDriver()
   await using lock = new DistributedLock({ driver })
   await using other = new DistributedLock({ driver })
   const outer = await lock.hold('outer')
   await lock.withLock('inner', async () => {}, { under: outer })
   const restored = await other.restore(await outer.serialize())
-  // What is claimed under it from now on has nothing to do with it.
+  // Later claims under it are independent of it.
   const result = await lock.acquire('inner', { under: outer })
   assert.deepEqual([restored.held, result.acquired], [true, true])
 })

@@ -8,7 +8,7 @@ import { DistributedLock, LeaderElection, OnceOnly, ReadWriteLock, Semaphore } f
 import { startRedis } from '../../harness/servers.ts'
 
 describe('ping', () => {
-  it('opens the store that a url names, and leaves no row behind in PostgreSQL', async () => {
+  it('opens the store of a url, and leaves no row behind in PostgreSQL', async () => {
     const schema = `ping_${process.pid}`
     const url = `${inject('servers').postgres}?holdfast_schema=${schema}`
     await using lock = new DistributedLock({ url })
@@ -26,7 +26,7 @@ describe('ping', () => {
     await client.end()
   })
 
-  it('leaves nothing behind in Redis but the counter of tokens', async () => {
+  it('leaves nothing behind in Redis except the token counter', async () => {
     await using server = await startRedis()
     const client = new Redis(server.url)
     await using lock = new DistributedLock({ driver: redisDriver({ client }) })
@@ -49,14 +49,14 @@ describe('ping', () => {
     for (const primitive of primitives) await assert.rejects(primitive.ping(), { code: 'CLOSED' })
   })
 
-  it('of a store that cannot be opened rejects, and works when it can be', async () => {
+  it('rejects while the store cannot be opened, and works once it can', async () => {
     await using lock = new DistributedLock({ url: 'redis://127.0.0.1:1', callTimeoutSeconds: 0.5 })
     await assert.rejects(lock.ping(), { code: 'STORE_UNAVAILABLE', retryable: true })
   })
 })
 
 describe('isLocked and inspect', () => {
-  it('show a lock of another client, also where lock names have no prefix', async () => {
+  it('show a lock of another client, also without a prefix', async () => {
     await using server = await startRedis()
     const client = new Redis(server.url)
     await client.set('job', 'of another client')
@@ -72,12 +72,12 @@ describe('isLocked and inspect', () => {
     await client.quit()
   })
 
-  it('show about the first 10,000 leases, and say that there are more', async () => {
+  it('show about the first 10,000 leases, and report that there are more', async () => {
     const driver = memoryDriver()
     const plain = { holderId: 'reader', mode: 'shared', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
     const claims = Array.from({ length: 25 }, (_, at) => ({ ...plain, lockName: 'name', claimId: `${at}` }))
     await driver.acquire(claims)
-    // One page of a store that would go on for ever.
+    // A store with endless pages.
     const leases = (await driver.inspect({ lockName: 'name' })).leases
     let pages = 0
     const endless = {

@@ -4,13 +4,13 @@ import { memoryDriver } from '../../../src/drivers/memory.ts'
 import { DeadlockError, DistributedLock, LeaseLostError, NotAcquiredError, ReadWriteLock } from '../../../src/index.ts'
 
 describe('readers and writers of one process', () => {
-  it('readers share, the writer waits for the last of them', async () => {
+  it('readers share the lock, and the writer waits for the last of them', async () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
     const readers = [await lock.holdRead('page'), await lock.holdRead('page')]
     const order: string[] = []
     const writer = lock.withWrite('page', () => order.push('written'), { blocking: true })
     for (const reader of readers) {
-      await sleep(5) // for a writer that does not wait
+      await sleep(5) // so that a writer that does not wait would be noticed
       order.push('read')
       await reader.release()
     }
@@ -18,7 +18,7 @@ describe('readers and writers of one process', () => {
     expect(order).toEqual(['read', 'read', 'written'])
   })
 
-  it('contention is an answer in acquire, an error in hold and with', async () => {
+  it('contention is a value in acquire…, and an error in hold… and with…', async () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
     const atOnce = { blocking: false }
     await using _writer = await lock.holdWrite('page')
@@ -31,15 +31,15 @@ describe('readers and writers of one process', () => {
     await expect(lock.withWrite('page', () => 1, atOnce)).rejects.toBeInstanceOf(NotAcquiredError)
   })
 
-  it('a reader whose lease is lost before its function ends is told', async () => {
+  it('a reader whose lease is lost before its function ends gets a LeaseLostError', async () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
     const job = lock.withRead('page', () => sleep(150), { timeoutSeconds: 0.05, heartbeat: false, blocking: true })
     await expect(job).rejects.toBeInstanceOf(LeaseLostError)
   })
 })
 
-describe('entering again', () => {
-  it('an upgrade is refused at once, with what to do instead; the reader goes on', async () => {
+describe('re-entry', () => {
+  it('an upgrade is rejected at once with a hint what to do; the reader goes on', async () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
     await lock.withRead('page', async (reader) => {
       const attempt = lock.withWrite('page', () => 'never', { blocking: true })
@@ -52,7 +52,7 @@ describe('entering again', () => {
     })
   })
 
-  it('a reader that has given its lease back may write', async () => {
+  it('a reader that has released its lease may write', async () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
     const written = await lock.withRead('page', async (reader) => {
       await reader.release()
@@ -61,7 +61,7 @@ describe('entering again', () => {
     expect(written).toBe('written')
   })
 
-  it('a writer inside a reader of another name is no upgrade', async () => {
+  it('a writer inside a reader of another name is not an upgrade', async () => {
     await using lock = new ReadWriteLock({ driver: memoryDriver() })
     expect(await lock.withRead('page', () => lock.withWrite('other', () => 'written'))).toBe('written')
   })

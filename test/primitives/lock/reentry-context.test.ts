@@ -11,15 +11,15 @@ afterEach(async () => {
   for (const end of ends.splice(0)) await end()
 })
 
-/** Long enough to be granted, and soon over. */
+/** Long enough to be granted, short enough to expire soon. */
 const BRIEF = { timeoutSeconds: 0.15, heartbeat: false, blocking: true }
 
-/** Takes the lock as an unrelated task would, and says whether it was let in. */
+/** Claims the lock as an unrelated task does. True if it was acquired. */
 const tries = async (): Promise<boolean> => (await lock.acquire('db', { blocking: false })).acquired
 
 /**
- * Task A is inside the lock. Task B, outside of any callback, takes a lease that will run out and listens for that. A then
- * arms the timer with which B's lease runs out. Says whether B's listener was let in beside A.
+ * Task A is inside the lock. Task B, outside any callback, takes a lease that will expire, and listens for that. A then
+ * arms the timer with which B's lease expires. True if B's listener acquired the lock while A holds it.
  */
 async function enteredFromCallback(listen: (entered: (result: Promise<boolean>) => void) => Promise<unknown>) {
   const [inside, listens, told] = [gate(), gate(), gate()]
@@ -27,7 +27,7 @@ async function enteredFromCallback(listen: (entered: (result: Promise<boolean>) 
   const a = lock.withLock('db', async () => {
     inside.open()
     await listens.opened
-    // Ends before everything else does: so the next timer is armed here, in the context of this callback.
+    // Expires first, so that the next timer is armed here, in the context of this callback.
     await lock.acquire('ends first', { timeoutSeconds: 0.05, blocking: true })
     await told.opened
     await entered
@@ -42,7 +42,7 @@ async function enteredFromCallback(listen: (entered: (result: Promise<boolean>) 
   return entered
 }
 
-describe('failure 47: a callback of the library does not enter the lock of the task that happened to set it off', () => {
+describe('failure 47: a callback of the library does not enter the lock of the task that triggered it', () => {
   it('a listener of an event', async () => {
     const entered = await enteredFromCallback(async (tell) => {
       ends.push(lock.on('lost', ({ lockName }) => lockName === 'b' && tell(tries())))
@@ -66,14 +66,14 @@ describe('failure 47: a callback of the library does not enter the lock of the t
   it("a listener of a lease's signal", async () => {
     const entered = await enteredFromCallback(async (tell) => {
       const { signal } = await lock.hold('b', BRIEF)
-      // On a busy machine it has run out by now.
+      // On a busy machine it may have expired by now.
       if (signal.aborted) tell(tries())
       else signal.addEventListener('abort', () => tell(tries()))
     })
     expect(entered).toBe(false)
   })
 
-  it('a listener of the signal of a lease that was entered, and outlives the function', async () => {
+  it('a listener of the signal of an entered lease that outlives the function', async () => {
     let entered: Promise<boolean> | undefined
     await lock.withLock('db', async () => {
       await lock.withLock('b', async () => {
@@ -86,7 +86,7 @@ describe('failure 47: a callback of the library does not enter the lock of the t
     })
   })
 
-  it('a leader that is told of its demotion', async () => {
+  it('onDemoted of a leader', async () => {
     const election = new LeaderElection({ driver, name: 'b' })
     ends.push(() => election.close())
     let entered: Promise<boolean> | undefined
@@ -96,7 +96,7 @@ describe('failure 47: a callback of the library does not enter the lock of the t
       },
     })
     await lock.withLock('db', async () => {
-      // The leader is told in this very step, which is inside the lock.
+      // onDemoted is called in this step, which is inside the lock.
       await term.resign()
       expect(await entered).toBe(false)
     })

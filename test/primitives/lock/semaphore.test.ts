@@ -15,7 +15,7 @@ describe('a semaphore’s own arguments', () => {
     },
   }
 
-  it.each([0, -1, 1.5, Number.NaN, 1_000_001, '3', undefined])('limit %s is refused', (limit) => {
+  it.each([0, -1, 1.5, Number.NaN, 1_000_001, '3', undefined])('limit %s is rejected', (limit) => {
     expect(() => new Semaphore({ driver, limit } as SemaphoreOptions)).toThrow(/limit must be a whole number from 1 to/)
   })
 
@@ -37,14 +37,14 @@ describe('a semaphore’s own arguments', () => {
     },
   )
 
-  it('options that are no object are refused', async () => {
+  it('options that are not an object are rejected', async () => {
     await using semaphore = new Semaphore({ driver, limit: 3 })
     await expect(semaphore.acquire('a', null as unknown as PermitOptions)).rejects.toThrow(/options must be an object/)
   })
 })
 
 describe('a limit that changes while instances run', () => {
-  it('each claim is judged by its own', async () => {
+  it('each claim is subject to its own limit', async () => {
     const driver = memoryDriver()
     await using before = new Semaphore({ driver, limit: 2 })
     await using after = new Semaphore({ driver, limit: 3 })
@@ -57,7 +57,7 @@ describe('a limit that changes while instances run', () => {
   })
 })
 
-describe('a driver that cannot count refuses semaphores, and says why', () => {
+describe('a driver without limits rejects semaphores with the reason', () => {
   it('redlock', async () => {
     const hosts = (inject('servers').redis ?? []).slice(0, 3).map((url) => new URL(url).host)
     await using semaphore = new Semaphore({ url: `redlock://${hosts.join(',')}`, limit: 2 })

@@ -29,17 +29,17 @@ describe('withLocks: arguments', () => {
     await expect(attempt).rejects.toThrow(rule)
   })
 
-  it('a function is needed', async () => {
+  it('fn must be a function', async () => {
     await expect(lock.withLocks(['a'], undefined as unknown as () => void)).rejects.toThrow(/fn must be a function/)
   })
 })
 
 describe('withLocks: the order in which it waits', () => {
-  it('is that of the names’ UTF-8 bytes, whatever order they are given in', async () => {
+  it('is that of the names’ UTF-8 bytes, in any order of the argument', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
     await using other = new DistributedLock({ driver })
-    // By UTF-16 code units the emoji would come before the last of them.
+    // In the order of UTF-16 code units, the emoji would come before the last name.
     const inOrder = ['A', 'a', 'é', '€', '\uffee', '😀']
     for (const [index, name] of inOrder.entries()) {
       const inTheWay = await other.hold(name)
@@ -54,7 +54,7 @@ describe('withLocks: the order in which it waits', () => {
 })
 
 describe('withLocks: all or nothing', () => {
-  it('the one waiting time is for all of them together', async () => {
+  it('one waiting time applies to all of them together', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
     await using other = new DistributedLock({ driver })
@@ -69,7 +69,7 @@ describe('withLocks: all or nothing', () => {
     expect(b.held).toBe(true)
   })
 
-  it('minHoldSeconds does not keep what was taken in vain', async () => {
+  it('minHoldSeconds does not keep locks that are released because another was refused', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
     await using other = new DistributedLock({ driver })
@@ -93,7 +93,7 @@ describe('withLocks: all or nothing', () => {
     expect([leases.map(({ lockName }) => lockName), waiters]).toEqual([['b'], []])
   })
 
-  it('an outage of a moment ends no wait; who does not wait is told of it', async () => {
+  it('a short outage does not end a wait; a call that does not wait rejects', async () => {
     const inner = memoryDriver()
     let failures = 0
     const acquire: typeof inner.acquire = (claims) => {
@@ -109,7 +109,7 @@ describe('withLocks: all or nothing', () => {
     expect((await inner.inspect({})).leases).toEqual([])
   })
 
-  it('a lease that is lost while others are waited for ends the waiting; the function does not run', async () => {
+  it('a lease that is lost while waiting for others ends the wait, and the function does not run', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
     await using other = new DistributedLock({ driver })
@@ -125,7 +125,7 @@ describe('withLocks: all or nothing', () => {
     await vi.waitFor(async () => expect((await driver.inspect({ lockName: 'b' })).waiters).toEqual([]))
   })
 
-  it('a lease that is lost while the function runs is told of at its end, and the function’s own error comes first', async () => {
+  it('a lease lost while the function runs is an error at its end; an error of the function comes first', async () => {
     const driver = memoryDriver()
     await using lock = new DistributedLock({ driver })
     const brief = { timeoutSeconds: 0.4, heartbeat: false }
@@ -142,11 +142,11 @@ describe('withLocks: all or nothing', () => {
   })
 })
 
-describe('withLocks: the waiting time, in virtual time', () => {
+describe('withLocks: the waiting time (virtual time)', () => {
   const NEVER = new Promise<never>(() => {})
   const LIMIT = { blockingTimeoutSeconds: 1 }
 
-  /** A store of which some calls are not answered. `ended` is what a call of `withLocks` ended with, and when. */
+  /** A store that does not answer some calls. `ended` is the result of a call of `withLocks`, and its time. */
   function scene(silent: (call: 'acquire' | 'release') => boolean, groups = true) {
     const time = new VirtualTime()
     const store = createMemoryStore(time.clock())
@@ -154,7 +154,7 @@ describe('withLocks: the waiting time, in virtual time', () => {
     const quiet: Driver = {
       ...driver,
       capabilities: { ...driver.capabilities, groups },
-      // An answer takes some time, as everywhere.
+      // An answer takes some time, as with every real store.
       acquire: async (claims) => {
         if (silent('acquire')) return NEVER
         await new Promise<void>((resolve) => time.in(1, resolve))
@@ -183,7 +183,7 @@ describe('withLocks: the waiting time, in virtual time', () => {
     return { time, hold, ended }
   }
 
-  it('a silent store is an error when the waiting time is over', async () => {
+  it('a store that does not answer is an error when the waiting time is over', async () => {
     const { ended } = scene(() => true)
     const { error, afterMs } = await ended(['a', 'b'], LIMIT)
     expect(error).toBeInstanceOf(StoreError)
@@ -191,7 +191,7 @@ describe('withLocks: the waiting time, in virtual time', () => {
     expect(afterMs).toBe(1_000)
   })
 
-  it('so is a store that falls silent while it waits for the second of them', async () => {
+  it('so is a store that stops answering while it waits for the second lock', async () => {
     let asked = 0
     const { hold, ended } = scene((call) => call === 'acquire' && ++asked > 2)
     await hold('b')
@@ -214,7 +214,7 @@ describe('withLocks: the waiting time, in virtual time', () => {
     },
   )
 
-  it('the error tells how long all of them were waited for, and who holds the one that is missing', async () => {
+  it('the error says how long it waited for all of them, and names the holder of the missing one', async () => {
     const { time, hold, ended } = scene(() => false)
     const a = await hold('a')
     const b = await hold('b')
@@ -225,7 +225,7 @@ describe('withLocks: the waiting time, in virtual time', () => {
     expect(afterMs).toBe(1_000)
   })
 
-  it('a signal that aborts meanwhile is told of at once', async () => {
+  it('an abort meanwhile rejects at once', async () => {
     const { time, ended } = scene(() => true)
     const abort = new AbortController()
     time.in(400, () => abort.abort())

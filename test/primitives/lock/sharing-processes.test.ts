@@ -13,15 +13,18 @@ import { makeFolder } from '../../harness/folders.ts'
 import { idleMs, mostOut, overlaps, overtaken, type Turn } from '../../harness/sharing-history.ts'
 import { startWorker } from '../../harness/worker.ts'
 
-/** A longer run with more processes: HOLDFAST_SHARING_SECONDS=60 HOLDFAST_SHARING_PROCESSES=16 npm test -- test/primitives/lock/sharing-processes.test.ts */
+/**
+ * A longer run with more processes:
+ * HOLDFAST_SHARING_SECONDS=60 HOLDFAST_SHARING_PROCESSES=16 npm test -- test/primitives/lock/sharing-processes.test.ts
+ */
 const seconds = Number(process.env['HOLDFAST_SHARING_SECONDS'] ?? 3)
 const processes = Number(process.env['HOLDFAST_SHARING_PROCESSES'] ?? 8)
 const isLong = process.env['HOLDFAST_SHARING_SECONDS'] !== undefined
 const LIMIT = 4
 
 /**
- * How long free permits may lie idle while somebody waits. A wake-up takes milliseconds, on a machine that is busy with other tests up to seconds;
- * one that was lost would be made up for by the slow poll, after 10 s.
+ * How long free permits may be idle while a claim waits. A wake-up takes milliseconds, and up to seconds on a machine
+ * that is busy with other tests. A lost wake-up is covered by the slow poll after 10 s.
  */
 const WAKE_UP_MS = 8_000
 
@@ -35,7 +38,7 @@ const stores: [name: string, capabilities: Capabilities, url: string][] = [
   ['redis', redis, servers.redis?.[0] ?? ''],
   ['postgres', postgres, servers.postgres ?? ''],
 ]
-// In the short run the conformance suite is enough for them.
+// In the short run, the conformance suite covers these.
 if (isLong) {
   stores.push(
     ['redis cluster', redis, `redis+cluster://${hosts(servers.cluster)}`],
@@ -61,7 +64,7 @@ describe.sequential(`${processes} processes share for ${seconds} s`, () => {
       expect(overlaps(several)).toEqual([])
       expect(mostOut(permits)).toBeLessThanOrEqual(capabilities.limit ? LIMIT : 0)
       expect(idle.at(-1) ?? 0).toBeLessThan(WAKE_UP_MS)
-      // Else it would prove nothing.
+      // Otherwise the run proves nothing.
       if (capabilities.limit) expect(mostOut(permits)).toBeGreaterThan(1)
       expect(queued.length).toBeGreaterThan(1)
       expect(several.length).toBeGreaterThan(1)
@@ -92,12 +95,14 @@ function report(name: string, turns: readonly Turn[], queued: readonly Turn[], i
     `p50 ${at(list, 0.5)}, p99 ${at(list, 0.99)}, most ${at(list, 0.99999)} ms`
   const waitsMs = queued.map(({ askedMs, beganMs }) => beganMs - askedMs).sort((a, b) => a - b)
   const load = `load ${loadavg()[0]?.toFixed(1)}`
-  return `${name}: ${counts.join(', ')}; ${queued.length} writers waited, ${figures(waitsMs)}; permits idle ${idle.length} times, ${figures(idle)}; ${load}`
+  const writers = `${queued.length} writers waited, ${figures(waitsMs)}`
+  const permits = `permits idle ${idle.length} times, ${figures(idle)}`
+  return `${name}: ${counts.join(', ')}; ${writers}; ${permits}; ${load}`
 }
 
 const WORKER = fileURLToPath(new URL('../../harness/sharing-worker.mjs', import.meta.url))
 
-describe('the checks can fail', () => {
+describe('the checks find', () => {
   const turn = (kind: Turn['kind'], times: [number, number | null, number, number], permits = 1): Turn => {
     const [askedMs, queuedMs, beganMs, endedMs] = times
     return { kind, names: ['a'], permits, askedMs, queuedMs, beganMs, endedMs }
@@ -111,7 +116,7 @@ describe('the checks can fail', () => {
     expect(overlaps([reader, { ...turn('write', [0, 1, 4, 6]), names: ['b'] }])).toEqual([])
   })
 
-  it('a writer that was overtaken', () => {
+  it('a writer that a later reader has overtaken', () => {
     const writer = turn('write', [0, 2, 10, 11])
     expect(overtaken([writer, turn('read', [1, 3, 4, 5])])).toEqual([])
     expect(overtaken([writer, turn('read', [3, null, 12, 13])])).toEqual([])

@@ -12,9 +12,12 @@ const urls: [string, string][] = [
   ['postgres-advisory', postgres.replace(/^postgres(ql)?:/, 'postgres+advisory:')],
 ]
 
-const PATIENCE = { timeoutMs: 30_000, failure: () => 'waited 30 s in vain' }
+const PATIENCE = { timeoutMs: 30_000, failure: () => 'it did not happen within 30 s' }
 
-/** A service as docs/explanation/concepts.md has it. Its job ends as told: by itself, when it is asked to stop, or never. */
+/**
+ * A service as docs/explanation/concepts.md has it. Its job ends as told: by itself, when it is asked to stop, or
+ * never.
+ */
 const service = (url: string, name: string, close: string) => `
   import { DistributedLock } from 'holdfast'
   const lock = new DistributedLock({ url: ${JSON.stringify(url)} })
@@ -46,10 +49,10 @@ const service = (url: string, name: string, close: string) => `
     },
   })`
 
-describe.concurrent.each(urls)('SIGTERM in the middle of withLock, on %s', (_, url) => {
+describe.concurrent.each(urls)('SIGTERM during withLock, on %s', (_, url) => {
   const name = `shutdown:${randomBytes(6).toString('hex')}`
 
-  it('tells the function, releases the lock after it has settled, and ends within the bound', async () => {
+  it('aborts the signal, releases the lock when the function has settled, and exits within the bound', async () => {
     const lockName = `${name}:told`
     await using worker = await startWorker({ source: service(url, lockName, '{}') })
     await using other = await startWorker({ source: service(url, 'another', '{}') })
@@ -57,7 +60,8 @@ describe.concurrent.each(urls)('SIGTERM in the middle of withLock, on %s', (_, u
     expect(await other.call('isFree', lockName)).toBe(false)
     process.kill(worker.pid, 'SIGTERM')
     await until(() => worker.stdout.includes('told'), PATIENCE)
-    // In the 200 ms that the function takes to settle. If this comes too late, it sees less than it could, and nothing wrong.
+    // In the 200 ms that the function takes to settle. If this comes too late, it checks less, and reports no false
+    // error.
     const early = await other.call('isFree', lockName)
     if (early === true) expect(worker.stdout).toContain('settled')
     expect(await worker.exited).toEqual({ code: 0, signal: null })
@@ -65,7 +69,7 @@ describe.concurrent.each(urls)('SIGTERM in the middle of withLock, on %s', (_, u
     expect(await other.call('isFree', lockName)).toBe(true)
   })
 
-  it('with drainSeconds, lets the function come to its end', async () => {
+  it('with drainSeconds, lets the function finish', async () => {
     const lockName = `${name}:drained`
     await using worker = await startWorker({ source: service(url, lockName, '{ drainSeconds: 30 }') })
     await worker.call('begin')
@@ -75,7 +79,7 @@ describe.concurrent.each(urls)('SIGTERM in the middle of withLock, on %s', (_, u
     expect(worker.stdout.split('\n').slice(0, 2)).toEqual(['settled', 'resolved'])
   })
 
-  it('takes no longer than the bound although the store does not answer any more', async () => {
+  it('exits within the bound although the store has stopped answering', async () => {
     const { hostname, port } = new URL(url)
     await using proxy = await startProxy(Number(port))
     const through = url.replace(`${hostname}:${port}`, `127.0.0.1:${proxy.port}`)
@@ -84,7 +88,7 @@ describe.concurrent.each(urls)('SIGTERM in the middle of withLock, on %s', (_, u
     proxy.hold('toServer')
     process.kill(worker.pid, 'SIGTERM')
     expect(await worker.exited).toEqual({ code: 0, signal: null })
-    // How long that takes is judged in virtual time, in closing.test.ts. Here it ends before the store answers.
+    // closing.test.ts checks the duration in virtual time. Here the process exits before the store answers.
     expect(worker.stdout).toContain('closed')
     proxy.release('toServer')
   })

@@ -29,13 +29,13 @@ function jobsOn(options: InstanceOptions = {}): OnceOnly {
   return jobs
 }
 
-/** Instances as of two processes, on one store. */
+/** Two instances on one store, each with its own driver, as in two processes. */
 function twoInstances(): [OnceOnly, OnceOnly] {
   const store = createMemoryStore()
   return [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: memoryDriver({ store }) })]
 }
 
-/** A count, when it has stopped rising: all who are going to wait do. */
+/** Resolves with a count that has stopped rising: all calls are waiting. */
 async function settled(count: () => number): Promise<number> {
   for (let last = -1, alike = 0; alike < 5; alike = last === count() ? alike + 1 : 0) {
     last = count()
@@ -49,7 +49,7 @@ afterEach(async () => {
 })
 
 describe('once', () => {
-  it('runs once for each key, and whoever comes later gets the same result', async () => {
+  it('runs once per key, and later callers get the same result', async () => {
     const [a, b] = twoInstances()
     let runs = 0
     const work = async () => ({ invoice: 7, run: ++runs })
@@ -58,7 +58,7 @@ describe('once', () => {
     expect(await b.once('invoice:8', work, HOUR)).toEqual({ invoice: 7, run: 2 })
   })
 
-  it('whoever comes meanwhile waits for the run, and gets its result', async () => {
+  it('calls during the run wait for it, and get its result', async () => {
     const [a, b] = twoInstances()
     const [begun, go] = [gate(), gate()]
     const first = a.once(
@@ -79,7 +79,7 @@ describe('once', () => {
     expect(await Promise.all([first, ...others])).toEqual(Array(4).fill('from a'))
   })
 
-  it('a result that is there reaches all who wait for it in the instance at once, each with a copy of its own', async () => {
+  it('a kept result reaches all waiting calls of the instance at once, each with its own copy', async () => {
     const driver = memoryDriver()
     let asked = 0
     const counting = {
@@ -104,11 +104,11 @@ describe('once', () => {
     const results = await Promise.all([run, ...waiting])
     expect(new Set(results).size).toBe(1_001)
     for (const result of results) expect(result).toEqual({ paid: 1 })
-    // The result itself, and what they ask together once they listen.
+    // The result itself, and the requests that they send together when they begin to listen.
     expect(asked - askedBefore).toBeLessThan(10)
   })
 
-  it('a result that another instance has left reaches all who wait for it at once', async () => {
+  it('a result of another instance reaches all waiting calls at once', async () => {
     const store = createMemoryStore()
     const driver = memoryDriver({ store })
     let asked = 0
@@ -136,7 +136,7 @@ describe('once', () => {
     expect(asked - askedBefore).toBeLessThan(10)
   })
 
-  it('a waiter that is aborted in the same moment as others has its own error, and they have the result', async () => {
+  it('a call that is aborted while others get the result has its own error', async () => {
     const jobs = jobsOn()
     const [waits, go] = [gate(), gate()]
     const abort = new AbortController()
@@ -151,7 +151,7 @@ describe('once', () => {
     expect(await Promise.all([run, patient])).toEqual(['done', 'done'])
   })
 
-  it('a run that fails rejects with its own error, keeps nothing, and can be tried again at once', async () => {
+  it('a run that fails rejects with its own error, keeps nothing, and can be repeated at once', async () => {
     const [a, b] = twoInstances()
     const failing = async () => {
       throw new Error('no paper')
@@ -160,7 +160,7 @@ describe('once', () => {
     expect(await b.once('key', () => 'printed', { ...HOUR, blockingTimeoutSeconds: 0 })).toBe('printed')
   })
 
-  it('a result is kept for its period, from the end of the run, and beyond the closing of its instance', async () => {
+  it('a result is kept for its period from the end of the run, also after its instance is closed', async () => {
     const store = createMemoryStore()
     const first = jobsOn({ driver: memoryDriver({ store }) })
     expect(await first.once('key', () => 1, { forSeconds: 1.5 })).toBe(1)
@@ -171,7 +171,7 @@ describe('once', () => {
     expect(await second.once('key', () => 2, { forSeconds: 1.5 })).toBe(2)
   })
 
-  it('nothing is a result, too', async () => {
+  it('undefined and null are results', async () => {
     const jobs = jobsOn()
     let runs = 0
     const nothing = async (): Promise<void> => {
@@ -187,22 +187,25 @@ describe('once', () => {
   it.each([
     ['no JSON', new Date(), 'result must be a value that JSON keeps unchanged'],
     ['too large', 'x'.repeat(20_000), 'at most 16368 bytes as JSON (it has 20002)'],
-  ])('a result that cannot be kept (%s) is told to everybody, and the job is not run again', async (_, result, why) => {
-    const [a, b] = twoInstances()
-    let runs = 0
-    const work = () => {
-      runs += 1
-      return result
-    }
-    for (const jobs of [a, b, a]) {
-      const told = await jobs.once('key', work, HOUR).catch((error: unknown) => error)
-      expect(told).toBeInstanceOf(ResultNotKeptError)
-      expect(String(told)).toContain(why)
-    }
-    expect(runs).toBe(1)
-  })
+  ])(
+    'a result that cannot be kept (%s) is an error for every caller, and the job does not run again',
+    async (_, result, why) => {
+      const [a, b] = twoInstances()
+      let runs = 0
+      const work = () => {
+        runs += 1
+        return result
+      }
+      for (const jobs of [a, b, a]) {
+        const told = await jobs.once('key', work, HOUR).catch((error: unknown) => error)
+        expect(told).toBeInstanceOf(ResultNotKeptError)
+        expect(String(told)).toContain(why)
+      }
+      expect(runs).toBe(1)
+    },
+  )
 
-  it('forget lets it run again', async () => {
+  it('forget lets a job run again', async () => {
     const [a, b] = twoInstances()
     expect(await a.forget('key')).toBe(false)
     await a.once('key', () => 1, HOUR)
@@ -210,7 +213,7 @@ describe('once', () => {
     expect(await a.once('key', () => 2, HOUR)).toBe(2)
   })
 
-  it('a run whose lease is lost keeps nothing, and the one that takes over has a higher token', async () => {
+  it('a run whose lease is lost keeps nothing, and its successor has a higher token', async () => {
     const store = createMemoryStore()
     const network = faultyNetwork(memoryDriver({ store }))
     const cutOff = jobsOn({ driver: network.driver, callTimeoutSeconds: 0.05 })
@@ -245,7 +248,7 @@ describe('once', () => {
     expect(tokens[1]).toBeGreaterThan(tokens[0] as number)
   })
 
-  it('a run whose lease was ended by force rejects and keeps nothing; the one that took over does', async () => {
+  it('a run whose lease was ended by force rejects and keeps nothing; its successor keeps its result', async () => {
     const store = createMemoryStore()
     const [a, b] = [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: memoryDriver({ store }) })]
     const operator = new DistributedLock({ driver: memoryDriver({ store }) })
@@ -262,7 +265,7 @@ describe('once', () => {
     )
     const rejected = expect(forced).rejects.toThrow(LeaseLostError)
     await begun.opened
-    // Between two heartbeats: the run has not heard of it when it ends.
+    // Between two heartbeats: the run does not know of it when it ends.
     expect(await operator.forceRelease('once:key:run', { by: 'operator' })).toHaveLength(1)
     const other = b.once(
       'key',
@@ -281,7 +284,7 @@ describe('once', () => {
     expect(await a.once('key', () => 'again', HOUR)).toBe('other')
   })
 
-  it('a result that was looked up before a call began is not told to it, however late the answer comes', async () => {
+  it('a call does not get a result that was looked up before it began, however late the answer arrives', async () => {
     const driver = memoryDriver()
     const [looked, answer] = [gate(), gate()]
     let isLate = false
@@ -298,7 +301,7 @@ describe('once', () => {
     isLate = true
     const early = mine.once('key', () => 'not this', HOUR)
     await looked.opened
-    // The old result's period is over, and the job runs again.
+    // The period of the old result is over, and the job runs again.
     expect(await others.forget('key')).toBe(true)
     const [begun, end, waits] = [gate(), gate(), gate()]
     const run = others.once(
@@ -320,7 +323,7 @@ describe('once', () => {
     expect(await Promise.all([run, later])).toEqual(['new', 'new'])
   })
 
-  it('a store that is away for a moment after the run is asked until it keeps the result', async () => {
+  it('after a short outage at the end of the run, the result is kept', async () => {
     const store = createMemoryStore()
     const network = faultyNetwork(memoryDriver({ store }))
     const jobs = jobsOn({ driver: network.driver, callTimeoutSeconds: 0.05 })
@@ -337,7 +340,7 @@ describe('once', () => {
     expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 'again', HOUR)).toBe('kept')
   })
 
-  it('one that stays away: it is said that the job ran, and that the rest is not known', async () => {
+  it('in a long outage, the error says that the job ran and that the rest is unknown', async () => {
     const network = faultyNetwork(memoryDriver())
     const jobs = jobsOn({ driver: network.driver, callTimeoutSeconds: 0.05 })
     const run = jobs.once('key', () => network.cut(), { ...HOUR, timeoutSeconds: 0.3 })
@@ -345,7 +348,7 @@ describe('once', () => {
     network.heal()
   })
 
-  it('waiting can be given up, and ends with the instance', async () => {
+  it('a wait can be aborted, and ends with the instance', async () => {
     const [a, b] = twoInstances()
     const [begun, go] = [gate(), gate()]
     const waits = (): Promise<void> => {
@@ -365,7 +368,7 @@ describe('once', () => {
     await first
   })
 
-  it('a run that asks for its own result is told at once; the same key is free again afterwards', async () => {
+  it('a run that asks for its own result gets a DeadlockError at once; the key is free afterwards', async () => {
     const [a] = twoInstances()
     const nested = a.once('key', () => a.once('key', () => 'never', HOUR), HOUR)
     await expect(nested).rejects.toBeInstanceOf(DeadlockError)
@@ -374,7 +377,7 @@ describe('once', () => {
     expect(await a.once('key', () => a.once('key', () => 'never', HOUR), HOUR)).toBe('inside')
   })
 
-  it('a run and a lock that wait for each other are noticed, also through instances', async () => {
+  it('a run and a lock that wait for each other are a detected deadlock, also across instances', async () => {
     const driver = memoryDriver()
     const soon = { driver, deadlockAfterSeconds: 0.05 }
     const [jobs, others, lock] = [jobsOn(soon), jobsOn(soon), new DistributedLock(soon)]
@@ -402,7 +405,7 @@ describe('once', () => {
     await expect(nested).rejects.toBeInstanceOf(DeadlockError)
   })
 
-  it('closing during a run keeps nothing: it has lost its lease', async () => {
+  it('closing during a run keeps nothing: the run has lost its lease', async () => {
     const store = createMemoryStore()
     const jobs = jobsOn({ driver: memoryDriver({ store }) })
     const run = jobs.once('key', () => jobs.close({ timeoutSeconds: 0.1 }), HOUR)
@@ -410,7 +413,7 @@ describe('once', () => {
     expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 2, HOUR)).toBe(2)
   })
 
-  it('a run is not started when its lease was ended while it looked for a result', async () => {
+  it('a run does not start if its lease ended while it looked for a result', async () => {
     const inner = memoryDriver()
     const looking = gate()
     const answer = gate()
@@ -418,7 +421,7 @@ describe('once', () => {
     const inspect: typeof inner.inspect = async (query) => {
       const page = await inner.inspect(query)
       looks += 1
-      // The first look is made before the lease is asked for.
+      // The first look comes before the claim.
       if (looks === 2) {
         looking.open()
         await answer.opened
@@ -442,7 +445,7 @@ describe('once', () => {
     expect(isStarted).toBe(false)
   })
 
-  it('bad input is refused before anything is sent', async () => {
+  it('bad input is rejected before anything is sent', async () => {
     const jobs = jobsOn()
     const fn = () => 1
     for (const key of ['', 'x'.repeat(246), 'a\0', 7 as never]) {
@@ -459,7 +462,7 @@ describe('once', () => {
     await expect(jobs.everyTick('name', fn)()).rejects.toMatchObject({ argument: 'everySeconds' })
   })
 
-  it('where a lease ends with its connection it is refused, with the reason', async () => {
+  it('a driver whose leases end with their connection is rejected with the reason', async () => {
     const url = inject('servers').postgres?.replace(/^postgres(?:ql)?:/, 'postgres+advisory:') ?? ''
     const driver = await openPostgresAdvisory(url)
     await expect(jobsOn({ driver }).once('key', () => 1, HOUR)).rejects.toThrow(UnsupportedError)
@@ -467,7 +470,7 @@ describe('once', () => {
     await driver.close()
   })
 
-  it('a run excludes nobody’s lock of the same name', async () => {
+  it('a run does not exclude a lock with the name of its key', async () => {
     const driver = memoryDriver()
     const lock = new DistributedLock({ driver })
     opened.push(lock)
@@ -479,7 +482,7 @@ describe('once', () => {
 describe('everyTick', () => {
   const NOON = new Date('2026-03-01T12:00:00.000Z')
 
-  /** How many of these calls, each on an instance of its own, ran the job. */
+  /** The indexes of the calls that ran the job. Each call has its own instance. */
   async function runsOf(calls: readonly (readonly [context: unknown, wallMs: number])[], options = {}) {
     const driver = memoryDriver()
     const ran: number[] = []
@@ -492,7 +495,7 @@ describe('everyTick', () => {
     return ran
   }
 
-  it('BullMQ: a job’s id is the tick, also when it is tried again', async () => {
+  it('BullMQ: the id of the job is the tick, also on a retry', async () => {
     const job = (id: string) => ({ id, name: 'report', data: {}, timestamp: 1_772_366_400_000, opts: { repeat: {} } })
     const first = job('repeat:daily:1772366400000')
     expect(
@@ -504,7 +507,7 @@ describe('everyTick', () => {
     ).toEqual([0, 2])
   })
 
-  it('node-cron: the scheduled time is the tick, whenever it was triggered', async () => {
+  it('node-cron: the scheduled time is the tick, even if it fires late', async () => {
     const context = (date: Date, lateMs: number) => ({
       date,
       dateLocalIso: '',
@@ -520,7 +523,7 @@ describe('everyTick', () => {
     ).toEqual([0, 2])
   })
 
-  it('croner: the last scheduled time before the run began is the tick', async () => {
+  it('croner: the last scheduled time before the start of the run is the tick', async () => {
     const job = (currentRun: Date, pattern: string) => {
       const schedule = new Cron(pattern, { paused: true, timezone: 'UTC' })
       return { currentRun: () => currentRun, nextRun: (after: Date) => schedule.nextRun(after) }
@@ -546,18 +549,18 @@ describe('everyTick', () => {
     ).toEqual([0, 2])
   })
 
-  it('without one, the present time is rounded to the period: a clock that is late does not run it again', async () => {
+  it('without a tick, the current time is rounded to the period: a late clock does not run the job again', async () => {
     const at = (ms: number) => [undefined, NOON.getTime() + ms] as const
-    // Early by a hair, in time, late by a little and by a lot; the next one.
+    // Slightly early, in time, slightly late, very late; then the next tick.
     const ticks = [at(-2), at(0), at(3), at(20_000), at(59_000), at(60_000)]
     expect(await runsOf(ticks, { everySeconds: 60 })).toEqual([0, 5])
-    // Minute 30 of every hour is as good as minute 0.
+    // Minute 30 of every hour works like minute 0.
     const half = [at(1_799_998), at(1_800_000), at(1_810_000), at(5_400_000)]
     expect(await runsOf(half, { everySeconds: 3_600 })).toEqual([0, 3])
     expect(await runsOf([at(0), at(60), at(240), at(260)], { everySeconds: 0.25 })).toEqual([0, 2])
   })
 
-  it('passes the result and the scheduler’s own context on', async () => {
+  it('passes on the result and the scheduler’s context', async () => {
     const jobs = jobsOn()
     const tick = jobs.everyTick('name', ({ fencingToken }, date: Date | undefined) => [
       fencingToken > 0,
@@ -567,7 +570,7 @@ describe('everyTick', () => {
     expect(await tick(NOON)).toEqual([true, NOON.getTime()])
   })
 
-  it('fits the real croner and the real node-cron: two instances, each tick once', async () => {
+  it('works with the real croner and node-cron: two instances run each tick once', async () => {
     const instances = twoInstances()
     const ticks: Record<string, string[]> = { croner: [], 'node-cron': [] }
     const stop: (() => unknown)[] = []
@@ -593,9 +596,9 @@ describe('everyTick', () => {
         () => task.destroy(),
       )
     }
-    while (Object.values(ticks).some((each) => each.length < 2)) await sleep(50) // until both have struck twice
+    while (Object.values(ticks).some((each) => each.length < 2)) await sleep(50) // until both have fired twice
     for (const each of stop) await each()
-    // What struck last may still wait for the other instance: closed meanwhile, it would fail inside the scheduler.
+    // The last tick may still wait for the other instance. If that is closed first, it fails inside the scheduler.
     await Promise.all(calls)
     for (const [name, each] of Object.entries(ticks)) expect(new Set(each).size, `${name}: ${each}`).toBe(each.length)
   })

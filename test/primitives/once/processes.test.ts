@@ -10,8 +10,8 @@ import { until } from '../../harness/processes.ts'
 import { startWorker, type Worker } from '../../harness/worker.ts'
 
 /**
- * Processes that all want every key done, and are killed in the middle of it. The effect checks the token and records the key, in Redis; the
- * leases and results are wherever the driver keeps them.
+ * Several processes try to run every key, and are killed while they do. The effect checks the token and records the key
+ * in Redis. The driver keeps the leases and results.
  *
  * HOLDFAST_ONCE_KEYS=500 for the long run: 8 processes, 24 kills.
  */
@@ -22,9 +22,9 @@ const KILLS = IS_LONG ? 24 : 3
 const DRIVERS = ['redis', 'postgres', 'sqlite'] as const
 const PATIENCE_MS = IS_LONG ? 600_000 : 60_000
 
-describe.concurrent('once: processes that are killed in the middle', { timeout: PATIENCE_MS + 20_000 }, () => {
+describe.concurrent('once: processes that are killed during a run', { timeout: PATIENCE_MS + 20_000 }, () => {
   for (const driverName of IS_LONG ? DRIVERS : DRIVERS.slice(0, 1)) {
-    it(`${driverName}: every key’s effect is made exactly once, and everybody is told the same result`, async () => {
+    it(`${driverName}: the effect of each key happens exactly once, and all callers get the same result`, async () => {
       const folder = mkdtempSync(join(tmpdir(), 'holdfast-once-'))
       const { redis, postgres } = inject('servers')
       const urls = { redis: redis?.[0] ?? '', postgres: postgres ?? '', sqlite: `sqlite:${folder}/locks.db` }
@@ -42,7 +42,7 @@ async function killInTheMiddle(driverName: string, url: string): Promise<void> {
   const prefix = `once-${randomBytes(6).toString('hex')}`
   const task = { url, redisUrl, prefix, keys: KEYS, thinkMs: IS_LONG ? 250 : 20 }
   const redis = new Redis(redisUrl)
-  // Replaced without waiting: the others go on meanwhile, and the next one is killed while there is work to be killed in.
+  // Replaced without waiting, so that the others go on, and the next process is killed while there is work left.
   const slots = Array.from({ length: PROCESSES }, () => begin(task))
   try {
     for (let kills = 0; kills < KILLS; kills += 1) {
@@ -70,7 +70,8 @@ async function killInTheMiddle(driverName: string, url: string): Promise<void> {
     if (IS_LONG) {
       const load = loadavg()[0]?.toFixed(1)
       console.log(
-        `${driverName}: ${PROCESSES} processes, ${KILLS} kills, ${KEYS} keys, ${runs} runs, ${effects.length} effects; load ${load}`,
+        `${driverName}: ${PROCESSES} processes, ${KILLS} kills, ${KEYS} keys, ${runs} runs, ` +
+          `${effects.length} effects; load ${load}`,
       )
       assert.ok(runs > KEYS, 'no run was killed: this test shows nothing')
     }
@@ -83,7 +84,7 @@ async function killInTheMiddle(driverName: string, url: string): Promise<void> {
 async function begin(task: object): Promise<{ worker: Worker; results: Promise<unknown> }> {
   const worker = await startWorker({ module: WORKER }, { callTimeoutMs: PATIENCE_MS })
   const results = worker.call('runAll', task)
-  // One that is killed rejects, and its results are nobody's.
+  // A killed process rejects, and its results do not count.
   results.catch(() => {})
   return { worker, results }
 }

@@ -7,7 +7,7 @@ import { type InvalidArgumentError, OnceOnly } from '../../../src/index.ts'
 import { until } from '../../harness/processes.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
 
-/** Redlock keeps nothing for longer than its longest time to live. */
+/** Redlock keeps nothing longer than its `longestTtlSeconds`. */
 describe('OnceOnly on redlock', () => {
   let server: Server
   const clients: Redis[] = []
@@ -28,7 +28,7 @@ describe('OnceOnly on redlock', () => {
     return new OnceOnly({ driver })
   }
 
-  it('a result that the driver would not keep for long enough is refused before the job runs', async () => {
+  it('a period that is longer than the driver keeps anything is rejected before the job runs', async () => {
     let runs = 0
     const job = (): number => ++runs
     const refusals: unknown[] = []
@@ -45,12 +45,12 @@ describe('OnceOnly on redlock', () => {
     )
   })
 
-  it('a tick that is remembered for as long as the driver can runs once over all instances', async () => {
+  it('a tick that is remembered as long as the driver allows runs once over all instances', async () => {
     const instances = [instance(), instance(), instance()]
     let runs = 0
     const options = { forSeconds: 1.5, timeoutSeconds: 1.5 }
     const ticks = instances.map((once) => once.everyTick('report', () => ++runs, options))
-    // The server is asked for the first time, so it does not vote yet.
+    // A server does not vote right after its first use.
     const voting = async (): Promise<boolean> =>
       instances[0]?.once('voting', () => true, { ...options, blockingTimeoutSeconds: 0 }).catch(() => false) ?? false
     await until(voting, { timeoutMs: 10_000, failure: () => 'the server never voted' })

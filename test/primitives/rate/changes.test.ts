@@ -15,7 +15,7 @@ import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { startRedis } from '../../harness/servers.ts'
 import { createContext } from '../../harness/sqlite-context.ts'
 
-/** Limiters of several processes on one store, which can be down or slow, in time that passes only when told to. */
+/** Limiters of several processes in virtual time, on one store that can be down or slow. */
 function scene() {
   const time = new VirtualTime()
   const clock = time.clock()
@@ -44,7 +44,7 @@ const isDown = async (): Promise<never> => {
 }
 
 describe('reset', () => {
-  it('is seen at once by the limiter’s own memory of refusals, and within ten seconds by that of another process', async () => {
+  it('ends the limiter’s remembered refusals at once, and those of another process within ten seconds', async () => {
     const { limiter, time, calls } = scene()
     const [here, there] = [limiter(HOURLY), limiter(HOURLY)]
     await here.consume('key')
@@ -60,7 +60,7 @@ describe('reset', () => {
     assert.equal((await there.consume('key')).allowed, true)
   })
 
-  it('is not undone by a refusal that was on its way meanwhile', async () => {
+  it('is not undone by a refusal that was in flight', async () => {
     const { limiter, store } = scene()
     const limited = limiter(HOURLY)
     await limited.consume('key')
@@ -71,7 +71,7 @@ describe('reset', () => {
       return answer
     }
     const refused = limited.consume('key')
-    await new Promise(setImmediate) // the list with it has left
+    await new Promise(setImmediate) // until its list has been sent
     store.fault = undefined
     await limited.reset('key')
     late.resolve()
@@ -79,7 +79,7 @@ describe('reset', () => {
     assert.equal((await limited.consume('key')).allowed, true)
   })
 
-  it('wakes who waits for the key in this process', async () => {
+  it('wakes the calls that wait for the key in this process', async () => {
     const { limiter, time } = scene()
     const limited = limiter({ limit: 1, periodSeconds: 100 })
     await limited.consume('key')
@@ -93,7 +93,7 @@ describe('reset', () => {
     assert.equal((await second).allowed, true)
   })
 
-  it('wakes who waits also if its refusal was on its way meanwhile', async () => {
+  it('wakes a waiting call also if its refusal was in flight', async () => {
     const { limiter, time, store } = scene()
     const limited = limiter({ limit: 1, periodSeconds: 100 })
     await limited.consume('key')
@@ -102,7 +102,7 @@ describe('reset', () => {
       waited = result
     })
     await time.run(10)
-    await limited.block('key', 0) // lets it ask again, and nothing has changed
+    await limited.block('key', 0) // makes it ask again, although nothing has changed
     const late = deferred()
     store.fault = async (forward) => {
       const answer = await forward()
@@ -118,7 +118,7 @@ describe('reset', () => {
     await waits
   })
 
-  it('takes back what is left of a local share', async () => {
+  it('takes back the rest of a local share', async () => {
     const { limiter, calls } = scene()
     const limited = limiter({ limit: 10, periodSeconds: 3_600 }, { localShare: { units: 5, forSeconds: 60 } })
     await limited.consume('key')
@@ -132,7 +132,7 @@ describe('reset', () => {
     )
   })
 
-  it('leaves other keys, and other limits of the key, as they are', async () => {
+  it('does not change other keys or other limits of the key', async () => {
     const { limiter } = scene()
     const [hourly, daily] = [limiter(HOURLY), limiter({ limit: 1, periodSeconds: 86_400 })]
     for (const limited of [hourly, daily]) await limited.consume('key')
@@ -143,7 +143,7 @@ describe('reset', () => {
     assert.equal((await hourly.consume('key')).allowed, true)
   })
 
-  it('of a store that is down is an error', async () => {
+  it('is an error while the store is down', async () => {
     const { limiter, store } = scene()
     store.fault = isDown
     await assert.rejects(limiter(HOURLY).reset('key'), { code: 'STORE_UNAVAILABLE' })
@@ -152,7 +152,7 @@ describe('reset', () => {
 })
 
 describe('block', () => {
-  it('refuses every call in every process until it ends, and every answer says when that is', async () => {
+  it('refuses all calls in all processes until it ends, and every answer says when that is', async () => {
     const { limiter, time } = scene()
     const limits = [
       { limit: 10, periodSeconds: 10 },
@@ -178,7 +178,7 @@ describe('block', () => {
     assert.equal((await here.consume('key')).allowed, true)
   })
 
-  it('gives nothing back: what was used up before is used up afterwards', async () => {
+  it('gives no units back: units taken before it still count after it', async () => {
     const { limiter, time } = scene()
     const limited = limiter(HOURLY)
     await limited.consume('key')
@@ -189,7 +189,7 @@ describe('block', () => {
     assert.ok(Math.abs(retryAfterSeconds - 3_599) < 1, `${retryAfterSeconds}`)
   })
 
-  it('takes back what is left of a local share', async () => {
+  it('takes back the rest of a local share', async () => {
     const { limiter } = scene()
     const limited = limiter({ limit: 10, periodSeconds: 3_600 }, { localShare: { units: 5, forSeconds: 60 } })
     await limited.consume('key')
@@ -197,7 +197,7 @@ describe('block', () => {
     assert.equal((await limited.consume('key')).allowed, false)
   })
 
-  it('is ended by 0 seconds, by a reset, and replaced by a shorter one', async () => {
+  it('ends by 0 seconds or a reset, and can be replaced by a shorter one', async () => {
     const { limiter } = scene()
     const limited = limiter({ limit: 10, periodSeconds: 3_600 })
     await limited.consume('key')
@@ -211,7 +211,7 @@ describe('block', () => {
     assert.equal((await limited.consume('key')).remaining, 9)
   })
 
-  it.each([-1, Number.NaN, 1e9, '10'])('for %o seconds is refused before anything is sent', async (seconds) => {
+  it.each([-1, Number.NaN, 1e9, '10'])('for %o seconds is rejected before anything is sent', async (seconds) => {
     const { limiter, calls } = scene()
     await assert.rejects(limiter(HOURLY).block('key', seconds as number), {
       code: 'INVALID_ARGUMENT',
@@ -222,7 +222,7 @@ describe('block', () => {
     assert.deepEqual(calls, [])
   })
 
-  it('by a driver that ignores it is an error, never believed', async () => {
+  it('is an error with a driver that ignores it', async () => {
     const real = memoryDriver()
     const driver: Driver = {
       ...real,
@@ -236,7 +236,7 @@ describe('block', () => {
   })
 })
 
-describe('a clock that is set back makes a block no longer than it was meant to be', { timeout: 30_000 }, () => {
+describe('a block does not last longer when the clock is set back', { timeout: 30_000 }, () => {
   const HOUR_MS = 3_600_000
   const limits = [{ limit: 10, periodMs: HOUR_MS, burst: 10 }]
   const take: RateRequest = { name: 'key', cost: 1, limits }
@@ -271,7 +271,7 @@ describe('a clock that is set back makes a block no longer than it was meant to 
     assert.equal(rates.size, 0, 'and nothing is left behind')
   })
 
-  // Elsewhere the block is written as it would look after that.
+  // For the other stores, the block is written as it would look after the clock was set back.
   it('in Redis', async () => {
     await using server = await startRedis()
     const client = new Redis(server.url)
@@ -314,10 +314,10 @@ describe('a clock that is set back makes a block no longer than it was meant to 
   })
 })
 
-describe('what is changed leaves nothing behind', { timeout: 30_000 }, () => {
+describe('changes leave nothing behind', { timeout: 30_000 }, () => {
   const limits = [HOURLY, { limit: 20, periodSeconds: 86_400 }]
 
-  it('in Redis: after a reset, a ping and a block’s end', async () => {
+  it('in Redis: after a reset, a ping and the end of a block', async () => {
     await using server = await startRedis()
     const client = new Redis(server.url)
     await using limiter = new RateLimiter({ driver: redisDriver({ client, onWarning() {} }), limits })
@@ -361,7 +361,7 @@ describe('fallback', () => {
     return { ...parts, fallback, limited }
   }
 
-  it('answers while the store is down, and says so', async () => {
+  it('answers while the store is down, with fallback: true', async () => {
     const { limited, store, time } = withFallback()
     assert.deepEqual(tag(await limited.consume('key')), [true, 9, undefined])
     store.fault = isDown
@@ -375,7 +375,7 @@ describe('fallback', () => {
     assert.deepEqual(tag(await limited.consume('key')), [true, 8, undefined])
   })
 
-  it('the store is tried again after fallbackSeconds, by one call while the others are answered by the fallback', async () => {
+  it('after fallbackSeconds one call tries the store, and the fallback answers the others', async () => {
     const { limited, store, time, calls } = withFallback({ fallbackSeconds: 5 })
     store.fault = isDown
     await limited.consume('key')
@@ -388,7 +388,7 @@ describe('fallback', () => {
     store.fault = () => hangs.promise
     const tries = limited.consume('b')
     assert.deepEqual(tag(await limited.consume('c')), [true, 1, true])
-    await new Promise(setImmediate) // the list with it has left
+    await new Promise(setImmediate) // until its list has been sent
     assert.equal(calls.length, 2)
     hangs.reject(new StoreError('still down'))
     assert.deepEqual(tag(await tries), [true, 1, true])
@@ -396,7 +396,7 @@ describe('fallback', () => {
     assert.equal(calls.length, 2)
   })
 
-  it('what the store refused a moment ago stays refused', async () => {
+  it('a remembered refusal of the store stays in force', async () => {
     const { limiter, fallback, store } = withFallback()
     const limited = limiter(HOURLY, { fallback })
     await limited.consume('key')
@@ -406,14 +406,14 @@ describe('fallback', () => {
     assert.deepEqual(tag(await limited.consume('key')), [false, 0, undefined])
   })
 
-  it('a cost that it could never allow has the store’s own error', async () => {
+  it('a cost that it can never allow rejects with the store’s error', async () => {
     const { limited, store } = withFallback()
     store.fault = isDown
     await assert.rejects(limited.consume('key', { cost: 3 }), { code: 'STORE_UNAVAILABLE' })
     assert.deepEqual(tag(await limited.consume('key', { cost: 2 })), [true, 0, true])
   })
 
-  it('answers in the place of a local share, too', async () => {
+  it('answers instead of a local share, too', async () => {
     const { limited, store } = withFallback({ localShare: { units: 5, forSeconds: 60 } })
     store.fault = isDown
     const results = await Promise.all([1, 2, 3].map(() => limited.consume('key')))
@@ -433,7 +433,7 @@ describe('fallback', () => {
     assert.equal((await fallback.consume('key')).allowed, true)
   })
 
-  it('is not asked where something else is wrong', async () => {
+  it('is not used for other errors', async () => {
     const { limited, limiter, fallback } = withFallback()
     await limited.close()
     await assert.rejects(limited.consume('key'), { code: 'CLOSED' })
@@ -443,7 +443,7 @@ describe('fallback', () => {
     assert.throws(() => limiter(HOURLY, { fallback, fallbackSeconds: -1 }), { argument: 'fallbackSeconds' })
   })
 
-  it('stands in for a store that cannot even be opened', async () => {
+  it('answers for a store that cannot be opened', async () => {
     await using fallback = new RateLimiter({ url: 'memory:fallback', limits: HOURLY })
     await using limiter = new RateLimiter({
       url: 'redis://127.0.0.1:1',

@@ -39,7 +39,7 @@ async function listening(listener: RequestListener): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** Each starts a server with the limits in front of a page that says "served", and gives its address. */
+/** Each starts a server with a limiter before a page that says "served", and returns its address. */
 const servers: Record<string, (limiters: readonly RateLimiter[], options?: object) => Promise<string>> = {
   async express(limiters, options) {
     const app = express()
@@ -96,7 +96,7 @@ const servers: Record<string, (limiters: readonly RateLimiter[], options?: objec
 describe.each(Object.entries(servers))('%s', (_, start) => {
   const ask = (url: string, user = 'ann') => fetch(url, { headers: { 'x-user': user } })
 
-  it('serves what is allowed, with the standard fields, and refuses the rest with 429 and Retry-After', async () => {
+  it('serves allowed requests with the standard fields, and refuses the rest with 429 and Retry-After', async () => {
     const url = await start([limiterOf(TWICE)])
     const first = await ask(url)
     expect(first.status).toBe(200)
@@ -120,7 +120,7 @@ describe.each(Object.entries(servers))('%s', (_, start) => {
     expect((await ask(url, 'bob')).status).toBe(200)
   })
 
-  it('several limiters in a row each add their item to the fields', async () => {
+  it('several limiters in a row each append to the fields', async () => {
     const url = await start([limiterOf(TWICE), limiterOf({ limit: 10, periodSeconds: 3_600, burst: 5 })])
     const { headers } = await ask(url)
     const policies = headers.get('ratelimit-policy')?.split(', ').sort()
@@ -139,7 +139,7 @@ describe.each(Object.entries(servers))('%s', (_, start) => {
     expect(await response.text()).toBe('served')
   })
 
-  it('a store that cannot be asked is an error of the server, or lets pass, as it was told', async () => {
+  it('a store that cannot be reached is a server error, or lets requests pass with failOpen', async () => {
     const failing = { ...memoryDriver(), consume: () => Promise.reject(new Error('out of order')) }
     expect((await ask(await start([limiterOf(TWICE, failing)]))).status).toBe(500)
     const open = await ask(await start([limiterOf(TWICE, failing)], { failOpen: true }))
@@ -158,7 +158,7 @@ describe('the header fields', () => {
     return { ask: () => limited(new Request('http://localhost/')) }
   }
 
-  it('name every limit while there is room, and those that are exceeded in a refusal', async () => {
+  it('name every limit in a success, and the exceeded limits in a refusal', async () => {
     const { ask } = await asked([
       { limit: 1, periodSeconds: 60 },
       { limit: 1_000, periodSeconds: 3_600 },
@@ -172,14 +172,14 @@ describe('the header fields', () => {
     expect(refused.headers.get('retry-after')).toBe(seconds)
   })
 
-  it('say whole seconds only, and the same rate', async () => {
+  it('have whole seconds and the same rate', async () => {
     const { ask } = await asked({ limit: 10, periodSeconds: 0.1 })
     expect((await ask()).headers.get('ratelimit-policy')).toBe('"default";q=100;w=1')
     const uneven = await asked({ limit: 3, periodSeconds: 1.5 }, { names: ['per user'] })
     expect((await uneven.ask()).headers.get('ratelimit-policy')).toBe('"per user";q=4;w=2')
   })
 
-  it('are added to a response whose headers cannot be changed', async () => {
+  it('are added to a response with immutable headers', async () => {
     const limited = rateLimitFetch(() => Response.redirect('http://localhost/elsewhere', 307), {
       limiter: limiterOf(TWICE),
       key: () => 'key',
@@ -190,12 +190,12 @@ describe('the header fields', () => {
     expect(response.headers.get('ratelimit')).toBe('"default";r=1;t=30')
   })
 
-  it('are not added to a response that cannot be made anew', async () => {
+  it('are not added to a response that cannot be copied', async () => {
     const limited = rateLimitFetch(() => Response.error(), { limiter: limiterOf(TWICE), key: () => 'key' })
     expect((await limited(new Request('http://localhost/'))).type).toBe('error')
   })
 
-  it('leave a response alone that somebody else has sent meanwhile, and nothing is unhandled', async () => {
+  it('do not touch a response that was sent meanwhile, and no rejection is unhandled', async () => {
     const unhandled: unknown[] = []
     const hear = (error: unknown): unknown => unhandled.push(error)
     process.on('unhandledRejection', hear)
@@ -220,7 +220,7 @@ describe('the header fields', () => {
     await served.opened
     asked.open()
     while ((await limiter.peek('key')).remaining > 0) await new Promise(setImmediate)
-    await new Promise(setImmediate) // an unhandled rejection is told of by then
+    await new Promise(setImmediate) // an unhandled rejection is reported by then
     process.off('unhandledRejection', hear)
     expect(unhandled).toEqual([])
     expect(reached).toEqual(['/first'])
@@ -267,7 +267,7 @@ describe('an error that `next` throws', () => {
 })
 
 describe('a limiter whose fallback answers', () => {
-  it('refuses with Retry-After, and says nothing of limits that are not in force', async () => {
+  it('refuses with Retry-After, and without limits that are not in force', async () => {
     const driver: Driver = { ...memoryDriver(), consume: () => Promise.reject(new StoreError('down')) }
     const fallback = limiterOf({ limit: 1, periodSeconds: 60 })
     const limiter = new RateLimiter({ driver, limits: [TWICE, { limit: 9, periodSeconds: 9 }], fallback })

@@ -21,13 +21,13 @@ import { createContext } from '../../harness/sqlite-context.ts'
 import { startWorker } from '../../harness/worker.ts'
 
 const HOUR_MS = 3_600_000
-/** Some start a server, and the machine may be busy. */
+/** Some tests start a server, and the machine may be busy. */
 const SLOW = { timeout: 60_000 }
 
 const TEN_AN_HOUR = { limit: 10, periodMs: HOUR_MS, burst: 10 }
 const TWENTY_A_DAY = { limit: 20, periodMs: 24 * HOUR_MS, burst: 20 }
 
-describe('several policies on one key, resets and blocks behave as if each limit were alone', SLOW, () => {
+describe('several policies on one key, resets and blocks behave as if each limit were the only one', SLOW, () => {
   it('in memory', async () => {
     const time = new VirtualTime()
     const store = createMemoryStore(time.clock())
@@ -54,7 +54,7 @@ describe('several policies on one key, resets and blocks behave as if each limit
   })
 })
 
-/** All spacings are whole hours, and only whole hours are let pass: the seconds that a test takes change no answer. */
+/** All spacings are whole hours, and time passes in whole hours: the seconds that a test takes change no answer. */
 const LIMITS: readonly RateLimit[] = [
   { limit: 1, periodMs: HOUR_MS, burst: 2 },
   { limit: 1, periodMs: HOUR_MS, burst: 3 },
@@ -67,7 +67,7 @@ const LIMITS: readonly RateLimit[] = [
 interface Act {
   /** How many hours pass first. */
   readonly hours: number
-  /** What is then asked in one list. */
+  /** What is then requested in one list. */
   readonly asked: readonly Asked[]
 }
 
@@ -118,7 +118,7 @@ async function checkModel(driver: Driver, { runs, advance }: ModelOptions): Prom
   await fc.assert(property, { numRuns: runs })
 }
 
-/** Each limit on its own, in whole hours. */
+/** The model: each limit separately, in whole hours. */
 class Model {
   nowHours = 0
   readonly #momentHours = new Map<string, number>()
@@ -150,7 +150,7 @@ class Model {
 const spacingHours = ({ limit, periodMs }: RateLimit): number => periodMs / limit / HOUR_MS
 const fullHours = (limit: RateLimit): number => spacingHours(limit) * limit.burst
 
-/** All at once, and then what is due: a sweep. Second by second there would be thousands of them. */
+/** Jumps ahead and then runs what is due: one sweep. Second by second there would be thousands. */
 async function jump(time: VirtualTime, ms: number): Promise<void> {
   time.stall(ms)
   await time.run(0)
@@ -164,8 +164,8 @@ function forward(clock: { shift(offsetMs: number): void }): (ms: number) => void
   }
 }
 
-describe('a rolling deploy that adds a limit', () => {
-  it('old and new instances together keep the old limit, and the new ones the new limit, over days', async () => {
+describe('a rolling deployment that adds a limit', () => {
+  it('all instances together keep the old limit, and the new ones keep the new limit, over days', async () => {
     const time = new VirtualTime()
     const clock = time.clock()
     const store = createMemoryStore(clock)
@@ -184,7 +184,7 @@ describe('a rolling deploy that adds a limit', () => {
       }
       await jump(time, 5 * 60_000)
     }
-    // A burst at the beginning, and then as much as comes back: 10 an hour, 20 a day.
+    // A burst at the beginning, then the rate of each limit: 10 an hour, 20 a day.
     assert.ok(ofAll <= 10 + 48 * 10, `${ofAll} in two days`)
     assert.ok(ofNew <= 20 + 2 * 20, `${ofNew} of the new ones in two days`)
     assert.ok(ofNew >= 20, `${ofNew}`)
@@ -252,7 +252,7 @@ describe('a look writes nothing', SLOW, () => {
       const remaining = (await consume(scene.driver, ...looks)).map((answer) => answer.remaining)
       assert.deepEqual(remaining, [9, 9, 10])
       assert.deepEqual(await rows(), before)
-      // Beside a step of the same list, too.
+      // Also next to a step in the same list.
       const step = { ...take(TEN_AN_HOUR), name: 'a step' }
       const mixed = (await consume(scene.driver, ...looks, step)).map((answer) => answer.remaining)
       assert.deepEqual(mixed, [9, 9, 10, 9])
@@ -268,7 +268,7 @@ describe('a look writes nothing', SLOW, () => {
 })
 
 describe('a reset of another limit in PostgreSQL', SLOW, () => {
-  it('leaves what a call has to know that counts from before it had to wait for the row', async () => {
+  it('does not affect a call that had to wait for the row', async () => {
     await using scene = openPostgres()
     const { driver, pool, schema } = scene
     const brief: RateRequest = { name: 'key', cost: 1, limits: [{ limit: 1, periodMs: 1_500, burst: 1 }] }
@@ -285,7 +285,7 @@ describe('a reset of another limit in PostgreSQL', SLOW, () => {
       await waiting(1)
       const late = consume(driver, brief)
       await waiting(2)
-      await sleep(1_600) // until there would be room
+      await sleep(1_600) // until units would be available
       await blocker.query('COMMIT')
       await reset
       const answers = [...(await late), ...(await consume(driver, brief))].map(({ allowed }) => allowed)
@@ -300,7 +300,7 @@ describe('many different limits on one key of PostgreSQL', SLOW, () => {
   const limitOf = (burst: number): RateLimit => ({ limit: 1, periodMs: HOUR_MS, burst })
   const request = (...limits: RateLimit[]): RateRequest => ({ name: 'key', cost: 1, limits })
 
-  it('at most 32 are kept; one more is an error for its own call alone, and none is forgotten', async () => {
+  it('at most 32 are kept; one more is an error for its own call only, and none is forgotten', async () => {
     await using scene = openPostgres()
     const { driver } = scene
     for (let burst = 1; burst <= 29; burst += 4) {
@@ -318,11 +318,11 @@ describe('many different limits on one key of PostgreSQL', SLOW, () => {
     assert.equal((await consume(driver, request(limitOf(2))))[0]?.remaining, 0)
   })
 
-  it('those that have run out make room', async () => {
+  it('expired limits make room', async () => {
     await using scene = openPostgres()
     const { driver, pool, schema } = scene
     for (let burst = 1; burst <= 32; burst += 1) await consume(driver, request(limitOf(burst)))
-    // As if the first one had run out, and the margin of ten seconds had passed. The limit of the last step comes
+    // As if the first limit had expired, and the margin of ten seconds had passed. The limit of the last step comes
     // first.
     await pool.query(`UPDATE ${schema}.holdfast_rates SET state[cardinality(state)] = 0`)
     assert.equal((await consume(driver, request(limitOf(33))))[0]?.remaining, 32)
@@ -332,7 +332,7 @@ describe('many different limits on one key of PostgreSQL', SLOW, () => {
 })
 
 describe('the machine’s clock is set back by an hour', SLOW, () => {
-  it('in SQLite: a refused call succeeds when retryAfter has passed, and a look moves nothing', async () => {
+  it('in SQLite: a refused call succeeds after retryAfter, and a look changes nothing', async () => {
     await using scene = createContext()
     using clock = await shiftedClock()
     await using worker = await startWorker(
@@ -341,7 +341,7 @@ describe('the machine’s clock is set back by an hour', SLOW, () => {
           import { connect, RateLimiter } from 'holdfast'
           const driver = await connect(process.env.RATES_URL)
           const limits = { limit: 10, periodSeconds: 1, burst: 2 }
-          // A new one for each call: it remembers no refusal.
+          // A new limiter for each call, because it remembers no refusal.
           const limiter = () => new RateLimiter({ driver, limits })
           expose({ consume: (key, options) => limiter().consume(key, options), peek: (key) => limiter().peek(key) })`,
       },
@@ -396,7 +396,7 @@ describe('the machine’s clock is set back by an hour', SLOW, () => {
 })
 
 describe('the stored format', () => {
-  it('a limit’s id, spacing and reach are those of the test vectors', () => {
+  it('the id, spacing and reach of a limit match the test vectors', () => {
     const file = new URL('../../../protocol/vectors/rate-limits.json', import.meta.url)
     const { vectors } = JSON.parse(readFileSync(file, 'utf8')) as { vectors: Vector[] }
     for (const { limit, periodMs, burst, ...expected } of vectors) {
@@ -433,7 +433,7 @@ function openRedis(url: string) {
   }
 }
 
-/** A schema of its own on the shared server, or on another one, dropped with the test. */
+/** A new schema on the shared server or another one. It is dropped with the test. */
 function openPostgres(url = inject('servers').postgres as string) {
   const pool = new pg.Pool({ connectionString: url, max: 4 })
   const schema = `rate_${randomBytes(6).toString('hex')}`

@@ -16,7 +16,7 @@ import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 const open: RateLimiter[] = []
 afterEach(() => Promise.all(open.splice(0).map((limiter) => limiter.close())))
 
-/** Limiters of several processes on one store, in time that passes only when told to. */
+/** Limiters of several processes on one store, in virtual time. */
 function scene() {
   const time = new VirtualTime()
   const clock = time.clock()
@@ -45,7 +45,7 @@ function scene() {
 const MINUTE = { limit: 60, periodSeconds: 60 }
 
 describe('consume', () => {
-  it('answers how many are left, and when to come again', async () => {
+  it('resolves with the remaining units and the time to try again', async () => {
     const { limiter, time } = scene()
     const limited = limiter({ ...MINUTE, burst: 2 })
     expect(await limited.consume('key')).toMatchObject({ allowed: true, remaining: 1, retryAfterSeconds: 0 })
@@ -57,7 +57,7 @@ describe('consume', () => {
     expect((await limited.consume('key')).allowed).toBe(true)
   })
 
-  it('a remembered refusal tells when the cost that is asked for can be had, not a smaller one', async () => {
+  it('a remembered refusal gives the time for the requested cost, not for a smaller one', async () => {
     const { limiter, lists } = scene()
     const limited = limiter({ ...MINUTE, burst: 10 })
     await limited.consume('key', { cost: 10 })
@@ -68,7 +68,7 @@ describe('consume', () => {
     expect(ten.retryAfterSeconds).toBeCloseTo(10, 2)
   })
 
-  it('counts the burst as `limit` where none is said, and up to twice that in the first period', async () => {
+  it('has a burst of `limit` by default, and allows up to twice that in the first period', async () => {
     const { limiter, time } = scene()
     const limited = limiter({ limit: 10, periodSeconds: 10 })
     const passed = async () =>
@@ -88,7 +88,7 @@ describe('consume', () => {
     expect(inSecondPeriod).toBe(10)
   })
 
-  it('holds several limits together, and says where each of them stands', async () => {
+  it('enforces several limits together, and returns the state of each', async () => {
     const { limiter, time } = scene()
     const limited = limiter([
       { limit: 10, periodSeconds: 1 },
@@ -127,7 +127,7 @@ describe('consume', () => {
     }
   })
 
-  it('consumeOrThrow rejects with a real error that says when to come again', async () => {
+  it('consumeOrThrow rejects with an error that has the time to try again', async () => {
     const { limiter } = scene()
     const limited = limiter({ ...MINUTE, burst: 1 })
     expect((await limited.consumeOrThrow('key')).remaining).toBe(0)
@@ -139,7 +139,7 @@ describe('consume', () => {
     expect((error as RateLimitedError).message).toMatch(/"key" is over its rate limit, and can be tried again in \d/)
   })
 
-  it('peek says what consume would answer, and takes nothing', async () => {
+  it('peek resolves with what consume would, and takes nothing', async () => {
     const { limiter } = scene()
     const limited = limiter({ ...MINUTE, burst: 3 })
     expect(await limited.peek('key')).toMatchObject({ allowed: true, remaining: 3, resetAfterSeconds: 0 })
@@ -150,14 +150,14 @@ describe('consume', () => {
     expect(await limited.consume('key')).toMatchObject({ allowed: true, remaining: 0 })
   })
 
-  it('a failing store is an error, never an answer', async () => {
+  it('a failing store is an error, never a value', async () => {
     const failing = { ...memoryDriver(), consume: async () => Promise.reject(new Error('out of order')) }
     await using limited = new RateLimiter({ driver: failing, limits: MINUTE })
     await expect(limited.consume('key')).rejects.toBeInstanceOf(StoreError)
     await expect(limited.wait('key')).rejects.toBeInstanceOf(StoreError)
   })
 
-  it('a driver without rate limits says so', async () => {
+  it('a driver without rate limits rejects with the reason', async () => {
     const { consume: _, ...without } = memoryDriver()
     await using limited = new RateLimiter({ driver: without, limits: MINUTE })
     await expect(limited.consume('key')).rejects.toBeInstanceOf(UnsupportedError)
@@ -165,7 +165,7 @@ describe('consume', () => {
 })
 
 describe('a refusal', () => {
-  it('is remembered until its time is up, without asking the store', async () => {
+  it('is remembered until its time has passed, without asking the store', async () => {
     const { limiter, lists, time } = scene()
     const limited = limiter({ ...MINUTE, burst: 1 })
     await limited.consume('key')
@@ -180,7 +180,7 @@ describe('a refusal', () => {
     expect((await limited.consume('key')).allowed).toBe(true)
   })
 
-  it('is looked at again after ten seconds: somebody may have emptied the store', async () => {
+  it('is checked again after ten seconds: the store may have been emptied', async () => {
     const { limiter, lists, time } = scene()
     const limited = limiter({ limit: 1, periodSeconds: 3_600 })
     for (let call = 0; call < 3; call += 1) await limited.consume('key')
@@ -190,7 +190,7 @@ describe('a refusal', () => {
     expect(lists.length).toBe(3)
   })
 
-  it('says nothing of a smaller cost, or of another key', async () => {
+  it('does not apply to a smaller cost or another key', async () => {
     const { limiter } = scene()
     const limited = limiter({ ...MINUTE, burst: 4 })
     await limited.consume('key', { cost: 2 })
@@ -202,7 +202,7 @@ describe('a refusal', () => {
 })
 
 describe('wait', () => {
-  it('ends when its time is over, also while the store is silent', async () => {
+  it('ends when its time is over, also if the store does not answer', async () => {
     const { limiter, time, slow } = scene()
     slow.ms = 60_000
     const limited = limiter(MINUTE, { callTimeoutSeconds: 30 })
@@ -217,7 +217,7 @@ describe('wait', () => {
     await failed
   })
 
-  it('resolves when there are units, in the order of waiting, whatever the cost', async () => {
+  it('resolves when there are units, in the order of the calls, at any cost', async () => {
     const { limiter, time } = scene()
     const limited = limiter({ ...MINUTE, burst: 3 })
     await limited.consume('key', { cost: 3 })
@@ -236,7 +236,7 @@ describe('wait', () => {
     expect(order).toEqual(['large 3', 'small 4', 'last 5'])
   })
 
-  it('does not wait where there are units, and asks once for all', async () => {
+  it('does not wait if there are units, and asks once for all calls', async () => {
     const { limiter, lists } = scene()
     const limited = limiter(MINUTE)
     const results = await Promise.all(
@@ -257,7 +257,7 @@ describe('wait', () => {
     await expect(limited.wait('key', { blockingTimeoutSeconds: 0 })).rejects.toBeInstanceOf(RateLimitedError)
   })
 
-  it('gives up who stands behind others when its own time is up', async () => {
+  it('rejects a call behind others when its own time is over', async () => {
     const { limiter, time } = scene()
     const limited = limiter({ ...MINUTE, burst: 1 })
     await limited.consume('key')
@@ -269,7 +269,7 @@ describe('wait', () => {
     await Promise.all(patient)
   })
 
-  it('can be aborted, by the first and by those behind it, without holding up the others', async () => {
+  it('can be aborted, first in the queue or behind others, without delaying the others', async () => {
     const { limiter, time } = scene()
     const limited = limiter({ ...MINUTE, burst: 1 })
     await limited.consume('key')
@@ -285,7 +285,7 @@ describe('wait', () => {
     await expect(limited.wait('key', { signal: AbortSignal.abort() })).rejects.toBeInstanceOf(AbortedError)
   })
 
-  it('one signal may stand behind many, without a warning of Node’s', async () => {
+  it('one signal may serve many calls without a warning from Node', async () => {
     const { limiter } = scene()
     const limited = limiter({ ...MINUTE, burst: 1 })
     await limited.consume('key')
@@ -320,7 +320,7 @@ describe('wait', () => {
 describe('a local share', () => {
   const HUNDRED = { limit: 100, periodSeconds: 100 }
 
-  it('costs one round trip for each block, and pays for it in advance', async () => {
+  it('costs one round trip per block, and takes its units in advance', async () => {
     const { limiter, lists } = scene()
     const shared = limiter(HUNDRED, { localShare: { units: 25, forSeconds: 10 } })
     const results = []
@@ -332,14 +332,14 @@ describe('a local share', () => {
     expect((await other.consume('hot')).remaining).toBe(49)
   })
 
-  it('fetches one block for calls that come at once', async () => {
+  it('fetches one block for calls at the same time', async () => {
     const { limiter, lists } = scene()
     const shared = limiter(HUNDRED, { localShare: { units: 64, forSeconds: 10 } })
     await Promise.all(Array.from({ length: 64 }, () => shared.consume('hot')))
     expect(lists.map((list) => list.map(({ cost }) => cost))).toEqual([[64]])
   })
 
-  it('never lets through more than was paid for, and uses what is left to the last unit', async () => {
+  it('never allows more than was taken, and uses the rest to the last unit', async () => {
     const { limiter } = scene()
     const processes = [1, 2, 3, 4].map(() => limiter(HUNDRED, { localShare: { units: 30, forSeconds: 10 } }))
     let allowed = 0
@@ -350,7 +350,7 @@ describe('a local share', () => {
     expect(allowed).toBe(100)
   })
 
-  it('loses what is not used in time, at most the units of a block', async () => {
+  it('loses units that are not used in time, at most those of a block', async () => {
     const { limiter, time } = scene()
     const shared = limiter(HUNDRED, { localShare: { units: 30, forSeconds: 5 } })
     await shared.consume('hot')
@@ -359,7 +359,7 @@ describe('a local share', () => {
     expect((await limiter(HUNDRED).peek('hot')).remaining).toBe(100 - 60 + 5)
   })
 
-  it('a round trip that takes longer than a share lasts costs one block, and the call is answered from it', async () => {
+  it('a round trip that takes longer than forSeconds costs one block, and the call is answered from it', async () => {
     const { limiter, time, lists, slow } = scene()
     slow.ms = 6_000
     const shared = limiter(HUNDRED, { localShare: { units: 30, forSeconds: 5 }, callTimeoutSeconds: 60 })
@@ -369,7 +369,7 @@ describe('a local share', () => {
     expect(lists.length).toBe(1)
   })
 
-  it('each call is answered after two round trips at most, however many others want the units', async () => {
+  it('each call is answered after at most two round trips, however many others want units', async () => {
     const { limiter, time, lists, slow } = scene()
     slow.ms = 10
     const shared = limiter(HUNDRED, { localShare: { units: 5, forSeconds: 60 } })
@@ -379,7 +379,7 @@ describe('a local share', () => {
     expect(lists.length).toBeLessThanOrEqual(2)
   })
 
-  it('a failing store fails those who wait for the block, and the next one asks again', async () => {
+  it('a failing store rejects the calls that wait for the block, and the next one asks again', async () => {
     let fails = true
     const inner = memoryDriver()
     const driver: Driver = {
@@ -397,7 +397,7 @@ describe('a local share', () => {
   })
 })
 
-describe('bad input is refused before anything is sent', () => {
+describe('bad input is rejected before anything is sent', () => {
   const limit = { limit: 10, periodSeconds: 1, burst: 5 }
   it.each([
     ['options', undefined],

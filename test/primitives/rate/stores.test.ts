@@ -25,7 +25,7 @@ const KEYS = Number(process.env['HOLDFAST_RATE_KEYS'] ?? 5_000)
 const PROCESSES = 4
 const SLOW = { timeout: 60_000 + 3 * CALLS + KEYS }
 
-/** Two that bite in turn: the first one when all is calm, the second one in the long run. */
+/** Two limits that apply in turn: the first after a pause, the second in the long run. */
 const LIMITS = [
   { limit: 400, periodSeconds: 0.2, burst: 100 },
   { limit: 4_800, periodSeconds: 4, burst: 1_600 },
@@ -44,7 +44,7 @@ const stores: Record<string, () => { url: string; clean?(): void }> = {
 }
 
 describe.each(Object.entries(stores))('four processes on %s', (name, open) => {
-  it(`in no period are more than limit + burst allowed, in ${CALLS.toLocaleString('en')} calls`, SLOW, async () => {
+  it(`no period has more than limit + burst allowed calls, in ${CALLS.toLocaleString('en')} calls`, SLOW, async () => {
     const { url, clean } = open()
     const workers = await Promise.all(
       Array.from({ length: PROCESSES }, () => startWorker({ module: WORKER }, { callTimeoutMs: SLOW.timeout })),
@@ -62,13 +62,14 @@ describe.each(Object.entries(stores))('four processes on %s', (name, open) => {
         const total = burst + (limit * elapsedMs) / (periodSeconds * 1_000)
         if (process.env['HOLDFAST_RATE_CALLS'] !== undefined) {
           console.log(
-            `${name}: ${allowed.length} of ${CALLS} calls allowed in ${(elapsedMs / 1_000).toFixed(1)} s; in any ${periodSeconds} s at most ${most}, bound ${limit + burst}`,
+            `${name}: ${allowed.length} of ${CALLS} calls allowed in ${(elapsedMs / 1_000).toFixed(1)} s; ` +
+              `in any ${periodSeconds} s at most ${most}, bound ${limit + burst}`,
           )
         }
         expect(most).toBeLessThanOrEqual(limit + burst)
         expect(allowed.length).toBeLessThanOrEqual(total * 1.01 + 1)
       }
-      // And no fewer than a good part of what there was, or this would say nothing.
+      // With far fewer allowed calls, the test would prove nothing.
       expect(allowed.length).toBeGreaterThan(800)
     } finally {
       for (const worker of workers) await worker.kill()
@@ -77,12 +78,12 @@ describe.each(Object.entries(stores))('four processes on %s', (name, open) => {
   })
 })
 
-/** When a call was sent and when its answer was there. The store took its step at some moment between. */
+/** When a call was sent, and when its answer arrived. The store took its step in between. */
 type Bracket = readonly [sentMs: number, answeredMs: number]
 
 /**
- * The most calls that certainly fell into one period, wherever it begins: those that were sent after its beginning and answered before its end. A period
- * is taken 0.1 % and 1 ms shorter, since the store's clock and ours need not run alike.
+ * The largest number of calls that certainly fell into one period, wherever it begins: those sent after its beginning
+ * and answered before its end. The period is 0.1 % and 1 ms shorter, because the store's clock may differ from ours.
  */
 function mostWithin(sorted: readonly Bracket[], periodMs: number): number {
   const lengthMs = periodMs * 0.999 - 1
@@ -109,7 +110,7 @@ describe(`${KEYS.toLocaleString('en')} distinct keys leave nothing behind after 
     }
   }
 
-  /** Ordinary calls, by somebody else: they take what has ended with them. */
+  /** Calls for other keys, which remove what has expired. */
   const traffic = async (driver: Driver): Promise<void> => {
     const limits = [{ limit: 1_000_000, periodMs: 1, burst: 1_000_000 }]
     await driver.consume?.(Array.from({ length: 20 }, (_, key) => ({ name: `other:${key}`, cost: 1, limits })))
@@ -139,7 +140,7 @@ describe(`${KEYS.toLocaleString('en')} distinct keys leave nothing behind after 
     const folder = mkdtempSync(join(tmpdir(), 'holdfast-rate-'))
     const driver = await openSqlite(`sqlite:${join(folder, 'rates.db')}`)
     await consumeAll(driver)
-    await sleep(1_100) // a sweep comes at most once a second
+    await sleep(1_100) // sweeps run at most once a second
     for (let calls = 0; calls < KEYS / 200 + 2; calls += 1) await traffic(driver)
     const database = await openDatabase(join(folder, 'rates.db'))
     const [row] = database.prepare("SELECT count(*) AS kept FROM holdfast_rates WHERE name LIKE 'key:%'").all()
@@ -154,7 +155,7 @@ describe(`${KEYS.toLocaleString('en')} distinct keys leave nothing behind after 
     const schema = `rate_${randomBytes(6).toString('hex')}`
     const driver = postgresDriver({ client: pool, schema })
     await consumeAll(driver)
-    // As if the margin of ten seconds had passed that a row is kept for.
+    // As if the ten seconds had passed for which a row is kept.
     await pool.query(`UPDATE ${schema}.holdfast_rates SET expires_at = expires_at - interval '11 s'`)
     const kept = async () => {
       const { rows } = await pool.query(`SELECT count(*) FROM ${schema}.holdfast_rates WHERE name LIKE 'key:%'`)
@@ -173,7 +174,7 @@ describe(`${KEYS.toLocaleString('en')} distinct keys leave nothing behind after 
 })
 
 describe('a list that waits for a row of PostgreSQL', () => {
-  it('does not take back what others took of its other names meanwhile', SLOW, async () => {
+  it('does not undo what others took of its other names meanwhile', SLOW, async () => {
     const pool = new pg.Pool({ connectionString: inject('servers').postgres as string, max: 4 })
     const schema = `rate_${randomBytes(6).toString('hex')}`
     const driver = postgresDriver({ client: pool, schema })
@@ -188,7 +189,7 @@ describe('a list that waits for a row of PostgreSQL', () => {
     const waits = `SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%${schema}%'`
     const patience = { timeoutMs: 10_000, failure: () => 'the list never waited' }
     await until(async () => (await pool.query(waits)).rows.length > 0, patience)
-    await sleep(1_200) // so late is the list's own time
+    await sleep(1_200) // the list's own time is this late
 
     const startedMs = performance.now()
     const answers = await consume(...Array.from({ length: 10 }, () => b))
@@ -214,14 +215,14 @@ describe('every store', () => {
         const results = await Promise.all(Array.from({ length: 5 }, () => limiter.consume(key)))
         expect(results.map(({ allowed }) => allowed)).toEqual([true, true, true, true, true])
         await limiter.wait(key, { cost: 5 })
-        await sleep(110) // for the whole burst to come back
+        await sleep(110) // until the full burst is available again
       }
       await limiter.close()
       clean?.()
     },
   )
 
-  it('that cannot count says so', async () => {
+  it('without rate limits rejects with the reason', async () => {
     const [host = ''] = inject('servers').redis?.map((url) => new URL(url).host) ?? []
     const driver = await connect(`redlock://${host}`)
     await using limiter = new RateLimiter({ driver, limits: { limit: 1, periodSeconds: 1 } })

@@ -2,20 +2,20 @@ import assert from 'node:assert/strict'
 import { Lock, LockManager } from '../../../src/primitives/web-locks/web-locks.ts'
 import { rejectsWithName, type Section } from './test-context.ts'
 
-/** For what the compiler would not let pass. */
+/** For calls that the compiler would reject. */
 type Loose = (...args: unknown[]) => Promise<unknown>
 const loose = (locks: LockManager): Loose => (locks.request as unknown as Loose).bind(locks)
 
 const nothing = (): void => {}
 
-/** WebIDL: what is made of the arguments before the method's own steps, and what the interfaces look like. */
+/** WebIDL: the conversion of the arguments before the method's own steps, and the shape of the interfaces. */
 export const conversions: Section = (test) => {
   test('request() without arguments, or with a name alone, rejects with a TypeError', async ({ locks, name }) => {
     await assert.rejects(loose(locks)(), TypeError)
     await assert.rejects(loose(locks)(name), TypeError)
   })
 
-  test('a callback that is no function is a TypeError, whether or not options stand before it', async ({
+  test('a callback that is not a function is a TypeError, with and without options before it', async ({
     locks,
     name,
   }) => {
@@ -25,7 +25,7 @@ export const conversions: Section = (test) => {
     }
   })
 
-  test('options that are no object are a TypeError', async ({ locks, name }) => {
+  test('options that are not an object are a TypeError', async ({ locks, name }) => {
     for (const options of ['exclusive', 7, 7n, true, Symbol('options')]) {
       await assert.rejects(loose(locks)(name, options, nothing), TypeError)
     }
@@ -49,20 +49,20 @@ export const conversions: Section = (test) => {
     }
   })
 
-  test('mode is converted to a string, and undefined means that it is not there', async ({ locks, name }) => {
+  test('mode is converted to a string, and undefined means the default', async ({ locks, name }) => {
     const mode = { toString: () => 'shared' }
     assert.equal(await loose(locks)(name, { mode }, (lock: Lock) => lock.mode), 'shared')
     assert.equal(await loose(locks)(name, { mode: undefined }, (lock: Lock) => lock.mode), 'exclusive')
     await assert.rejects(loose(locks)(name, { mode: Symbol('shared') }, nothing), TypeError)
   })
 
-  test('ifAvailable and steal are taken for what they are worth as booleans', async ({ locks, name }) => {
+  test('ifAvailable and steal are converted to booleans', async ({ locks, name }) => {
     await rejectsWithName(loose(locks)(name, { ifAvailable: 'no', steal: {} }, nothing), 'NotSupportedError')
     assert.equal(await loose(locks)(name, { ifAvailable: 1, steal: 0 }, (lock: unknown) => lock instanceof Lock), true)
     assert.equal(await loose(locks)(name, { ifAvailable: null, steal: '' }, (lock: Lock) => lock.name), name)
   })
 
-  test('a signal that is no AbortSignal is a TypeError', async ({ locks, name }) => {
+  test('a signal that is not an AbortSignal is a TypeError', async ({ locks, name }) => {
     const pretended = Object.create(AbortSignal.prototype)
     for (const signal of [
       null,
@@ -106,7 +106,7 @@ export const conversions: Section = (test) => {
     }
   })
 
-  test('what a conversion throws is what the promise rejects with', async ({ locks, name }) => {
+  test('the promise rejects with what a conversion throws', async ({ locks, name }) => {
     const thrown = new Error('thrown by a conversion')
     const throws = (): never => {
       throw thrown
@@ -131,7 +131,7 @@ export const conversions: Section = (test) => {
     )
   })
 
-  test('called on something that is no LockManager, both methods reject with a TypeError', async ({ locks, name }) => {
+  test('called on another object, both methods reject with a TypeError', async ({ locks, name }) => {
     const { request, query } = locks
     await assert.rejects((request as unknown as Loose).call({}, name, nothing), TypeError)
     await assert.rejects(query.call({} as LockManager), TypeError)
@@ -172,7 +172,7 @@ export const checks: Section = (test) => {
     await rejectsWithName(locks.request(name, { steal: true, mode: 'shared' }, nothing), 'NotSupportedError')
   })
 
-  test('a signal goes with neither steal nor ifAvailable', async ({ locks, name }) => {
+  test('a signal cannot be combined with steal or ifAvailable', async ({ locks, name }) => {
     const { signal } = new AbortController()
     await rejectsWithName(locks.request(name, { signal, steal: true }, nothing), 'NotSupportedError')
     await rejectsWithName(locks.request(name, { signal, ifAvailable: true }, nothing), 'NotSupportedError')
@@ -198,10 +198,7 @@ export const checks: Section = (test) => {
     assert.equal(calls, 0)
   })
 
-  test('what is not supported is told before an aborted signal, and conversions before both', async ({
-    locks,
-    name,
-  }) => {
+  test('conversions come first, then unsupported options, then an aborted signal', async ({ locks, name }) => {
     const signal = AbortSignal.abort()
     await rejectsWithName(locks.request('-', { signal }, nothing), 'NotSupportedError')
     await rejectsWithName(locks.request(name, { signal, steal: true }, nothing), 'NotSupportedError')
@@ -209,7 +206,7 @@ export const checks: Section = (test) => {
     await assert.rejects(loose(locks)('-', { signal }, null), TypeError)
   })
 
-  test('a request that is refused by these steps leaves nothing behind', async ({ locks, name }) => {
+  test('a request that these steps reject leaves nothing behind', async ({ locks, name }) => {
     await assert.rejects(locks.request(name, { steal: true, ifAvailable: true }, nothing))
     await assert.rejects(locks.request(name, { signal: AbortSignal.abort() }, nothing))
     assert.deepEqual(await locks.query(), { held: [], pending: [] })

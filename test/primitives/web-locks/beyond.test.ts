@@ -18,7 +18,7 @@ import { startRedis } from '../../harness/servers.ts'
 import { startWorker } from '../../harness/worker.ts'
 import { hold, isFree, rejectsWithName } from './test-context.ts'
 
-/** What the specification does not know: leases that end, stores that are out of reach, processes that die. */
+/** What is not in the specification: leases that end, stores that cannot be reached, processes that die. */
 
 const opened: LockManager[] = []
 afterEach(async () => {
@@ -45,7 +45,7 @@ const causeOf = (promise: Promise<unknown>): Promise<unknown> =>
     (error: { cause: unknown }) => error.cause,
   )
 
-it('query shows no notes of those who look for deadlocks, also under an empty prefix', async () => {
+it('query does not show the notes of waiting claims, even with an empty prefix', async () => {
   const driver = memoryDriver()
   const locks = open({ driver, prefix: '' })
   await using lock = new DistributedLock({ driver, deadlockAfterSeconds: 0.02, holderId: 'me' })
@@ -79,7 +79,7 @@ describe('a lock that is lost', () => {
   })
 
   for (const steal of [true, false]) {
-    it(`rejects also if only the release finds it out, on a store that ${steal ? 'can' : 'cannot'} steal`, async () => {
+    it(`rejects also if only the release notices it, on a store that ${steal ? 'can' : 'cannot'} steal`, async () => {
       const store = memoryDriver()
       const driver = { ...store, capabilities: { ...store.capabilities, steal } }
       const holding = hold(open({ driver, prefix: '' }), 'name')
@@ -93,7 +93,7 @@ describe('a lock that is lost', () => {
     })
   }
 
-  it('is lost when the store is silent for as long as its lease lasts', async () => {
+  it('is lost when the store does not answer for the duration of its lease', async () => {
     const { locks, network } = openOverNetwork({ timeoutSeconds: 0.3 })
     const holding = hold(locks, 'name')
     await holding.granted
@@ -102,7 +102,7 @@ describe('a lock that is lost', () => {
     network.heal()
   })
 
-  it('is told of at once, whatever its callback does later', async () => {
+  it('rejects at once, before its callback ends', async () => {
     const store = createMemoryStore()
     const [locks, thief] = [open({ driver: memoryDriver({ store }) }), open({ driver: memoryDriver({ store }) })]
     const robbed = locks.request('name', async () => {
@@ -114,7 +114,7 @@ describe('a lock that is lost', () => {
 })
 
 describe('a manager that is closed', () => {
-  it('gives back what it holds and gives up what waits: both reject with an AbortError', async () => {
+  it('releases its locks and ends its waits: both reject with an AbortError', async () => {
     const store = createMemoryStore()
     const [locks, other] = [open({ driver: memoryDriver({ store }) }), open({ driver: memoryDriver({ store }) })]
     const [holding, waiting] = [hold(locks, 'name'), hold(locks, 'name')]
@@ -129,7 +129,7 @@ describe('a manager that is closed', () => {
     assert.equal(await isFree(other, 'name'), true)
   })
 
-  it('answers with an InvalidStateError from then on', async () => {
+  it('rejects later calls with an InvalidStateError', async () => {
     const locks = open()
     await locks.close()
     assert.equal(locks.closed, true)
@@ -141,9 +141,9 @@ describe('a manager that is closed', () => {
   })
 })
 
-describe('a store that is out of reach', () => {
-  it('a request that is aborted while the store is being opened, for whatever reason, does not block its name', async () => {
-    // The first use opens the store, and that takes a turn of the event loop at least.
+describe('a store that cannot be reached', () => {
+  it('a request that is aborted for any reason while the store is being opened does not block its name', async () => {
+    // The first use opens the store, which takes at least one turn of the event loop.
     const locks = webLocks({ url: 'memory:aborted-while-opening' })
     opened.push(locks)
     const controller = new AbortController()
@@ -159,7 +159,7 @@ describe('a store that is out of reach', () => {
     throw new StoreError('the store is down')
   }
 
-  it('is waited for by whoever waits, and not by ifAvailable and query', async () => {
+  it('delays requests that wait, but not ifAvailable and query', async () => {
     const { locks, network } = openOverNetwork()
     network.always('acquire', fails)
     network.always('inspect', fails)
@@ -173,7 +173,7 @@ describe('a store that is out of reach', () => {
     assert.equal(await request.done, 'result')
   })
 
-  it('that fails requests lets no later one overtake them', async () => {
+  it('does not let a later request overtake the failed ones', async () => {
     for (const failures of [1, 2, 3, 4, 5]) {
       const { locks, network } = openOverNetwork()
       const order: number[] = []
@@ -188,7 +188,7 @@ describe('a store that is out of reach', () => {
     }
   })
 
-  it('is given up where asking again cannot help', async () => {
+  it('rejects the request if asking again cannot help', async () => {
     const { locks, network } = openOverNetwork()
     network.always('acquire', async () => {
       throw new StoreError('no database', { retryable: false })
@@ -199,7 +199,7 @@ describe('a store that is out of reach', () => {
     )
   })
 
-  it('does not hold up an abort of a request that stands behind an unanswered one', async () => {
+  it('does not delay the abort of a request behind an unanswered one', async () => {
     const { locks, network } = openOverNetwork()
     network.once('acquire', network.hangs)
     const first = hold(locks, 'name')
@@ -216,7 +216,7 @@ describe('a store that is out of reach', () => {
     assert.equal(second.isGranted, false)
   })
 
-  it('can be down when it is first used, and come back', async () => {
+  it('can be down at the first use, and come back', async () => {
     await using redis = await startRedis()
     await redis.kill()
     const locks = webLocks({ url: redis.url })
@@ -253,7 +253,7 @@ describe('two processes on one file', { timeout: 60_000 }, () => {
     })`
   const store = { STORE: `sqlite:${join(folder.path, 'locks.db')}` }
 
-  it('exclude each other; who is killed is followed by who waits; who is robbed is told', async () => {
+  it('exclude each other; a waiter follows a killed holder; a robbed holder is notified', async () => {
     await using first = await startWorker({ source }, { env: store })
     await using second = await startWorker({ source }, { env: store })
     await using third = await startWorker({ source }, { env: store })

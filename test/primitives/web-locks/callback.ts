@@ -3,9 +3,9 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { Lock } from '../../../src/primitives/web-locks/web-locks.ts'
 import { hold, isFree, type Section } from './test-context.ts'
 
-/** How the callback is called, and what becomes of what it returns. */
+/** How the callback is called, and what happens with its result. */
 export const callbacks: Section = (test) => {
-  test('the callback gets a Lock with the name and the mode that were asked for', async ({ locks, name }) => {
+  test('the callback receives a Lock with the requested name and mode', async ({ locks, name }) => {
     for (const mode of ['exclusive', 'shared'] as const) {
       await locks.request(name, { mode }, (lock) => {
         assert.ok(lock instanceof Lock)
@@ -33,10 +33,7 @@ export const callbacks: Section = (test) => {
     assert.deepEqual(calls, [[undefined, 1]])
   })
 
-  test('the promise resolves with what it returns, what its promise resolves with, and what a thenable gives', async ({
-    locks,
-    name,
-  }) => {
+  test('the promise resolves with the returned value, also of a promise or a thenable', async ({ locks, name }) => {
     const value = { some: 'value' }
     assert.equal(await locks.request(name, () => value), value)
     assert.equal(await locks.request(name, async () => value), value)
@@ -46,11 +43,7 @@ export const callbacks: Section = (test) => {
     assert.equal(await locks.request(name, () => {}), undefined)
   })
 
-  test('what it throws is what the promise rejects with, and the lock is free again', async ({
-    locks,
-    other,
-    name,
-  }) => {
+  test('the promise rejects with what it throws, and the lock is free again', async ({ locks, other, name }) => {
     const thrown = { not: 'even an Error' }
     const request = locks.request(name, () => {
       throw thrown
@@ -62,7 +55,7 @@ export const callbacks: Section = (test) => {
     assert.equal(await isFree(other, name), true)
   })
 
-  test('what it throws is not asked whether it is thenable', async ({ locks, name }) => {
+  test('a thrown thenable is not resolved', async ({ locks, name }) => {
     const asked: unknown[] = []
     // biome-ignore lint/suspicious/noThenProperty: a thenable is what is tested.
     const thrown = { then: (resolve: unknown) => void asked.push(resolve) }
@@ -75,7 +68,7 @@ export const callbacks: Section = (test) => {
     assert.deepEqual(asked, [])
   })
 
-  test('what its promise rejects with is what the promise rejects with, and the lock is free again', async ({
+  test('the promise rejects with the reason of its promise, and the lock is free again', async ({
     locks,
     other,
     name,
@@ -99,7 +92,7 @@ export const callbacks: Section = (test) => {
     assert.equal(lock.name, name)
   })
 
-  test('every grant has a Lock of its own', async ({ locks, name }) => {
+  test('every grant has its own Lock', async ({ locks, name }) => {
     const first = await locks.request(name, async (lock) => lock)
     const second = await locks.request(name, async (lock) => lock)
     assert.notEqual(first, second)
@@ -169,14 +162,14 @@ export const held: Section = (test) => {
     await holding.done
   })
 
-  test('names have nothing to do with each other', async ({ locks, other, name }) => {
+  test('different names are independent', async ({ locks, other, name }) => {
     const [first, second, third] = [hold(locks, name), hold(locks, `${name} 2`), hold(other, `${name} 3`)]
     await Promise.all([first.granted, second.granted, third.granted])
     for (const holding of [first, second, third]) holding.end()
     await Promise.all([first.done, second.done, third.done])
   })
 
-  test('a lock can be asked for while another is held, and a nested one of the same name waits', async ({
+  test('another lock can be requested while one is held, and a nested request for the same name waits', async ({
     locks,
     name,
   }) => {

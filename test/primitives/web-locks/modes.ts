@@ -3,7 +3,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import type { LockManager, LockMode } from '../../../src/primitives/web-locks/web-locks.ts'
 import { type Holding, hold, isFree, pendingOn, type Section } from './test-context.ts'
 
-/** Asks in this order, each in a turn of its own, and waits until all have their places. */
+/** Sends requests in this order, each in its own turn, and waits until all have a place in the queue. */
 async function holdInTurns(locks: LockManager, name: string, modes: readonly LockMode[]): Promise<Holding[]> {
   const holdings: Holding[] = []
   for (const mode of modes) {
@@ -29,13 +29,13 @@ export const exclusive: Section = (test) => {
     await endAll([holding])
   })
 
-  test('requests that are made in one turn are granted in their order', async ({ locks, name }) => {
+  test('requests of one turn are granted in their order', async ({ locks, name }) => {
     const order: number[] = []
     await Promise.all(Array.from({ length: 40 }, (_, index) => locks.request(name, () => void order.push(index))))
     assert.deepEqual(order, Array.from(order.keys()))
   })
 
-  test('requests that are made turn by turn are granted in their order, however the store is reached', async ({
+  test('requests of different turns are granted in their order, over any number of connections', async ({
     locks,
     name,
   }) => {
@@ -54,7 +54,7 @@ export const exclusive: Section = (test) => {
     assert.deepEqual(order, Array.from(order.keys()))
   })
 
-  test('one after the other, never two at once, over clients', async ({ locks, other, name }) => {
+  test('one at a time, across clients', async ({ locks, other, name }) => {
     let inside = 0
     let most = 0
     const enter = async (): Promise<void> => {
@@ -67,7 +67,7 @@ export const exclusive: Section = (test) => {
     assert.equal(most, 1)
   })
 
-  test('clients are served in the order in which they asked', ['queue'], async ({ locks, other, name }) => {
+  test('clients are served in the order of their requests', ['queue'], async ({ locks, other, name }) => {
     const first = hold(locks, name)
     await first.granted
     const order: string[] = []
@@ -83,13 +83,13 @@ export const exclusive: Section = (test) => {
 }
 
 export const shared: Section = (test) => {
-  test('shared locks are held together, over clients', async ({ locks, other, name }) => {
+  test('shared locks are held together, across clients', async ({ locks, other, name }) => {
     const holdings = [locks, locks, other, other].map((client) => hold(client, name, { mode: 'shared' }))
     for (const { granted } of holdings) assert.equal((await granted).mode, 'shared')
     await endAll(holdings)
   })
 
-  test('shared locks of one client are granted in the order in which they were asked for', async ({ locks, name }) => {
+  test('shared locks of one client are granted in the order of their requests', async ({ locks, name }) => {
     const order: number[] = []
     const mode = 'shared'
     await Promise.all(
@@ -98,7 +98,7 @@ export const shared: Section = (test) => {
     assert.deepEqual(order, Array.from(order.keys()))
   })
 
-  test('a shared lock that is given back leaves the others', async ({ locks, other, name }) => {
+  test('releasing a shared lock does not affect the others', async ({ locks, other, name }) => {
     const [first, second] = [hold(locks, name, { mode: 'shared' }), hold(other, name, { mode: 'shared' })]
     await Promise.all([first.granted, second.granted])
     await endAll([first])
@@ -124,7 +124,7 @@ export const mixed: Section = (test) => {
     await endAll([writer])
   })
 
-  test('shared requests wait for an exclusive lock, and then come in together', async ({ locks, name }) => {
+  test('shared requests wait for an exclusive lock, and are then granted together', async ({ locks, name }) => {
     const [writer, ...readers] = await holdInTurns(locks, name, ['exclusive', 'shared', 'shared', 'shared'])
     assert.deepEqual(grantedOf(readers), [false, false, false])
     await endAll([writer as Holding])
@@ -132,7 +132,7 @@ export const mixed: Section = (test) => {
     await endAll(readers)
   })
 
-  test('a shared request does not overtake an exclusive one that waits', async ({ locks, name }) => {
+  test('a shared request does not overtake a waiting exclusive one', async ({ locks, name }) => {
     const [reader, writer, late] = (await holdInTurns(locks, name, ['shared', 'exclusive', 'shared'])) as [
       Holding,
       Holding,
@@ -147,7 +147,7 @@ export const mixed: Section = (test) => {
     await endAll([late])
   })
 
-  test('a shared request of another client does not, either', ['queue'], async ({ locks, other, name }) => {
+  test('a shared request of another client does not overtake it either', ['queue'], async ({ locks, other, name }) => {
     const [reader, writer] = (await holdInTurns(locks, name, ['shared', 'exclusive'])) as [Holding, Holding]
     const late = hold(other, name, { mode: 'shared' })
     assert.equal((await pendingOn(other, name)).length, 2)

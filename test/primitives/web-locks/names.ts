@@ -3,7 +3,7 @@ import { heldOn, hold, isFree, type Section, shown } from './test-context.ts'
 
 const LONG = 'n'.repeat(300)
 
-/** Any string is a name, and no two strings are the same name. */
+/** Any string is a name, and different strings are different names. */
 const NAMES: readonly string[] = [
   '',
   ' ',
@@ -42,18 +42,18 @@ const NAMES: readonly string[] = [
 ]
 
 export const names: Section = (test) => {
-  test('a lock bears the name that was asked for, code unit by code unit', async ({ locks }) => {
+  test('a lock has the requested name, code unit by code unit', async ({ locks }) => {
     for (const name of NAMES) assert.equal(await locks.request(name, (lock) => lock?.name), name)
   })
 
-  test('no two of them are one lock', async ({ locks }) => {
+  test('different names are different locks', async ({ locks }) => {
     const holdings = NAMES.map((name) => hold(locks, name))
     await Promise.all(holdings.map(({ granted }) => granted))
     for (const holding of holdings) holding.end()
     await Promise.all(holdings.map(({ done }) => done))
   })
 
-  test('each is the same lock for another client', async ({ locks, other }) => {
+  test('each name is the same lock for another client', async ({ locks, other }) => {
     const holdings = NAMES.map((name) => hold(locks, name))
     await Promise.all(holdings.map(({ granted }) => granted))
     assert.deepEqual(

@@ -3,7 +3,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { hold, isFree, pendingOn, rejectsWithName, type Section } from './test-context.ts'
 
 export const ifAvailable: Section = (test) => {
-  test('a lock that is free is granted, and held like any other', async ({ locks, other, name }) => {
+  test('a free lock is granted, and held like any other', async ({ locks, other, name }) => {
     const holding = hold(locks, name, { ifAvailable: true })
     await holding.granted
     assert.equal(await isFree(other, name), false)
@@ -11,7 +11,7 @@ export const ifAvailable: Section = (test) => {
     assert.equal(await holding.done, 'result')
   })
 
-  test('a lock that is held is not: the callback gets null, and its result is the promise’s', async ({
+  test('a held lock is not: the callback receives null, and the promise has its result', async ({
     locks,
     other,
     name,
@@ -28,7 +28,7 @@ export const ifAvailable: Section = (test) => {
     await holding.done
   })
 
-  test('what a callback throws that got null is what the promise rejects with', async ({ locks, name }) => {
+  test('the promise rejects with what a callback with null throws', async ({ locks, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const [thrown, rejected] = [new Error('thrown'), new Error('rejected')]
@@ -85,7 +85,7 @@ export const ifAvailable: Section = (test) => {
     await writer.done
   })
 
-  test('it is not available while somebody waits for it', async ({ locks, name }) => {
+  test('a lock is not available while a request waits for it', async ({ locks, name }) => {
     const reader = hold(locks, name, { mode: 'shared' })
     await reader.granted
     const writer = hold(locks, name)
@@ -96,7 +96,7 @@ export const ifAvailable: Section = (test) => {
     await writer.done
   })
 
-  test('it is not available while another client waits for it', ['queue'], async ({ locks, other, name }) => {
+  test('a lock is not available while another client waits for it', ['queue'], async ({ locks, other, name }) => {
     const reader = hold(locks, name, { mode: 'shared' })
     await reader.granted
     const writer = hold(locks, name)
@@ -108,7 +108,7 @@ export const ifAvailable: Section = (test) => {
     await writer.done
   })
 
-  test('after a request of the same turn it is not available', async ({ locks, name }) => {
+  test('a lock is not available after a request of the same turn', async ({ locks, name }) => {
     const holding = hold(locks, name)
     assert.equal(await isFree(locks, name), false)
     await holding.granted
@@ -116,7 +116,7 @@ export const ifAvailable: Section = (test) => {
     await holding.done
   })
 
-  test('right after the callback has ended it is available, although the release is still under way', async ({
+  test('a lock is available right after the callback has ended, although the release is in flight', async ({
     locks,
     name,
   }) => {
@@ -148,7 +148,7 @@ export const signal: Section = (test) => {
     assert.equal(waiting.isGranted, false)
   })
 
-  test('without a reason of its own it is an AbortError, and of a timeout a TimeoutError', async ({ locks, name }) => {
+  test('without a reason it is an AbortError, and with a timeout signal a TimeoutError', async ({ locks, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const controller = new AbortController()
@@ -174,7 +174,7 @@ export const signal: Section = (test) => {
     assert.equal(request.isGranted, false)
   })
 
-  test('once the lock is granted an abort means nothing', async ({ locks, other, name }) => {
+  test('an abort has no effect once the lock is granted', async ({ locks, other, name }) => {
     const controller = new AbortController()
     const holding = hold(locks, name, { signal: controller.signal })
     await holding.granted
@@ -185,7 +185,7 @@ export const signal: Section = (test) => {
     assert.equal(await holding.done, 'result')
   })
 
-  test('an abort inside the callback means nothing, either', async ({ locks, name }) => {
+  test('an abort inside the callback has no effect either', async ({ locks, name }) => {
     const controller = new AbortController()
     const request = locks.request(name, { signal: controller.signal }, async () => {
       controller.abort()
@@ -202,7 +202,7 @@ export const signal: Section = (test) => {
     assert.equal(await isFree(locks, name), true)
   })
 
-  test('who is aborted stands in nobody’s way', async ({ locks, name }) => {
+  test('an aborted request does not block others', async ({ locks, name }) => {
     const reader = hold(locks, name, { mode: 'shared' })
     await reader.granted
     const controller = new AbortController()
@@ -217,7 +217,7 @@ export const signal: Section = (test) => {
     await Promise.all([reader.done, late.done])
   })
 
-  test('the others keep their places', async ({ locks, name }) => {
+  test('other requests keep their places', async ({ locks, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const controller = new AbortController()
@@ -234,7 +234,7 @@ export const signal: Section = (test) => {
     assert.deepEqual(order, ['first', 'third'])
   })
 
-  test('whoever heard of the abort before cannot keep it from the request', async ({ locks, name }) => {
+  test('an earlier listener of the signal cannot hide the abort from the request', async ({ locks, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const controller = new AbortController()
@@ -249,7 +249,7 @@ export const signal: Section = (test) => {
     await holding.done
   })
 
-  test('one signal can stand for many requests', async ({ locks, other, name }) => {
+  test('one signal can be used for many requests', async ({ locks, other, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const { signal: both, abort } = abortable()

@@ -8,7 +8,7 @@ export const query: Section = (test) => {
     assert.deepEqual(await locks.query(), { held: [], pending: [] })
   })
 
-  test('a lock that is held is shown with name, mode and client, and nothing else, to every client', async (scene) => {
+  test('every client sees a held lock with its name, mode and client, and nothing else', async (scene) => {
     const { locks, other, name } = scene
     const holdings = [hold(locks, name), hold(locks, `${name} 2`, { mode: 'shared' })]
     await Promise.all(holdings.map(({ granted }) => granted))
@@ -23,7 +23,7 @@ export const query: Section = (test) => {
     await Promise.all(holdings.map(({ done }) => done))
   })
 
-  test('a request that waits is shown as pending', async ({ locks, name }) => {
+  test('a waiting request is pending', async ({ locks, name }) => {
     const [holding, waiting] = [hold(locks, name), hold(locks, name, { mode: 'shared' })]
     await holding.granted
     assert.deepEqual(await locks.query(), {
@@ -36,7 +36,7 @@ export const query: Section = (test) => {
     await waiting.done
   })
 
-  test('a request of another client that waits is shown, too', ['queue'], async ({ locks, other, name }) => {
+  test('a waiting request of another client is shown, too', ['queue'], async ({ locks, other, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const waiting = hold(other, name)
@@ -48,7 +48,7 @@ export const query: Section = (test) => {
     await waiting.done
   })
 
-  test('clients have different ids, and each always the same', async (scene) => {
+  test('clients have different ids, which do not change', async (scene) => {
     const { locks, other, name } = scene
     assert.notEqual(locks.clientId, other.clientId)
     const holdings = [locks, locks, other].map((client, index) => hold(client, `${name} ${index}`))
@@ -61,7 +61,7 @@ export const query: Section = (test) => {
     await Promise.all(holdings.map(({ done }) => done))
   })
 
-  test('pending requests of a name are shown in the order in which they were made', async ({ locks, name }) => {
+  test('pending requests of a name are in the order of the requests', async ({ locks, name }) => {
     const modes = ['exclusive', 'shared', 'exclusive', 'exclusive', 'shared'] as const
     const holdings = [hold(locks, name), ...modes.map((mode) => hold(locks, name, { mode }))]
     assert.deepEqual(
@@ -72,7 +72,7 @@ export const query: Section = (test) => {
     await Promise.all(holdings.map(({ done }) => done))
   })
 
-  test('pending requests of several names are shown in the order in which they were made', async ({ locks, name }) => {
+  test('pending requests of several names are in the order of the requests', async ({ locks, name }) => {
     const names = ['1', '2', '3'].map((each) => `${name} ${each}`)
     const holdings = names.map((each) => hold(locks, each))
     await Promise.all(holdings.map(({ granted }) => granted))
@@ -86,7 +86,7 @@ export const query: Section = (test) => {
     await Promise.all([...holdings, ...waiting].map(({ done }) => done))
   })
 
-  test('so are those of several clients', ['queue'], async ({ locks, other, name }) => {
+  test('so are pending requests of several clients', ['queue'], async ({ locks, other, name }) => {
     const names = ['1', '2', '3'].map((each) => `${name} ${each}`)
     const holdings = names.map((each) => hold(locks, each))
     await Promise.all(holdings.map(({ granted }) => granted))
@@ -104,7 +104,7 @@ export const query: Section = (test) => {
     await Promise.all([...holdings, ...waiting].map(({ done }) => done))
   })
 
-  test('locks are shown in the order in which they were granted, also those that were stolen', async (scene) => {
+  test('locks are in the order of the grants, also after a steal', async (scene) => {
     const { capabilities, locks, name } = scene
     const names = ['1', '2', '3'].map((each) => `${name} ${each}`) as [string, string, string]
     const holdings: Holding[] = []
@@ -124,7 +124,7 @@ export const query: Section = (test) => {
     await Promise.allSettled(holdings.map(({ done }) => done))
   })
 
-  test('when a lock has been given back, those whose turn it is hold it', ['queue'], async ({ locks, name }) => {
+  test('when a lock has been released, the next requests are shown as holders', ['queue'], async ({ locks, name }) => {
     const modes = ['exclusive', 'shared', 'shared', 'exclusive', 'shared'] as const
     const holdings = modes.map((mode) => hold(locks, name, { mode }))
     const look = async () => {
@@ -144,7 +144,7 @@ export const query: Section = (test) => {
     assert.deepEqual(await look(), [[], []])
   })
 
-  test('clients that wait for each other are shown as such', ['queue'], async ({ locks, other, name }) => {
+  test('clients that wait for each other are shown as waiting', ['queue'], async ({ locks, other, name }) => {
     const [one, two] = [`${name} 1`, `${name} 2`]
     const holdings = [hold(locks, one), hold(other, two)]
     await Promise.all(holdings.map(({ granted }) => granted))
@@ -158,7 +158,7 @@ export const query: Section = (test) => {
     await Promise.all([...holdings, ...waiting].map(({ done }) => done))
   })
 
-  test('what was asked for before it is in it, whether or not it was granted yet', async ({ locks, name }) => {
+  test('it contains all earlier requests, granted or not', async ({ locks, name }) => {
     const holding = hold(locks, name)
     const waiting = hold(locks, name)
     const { held, pending } = await locks.query()
@@ -167,7 +167,7 @@ export const query: Section = (test) => {
     await Promise.all([holding.done, waiting.done])
   })
 
-  test('what was given back or given up before it is not', async ({ locks, other, name }) => {
+  test('it does not contain what was released or aborted before', async ({ locks, other, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const controller = new AbortController()
@@ -182,7 +182,7 @@ export const query: Section = (test) => {
     assert.deepEqual(await pendingOn(locks, name), [])
   })
 
-  test('each of several shared locks is shown', async (scene) => {
+  test('every shared lock is shown', async (scene) => {
     const { locks, other, name } = scene
     const holdings = [locks, other, locks].map((client) => hold(client, name, { mode: 'shared' }))
     await Promise.all(holdings.map(({ granted }) => granted))
@@ -193,7 +193,7 @@ export const query: Section = (test) => {
     await Promise.all(holdings.map(({ done }) => done))
   })
 
-  test('a snapshot is plain data of its own, which does not change any more', async ({ locks, name }) => {
+  test('a snapshot is plain data, and does not change', async ({ locks, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const [first, second] = [await locks.query(), await locks.query()]

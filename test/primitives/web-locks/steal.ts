@@ -3,18 +3,18 @@ import { LeaseLostError } from '../../../src/index.ts'
 import { heldOn, hold, isFree, pendingOn, rejectsWithName, type Section } from './test-context.ts'
 
 export const steal: Section = (test) => {
-  test('a lock that is free is granted', ['steal'], async ({ locks, name }) => {
+  test('a free lock is granted', ['steal'], async ({ locks, name }) => {
     assert.equal(await locks.request(name, { steal: true }, (lock) => lock?.mode), 'exclusive')
   })
 
-  test('a lock that is held is granted', ['steal'], async ({ locks, other, name }) => {
+  test('a held lock is granted', ['steal'], async ({ locks, other, name }) => {
     await hold(locks, name).granted
     assert.equal(await locks.request(name, { steal: true }, () => 'mine'), 'mine')
     await hold(other, name).granted
     assert.equal(await locks.request(name, { steal: true }, () => 'mine'), 'mine')
   })
 
-  test('the promise of the lock that was stolen rejects with an AbortError', ['steal'], async ({ locks, name }) => {
+  test('the promise of the stolen lock rejects with an AbortError', ['steal'], async ({ locks, name }) => {
     const holding = hold(locks, name)
     await holding.granted
     const thief = hold(locks, name, { steal: true })
@@ -43,13 +43,13 @@ export const steal: Section = (test) => {
     },
   )
 
-  test('what the robbed callback does afterwards changes nothing', ['steal'], async ({ locks, other, name }) => {
+  test('the robbed callback has no effect afterwards', ['steal'], async ({ locks, other, name }) => {
     const [first, second] = [hold(locks, name), hold(locks, `${name} 2`)]
     await Promise.all([first.granted, second.granted])
     const thieves = [hold(locks, name, { steal: true }), hold(locks, `${name} 2`, { steal: true })]
     await Promise.all(thieves.map(({ granted }) => granted))
     first.end('too late')
-    second.end(Promise.reject(new Error('nobody hears it')))
+    second.end(Promise.reject(new Error('not handled')))
     await rejectsWithName(first.done, 'AbortError')
     await rejectsWithName(second.done, 'AbortError')
     await locks.query()
@@ -58,7 +58,7 @@ export const steal: Section = (test) => {
     await Promise.all(thieves.map(({ done }) => done))
   })
 
-  test('a thief comes before all who wait, and they keep their order', ['steal'], async ({ locks, name }) => {
+  test('a thief comes before all waiting requests, and they keep their order', ['steal'], async ({ locks, name }) => {
     const order: string[] = []
     const holding = hold(locks, name)
     await holding.granted
@@ -70,7 +70,7 @@ export const steal: Section = (test) => {
     await rejectsWithName(holding.done, 'AbortError')
   })
 
-  test('a holder, a waiter and a thief of one turn: the waiter comes last', ['steal'], async ({ locks, name }) => {
+  test('of a holder, a waiter and a thief in one turn, the waiter comes last', ['steal'], async ({ locks, name }) => {
     const order: string[] = []
     const holding = hold(locks, name)
     const waiter = locks.request(name, () => order.push('waiter'))
@@ -91,7 +91,7 @@ export const steal: Section = (test) => {
     await thief.done
   })
 
-  test('of several thieves the last one has it', ['steal'], async ({ locks, name }) => {
+  test('of several thieves the last one has the lock', ['steal'], async ({ locks, name }) => {
     const thieves = [1, 2, 3].map(() => hold(locks, name, { steal: true }))
     const [first, second, third] = thieves as [(typeof thieves)[0], (typeof thieves)[0], (typeof thieves)[0]]
     await rejectsWithName(first.done, 'AbortError')
@@ -120,7 +120,7 @@ export const steal: Section = (test) => {
     },
   )
 
-  test('other names are left alone', ['steal'], async ({ locks, name }) => {
+  test('other names are not affected', ['steal'], async ({ locks, name }) => {
     const neighbour = hold(locks, `${name} 2`)
     await neighbour.granted
     await locks.request(name, { steal: true }, () => {})
@@ -128,7 +128,7 @@ export const steal: Section = (test) => {
     assert.equal(await neighbour.done, 'result')
   })
 
-  test('a store that cannot do it says so, with its reason as the cause', async ({ capabilities, locks, name }) => {
+  test('a driver that cannot steal rejects with its reason as the cause', async ({ capabilities, locks, name }) => {
     if (capabilities.steal) return
     await rejectsWithName(
       locks.request(name, { steal: true }, () => {}),

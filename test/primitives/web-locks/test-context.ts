@@ -10,14 +10,14 @@ import {
   webLocks,
 } from '../../../src/primitives/web-locks/web-locks.ts'
 
-/** What one case has: two clients of one origin, which nobody else uses, and a resource name. */
+/** What a case receives: two clients of an origin of their own, and a resource name. */
 export interface Scene {
   readonly capabilities: Capabilities
   readonly locks: LockManager
-  /** Another client, on a driver of its own. */
+  /** Another client with its own driver. */
   readonly other: LockManager
   readonly name: string
-  /** A further client of the same origin. */
+  /** Opens another client of the same origin. */
   open(options?: WebLocksOptions): LockManager
 }
 
@@ -27,7 +27,7 @@ export type Body = (scene: Scene) => Promise<void>
 
 export type Test = (title: string, ...rest: [body: Body] | [needs: readonly Need[], body: Body]) => void
 
-/** One section of the specification. It registers its cases and nothing else. */
+/** One section of the specification. It only registers its cases. */
 export type Section = (test: Test) => void
 
 export interface Drivers {
@@ -58,9 +58,9 @@ export async function inScene({ capabilities, a, b }: Drivers, body: Body): Prom
   }
 }
 
-/** A request whose callback ends when the test says so. */
+/** A request whose callback ends when the test decides. */
 export interface Holding {
-  /** The lock, once the callback was called with it. Rejects if the request ends before. */
+  /** The lock, when the callback has received it. Rejects if the request ends before. */
   readonly granted: Promise<Lock>
   readonly isGranted: boolean
   /** The request's own promise. */
@@ -84,7 +84,7 @@ export function hold(locks: LockManager, name: string, options: LockOptions = {}
     grant(lock)
     return ended
   })
-  // A test looks at it when it wants to.
+  // A test may look at it later.
   done.catch(() => {})
   const granted = Promise.race([
     called,
@@ -115,8 +115,8 @@ export const rejectsWithName = (promise: Promise<unknown>, name: string): Promis
   })
 
 /**
- * The locks that a client is shown, of which there are `count`. Where no one server decides, what has just been granted may not be shown yet: there
- * it is asked for until it is.
+ * The held locks that a client sees, once there are `count`. With several servers, a lock that was just granted may not
+ * be visible yet: so it asks until it is.
  */
 export async function shown({ capabilities }: Scene, locks: LockManager, count: number): Promise<LockInfo[]> {
   for (let tries = 1; ; tries += 1) {
@@ -125,7 +125,7 @@ export async function shown({ capabilities }: Scene, locks: LockManager, count: 
   }
 }
 
-/** Everybody who asked before this has a place in the store by now. */
+/** Resolves when all earlier requests have a place in the store. */
 export async function pendingOn(locks: LockManager, name: string): Promise<LockInfo[]> {
   return (await locks.query()).pending.filter((info) => info.name === name)
 }

@@ -3,20 +3,22 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { tsc } from '../../../scripts/support/command.mjs'
 
-/** Code as it is written for the browser, compiled with the browser's own types: one name is all that changes. */
+/** Code for the browser, compiled with the browser's own types. Only one name changes. */
 const program = `
   import { Lock, LockManager as Manager, webLocks } from 'holdfast/web-locks'
 
   async function forTheBrowser(locks: LockManager): Promise<string> {
     const value: number = await locks.request('name', async (lock) => lock!.name.length)
-    const shared: 'shared' | 'exclusive' | undefined = await locks.request('name', { mode: 'shared' }, (lock) => lock?.mode)
+    const mode = 'shared'
+    const shared: 'shared' | 'exclusive' | undefined = await locks.request('name', { mode }, (lock) => lock?.mode)
     const signal: AbortSignal = AbortSignal.timeout(1000)
     const options: LockOptions = { mode: 'exclusive', signal }
     await locks.request('name', options, async (lock: globalThis.Lock | null) => {})
     const refused = await locks.request('name', { ifAvailable: true }, async (lock) => lock === null)
     const { held = [], pending = [] }: LockManagerSnapshot = await locks.query()
     const infos: LockInfo[] = [...held, ...pending]
-    return \`\${value} \${shared} \${refused} \${infos.map(({ name, mode, clientId }) => \`\${name} \${mode} \${clientId}\`)}\`
+    const shown = infos.map(({ name, mode, clientId }) => \`\${name} \${mode} \${clientId}\`)
+    return \`\${value} \${shared} \${refused} \${shown}\`
   }
 
   await using ours = webLocks({ url: 'memory:' })
@@ -26,7 +28,7 @@ const program = `
   void forTheBrowser(navigator.locks)
   void [lock, {} as Manager satisfies LockManager]
 
-  // The same without the detour through the browser's type.
+  // The same with our own types.
   const length: number = await ours.request('name', async (lock) => lock!.name.length)
   await ours.request('name', {}, (lock) => lock?.signal.aborted === false && lock.fencingToken > length)
   // @ts-expect-error a mode is one of two words
@@ -58,7 +60,7 @@ describe('the types of holdfast/web-locks', () => {
     'nodenext',
   ]
 
-  it('fit code that was written for navigator.locks', async () => {
+  it('accept code that was written for navigator.locks', async () => {
     const lib = ['--lib', 'es2023,esnext.disposable,dom']
     for (const types of [
       ['--types', 'node', '--skipLibCheck'],

@@ -13,7 +13,9 @@ import { makeFolder } from '../../harness/folders.ts'
 import { sections } from './sections.ts'
 import { type Body, type Drivers, inScene, type Need, unmet } from './test-context.ts'
 
-/** The cases of the Web Locks specification, on every driver. Two managers, each with a driver of its own, stand for two clients. */
+/**
+ * The cases of the Web Locks specification on every driver. Two managers with their own drivers are the two clients.
+ */
 
 const cleanUps: (() => Promise<unknown> | unknown)[] = []
 afterAll(async () => {
