@@ -6,9 +6,9 @@ import { consumeStep, endOf, type Moment, noMoment, type Policy, policyFor } fro
 /**
  * The rate limits of a memory store. A sweep removes those that are no longer used, and runs as long as there are any.
  *
- * `consumeStep` is a deliberate copy of `takeStep` and `answerTake` for a single request. It makes no list of takes,
- * which is most of the cost of a step in this process. `test/primitives/rate/policies.test.ts` and the groups
- * `driver interface: … rate limits` of the conformance suite keep both equal.
+ * `consumeStep` does `takeStep` and `answerTake` at once for a single request, so that no list of takes is made. The
+ * counting itself is shared. `test/primitives/rate/policies.test.ts` and the groups `driver interface: … rate limits` of
+ * the conformance suite keep both equal.
  */
 export function createRates(clock: Clock): Rates {
   /** For each limit, by its id, the moments of the names that used it. */
