@@ -168,6 +168,10 @@ BEGIN
     SELECT group_id, min(ord) AS first FROM unnest(p_groups) WITH ORDINALITY AS g (group_id, ord) GROUP BY group_id
   ) AS g WHERE group_id <> ALL (coalesce(v_look.refused_groups, '{}'));
 
+  -- A record has no columns until it is assigned, and the first attempt may fail before it assigns one.
+  SELECT false AS granted, NULL::text[] AS granted_claims, NULL::bigint[] AS granted_tokens,
+    NULL::float8[] AS granted_at, NULL::text[] AS refused_claims, NULL::jsonb AS holders, NULL::text[] AS not_known
+  INTO v_got;
   IF v_groups IS NOT NULL THEN
     BEGIN
       SELECT * INTO v_got FROM %1$I.holdfast_acquire_groups(

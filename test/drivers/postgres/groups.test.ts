@@ -42,6 +42,21 @@ describe.concurrent('postgres: groups', () => {
     }
   })
 
+  it('failure 44: a locked row costs no other group the answer, also in the first call of a connection', async () => {
+    const made = unique('a-made')
+    await using _ = await openTransaction(`SELECT acquire_lock($1, 'open')`, made)
+    const { connectionString } = pool.options
+    const fresh = new pg.Pool({ connectionString, max: 1, options: `-c search_path=${schema}` })
+    const first = postgresDriver({ client: fresh, schema })
+    try {
+      const answers = await first.acquire([...groupOn(unique('a0'), made), ...groupOn(unique('c'), unique('d'))])
+      assert.deepEqual(answers.slice(2).map(outcome), ['granted', 'granted'])
+    } finally {
+      await first.close()
+      await fresh.end()
+    }
+  })
+
   it('a group waits for a row that is locked only for a moment, and is granted', async () => {
     const members = groupOn(unique('z'), await ended('free'), unique('a'))
     assert.deepEqual(await outcomesBehind(LOCK, members), ['granted', 'granted', 'granted'])
