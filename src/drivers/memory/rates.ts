@@ -7,8 +7,8 @@ import { consumeStep, endOf, type Moment, noMoment, type Policy, policyFor } fro
  * The rate limits of a memory store. A sweep removes those that are no longer used, and runs as long as there are any.
  *
  * `consumeStep` does `takeStep` and `answerTake` at once for a single request, so that no list of takes is made. The
- * counting itself is shared. `test/primitives/rate/policies.test.ts` and the groups `driver interface: … rate limits` of
- * the conformance suite keep both equal.
+ * counting itself is shared. `test/primitives/rate/policies.test.ts` and the groups `driver interface: … rate limits`
+ * of the conformance suite keep both equal.
  */
 export function createRates(clock: Clock): Rates {
   /** For each limit, by its id, the moments of the names that used it. */
