@@ -12,7 +12,10 @@ import {
 import { checkLockName, isStorable } from './names.ts'
 import { checkOptions, optionNames } from './options.ts'
 
-/** Checks at the public edge. Each names the argument, the value and the rule, before anything is sent. */
+/**
+ * Validation of public arguments, before anything is sent. Every function throws an `InvalidArgumentError` that names
+ * the argument, the value and the rule.
+ */
 
 export function ttlMsFrom(argument: string, seconds: unknown): number {
   return checkSeconds(argument, seconds, MIN_TTL_MS, MAX_TTL_MS)
@@ -39,7 +42,7 @@ export function checkFunction(argument: string, value: unknown): void {
   if (typeof value !== 'function') throw new InvalidArgumentError(argument, value, 'a function')
 }
 
-/** For what a caller makes: a driver, a clock. */
+/** For an object that the caller implements, such as a driver or a clock. */
 export function checkMethods(argument: string, value: unknown, methods: readonly string[], rule: string): void {
   const has = (method: string): boolean => typeof (value as Record<string, unknown> | null)?.[method] === 'function'
   if (!methods.every(has)) throw new InvalidArgumentError(argument, value, rule)
@@ -50,9 +53,9 @@ export function checkSignal(argument: string, value: unknown): AbortSignal {
   return value
 }
 
-export function checkWhole(argument: string, value: unknown, least: number, most: number): number {
-  if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < least || value > most) {
-    throw new InvalidArgumentError(argument, value, `a whole number from ${least} to ${most}`)
+export function checkWhole(argument: string, value: unknown, min: number, max: number): number {
+  if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < min || value > max) {
+    throw new InvalidArgumentError(argument, value, `a whole number from ${min} to ${max}`)
   }
   return value
 }
@@ -60,10 +63,11 @@ export function checkWhole(argument: string, value: unknown, least: number, most
 const QUERY = optionNames<InspectQuery>({ lockName: true, prefix: true, after: true, pageSize: true })
 
 /**
- * What a driver's `inspect` was asked for, with its defaults. Every driver checks a query with this before it asks its store. Without it a negative page
- * size meant everything on one store and an error on another, and half of a surrogate pair could match a name that it is not part of.
+ * Validates the query of a driver's `inspect` and returns it with its defaults. Every driver calls this before it sends
+ * anything. Without it, a negative page size would return everything on one store and fail on another, and a lone
+ * surrogate in a prefix could match a name that does not contain it.
  *
- * @throws `InvalidArgumentError`
+ * @throws `InvalidArgumentError` for an unknown field or an invalid value
  */
 export function checkInspectQuery(query: InspectQuery): CheckedInspectQuery {
   checkOptions(query, QUERY, 'query')
@@ -74,7 +78,7 @@ export function checkInspectQuery(query: InspectQuery): CheckedInspectQuery {
     throw new InvalidArgumentError('prefix', prefix, rule)
   }
   if (after !== undefined && (typeof after !== 'string' || after === '' || !isStorable(after))) {
-    throw new InvalidArgumentError('after', after, '`next` of the page before')
+    throw new InvalidArgumentError('after', after, '`next` of the previous page')
   }
   return {
     prefix,
@@ -84,38 +88,44 @@ export function checkInspectQuery(query: InspectQuery): CheckedInspectQuery {
   }
 }
 
+/** A validated query, with defaults for `prefix` (`''`) and `pageSize` (100). */
 export type CheckedInspectQuery = InspectQuery & Required<Pick<InspectQuery, 'prefix' | 'pageSize'>>
 
 /**
- * Metadata comes back from every store exactly as it went in, so only what JSON keeps unchanged is taken: a `Date`, a
- * `Map` or a `NaN` would be something else on the way back. A property that is `undefined` counts as absent.
+ * Every store returns metadata exactly as it was passed in. So only values that JSON preserves are accepted: a `Date`,
+ * a `Map` or a `NaN` would come back as something else. A property that is `undefined` counts as absent.
  */
 export function checkMetadata(value: unknown): Metadata {
   if (!isPlainObject(value)) throw new InvalidArgumentError('metadata', value, 'a plain object of JSON values')
   return jsonCopy('metadata', value, MAX_METADATA_BYTES)
 }
 
-/** A single value that a primitive keeps as a lease's metadata, under a name of its own. */
+/** For a single value that a primitive stores in a lease's metadata, under its own property name. */
 export function checkJson(argument: string, value: unknown): unknown {
   return jsonCopy(argument, value, MAX_METADATA_BYTES - WRAPPING_BYTES)
 }
 
-/** A copy: what the caller does to its object later is not what was stored. */
-function jsonCopy<T>(argument: string, value: T, mostBytes: number): T {
+/** Returns a copy, so that later changes to the caller's object do not change what is stored. */
+function jsonCopy<T>(argument: string, value: T, maxBytes: number): T {
   assertJson(value, argument, 0)
   const json = JSON.stringify(value)
   const bytes = Buffer.byteLength(json)
-  if (bytes > mostBytes) {
-    throw new InvalidArgumentError(argument, value, `at most ${mostBytes} bytes as JSON (it has ${bytes})`)
+  if (bytes > maxBytes) {
+    throw new InvalidArgumentError(argument, value, `at most ${maxBytes} bytes as JSON (it has ${bytes})`)
   }
   return JSON.parse(json) as T
 }
 
+/** For the property name and the braces around the value. */
 const WRAPPING_BYTES = 16
 
 function assertJson(value: unknown, path: string, depth: number): void {
   if (depth > MAX_METADATA_DEPTH) {
-    throw new InvalidArgumentError(path, value, `nested at most ${MAX_METADATA_DEPTH} deep, and not in a circle`)
+    throw new InvalidArgumentError(
+      path,
+      value,
+      `nested at most ${MAX_METADATA_DEPTH} levels deep, without circular references`,
+    )
   }
   if (value === null || value === undefined || typeof value === 'boolean') return
   if (typeof value === 'number' && Number.isFinite(value)) return
@@ -138,16 +148,13 @@ function assertJson(value: unknown, path: string, depth: number): void {
 }
 
 const JSON_RULE =
-  'a value that JSON keeps unchanged (null, boolean, finite number, text without NUL or lone surrogates, array, plain object)'
+  'a value that JSON keeps unchanged ' +
+  '(null, boolean, finite number, string without NUL or lone surrogates, array, plain object)'
 
-function checkSeconds(argument: string, seconds: unknown, leastMs: number, mostMs: number): number {
+function checkSeconds(argument: string, seconds: unknown, minMs: number, maxMs: number): number {
   const ms = typeof seconds === 'number' ? Math.round(seconds * 1_000) : Number.NaN
-  if (!(ms >= leastMs && ms <= mostMs)) {
-    throw new InvalidArgumentError(
-      argument,
-      seconds,
-      `a number of seconds from ${leastMs / 1_000} to ${mostMs / 1_000}`,
-    )
+  if (!(ms >= minMs && ms <= maxMs)) {
+    throw new InvalidArgumentError(argument, seconds, `a number of seconds from ${minMs / 1_000} to ${maxMs / 1_000}`)
   }
   return ms
 }

@@ -1,18 +1,18 @@
 import { outsideLocks } from './reentry-context.ts'
 
 /**
- * Calls a function of the user's that is only told of something, as a task inside of no lock. What it throws, or rejects
- * with, is a warning: a fault in somebody's logging must neither stop a heartbeat nor end the process.
+ * Calls a user's function that is only notified, outside of every lock's context. If it throws or rejects, a warning is
+ * emitted: an error in an application's logging must neither stop a heartbeat nor end the process.
  */
-export function callListener<Told extends readonly unknown[]>(
+export function callListener<Args extends readonly unknown[]>(
   what: string,
-  listener: (...told: Told) => unknown,
-  ...told: Told
+  listener: (...args: Args) => unknown,
+  ...args: Args
 ): void {
   const failed = (error: unknown): void => warnOfFault(what, error)
   outsideLocks(() => {
     try {
-      const result = listener(...told)
+      const result = listener(...args)
       if (result instanceof Promise) result.catch(failed)
     } catch (error) {
       failed(error)
@@ -20,7 +20,7 @@ export function callListener<Told extends readonly unknown[]>(
   })
 }
 
-/** For an error of the user's own that there is nobody to throw to. */
+/** Emits a process warning for an error in the user's code that has no caller to be thrown to. */
 export function warnOfFault(what: string, error: unknown): void {
   process.emitWarning(`${what} threw ${String(error)}`, {
     type: 'HoldfastWarning',

@@ -1,19 +1,34 @@
 /**
- * The one interface between what a lock means and where it is kept.
+ * Keeps leases in one kind of store. This is the only interface between what a lock means and where it is stored.
  *
- * Every call takes a list and gives a list of the same length and order, so that what a process asks for in one turn of
- * its event loop costs one round trip. A driver keeps leases, nothing else: it never sleeps, retries, batches or
- * renews by itself. Waiting, retrying and the heartbeat exist once, in `core/`.
+ * Every method takes a list and resolves with a list of the same length and order, so that all requests that a process
+ * makes in one turn of its event loop cost one round trip. Waiting, batching, deadlines, the heartbeat, and the retries
+ * after contention or an outage exist once, in `core/`.
  *
- * What a driver owes:
- * - The store's own clock decides expiry. No client's time is ever sent to it.
- * - A grant, its fencing token and its place in the store are one atomic step.
- * - An entry of an answer that is an `Error` means "unknown" for that entry; a rejected call means "unknown" for all.
+ * A driver must guarantee:
+ * - The store's clock decides expiry. Only durations are sent to the store, never a client's time.
+ * - A grant, its fencing token and its record in the store are one atomic step.
+ * - An `Error` as an entry of an answer means that the outcome of that entry is unknown. A rejected call means the same
+ *   for all of its entries. An unknown outcome must never be reported as a refusal or a loss.
+ * - An error of a client library is wrapped in a `StoreError`, with a `cause` that holds no password.
+ *
+ * A driver never waits for a lock to become free, and never retries a claim because it was refused. It may repeat a
+ * request, a bounded number of times or for a bounded time, if it failed for a passing reason other than contention.
+ * The drivers of this package do so when
+ * - another process has the write lock of the SQLite file, or the file was replaced;
+ * - a Redis server does not have the script cached, a Cluster slot has moved, or the client reconnects;
+ * - PostgreSQL has closed an idle connection, or a pooler does not know a prepared statement;
+ * - another client has proposed a higher fencing token to the nodes of Redlock;
+ * - the store refuses a list because of one entry: the entries are then sent separately.
+ *
+ * The caller's deadline for the call runs during these repeats. A client library that sends a command again after a
+ * reconnect may execute it twice. A driver must answer with an `Error` where it cannot tell the first answer from the
+ * second: the second release of a lease, for example, returns `false` although the first one succeeded.
  */
 export interface Driver {
-  /** One word, the same as in the import path and the docs: `memory`, `sqlite`, … */
+  /** One word, the same as in the import path and the docs: `memory`, `sqlite`, … Used in error messages. */
   readonly name: string
-  /** Where the store is, as errors name it: a URL without its login. */
+  /** Where the store is, for error messages: a URL without user name and password. */
   readonly place?: string
   readonly capabilities: Capabilities
   /**
@@ -22,72 +37,86 @@ export interface Driver {
    * list inside one call cannot do that, because a call has one answer.
    */
   readonly listSplit?: number
-  /** The longest time to live that a claim may have, where that is less than the core's own bound. */
+  /** The longest TTL that a claim may have, if that is shorter than the core's own limit of one year. */
   readonly longestTtlMs?: number
-  /** How a worker thread opens a driver of its own on the same store. Absent where that is not possible. */
+  /** How a worker thread opens its own driver for the same store. Absent if it cannot. */
   readonly reopen?: Reopen
 
   /**
-   * A claim whose `claimId` already holds a lease gets that lease again: the same token, its time to live started anew. Another instance of the driver may
-   * instead replace the lease by a new one, with a higher token.
-   * A claim that is refused and has `waitMs` stands in the queue from then on, or keeps its place there for `waitMs` more.
-   * Claims of one list are taken in their order.
+   * Grants each claim or refuses it, in the order of the list.
+   *
+   * A claim whose `claimId` already has a lease gets that lease again: the same fencing token, and its TTL starts
+   * again. If the claim was granted through another instance of the driver, the driver may instead replace the lease
+   * with a new one that has a higher token.
+   *
+   * A refused claim with `waitMs` above 0 is added to the queue, or keeps its place there for another `waitMs`.
    */
   acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]>
 
-  /** Sets the lease to end `ttlMs` from now, later or sooner than before. Never re-creates one that has ended. */
+  /**
+   * Sets each lease to end `ttlMs` from now, which may be later or sooner than before. Compares claim and fencing
+   * token, and never re-creates a lease that has ended.
+   */
   renew(renewals: readonly Renewal[]): Promise<readonly (RenewAnswer | Error)[]>
 
   /**
-   * Ends a lease, or a place in the queue. True if a lease that had not ended was ended by this call. Without a
-   * `fencingToken` it ends whatever the claim has: that is how a claim is withdrawn whose answer was never seen.
+   * Ends each lease or place in the queue. The answer is `true` if this call ended a lease that had not ended before.
+   * With a `fencingToken`, only the lease with that token is ended. Without one, everything that the claim has in the
+   * store is removed: the core withdraws a claim that way when it never got the answer.
    */
   release(leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]>
 
   /**
-   * Leases and waiters that have not ended, in pages of whole lock names. A name with more of them than the driver shows
-   * at once goes on on the next pages: its leases first, an exclusive one before all others, then its waiters. Rejects a
-   * query that `checkInspectQuery` refuses.
+   * Lists the leases and waiters that have not ended, in pages. A page contains all leases and waiters of its lock
+   * names. Only a name with more of them than the driver returns at once continues on the following pages: its leases
+   * first, an exclusive one before all others, then its waiters.
+   *
+   * @throws `InvalidArgumentError` for a query that `checkInspectQuery` rejects
    */
   inspect(query: InspectQuery): Promise<InspectPage>
 
   /**
-   * Begins to tell of releases and losses. Resolves once nothing after this moment is missed. When the subscription
-   * ends by itself, `disconnected` is called once, and the caller listens again.
+   * Starts to report releases and losses. Resolves when the subscription is active, so that nothing after that is
+   * missed. Returns a function that ends the subscription. If the subscription breaks, the driver calls `disconnected`
+   * once, and the core calls `listen` again.
    */
   listen?(listener: DriverListener): Promise<StopListening>
 
-  /** One rate-limiting step (GCRA) each, on the store's clock; those on one name in the list's order. */
+  /**
+   * Executes one rate-limiting step (GCRA) for each request, on the store's clock. Requests for one name are executed
+   * in the order of the list.
+   */
   consume?(requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]>
 
-  /** Gives back what the driver opened itself. Leases stay as they are. Every later call rejects. */
+  /** Closes the connections that the driver has opened. Does not end any lease. Every later call rejects. */
   close(): Promise<void>
 }
 
+/** What a driver supports. A constant: it is the same before and after the driver has connected. */
 export interface Capabilities {
-  /** `ttl`: the store ends a lease by itself. `session`: it lasts as long as the connection does. */
+  /** `ttl`: the store ends a lease when its TTL is over. `session`: a lease lasts as long as the connection. */
   readonly expiry: 'ttl' | 'session'
-  /** How far it excludes: the tasks of one process, the processes of one machine, or machines. */
+  /** Who excludes each other: the tasks of one process, the processes of one machine, or machines in a network. */
   readonly scope: 'process' | 'machine' | 'network'
-  /** Grants carry a token that rises with every grant of a lock name. */
+  /** A grant has a fencing token, which rises with every grant of a lock name. */
   readonly fencing: boolean
-  /** Takes claims of mode `shared`. */
+  /** Supports claims with mode `shared`. */
   readonly shared: boolean
-  /** Takes shared claims with a `limit`. */
+  /** Supports shared claims with a `limit`. */
   readonly limit: boolean
-  /** Serves waiters first come, first served, over all processes. */
+  /** Serves waiters first come, first served, across all processes. */
   readonly queue: boolean
   /** Has `listen`. */
   readonly wake: boolean
-  /** Keeps metadata with a lease and shows it to others. */
+  /** Stores metadata with a lease and returns it to other clients. */
   readonly metadata: boolean
   /** Has `consume`. */
   readonly rate: boolean
-  /** Takes claims with `steal`. */
+  /** Supports claims with `steal`. */
   readonly steal: boolean
-  /** Takes claims with a `group`: grants all of them in one step, or none. */
+  /** Supports claims with a `group`: grants all of them in one step, or none. */
   readonly groups: boolean
-  /** Why it cannot do something, as the end of a sentence: what whoever asks for it all the same is told. */
+  /** Why something is not supported. It becomes the end of the `UnsupportedError`'s message, after a colon. */
   readonly reasons?: {
     readonly shared?: string
     readonly limit?: string
@@ -96,42 +125,46 @@ export interface Capabilities {
   }
 }
 
+/** A request for a lock. */
 export interface Claim {
   readonly lockName: string
-  /** Unique to this acquisition, over all processes. It is what idempotence, renewal and release are judged by. */
+  /** Unique to this acquisition, across all processes. A repeated acquire, a renewal and a release refer to it. */
   readonly claimId: string
   readonly holderId: string
   readonly mode: 'exclusive' | 'shared'
-  /** Shared only: how many permits may be out at once, this claim's own included. Absent: any number. */
+  /** Shared only: how many permits may be held at once, including those of this claim. Absent: any number. */
   readonly limit?: number
-  /** How many permits this claim takes of its limit. */
+  /** How many permits the claim needs. */
   readonly permits: number
   readonly ttlMs: number
   readonly metadata?: Metadata
-  /** How long the store keeps a place in its queue without hearing again. 0: answer at once, do not queue. */
+  /** How long the store keeps the claim in its queue without another request. 0: the claim is not queued. */
   readonly waitMs: number
   /**
-   * Exclusive only: in one step, every lease on the name is ended and this claim is granted, with a higher token, before all who wait, who keep
-   * their places. Whoever held one is told that it was lost when it renews or releases, and through `listen` where the driver can.
+   * Exclusive only. In one step, ends every lease on the name and grants this claim with a higher token, before all
+   * waiters. The waiters keep their places. The previous holders are answered `lost` when they renew and `false` when
+   * they release, and are notified through `listen` if the driver can do that.
    */
   readonly steal?: true
   /**
-   * With `steal`: the largest fencing token that it may end. If the name has a lease with a larger one, the claim is refused, does not
-   * queue, and ends nothing: whoever looked at the leases and then takes the lock must not take it from a newer holder.
+   * With `steal`: the largest fencing token of a lease that the claim may end. If the name has a lease with a larger
+   * token, the claim is refused, is not queued, and ends nothing. This prevents a client that inspected the leases
+   * before it steals the lock from taking it from a newer holder.
    */
   readonly stealUpTo?: number
   /**
-   * Claims of one list with the same `group` are granted in one step, or none of them is. The whole group is in the
-   * list, at most 100 members next to each other. They are exclusive, each on a name of its own, and neither wait nor
-   * steal. If one of them cannot be granted, all are refused, and nothing is written for any. If that is not known of
-   * one, the answer is an error for all.
+   * Claims of one list with the same `group` are granted in one step, or none of them is. All members of a group are in
+   * the same list, next to each other, at most 100 of them. They are exclusive, have different lock names, and neither
+   * wait nor steal. If one of them cannot be granted, all are refused and nothing is written for any of them. If the
+   * outcome of one is unknown, the answer is an `Error` for all.
    *
    * A member that already has its lease, because an earlier answer was lost, counts as free. If its group is refused
-   * nevertheless, its own answer is an error: its lease is still there, and has to be withdrawn.
+   * nevertheless, its answer is an `Error`: its lease still exists and has to be withdrawn.
    */
   readonly group?: string
 }
 
+/** A JSON object, which the store returns unchanged. */
 export type Metadata = Readonly<Record<string, unknown>>
 
 export type AcquireAnswer = Grant | Refusal
@@ -139,7 +172,7 @@ export type AcquireAnswer = Grant | Refusal
 export interface Grant {
   readonly granted: true
   readonly fencingToken: number
-  /** How long the lease lasts from the moment of the grant. */
+  /** The TTL of the lease, counted from the grant. */
   readonly ttlMs: number
   /** The store's clock at the first grant of this claim. */
   readonly acquiredAtMs: number
@@ -147,21 +180,23 @@ export interface Grant {
 
 export interface Refusal {
   readonly granted: false
-  /** Who holds it: one of the leases that stand in the way. */
+  /** One of the leases that conflict with the claim. Absent if the store does not show it. */
   readonly holder?: LeaseRecord
-  /** Nothing is in this claim's own way. It was refused because another one of its group was. */
+  /** This claim has no conflict. It was refused because another member of its group was. */
   readonly free?: true
-  /** How many waiters stand before this claim: exact up to 32, and at least 32 beyond that. Absent when it does not queue. */
+  /** The number of waiters before this claim: exact up to 32, at least 32 beyond that. Absent if it is not queued. */
   readonly ahead?: number
-  /** When asking again may bring something new although nobody was woken, such as when a lease runs out. */
+  /** After how long a repeated request may succeed without a wake-up, for example because a lease will have expired. */
   readonly askAgainMs?: number
   /**
-   * The store's clock at this answer. For drivers that hand grants over: a grant that was made before a later refusal has ended by then, and its
-   * message may still be on its way. Without it a grant that is handed over counts as a hint to ask again.
+   * The store's clock at this answer. Needed by drivers that call `DriverListener.granted`: a grant that is older than
+   * a refusal has ended, although its message may still arrive. Without this field, a reported grant is only a hint to
+   * ask again.
    */
   readonly answeredAtMs?: number
 }
 
+/** Identifies a lease. Without a `fencingToken`: all that the claim has in the store. */
 export interface LeaseRef {
   readonly lockName: string
   readonly claimId: string
@@ -173,9 +208,13 @@ export interface Renewal extends LeaseRef {
   readonly ttlMs: number
 }
 
-/** `held`: still ours, and the store has no expiry to move. */
+/**
+ * `renewed`: the lease ends `ttlMs` from now. `held`: the lease still exists, and the store has no expiry to extend.
+ * `lost`: the lease has ended.
+ */
 export type RenewAnswer = 'renewed' | 'held' | 'lost'
 
+/** A lease in the store. Times are on the store's clock, in milliseconds since 1970. */
 export interface LeaseRecord {
   readonly lockName: string
   readonly claimId: string
@@ -185,11 +224,12 @@ export interface LeaseRecord {
   readonly permits: number
   readonly fencingToken: number
   readonly acquiredAtMs: number
-  /** Absent where a lease lasts as long as its session. */
+  /** Absent if the lease lasts as long as its session. */
   readonly expiresAtMs?: number
   readonly metadata?: Metadata
 }
 
+/** A queued claim in the store. */
 export interface WaiterRecord {
   readonly lockName: string
   readonly claimId: string
@@ -203,12 +243,12 @@ export interface WaiterRecord {
 export interface InspectQuery {
   /** Only this lock name. */
   readonly lockName?: string
-  /** Only lock names that begin with this. */
+  /** Only lock names that begin with this text. */
   readonly prefix?: string
-  /** `next` of the page before. */
+  /** `next` of the previous page. */
   readonly after?: string
   /**
-   * How many lock names a page may hold, from 1 to 10,000.
+   * The maximum number of lock names on a page, from 1 to 10,000.
    * @default 100
    */
   readonly pageSize?: number
@@ -216,76 +256,81 @@ export interface InspectQuery {
 
 export interface InspectPage {
   readonly leases: readonly LeaseRecord[]
-  /** In the order in which they will be served. */
+  /** For each lock name, in the order in which they will be served. */
   readonly waiters: readonly WaiterRecord[]
-  /** Absent on the last page. */
+  /** Pass it as `after` to get the next page. Absent on the last page. */
   readonly next?: string
 }
 
+/** What a driver reports to the core. All methods are synchronous. */
 export interface DriverListener {
   /**
-   * Whether this claim waits here, or its lease is watched here. A driver that has to ask the store about a message asks this first, so that
-   * messages about other claims cost nothing. Absent: any may.
+   * Whether this claim waits here or its lease is watched here. A driver that has to ask the store about a message
+   * calls this first, so that messages about other claims cost nothing. Absent: every claim may be meant.
    */
   concerns?(claimId: string): boolean
-  /** A hint that asking again is worth while: for one claim, or for every claim on that lock name. */
+  /** A hint that another request may succeed: for one claim, or for every claim on the lock name. */
   wake(lockName: string, claimId?: string): void
-  /** The store has granted a waiting claim by itself. */
+  /** The store has granted a waiting claim without a request. */
   granted(claimId: string, grant: Grant): void
   /**
-   * The store has ended a lease by itself. With `session` expiry this process knows it, and the lease is lost at once.
-   * Otherwise it is a hint: the holder renews the lease, and loses it if the store says so.
+   * The store has ended a lease. With `session` expiry the lease is lost at once. With `ttl` expiry this is a hint: the
+   * holder renews the lease, and loses it if the store answers `lost`.
    */
   lost(claimId: string, cause: Error): void
-  /** The subscription has ended; nothing more will come from it. */
+  /** The subscription has broken and reports nothing more. */
   disconnected(cause: Error): void
 }
 
+/** Ends a subscription. */
 export type StopListening = () => Promise<void>
 
 export interface RateRequest {
   readonly name: string
-  /** How many units it takes, all or none. 0: only looks. */
+  /** How many units to take: all of them or none. 0: nothing is taken or written, and the answer shows the state. */
   readonly cost: number
   /**
-   * From one to four. All of them must allow it, else none is charged. Requests on one name may have different limits:
-   * each limit counts by itself. Requests with the very same object are found to be alike sooner.
+   * One to four limits. Units are taken only if all of them allow it. Requests for one name may have different limits,
+   * because each limit has its own state. Reuse the same array for the same limits: it is recognised faster.
    */
   readonly limits: readonly RateLimit[]
-  /** Instead of a step, and with a cost of 0: changes what the store has of these limits on this name, and of no others. */
+  /** Changes the state of these limits for this name, and of no others, instead of taking units. `cost` must be 0. */
   readonly change?: RateChange
 }
 
 /**
- * `reset`: as if nothing had been taken, and no block. `blockMs`: no step under one of the limits is taken for so long
- * from now on, instead of the time of a block before it; 0 ends a block. A block changes nothing of what was taken.
+ * `reset`: removes all consumption and every block. `blockMs`: refuses every step under one of the limits for this long
+ * from now; it replaces an earlier block, and 0 ends it. A block does not change the consumption.
  */
 export type RateChange = 'reset' | { readonly blockMs: number }
 
-/** The three together identify a limit: the same limit in two requests on one name has one state in the store. */
+/**
+ * The three fields together identify a limit: requests for one name that contain the same limit share its state in the
+ * store.
+ */
 export interface RateLimit {
-  /** How many per period, in the long run. */
+  /** The number of units per period, in the long run. */
   readonly limit: number
   readonly periodMs: number
-  /** How many at once after a rest. So never more than `limit + burst` in any period. */
+  /** The number of units that can be taken at once after a pause. At most `limit + burst` are taken in any period. */
   readonly burst: number
 }
 
 export interface RateAnswer {
   readonly allowed: boolean
-  /** What could still be taken now, under the tightest of the limits. */
+  /** The number of units that could be taken now under the strictest limit. */
   readonly remaining: number
-  /** 0 when allowed. */
+  /** After how long the same request can be allowed. 0 when allowed. */
   readonly retryAfterMs: number
-  /** Until every limit is as if nothing had been taken. */
+  /** After how long every limit has its full capacity again. */
   readonly resetAfterMs: number
-  /** The same for each of the limits, in the request's order; a block is not part of it. */
+  /** The same for each limit, in the order of the request. Blocks are not included. */
   readonly usedMs: readonly number[]
-  /** How long one of the limits is blocked for. Absent: none is. The other times are at least this, and nothing remains. */
+  /** How long one of the limits is still blocked. The other times are then at least this long, and `remaining` is 0. */
   readonly blockedMs?: number
 }
 
-/** `(await import(module))[name](...args)` gives the driver; all of it can be posted to a thread. */
+/** `(await import(module))[name](...args)` creates the driver. All fields can be posted to a thread. */
 export interface Reopen {
   readonly module: string
   readonly name: string

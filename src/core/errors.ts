@@ -1,6 +1,7 @@
 import type { LockInfo } from './lock-info.ts'
 import { withoutLogin } from './secrets.ts'
 
+/** The `code` of every error of this library. */
 export type HoldfastErrorCode =
   | 'INVALID_ARGUMENT'
   | 'NOT_ACQUIRED'
@@ -18,20 +19,38 @@ export type HoldfastErrorCode =
   | 'RESULT_NOT_KEPT'
 
 /**
- * What every error of this library is. `code` is a literal in each class, so that a `switch` on it is checked by the compiler, and it
- * survives where `instanceof` does not (two copies of the package, a worker's boundary).
+ * The base class of every error of this library. Each class has a literal `code`, so that the compiler checks a
+ * `switch` on it. `code` also works where `instanceof` does not: with two copies of the package, or across worker
+ * threads.
+ *
+ * @example
+ * ```ts
+ * try {
+ *   await lock.withLock('report', writeReport)
+ * } catch (error) {
+ *   if (!(error instanceof HoldfastError)) throw error
+ *   if (error.code === 'NOT_ACQUIRED') return // another instance is writing the report
+ *   if (error.code === 'STORE_UNAVAILABLE') return retryLater()
+ *   throw error
+ * }
+ * ```
  */
 export abstract class HoldfastError extends Error {
   abstract readonly code: HoldfastErrorCode
 }
 
-/** A bad argument. Nothing was sent. */
+/** An argument is invalid. Nothing was sent to the store. The message names the argument, the value and the rule. */
 export class InvalidArgumentError extends HoldfastError {
   override readonly name = 'InvalidArgumentError'
   readonly code = 'INVALID_ARGUMENT'
+  /** The name of the argument or option. */
   readonly argument: string
-  /** Without the login of a URL. An object or a function is only described: a client, or a driver made of one, may hold a password. */
+  /**
+   * The value that was passed. A URL is shown without user name and password. An object or a function is only
+   * described, because a client or a driver may contain a password.
+   */
   readonly value: unknown
+  /** What the value must be. It completes the sentence "argument must be …". */
   readonly rule: string
 
   constructor(argument: string, value: unknown, rule: string, message?: string) {
@@ -43,12 +62,25 @@ export class InvalidArgumentError extends HoldfastError {
   }
 }
 
-/** Contention, where the caller asked for an error instead of an answer (`withLock`, `hold`). */
+/**
+ * Another claim holds the lock. Thrown by the methods that do not return a result, such as `withLock` and `hold`. Skip
+ * the work, try again later, or pass `blocking: true` to wait.
+ *
+ * @example
+ * ```ts
+ * try {
+ *   await lock.withLock('nightly-report', writeReport)
+ * } catch (error) {
+ *   if (!(error instanceof NotAcquiredError)) throw error
+ *   console.log(`already running on ${error.holder?.holderId}`)
+ * }
+ * ```
+ */
 export class NotAcquiredError extends HoldfastError {
   override readonly name = 'NotAcquiredError'
   readonly code = 'NOT_ACQUIRED'
   readonly lockName: string
-  /** Who stood in the way when last asked, where the store tells. */
+  /** One of the current holders, as of the last answer. Undefined if the store does not show it. */
   readonly holder: LockInfo | undefined
 
   constructor(lockName: string, message: string, holder?: LockInfo) {
@@ -58,7 +90,20 @@ export class NotAcquiredError extends HoldfastError {
   }
 }
 
-/** The lease ended before its holder gave it back. Whatever was done since then was done without the lock. */
+/**
+ * The lease ended before its holder released it: it expired, was stolen, or was ended by `releaseAll` or `close`. Work
+ * done since then was done without the lock. Check or undo that work; a fencing token prevents stale writes.
+ *
+ * @example
+ * ```ts
+ * await lock.withLock('import', async (lease) => {
+ *   for (const file of files) {
+ *     lease.assertHeld() // throws LeaseLostError
+ *     await importFile(file, { signal: lease.signal })
+ *   }
+ * })
+ * ```
+ */
 export class LeaseLostError extends HoldfastError {
   override readonly name = 'LeaseLostError'
   readonly code = 'LEASE_LOST'
@@ -72,23 +117,41 @@ export class LeaseLostError extends HoldfastError {
   }
 }
 
-/** The lease was already given back, or handed over, by its own holder. */
+/** The lease is no longer held because its own holder has released it or handed it over. */
 export class NotHeldError extends HoldfastError {
   override readonly name = 'NotHeldError'
   readonly code = 'NOT_HELD'
   readonly lockName: string
 
   constructor(lockName: string, how: 'released' | 'handed over' = 'released') {
-    super(`the lease on "${lockName}" is not held any more: it was ${how}`)
+    super(`the lease on "${lockName}" is no longer held: it was ${how}`)
     this.lockName = lockName
   }
 }
 
-/** The store could not be asked, or did not answer in time: whether the lock is held is not known. */
+/**
+ * The store could not be reached, failed, or did not answer in time. It is unknown whether the lock is held. An acquire
+ * that failed like this is withdrawn in the background.
+ *
+ * @example
+ * ```ts
+ * try {
+ *   return await lock.acquire('order:123')
+ * } catch (error) {
+ *   if (error instanceof StoreError && error.retryable) return retryLater()
+ *   throw error
+ * }
+ * ```
+ */
 export class StoreError extends HoldfastError {
   override readonly name = 'StoreError'
   readonly code = 'STORE_UNAVAILABLE'
-  /** False: asking again cannot help, as with a file that is no database. A claim that waits gives up on it. */
+  /**
+   * Whether another try may succeed. False for a permanent error, such as a file that is not a database: a waiting
+   * claim then stops waiting.
+   *
+   * @default true
+   */
   readonly retryable: boolean
 
   constructor(message: string, { retryable = true, ...options }: ErrorOptions & { retryable?: boolean } = {}) {
@@ -97,12 +160,12 @@ export class StoreError extends HoldfastError {
   }
 }
 
-/** Whether the store may answer when it is asked again. */
+/** Whether the error is a failure of the store, and another try may succeed. */
 export const isOutage = (error: unknown): boolean => error instanceof StoreError && error.retryable
 
-/** The caller's signal was aborted. `cause` is the signal's reason. */
+/** The caller's signal was aborted. `cause` is the signal's reason. A waiting claim is withdrawn from the queue. */
 export class AbortedError extends HoldfastError {
-  /** The name by which the platform's own functions mark an abort. */
+  /** The same name as that of the platform's own abort errors. */
   override readonly name = 'AbortError'
   readonly code = 'ABORTED'
 
@@ -111,13 +174,26 @@ export class AbortedError extends HoldfastError {
   }
 }
 
-/** A claim waited for what only its own end could free, by way of the others in the circle. It was ended so that they can go on. */
+/**
+ * A claim was part of a deadlock: it waited for a lock whose holder waits, directly or through others, for a lock that
+ * the claim's own callback holds. This claim was ended so that the others can continue. Acquire the locks in the same
+ * order everywhere, or with `withLocks`.
+ *
+ * @example
+ * ```ts
+ * if (error instanceof DeadlockError) {
+ *   for (const { holderId, lockName, heldBy } of error.cycle) {
+ *     console.error(`${holderId} waits for ${lockName}, which ${heldBy} holds`)
+ *   }
+ * }
+ * ```
+ */
 export class DeadlockError extends HoldfastError {
   override readonly name = 'DeadlockError'
   readonly code = 'DEADLOCK'
-  /** What was waited for. */
+  /** The lock name for which the claim waited. */
   readonly lockName: string
-  /** Who waits for what, held by whom; the last one waits for the first. */
+  /** Who waits for which lock, and who holds it. The last holder waits for the first. */
   readonly cycle: readonly DeadlockStep[]
 
   constructor(message: string, lockName: string, cycle: readonly DeadlockStep[]) {
@@ -127,31 +203,32 @@ export class DeadlockError extends HoldfastError {
   }
 }
 
+/** One waiting holder of a deadlock. */
 export interface DeadlockStep {
   holderId: string
-  /** What it waits for. */
+  /** The lock for which it waits. */
   lockName: string
-  /** Who holds that, or stands before it in the queue. */
+  /** The holder of that lock, or a waiter before it in the queue. */
   heldBy: string
 }
 
-/** The instance was closed. */
+/** The instance or its driver was closed. Create a new one to go on. */
 export class ClosedError extends HoldfastError {
   override readonly name = 'ClosedError'
   readonly code = 'CLOSED'
 }
 
-/** The driver cannot do this; `reason` says why. */
+/** The driver does not support the operation. The message says why, where the driver gives a reason. */
 export class UnsupportedError extends HoldfastError {
   override readonly name = 'UnsupportedError'
   readonly code = 'UNSUPPORTED'
 }
 
-/** The store's driver needs a package that is not installed. The message has the command that installs it. */
+/** The driver needs a client package that is not installed. The message contains the command that installs it. */
 export class MissingClientError extends HoldfastError {
   override readonly name = 'MissingClientError'
   readonly code = 'MISSING_CLIENT'
-  /** Any one of them is enough. */
+  /** The packages that the driver can use. One of them is enough. */
   readonly packages: readonly string[]
 
   constructor(driver: string, packages: readonly string[], options?: ErrorOptions) {
@@ -161,19 +238,36 @@ export class MissingClientError extends HoldfastError {
   }
 }
 
-/** A stated bound was reached, such as the number of claims under way. Nothing was done. */
+/**
+ * A documented limit was reached, such as the number of pending claims of an instance. Nothing was done. Try again when
+ * there is less load.
+ */
 export class OverloadError extends HoldfastError {
   override readonly name = 'OverloadError'
   readonly code = 'OVERLOADED'
 }
 
-/** A protected resource refused a write: it has seen a larger fencing token, so whoever sent this one has lost its lock without knowing it. */
+/**
+ * A protected resource refused a write because it has seen a larger fencing token. The sender has lost its lock without
+ * noticing it, and must stop working.
+ *
+ * @example
+ * ```ts
+ * try {
+ *   fence.accept('invoice:7', lease)
+ * } catch (error) {
+ *   if (error instanceof StaleTokenError) return // a newer holder is at work
+ *   throw error
+ * }
+ * ```
+ */
 export class StaleTokenError extends HoldfastError {
   override readonly name = 'StaleTokenError'
   readonly code = 'STALE_TOKEN'
   readonly resource: string
+  /** The token that was refused. */
   readonly fencingToken: number
-  /** The largest that was seen, where the guard tells. */
+  /** The largest token that the resource has seen. Undefined if the guard does not report it. */
   readonly largestToken: number | undefined
 
   constructor(resource: string, fencingToken: number, largestToken?: number, options?: ErrorOptions) {
@@ -185,12 +279,20 @@ export class StaleTokenError extends HoldfastError {
   }
 }
 
-/** Over the limit, where the caller asked for an error instead of an answer (`consumeOrThrow`, `wait`). Nothing was taken. */
+/**
+ * The rate limit is exceeded. Thrown by the methods that do not return a result: `consumeOrThrow` and `wait`. No units
+ * were taken.
+ *
+ * @example
+ * ```ts
+ * if (error instanceof RateLimitedError) response.setHeader('Retry-After', Math.ceil(error.retryAfterSeconds))
+ * ```
+ */
 export class RateLimitedError extends HoldfastError {
   override readonly name = 'RateLimitedError'
   readonly code = 'RATE_LIMITED'
   readonly key: string
-  /** When the same call can succeed, if nobody else takes what comes back until then. */
+  /** After how long the same call can succeed, if no other client takes the units before. */
   readonly retryAfterSeconds: number
 
   constructor(key: string, retryAfterSeconds: number) {
@@ -202,7 +304,10 @@ export class RateLimitedError extends HoldfastError {
   }
 }
 
-/** A once-only job is done, but its result could not be kept: not JSON, or too large. Everybody who asks for it is told so; it is not run again. */
+/**
+ * A once-only job has finished, but its result could not be stored because it is not JSON or is too large. The job does
+ * not run again: every later call for its key throws this error, too.
+ */
 export class ResultNotKeptError extends HoldfastError {
   override readonly name = 'ResultNotKeptError'
   readonly code = 'RESULT_NOT_KEPT'

@@ -4,42 +4,53 @@ import { callListener } from './call-listener.ts'
 import type { Metadata } from './driver.ts'
 import { outsideLocks } from './reentry-context.ts'
 
-/** What an instance tells, to its own listeners and on the diagnostics channel `holdfast:<event>`. */
+/**
+ * The events of an instance and their payloads. Each event is emitted to the listeners of the instance and published on
+ * the diagnostics channel `holdfast:<event>`.
+ */
 export interface LockEvents {
-  /** A claim was refused and stands in the queue. */
+  /** A claim was refused for the first time, and now waits. */
   waiting: { lockName: string; holderId: string; claimId: string }
+  /** A claim was granted. */
   acquired: { lockName: string; holderId: string; claimId: string; fencingToken: number; waitedMs: number }
-  /** Contention: the answer was no. */
+  /** A claim ended without a lease because of contention. */
   refused: { lockName: string; holderId: string; claimId: string; waitedMs: number }
+  /** The store confirmed a renewal. */
   renewed: { lockName: string; holderId: string; claimId: string; fencingToken: number }
-  /** One renewal failed. The lease goes on until its own deadline. */
+  /** One renewal failed. The lease is held until its deadline, and renewals continue. */
   renewalFailed: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: unknown }
-  /** A claim took the lock from whoever held it. The others' instances emit `lost`. */
+  /** A claim of this instance took the lock from its holders. Their instances emit `lost`. */
   stolen: { lockName: string; holderId: string; claimId: string; fencingToken: number; metadata?: Metadata }
+  /** A lease ended before it was released. `error` is the reason of the lease's `signal`. */
   lost: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: Error }
+  /** A lease was released. `heldMs`: how long it was held. */
   released: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
-  /** The lease was handed over to another process, which emits `restored`. */
+  /** A lease was handed over to another process, which emits `restored`. */
   handedOver: { lockName: string; holderId: string; claimId: string; fencingToken: number }
+  /** A lease that another process had handed over continues in this instance. */
   restored: { lockName: string; holderId: string; claimId: string; fencingToken: number }
-  /** A release failed; it is sent again, within bounds, and the lease's own expiry stands behind it. */
+  /** A release failed. It is sent again a limited number of times. If all of them fail, the lease expires. */
   releaseFailed: { lockName: string; holderId: string; claimId: string; error: unknown }
-  /** The heartbeat's own thread has ended; its leases are renewed on this one from now on. */
+  /** The heartbeat's worker thread has ended. From now on this thread renews its leases. */
   heartbeatFailed: { error: unknown }
-  /** The store's wake-ups could not be listened to. Waiting goes on by polling. */
+  /** The subscription to the store's wake-ups failed. Waiting claims poll until it works again. */
   listenFailed: { error: unknown }
 }
 
+/** The name of an event. */
 export type LockEvent = keyof LockEvents
 export type LockListener<E extends LockEvent> = (event: LockEvents[E]) => void
 
-/**
- * A typed emitter. The event's object is only made when somebody listens, and what a listener throws is a warning.
- */
+/** A typed emitter. It creates the payload only if there is a listener. A listener that throws causes a warning. */
 export class Emitter {
-  /** A registration each: a listener that was registered twice is called twice. */
+  /** One object for each registration: a listener that is registered twice is called twice. */
   readonly #listeners = new Map<LockEvent, Set<{ readonly listener: LockListener<never> }>>()
 
-  /** Returns what ends the listening. Throws `InvalidArgumentError` for an event that there is none of. */
+  /**
+   * Returns a function that removes the listener.
+   *
+   * @throws `InvalidArgumentError` for an unknown event, and for a listener that is not a function
+   */
   on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
     checkOneOf('event', event, EVENTS)
     checkFunction('listener', listener)
@@ -57,9 +68,9 @@ export class Emitter {
     const traced = channels[event]
     if (!traced.hasSubscribers && (listeners === undefined || listeners.size === 0)) return
     const made = make()
-    // A diagnostics channel already reports a subscriber's error without passing it on.
+    // A diagnostics channel reports the error of a subscriber by itself and does not throw it.
     outsideLocks(() => traced.publish(made))
-    // A copy: a listener that registers itself again must not be called again for this event.
+    // A copy, so that a listener that registers itself again is not called twice for one event.
     for (const registration of [...(listeners ?? [])]) {
       if (!listeners?.has(registration)) continue
       callListener(`a listener of "${event}"`, registration.listener as LockListener<E>, made)

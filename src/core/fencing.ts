@@ -1,15 +1,23 @@
 import { InvalidArgumentError } from './errors.ts'
 import { isStorable } from './names.ts'
 
-/** A lease, a term, a run: whatever has a fencing token. Or the number itself. */
+/** A fencing token, or an object that has one: a lease, a leader's term, a once-only run. */
 export type Token = number | { readonly fencingToken: number }
 
-/** What every guard of a protected resource has in common, wherever it keeps the largest token it has seen. */
+/**
+ * Protects a resource against a holder that has lost its lock without noticing it. The guard remembers the largest
+ * fencing token of each resource and refuses smaller ones. Implementations differ in where they store it.
+ */
 export interface FencingGuard {
   /**
-   * To be called before the first read of what a write depends on: a token that is presented with the write alone does not stop an older holder from writing in
-   * between. Lets a write to `resource` go on, or refuses it with a `StaleTokenError`, because a larger token has been seen. Equal tokens are let through: one holder
+   * Accepts the token if no larger one has been seen for `resource`. An equal token is accepted, because one holder
    * writes more than once.
+   *
+   * Call it before the first read on which a write depends. If the token is presented only with the write, an older
+   * holder can still write between that read and the write.
+   *
+   * @throws `StaleTokenError` if a larger token has been seen. Do not write then.
+   * @throws `InvalidArgumentError` for an invalid resource name or token
    */
   accept(resource: string, token: Token): void | Promise<void>
 }
@@ -17,15 +25,11 @@ export interface FencingGuard {
 export function tokenOf(token: Token): number {
   const fencingToken: unknown = typeof token === 'object' && token !== null ? token.fencingToken : token
   if (typeof fencingToken === 'number' && Number.isSafeInteger(fencingToken) && fencingToken >= 1) return fencingToken
-  throw new InvalidArgumentError('token', fencingToken, 'a lease, or its fencing token: a whole number from 1')
+  throw new InvalidArgumentError('token', fencingToken, 'a lease, or its fencing token (a whole number, at least 1)')
 }
 
 export function checkResource(resource: unknown): asserts resource is string {
   if (typeof resource !== 'string' || resource === '' || !isStorable(resource)) {
-    throw new InvalidArgumentError(
-      'resource',
-      resource,
-      'a text of at least one character, without NUL and without lone surrogates',
-    )
+    throw new InvalidArgumentError('resource', resource, 'a non-empty string without NUL and without lone surrogates')
   }
 }

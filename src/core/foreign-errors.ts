@@ -2,10 +2,10 @@ import { HoldfastError } from './errors.ts'
 import { withoutSecrets } from './secrets.ts'
 
 /**
- * What may be kept of a client's error as a `cause`. Errors are logged as they are, with all that hangs on them, and
- * clients attach what they were doing: ioredis the arguments of the failed command (the password, if that was AUTH), pg
- * the client with its settings, Node the URL that it could not read. So this is a copy with the message, the stack and
- * the fields that identify a failure, and with no other.
+ * A copy of a client's error that is safe to use as a `cause`. Errors are logged with all their properties, and clients
+ * attach secrets to them: ioredis the arguments of the failed command (the password, if that was AUTH), pg the client
+ * with its settings, Node the URL that it could not parse. The copy has the message, the stack and the fields that
+ * identify a failure, and no others.
  */
 export function safeCause(error: unknown): Error {
   return copyOf(error, 0)
@@ -16,18 +16,18 @@ function copyOf(error: unknown, depth: number): Error {
   if (!(error instanceof Error)) return new Error(withoutSecrets(String(error)))
   const { errors, cause } = error as { errors?: unknown; cause?: unknown }
   const copy = new Error(withoutSecrets(error.message))
-  // So that `instanceof` says of the copy what it says of the original.
+  // So that `instanceof` returns the same for the copy as for the original.
   Object.setPrototypeOf(copy, Object.getPrototypeOf(error) as object)
   const set = (name: string, value: unknown, enumerable = false): void => {
     Object.defineProperty(copy, name, { value, enumerable, writable: true, configurable: true })
   }
   set('stack', withoutSecrets(error.stack ?? ''))
-  for (const name of KEPT) {
+  for (const name of KEPT_FIELDS) {
     const value: unknown = Object.getOwnPropertyDescriptor(error, name)?.value
     if (typeof value === 'string') set(name, withoutSecrets(value), true)
     else if (typeof value === 'number') set(name, value, true)
   }
-  if (depth >= MAX_DEEP) return copy
+  if (depth >= MAX_CAUSE_DEPTH) return copy
   if (Array.isArray(errors)) {
     set(
       'errors',
@@ -38,16 +38,16 @@ function copyOf(error: unknown, depth: number): Error {
   return copy
 }
 
-/** Of Node's own errors, PostgreSQL's and SQLite's. */
-const KEPT = [
+/** Fields of the errors of Node, PostgreSQL and SQLite. */
+const KEPT_FIELDS = [
   ...['name', 'code', 'errno', 'syscall', 'address', 'port', 'hostname', 'path', 'reason', 'library'],
   ...['severity', 'detail', 'hint', 'position', 'where', 'schema', 'table', 'column', 'constraint', 'routine'],
   ...['schema_name', 'table_name', 'constraint_name', 'errcode', 'errstr', 'rawCode'],
 ]
-const MAX_DEEP = 5
+const MAX_CAUSE_DEPTH = 5
 const MAX_ERRORS = 20
 
-/** What a client says, never empty: an error that stands for several attempts to connect has no message of its own. */
+/** The message of a client's error. Never empty: the `AggregateError` of several connection attempts has no message. */
 export function messageOf(error: unknown): string {
   if (!(error instanceof Error)) return withoutSecrets(String(error))
   const { errors } = error as { errors?: unknown }
@@ -56,19 +56,21 @@ export function messageOf(error: unknown): string {
   return withoutSecrets(error.message || error.name)
 }
 
-/** Why a server could not be reached or talked to, in words, where the error is one of the network or of TLS. */
+/** A network or TLS error, described for an error message. */
 export interface ConnectionTrouble {
   readonly reason: string
+  /** What to check, as a full sentence. May be empty. */
   readonly advice: string
   /**
-   * `unreachable`: there was no connection. `closed`: it ended. `no-tls`: the server does not speak it. `tls`: server and
-   * client do not agree on a certificate or a cipher.
+   * `unreachable`: no connection was made. `closed`: the connection ended. `no-tls`: the server does not use TLS.
+   * `tls`: the TLS handshake failed, for example because of the certificate.
    */
   readonly kind: 'unreachable' | 'closed' | 'no-tls' | 'tls'
-  /** A setting is wrong, and trying again cannot help. */
+  /** Whether a setting is wrong, so that another try cannot succeed. */
   readonly isPermanent: boolean
 }
 
+/** Undefined if the error is neither a network nor a TLS error. */
 export function connectionTrouble(error: unknown): ConnectionTrouble | undefined {
   const { code, message = '', errors, cause } = (error ?? {}) as Partial<AggregateError> & { code?: unknown }
   const known = TROUBLES.find(({ codes, text }) => codes.includes(String(code)) || text?.test(message))
@@ -77,30 +79,36 @@ export function connectionTrouble(error: unknown): ConnectionTrouble | undefined
     const reason = kind === 'tls' ? `${known.reason} (${String(code)})` : known.reason
     return { reason, advice, kind, isPermanent: kind === 'tls' || kind === 'no-tls' }
   }
-  // Of several addresses of one host, the first speaks for all.
+  // One error for each address of the host: the first one is representative.
   if (Array.isArray(errors) && errors.length > 0) return connectionTrouble(errors[0])
   return cause === undefined ? undefined : connectionTrouble(cause)
 }
 
 interface Trouble {
   readonly codes: readonly string[]
-  /** For clients that give no code. */
+  /** Matches the message of clients that set no code. */
   readonly text?: RegExp
   readonly reason: string
   readonly advice?: string
   readonly kind?: ConnectionTrouble['kind']
 }
 
+const CLOSED_MESSAGE = new RegExp(
+  '^(?:connection is closed|socket closed unexpectedly|the client is closed|connection terminated|' +
+    'connection closed|the server closed)',
+  'i',
+)
+
 const TROUBLES: readonly Trouble[] = [
   { codes: ['ECONNREFUSED'], reason: 'connection refused', advice: 'Is the server running?' },
   { codes: ['ENOTFOUND'], reason: 'the host name is unknown', advice: 'Is it spelled correctly?' },
-  { codes: ['EAI_AGAIN'], reason: 'the host name could not be looked up', advice: 'Does the name service answer?' },
+  { codes: ['EAI_AGAIN'], reason: 'the host name could not be looked up', advice: 'Is the DNS server reachable?' },
   { codes: ['EHOSTUNREACH', 'ENETUNREACH'], reason: 'there is no route to the host' },
   {
     codes: ['ETIMEDOUT', 'CONNECT_TIMEOUT', 'UND_ERR_CONNECT_TIMEOUT'],
     text: /^(?:connection timeout|timeout expired|.*due to connection timeout|.*trying to connect)$/i,
     reason: 'no connection in time',
-    advice: 'Are host and port right, and does no firewall drop the packets?',
+    advice: 'Are host and port correct, and does a firewall drop the packets?',
   },
   {
     codes: [
@@ -118,17 +126,17 @@ const TROUBLES: readonly Trouble[] = [
       ...['CERT_UNTRUSTED', 'CERT_REVOKED', 'HOSTNAME_MISMATCH', 'ERR_TLS_CERT_ALTNAME_INVALID'],
     ],
     reason: 'the server’s TLS certificate is not accepted',
-    advice: 'Tell Node of the authority that signed it with NODE_EXTRA_CA_CERTS, and use the host name that it is for.',
+    advice: 'Set NODE_EXTRA_CA_CERTS to the certificate of its authority, and use the host name in the certificate.',
     kind: 'tls',
   },
   {
     codes: ['ERR_SSL_TLSV13_ALERT_CERTIFICATE_REQUIRED', 'ERR_SSL_SSLV3_ALERT_HANDSHAKE_FAILURE'],
-    reason: 'the server did not accept the TLS handshake',
-    advice: 'It may ask for a client certificate: pass in a client of your own.',
+    reason: 'the server rejected the TLS handshake',
+    advice: 'It may require a client certificate: pass your own client to the driver.',
     kind: 'tls',
   },
   {
-    // postgres begins the handshake whatever the server has said to that.
+    // The postgres package starts the handshake even if the server has refused TLS.
     codes: [],
     text: /before secure TLS connection was established/i,
     reason: 'the connection was closed during the TLS handshake',
@@ -136,7 +144,7 @@ const TROUBLES: readonly Trouble[] = [
   },
   {
     codes: ['ECONNRESET', 'EPIPE', 'CONNECTION_CLOSED', 'CONNECTION_ENDED', 'CONNECTION_DESTROYED'],
-    text: /^(?:connection is closed|socket closed unexpectedly|the client is closed|connection terminated|connection closed|the server closed)/i,
+    text: CLOSED_MESSAGE,
     reason: 'the connection was closed',
     kind: 'closed',
   },

@@ -1,11 +1,11 @@
-/** What a lease or a waiter takes of a lock, as far as others are concerned. */
+/** The part of a lock that a lease has, or that a waiter needs. */
 export interface LockShare {
   readonly mode: 'exclusive' | 'shared'
   readonly limit?: number
   readonly permits: number
 }
 
-/** Judged by the claim's own mode and limit alone, never by what other clients have set for theirs. */
+/** Whether a claim can be granted beside the leases. Only its own limit counts, never the limits of other clients. */
 export function fitsBeside({ mode, limit, permits }: LockShare, held: readonly LockShare[]): boolean {
   if (mode === 'exclusive') return held.length === 0
   if (held.some((other) => other.mode === 'exclusive')) return false

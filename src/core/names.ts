@@ -2,8 +2,10 @@ import { InvalidArgumentError } from './errors.ts'
 import { MAX_HOLDER_ID_LENGTH, MAX_NAME_LENGTH } from './limits.ts'
 
 /**
- * Lock names are one to 255 UTF-16 code units of well-formed text without NUL: what `VARCHAR(255)`, a Redis key and a
- * UTF-8 file can all keep, so that a name never depends on the store.
+ * A lock name has 1 to 255 UTF-16 code units of well-formed text without NUL. `VARCHAR(255)`, a Redis key and a UTF-8
+ * file can all store that, so that a name is valid on every store or on none.
+ *
+ * @throws `InvalidArgumentError`
  */
 export function checkLockName(lockName: unknown, argument = 'lockName'): asserts lockName is string {
   checkText(argument, lockName, MAX_NAME_LENGTH)
@@ -20,5 +22,5 @@ export function checkText(argument: string, value: unknown, maxLength: number): 
   }
 }
 
-/** PostgreSQL keeps no NUL, and a lone surrogate has no UTF-8 form: two different names would become one. */
+/** PostgreSQL cannot store NUL. A lone surrogate has no UTF-8 form, so two different names would become one. */
 export const isStorable = (text: string): boolean => !text.includes('\0') && text.isWellFormed()

@@ -1,16 +1,16 @@
 import { InvalidArgumentError } from './errors.ts'
 
-/** The names of all options of an interface. The compiler refuses a list that misses one. */
+/** The names of all options of an interface. The compiler rejects a list that lacks one. */
 export type OptionNames<Options> = { readonly [Name in keyof Options]-?: true }
 
 export const optionNames = <Options>(names: OptionNames<Options>): ReadonlySet<string> => new Set(Object.keys(names))
 
 /**
- * An unknown option is a mistake that would otherwise be silent: `{ uri }` would lock in the default store, and `{ ttl }`
- * would hold a lock for the default time. This runs with every claim, so it makes no list and no closure.
+ * Rejects unknown options. Without this check a mistake would be silent: `{ uri }` would lock in the default store, and
+ * `{ ttl }` would hold a lock for the default time. It runs for every claim, so it creates no array and no closure.
  *
- * @param argument what the options are called in errors
- * @throws `InvalidArgumentError`, with the nearest known name
+ * @param argument the name of the options in error messages
+ * @throws `InvalidArgumentError`, which suggests the nearest known name
  */
 export function checkOptions<Options extends object>(
   options: Options,
@@ -19,42 +19,47 @@ export function checkOptions<Options extends object>(
 ): Options {
   checkObject(options, argument)
   for (const name in options) {
-    // What an object inherits was not written by the caller of this function.
+    // Inherited properties were not set by the caller.
     if (!known.has(name) && Object.hasOwn(options, name)) throw unknownOption(argument, name, known)
   }
   return options
 }
 
-/** A list has no option that is known, and would be taken for one that has none. */
+/** Arrays are rejected, too: an empty one has no unknown option and would pass as "no options". */
 export function checkObject(options: unknown, argument = 'options'): void {
   if (typeof options === 'object' && options !== null && !Array.isArray(options)) return
   throw new InvalidArgumentError(argument, options, 'an object')
 }
 
 function unknownOption(argument: string, name: string, known: ReadonlySet<string>): InvalidArgumentError {
-  const meant = nearestName(name, [...known])
-  const hint = meant === undefined ? '' : `: did you mean ${meant}?`
+  const nearest = nearestName(name, [...known])
+  const hint = nearest === undefined ? '' : `: did you mean ${nearest}?`
   const names = [...known].join(', ')
   const message = `${argument} has no option ${JSON.stringify(name.slice(0, 60))}${hint} (known: ${names})`
-  // The name, not the value: an unknown option may hold a password.
+  // The error holds the name, not the value: an unknown option may contain a password.
   return new InvalidArgumentError(argument, name, `made of ${names}`, message)
 }
 
-/** The name that a mistyped one stands for, or that other lock libraries use for it. Undefined if none is near. */
+/**
+ * The known name that a mistyped name, or a name from another lock library, probably means. Undefined if none is near.
+ */
 export function nearestName(name: string, known: readonly string[]): string | undefined {
-  const synonyms = SYNONYMS.filter(({ words }) => words.includes(plain(name))).map((each) => each.name)
+  const synonyms = SYNONYMS.filter(({ words }) => words.includes(normalized(name))).map((each) => each.name)
   const synonym = synonyms.find((each) => known.includes(each))
   if (synonym !== undefined) return synonym
-  const ofCall = known.includes('defaults') ? [name, ...synonyms].find((each) => OF_CALLS.has(each)) : undefined
-  if (ofCall !== undefined) return `defaults: { ${ofCall} }`
+  const callOption = known.includes('defaults') ? [name, ...synonyms].find((each) => CALL_OPTIONS.has(each)) : undefined
+  if (callOption !== undefined) return `defaults: { ${callOption} }`
   const found = known
-    .map((each) => ({ each, distance: Math.min(distanceOf(plain(name), plain(each)), distanceOf(name, each)) }))
+    .map((each) => ({
+      each,
+      distance: Math.min(distanceOf(normalized(name), normalized(each)), distanceOf(name, each)),
+    }))
     .sort((a, b) => a.distance - b.distance)[0]
   return found !== undefined && found.distance <= Math.max(1, found.each.length / 3) ? found.each : undefined
 }
 
-/** Without its case and its unit, which are what differs most between libraries. */
-const plain = (name: string): string => name.replace(/(?:Seconds|Millis(?:econds)?|Ms)$/, '').toLowerCase()
+/** In lower case and without the unit. These are the most frequent differences between libraries. */
+const normalized = (name: string): string => name.replace(/(?:Seconds|Millis(?:econds)?|Ms)$/, '').toLowerCase()
 
 const SYNONYMS: readonly { readonly name: string; readonly words: readonly string[] }[] = [
   { name: 'timeoutSeconds', words: ['ttl', 'expiry', 'expires', 'expiresin', 'lease', 'leasetime', 'duration', 'px'] },
@@ -73,13 +78,13 @@ const SYNONYMS: readonly { readonly name: string; readonly words: readonly strin
   { name: 'prefix', words: ['keyprefix', 'namespace'] },
 ]
 
-/** What an instance takes as `defaults` for its calls. */
-const OF_CALLS = new Set([
+/** The options of a call, which an instance accepts in `defaults`. */
+const CALL_OPTIONS = new Set([
   ...['timeoutSeconds', 'blockingTimeoutSeconds', 'blocking', 'heartbeat', 'metadata', 'signal'],
   ...['minHoldSeconds', 'maxHoldSeconds'],
 ])
 
-/** How many letters have to be added, removed, replaced or swapped with their neighbour. */
+/** The edit distance: how many characters have to be added, removed, replaced or swapped with their neighbour. */
 function distanceOf(a: string, b: string): number {
   let before: number[] = []
   let last = Array.from({ length: b.length + 1 }, (_, index) => index)

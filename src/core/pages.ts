@@ -1,13 +1,13 @@
 import type { InspectPage, InspectQuery, LeaseRecord, WaiterRecord } from './driver.ts'
 
 /**
- * Follows `next` to the end, or to the page with which a bound is reached, and puts the pages together. A lease that is
- * renewed between two pages may be on both of them: it is there once.
+ * Follows `next` to the last page, or to the page that reaches a bound, and returns all leases and waiters. A lease
+ * that is renewed between two pages may be on both of them. It is returned once.
  */
 export async function readPages(
   inspect: (query: InspectQuery) => Promise<InspectPage>,
   query: InspectQuery,
-  { pages: mostPages = Number.POSITIVE_INFINITY, records: mostRecords = Number.POSITIVE_INFINITY }: PageBounds = {},
+  { pages: maxPages = Number.POSITIVE_INFINITY, records: maxRecords = Number.POSITIVE_INFINITY }: PageBounds = {},
 ): Promise<ReadPages> {
   const leases = new Map<string, LeaseRecord>()
   const waiters = new Map<string, WaiterRecord>()
@@ -19,7 +19,7 @@ export async function readPages(
     for (const waiter of page.waiters) addTo(waiters, waiter)
     after = page.next
     pages += 1
-  } while (after !== undefined && pages < mostPages && leases.size + waiters.size < mostRecords)
+  } while (after !== undefined && pages < maxPages && leases.size + waiters.size < maxRecords)
   return { leases: [...leases.values()], waiters: [...waiters.values()], complete: after === undefined }
 }
 
@@ -30,11 +30,11 @@ export interface PageBounds {
 }
 
 export interface ReadPages extends Pick<InspectPage, 'leases' | 'waiters'> {
-  /** False: a bound ended the reading. */
+  /** False if a bound was reached before the last page. */
   readonly complete: boolean
 }
 
-/** Another client's claim may have the same id under two names. */
+/** The lock name is part of the key: claims of other clients may have the same id on two names. */
 function addTo<Each extends LeaseRecord | WaiterRecord>(records: Map<string, Each>, record: Each): void {
   const key = `${record.lockName}\0${record.claimId}`
   if (!records.has(key)) records.set(key, record)

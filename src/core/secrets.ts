@@ -1,12 +1,12 @@
 /**
- * A URL as an error may show it: errors are logged, and a log is no place for a password. A password may contain
- * anything, so what precedes the last `@` is hidden, and so is everything of which it is not certain what it is: a URL
- * without its `@host` ends with the password, and parameters and paths may be part of one.
+ * A URL that an error message may contain. Errors are logged, and a log must not contain a password. A password may
+ * contain any character, so everything before the last `@` is hidden, and everything whose role is uncertain: a URL
+ * without `@host` may end with the password, and what looks like a parameter or a path may be a part of it.
  */
 export function redactedUrl(url: unknown): unknown {
   if (typeof url !== 'string' || url === '') return url
   const [, scheme = '', slashes = '', rest = ''] = /^([a-z][a-z\d+.-]*:)?(\/\/)?(.*)$/is.exec(url) ?? []
-  // A path, in which an @ is no more than a letter, unless it looks like the URL of a server.
+  // In a path, an @ has no special meaning. What looks like the URL of a server is not treated as a path.
   const isPath = slashes === '' || rest.startsWith('/') || !/[@:]/.test(rest)
   if (/^sqlite:$/i.test(scheme) && isPath) return `${scheme}${slashes}${rest.replace(/[?#].*$/s, '?…')}`
   const at = rest.lastIndexOf('@')
@@ -17,14 +17,15 @@ export function redactedUrl(url: unknown): unknown {
 }
 
 /**
- * Removes the login from URLs in a text, and what a Redis server repeats of a command that it does not know: of AUTH,
- * that is the password. The login of an example stays: it says what a URL looks like.
+ * Removes user name and password from all URLs in a text. Also removes the arguments that a Redis server quotes when it
+ * does not know a command: for AUTH, they are the password. The example login `user:password` stays, because it shows
+ * what a URL looks like.
  */
 export const withoutSecrets = (text: string): string =>
   text
     .replaceAll(/\b([a-z][a-z\d+.-]*:\/\/)(?!user:password@\w+(?![^\s]*@))\S*@/gi, '$1…@')
     .replaceAll(/(args beginning with: ).*/gi, '$1…')
 
-/** A value as an error may show it, whatever it was passed for: a URL stands in the place of the options, too. */
+/** Redacts any value that looks like a URL with a login, because a URL may be passed in place of another argument. */
 export const withoutLogin = (value: unknown): unknown =>
   typeof value === 'string' && /^\s*[a-z][a-z\d+.-]*:\/\/.*@/is.test(value) ? redactedUrl(value) : value

@@ -11,7 +11,7 @@ import {
 const circular: Record<string, unknown> = {}
 circular['self'] = circular
 
-/** argument, value, and a part of the rule that the error must state */
+/** The argument, the value, and a part of the rule that the error must contain. */
 const badOptions: [keyof LockOptions, unknown, RegExp][] = [
   ...[0, -1, Number.NaN, Number.POSITIVE_INFINITY, 0.01, 1e9, '30', null].map(
     (value): [keyof LockOptions, unknown, RegExp] => ['timeoutSeconds', value, /from 0.05 to 31536000/],
@@ -25,7 +25,7 @@ const badOptions: [keyof LockOptions, unknown, RegExp][] = [
   ['signal', {}, /an AbortSignal/],
   ['metadata', 'text', /plain object/],
   ['metadata', [1], /plain object/],
-  ['metadata', circular, /not in a circle/],
+  ['metadata', circular, /without circular references/],
   ['metadata', { at: new Date() }, /JSON keeps unchanged/],
   ['metadata', { big: 1n }, /JSON keeps unchanged/],
   ['metadata', { nan: Number.NaN }, /JSON keeps unchanged/],
@@ -51,7 +51,7 @@ const badConstruction: [DistributedLockOptions, string][] = [
   [{ heartbeatThread: { stalledAfterSeconds: -1 } }, 'heartbeatThread.stalledAfterSeconds'],
 ]
 
-describe('rule 13: bad input is refused before anything is sent, with argument, value and rule', () => {
+describe('rule 13: bad input is rejected before anything is sent, with argument, value and rule', () => {
   const sent: unknown[] = []
   const driver = memoryDriver()
   const lock = new DistributedLock({
@@ -73,7 +73,7 @@ describe('rule 13: bad input is refused before anything is sent, with argument, 
     expect(sent).toEqual([])
   })
 
-  it.each(badNames)('a lock name that is %j', async (name) => {
+  it.each(badNames)('lock name %j', async (name) => {
     for (const call of [
       lock.acquire(name as string),
       lock.release(name as string),
@@ -95,27 +95,27 @@ describe('rule 13: bad input is refused before anything is sent, with argument, 
     })
   })
 
-  it('a callback that is none', async () => {
+  it('a callback that is not a function', async () => {
     expect(await failureOf(lock.withLock('name', 'fn' as never))).toMatchObject({ argument: 'fn', value: 'fn' })
     expect(sent).toEqual([])
   })
 
-  it.each(badConstruction)('an instance made with %j', (options, argument) => {
+  it.each(badConstruction)('an instance created with %j', (options, argument) => {
     expect(() => new DistributedLock(options)).toThrow(expect.objectContaining({ code: 'INVALID_ARGUMENT', argument }))
   })
 
-  it('does not repeat a password', () => {
+  it('the error does not contain a password', () => {
     expect(() => new DistributedLock({ url: 'mysql://user:secret@host' })).toThrow(/mysql:\/\/…@host/)
   })
 
-  it('of URLs in a text, removes the login and leaves the example of one', () => {
+  it('withoutSecrets removes the login from URLs in a text, except from an example', () => {
     const text = `redis://u:p'"w@h, redis://user:password@host and redis://user:password@x@h`
     expect(withoutSecrets(text)).toBe('redis://…@h, redis://user:password@host and redis://…@h')
   })
 
-  it('an event that there is none of, and a listener that is no function', () => {
-    const none = 'aquired' as 'acquired'
-    expect(() => lock.on(none, () => undefined)).toThrow(/event must be one of 'waiting', .* but is "aquired"/)
+  it('an unknown event, and a listener that is not a function', () => {
+    const unknown = 'aquired' as 'acquired'
+    expect(() => lock.on(unknown, () => undefined)).toThrow(/event must be one of 'waiting', .* but is "aquired"/)
     expect(() => lock.on('acquired', 'log' as never)).toThrow(/listener must be a function, but is "log"/)
   })
 })
@@ -125,6 +125,6 @@ async function failureOf(call: Promise<unknown>): Promise<InvalidArgumentError> 
     () => undefined,
     (reason) => reason,
   )
-  if (!(error instanceof InvalidArgumentError)) throw new Error(`not refused as a bad argument: ${String(error)}`)
+  if (!(error instanceof InvalidArgumentError)) throw new Error(`not rejected as a bad argument: ${String(error)}`)
   return error
 }

@@ -10,13 +10,13 @@ afterEach(() => {
 })
 
 describe('events', () => {
-  it('tell the life of a claim, on the instance and on the diagnostics channels alike', async () => {
-    const heard: string[] = []
-    const traced: string[] = []
+  it('report the life of a claim, on the instance and on the diagnostics channels', async () => {
+    const emitted: string[] = []
+    const published: string[] = []
     const lock = new DistributedLock({ driver: memoryDriver() })
     for (const event of ['waiting', 'acquired', 'refused', 'released', 'lost'] satisfies LockEvent[]) {
-      lock.on(event, ({ lockName }) => heard.push(`${event} ${lockName}`))
-      const trace = (message: unknown) => traced.push(`${event} ${(message as { lockName: string }).lockName}`)
+      lock.on(event, ({ lockName }) => emitted.push(`${event} ${lockName}`))
+      const trace = (message: unknown) => published.push(`${event} ${(message as { lockName: string }).lockName}`)
       subscribe(`holdfast:${event}`, trace)
       ended.push(() => unsubscribe(`holdfast:${event}`, trace))
     }
@@ -26,7 +26,7 @@ describe('events', () => {
     await first.release()
     await second
     await lock.close()
-    expect(heard).toEqual([
+    expect(emitted).toEqual([
       'acquired name',
       'refused name',
       'waiting name',
@@ -34,10 +34,10 @@ describe('events', () => {
       'acquired name',
       'released name',
     ])
-    expect(traced).toEqual(heard)
+    expect(published).toEqual(emitted)
   })
 
-  it('cost nothing while nobody listens: the object is not even made', () => {
+  it('create no payload while there is no listener', () => {
     const emitter = new Emitter()
     const make = () => {
       throw new Error('made')
@@ -49,7 +49,7 @@ describe('events', () => {
     emitter.emit('listenFailed', make)
   })
 
-  it('an error that a listener throws, or rejects with, is a warning, and ends neither lock nor process', async () => {
+  it('a listener that throws or rejects causes a warning, and ends neither the lock nor the process', async () => {
     const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
     await using lock = new DistributedLock({ driver: memoryDriver() })
     lock.on('acquired', () => {
@@ -58,14 +58,14 @@ describe('events', () => {
     lock.on('acquired', async () => {
       throw new Error('in an async listener')
     })
-    let told = 0
+    let calls = 0
     lock.on('acquired', () => {
-      told += 1
+      calls += 1
     })
     expect((await lock.acquire('name')).acquired).toBe(true)
     const warnings = warn.mock.calls.map(([message, options]) => [String(message), options])
     vi.restoreAllMocks()
-    expect(told).toBe(1)
+    expect(calls).toBe(1)
     expect(warnings).toEqual(
       ['in a listener', 'in an async listener'].map((message) => [
         `a listener of "acquired" threw Error: ${message}`,
@@ -76,7 +76,7 @@ describe('events', () => {
 })
 
 describe('a listener', () => {
-  it('that removes itself and subscribes again is called once for one event', () => {
+  it('that removes itself and registers again is called once for one event', () => {
     const emitter = new Emitter()
     let calls = 0
     let stop: () => void
@@ -90,7 +90,7 @@ describe('a listener', () => {
     expect(calls).toBe(1)
   })
 
-  it('that is registered twice is called twice, and each registration ends by itself', () => {
+  it('that is registered twice is called twice, and each registration is removed separately', () => {
     const emitter = new Emitter()
     let calls = 0
     const listener = (): void => {
@@ -106,7 +106,7 @@ describe('a listener', () => {
     expect(calls).toBe(3)
   })
 
-  it('that another listener removed meanwhile is not called any more', () => {
+  it('that another listener has removed during the event is not called', () => {
     const emitter = new Emitter()
     let stop = (): void => undefined
     emitter.on('listenFailed', () => stop())

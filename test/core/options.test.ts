@@ -29,7 +29,7 @@ afterEach(() => {
 const limits = { limit: 1, periodSeconds: 1 }
 const url = 'memory:'
 
-/** Everything that takes an instance's options. */
+/** Everything that accepts the options of an instance. */
 const primitives: Record<string, (options: object) => unknown> = {
   DistributedLock: (options) => new DistributedLock(options),
   ReadWriteLock: (options) => new ReadWriteLock(options),
@@ -46,27 +46,27 @@ describe.each(Object.entries(primitives))('%s: no store is chosen silently', (_,
     ['empty', { url: '' }, 'url'],
     ['null', { url: null }, 'url'],
     ['empty beside a driver', { url: '', driver: memoryDriver() }, 'url'],
-    ['a driver that is undefined', { driver: undefined }, 'driver'],
-    ['a driver that is null', { driver: null }, 'driver'],
-    ['both undefined', { url: undefined, driver: undefined }, 'url'],
-  ])('a url that is %s', (_case, options, argument) => {
+    ['absent, and driver undefined', { driver: undefined }, 'driver'],
+    ['absent, and driver null', { driver: null }, 'driver'],
+    ['undefined, and driver undefined', { url: undefined, driver: undefined }, 'url'],
+  ])('a url that is %s is rejected', (_case, options, argument) => {
     vi.stubEnv('HOLDFAST_URL', 'memory:')
     const error = thrownBy(() => create(options))
     expect(error).toBeInstanceOf(InvalidArgumentError)
     expect(error).toMatchObject({ argument })
   })
 
-  it('a HOLDFAST_URL that is empty is an error, and not the default', () => {
+  it('an empty HOLDFAST_URL is an error, not the default', () => {
     vi.stubEnv('HOLDFAST_URL', '')
     expect(thrownBy(() => create({}))).toMatchObject({ code: 'INVALID_ARGUMENT', argument: 'HOLDFAST_URL' })
   })
 
-  it('one that is given is enough, whatever the other one is', () => {
+  it('a url is enough if the driver is undefined, and a driver if the url is', () => {
     create({ url, driver: undefined })
     create({ url: undefined, driver: memoryDriver() })
   })
 
-  it('a clock or a source of randomness that is none is refused', () => {
+  it('a clock or a source of randomness without the required methods is rejected', () => {
     for (const name of ['clock', 'random']) {
       for (const value of [null, {}, 5]) {
         const error = thrownBy(() => create({ url, [name]: value }))
@@ -75,7 +75,7 @@ describe.each(Object.entries(primitives))('%s: no store is chosen silently', (_,
     }
   })
 
-  it('an option that it does not know is refused, with the one that is meant', () => {
+  it('an unknown option is rejected, and the error suggests the right one', () => {
     expect(thrownBy(() => create({ uri: 'redis://host' }))).toMatchObject({
       code: 'INVALID_ARGUMENT',
       message: expect.stringMatching(/^options has no option "uri": did you mean url\? \(known: /),
@@ -83,7 +83,7 @@ describe.each(Object.entries(primitives))('%s: no store is chosen silently', (_,
   })
 })
 
-describe('options that are no object', () => {
+describe('options that are not an object', () => {
   const creators: [string, (options: never) => unknown][] = [
     ['DistributedLock', (options) => new DistributedLock(options)],
     ['ReadWriteLock', (options) => new ReadWriteLock(options)],
@@ -97,7 +97,7 @@ describe('options that are no object', () => {
     ['close', (options) => lock().close(options)],
   ]
 
-  it.each(creators)('%s refuses null, a list and a text', async (_, create) => {
+  it.each(creators)('%s rejects null, an array and a string', async (_, create) => {
     vi.stubEnv('HOLDFAST_URL', 'memory:')
     for (const options of [null, [], ['memory:'], 'memory:']) {
       const error = await rejectionOf(() => create(options as never))
@@ -105,7 +105,7 @@ describe('options that are no object', () => {
     }
   })
 
-  it('an option that is null is refused like any bad value, where it has a default, too', async () => {
+  it('null is rejected as the value of an option, even if the option has a default', async () => {
     const calls: [string, () => unknown][] = [
       ['defaults', () => new DistributedLock({ url, defaults: null as never })],
       ['reacquire', () => new DistributedLock({ url, reacquire: null as never })],
@@ -121,7 +121,7 @@ describe('options that are no object', () => {
 })
 
 describe('the store of an instance', () => {
-  it('the embedded default applies only where neither a url nor HOLDFAST_URL is there', () => {
+  it('is the embedded default only if neither a url nor HOLDFAST_URL is set', () => {
     vi.stubEnv('HOLDFAST_URL', undefined)
     expect(chooseUrl()).toBe('sqlite:')
     vi.stubEnv('HOLDFAST_URL', 'memory:')
@@ -129,17 +129,17 @@ describe('the store of an instance', () => {
     expect(chooseUrl('memory:named')).toBe('memory:named')
   })
 
-  it('the lock of the process refuses an empty HOLDFAST_URL, too', () => {
+  it('getDistributedLock rejects an empty HOLDFAST_URL, too', () => {
     vi.stubEnv('HOLDFAST_URL', '')
     expect(() => getDistributedLock()).toThrow(/HOLDFAST_URL must be the URL of a store, or not set/)
   })
 
-  it.each(['MEMORY:', 'Memory:jobs'])('a scheme is the same in upper case: %s', async (upper) => {
+  it.each(['MEMORY:', 'Memory:jobs'])('a scheme is not case-sensitive: %s', async (upper) => {
     await (await connect(upper)).close()
   })
 })
 
-/** Calls with an option that is not known, and what the error says of it. */
+/** Calls with an unknown option, and what the error says about it. */
 const calls: [what: string, call: () => unknown, message: RegExp][] = [
   ['acquire', () => lock().acquire('a', { ttl: 5 } as object), /no option "ttl": did you mean timeoutSeconds\?/],
   ['hold', () => lock().hold('a', { timeoutMs: 5 } as object), /no option "timeoutMs": did you mean timeoutSeconds\?/],
@@ -203,24 +203,24 @@ const calls: [what: string, call: () => unknown, message: RegExp][] = [
   ['inspect', () => memoryDriver().inspect({ lockname: 'a' } as object), /did you mean lockName\?/],
 ]
 
-describe('an option that is not known is refused before anything is sent', () => {
+describe('an unknown option is rejected before anything is sent', () => {
   it.each(calls)('%s', async (_, call, message) => {
     const error = await rejectionOf(call)
     expect(error).toBeInstanceOf(InvalidArgumentError)
     expect((error as Error).message).toMatch(message)
   })
 
-  it('its value is not told: it may be a password', async () => {
+  it('the error does not contain its value, which may be a password', async () => {
     const error = await rejectionOf(() => new DistributedLock({ url, password: 's3cret' } as object))
     expect(JSON.stringify({ ...(error as Error), message: (error as Error).message })).not.toContain('s3cret')
   })
 
-  it('what an object inherits is none of its options', async () => {
+  it('an inherited property is ignored', async () => {
     const options = Object.assign(Object.create({ ttl: 5 }) as object, { timeoutSeconds: 1 })
     expect(await lock().acquire('inherited', options)).toMatchObject({ acquired: true })
   })
 
-  it('an option that is known, and undefined, is left out', async () => {
+  it('a known option that is undefined counts as absent', async () => {
     const options = { timeoutSeconds: undefined, signal: undefined } as object
     expect(await lock().acquire('undefined', options)).toMatchObject({ acquired: true })
   })

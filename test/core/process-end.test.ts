@@ -3,7 +3,10 @@ import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { describe, expect, it } from 'vitest'
 
-/** A program of its own, with the built package. One that ends while something is awaited has Node's exit code 13, which rejects. */
+/**
+ * Runs a separate program with the built package. Rejects if the program ends while it awaits something: Node's exit
+ * code is 13 then.
+ */
 async function run(program: string): Promise<string> {
   const source = `
     import { DistributedLock } from 'holdfast'
@@ -18,8 +21,8 @@ async function run(program: string): Promise<string> {
 const REPOSITORY = fileURLToPath(new URL('../..', import.meta.url))
 
 describe.concurrent('the end of a process', () => {
-  it('comes by itself when everything has been answered, though nothing was closed: timers that stay do not hold it up', async () => {
-    // Every timer that might stay is longer than the time that the program is given.
+  it('comes when every call has been answered, even if nothing was closed, and no timer delays it', async () => {
+    // Every timer that might be left is longer than the timeout of the program.
     const program = `
       const lock = new DistributedLock({ driver: inner, callTimeoutSeconds: 300, waiterTtlSeconds: 900 })
       const first = await lock.hold('name', { timeoutSeconds: 900 })
@@ -31,9 +34,9 @@ describe.concurrent('the end of a process', () => {
     expect(await run(program)).toBe('done')
   }, 40_000)
 
-  it('waits for the answer to a call, the first one and those after it', async () => {
+  it('waits for the answer to a call, the first one and later ones', async () => {
     const program = `
-      // Nothing but the call itself keeps the process alive: the way to the store does not.
+      // Only the call itself keeps the process alive. The connection to the store does not.
       const slowly = (call) => async (list) => {
         await new Promise((resolve) => setTimeout(resolve, 200).unref())
         return call(list)
@@ -45,7 +48,7 @@ describe.concurrent('the end of a process', () => {
     expect(await run(program)).toBe('answered')
   }, 40_000)
 
-  it('waits for a claim that waits, also for one that comes after others have ended', async () => {
+  it('waits for a waiting claim, also for one that is made after others have ended', async () => {
     const program = `
       const lock = new DistributedLock({ driver: inner })
       await lock.hold('name', { timeoutSeconds: 0.2, heartbeat: false })

@@ -43,9 +43,9 @@ export class Chain {
 }
 
 /**
- * A claim's own part of its id: a count, so that the claims of an instance can be put in order, and 72 random bits.
- * The random bits prevent a client that has seen other ids of the instance, in messages for example, from guessing the
- * id of a waiting claim and forging messages to it.
+ * A claim's own part of its id: a count, so that the claims of an instance can be put in order, and 72 random bits. The
+ * random bits prevent a client that has seen other ids of the instance, in messages for example, from guessing the id
+ * of a waiting claim and forging messages to it.
  */
 export const claimPart = (count: number, random: Random): string =>
   `${count.toString(36)}-${random.id().slice(0, SECRET_LENGTH)}`
@@ -54,8 +54,8 @@ const SECRET_LENGTH = 12
 const MEMBER = '+'
 
 /**
- * Whether the first of two claims was made before the second, judged by their ids. Undefined for claims of two different
- * instances, and for a claim that was made inside a callback.
+ * Whether the first of two claims was made before the second, judged by their ids. Undefined for claims of two
+ * different instances, and for a claim that was made inside a callback.
  */
 export function madeBefore(claimId: string, other: string): boolean | undefined {
   const [prefix, count, inChain] = claimId.split('.')

@@ -22,8 +22,8 @@ export interface ClaimRequest extends LeaseOptions {
   /** With `steal`: the largest fencing token of a lease that the claim may end. */
   readonly stealUpTo?: number | undefined
   /**
-   * All claims of one group are granted in one step, or none is. They must be made in the same synchronous step. Needs a
-   * driver with `groups`.
+   * All claims of one group are granted in one step, or none is. They must be made in the same synchronous step. Needs
+   * a driver with `groups`.
    */
   readonly group?: string | undefined
   readonly watcher?: ClaimWatcher | undefined

@@ -63,7 +63,9 @@ export type ClaimResult =
   | { readonly granted: true; readonly lease: HeldLease }
   | { readonly granted: false; readonly refusal: Refusal | undefined; readonly waitedMs: number }
 
-/** Makes the claims of one instance, keeps their leases, and releases all of them on close. Every primitive uses one. */
+/**
+ * Makes the claims of one instance, keeps their leases, and releases all of them on close. Every primitive uses one.
+ */
 export class Holder {
   readonly holderId: string
   readonly events: Emitter
@@ -247,8 +249,8 @@ export class Holder {
   }
 
   /**
-   * Waits at most `drainMs` until every lease has ended and every running function has settled. Ends waiting claims with
-   * `ClosedError`, except those made inside the callback of a lease. The caller must not start new work meanwhile.
+   * Waits at most `drainMs` until every lease has ended and every running function has settled. Ends waiting claims
+   * with `ClosedError`, except those made inside the callback of a lease. The caller must not start new work meanwhile.
    */
   async drain(drainMs: number): Promise<void> {
     this.#endPending(({ chain }) => chain === undefined)
@@ -336,8 +338,8 @@ export class Holder {
   }
 
   /**
-   * Earlier holders in this process lose their leases at once. Those in other processes learn of it from the store: from
-   * a message, or from the answer to their next renewal.
+   * Earlier holders in this process lose their leases at once. Those in other processes learn of it from the store:
+   * from a message, or from the answer to their next renewal.
    */
   #emitStolen(lease: HeldLease): void {
     const { metadata } = lease

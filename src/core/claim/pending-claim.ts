@@ -39,10 +39,10 @@ export interface ClaimWatcher {
 /**
  * One claim from its first request to its end: granted, refused or abandoned.
  *
- * It sends one request. If it may wait, it sends another one on every wake-up, when the store said that asking again may
- * help, and on a slow poll in case a wake-up was lost. At most one request of a claim is in flight at a time. A claim
- * that is abandoned during a request is withdrawn after that request has settled: a release that overtakes its own
- * acquire on another connection would leave a lease that no process knows of.
+ * It sends one request. If it may wait, it sends another one on every wake-up, when the store said that asking again
+ * may help, and on a slow poll in case a wake-up was lost. At most one request of a claim is in flight at a time. A
+ * claim that is abandoned during a request is withdrawn after that request has settled: a release that overtakes its
+ * own acquire on another connection would leave a lease that no process knows of.
  */
 export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   readonly keepsAlive = true
@@ -136,9 +136,9 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
       this.#wokenDuringRequest = true
       return
     }
-    // A later request may be answered before this message arrives. Only a grant that was made after the last refusal was
-    // made after the last request was sent, and can be trusted from there. In every other case the store is asked; it
-    // answers "already yours".
+    // A later request may be answered before this message arrives. Only a grant that was made after the last refusal
+    // was made after the last request was sent, and can be trusted from there. In every other case the store is asked;
+    // it answers "already yours".
     const refusedAtMs = this.#refusal?.answeredAtMs ?? Number.POSITIVE_INFINITY
     const isAfterRefusal = this.#failure === undefined && grant.acquiredAtMs >= refusedAtMs
     const now = this.#parts.clock.now()
@@ -161,9 +161,9 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   }
 
   /**
-   * Whether the claim joins the waiters, and gets a deadline in the scheduler, before its first request. Most claims are
-   * granted at once and need neither before they are refused, as long as no message can arrive for them, and the call
-   * times out before their waiting time ends.
+   * Whether the claim joins the waiters, and gets a deadline in the scheduler, before its first request. Most claims
+   * are granted at once and need neither before they are refused, as long as no message can arrive for them, and the
+   * call times out before their waiting time ends.
    */
   get #mustJoinFirst(): boolean {
     const { driver, wakeUps, callTimeoutMs } = this.#parts.store

@@ -1,5 +1,5 @@
 import type { InspectPage, LeaseRecord, WaiterRecord } from '../driver.ts'
-import { DEADLOCK_QUESTIONS, DEADLOCK_RECORDS, MAX_PAGE_SIZE } from '../limits.ts'
+import { MAX_DEADLOCK_RECORDS, MAX_DEADLOCK_REQUESTS, MAX_PAGE_SIZE } from '../limits.ts'
 import { readPages } from '../pages.ts'
 import type { StoreClient } from '../store/store-client.ts'
 import type { Snapshot } from './find.ts'
@@ -72,7 +72,7 @@ class SnapshotReader {
   async #readPages(lockName: string): Promise<InspectPage[]> {
     const pages: InspectPage[] = []
     let after: string | undefined
-    for (let records = 0; this.#hasRoom && records < DEADLOCK_RECORDS; ) {
+    for (let records = 0; this.#hasRoom && records < MAX_DEADLOCK_RECORDS; ) {
       this.#requests += 1
       const page = await this.#store.inspect({ lockName, ...(after !== undefined && { after }) })
       pages.push(page)
@@ -84,11 +84,11 @@ class SnapshotReader {
   }
 
   get #hasRoom(): boolean {
-    return this.#requests < DEADLOCK_QUESTIONS && !this.#isFull
+    return this.#requests < MAX_DEADLOCK_REQUESTS && !this.#isFull
   }
 
   get #isFull(): boolean {
-    return this.snapshot.leases.length + this.snapshot.waiters.length >= DEADLOCK_RECORDS
+    return this.snapshot.leases.length + this.snapshot.waiters.length >= MAX_DEADLOCK_RECORDS
   }
 }
 

@@ -1,6 +1,6 @@
 import type { PendingClaim } from '../claim/pending-claim.ts'
 import { HoldfastError, StoreError } from '../errors.ts'
-import { DEADLOCK_QUESTIONS } from '../limits.ts'
+import { MAX_DEADLOCK_REQUESTS } from '../limits.ts'
 import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient } from '../store/store-client.ts'
 import { backoffMs } from '../time/backoff.ts'
@@ -240,7 +240,7 @@ async function searchCycles(store: StoreClient, lockNames: readonly string[]): P
 }
 
 /** How many lock names a search starts with: each of them takes another request for its holder. */
-const MAX_NAMES = DEADLOCK_QUESTIONS / 2
+const MAX_NAMES = MAX_DEADLOCK_REQUESTS / 2
 /** Claims share a search that began at most this long ago. */
 const MAX_AGE_MS = 500
 const GRID_MS = 100

@@ -2,9 +2,13 @@ import type { Clock, Instant } from '../time/clock.ts'
 import { nextTick, queueMicrotask } from '../time/native-time.ts'
 import { type Turns, turnsOf } from '../time/turns.ts'
 
-/** The sender of a request. It is called back, because a promise for every request costs more than the rest of its path. */
+/**
+ * The sender of a request. It is called back, because a promise for every request costs more than the rest of its path.
+ */
 export interface Receiver<Answer> {
-  /** `sent` and `answered`: when the list left and when its answer came. All requests of a list get the same objects. */
+  /**
+   * `sent` and `answered`: when the list left and when its answer came. All requests of a list get the same objects.
+   */
   answered(answer: Answer, sent: Instant, answered: Instant): void
   /** `error`: the error of the call, or the entry for this request in its answer. */
   failed(error: unknown, sent: Instant): void
@@ -86,8 +90,8 @@ export class Batch<Request, Answer> {
   }
 
   /**
-   * Where the list that begins at `start` ends: at `end`, unless that separates inseparable requests. Then it ends before
-   * them, or after them if the list begins with them.
+   * Where the list that begins at `start` ends: at `end`, unless that separates inseparable requests. Then it ends
+   * before them, or after them if the list begins with them.
    */
   #cut(requests: readonly Request[], start: number, end: number): number {
     const { areInseparable } = this.#bounds

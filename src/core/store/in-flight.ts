@@ -1,6 +1,6 @@
 /**
- * Counts the work that an instance has in flight, so that `close` can wait for it: requests whose grant might have to be
- * released, releases, extensions.
+ * Counts the work that an instance has in flight, so that `close` can wait for it: requests whose grant might have to
+ * be released, releases, extensions.
  */
 export class InFlight {
   #count = 0

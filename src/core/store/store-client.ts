@@ -238,8 +238,8 @@ const isAnswerTo = {
 }
 
 /**
- * Instances that use one driver with the same settings share one client, so that their requests of one turn of the event
- * loop go out in one list.
+ * Instances that use one driver with the same settings share one client, so that their requests of one turn of the
+ * event loop go out in one list.
  */
 export function openStoreClient(driver: Driver, options: StoreClientOptions): StoreClient {
   const shared = clients.get(driver) ?? []

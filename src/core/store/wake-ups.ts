@@ -103,8 +103,8 @@ export class WakeUps {
   }
 
   /**
-   * Calls `lost` when the store reports that it has ended the lease. Keeps the subscription open. Returns a function that
-   * stops watching.
+   * Calls `lost` when the store reports that it has ended the lease. Keeps the subscription open. Returns a function
+   * that stops watching.
    */
   watchLoss(claimId: string, lost: (cause: Error) => void): () => void {
     this.#leasesByClaim.set(claimId, lost)

@@ -1,23 +1,24 @@
 import { addAbortListener } from 'node:events'
 import { AbortedError } from '../errors.ts'
 
-/** Who gives up when a signal is aborted. */
+/** Reacts when a signal is aborted. */
 export interface Abortable {
   aborted(): void
 }
 
 /**
- * Calls back once when the signal is aborted, in that very step. Returns what ends the listening. Not by `addEventListener` alone: whoever listened before could stop the
- * event, and a claim would wait on although its signal is aborted.
+ * Calls `aborted` once, synchronously, when the signal is aborted. Returns a function that removes the listener. It
+ * does not use `addEventListener` alone: an earlier listener could stop the propagation of the event, and a claim would
+ * go on waiting although its signal is aborted.
  */
 export function onAbort(signal: AbortSignal, aborted: () => void): () => void {
-  const listening = addAbortListener(signal, aborted)
-  return () => listening[Symbol.dispose]()
+  const listener = addAbortListener(signal, aborted)
+  return () => listener[Symbol.dispose]()
 }
 
 /**
- * Aborts with the first of two signals, with its reason, until it is disposed of. By hand instead of `AbortSignal.any`: that leaves
- * something behind in a signal that outlives the others, for every call.
+ * A signal that aborts with the first of two signals, with its reason. Dispose of it after use. It does not use
+ * `AbortSignal.any`, which leaks an entry for every call in a signal that outlives the other one.
  */
 export function eitherSignal(one: AbortSignal, other: AbortSignal): { readonly signal: AbortSignal } & Disposable {
   const either = new AbortController()
@@ -34,7 +35,7 @@ export function eitherSignal(one: AbortSignal, other: AbortSignal): { readonly s
   }
 }
 
-/** The same answer, or `AbortedError` if the signal is aborted first. What was begun goes on all the same. */
+/** Settles as `work` does, or rejects with `AbortedError` if the signal is aborted first. The work itself continues. */
 export function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined, what: string): Promise<T> {
   if (signal === undefined) return work
   return new Promise((resolve, reject) => {
@@ -47,7 +48,7 @@ export function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefin
   })
 }
 
-/** One listener for each signal: a service's one shutdown signal may stand behind thousands of claims. */
+/** Adds a watcher. Each signal has one listener for all of them: thousands of claims may use one shutdown signal. */
 export function watchAbort(signal: AbortSignal, watcher: Abortable): void {
   const known = watched.get(signal)
   if (known !== undefined) {
@@ -55,11 +56,11 @@ export function watchAbort(signal: AbortSignal, watcher: Abortable): void {
     return
   }
   const watchers = new Set([watcher])
-  const tell = (): void => {
+  const notifyAll = (): void => {
     watched.delete(signal)
     for (const each of [...watchers]) each.aborted()
   }
-  watched.set(signal, { watchers, stop: onAbort(signal, tell) })
+  watched.set(signal, { watchers, stop: onAbort(signal, notifyAll) })
 }
 
 export function unwatchAbort(signal: AbortSignal, watcher: Abortable): void {

@@ -2,49 +2,64 @@ import { outsideLocks } from '../reentry-context.ts'
 import { clearTimeout, hrtime, setImmediate, setTimeout, wallClock } from './native-time.ts'
 
 /**
- * Time, handed in, so that the whole core runs in virtual time under test.
+ * The source of time and timers. It is passed in, so that tests can run all of Holdfast in virtual time.
  *
- * An instant is read off both clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set;
- * whoever judges a deadline asks both.
+ * An instant has the values of two clocks, because neither is enough for a deadline: the monotonic clock does not
+ * advance while the machine is suspended, and the wall clock can be set. A deadline has passed as soon as it has on one
+ * of them.
  */
 export interface Clock {
+  /** The current time on both clocks. */
   now(): Instant
-  /** A timer that does not keep the process alive unless told to. */
+  /**
+   * Calls `run` once after `delayMs`.
+   *
+   * @param keepsAlive whether the timer keeps the process alive. By default it does not.
+   */
   setTimer(run: () => void, delayMs: number, keepsAlive?: boolean): Timer
-  /** Runs when timers and sockets have had their turn. Absent where time passes only when told to. */
+  /**
+   * Calls `run` after pending timers and I/O have been served. Absent in a clock whose time advances only on command.
+   */
   nextTurn?(run: () => void): void
 }
 
+/** One moment on both clocks, in milliseconds. */
 export interface Instant {
+  /** Never goes backwards. Its zero point is arbitrary. */
   readonly monotonicMs: number
+  /** Milliseconds since 1970. It may jump in either direction. */
   readonly wallMs: number
 }
 
 export interface Timer {
+  /** Prevents the call. Has no effect after it. */
   cancel(): void
-  /** Whether it keeps the process alive from now on. A clock that keeps nothing alive, as a test's, has no such thing. */
+  /** Changes whether the timer keeps the process alive. Absent in a clock that never does, such as a virtual one. */
   keepAlive?(keepsAlive: boolean): void
 }
 
-/** Node fires a timer of more than 2^31 − 1 ms at once. */
+/** Node fires a timer of more than 2^31 − 1 ms (24.8 days) at once. */
 const MAX_TIMER_MS = 2_147_483_647
 
+/** The clocks and timers of the operating system. */
 export const systemClock: Clock = {
   now() {
-    // Not performance.now(): its origin differs from thread to thread, and a worker's deadlines are read by the main one.
+    // Not performance.now(): its origin differs between threads, and the main thread reads a worker's deadlines.
     const [seconds, nanoseconds] = hrtime()
     return { monotonicMs: seconds * 1_000 + nanoseconds / 1_000_000, wallMs: wallClock.nowMs() }
   },
   setTimer(run, delayMs, keepsAlive = false) {
     let isAlive = keepsAlive
     let timer = startTimer(run, delayMs)
-    // A longer delay goes in steps: Node's longest is 24.8 days.
+    // A longer delay takes several timers.
     function startTimer(then: () => void, ms: number): NodeJS.Timeout {
       const isLong = ms > MAX_TIMER_MS
-      const goOn = (): void => {
+      const startRest = (): void => {
         timer = startTimer(then, ms - MAX_TIMER_MS)
       }
-      const started = outsideLocks(() => (isLong ? setTimeout(goOn, MAX_TIMER_MS) : setTimeout(then, Math.max(0, ms))))
+      const started = outsideLocks(() =>
+        isLong ? setTimeout(startRest, MAX_TIMER_MS) : setTimeout(then, Math.max(0, ms)),
+      )
       if (!isAlive) started.unref()
       return started
     }
@@ -65,15 +80,17 @@ export const later = (instant: Instant, ms: number): Instant => ({
   wallMs: instant.wallMs + ms,
 })
 
-/** Past as soon as either clock says so. */
+/** Whether the deadline has passed on either clock. */
 export const isPast = (deadline: Instant, now: Instant): boolean =>
   now.monotonicMs >= deadline.monotonicMs || now.wallMs >= deadline.wallMs
 
-/** When a deadline will be past, as a moment of the monotonic clock, if both clocks go on as they do. */
+/** When the deadline will have passed, on the monotonic clock, if the wall clock is not set before. */
 export const dueAtMs = (deadline: Instant, now: Instant): number =>
   Math.min(deadline.monotonicMs, now.monotonicMs + deadline.wallMs - now.wallMs)
 
-/** Each clock is judged on its own: after one of them stood still or was set, the two no longer move together. */
+/**
+ * The earlier value of each clock. They are compared separately, because a suspend or a clock step moves them apart.
+ */
 export const earlier = (a: Instant, b: Instant): Instant => ({
   monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
   wallMs: Math.min(a.wallMs, b.wallMs),

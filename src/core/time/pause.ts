@@ -1,17 +1,19 @@
 import { onAbort } from './abort.ts'
 import type { Clock } from './clock.ts'
 
-/** Resolves after `ms`, or as soon as one of the signals aborts. Never rejects: whoever pauses looks around afterwards anyway. */
+/**
+ * Resolves after `ms`, or when one of the signals aborts. Never rejects: the caller checks its state afterwards anyway.
+ */
 export function pause(clock: Clock, ms: number, ...signals: readonly (AbortSignal | undefined)[]): Promise<void> {
   if (signals.some((signal) => signal?.aborted)) return Promise.resolve()
   return new Promise((resolve) => {
-    // By hand instead of AbortSignal.any: a signal that outlives thousands of pauses must keep nothing of them.
+    // Not AbortSignal.any: it leaks an entry for every pause in a signal that outlives the pause.
     const stop = (): void => {
       timer.cancel()
-      for (const end of listening) end()
+      for (const stopListening of listeners) stopListening()
       resolve()
     }
     const timer = clock.setTimer(stop, ms, true)
-    const listening = signals.flatMap((signal) => (signal === undefined ? [] : [onAbort(signal, stop)]))
+    const listeners = signals.flatMap((signal) => (signal === undefined ? [] : [onAbort(signal, stop)]))
   })
 }

@@ -1,18 +1,21 @@
 import { randomBytes } from 'node:crypto'
 
-/** Randomness, handed in, so that a seed replays a whole run. */
+/** The source of randomness. It is passed in, so that a test can replay a run from its seed. */
 export interface Random {
-  /** At least 0, less than 1. */
+  /** A number of at least 0 and less than 1, for jitter. */
   fraction(): number
-  /** 96 bits, as 16 characters that are safe in a name. */
+  /**
+   * A new id of 96 random bits: 16 characters of the base64url alphabet. It must be unpredictable for other clients.
+   */
   id(): string
 }
 
+/** `Math.random` for fractions, and the cryptographic generator of Node for ids. */
 export const systemRandom: Random = {
   fraction: () => Math.random(),
   id: () => {
     if (nextAt >= drawn.length) {
-      drawn = randomBytes(ID_BYTES * DRAWN_AT_ONCE).toString('base64url')
+      drawn = randomBytes(ID_BYTES * IDS_PER_DRAW).toString('base64url')
       nextAt = 0
     }
     nextAt += ID_LENGTH
@@ -22,7 +25,7 @@ export const systemRandom: Random = {
 
 const ID_BYTES = 12
 const ID_LENGTH = 16
-/** Every claim draws an id, and a call to the system's generator costs more than the claim's other parts together. */
-const DRAWN_AT_ONCE = 128
+/** Every claim needs an id, and a call to the generator costs more than the rest of the claim. */
+const IDS_PER_DRAW = 128
 let drawn = ''
 let nextAt = 0

@@ -1,42 +1,44 @@
-import { MAX_NAP_MS } from '../limits.ts'
+import { MAX_SLEEP_MS } from '../limits.ts'
 import type { Clock, Timer } from './clock.ts'
 import type { Random } from './random.ts'
 
-/** Something with a next moment at which to look at the clock. It looks for itself what is due: being called early is harmless. */
+/** Something that has to run at a certain time. */
 export interface Task {
+  /** Reads the clock and decides what is due. It may be called too early. */
   due(): void
-  /** A claim that waits is work under way and keeps the process alive; a lease that is merely held does not. */
+  /** A waiting claim keeps the process alive. A lease that is only held does not. */
   readonly keepsAlive: boolean
-  /** The agenda's own note of it, kept here because looking it up would cost more than all the rest. */
+  /** Belongs to the scheduler. It is stored here because a lookup would cost more than everything else. */
   schedulerEntry?: SchedulerEntry | undefined
 }
 
 export interface SchedulerEntry {
   readonly task: Task
   atMs: number
-  /** Of two with the same moment, the one that was set first comes first. */
+  /** Of two tasks with the same time, the one that was set first runs first. */
   order: number
   index: number
 }
 
 /**
- * One timer for any number of tasks. A binary heap, so that 10,000 leases cost the event loop one timer and a renewal costs
- * a dozen comparisons.
+ * Runs any number of tasks with one timer. It is a binary heap, so that 10,000 leases need one timer, and a renewal a
+ * dozen comparisons.
  *
- * It never sleeps longer than a second while it has tasks, and compares the two clocks then: after a suspended machine wakes
- * up the monotonic clock has not moved, and no timer would fire in time to say that every lease has run out.
+ * While it has tasks, its timer fires at least once a second, and it compares the two clocks. The monotonic clock does
+ * not advance while the machine is suspended. Without the comparison, no timer would fire in time after that to report
+ * that the leases have expired.
  */
 export class Scheduler {
   readonly #clock: Clock
-  /** Where this agenda's grid begins, so that the grids of many processes do not coincide. */
+  /** Random offset of this scheduler's grid (see `round`), so that the grids of many processes do not coincide. */
   readonly #phase: number
   readonly #heap: SchedulerEntry[] = []
   #timer: Timer | undefined
   #timerAtMs = Number.POSITIVE_INFINITY
   #timerKeepsAlive = false
   #keepAlives = 0
-  #settings = 0
-  #wallAheadMs = 0
+  #sequence = 0
+  #wallOffsetMs = 0
 
   constructor(clock: Clock, random: Random) {
     this.#clock = clock
@@ -48,30 +50,30 @@ export class Scheduler {
   }
 
   /**
-   * The nearest earlier moment on a grid of `stepMs`. What may as well come a little early is put there, so that it falls
-   * due together with its like and goes to the store in one list.
+   * Rounds a time down to a grid of `stepMs`. Tasks that may run a little early use it, so that similar tasks run at
+   * the same time and their requests go to the store in one list.
    */
   round(atMs: number, stepMs: number): number {
     const phaseMs = this.#phase * stepMs
     return Math.floor((atMs - phaseMs) / stepMs) * stepMs + phaseMs
   }
 
-  /** At a moment of the monotonic clock; replaces the task's earlier moment. */
+  /** Runs the task at `atMs` on the monotonic clock. Replaces the time that was set before. */
   set(task: Task, atMs: number): void {
-    const known = task.schedulerEntry
-    this.#settings += 1
-    if (known === undefined) {
-      if (this.#heap.length === 0) this.#wallAheadMs = this.#readWallAhead()
-      const entry = { task, atMs, order: this.#settings, index: this.#heap.length }
+    const existing = task.schedulerEntry
+    this.#sequence += 1
+    if (existing === undefined) {
+      if (this.#heap.length === 0) this.#wallOffsetMs = this.#readWallOffset()
+      const entry = { task, atMs, order: this.#sequence, index: this.#heap.length }
       task.schedulerEntry = entry
       this.#heap.push(entry)
-      this.#rise(entry)
+      this.#siftUp(entry)
       if (task.keepsAlive) this.#keepAlives += 1
     } else {
-      known.atMs = atMs
-      known.order = this.#settings
-      this.#rise(known)
-      this.#sink(known)
+      existing.atMs = atMs
+      existing.order = this.#sequence
+      this.#siftUp(existing)
+      this.#siftDown(existing)
     }
     this.#arm()
   }
@@ -84,13 +86,13 @@ export class Scheduler {
     const last = this.#heap.pop()
     if (last !== undefined && last !== entry) {
       this.#place(last, entry.index)
-      this.#rise(last)
-      this.#sink(last)
+      this.#siftUp(last)
+      this.#siftDown(last)
     }
     this.#arm()
   }
 
-  /** Nothing is on it any more, and nothing will be. */
+  /** Cancels the timer. The caller must have cleared every task, and must set no further one. */
   close(): void {
     this.#timer?.cancel()
     this.#timer = undefined
@@ -100,9 +102,9 @@ export class Scheduler {
   #tick(): void {
     this.#timer = undefined
     this.#timerAtMs = Number.POSITIVE_INFINITY
-    const wallAheadMs = this.#readWallAhead()
-    const jumped = wallAheadMs - this.#wallAheadMs > WALL_JUMP_MS
-    this.#wallAheadMs = wallAheadMs
+    const wallOffsetMs = this.#readWallOffset()
+    const jumped = wallOffsetMs - this.#wallOffsetMs > WALL_JUMP_MS
+    this.#wallOffsetMs = wallOffsetMs
     if (jumped) {
       for (const { task } of [...this.#heap]) if (task.schedulerEntry !== undefined) task.due()
     } else {
@@ -112,20 +114,21 @@ export class Scheduler {
   }
 
   #runDue(): void {
-    // Taken out first and run then, so that a task that is due again at once cannot keep the loop going.
+    // All due tasks are collected before any runs, so that a task that is due again at once cannot block this loop.
     const nowMs = this.#clock.now().monotonicMs
     const due: Task[] = []
     for (let first = this.#heap[0]; first !== undefined && first.atMs <= nowMs; first = this.#heap[0]) {
       first.atMs = Number.POSITIVE_INFINITY
-      this.#sink(first)
+      this.#siftDown(first)
       due.push(first.task)
     }
     for (const task of due) if (task.schedulerEntry !== undefined) task.due()
   }
 
   /**
-   * Moves the timer only when the next moment has come nearer. One that fires with nothing due costs less than moving it every time; and a timer that
-   * is moved at every claim would never fire while claims come faster than a timer's shortest delay.
+   * Replaces the timer only if the first task is due earlier than the timer. A timer that fires with nothing due costs
+   * less than replacing it every time. A timer that is replaced for every claim would also never fire while claims come
+   * faster than a timer's shortest delay.
    */
   #arm(): void {
     const keepsAlive = this.#keepAlives > 0
@@ -134,19 +137,19 @@ export class Scheduler {
     const first = this.#heap[0]
     if (first === undefined || first.atMs >= this.#timerAtMs) return
     const nowMs = this.#clock.now().monotonicMs
-    const atMs = Math.min(first.atMs, nowMs + MAX_NAP_MS)
+    const atMs = Math.min(first.atMs, nowMs + MAX_SLEEP_MS)
     if (atMs >= this.#timerAtMs) return
     this.#timer?.cancel()
     this.#timerAtMs = atMs
     this.#timer = this.#clock.setTimer(() => this.#tick(), atMs - nowMs, keepsAlive)
   }
 
-  #readWallAhead(): number {
+  #readWallOffset(): number {
     const now = this.#clock.now()
     return now.wallMs - now.monotonicMs
   }
 
-  #rise(entry: SchedulerEntry): void {
+  #siftUp(entry: SchedulerEntry): void {
     while (entry.index > 0) {
       const parent = this.#heap[(entry.index - 1) >> 1]
       if (parent === undefined || !isBefore(entry, parent)) return
@@ -154,13 +157,13 @@ export class Scheduler {
     }
   }
 
-  #sink(entry: SchedulerEntry): void {
+  #siftDown(entry: SchedulerEntry): void {
     for (;;) {
       const left = this.#heap[2 * entry.index + 1]
       const right = this.#heap[2 * entry.index + 2]
-      const least = right !== undefined && left !== undefined && isBefore(right, left) ? right : left
-      if (least === undefined || !isBefore(least, entry)) return
-      this.#swap(entry, least)
+      const smaller = right !== undefined && left !== undefined && isBefore(right, left) ? right : left
+      if (smaller === undefined || !isBefore(smaller, entry)) return
+      this.#swap(entry, smaller)
     }
   }
 
@@ -179,5 +182,5 @@ export class Scheduler {
 const isBefore = (a: SchedulerEntry, b: SchedulerEntry): boolean =>
   a.atMs < b.atMs || (a.atMs === b.atMs && a.order < b.order)
 
-/** More than clock discipline ever slews between two ticks, and than the wall clock's whole milliseconds make up. */
+/** More than NTP slews the clock between two ticks, and more than the rounding of the wall clock to milliseconds. */
 const WALL_JUMP_MS = 5

@@ -1,6 +1,6 @@
 import type { Clock } from './clock.ts'
 
-/** The same result, or a rejection with what `late` returns after `ms`. The work itself goes on. */
+/** Settles as `work` does, or rejects with `late()` after `ms`. The work itself continues. */
 export function withTimeout<T>(clock: Clock, ms: number, work: Promise<T>, late: () => Error): Promise<T> {
   return new Promise((resolve, reject) => {
     const timer = clock.setTimer(() => reject(late()), ms, true)
@@ -10,7 +10,7 @@ export function withTimeout<T>(clock: Clock, ms: number, work: Promise<T>, late:
   })
 }
 
-/** Whether the work is done within `ms`. Rejects if the work does. Work that is not done goes on. */
+/** Whether the work resolves within `ms`. Rejects if the work rejects before that. The work itself continues. */
 export async function settlesWithin(clock: Clock, ms: number, work: Promise<unknown>): Promise<boolean> {
   const timedOut = new Error('timed out')
   try {

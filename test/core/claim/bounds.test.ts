@@ -6,16 +6,16 @@ import { memoryDriver } from '../../../src/drivers/memory.ts'
 import { AbortedError, DistributedLock, OverloadError, StoreError } from '../../../src/index.ts'
 import { gate } from '../../harness/gate.ts'
 
-describe('a claim that waits', () => {
-  it('gives up at once on an error that asking again cannot mend', async () => {
-    const failure = new StoreError('this file is no database', { retryable: false })
+describe('a waiting claim', () => {
+  it('ends at once on a permanent error', async () => {
+    const failure = new StoreError('this file is not a database', { retryable: false })
     const driver: Driver = { ...memoryDriver(), acquire: async (claims) => claims.map(() => failure) }
     const lock = new DistributedLock({ driver })
     await expect(lock.acquire('name', { blockingTimeoutSeconds: 600 })).rejects.toBe(failure)
     await lock.close()
   })
 
-  it('shares one listener on its signal with every other claim under that signal, and leaves none behind', async () => {
+  it('shares one abort listener with all claims of the same signal, and removes it at the end', async () => {
     const lock = new DistributedLock({ driver: memoryDriver() })
     await lock.hold('name')
     const abort = new AbortController()
@@ -29,8 +29,8 @@ describe('a claim that waits', () => {
   })
 })
 
-it('a subscription that ends while it is still beginning is stopped as soon as it has begun', async () => {
-  const begin = gate()
+it('a subscription that ends while it still opens is stopped as soon as it is open', async () => {
+  const open = gate()
   let stopped = 0
   const stop: StopListening = async () => {
     stopped += 1
@@ -38,7 +38,7 @@ it('a subscription that ends while it is still beginning is stopped as soon as i
   const driver: Driver = {
     ...memoryDriver(),
     async listen(_: DriverListener) {
-      await begin.opened
+      await open.opened
       return stop
     },
   }
@@ -46,22 +46,22 @@ it('a subscription that ends while it is still beginning is stopped as soon as i
   await lock.hold('name')
   expect((await lock.acquire('name', { blockingTimeoutSeconds: 0.05 })).acquired).toBe(false)
   const closed = lock.close()
-  begin.open()
+  open.open()
   await closed
   expect(stopped).toBe(1)
 })
 
-it('a driver that was opened for an instance is closed again when the instance cannot be made', async () => {
-  // The memory driver cannot be opened in a thread, and what was opened for the attempt must not stay open.
+it('a driver that was opened for an instance is closed when the instance cannot be created', async () => {
+  // The memory driver cannot be opened in a worker thread. The driver of the attempt must not stay open.
   const lock = new DistributedLock({ url: 'memory:', heartbeatThread: true })
   await expect(lock.acquire('name')).rejects.toThrow('cannot be opened in a worker thread')
   await lock.close()
 })
 
-it('a group of claims that does not fit beside those under way is not asked for in part', async () => {
+it('a group of claims that would exceed MAX_PENDING_CLAIMS is not requested in part', async () => {
   const real = memoryDriver()
   const end = gate()
-  let crowd = 0
+  let pending = 0
   const asked: string[] = []
   const driver: Driver = {
     ...real,
@@ -70,14 +70,14 @@ it('a group of claims that does not fit beside those under way is not asked for 
         asked.push(...claims.map(({ lockName }) => lockName))
         return real.acquire(claims)
       }
-      crowd += claims.length
+      pending += claims.length
       await end.opened
       return claims.map(() => ({ granted: false }))
     },
   }
   const lock = new DistributedLock({ driver, callTimeoutSeconds: 60 })
   const others = Array.from({ length: MAX_PENDING_CLAIMS - 2 }, () => lock.acquire('crowded'))
-  while (crowd < others.length) await new Promise(setImmediate)
+  while (pending < others.length) await new Promise(setImmediate)
   await expect(lock.withLocks(['a', 'b', 'c'], () => 'ran')).rejects.toThrow(OverloadError)
   expect(asked).toEqual([])
   expect(await lock.withLocks(['a', 'b'], () => 'ran')).toBe('ran')

@@ -4,7 +4,7 @@ import { systemRandom } from '../../../src/core/time/random.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
 import { DistributedLock, OnceOnly } from '../../../src/index.ts'
 
-/** A driver in memory, and the ids of the claims that it was asked for, by lock name. */
+/** A memory driver, and the ids of the claims that it got, by lock name. */
 function spyOnClaims() {
   const driver = memoryDriver()
   const idOf = new Map<string, string>()
@@ -34,7 +34,7 @@ describe('a claim’s id', () => {
         expect(idOf.get(name)).toMatch(ID)
         expect(parts(name)).toHaveLength(Math.min(depth, 8))
       }
-      // Each id continues the id of the lock around it. Below depth eight it stands beside that lock instead.
+      // Each id continues the id of the lock around it. Below depth eight it is a sibling of that lock's id.
       const outer = parts(`depth ${depth - 1}`).slice(0, 7)
       if (depth > 1) expect(parts(`depth ${depth}`).slice(0, outer.length)).toEqual(outer)
     }
@@ -54,7 +54,7 @@ describe('a claim’s id', () => {
     expect(idOf.get('once:inside:done')).not.toContain(idOf.get('around'))
   })
 
-  it('rule 15: ids that were seen do not tell the next one, not even within one line of work', async () => {
+  it('rule 15: cannot be guessed from earlier ids, not even from those of the same callback', async () => {
     const driver = memoryDriver()
     const ids: string[] = []
     const spy = {
@@ -76,14 +76,14 @@ describe('a claim’s id', () => {
     const secrets = parts.map((part) => /^[0-9a-z]+-([\w-]{12})$/.exec(part.at(-1) ?? '')?.[1])
     expect(secrets).not.toContain(undefined)
     expect(new Set(secrets).size).toBe(900)
-    // `prefix.n` and `prefix.n.m`: what is claimed under a lease names that lease.
+    // `prefix.n` and `prefix.n.m`: the id of a claim that is made under a lease begins with the id of that lease.
     for (let at = 0; at < 900; at += 3) {
       expect(parts[at]).toHaveLength(2)
       for (const inner of [at + 1, at + 2]) expect(parts[inner]?.slice(0, 2)).toEqual(parts[at])
     }
   })
 
-  it('claims of one instance can be put in the order in which they were made', async () => {
+  it('tells which of two claims of one instance was made first', async () => {
     const made = ['p.9-zzzzzzzzzzzz', 'p.a-000000000000', 'p.10--000000000-']
     for (const [at, id] of made.entries()) {
       for (const [otherAt, other] of made.entries()) expect(madeBefore(id, other)).toBe(at < otherAt)
@@ -92,7 +92,7 @@ describe('a claim’s id', () => {
     expect(madeBefore('p.1-aaaaaaaaaaaa', 'p.2-aaaaaaaaaaaa.1-aaaaaaaaaaaa')).toBe(undefined)
   })
 
-  it('random ids are 96 bits each, and none comes twice', () => {
+  it('random ids have 96 bits and are unique', () => {
     const drawn = Array.from({ length: 10_000 }, () => systemRandom.id())
     expect(new Set(drawn).size).toBe(10_000)
     for (const id of drawn) expect(id).toMatch(/^[\w-]{16}$/)

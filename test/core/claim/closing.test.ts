@@ -9,13 +9,13 @@ import { rejectionOf } from '../../harness/rejection.ts'
 const slow = (driver: Driver, ms: number): Driver => ({
   ...driver,
   release: async (leases) => {
-    await sleep(ms) // the way to the store
+    await sleep(ms) // the round trip to the store
     return driver.release(leases)
   },
 })
 
 describe('close', () => {
-  it('waits for a release that was just begun: nothing is left in the store', async () => {
+  it('waits for a release in flight: nothing is left in the store', async () => {
     const inner = memoryDriver()
     const lock = new DistributedLock({ driver: slow(inner, 20) })
     await lock.acquire('name')
@@ -25,7 +25,7 @@ describe('close', () => {
     expect(await released).toBe(true)
   })
 
-  it('does not wait for what other instances on the same driver do', async () => {
+  it('does not wait for the requests of other instances on the same driver', async () => {
     const driver = slow(memoryDriver(), 5)
     const busy = new DistributedLock({ driver })
     let goOn = true
@@ -42,29 +42,29 @@ describe('close', () => {
     await busy.close()
   })
 
-  it('a call that is under way still has its deadline when the instance has been closed', async () => {
+  it('a call in flight keeps its deadline when the instance is closed', async () => {
     const driver: Driver = { ...memoryDriver(), inspect: () => new Promise(() => undefined) }
     const lock = new DistributedLock({ driver, callTimeoutSeconds: 0.1 })
     await lock.acquire('name')
-    const forced = lock.forceRelease('name', { by: 'somebody' })
+    const forced = lock.forceRelease('name', { by: 'an operator' })
     const end = expect(forced).rejects.toThrow('did not answer inspect within 100 ms')
     await lock.close()
     await end
   })
 
-  it('two instances on one driver each keep their own settings', async () => {
+  it('two instances on one driver keep their own settings', async () => {
     const driver: Driver = { ...memoryDriver(), acquire: () => new Promise(() => undefined) }
     const patient = new DistributedLock({ driver })
-    const hasty = new DistributedLock({ driver, callTimeoutSeconds: 0.1 })
-    await expect(hasty.acquire('name', { blocking: false })).rejects.toThrow('within 100 ms')
-    await hasty.close()
+    const impatient = new DistributedLock({ driver, callTimeoutSeconds: 0.1 })
+    await expect(impatient.acquire('name', { blocking: false })).rejects.toThrow('within 100 ms')
+    await impatient.close()
     void patient
   })
 
   it.each([
-    ['that no further try can help', new StoreError('wrong password', { retryable: false })],
+    ['that the error is permanent', new StoreError('wrong password', { retryable: false })],
     ['that the driver is closed', new ClosedError('the driver is closed')],
-  ])('sends a release once if the store says %s', async (_, error) => {
+  ])('sends a release only once if the store reports %s', async (_, error) => {
     const releases: unknown[] = []
     const refuse = async () => Promise.reject(error)
     const driver: Driver = {
@@ -81,7 +81,7 @@ describe('close', () => {
     expect(releases).toHaveLength(1)
   })
 
-  it('fails what the store has not answered when the time for closing is over', async () => {
+  it('fails the requests that the store has not answered when its timeout ends', async () => {
     const driver: Driver = { ...memoryDriver(), release: () => new Promise(() => undefined) }
     const lock = new DistributedLock({ driver })
     const lease = await lock.hold('name')
@@ -93,7 +93,7 @@ describe('close', () => {
     expect(failed).not.toEqual([])
   })
 
-  it('leaves other instances on the same driver what they wait for', async () => {
+  it('does not fail the requests of other instances on the same driver', async () => {
     const answer = gate()
     const inner = memoryDriver()
     const driver: Driver = {

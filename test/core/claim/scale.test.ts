@@ -58,7 +58,7 @@ function counted() {
 }
 
 describe('many at once', () => {
-  it('10,000 leases with heartbeat have one timer beside that of the calls, and all that is due is renewed in lists', async () => {
+  it('10,000 leases with a heartbeat need one timer besides that of the calls, and renew in lists', async () => {
     const { driver, calls, clock, timers } = counted()
     const lock = new DistributedLock({ driver, clock })
     const renewed = new Set<string>()
@@ -77,7 +77,7 @@ describe('many at once', () => {
     expect(timers()).toBe(0)
   })
 
-  it('1,000 waiters have one subscription and one timer beside that of the calls, and are ended in one call', async () => {
+  it('1,000 waiters need one subscription and one timer besides that of the calls, and leave in one call', async () => {
     const { driver, calls, clock, timers } = counted()
     const lock = new DistributedLock({ driver, clock })
     await lock.acquire('name')
@@ -101,7 +101,7 @@ describe('many at once', () => {
     await lock.close()
   })
 
-  it('where the store has no queue, only the first waiter of a process contends', async () => {
+  it('only the first waiter of a process sends requests if the store has no queue', async () => {
     const { driver, calls } = counted()
     const asked = new Set<string>()
     const without: Driver = {
@@ -121,7 +121,7 @@ describe('many at once', () => {
         order.push(i)
       }),
     )
-    await new Promise((resolve) => setTimeout(resolve, 50)) // time enough for every one of them to ask, if it would
+    await new Promise((resolve) => setTimeout(resolve, 50)) // long enough for each of them to send a request
     expect(asked.size).toBe(2)
     await first.release()
     await all

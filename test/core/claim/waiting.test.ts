@@ -5,18 +5,18 @@ import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
 import { AbortedError, DistributedLock, StoreError } from '../../../src/index.ts'
 import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
 
-describe('claims of one process that wait in line, where the store has no queue', () => {
-  /** A store whose answers take 5 ms, until it falls silent. Another process holds the lock. */
-  async function scene() {
+describe('waiting claims of one process, on a store without a queue', () => {
+  /** A store that answers after 5 ms, until `stopAnswering`. Another process holds the lock. */
+  async function setUp() {
     const time = new VirtualTime()
     const store = createMemoryStore(time.clock())
     const inner = memoryDriver({ store })
-    let silent = false
+    let isSilent = false
     const driver: Driver = {
       ...inner,
       capabilities: { ...inner.capabilities, queue: false },
       acquire: async (claims) => {
-        await new Promise<void>((resolve) => silent || time.in(5, resolve))
+        await new Promise<void>((resolve) => isSilent || time.in(5, resolve))
         return inner.acquire(claims.map((claim) => ({ ...claim, waitMs: 0 })))
       },
     }
@@ -30,25 +30,25 @@ describe('claims of one process that wait in line, where the store has no queue'
         ({ acquired }) => acquired,
         (error: unknown) => error,
       )
-    const fallSilent = () => {
-      silent = true
+    const stopAnswering = () => {
+      isSilent = true
     }
-    return { time, claim, fallSilent }
+    return { time, claim, stopAnswering }
   }
 
-  it('are told of contention when their time is up in the same moment', async () => {
-    const { time, claim } = await scene()
+  it('end with contention when their waiting times end at the same moment', async () => {
+    const { time, claim } = await setUp()
     const ends = Promise.all([claim(1), claim(1), claim(1), claim(1)])
     await time.run(2_000)
     expect(await ends).toEqual([false, false, false, false])
   })
 
-  it('are told of an outage when one after the other has asked and got no answer', async () => {
-    const { time, claim, fallSilent } = await scene()
+  it('end with a StoreError when each of them has sent a request and none was answered', async () => {
+    const { time, claim, stopAnswering } = await setUp()
     const first = claim(1)
     await time.run(500)
-    fallSilent()
-    // Each leads for less time than a call may take, so no call of theirs fails.
+    stopAnswering()
+    // Each is first for less than the call timeout, so none of their calls fails.
     const others = [4, 8, 12].map(claim)
     await time.run(30_000)
     expect(await first).toBe(false)
@@ -56,7 +56,7 @@ describe('claims of one process that wait in line, where the store has no queue'
   })
 })
 
-it('a claim that a listener of its waiting gives up leaves no waiter and no subscription', async () => {
+it('a claim that a listener of `waiting` aborts leaves no waiter and no subscription', async () => {
   const time = new VirtualTime()
   const inner = memoryDriver({ store: createMemoryStore(time.clock()) })
   let subscriptions = 0
@@ -87,7 +87,7 @@ it('a claim that a listener of its waiting gives up leaves no waiter and no subs
   expect((await inner.inspect({})).waiters).toEqual([])
 })
 
-it('a refusal of a claim that does not wait says nothing of waiting, however long the answer took', async () => {
+it('the refusal of a claim that does not wait does not mention waiting, however long the answer took', async () => {
   const inner = memoryDriver()
   const driver: Driver = {
     ...inner,

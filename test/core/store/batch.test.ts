@@ -12,7 +12,7 @@ function recording(answer: (request: number) => number | Error = (request) => re
 }
 
 describe('a batch', () => {
-  it('sends what is asked for in one turn as one list, also what is asked for by continuations of that turn', async () => {
+  it('sends the requests of one turn of the event loop as one list, including those of its continuations', async () => {
     const { lists, batch } = recording()
     const first = batch.ask(1)
     const second = Promise.resolve()
@@ -23,7 +23,7 @@ describe('a batch', () => {
     expect(lists).toEqual([[1, 2], [3]])
   })
 
-  it('rule 13: a list has a stated bound; what is over goes in a second call at the same moment', async () => {
+  it('rule 13: a list has a maximum length, and further requests go into a second call at the same time', async () => {
     const { lists, batch } = recording()
     await Promise.all([1, 2, 3, 4].map((each) => batch.ask(each)))
     expect(lists).toEqual([
@@ -32,7 +32,7 @@ describe('a batch', () => {
     ])
   })
 
-  it('splits a list that is long enough into parts that overlap', async () => {
+  it('splits a long list into parts that overlap', async () => {
     const lists: number[] = []
     const batch = new Batch<number, number>(systemClock, { maxLength: 8, split: 4 }, async (requests) => {
       lists.push(requests.length)
@@ -42,7 +42,7 @@ describe('a batch', () => {
     expect(lists).toEqual([3, 2, 2, 5, 4, 6, 6, 5])
   })
 
-  it('makes no part longer than twice the length from which on it splits', async () => {
+  it('makes no part longer than twice the length at which it splits', async () => {
     const lists: number[] = []
     const batch = new Batch<number, number>(systemClock, { maxLength: 1_000, split: 64 }, async (requests) => {
       lists.push(requests.length)
@@ -52,7 +52,7 @@ describe('a batch', () => {
     expect(lists).toEqual([63, 32, 32, 128, 128, 128, 128])
   })
 
-  it('rule 13: requests that belong together are never split, and no other list is longer than the bound', async () => {
+  it('rule 13: inseparable requests stay in one list, and no other list exceeds the maximum length', async () => {
     const send = async (groups: readonly string[], bounds: { maxLength: number; split?: number }) => {
       const lists: string[] = []
       const areInseparable = (a: string, b: string) => a !== '-' && a === b
@@ -70,13 +70,13 @@ describe('a batch', () => {
     expect(await send([...'-----aaa'], { maxLength: 8, split: 4 })).toEqual(['----', '-aaa'])
   })
 
-  it('an error that stands for one entry fails that entry alone', async () => {
+  it('an error in the answer fails only its own request', async () => {
     const { batch } = recording((request) => (request === 2 ? new Error('two') : request))
     const results = await Promise.allSettled([1, 2, 3].map((each) => batch.ask(each)))
     expect(results.map((result) => result.status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
   })
 
-  it('a call that fails, or answers too few, fails all of its list', async () => {
+  it('a call that fails, or returns too few answers, fails all its requests', async () => {
     const failing = new Batch<number, number>(systemClock, { maxLength: 10 }, () => Promise.reject(new Error('down')))
     await expect(Promise.all([failing.ask(1), failing.ask(2)])).rejects.toThrow('down')
     const short = new Batch<number, number>(systemClock, { maxLength: 10 }, async () => [1])

@@ -4,17 +4,17 @@ let systemClock: typeof import('../../../src/core/time/clock.ts').systemClock
 
 beforeEach(async () => {
   vi.useFakeTimers()
-  // It goes by the timers that are there when it is loaded.
+  // The module uses the timers that exist when it is loaded.
   vi.resetModules()
   systemClock = (await import('../../../src/core/time/clock.ts')).systemClock
 })
 
 afterEach(() => void vi.useRealTimers())
 
-describe("the system's clock", () => {
+describe('the system clock', () => {
   const FORTY_DAYS_MS = 40 * 24 * 3_600_000
 
-  it('runs a timer that is longer than Node has any after all of its time, not before', () => {
+  it('runs a timer that is longer than Node supports after its full delay, not before', () => {
     let runs = 0
     systemClock.setTimer(() => {
       runs += 1
@@ -25,7 +25,7 @@ describe("the system's clock", () => {
     expect(runs).toBe(1)
   })
 
-  it('cancels such a timer in its second step, too', () => {
+  it('cancels such a timer in its second step', () => {
     const timer = systemClock.setTimer(() => expect.unreachable(), FORTY_DAYS_MS)
     vi.advanceTimersByTime(FORTY_DAYS_MS - 1)
     timer.cancel()

@@ -7,9 +7,9 @@ import { DistributedLock, RateLimiter } from '../../../src/index.ts'
 const folder = mkdtempSync(join(tmpdir(), 'holdfast-turns-'))
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
-/** How often a timer of 1 ms fires while `work` is awaited again and again for a tenth of a second. */
+/** How often a timer of 1 ms fires while `work` is awaited in a loop for 100 ms. */
 async function timersDuring(work: () => Promise<unknown>): Promise<number> {
-  // Opening the store takes turns of its own.
+  // Opening the store returns to the event loop and must not count.
   await work()
   let fired = 0
   const timer = setInterval(() => {
@@ -25,7 +25,7 @@ describe('failure 48: a loop of awaits on a local store lets timers run', () => 
   for (const url of ['memory:turns', `sqlite:${join(folder, 'turns.db')}`]) {
     const store = url.split(':', 1)[0]
 
-    it(`locks, one after the other, on ${store}`, async () => {
+    it(`sequential locks on ${store}`, async () => {
       await using lock = new DistributedLock({ url })
       expect(await timersDuring(() => lock.withLock('item', () => 1))).toBeGreaterThan(0)
     })
@@ -36,7 +36,7 @@ describe('failure 48: a loop of awaits on a local store lets timers run', () => 
       expect(await timersDuring(() => lock.acquire('item', { blocking: false }))).toBeGreaterThan(0)
     })
 
-    it(`locks that are entered again on ${store}`, async () => {
+    it(`re-entered locks on ${store}`, async () => {
       await using lock = new DistributedLock({ url })
       await lock.withLock('entered', async () => {
         expect(await timersDuring(() => lock.withLock('entered', () => 1))).toBeGreaterThan(0)
@@ -45,7 +45,7 @@ describe('failure 48: a loop of awaits on a local store lets timers run', () => 
       })
     })
 
-    it(`locks that their instance asks for again on ${store}`, async () => {
+    it(`locks that their instance acquires again on ${store}`, async () => {
       await using lock = new DistributedLock({ url, reacquire: 'extend' })
       await lock.acquire('extended', { timeoutSeconds: 60 })
       expect(await timersDuring(() => lock.acquire('extended', { timeoutSeconds: 1 }))).toBeGreaterThan(0)
@@ -56,12 +56,12 @@ describe('failure 48: a loop of awaits on a local store lets timers run', () => 
       expect(await timersDuring(() => limiter.consume('key'))).toBeGreaterThan(0)
     })
 
-    it(`waits for units that are there on ${store}`, async () => {
+    it(`waits for units that are available on ${store}`, async () => {
       await using limiter = new RateLimiter({ url, limits: { limit: 1_000_000, periodSeconds: 1 } })
       expect(await timersDuring(() => limiter.wait('waited for'))).toBeGreaterThan(0)
     })
 
-    it(`refused and remembered rate-limiting steps on ${store}`, async () => {
+    it(`refused rate-limiting steps, answered from memory, on ${store}`, async () => {
       await using limiter = new RateLimiter({ url, limits: { limit: 1, periodSeconds: 3_600 } })
       await limiter.consume('used up')
       expect(await timersDuring(() => limiter.consume('used up'))).toBeGreaterThan(0)

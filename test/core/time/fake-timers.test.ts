@@ -7,8 +7,8 @@ import { VirtualTime } from '../../../src/testing/index.ts'
 import { makeFolder } from '../../harness/folders.ts'
 
 /**
- * An application's tests replace the timers and clocks of the process (`vi.useFakeTimers()`, Jest, Sinon), and time
- * stands still then. Holdfast goes by those that were there when it was loaded.
+ * Tests of an application replace the timers and clocks of the process (`vi.useFakeTimers()`, Jest, Sinon). Time does
+ * not advance then. Holdfast uses the timers and clocks that existed when it was loaded.
  */
 
 const folder = makeFolder('fake-timers')
@@ -27,9 +27,9 @@ const everyFake = [
   'queueMicrotask',
 ] as const
 
-/** Those that are faked unless others are named; every one that vitest can replace; only some. */
+/** What vitest replaces by default, everything that it can replace, and only a part. */
 describe.each([
-  ['as vitest does it', undefined],
+  ['the default of vitest', undefined],
   ['all of them', [...everyFake]],
   ['timers only', ['setTimeout', 'clearTimeout'] as const],
 ])('with fake timers: %s', (_, toFake) => {
@@ -39,24 +39,24 @@ describe.each([
   it.each([
     ['memory', 'memory:'],
     ['sqlite', `sqlite:${join(folder.path, 'locks.db')}`],
-  ])('a claim that waits on %s is granted after the release, and asks only a few times until then', async (_, url) => {
-    const { driver, asked } = counting(await connect(url))
+  ])('a waiting claim on %s is granted after the release, and sends only a few requests until then', async (_, url) => {
+    const { driver, requests } = counting(await connect(url))
     const holder = new DistributedLock({ driver })
     const waiter = new DistributedLock({ driver })
     const lease = await holder.hold('name')
     const waiting = waiter.hold('name', { blocking: true })
-    await waits(driver)
-    // Many turns of the event loop: a claim that spins asks in each of them.
+    await untilQueued(driver)
+    // Many turns of the event loop: a claim that spins sends a request in each of them.
     for (let turn = 0; turn < 500; turn += 1) await realTurn()
-    const askedBefore = asked()
+    const requestsBefore = requests()
     expect(await lease.release()).toBe(true)
     expect(await (await waiting).release()).toBe(true)
-    expect(askedBefore).toBeLessThan(20)
+    expect(requestsBefore).toBeLessThan(20)
     await Promise.all([holder.close(), waiter.close()])
     await driver.close()
   })
 
-  it('a waiting time ends, and a lease runs out, although time stands still for the application', async () => {
+  it('a waiting time ends, and a lease expires, although time does not advance for the application', async () => {
     const driver = await connect('memory:')
     const lock = new DistributedLock({ driver })
     const lost = new Promise((resolve) => lock.on('lost', resolve))
@@ -70,38 +70,38 @@ describe.each([
   })
 })
 
-describe('a clock that stands still', () => {
-  it('lets a claim that waits ask only a few times', async () => {
+describe('a clock that does not advance', () => {
+  it('lets a waiting claim send only a few requests', async () => {
     const time = new VirtualTime()
     const clock = time.clock()
-    const { driver, asked } = counting(memoryDriver({ store: createMemoryStore(clock) }))
+    const { driver, requests } = counting(memoryDriver({ store: createMemoryStore(clock) }))
     const lock = new DistributedLock({ driver, clock })
     const lease = await lock.hold('name')
     const waiting = lock.hold('name', { blocking: true })
-    await waits(driver)
+    await untilQueued(driver)
     for (let turn = 0; turn < 500; turn += 1) await realTurn()
-    const askedBefore = asked()
+    const requestsBefore = requests()
     await lease.release()
     expect(await (await waiting).release()).toBe(true)
-    expect(askedBefore).toBeLessThan(20)
+    expect(requestsBefore).toBeLessThan(20)
     await lock.close()
   })
 })
 
-/** A claim that spins in microtasks would keep the test from ever failing. */
-const MAX_ASKS = 10_000
+/** Without this bound, a claim that spins in microtasks would hang the test. */
+const MAX_REQUESTS = 10_000
 
-function counting(inner: Driver): { driver: Driver; asked: () => number } {
-  let asked = 0
+function counting(inner: Driver): { driver: Driver; requests: () => number } {
+  let requests = 0
   const acquire: Driver['acquire'] = (claims) => {
-    asked += 1
-    if (asked > MAX_ASKS) throw new UnsupportedError('the claim spins')
+    requests += 1
+    if (requests > MAX_REQUESTS) throw new UnsupportedError('the claim spins')
     return inner.acquire(claims)
   }
-  return { driver: { ...inner, acquire }, asked: () => asked }
+  return { driver: { ...inner, acquire }, requests: () => requests }
 }
 
-async function waits(driver: Driver): Promise<void> {
+async function untilQueued(driver: Driver): Promise<void> {
   while ((await driver.inspect({})).waiters.length === 0) await realTurn()
 }
 

@@ -3,16 +3,16 @@ import { describe, expect, it } from 'vitest'
 import type { Clock } from '../../../src/core/time/clock.ts'
 import { Scheduler, type Task } from '../../../src/core/time/scheduler.ts'
 
-/** One timer at most, fired by hand. */
-function handClock() {
+/** A clock that advances only by `runUntil`. */
+function manualClock() {
   const state = {
     nowMs: 0,
-    wallAheadMs: 0,
+    wallOffsetMs: 0,
     timers: new Map<number, { atMs: number; run: () => void; keepsAlive: boolean }>(),
   }
   let lastId = 0
   const clock: Clock = {
-    now: () => ({ monotonicMs: state.nowMs, wallMs: state.nowMs + state.wallAheadMs }),
+    now: () => ({ monotonicMs: state.nowMs, wallMs: state.nowMs + state.wallOffsetMs }),
     setTimer(run, delayMs, keepsAlive = false) {
       lastId += 1
       const id = lastId
@@ -41,9 +41,9 @@ function handClock() {
 
 const random = { fraction: () => 0.5, id: () => 'id' }
 
-describe('the agenda', () => {
-  it('runs what has the same moment in the order in which it was set', () => {
-    const { clock, runUntil } = handClock()
+describe('the scheduler', () => {
+  it('runs tasks with the same time in the order in which they were set', () => {
+    const { clock, runUntil } = manualClock()
     const scheduler = new Scheduler(clock, random)
     const ran: number[] = []
     const tasks = Array.from({ length: 20 }, (_, index): Task => ({ keepsAlive: false, due: () => ran.push(index) }))
@@ -53,7 +53,7 @@ describe('the agenda', () => {
     expect(ran).toEqual([...tasks.keys()])
   })
 
-  it('runs every task once, at its last set moment, in order, with one timer alive', () => {
+  it('runs every task once, in order, at the time that was set last, with one timer', () => {
     const plan = fc.array(
       fc.record({ atMs: fc.nat(5_000), movedTo: fc.option(fc.nat(5_000), { nil: undefined }), cleared: fc.boolean() }),
       {
@@ -62,7 +62,7 @@ describe('the agenda', () => {
     )
     fc.assert(
       fc.property(plan, (entries) => {
-        const { clock, state, runUntil } = handClock()
+        const { clock, state, runUntil } = manualClock()
         const scheduler = new Scheduler(clock, random)
         const ran: { index: number; atMs: number }[] = []
         const tasks = entries.map((_, index): Task => {
@@ -98,7 +98,7 @@ describe('the agenda', () => {
   })
 
   it('keeps the process alive only while a task does', () => {
-    const { clock, state } = handClock()
+    const { clock, state } = manualClock()
     const scheduler = new Scheduler(clock, random)
     const lease = { keepsAlive: false, due: () => undefined }
     const waiter = { keepsAlive: true, due: () => undefined }
@@ -111,8 +111,8 @@ describe('the agenda', () => {
     expect(alive()).toEqual([false])
   })
 
-  it('is not put off by claims that come and go faster than a timer fires', () => {
-    const { clock, state } = handClock()
+  it('does not replace its timer for claims that come and go faster than a timer fires', () => {
+    const { clock, state } = manualClock()
     const scheduler = new Scheduler(clock, random)
     const set = clock.setTimer
     let armed = 0
@@ -130,23 +130,23 @@ describe('the agenda', () => {
     expect(armed).toBe(1)
   })
 
-  it('failure 3: a machine that slept is noticed within a second, and every task looks at the clock', () => {
-    const { clock, state, runUntil } = handClock()
+  it('failure 3: a suspended machine is noticed within a second, and every task checks the clock', () => {
+    const { clock, state, runUntil } = manualClock()
     const scheduler = new Scheduler(clock, random)
-    let looked = 0
+    let checks = 0
     scheduler.set(
       {
         keepsAlive: false,
         due: () => {
-          looked += 1
+          checks += 1
         },
       },
       60_000,
     )
     runUntil(5_000)
-    expect(looked).toBe(0)
-    state.wallAheadMs += 3_600_000
+    expect(checks).toBe(0)
+    state.wallOffsetMs += 3_600_000
     runUntil(6_001)
-    expect(looked).toBe(1)
+    expect(checks).toBe(1)
   })
 })

@@ -63,7 +63,9 @@ describe('a driver without limits rejects semaphores with the reason', () => {
     await using semaphore = new Semaphore({ url: `redlock://${hosts.join(',')}`, limit: 2 })
     const attempt = semaphore.acquire('name')
     await expect(attempt).rejects.toMatchObject({ code: 'UNSUPPORTED' })
-    await expect(attempt).rejects.toThrow(/the redlock driver has no limits.*majorities do not preserve a count/)
+    await expect(attempt).rejects.toThrow(
+      /the redlock driver does not support limits.*majorities do not preserve a count/,
+    )
   })
 
   it('postgres-advisory', async () => {
@@ -71,6 +73,8 @@ describe('a driver without limits rejects semaphores with the reason', () => {
     await using semaphore = new Semaphore({ url, limit: 2 })
     const attempt = semaphore.acquire('name')
     await expect(attempt).rejects.toMatchObject({ code: 'UNSUPPORTED' })
-    await expect(attempt).rejects.toThrow(/the postgres-advisory driver has no limits.*the server does not count/)
+    await expect(attempt).rejects.toThrow(
+      /the postgres-advisory driver does not support limits.*the server does not count/,
+    )
   })
 })

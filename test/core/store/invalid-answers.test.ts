@@ -3,57 +3,57 @@ import type { Driver } from '../../../src/core/driver.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
 import { DistributedLock, StoreError } from '../../../src/index.ts'
 
-/** The first call of a method answers with what no driver should answer with. */
-function oddOnce(method: 'acquire' | 'renew' | 'release', answer: unknown): Driver {
+/** The first call of a method returns an invalid answer. */
+function invalidOnce(method: 'acquire' | 'renew' | 'release', answer: unknown): Driver {
   const inner = memoryDriver()
-  let odd = true
+  let isFirst = true
   const call = (list: readonly never[]): Promise<never> => {
-    if (!odd) return inner[method](list) as Promise<never>
-    odd = false
+    if (!isFirst) return inner[method](list) as Promise<never>
+    isFirst = false
     return Promise.resolve(answer as never)
   }
   return { ...inner, [method]: call }
 }
 
-const oddAnswers: [string, unknown][] = [
-  ['an Error that is none of ours', [new Error('boom')]],
-  ['too few', []],
-  ['no list', undefined],
-  ['an empty entry', [undefined]],
-  ['a word that is none of its answers', ['yes']],
-  ['an object that is none of its answers', [{}]],
+const invalidAnswers: [string, unknown][] = [
+  ['an error of another library', [new Error('boom')]],
+  ['too few answers', []],
+  ['no array', undefined],
+  ['an undefined entry', [undefined]],
+  ['an unknown word', ['yes']],
+  ['an unknown object', [{}]],
 ]
 
-describe.each(oddAnswers)('a driver that answers once with %s', (_, answer) => {
-  it('does not lose a healthy lease by its renewal', async () => {
-    const lock = new DistributedLock({ driver: oddOnce('renew', answer) })
+describe.each(invalidAnswers)('a driver that once returns %s', (_, answer) => {
+  it('does not lose a valid lease because of a renewal', async () => {
+    const lock = new DistributedLock({ driver: invalidOnce('renew', answer) })
     const lease = await lock.hold('name', { timeoutSeconds: 0.6 })
-    await new Promise((resolve) => setTimeout(resolve, 900)) // longer than the time to live
+    await new Promise((resolve) => setTimeout(resolve, 900)) // longer than the TTL
     expect(lease.held).toBe(true)
     await lock.close()
   })
 
-  it('does not end a wait, and an acquire that does not wait says that it is not known', async () => {
-    const waiting = new DistributedLock({ driver: oddOnce('acquire', answer) })
+  it('does not end a waiting claim, and a claim that does not wait fails with a StoreError', async () => {
+    const waiting = new DistributedLock({ driver: invalidOnce('acquire', answer) })
     expect((await waiting.acquire('name', { blocking: true })).acquired).toBe(true)
     await waiting.close()
-    const hasty = new DistributedLock({ driver: oddOnce('acquire', answer) })
-    await expect(hasty.acquire('name', { blocking: false })).rejects.toBeInstanceOf(StoreError)
-    await hasty.close()
+    const impatient = new DistributedLock({ driver: invalidOnce('acquire', answer) })
+    await expect(impatient.acquire('name', { blocking: false })).rejects.toBeInstanceOf(StoreError)
+    await impatient.close()
   })
 
-  it("does not hide a job's result or error by its release", async () => {
-    const lock = new DistributedLock({ driver: oddOnce('release', answer) })
+  it('does not hide the result or the error of a job because of a release', async () => {
+    const lock = new DistributedLock({ driver: invalidOnce('release', answer) })
     expect(await lock.withLock('name', () => 'result')).toBe('result')
     await lock.close()
-    const failing = new DistributedLock({ driver: oddOnce('release', answer) })
+    const failing = new DistributedLock({ driver: invalidOnce('release', answer) })
     const job = failing.withLock('name', () => Promise.reject(new Error('mine')))
     await expect(job).rejects.toThrow('mine')
     await failing.close()
   })
 })
 
-it('a late answer that is none, and a late subscription that cannot be stopped, are no unhandled rejections', async () => {
+it('a late invalid answer, and a late subscription that cannot be stopped, cause no unhandled rejection', async () => {
   const inner = memoryDriver()
   const driver: Driver = {
     ...inner,
@@ -67,11 +67,11 @@ it('a late answer that is none, and a late subscription that cannot be stopped, 
   await expect(lock.acquire('late', { blocking: false })).rejects.toBeInstanceOf(StoreError)
   await lock.acquire('name')
   expect((await lock.acquire('name', { blockingTimeoutSeconds: 0.4 })).acquired).toBe(false)
-  await new Promise((resolve) => setTimeout(resolve, 200)) // both late answers have come
+  await new Promise((resolve) => setTimeout(resolve, 200)) // both late answers have arrived
   await lock.close()
 })
 
-it('minHoldSeconds is not undone by a renewal of the heartbeat that arrives late', async () => {
+it('a late renewal of the heartbeat does not shorten minHoldSeconds', async () => {
   const inner = memoryDriver()
   let delayMs = 150
   const driver: Driver = {
