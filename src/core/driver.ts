@@ -94,7 +94,7 @@ export interface Driver {
 
 /** What a driver supports. A constant: it is the same before and after the driver has connected. */
 export interface Capabilities {
-  /** `ttl`: the store ends a lease when its TTL is over. `session`: a lease lasts as long as the connection. */
+  /** What ends a lease in the store: the end of its TTL (`ttl`), or the end of the connection (`session`). */
   readonly expiry: 'ttl' | 'session'
   /** Who excludes each other: the tasks of one process, the processes of one machine, or machines in a network. */
   readonly scope: 'process' | 'machine' | 'network'
@@ -141,9 +141,9 @@ export interface Claim {
   /** How long the store keeps the claim in its queue without another request. 0: the claim is not queued. */
   readonly waitMs: number
   /**
-   * Exclusive only. In one step, ends every lease on the name and grants this claim with a higher token, before all
-   * waiters. The waiters keep their places. The previous holders are answered `lost` when they renew and `false` when
-   * they release, and are notified through `listen` if the driver can do that.
+   * In one step, ends every lease on the name and grants this claim with a higher token, before all waiters. Only for
+   * exclusive claims. The waiters keep their places. The previous holders are answered `lost` when they renew and
+   * `false` when they release, and are notified through `listen` if the driver can do that.
    */
   readonly steal?: true
   /**
@@ -182,7 +182,7 @@ export interface Refusal {
   readonly granted: false
   /** One of the leases that conflict with the claim. Absent if the store does not show it. */
   readonly holder?: LeaseRecord
-  /** This claim has no conflict. It was refused because another member of its group was. */
+  /** The claim has no conflict of its own: it was refused because another member of its group was. */
   readonly free?: true
   /** The number of waiters before this claim: exact up to 32, at least 32 beyond that. Absent if it is not queued. */
   readonly ahead?: number
@@ -209,8 +209,8 @@ export interface Renewal extends LeaseRef {
 }
 
 /**
- * `renewed`: the lease ends `ttlMs` from now. `held`: the lease still exists, and the store has no expiry to extend.
- * `lost`: the lease has ended.
+ * The outcome of a renewal. `renewed`: the lease ends `ttlMs` from now. `held`: the lease still exists, and the store
+ * has no expiry to extend. `lost`: the lease has ended.
  */
 export type RenewAnswer = 'renewed' | 'held' | 'lost'
 
@@ -299,8 +299,9 @@ export interface RateRequest {
 }
 
 /**
- * `reset`: removes all consumption and every block. `blockMs`: refuses every step under one of the limits for this long
- * from now; it replaces an earlier block, and 0 ends it. A block does not change the consumption.
+ * Resets or blocks limits. `reset`: removes all consumption and every block. `blockMs`: refuses every step under one of
+ * the limits for this long from now; it replaces an earlier block, and 0 ends it. A block does not change the
+ * consumption.
  */
 export type RateChange = 'reset' | { readonly blockMs: number }
 

@@ -25,14 +25,14 @@ export interface Clock {
 
 /** One moment on both clocks, in milliseconds. */
 export interface Instant {
-  /** Never goes backwards. Its zero point is arbitrary. */
+  /** The monotonic clock, which never goes backwards. Its zero point is arbitrary. */
   readonly monotonicMs: number
-  /** Milliseconds since 1970. It may jump in either direction. */
+  /** The wall clock, in milliseconds since 1970. It may jump in either direction. */
   readonly wallMs: number
 }
 
 export interface Timer {
-  /** Prevents the call. Has no effect after it. */
+  /** Cancels the timer. Has no effect after the call. */
   cancel(): void
   /** Changes whether the timer keeps the process alive. Absent in a clock that never does, such as a virtual one. */
   keepAlive?(keepsAlive: boolean): void
