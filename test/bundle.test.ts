@@ -147,14 +147,14 @@ describe('a bundle of holdfast/lock and one driver', () => {
     ['sqlite', 'sqliteDriver', 39],
     ['postgres-advisory', 'postgresAdvisoryDriver', 41],
     ['redis', 'redisDriver', 51],
-    ['postgres', 'postgresDriver', 70],
+    ['postgres', 'postgresDriver', 72],
   ])('has no other driver and no thread: with %s', async (name, driver, maxKilobytes) => {
     const code = await bundle(
       `export { DistributedLock } from 'holdfast/lock'
       export { ${driver} } from 'holdfast/drivers/${name}'`,
     )
     expect(gzipSync(code, { level: 9 }).length / 1_000).toBeLessThan(maxKilobytes)
-    expect(Buffer.from(code).includes('heartbeat-worker')).toBe(false)
+    expect(Buffer.from(code).includes('renewer-worker')).toBe(false)
   })
 
   it('rejects a URL, a missing driver and a heartbeat thread', async () => {
