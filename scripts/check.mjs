@@ -15,7 +15,7 @@ import { publicEntries } from './support/entries.mjs'
  * @returns {Promise<Finding[]>}
  */
 export async function check() {
-  return (await Promise.all([types(), lint(), packed(), surface()])).flat()
+  return (await Promise.all([types(), lint(), packed(), surface(), columns(), words()])).flat()
 }
 
 /** @returns {Promise<Finding>} */
@@ -39,7 +39,7 @@ async function surface() {
  *
  * @returns {Promise<Finding>}
  */
-export async function columns() {
+async function columns() {
   return { name: `lines above ${MAX_COLUMNS} columns`, ...places(longLines()) }
 }
 
@@ -48,7 +48,7 @@ export async function columns() {
  *
  * @returns {Promise<Finding>}
  */
-export async function words() {
+async function words() {
   return { name: 'words to avoid (scripts/prose.mjs)', ...places(wordsToAvoid()) }
 }
 

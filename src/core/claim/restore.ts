@@ -37,8 +37,8 @@ export class LeaseRestorer {
   }
 
   /**
-   * Renews the lease once, and holds it if the store confirms the renewal. If the store does not answer, the lease stays
-   * in the store until it expires, and the same text can be restored again.
+   * Renews the lease once, and holds it if the store confirms the renewal. If the store does not answer, the lease
+   * stays in the store until it expires, and the same text can be restored again.
    *
    * @throws `UnsupportedError` where a lease lasts as long as its connection; `InvalidArgumentError` while the same
    * lease is being restored; `LeaseLostError` if the store no longer has the lease; `StoreError`; `ClosedError`;
