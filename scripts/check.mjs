@@ -1,4 +1,5 @@
-// @ts-check Checks the code without running it: types, lint and format, the package as `npm publish` would send it, and
+// @ts-check
+// Checks the code without running it: types, lint and format, the package as `npm publish` would send it, and
 // its public surface. Prints only what is wrong.
 import { mkdirSync, rmSync } from 'node:fs'
 import { build } from './build.mjs'
