@@ -8,7 +8,7 @@ export const MAX_METADATA_DEPTH = 32
 
 /** Below this, the delays of timers and of the garbage collector are as long as the lease. */
 export const MIN_TTL_MS = 50
-/** One year. A lock that is meant to last longer belongs into a table of the application. */
+/** One year. A lock that is meant to last longer belongs in a table of the application. */
 export const MAX_TTL_MS = 365 * 24 * 3_600_000
 export const MAX_WAIT_MS = MAX_TTL_MS
 
