@@ -39,7 +39,14 @@ export abstract class HoldfastError extends Error {
   abstract readonly code: HoldfastErrorCode
 }
 
-/** An argument is invalid. Nothing was sent to the store. The message names the argument, the value and the rule. */
+/**
+ * An argument is invalid. Nothing was sent to the store. The message names the argument, the value and the rule.
+ *
+ * @example
+ * ```ts
+ * if (error instanceof InvalidArgumentError) console.error(`${error.argument} must be ${error.rule}`)
+ * ```
+ */
 export class InvalidArgumentError extends HoldfastError {
   override readonly name = 'InvalidArgumentError'
   readonly code = 'INVALID_ARGUMENT'
@@ -117,7 +124,16 @@ export class LeaseLostError extends HoldfastError {
   }
 }
 
-/** The lease is no longer held because its own holder has released it or handed it over. */
+/**
+ * The lease is no longer held because its own holder has released it or handed it over. This is a mistake in the order
+ * of the calls: no other process took the lock.
+ *
+ * @example
+ * ```ts
+ * await lease.release()
+ * lease.assertHeld() // throws NotHeldError
+ * ```
+ */
 export class NotHeldError extends HoldfastError {
   override readonly name = 'NotHeldError'
   readonly code = 'NOT_HELD'
@@ -163,7 +179,17 @@ export class StoreError extends HoldfastError {
 /** Whether the error is a failure of the store, and another try may succeed. */
 export const isOutage = (error: unknown): boolean => error instanceof StoreError && error.retryable
 
-/** The caller's signal was aborted. `cause` is the signal's reason. A waiting claim is withdrawn from the queue. */
+/**
+ * The caller's signal was aborted. `cause` is the signal's reason. A waiting claim is withdrawn from the queue.
+ *
+ * @example
+ * ```ts
+ * const signal = AbortSignal.timeout(2_000)
+ * await lock.hold('report', { blocking: true, signal }).catch((error) => {
+ *   if (!(error instanceof AbortedError)) throw error
+ * })
+ * ```
+ */
 export class AbortedError extends HoldfastError {
   /** The same name as that of the platform's own abort errors. */
   override readonly name = 'AbortError'
@@ -212,19 +238,42 @@ export interface DeadlockStep {
   heldBy: string
 }
 
-/** The instance or its driver was closed. Create a new one to go on. */
+/**
+ * The instance or its driver was closed. Create a new one to go on.
+ *
+ * @example
+ * ```ts
+ * await lock.close()
+ * await lock.acquire('report') // throws ClosedError
+ * ```
+ */
 export class ClosedError extends HoldfastError {
   override readonly name = 'ClosedError'
   readonly code = 'CLOSED'
 }
 
-/** The driver does not support the operation. The message says why, where the driver gives a reason. */
+/**
+ * The driver does not support the operation. The message says why, where the driver gives a reason. Use another driver.
+ *
+ * @example
+ * ```ts
+ * const semaphore = new Semaphore({ url: 'redlock://a:6379,b:6379,c:6379', limit: 3 })
+ * await semaphore.acquire('export') // throws UnsupportedError: majorities do not preserve a count
+ * ```
+ */
 export class UnsupportedError extends HoldfastError {
   override readonly name = 'UnsupportedError'
   readonly code = 'UNSUPPORTED'
 }
 
-/** The driver needs a client package that is not installed. The message contains the command that installs it. */
+/**
+ * The driver needs a client package that is not installed. The message contains the command that installs it.
+ *
+ * @example
+ * ```ts
+ * if (error instanceof MissingClientError) console.error(`npm install ${error.packages[0]}`)
+ * ```
+ */
 export class MissingClientError extends HoldfastError {
   override readonly name = 'MissingClientError'
   readonly code = 'MISSING_CLIENT'
@@ -241,6 +290,11 @@ export class MissingClientError extends HoldfastError {
 /**
  * A documented limit was reached, such as the number of pending claims of an instance. Nothing was done. Try again when
  * there is less load.
+ *
+ * @example
+ * ```ts
+ * if (error instanceof OverloadError) response.writeHead(503, { 'Retry-After': '5' }).end()
+ * ```
  */
 export class OverloadError extends HoldfastError {
   override readonly name = 'OverloadError'
@@ -307,6 +361,11 @@ export class RateLimitedError extends HoldfastError {
 /**
  * A once-only job has finished, but its result could not be stored because it is not JSON or is too large. The job does
  * not run again: every later call for its key throws this error, too.
+ *
+ * @example
+ * ```ts
+ * if (error instanceof ResultNotKeptError) return loadInvoice(error.key) // the job is done, only its result is missing
+ * ```
  */
 export class ResultNotKeptError extends HoldfastError {
   override readonly name = 'ResultNotKeptError'
