@@ -1,6 +1,7 @@
 import { ClosedError, HoldfastError, StoreError } from '../../core/errors.ts'
 import { type ConnectionTrouble, connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
-import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
+import { systemClock } from '../../core/time/clock.ts'
+import { withTimeout } from '../../core/time/timeout.ts'
 
 /** The server that a command was sent to. */
 export interface AskedServer {
@@ -109,20 +110,11 @@ export function inTime<Answer>(
   call: () => Promise<Answer>,
   server?: AskedServer,
 ): Promise<Answer> {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => {
-      const where = server === undefined ? '' : ` at ${server.place}`
-      reject(new StoreError(`redis${where} did not answer within ${timeoutMs} ms when asked to ${what}`))
-    }, timeoutMs)
-    new Promise<Answer>((go) => go(call())).then(
-      (answer) => {
-        clearTimeout(timer)
-        resolve(answer)
-      },
-      (error: unknown) => {
-        clearTimeout(timer)
-        reject(storeErrorFrom(what, error, server))
-      },
-    )
+  const work = new Promise<Answer>((go) => go(call())).catch((error: unknown) => {
+    throw storeErrorFrom(what, error, server)
+  })
+  return withTimeout(systemClock, timeoutMs, work, () => {
+    const where = server === undefined ? '' : ` at ${server.place}`
+    return new StoreError(`redis${where} did not answer within ${timeoutMs} ms when asked to ${what}`)
   })
 }
