@@ -126,7 +126,7 @@ export class LeaseLostError extends HoldfastError {
 
 /**
  * The lease is no longer held because its own holder has released it or handed it over. This is a mistake in the order
- * of the calls: no other process took the lock.
+ * of the calls: the lease was not lost.
  *
  * @example
  * ```ts
