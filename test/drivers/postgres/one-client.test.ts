@@ -26,9 +26,10 @@ describe.concurrent('postgres: a Client of pg that is passed in', () => {
       const table = postgresDriver({ client })
       const drivers = [table, postgresDriver({ client }), postgresAdvisoryDriver({ client })]
       const claims = Array.from({ length: 12 }, (_, index) => claimOn(unique(`one-client-${index}`)))
-      const listening = table.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
-      await Promise.all(drivers.flatMap((driver) => claims.map((claim) => driver.acquire([claim]))))
-      const stop = await listening
+      const [stop] = await Promise.all([
+        table.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} }),
+        ...drivers.flatMap((driver) => claims.map((claim) => driver.acquire([claim]))),
+      ])
       await Promise.all([stop?.(), ...drivers.map((driver) => driver.release(claims))])
       await Promise.all(drivers.map((driver) => driver.close()))
       // pg warns that its next version will refuse concurrent queries.
