@@ -3,10 +3,19 @@ import { InvalidArgumentError } from './core/errors.ts'
 import { redactedUrl } from './core/secrets.ts'
 
 /**
- * Opens the driver that a URL names. Imports only that driver.
+ * Opens the driver that a URL names. Imports only that driver. You close it.
  *
- * @throws {@link InvalidArgumentError} for an unknown scheme, and for any part of the URL that the driver does not
- * understand. This happens before a connection is opened.
+ * @throws `InvalidArgumentError` for an unknown scheme, and for any part of the URL that the driver does not
+ * understand. This happens before a connection is opened
+ * @throws `MissingClientError` if the driver needs a client package that is not installed
+ * @throws `StoreError` for a SQLite file that cannot be used, and for a Redis Cluster that cannot be reached. If any
+ * other store cannot be reached, the first call rejects
+ *
+ * @example
+ * ```ts
+ * const driver = await connect('redis://localhost:6379')
+ * const lock = new DistributedLock({ driver })
+ * ```
  */
 export async function connect(url: string): Promise<Driver> {
   checkUrl(url)
@@ -17,8 +26,8 @@ export async function connect(url: string): Promise<Driver> {
 /**
  * Returns the URL of the store: `url`, or else `HOLDFAST_URL`, or else the embedded default.
  *
- * @throws {@link InvalidArgumentError} if `HOLDFAST_URL` is empty. A script that copies an unset variable makes it so,
- * and the default would then exclude only the processes of this machine.
+ * @throws `InvalidArgumentError` if `HOLDFAST_URL` is empty. A script that copies an unset variable sets it to an empty
+ * text, and the default would then exclude only the processes of this machine.
  */
 export function chooseUrl(url?: string): string {
   if (url !== undefined) return url

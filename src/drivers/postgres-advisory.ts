@@ -66,8 +66,8 @@ const OPTIONS = optionNames<PostgresAdvisoryDriverOptions>({ client: true, maxWa
  * A driver on session-level advisory locks. It needs no table, and a lease lasts exactly as long as its connection. It
  * sends nothing before the first call.
  *
- * @throws {InvalidArgumentError} `client` is not one of the known clients or already has such a driver, or an option is
- * unknown or has a wrong value.
+ * @throws `InvalidArgumentError` if `client` is not one of the known clients or already has such a driver, or an option
+ * is unknown or has a wrong value.
  *
  * @example
  * ```ts
@@ -88,8 +88,8 @@ export function postgresAdvisoryDriver(options: PostgresAdvisoryDriverOptions): 
 /**
  * Opens a driver for a `postgres+advisory://…` URL, with the client's own parameters, as in a `postgres://` URL.
  *
- * @throws {InvalidArgumentError} Some part of the URL is not understood.
- * @throws {MissingClientError} Neither pg nor postgres is installed.
+ * @throws `InvalidArgumentError` if some part of the URL is not understood.
+ * @throws `MissingClientError` if neither pg nor postgres is installed.
  */
 export async function openPostgresAdvisory(url: string): Promise<Driver> {
   const { target, options } = postgresUrl(url)

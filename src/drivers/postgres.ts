@@ -77,7 +77,7 @@ const OPTIONS = optionNames<PostgresDriverOptions>({ client: true, schema: true,
  * A driver that keeps leases in a table, through a client that you already have. It sends nothing before the first
  * call.
  *
- * @throws {InvalidArgumentError} `client` is not one of the known clients, or an option is unknown or has a wrong
+ * @throws `InvalidArgumentError` if `client` is not one of the known clients, or an option is unknown or has a wrong
  * value.
  *
  * @example
@@ -96,8 +96,8 @@ export function postgresDriver(options: PostgresDriverOptions): Driver {
  * otherwise with postgres. Beside the client's own parameters, the URL may have `holdfast_schema`,
  * `holdfast_durability` and `holdfast_migrate`.
  *
- * @throws {InvalidArgumentError} Some part of the URL is not understood.
- * @throws {MissingClientError} Neither pg nor postgres is installed.
+ * @throws `InvalidArgumentError` if some part of the URL is not understood.
+ * @throws `MissingClientError` if neither pg nor postgres is installed.
  */
 export async function openPostgres(url: string): Promise<Driver> {
   const { target, options } = postgresUrl(url)
@@ -112,8 +112,9 @@ export interface MigrateOptions extends Pick<PostgresDriverOptions, 'schema'>, M
  * `only: 'fence'`, it creates only what `postgresFence` needs.
  *
  * @returns The numbers of the migrations that were run.
- * @throws {StoreError} The server cannot be reached, the role may not create the tables, or another transaction kept
+ * @throws `StoreError` if the server cannot be reached, the role may not create the tables, or another transaction kept
  * them locked for a minute.
+ * @throws `InvalidArgumentError` for an unknown client, schema or option.
  */
 export async function migratePostgres(
   options: MigrateOptions & Pick<PostgresDriverOptions, 'client'>,
@@ -128,7 +129,11 @@ const MIGRATE_OPTIONS = optionNames<MigrateOptions & Pick<PostgresDriverOptions,
   only: true,
 })
 
-/** As `migratePostgres`, for the database that a URL names. `schema` overrides the one in the URL. */
+/**
+ * As `migratePostgres`, for the database that a URL names. `schema` overrides the one in the URL.
+ *
+ * @throws what `migratePostgres` and `openPostgres` throw
+ */
 export async function migratePostgresUrl(url: string, options: MigrateOptions = {}): Promise<readonly number[]> {
   const { target, options: fromUrl } = postgresUrl(url)
   const { schema = fromUrl.schema ?? 'public', ...scope } = checkOptions(options, MIGRATE_OPTIONS)

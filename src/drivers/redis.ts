@@ -72,9 +72,9 @@ const REPLICA_OPTIONS = optionNames<NonNullable<RedisDriverOptions['replicas']>>
  * call. It never closes or changes your client. `close` ends the one connection that the driver opens itself, for
  * subscriptions.
  *
- * @throws {InvalidArgumentError} for a client that is not supported or that has a key prefix of its own, for a prefix
+ * @throws `InvalidArgumentError` for a client that is not supported or that has a key prefix of its own, for a prefix
  *   that begins with `holdfast:`, and for seconds that are out of range.
- * @throws {UnsupportedError} for `replicas` on a Cluster, because `WAIT` names no key and so cannot be sent to the
+ * @throws `UnsupportedError` for `replicas` on a Cluster, because `WAIT` names no key and so cannot be sent to the
  *   right node.
  *
  * @example
@@ -128,10 +128,12 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
 
 /**
  * Opens a driver for a `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://` URL, with its own client:
- * ioredis if it is installed, otherwise redis. It never locks in another database than the one that the URL names.
+ * ioredis if it is installed, otherwise redis. `valkey` and `valkeys` mean the same as `redis` and `rediss`. It never
+ * locks in another database than the one that the URL names.
  *
- * @throws {InvalidArgumentError} if any part of the URL is unknown or invalid.
- * @throws {MissingClientError} if neither ioredis nor redis is installed.
+ * @throws `InvalidArgumentError` if any part of the URL is unknown or invalid.
+ * @throws `MissingClientError` if neither ioredis nor redis is installed.
+ * @throws `StoreError` if a Cluster cannot be reached. If a single server cannot be reached, the first call rejects.
  */
 export async function openRedis(url: string): Promise<Driver> {
   const { target, prefix } = redisUrl(url)

@@ -83,7 +83,7 @@ const OPTIONS = optionNames<RedlockOptions>({
  * A lock on several independent Redis servers. It survives the loss of any minority of them. A claim is granted when a
  * quorum of nodes grants it. The nodes agree on the fencing token in the same round trip.
  *
- * @throws {InvalidArgumentError} unless exactly one of `clients` and `nodes` is a list of at least one Redis client or
+ * @throws `InvalidArgumentError` unless exactly one of `clients` and `nodes` is a list of at least one Redis client or
  *   driver, for a client that is there twice, for a Cluster, for a quorum below the majority, and for seconds that are
  *   out of range.
  *
@@ -108,8 +108,8 @@ export function redlockDriver(options: RedlockOptions): Driver {
  * Opens a driver for `redlock://host:port,host:port,…`, with `user:password@` before the hosts and `/database` behind
  * them. The parameters are `prefix`, `tls=true`, `longestTtlSeconds` and `persistent=true`.
  *
- * @throws {InvalidArgumentError} if any part of the URL is unknown or invalid, or if it names a server twice.
- * @throws {MissingClientError} if neither ioredis nor redis is installed.
+ * @throws `InvalidArgumentError` if any part of the URL is unknown or invalid, or if it names a server twice.
+ * @throws `MissingClientError` if neither ioredis nor redis is installed.
  */
 export async function openRedlock(url: string): Promise<Driver> {
   const { targets, prefix, persistent, longestTtlSeconds } = redlockUrl(url)

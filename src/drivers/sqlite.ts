@@ -85,6 +85,8 @@ export async function sqliteDriver(options: SqliteDriverOptions): Promise<Driver
  * the same file.
  *
  * @throws `InvalidArgumentError` for a URL with a part that is not understood.
+ * @throws `MissingClientError` on a version of Node without `node:sqlite`, if neither libsql nor better-sqlite3 is
+ * installed.
  * @throws `StoreError` that says what is wrong with the file.
  */
 export async function openSqlite(url: string, clock: Clock = systemClock): Promise<Driver> {

@@ -30,6 +30,11 @@ export interface MemoryStore {
   readonly listeners: Set<DriverListener>
 }
 
+/**
+ * Creates an empty store. Drivers on one store exclude each other.
+ *
+ * @param clock for tests. By default the clock of the system
+ */
 export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   const locks = new Map<string, Lock>()
   const rates = createRates(clock)

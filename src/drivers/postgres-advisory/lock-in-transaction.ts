@@ -28,9 +28,9 @@ const OPTIONS = optionNames<LockInTransactionOptions>({ shared: true, wait: true
  * transaction mode.
  *
  * @returns True if the lock is held. False if another client holds it and `wait` is false.
- * @throws {InvalidArgumentError} No transaction is open, for example because a pool was passed, or a client before
- * `BEGIN`: the lock would be free again at once. Or the transaction is on a `Client` that a postgres-advisory driver
- * uses. Every other error is the client's own.
+ * @throws `InvalidArgumentError` if no transaction is open, for example because a pool was passed, or a client before
+ * `BEGIN`: the lock would be free again at once. Also if the transaction is on a `Client` that a postgres-advisory
+ * driver uses. Every other error is the client's own.
  *
  * @example
  * ```ts

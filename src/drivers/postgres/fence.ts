@@ -24,10 +24,10 @@ const OPTIONS = optionNames<FenceOptions>({ schema: true })
  *
  * With the transaction alone, it returns a guard whose `accept(resource, token)` does the same.
  *
- * @throws {StaleTokenError} The resource has seen a larger token: the lease was lost. Roll the transaction back.
- * @throws {StoreError} The schema has no fencing guard. The message says what to run.
- * @throws {InvalidArgumentError} There is no open transaction, or another argument is not valid. Every other error is
- * the client's own.
+ * @throws `StaleTokenError` if the resource has seen a larger token: the lease was lost. Roll the transaction back.
+ * @throws `StoreError` if the schema has no fencing guard. The message says what to run.
+ * @throws `InvalidArgumentError` if there is no open transaction, or another argument is not valid. Every other error
+ * is the client's own.
  *
  * @example
  * ```ts
@@ -63,6 +63,7 @@ export interface PostgresFence extends FencingGuard {
    * Forgets the largest token when the transaction commits. Then any token is accepted. Use it for a resource that is
    * gone, or whose lock moves to another store, once no process with an old token can reach the resource.
    * @returns Whether the resource had a largest token.
+   * @throws `StoreError`, `InvalidArgumentError` and the client's own errors, as `accept` does.
    */
   reset(resource: string): Promise<boolean>
 }

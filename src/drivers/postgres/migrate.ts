@@ -55,7 +55,7 @@ export function migrations({ only }: MigrationScope = {}): readonly Migration[] 
 
 /**
  * The migrations as plain SQL, for your own migration tool or for psql. It can be run again.
- * @throws {InvalidArgumentError} `schema` is not the name of a schema, or an option is unknown.
+ * @throws `InvalidArgumentError` if `schema` is not the name of a schema, or an option is unknown.
  */
 export function migrationScript(schema: string, options: MigrationScope = {}): string {
   const { only } = checkScope(options)

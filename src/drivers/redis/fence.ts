@@ -32,16 +32,18 @@ export interface RedisFence extends FencingGuard {
   /**
    * Runs `SET key value …options`, unless a larger token has been seen for this key. Resolves with the reply of `SET`.
    *
-   * @throws {StaleTokenError} if a larger token has been seen. Nothing is written.
-   * @throws {StoreError} if it is unknown whether the write was made.
+   * @throws `StaleTokenError` if a larger token has been seen. Nothing is written.
+   * @throws `StoreError` if it is unknown whether the write was made.
+   * @throws `InvalidArgumentError` for an invalid key or token.
    */
   set(key: string, value: string, token: Token, options?: readonly string[]): Promise<unknown>
   /**
    * Runs a Lua script of yours, unless a larger token has been seen for `resource`. The script sees its own `KEYS` and
    * `ARGV`. On a Cluster, resource and keys must be in one slot. Resolves with the reply of the script.
    *
-   * @throws {StaleTokenError} if a larger token has been seen. The script does not run.
-   * @throws {StoreError} if it is unknown whether the script has run.
+   * @throws `StaleTokenError` if a larger token has been seen. The script does not run.
+   * @throws `StoreError` if it is unknown whether the script has run.
+   * @throws `InvalidArgumentError` for an invalid resource or token, or an unknown option.
    */
   run(script: string, write: GuardedScript): Promise<unknown>
   /**
@@ -49,8 +51,9 @@ export interface RedisFence extends FencingGuard {
    * outside of Redis. Another holder can come between this check and a write elsewhere. `set` and `run` check and write
    * in one step.
    *
-   * @throws {StaleTokenError} if a larger token has been seen.
-   * @throws {StoreError} if it is unknown whether the token was recorded.
+   * @throws `StaleTokenError` if a larger token has been seen.
+   * @throws `StoreError` if it is unknown whether the token was recorded.
+   * @throws `InvalidArgumentError` for an invalid resource or token.
    */
   accept(resource: string, token: Token): Promise<void>
   /**
@@ -58,7 +61,8 @@ export interface RedisFence extends FencingGuard {
    * gone, and for a resource whose lock moves to another store, when no process with an old token can reach it any
    * more. Returns whether a token had been recorded.
    *
-   * @throws {StoreError} if it is unknown whether the token was forgotten.
+   * @throws `StoreError` if it is unknown whether the token was forgotten.
+   * @throws `InvalidArgumentError` for an invalid resource.
    */
   reset(resource: string): Promise<boolean>
 }
@@ -83,7 +87,7 @@ const WRITE_OPTIONS = optionNames<GuardedScript>({ token: true, resource: true, 
 /**
  * A fencing guard for data in Redis. It needs no lock driver on that server.
  *
- * @throws {InvalidArgumentError} for an unknown option, or a client that is not supported.
+ * @throws `InvalidArgumentError` for an unknown option, or a client that is not supported.
  */
 export function redisFence(options: RedisFenceOptions): RedisFence {
   const { client, commandTimeoutSeconds = 5 } = checkOptions(options, OPTIONS)

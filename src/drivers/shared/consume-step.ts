@@ -7,7 +7,7 @@ import type { RateAnswer, RateChange, RateLimit, RateRequest } from '../../core/
  * period ÷ limit, and may not move it further ahead than the burst reaches. The store only counts how many times a step
  * fits. The answer for each request is computed from that count here, once for all stores.
  *
- * The counting exists three times, as deliberate copies: `takeStep` here for memory and SQLite, `consume.lua` for
+ * The counting exists three times, as deliberate copies: `step` below for memory and SQLite, `consume.lua` for
  * Redis, `holdfast_consume` for PostgreSQL. So each store counts a list in one atomic step, on its own clock and in one
  * round trip. `test/primitives/rate/policies.test.ts` and the groups `driver interface: … rate limits` of the
  * conformance suite keep the copies equal.

@@ -69,7 +69,7 @@ export function nextEndOf(connection: SqliteConnection, lockName: string, nowMs:
   return (connection.get('next_end', nowMs, lockName, nowMs) as { next_end_ms: number | null }).next_end_ms
 }
 
-/** The first waiters of a queue, or all of them if `most` is −1. */
+/** The first waiters of a queue, at most `most` of them. */
 export const waitersOf = (connection: SqliteConnection, lockName: string, nowMs: number, most: number): Row[] => {
   if (most !== 1) return connection.all('waiters_of', lockName, nowMs, most) as Row[]
   const first = firstWaiterOf(connection, lockName, nowMs)
