@@ -13,7 +13,7 @@
  * - An error of a client library is wrapped in a `StoreError`, with a `cause` that holds no password.
  *
  * A driver never waits for a lock to become free, and never retries a claim because it was refused. It may repeat a
- * request, a bounded number of times or for a bounded time, if it failed for a passing reason other than contention.
+ * request, a bounded number of times or for a bounded time, if it failed for a transient reason other than contention.
  * The drivers of this package do so when
  * - another process has the write lock of the SQLite file, or the file was replaced;
  * - a Redis server does not have the script cached, a Cluster slot has moved, or the client reconnects;
@@ -76,8 +76,8 @@ export interface Driver {
   inspect(query: InspectQuery): Promise<InspectPage>
 
   /**
-   * Starts to report releases and losses. Resolves when the subscription is active, so that nothing after that is
-   * missed. Returns a function that ends the subscription. If the subscription breaks, the driver calls `disconnected`
+   * Starts to report wake-ups, grants and losses. Resolves when the subscription is active, so that nothing after that
+   * is missed, with a function that ends the subscription. If the subscription breaks, the driver calls `disconnected`
    * once, and the core calls `listen` again.
    */
   listen?(listener: DriverListener): Promise<StopListening>
@@ -325,7 +325,10 @@ export interface RateAnswer {
   readonly retryAfterMs: number
   /** After how long every limit has its full capacity again. */
   readonly resetAfterMs: number
-  /** The same for each limit, in the order of the request. Blocks are not included. */
+  /**
+   * For each limit, in the order of the request: after how long it has its full capacity again. Blocks are not
+   * included.
+   */
   readonly usedMs: readonly number[]
   /** How long one of the limits is still blocked. The other times are then at least this long, and `remaining` is 0. */
   readonly blockedMs?: number

@@ -6,7 +6,7 @@ import { checkOptions, optionNames } from '../core/options.ts'
 const OPTIONS = optionNames<{ maxResources?: number }>({ maxResources: true })
 
 /**
- * Protects a resource that only one process writes to, such as a file, a device or a service behind it. It remembers
+ * Protects a resource that only one process writes to, such as a file, a device or another service. It remembers
  * the largest fencing token of each resource in memory, and rejects a smaller one. Call `accept` before the first read
  * that the write depends on, and again in the same step as the write, with nothing awaited in between.
  *
@@ -43,7 +43,8 @@ export class Fence implements FencingGuard {
   }
 
   /**
-   * Returns if the token is the largest so far, and remembers it.
+   * Accepts the token if no larger one has been seen for the resource, and remembers it. An equal token is accepted,
+   * because one holder writes more than once.
    *
    * @throws `StaleTokenError` if it has seen a larger token for this resource
    * @throws `OverloadError` if the resource is new and there is no room for it

@@ -44,7 +44,7 @@ export interface InstanceOptions {
   /**
    * A waiting claim checks for a deadlock after this time. Only claims that are made while others are held can be part
    * of one; see `under` in `LockOptions`. With `false` or 0 nothing is checked, and a deadlock lasts until one of the
-   * waiting times or leases in it ends.
+   * waiting times or leases in it ends. Nothing is checked with a driver that cannot show who waits (`redlock`).
    *
    * @default 1
    */
@@ -52,7 +52,7 @@ export interface InstanceOptions {
   /**
    * Renews leases from a worker thread with a connection of its own, so that a blocked event loop does not lose them.
    * The thread stops when the main thread has shown no sign of life for `stalledAfterSeconds` (default 30): a process
-   * that hangs for ever loses its locks. Throws `UnsupportedError` for a driver that cannot be opened in a thread.
+   * that hangs forever loses its locks. Throws `UnsupportedError` for a driver that cannot be opened in a thread.
    *
    * @default false
    */
@@ -78,7 +78,10 @@ export const INSTANCE_OPTIONS: OptionNames<InstanceOptions> = {
 
 const OPTIONS = optionNames<InstanceOptions>(INSTANCE_OPTIONS)
 
-/** What only `holdfast` has. In a bundle of `holdfast/lock`, all stores and the thread would be most of the code. */
+/**
+ * What `holdfast` adds to `holdfast/lock`: stores that are opened by their URL, and the heartbeat's thread. It is
+ * passed in, because it would be most of the code in a bundle of `holdfast/lock`.
+ */
 export interface Extras {
   /** Returns the given URL, or else that of the environment, or else that of the embedded default. */
   chooseUrl(url?: string): string

@@ -54,15 +54,17 @@ export abstract class Primitive extends Closable {
    *
    * @throws `StoreError`. Its `retryable` is false if trying again cannot help, as with a wrong password, missing
    * tables or a read-only replica
-   * @throws `ClosedError`
+   * @throws `ClosedError`, and what `connect` throws if this call opens the store
    */
   ping(): Promise<void> {
     return this.#instance.ping()
   }
 
   /**
-   * Calls `listener` at each `event`. Returns a function that removes it. The same events are published on the
-   * diagnostics channels `holdfast:<event>`.
+   * Calls `listener` at each `event`. Returns a function that removes it. If the listener throws, that is a process
+   * warning. The same events are published on the diagnostics channels `holdfast:<event>`.
+   *
+   * @throws `InvalidArgumentError` for an unknown event, and for a listener that is not a function
    */
   on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
     return this.#instance.events.on(event, listener)

@@ -132,7 +132,7 @@ export class HeldLease implements Lease, Renewable, Releasable {
     return new Date(this.#acquiredAtMs)
   }
 
-  /** In the store's time, derived from this process's monotonic clock: rather a little early than late. */
+  /** In the store's time, derived from this process's monotonic clock. It may be a little early, never late. */
   get expiresAt(): Date {
     const { endsAtMs } = this.#renewer
     const isFirstEnd = Math.abs(endsAtMs - this.#firstEndMs) < 0.01

@@ -10,11 +10,13 @@ import { checkOptions, optionNames } from '../options.ts'
  * release that failed.
  *
  * @example
+ * ```ts
  * await using lease = await lock.hold('monthly-report')
  * for (const page of pages) {
  *   lease.assertHeld()
  *   await save(page, lease.fencingToken)
  * }
+ * ```
  */
 export interface Lease extends LockInfo, AsyncDisposable {
   /**

@@ -32,7 +32,7 @@ export interface Instant {
 }
 
 export interface Timer {
-  /** Cancels the timer. Has no effect after the call. */
+  /** Cancels the timer. Has no effect once the timer has fired. */
   cancel(): void
   /** Changes whether the timer keeps the process alive. Absent in a clock that never does, such as a virtual one. */
   keepAlive?(keepsAlive: boolean): void

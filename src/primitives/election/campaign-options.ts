@@ -6,7 +6,7 @@ export interface CampaignOptions<Value = unknown> {
    * keeps metadata.
    */
   value?: Value
-  /** Ends the campaign. It does not end a term that has begun. */
+  /** Ends the campaign: it rejects with an `AbortedError`. It does not end a term that has begun. */
   signal?: AbortSignal
   /**
    * How long to campaign. 0 asks once.
@@ -15,7 +15,7 @@ export interface CampaignOptions<Value = unknown> {
    */
   blockingTimeoutSeconds?: number
   /**
-   * The heartbeat stops renewing after this time, so that a leader that hangs does not lead for ever.
+   * The heartbeat stops renewing after this time, so that a leader that hangs does not lead forever.
    *
    * @default no limit
    */

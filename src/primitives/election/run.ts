@@ -16,8 +16,8 @@ export interface LeadOptions<Value = unknown>
   /** Called with what the callback threw; `run` then goes on. If it throws itself, `run` rejects with that. */
   onError?: (error: unknown, term: Term<Value>) => void
   /**
-   * How long to rest after resigning before campaigning again. It doubles with each failure in a row, up to 30. After a
-   * failure it is at least 0.05.
+   * How long to rest after resigning before campaigning again: a random time from half of this to all of it. It doubles
+   * with each failure in a row, up to 30. After a failure the rest is at least 0.05.
    *
    * @default 1
    */

@@ -163,9 +163,11 @@ export class Claims {
 
 /** For a primitive that keeps its leases by name, or that does something else instead of asking the store. */
 export interface ClaimHooks {
+  /** A lease was granted or restored. */
   readonly taken?: (lease: HeldLease) => void
+  /** A lease has ended by release, loss or hand-over. */
   readonly ended?: (lease: HeldLease) => void
-  /** `claim` asks the store. */
+  /** Called instead of asking the store. `claim` asks the store. */
   readonly instead?: (holder: Holder, request: ClaimRequest, claim: ClaimFunction) => Promise<LockResult>
 }
 

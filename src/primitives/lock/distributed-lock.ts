@@ -51,11 +51,12 @@ const FORCE_OPTIONS = optionNames<{ by: string }>({ by: true })
  * Makes sure that only one process, and only one task of it, does a job at a time.
  *
  * Share one instance in a process. Its tasks exclude each other as they exclude other processes. Nothing waits unless
- * you ask for it with `blocking` or `blockingTimeoutSeconds`.
+ * you ask for it with `blocking` or `blockingTimeoutSeconds`. It takes only drivers, for small bundles; the class of
+ * the same name in `holdfast` opens any store by its URL.
  *
  * @example
  * ```ts
- * const lock = new DistributedLock({ url: 'redis://localhost:6379' })
+ * const lock = new DistributedLock({ driver: redisDriver({ client: new Redis() }) })
  * await lock.withLock('order:123', async (lease) => {
  *   await ship(123, { fencingToken: lease.fencingToken })
  * })
@@ -91,6 +92,7 @@ export class DistributedLock extends Primitive {
    *
    * @throws `StoreError` if it is unknown whether the lock is held
    * @throws `AbortedError`, `DeadlockError`, `InvalidArgumentError`, `OverloadError`, `ClosedError`
+   * @throws what `connect` throws, for example `MissingClientError`, if this call opens the store
    */
   acquire(lockName: string, options: LockOptions = {}): Promise<LockResult> {
     return this.#claims.acquire(lockName, EXCLUSIVE, options)
@@ -169,8 +171,8 @@ export class DistributedLock extends Primitive {
   }
 
   /**
-   * Runs `fn` while holding all of the names, or none. It receives their leases in the order of the names. A name that
-   * is passed twice is taken once. At most 100 names.
+   * Acquires all of the names or none of them, and runs `fn` while holding them. `fn` receives their leases in the
+   * order of the names. A name that is passed twice is acquired once. At most 100 names.
    *
    * All names are claimed in one round trip; with a driver that has `groups`, in one step, so that no other client sees
    * some of them taken. If one of them is held, nothing is kept. With `blocking`, the names are then taken one after

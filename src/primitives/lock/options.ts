@@ -26,7 +26,7 @@ export interface LockOptions {
   blockingTimeoutSeconds?: number
   /** Shown to everyone who asks who holds the lock. Plain JSON of at most 16 KiB. */
   metadata?: Record<string, unknown>
-  /** Ends the wait. It does not end a granted lease. */
+  /** Ends the wait: the call rejects with an `AbortedError`. It does not end a granted lease. */
   signal?: AbortSignal
   /**
    * Renews the lease until it is released.
@@ -42,7 +42,7 @@ export interface LockOptions {
    */
   minHoldSeconds?: number
   /**
-   * The heartbeat stops renewing after this time, so that work that hangs does not hold its lock for ever.
+   * The heartbeat stops renewing after this time, so that work that hangs does not hold its lock forever.
    *
    * @default no limit
    */

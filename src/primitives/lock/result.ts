@@ -6,6 +6,10 @@ import type { Lease } from '../../core/lease/lease.ts'
 import { type LockInfo, lockInfoFrom } from '../../core/lock-info.ts'
 import { lossOf } from './inner-lease.ts'
 
+/**
+ * The result of the methods that return contention as a value. `lock` is the lease. `error` is a sentence for a log
+ * that names the lock and its holder. `holder` is one of the current holders, if the store shows it.
+ */
 export type LockResult = { acquired: true; lock: Lease } | { acquired: false; error: string; holder?: LockInfo }
 
 type Refused = ClaimResult & { readonly granted: false }

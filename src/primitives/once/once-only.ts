@@ -49,7 +49,7 @@ export interface OnceOptions {
    * @default no limit
    */
   blockingTimeoutSeconds?: number
-  /** Ends the wait. It does not stop a run that has begun. */
+  /** Ends the wait: the call rejects with an `AbortedError`. It does not stop a run that has begun. */
   signal?: AbortSignal
 }
 
@@ -78,7 +78,7 @@ export type OnceRun = Pick<Lease, 'fencingToken' | 'signal' | 'held' | 'remainin
 
 /**
  * Runs a job once per key and period over all instances, and keeps its result for later callers. It works with every
- * driver whose leases expire by time.
+ * driver that keeps metadata and whose leases expire by time.
  *
  * Exactly once needs the help of the effect itself. If a process dies after the effect but before the result is kept,
  * the job looks undone and runs again, with a higher fencing token. Record the effect under the key, in the same step
@@ -100,7 +100,7 @@ export class OnceOnly extends Primitive {
   /**
    * Opens nothing yet.
    *
-   * @throws `InvalidArgumentError`
+   * @throws `InvalidArgumentError`, `UnsupportedError`
    */
   constructor(options: InstanceOptions = {}) {
     const instance = new Instance('OnceOnly', options, everything)
@@ -121,11 +121,11 @@ export class OnceOnly extends Primitive {
    *   as done, and this call and all later calls in the period reject with `ResultNotKeptError`.
    *
    * @throws `NotAcquiredError` when `blockingTimeoutSeconds` has passed
-   * @throws `AbortedError`, `ClosedError`, `InvalidArgumentError`
+   * @throws `AbortedError`, `ClosedError`, `InvalidArgumentError`, `OverloadError`
    * @throws `DeadlockError` if the run that it waits for waits for this caller; at once if it is the caller's own run
    * @throws `StoreError` if the store does not answer. If its message says that the job ran, it is unknown whether the
    * result is kept
-   * @throws `UnsupportedError` for a driver whose leases do not expire by time
+   * @throws `UnsupportedError` for a driver whose leases do not expire by time, or that keeps no metadata
    */
   async once<T>(key: string, fn: (run: OnceRun) => Promise<T> | T, options: OnceOptions): Promise<T> {
     checkFunction('fn', fn)

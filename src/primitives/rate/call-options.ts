@@ -16,7 +16,7 @@ export interface RateWaitOptions extends ConsumeOptions {
    * @default 10
    */
   blockingTimeoutSeconds?: number
-  /** Ends the wait. */
+  /** Ends the wait: the call rejects with an `AbortedError`. */
   signal?: AbortSignal
 }
 

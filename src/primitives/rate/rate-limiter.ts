@@ -125,7 +125,7 @@ export class RateLimiter extends Closable {
    * round trip. With a `fallback`, that answers instead of a `StoreError`.
    *
    * @throws `StoreError` if it is unknown whether the units were taken
-   * @throws `InvalidArgumentError`, also for a cost that no limit could ever allow
+   * @throws `InvalidArgumentError`, also for a cost above the smallest burst, which could never be allowed
    * @throws `UnsupportedError` for a driver without rate limits
    * @throws `OverloadError` with more than 32 different limits on one key (PostgreSQL)
    * @throws `ClosedError`

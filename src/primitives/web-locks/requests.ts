@@ -105,8 +105,8 @@ export class Requests {
     for (;;) {
       const result = await holder.acquire({ ...claim, watchesLoss: steal }, ending.ended)
       if (result.granted) return result.lease
-      // The waiting time of 285,000 years is over: wait again.
       if (ifAvailable) return undefined
+      // The waiting time of 285,000 years is over: wait again.
     }
   }
 

@@ -144,8 +144,10 @@ export class LockManager extends Closable {
   }
 
   /**
-   * Calls `listener` at each `event`. Returns a function that removes it. The same events are published on the
-   * diagnostics channels `holdfast:<event>`.
+   * Calls `listener` at each `event`. Returns a function that removes it. If the listener throws, that is a process
+   * warning. The same events are published on the diagnostics channels `holdfast:<event>`.
+   *
+   * @throws `InvalidArgumentError` for an unknown event, and for a listener that is not a function
    */
   on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
     return this.#instance.events.on(event, listener)
