@@ -124,7 +124,7 @@ export class Holder {
     return this.#store.driver.capabilities
   }
 
-  /** For errors. */
+  /** For error messages. */
   get driverName(): string {
     return this.#store.driver.name
   }
@@ -140,7 +140,8 @@ export class Holder {
   }
 
   /**
-   * Contention is a result, not an error. If no lease is granted, the claim is withdrawn from the store.
+   * Makes a claim, and resolves when it is granted or refused. Contention is a result, not an error. If no lease is
+   * granted, the claim is withdrawn from the store.
    *
    * @throws `AbortedError`, `StoreError`, `ClosedError`, `OverloadError`, `DeadlockError`, `UnsupportedError`
    */

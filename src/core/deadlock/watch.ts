@@ -90,7 +90,8 @@ export class DeadlockWatch {
    */
   #search(sinceMs?: number): Promise<CyclesByVictim> {
     const nowMs = this.#parts.clock.now().monotonicMs
-    // The victim, the youngest claim of a cycle, has waited for `#afterMs`. So half of that ago all its claims waited.
+    // The victim is the youngest claim of its cycle, and has waited for `#afterMs`. So half of that time ago, all
+    // claims of the cycle were already waiting.
     const earliestMs = sinceMs ?? nowMs - Math.min(this.#afterMs / 2, MAX_AGE_MS)
     const last = this.#lastSearch
     if (last !== undefined && (last.inFlight || last.beganMs > earliestMs)) return last.cycles

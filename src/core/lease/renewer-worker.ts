@@ -98,8 +98,8 @@ receive = (message) => {
   else if (message.type === 'renew') void renew(message)
   else if (message.type === 'check') leases.get(message.id)?.check()
   else {
-    // Sent only when no renewal of the lease is in flight. The main thread then gives the slot to another lease, and
-    // may send a last request for this lease itself.
+    // `ended` is sent only when no renewal of the lease is in flight. The main thread then gives the slot to another
+    // lease, and may send a last request for this lease itself.
     const ended = leases.get(message.id)?.end() ?? Promise.resolve()
     void ended.then(() => post({ type: 'ended', id: message.id }))
   }

@@ -12,9 +12,10 @@ export class Restores {
   readonly #unanswered = new Map<string, number>()
 
   /**
-   * Begins a restore. `end` ends it.
+   * Call `end` when the restore has settled.
    *
-   * @throws `InvalidArgumentError`, `OverloadError`
+   * @throws `InvalidArgumentError` while the same lease is being restored
+   * @throws `OverloadError` if too many restores were never answered
    */
   begin(claimId: string): void {
     if (this.#inFlight.has(claimId)) throw restoredTwice()

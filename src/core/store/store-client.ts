@@ -50,6 +50,7 @@ export interface TrackedClaim extends Claim {
 export class StoreClient {
   readonly driver: Driver
   readonly wakeUps: WakeUps
+  /** Called when a claim of an instance on this client has taken a lock from its holders. */
   readonly onStolen = new Set<(stealing: StealingLease) => void>()
   readonly #options: StoreClientOptions
   readonly #calls: CallDeadlines
@@ -57,7 +58,9 @@ export class StoreClient {
   readonly #renewals: Batch<Renewal, RenewAnswer>
   readonly #releases: Batch<LeaseRef, boolean>
   readonly #consumes: Batch<RateRequest, RateAnswer>
+  /** Releases in flight that no caller waits for. */
   readonly #background = new Set<Promise<void>>()
+  /** Releases that `releaseLater` has scheduled. `close` sends them at once. */
   readonly #postponed = new Set<() => void>()
   readonly #failed = new AbortController()
 

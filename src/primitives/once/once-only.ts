@@ -215,7 +215,7 @@ export class OnceOnly extends Primitive {
     return own
   }
 
-  /** Also passes the result to the calls that wait for this key. */
+  /** Returns the result, and passes it to the calls that wait for this key. */
   #tell<T>(key: string, found: FoundResult): T {
     this.#waiting.found(key, found)
     return resultFrom(key, found.metadata)

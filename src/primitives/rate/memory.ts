@@ -37,6 +37,7 @@ export class RateMemory {
     this.#changedAtMs = this.#clock.now().monotonicMs
   }
 
+  /** Remembers a refusal. `askedAt` is when its request was sent. */
   note(key: string, cost: number, askedAt: Instant, result: RateLimitResult): void {
     // One moment for all keys: changes are rare.
     if (askedAt.monotonicMs <= this.#changedAtMs) return
