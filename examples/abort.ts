@@ -20,7 +20,7 @@ await using other = new DistributedLock({ url: 'memory:abort' })
 }
 
 // 2. The lease expires during the work, here because it has no heartbeat. Every operation that takes the signal stops.
-const result = await lock.acquire('singleton:indexer', { timeoutSeconds: 0.2, heartbeat: false })
+const result = await lock.acquire('singleton:indexer', { blocking: true, timeoutSeconds: 0.2, heartbeat: false })
 if (result.acquired) {
   try {
     await sleep(60_000, undefined, { signal: result.lock.signal })

@@ -52,7 +52,8 @@ export interface InstanceOptions {
   /**
    * Renews leases from a worker thread with a connection of its own, so that a blocked event loop does not lose them.
    * The thread stops when the main thread has shown no sign of life for `stalledAfterSeconds` (default 30): a process
-   * that hangs forever loses its locks. Throws `UnsupportedError` for a driver that cannot be opened in a thread.
+   * that hangs forever loses its locks. Throws `UnsupportedError` for a driver
+   * that a thread cannot open: memory, postgres-advisory, and every driver on a client that you pass in.
    *
    * @default false
    */

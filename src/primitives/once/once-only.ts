@@ -89,6 +89,7 @@ export type OnceRun = Pick<Lease, 'fencingToken' | 'signal' | 'held' | 'remainin
  * @example
  * ```ts
  * const jobs = new OnceOnly({ url: 'redis://localhost:6379' })
+ * // Also pass the key to the payment provider: after the period, the job would run again.
  * const receipt = await jobs.once('payment:7', () => charge(7), { forSeconds: 86_400 })
  * ```
  */

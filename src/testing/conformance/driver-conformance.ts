@@ -52,7 +52,7 @@ export interface ConformanceOptions<Breakable extends ConformanceStore = Conform
    * @default false
    */
   readonly lockOnly?: boolean
-  /** For a store that tests can damage on purpose: see `BreakableStore`. */
+  /** How tests damage the store on purpose: stop it, or make it refuse writes. Only for a store that allows it. */
   readonly breakable?: BreakableStore<Breakable>
 }
 
