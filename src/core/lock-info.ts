@@ -26,7 +26,10 @@ export const lockInfoFrom = (record: LeaseRecord): LockInfo => ({
   lockName: record.lockName,
   holderId: record.holderId,
   acquiredAt: new Date(record.acquiredAtMs),
-  expiresAt: new Date(record.expiresAtMs ?? 8.64e15),
+  expiresAt: new Date(record.expiresAtMs ?? NO_EXPIRY_MS),
   ...(record.metadata && { metadata: record.metadata }),
   fencingToken: record.fencingToken,
 })
+
+/** The last date that JavaScript has: for a lease that has no end of its own. */
+export const NO_EXPIRY_MS = 8.64e15

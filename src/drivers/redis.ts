@@ -11,6 +11,7 @@ import { openClient } from './redis/open.ts'
 import type { ReplicaWait } from './redis/replicas.ts'
 import { redisUrl } from './redis/url.ts'
 import { keepingAlive } from './shared/keep-alive.ts'
+import { msFromSeconds } from './shared/seconds.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
 export type { RedisWarning } from './redis/checks.ts'
@@ -86,7 +87,7 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
   checkOptions(options, OPTIONS)
   const { client, prefix = 'lock:', commandTimeoutSeconds = 5, onWarning = emitWarning, clock = systemClock } = options
   checkPrefix(prefix)
-  const timeoutMs = checkedMs('commandTimeoutSeconds', commandTimeoutSeconds)
+  const timeoutMs = msFromSeconds('commandTimeoutSeconds', commandTimeoutSeconds)
   const connection = connectionOf(client)
   if (options.replicas !== undefined && connection.cluster) {
     const instead = 'set min-replicas-to-write on the servers instead'
@@ -153,14 +154,7 @@ function replicaWait(options: NonNullable<RedisDriverOptions['replicas']>): Repl
   const { count, timeoutSeconds = 1 } = checkOptions(options, REPLICA_OPTIONS, 'replicas')
   if (!Number.isInteger(count) || count < 1)
     throw new InvalidArgumentError('replicas.count', count, 'a whole number from 1')
-  return { count, timeoutMs: checkedMs('replicas.timeoutSeconds', timeoutSeconds) }
-}
-
-function checkedMs(argument: string, seconds: number): number {
-  if (typeof seconds !== 'number' || !(seconds >= 0.001 && seconds <= 3_600)) {
-    throw new InvalidArgumentError(argument, seconds, 'a number of seconds from 0.001 to 3600')
-  }
-  return Math.ceil(seconds * 1_000)
+  return { count, timeoutMs: msFromSeconds('replicas.timeoutSeconds', timeoutSeconds) }
 }
 
 function emitWarning({ code, message }: RedisWarning): void {

@@ -10,6 +10,7 @@ import { openClient } from './redis/open.ts'
 import { redlockUrl } from './redis/url.ts'
 import { distinctServers } from './redlock/distinct-servers.ts'
 import { redlockCapabilities, redlockDriverOn } from './redlock/driver.ts'
+import { msFromSeconds } from './shared/seconds.ts'
 
 export const capabilities: Capabilities = redlockCapabilities
 
@@ -150,8 +151,8 @@ function voting(
     const rule = `single servers: node ${cluster + 1} is a Redis Cluster, whose failovers forget leases unnoticed`
     throw new InvalidArgumentError(argument, nodes[cluster], rule)
   }
-  checkSeconds('nodeTimeoutSeconds', nodeTimeoutSeconds, 3_600)
-  checkSeconds('longestTtlSeconds', longestTtlSeconds, 1_000_000_000)
+  msFromSeconds('nodeTimeoutSeconds', nodeTimeoutSeconds, 3_600)
+  msFromSeconds('longestTtlSeconds', longestTtlSeconds, 1_000_000_000)
   return redlockDriverOn({
     nodes,
     quorum,
@@ -192,9 +193,4 @@ function nodesOn(clients: readonly RedisClient[], prefix: string): readonly Redl
 
 async function closeAll(nodes: readonly RedlockNode[]): Promise<void> {
   await Promise.all(nodes.map((node) => node.close()))
-}
-
-function checkSeconds(argument: string, seconds: number, most: number): void {
-  if (typeof seconds === 'number' && seconds >= 0.001 && seconds <= most) return
-  throw new InvalidArgumentError(argument, seconds, `a number of seconds from 0.001 to ${most}`)
 }

@@ -96,7 +96,7 @@ export class Instance {
    * As `open`, but tries again while the store is down, for at most `waitMs`. Resolves with undefined when `signal` has
    * aborted. For claims that wait: they wait for the store as they wait for the lock.
    */
-  async openPatiently({ waitMs, signal, onOutage }: OpenOptions): Promise<Holder | undefined> {
+  async openWithRetry({ waitMs, signal, onOutage }: OpenOptions): Promise<Holder | undefined> {
     const untilMs = this.clock.now().monotonicMs + waitMs
     for (let tries = 1; !signal?.aborted; tries += 1) {
       try {

@@ -4,10 +4,10 @@ import type { Granted } from '../lease/granted.ts'
 import type { HandOver } from '../lease/hand-over.ts'
 import type { HeldLease, LeaseOptions } from '../lease/held-lease.ts'
 import { NOT_IN_STORE } from '../lease/renewer.ts'
-import { Restores } from '../lease/restores.ts'
 import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
 import { type Clock, isPast } from '../time/clock.ts'
+import { Restores } from './restores-in-flight.ts'
 
 /** How a lease continues after it is restored. */
 export interface RestoreRequest {

@@ -2,6 +2,7 @@ import { StaleTokenError } from '../../core/errors.ts'
 import { checkResource, type FencingGuard, type Token, tokenOf } from '../../core/fencing.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
+import { msFromSeconds } from '../shared/seconds.ts'
 import { connectionOf, type RedisClient } from './client.ts'
 import { inTime } from './errors.ts'
 import { siblingKey } from './keys.ts'
@@ -87,10 +88,11 @@ const WRITE_OPTIONS = optionNames<GuardedScript>({ token: true, resource: true, 
 /**
  * A fencing guard for data in Redis. It needs no lock driver on that server.
  *
- * @throws `InvalidArgumentError` for an unknown option, or a client that is not supported.
+ * @throws `InvalidArgumentError` for an unknown or invalid option, or a client that is not supported.
  */
 export function redisFence(options: RedisFenceOptions): RedisFence {
   const { client, commandTimeoutSeconds = 5 } = checkOptions(options, OPTIONS)
+  const timeoutMs = msFromSeconds('commandTimeoutSeconds', commandTimeoutSeconds)
   const connection = connectionOf(client)
   const scripts = new Map<string, Script>()
 
@@ -112,7 +114,7 @@ export function redisFence(options: RedisFenceOptions): RedisFence {
     const fencingToken = tokenOf(token)
     const call = scriptCall([siblingKey(resource, 'f'), ...keys], [`${fencingToken}`, ...args])
     const write = (): Promise<unknown> => runScript(connection, guarded(text), call)
-    const reply = await inTime('write behind a fence', commandTimeoutSeconds * 1_000, write, connection)
+    const reply = await inTime('write behind a fence', timeoutMs, write, connection)
     if (Array.isArray(reply) && reply[0] === 'holdfast:stale') {
       throw new StaleTokenError(resource, fencingToken, Number(reply[1]))
     }
@@ -131,7 +133,7 @@ export function redisFence(options: RedisFenceOptions): RedisFence {
       checkResource(resource)
       const mark = siblingKey(resource, 'f')
       const forget = (): Promise<unknown> => connection.command(mark, ['DEL', mark])
-      const forgotten = await inTime('reset a fence', commandTimeoutSeconds * 1_000, forget, connection)
+      const forgotten = await inTime('reset a fence', timeoutMs, forget, connection)
       connection.master?.wrote()
       return Number(forgotten) === 1
     },

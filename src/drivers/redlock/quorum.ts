@@ -27,7 +27,7 @@ export interface NodeCalls<Node, Answer, Outcome> {
   /** Called once for each node that failed or timed out, also if the others were enough. */
   failed?(failure: NodeError): void
   /** Called with an answer that arrived after the entry was decided. */
-  late?(node: Node, entry: number, answer: Answer, outcome: Outcome): void
+  late?(node: Node, entry: number, answer: Answer): void
 }
 
 /**
@@ -70,7 +70,7 @@ export function callNodes<Node, Answer, Outcome>(calls: NodeCalls<Node, Answer, 
           const outcome = outcomes[entry]
           if (!counted) count(entry, name, answer)
           // The entry was decided without this answer, which may have to be undone.
-          if (outcome !== undefined && !(answer instanceof Error)) calls.late?.(node, entry, answer, outcome)
+          if (outcome !== undefined && !(answer instanceof Error)) calls.late?.(node, entry, answer)
         }
         counted = true
       }

@@ -23,7 +23,7 @@ export function storeErrorFrom(error: unknown, path: string): HoldfastError {
   const reason = known ?? 'SQLite could not work with it'
   return new StoreError(`the lock file ${path}: ${reason} (${code ?? 'no code'}: ${said})`, {
     cause: error,
-    retryable: code === undefined || PASSING.has(code),
+    retryable: code === undefined || TRANSIENT.has(code),
   })
 }
 
@@ -53,7 +53,7 @@ const messages: Record<string, string> = {
 }
 
 /** Errors that may disappear with time, or when another process goes on. */
-const PASSING = new Set(['SQLITE_BUSY', 'SQLITE_LOCKED', 'SQLITE_IOERR', 'SQLITE_FULL'])
+const TRANSIENT = new Set(['SQLITE_BUSY', 'SQLITE_LOCKED', 'SQLITE_IOERR', 'SQLITE_FULL'])
 
 const reasons: Record<string, string> = {
   SQLITE_BUSY:

@@ -66,7 +66,7 @@ function unlessThere(make: () => void): void {
 }
 
 /** Errors that may disappear with time. A missing folder, or one of another user, will not. */
-const PASSING = new Set(['ENOSPC', 'EDQUOT', 'EMFILE', 'ENFILE', 'EIO', 'EAGAIN', 'EBUSY', 'ENOMEM'])
+const TRANSIENT = new Set(['ENOSPC', 'EDQUOT', 'EMFILE', 'ENFILE', 'EIO', 'EAGAIN', 'EBUSY', 'ENOMEM'])
 
 function attempt(failure: string, step: () => void): void {
   try {
@@ -74,7 +74,7 @@ function attempt(failure: string, step: () => void): void {
   } catch (error) {
     if (error instanceof HoldfastError) throw error
     const said = error instanceof Error ? error.message : String(error)
-    const retryable = PASSING.has((error as NodeJS.ErrnoException).code ?? '')
+    const retryable = TRANSIENT.has((error as NodeJS.ErrnoException).code ?? '')
     throw new StoreError(`${failure}: ${said}`, { cause: error, retryable })
   }
 }

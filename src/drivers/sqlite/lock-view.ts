@@ -49,8 +49,8 @@ export class LockView {
   }
 
   /** The leases that are held, combined into one, as far as they matter to these claims. */
-  held(line: readonly LockShare[]): readonly LockShare[] {
-    const largest = largestLimit(line)
+  held(candidates: readonly LockShare[]): readonly LockShare[] {
+    const largest = largestLimit(candidates)
     if (this.#held !== undefined && largest <= this.#largest) return this.#held
     const { held, isAhead } = heldBeside(this.#connection, this.#lockName, this.#nowMs, largest)
     if (isAhead) this.clamp()

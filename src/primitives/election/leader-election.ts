@@ -3,6 +3,7 @@ import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
 import type { LeaseRecord } from '../../core/driver.ts'
 import { AbortedError, UnsupportedError } from '../../core/errors.ts'
 import { MAX_WAIT_MS } from '../../core/limits.ts'
+import { NO_EXPIRY_MS } from '../../core/lock-info.ts'
 import { checkLockName } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { everything } from '../everything.ts'
@@ -185,7 +186,7 @@ export class LeaderElection<Value = unknown> extends Primitive {
     const aborted = (): AbortedError => new AbortedError(`campaigning for "${this.name}"`, signal?.reason)
     this.#instance.assertOpen()
     if (signal?.aborted) throw aborted()
-    const holder = this.#instance.holder ?? (await this.#instance.openPatiently(request))
+    const holder = this.#instance.holder ?? (await this.#instance.openWithRetry(request))
     if (holder === undefined) throw aborted()
     if (request.metadata !== undefined) assertPublishes(holder)
     for (;;) {
@@ -241,11 +242,8 @@ const leaderFrom = <Value>(record: LeaseRecord): Leader<Value> => ({
   // The type is the caller's statement of what its own candidates publish.
   value: record.metadata?.['value'] as Value | undefined,
   since: new Date(record.acquiredAtMs),
-  expiresAt: new Date(record.expiresAtMs ?? MAX_DATE_MS),
+  expiresAt: new Date(record.expiresAtMs ?? NO_EXPIRY_MS),
 })
-
-/** The last moment that a `Date` can hold: for a driver whose leases last as long as a connection. */
-const MAX_DATE_MS = 8.64e15
 
 function assertPublishes({ capabilities, driverName }: Holder): void {
   if (capabilities.metadata) return

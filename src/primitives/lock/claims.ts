@@ -14,7 +14,7 @@ import {
   type DefaultsOption,
   type LockDefaults,
   type LockOptions,
-  type LockShare,
+  type RequestedShare,
 } from './options.ts'
 import { Reentry } from './reentry.ts'
 import { answerOf, type LockResult, leaseOf, underLeases } from './result.ts'
@@ -36,17 +36,17 @@ export class Claims {
   }
 
   /** Returns contention as a value. Without a heartbeat by default. */
-  acquire(lockName: string, share: LockShare, options: LockOptions): Promise<LockResult> {
+  acquire(lockName: string, share: RequestedShare, options: LockOptions): Promise<LockResult> {
     return this.#acquire(lockName, share, options, false)
   }
 
   /** Throws `NotAcquiredError` on contention. With a heartbeat by default. */
-  async hold(lockName: string, share: LockShare, options: LockOptions): Promise<Lease> {
+  async hold(lockName: string, share: RequestedShare, options: LockOptions): Promise<Lease> {
     return leaseOf(lockName, await this.#acquire(lockName, share, options, true))
   }
 
   /** Holds the lock while `fn` runs. Throws `LeaseLostError` if `fn` succeeded but the lease was lost. */
-  async with<T>(lockName: string, share: LockShare, fn: LeaseFunction<T>, options: LockOptions): Promise<T> {
+  async with<T>(lockName: string, share: RequestedShare, fn: LeaseFunction<T>, options: LockOptions): Promise<T> {
     checkFunction('fn', fn)
     const request = this.request(lockName, share, options, true)
     const entered = this.reentry.enter(request, share)
@@ -55,14 +55,14 @@ export class Claims {
   }
 
   /** Keeps the lease in the same step: one step later the callback that holds it may have ended. */
-  async #withEntered<T>(lease: Lease, share: LockShare, fn: LeaseFunction<T>): Promise<T> {
+  async #withEntered<T>(lease: Lease, share: RequestedShare, fn: LeaseFunction<T>): Promise<T> {
     using _ = this.reentry.keep([lease])
     // A function never runs before the call that it was passed to has returned.
     await this.settle(Promise.resolve())
     return await this.#under(lease, share, fn)
   }
 
-  #under<T>(lease: Lease, share: LockShare, fn: LeaseFunction<T>): Promise<T> {
+  #under<T>(lease: Lease, share: RequestedShare, fn: LeaseFunction<T>): Promise<T> {
     return this.running([lease], () => this.reentry.run(lease, share, async () => fn(lease)))
   }
 
@@ -94,7 +94,7 @@ export class Claims {
   }
 
   /** Checks everything. Throws `InvalidArgumentError`, `ClosedError`, `AbortedError`. */
-  request(lockName: string, share: LockShare, options: LockOptions, heartbeatByDefault: boolean): ClaimRequest {
+  request(lockName: string, share: RequestedShare, options: LockOptions, heartbeatByDefault: boolean): ClaimRequest {
     const request = claimRequestFrom(lockName, options, heartbeatByDefault, share, this.#defaults)
     const chain = this.#chain(options.under)
     // Work that has begun may need more locks to finish.
@@ -126,7 +126,12 @@ export class Claims {
     return this.#turns.settle(result)
   }
 
-  async #acquire(lockName: string, share: LockShare, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
+  async #acquire(
+    lockName: string,
+    share: RequestedShare,
+    options: LockOptions,
+    heartbeat: boolean,
+  ): Promise<LockResult> {
     const request = this.request(lockName, share, options, heartbeat)
     const entered = this.reentry.enter(request, share)
     if (entered === undefined) return await this.#ask(request)

@@ -87,16 +87,16 @@ export interface DefaultsOption {
 }
 
 /** What part of a lock is claimed: all of it, a reader's part, or permits of a limit. */
-export type LockShare = Pick<ClaimRequest, 'mode' | 'limit' | 'permits'>
+export type RequestedShare = Pick<ClaimRequest, 'mode' | 'limit' | 'permits'>
 
-export const EXCLUSIVE: LockShare = { mode: 'exclusive' }
+export const EXCLUSIVE: RequestedShare = { mode: 'exclusive' }
 
 /** Checks every argument before anything is sent. */
 export function claimRequestFrom(
   lockName: string,
   options: LockOptions,
   heartbeatByDefault: boolean,
-  share: LockShare = EXCLUSIVE,
+  share: RequestedShare = EXCLUSIVE,
   defaults: LockDefaults = {},
 ): ClaimRequest {
   checkLockName(lockName)

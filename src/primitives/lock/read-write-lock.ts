@@ -5,7 +5,7 @@ import { Instance } from '../instance.ts'
 import { INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
 import { Primitive } from '../primitive.ts'
 import { Claims } from './claims.ts'
-import { type DefaultsOption, EXCLUSIVE, type LockOptions, type LockShare } from './options.ts'
+import { type DefaultsOption, EXCLUSIVE, type LockOptions, type RequestedShare } from './options.ts'
 import type { LockResult } from './result.ts'
 
 export interface ReadWriteLockOptions extends InstanceOptions, DefaultsOption {}
@@ -110,4 +110,4 @@ export class ReadWriteLock extends Primitive {
   }
 }
 
-const SHARED: LockShare = { mode: 'shared' }
+const SHARED: RequestedShare = { mode: 'shared' }

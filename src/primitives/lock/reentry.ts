@@ -5,7 +5,7 @@ import { DeadlockError } from '../../core/errors.ts'
 import type { Lease } from '../../core/lease/lease.ts'
 import { reentryContext } from '../../core/reentry-context.ts'
 import { beneath, chainOf, InnerLease } from './inner-lease.ts'
-import type { LockShare } from './options.ts'
+import type { RequestedShare } from './options.ts'
 
 /**
  * Tracks the callback of a `with…`, so that the same name inside it is entered again instead of waiting for itself.
@@ -14,7 +14,7 @@ import type { LockShare } from './options.ts'
  * the frame ended and has to ask the store like any other.
  */
 export class Reentry {
-  run<T>(lease: Lease, share: LockShare, callback: () => Promise<T>): Promise<T> {
+  run<T>(lease: Lease, share: RequestedShare, callback: () => Promise<T>): Promise<T> {
     const outer = frames.getStore()
     const frame: Frame = { owner: this, lease, share, outer, inner: [], runs: new Set(), ended: false }
     return runFrame(frame, callback)
@@ -48,7 +48,7 @@ export class Reentry {
    * if the request conflicts with that lease and would wait: it would wait for itself. A request that does not wait is
    * left to the store, which refuses it.
    */
-  enter({ lockName, waitMs }: Asked, share: LockShare): Lease | undefined {
+  enter({ lockName, waitMs }: Asked, share: RequestedShare): Lease | undefined {
     // Most claims are made outside any callback.
     if (frames.getStore() === undefined) return undefined
     // Permits are counted: a second claim takes more of them.
@@ -84,7 +84,7 @@ export class Reentry {
     return undefined
   }
 
-  #assertRoom(lockName: string, { limit = 0, permits = 1 }: LockShare): undefined {
+  #assertRoom(lockName: string, { limit = 0, permits = 1 }: RequestedShare): undefined {
     const frames = [...this.#framesOf(lockName)].filter(({ lease }) => lease.held)
     const held = frames.reduce((sum, { share }) => sum + (share.permits ?? 1), 0)
     const [frame] = frames
@@ -154,7 +154,7 @@ type Asked = Pick<ClaimRequest, 'lockName' | 'waitMs'>
 interface Frame {
   readonly owner: Reentry
   readonly lease: Lease
-  readonly share: LockShare
+  readonly share: RequestedShare
   readonly outer: Frame | undefined
   inner: InnerLease[]
   /** Calls that have entered this frame's lease again and have not ended. */

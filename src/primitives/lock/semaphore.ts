@@ -7,7 +7,7 @@ import { Instance } from '../instance.ts'
 import { INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
 import { Primitive } from '../primitive.ts'
 import { Claims } from './claims.ts'
-import type { DefaultsOption, LockShare, PermitOptions } from './options.ts'
+import type { DefaultsOption, PermitOptions, RequestedShare } from './options.ts'
 import type { LockResult } from './result.ts'
 
 export interface SemaphoreOptions extends InstanceOptions, DefaultsOption {
@@ -92,7 +92,7 @@ export class Semaphore extends Primitive {
     return this.#claims.with(lockName, this.#share(options), fn, options)
   }
 
-  #share(options: PermitOptions): LockShare {
+  #share(options: PermitOptions): RequestedShare {
     // All other options are checked with the claim.
     const { permits = 1 } = options ?? {}
     return { mode: 'shared', limit: this.limit, permits: checkWhole('permits', permits, 1, this.limit) }

@@ -14,7 +14,7 @@ import { CONSUME_OPTIONS, type ConsumeOptions, type RateWaitOptions, WAIT_OPTION
 import { RateFallback } from './fallback.ts'
 import { foreseen, type Limit, limitsFrom, type RateLimitOptions, type RateLimitResult, resultFrom } from './limits.ts'
 import { checkShare, type LocalShareOptions, LocalShares } from './local-share.ts'
-import { RateMemory } from './memory.ts'
+import { RememberedRefusals } from './remembered-refusals.ts'
 import { RateWaiting } from './waiting.ts'
 
 export interface RateLimiterOptions
@@ -76,7 +76,7 @@ export class RateLimiter extends Closable {
   readonly #turns: Turns
   readonly #limits: readonly Limit[]
   readonly #mostCost: number
-  readonly #memory: RateMemory
+  readonly #memory: RememberedRefusals
   readonly #shares: LocalShares | undefined
   readonly #waiting: RateWaiting
   readonly #fallback: RateFallback<RateLimiter> | undefined
@@ -94,7 +94,7 @@ export class RateLimiter extends Closable {
     this.#limits = limitsFrom(options.limits)
     this.#mostCost = Math.min(...this.#limits.map(({ burst }) => burst))
     this.#turns = turnsOf(clock)
-    this.#memory = new RateMemory(clock, this.#limits)
+    this.#memory = new RememberedRefusals(clock, this.#limits)
     this.#waiting = new RateWaiting({
       clock,
       consume: (key, cost) => this.#take(key, cost),

@@ -94,7 +94,7 @@ export class Requests {
     const { instance } = this.#parts
     // A request that may wait for the lock also waits for a store that is down.
     const patience = { waitMs: claim.waitMs, signal, onOutage: claim.watcher?.unanswered }
-    const holder = instance.holder ?? (await instance.openPatiently(patience))
+    const holder = instance.holder ?? (await instance.openWithRetry(patience))
     signal?.throwIfAborted()
     // Only an abort ends the patience without a holder.
     if (holder === undefined) return undefined

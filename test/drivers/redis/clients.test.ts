@@ -164,6 +164,9 @@ describe('redis: clients', () => {
     assert.throws(() => redisDriver({ client: client(), commandTimeoutSeconds: 0 }), {
       argument: 'commandTimeoutSeconds',
     })
+    assert.throws(() => redisFence({ client: client(), commandTimeoutSeconds: Number.NaN }), {
+      argument: 'commandTimeoutSeconds',
+    })
   })
 
   it('a wrong password is an error that says so, and no error is uncaught', async () => {

@@ -29,7 +29,7 @@ export const renewalFaults: Group = (test) => {
       context.lockName,
       async ({ signal }) => {
         network.cut()
-        await until('the job to be told', () => signal.aborted)
+        await until('the job to be notified', () => signal.aborted)
         told = signal.reason
       },
       { timeoutSeconds: BRIEF_SECONDS },

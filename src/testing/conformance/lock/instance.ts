@@ -93,7 +93,7 @@ export const lockInstance: Group = (test) => {
     const job = async (lease: Lease): Promise<string> => {
       const { signal } = lease
       network.cut()
-      await until('the job to be told', () => signal.aborted)
+      await until('the job to be notified', () => signal.aborted)
       network.heal()
       return 'done'
     }

@@ -7,7 +7,7 @@ import type { Limit, RateLimitResult } from './limits.ts'
  * never ends after the store's own. From time to time the store is asked nevertheless: another process may have reset
  * the key, or the store may have been emptied.
  */
-export class RateMemory {
+export class RememberedRefusals {
   readonly #clock: Clock
   readonly #limits: readonly Limit[]
   readonly #refusals = new Map<string, Refusal>()
