@@ -17,10 +17,11 @@ const rules: Record<string, { folder: RegExp; mayImport: RegExp }> = {
     folder: /^core\/lease\//,
     mayImport: /^core\/(?:lease\/|store\/|time\/|claim\/chain\.ts$|[^/]+$)/,
   },
-  'core/claim and core/deadlock import the rest of core': {
-    folder: /^core\/(?:claim|deadlock)\//,
-    mayImport: /^core\//,
+  'core/deadlock imports core/store, core/time and the chain of callbacks': {
+    folder: /^core\/deadlock\//,
+    mayImport: /^core\/(?:deadlock\/|store\/|time\/|claim\/chain\.ts$|[^/]+$)/,
   },
+  'core/claim imports the rest of core': { folder: /^core\/claim\//, mayImport: /^core\// },
   'connect.ts imports core': { folder: /^connect\.ts$/, mayImport: /^core\// },
   'primitives import core, and connect.ts': {
     folder: /^primitives\//,

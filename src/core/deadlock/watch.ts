@@ -1,8 +1,7 @@
-import type { PendingClaim } from '../claim/pending-claim.ts'
 import { HoldfastError, StoreError } from '../errors.ts'
 import { MAX_DEADLOCK_REQUESTS } from '../limits.ts'
 import type { InFlight } from '../store/in-flight.ts'
-import type { StoreClient } from '../store/store-client.ts'
+import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
 import { backoffMs } from '../time/backoff.ts'
 import type { Clock } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
@@ -20,6 +19,12 @@ export interface DeadlockWatchParts {
   readonly inFlight: InFlight
 }
 
+/** A claim that waits, as the watch sees it. */
+export interface WaitingClaim {
+  readonly claim: TrackedClaim
+  giveUp(error: HoldfastError): void
+}
+
 /**
  * Searches for deadlocks among the claims of an instance that have waited for some time, and ends each claim that is
  * the victim of a cycle.
@@ -32,7 +37,7 @@ export interface DeadlockWatchParts {
 export class DeadlockWatch {
   readonly #parts: DeadlockWatchParts
   readonly #afterMs: number
-  readonly #watched = new Map<PendingClaim, WatchedClaim>()
+  readonly #watched = new Map<WaitingClaim, WatchedClaim>()
   #lastSearch: Search | undefined
   #refused = false
 
@@ -41,7 +46,7 @@ export class DeadlockWatch {
     this.#afterMs = afterMs
   }
 
-  watch(pending: PendingClaim): void {
+  watch(pending: WaitingClaim): void {
     if (this.#refused) return
     const search = (sinceMs?: number): Promise<CyclesByVictim> => this.#search(sinceMs)
     const parts = { ...this.#parts, search, onFailure: (error: unknown) => this.#failed(error) }
@@ -50,7 +55,7 @@ export class DeadlockWatch {
     watched.begin()
   }
 
-  forget(pending: PendingClaim): void {
+  forget(pending: WaitingClaim): void {
     const watched = this.#watched.get(pending)
     if (watched === undefined) return
     this.#watched.delete(pending)
@@ -138,7 +143,7 @@ class WatchedClaim implements Task {
   readonly keepsAlive = false
   schedulerEntry: SchedulerEntry | undefined
   readonly #parts: WatchedClaimParts
-  readonly #pending: PendingClaim
+  readonly #pending: WaitingClaim
   readonly #afterMs: number
   #marker: WaitMarker | undefined
   #dueMs = Number.POSITIVE_INFINITY
@@ -147,7 +152,7 @@ class WatchedClaim implements Task {
   #unconfirmed: { readonly cycle: string; readonly atMs: number } | undefined
   #ended = false
 
-  constructor(parts: WatchedClaimParts, pending: PendingClaim, afterMs: number) {
+  constructor(parts: WatchedClaimParts, pending: WaitingClaim, afterMs: number) {
     this.#parts = parts
     this.#pending = pending
     this.#afterMs = afterMs
