@@ -76,7 +76,8 @@ class LocalRenewer implements Renewer, Task {
     }
     if (now.monotonicMs >= this.#stopsAtMs) this.#renewAtMs = Number.POSITIVE_INFINITY
     if (now.monotonicMs >= this.#renewAtMs) this.#sendHeartbeat(now.monotonicMs)
-    this.#schedule(now)
+    // Undefined if the lease expired while the heartbeat was being sent: a stall can come between any two statements.
+    if (this.schedulerEntry !== undefined) this.#schedule(now)
   }
 
   async renew(ttlMs: number, mode: RenewMode): Promise<boolean> {
