@@ -135,7 +135,7 @@ describe.concurrent('holdfast run itself', SLOW, () => {
 
   test('is suspended with Ctrl-Z past its TTL: the command never runs beside the next one, and is ended', async () => {
     await using store = createStore()
-    const first = store.start(['run', 'job', '--ttl', '3', '--', ...ticking(store)])
+    const first = store.start(['run', 'job', '--ttl', TTL, '--', ...ticking(store)])
     const [pid = ''] = await first.says(/up (\d+)/)
     await until(() => pressCtrlZ(first) && isStopped(Number(pid)), {
       timeoutMs: 15_000,
@@ -158,12 +158,18 @@ function pressCtrlZ(run: Run): boolean {
   return false
 }
 
-/** A command that writes to a file all the time. */
-const ticking = ({ folder }: Store): string[] => [
-  'sh',
-  '-c',
-  `while echo tick >> ${folder}/ticks; do [ -n "$up" ] || echo "up $$"; up=yes; sleep 0.05; done`,
-]
+/**
+ * A command that writes to a file all the time. It starts no processes: a shell that is suspended while it forks shows
+ * as sleeping, not as stopped.
+ */
+const ticking = ({ folder }: Store): string[] => {
+  const script = `
+    const tick = () => fs.appendFileSync('${folder}/ticks', 'tick\\n')
+    tick()
+    setInterval(tick, 50)
+    console.log('up', process.pid)`
+  return [process.execPath, '-e', script]
+}
 
 /** The process ids of the stubborn command, its child and its grandchild, when all three run. */
 async function family(run: Run): Promise<number[]> {
