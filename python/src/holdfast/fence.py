@@ -1,0 +1,86 @@
+"""Fencing guards: they refuse a write of a holder that has lost its lock without noticing it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Optional
+
+from .core.fencing import FencingGuard, Token, check_resource, token_of
+from .errors import InvalidArgumentError, OverloadError, StaleTokenError
+
+__all__ = ["Fence", "FencingGuard", "Token"]
+
+_MOST_RESOURCES = 10_000_000
+
+
+class Fence:
+    """Protects a resource that only one process writes to, such as a file, a device or another service.
+
+    It remembers the largest fencing token of each resource in memory, and refuses a smaller one. Call `accept` before
+    the first read that the write depends on, and again in the same step as the write, with nothing awaited in between:
+
+        fence = Fence()
+        async with lock.lock("report") as lease:
+            fence.accept("report.csv", lease)
+            rows = await read_report()
+            fence.accept("report.csv", lease)
+            write_report(rows)
+
+    Its memory ends with the process. If the data outlives the process, keep the token with the data: use
+    `postgres_fence`, `redis_fence` or a column of your own.
+
+    It never forgets a resource by itself: a stale token would then be accepted, and the tokens of other resources say
+    nothing about this one. So it has a bound. Beyond it, a new resource raises `OverloadError` until you `reset`
+    another. It may be used from several threads.
+    """
+
+    def __init__(self, *, max_resources: int = 100_000) -> None:
+        if isinstance(max_resources, bool) or not isinstance(max_resources, int):
+            raise InvalidArgumentError("max_resources", max_resources, _RULE)
+        if not 1 <= max_resources <= _MOST_RESOURCES:
+            raise InvalidArgumentError("max_resources", max_resources, _RULE)
+        self._max_resources = max_resources
+        self._largest: dict[str, int] = {}
+        # Without it, a smaller token could be stored after a larger one that another thread has accepted meanwhile.
+        self._mutex = threading.Lock()
+
+    def accept(self, resource: str, token: Token) -> None:
+        """Accepts the token if no larger one has been seen for the resource, and remembers it.
+
+        An equal token is accepted, because one holder writes more than once. Raises `StaleTokenError` if a larger token
+        has been seen, `OverloadError` if the resource is new and there is no room for it, `InvalidArgumentError`.
+        """
+        check_resource(resource)
+        fencing_token = token_of(token)
+        with self._mutex:
+            largest = self._largest.get(resource)
+            if largest is None and len(self._largest) >= self._max_resources:
+                raise OverloadError(f"this fence already guards {self._max_resources} resources: reset one first")
+            if largest is not None and fencing_token < largest:
+                raise StaleTokenError(resource, fencing_token, largest)
+            self._largest[resource] = fencing_token
+
+    def largest(self, resource: str) -> Optional[int]:
+        """The largest token so far. None for an unknown resource."""
+        return self._largest.get(resource)
+
+    def reset(self, resource: str) -> bool:
+        """Forgets the largest token, so that any next token is accepted. True if the resource was known.
+
+        Use it for a resource that is gone, or whose lock moves to another store, once no process with an old token can
+        reach it any more.
+        """
+        check_resource(resource)
+        with self._mutex:
+            return self._largest.pop(resource, None) is not None
+
+    def __len__(self) -> int:
+        """The number of remembered resources."""
+        return len(self._largest)
+
+    def __bool__(self) -> bool:
+        # An empty guard is still a guard: `if fence:` must not skip the check.
+        return True
+
+
+_RULE = f"a whole number from 1 to {_MOST_RESOURCES}"
