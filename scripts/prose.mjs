@@ -9,8 +9,10 @@ import { isMain, root } from './support/command.mjs'
 
 export const MAX_COLUMNS = 120
 
-const folders = ['src', 'test', 'chaos', 'bench', 'scripts', 'examples', 'protocol', 'docs', '.github']
-const endings = /\.(ts|mts|mjs|js|sql|lua|c|md)$/
+const folders = ['src', 'test', 'chaos', 'bench', 'scripts', 'examples', 'protocol', 'python', 'docs', '.github']
+const endings = /\.(ts|mts|mjs|js|sql|lua|py|c|md)$/
+/** The link to protocol/, and what Python's tools write. */
+const excludedFolders = /^python\/(?:src\/holdfast\/protocol|(?:.+\/)?(?:\.\w+|build|dist))\//
 const excluded = [
   // What an old release wrote into databases. It is kept as it was.
   'test/drivers/postgres/version-10.sql',
@@ -38,7 +40,7 @@ const avoided = [
 /** Words with another meaning: the Unix user nobody. */
 const allowed = new Map([['test/harness/postgres.ts', 'nobody']])
 /** Between two words: a space, or the end of a line and the mark of the next comment line. */
-const gap = '\\s+(?:(?:\\*|//|--)\\s+)?'
+const gap = '\\s+(?:(?:\\*|//|--|#)\\s+)?'
 const avoidedWords = new RegExp(`\\b(${avoided.map((each) => each.replaceAll(' ', gap)).join('|')})\\b`, 'gi')
 
 /** @typedef {{ file: string, text: string }} TextFile */
@@ -82,7 +84,7 @@ function textFiles() {
     readdirSync(`${root}${folder}`, { recursive: true, encoding: 'utf8' }).map((file) => `${folder}/${file}`),
   )
   return [...readdirSync(root), ...inFolders]
-    .filter((file) => endings.test(file) && !excluded.includes(file))
+    .filter((file) => endings.test(file) && !excluded.includes(file) && !excludedFolders.test(file))
     .sort()
     .map((file) => ({ file, text: readFileSync(`${root}${file}`, 'utf8') }))
 }

@@ -4,6 +4,7 @@ import { delimiter, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { cacheFolder } from './folders.ts'
+import { missingPythonPackages } from './python.ts'
 
 export interface Binary {
   path: string
@@ -30,10 +31,15 @@ export async function findBinaries<Name extends BinaryName>(names: readonly Name
 
 /** Fetches everything that the tests need and this machine lacks, before test files run in parallel. */
 export async function provision(): Promise<void> {
-  await findBinaries(Object.keys(DEBIAN_PACKAGES) as BinaryName[])
-  const python = await run('/usr/bin/python3', ['-c', 'import redis'], { timeout: 20_000 }).catch(() => undefined)
-  // A user who is not root has to install it: a Python package does not work where it is unpacked.
-  if (python === undefined && process.getuid?.() === 0 && onPath('apt-get')) await install(['python3-redis'])
+  const pythonPackages = await missingPythonPackages()
+  const canInstall = process.getuid?.() === 0 && onPath('apt-get') !== undefined
+  if (pythonPackages.length > 0 && canInstall) {
+    const missing = BINARIES.filter((name) => look(name) === undefined).map((name) => DEBIAN_PACKAGES[name])
+    // One call for both. If it fails, the next line fails for a server; for Python, only the Python tests do.
+    // A user who is not root has to install those: a Python package does not work where it is unpacked.
+    await install([...new Set([...missing, ...pythonPackages])]).catch(() => {})
+  }
+  await findBinaries(BINARIES)
 }
 
 const DEBIAN_PACKAGES = {
@@ -43,6 +49,8 @@ const DEBIAN_PACKAGES = {
   pg_basebackup: 'postgresql',
   pgbouncer: 'pgbouncer',
 } as const
+
+const BINARIES = Object.keys(DEBIAN_PACKAGES) as BinaryName[]
 
 const run = promisify(execFile)
 let fetching: Promise<void> = Promise.resolve()

@@ -3,6 +3,7 @@ import { BaseSequencer } from 'vitest/node'
 
 /** The files that take longest, by the ends of their paths. The others start in vitest's own order. */
 const LONGEST = [
+  'python/pytest.test.ts',
   'drivers/sqlite/conformance.test.ts',
   'drivers/redlock/conformance.test.ts',
   'drivers/postgres/conformance.test.ts',

@@ -61,7 +61,7 @@ class NotAcquiredError(HoldfastError):
 
 
 class LeaseLostError(HoldfastError):
-    """The lease ended before its holder released it: it expired, was stolen, or was ended by `release_all` or `close`."""
+    """The lease ended before its holder released it: it expired, was stolen, or `release_all` or `close` ended it."""
 
     code: ClassVar[Literal["LEASE_LOST"]] = "LEASE_LOST"
 

@@ -32,8 +32,13 @@ class RedisServer:
 
     def start(self) -> None:
         arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
+        # A server that was unpacked, not installed, has its libraries in a folder of its own.
+        libraries = os.environ.get("HOLDFAST_TEST_REDIS_LIBRARIES")
         self._process = subprocess.Popen(
-            [self._program, *arguments, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [self._program, *arguments, *self._options],
+            env={**os.environ, **({"LD_LIBRARY_PATH": libraries} if libraries else {})},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         # As long as a busy machine may take to start a process.
         for _ in range(2_000):

@@ -8,6 +8,7 @@ import type { Driver } from '../../../src/core/driver.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
 import { redlockDriver } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { python as interpreter } from '../../harness/python.ts'
 import { type Server, startRedis, startServers } from '../../harness/servers.ts'
 import { startWorker } from '../../harness/worker.ts'
 
@@ -95,7 +96,7 @@ const DELETE_IF_MINE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return red
 
 async function python(server: Server, judge: Server): Promise<void> {
   const args = [server.port, judge.port, CONTEND_MS / 1_000].map(String)
-  const child = spawn('/usr/bin/python3', ['-c', REDIS_PY, ...args])
+  const child = spawn(interpreter, ['-c', REDIS_PY, ...args])
   let printed = ''
   child.stderr.on('data', (text) => {
     printed += text

@@ -1,0 +1,102 @@
+import { spawn } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { findBinaries } from './binaries.ts'
+import { makeFolder } from './folders.ts'
+import { killProcess } from './processes.ts'
+import { assertPython, python } from './python.ts'
+import { reapProcess } from './reaper.ts'
+import type { SharedServers } from './shared-servers.ts'
+
+export interface PytestRun {
+  readonly code: number | null
+  /** Everything that pytest printed. */
+  readonly output: string
+  readonly tests: readonly PythonTest[]
+}
+
+export interface PythonTest {
+  readonly file: string
+  readonly name: string
+  readonly outcome: 'passed' | 'failed' | 'skipped'
+  /** The failure, or the reason why the test was skipped. */
+  readonly text: string
+  readonly seconds: number
+}
+
+/** The tests wait more than they compute. */
+const PROCESSES = 4
+/** The whole suite takes less than half of this. */
+const TIMEOUT_MS = 240_000
+
+/** Runs the Python tests. `HOLDFAST_TEST_PYTEST="tests/core -x"` replaces the arguments that select tests. */
+export async function runPytest(servers: SharedServers): Promise<PytestRun> {
+  await assertPython()
+  const cwd = join(import.meta.dirname, '../../python')
+  const folder = makeFolder('pytest')
+  const report = join(folder.path, 'report.json')
+  const selection = process.env['HOLDFAST_TEST_PYTEST']?.split(' ') ?? ['-n', `${PROCESSES}`]
+  const args = ['-m', 'pytest', '-q', '-p', 'support.json_report', '-p', 'no:cacheprovider', ...selection]
+  const child = spawn(python, args, {
+    cwd,
+    env: {
+      ...process.env,
+      ...(await serverVariables(servers)),
+      NODE_OPTIONS: '',
+      PYTHONPATH: [join(cwd, 'src'), join(cwd, 'tests')].join(':'),
+      PYTHONDONTWRITEBYTECODE: '1',
+      HOLDFAST_TEST_NODE: process.execPath,
+      HOLDFAST_TEST_REPORT: report,
+      TMPDIR: folder.path,
+    },
+    stdio: ['ignore', 'pipe', 'pipe'],
+    detached: true,
+  })
+  let output = ''
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding('utf8').on('data', (text: string) => {
+      output += text
+    })
+  }
+  const pid = child.pid
+  if (pid === undefined) throw new Error(`could not start ${python}`)
+  const forget = reapProcess(pid)
+  const deadline = setTimeout(() => {
+    output += `\npytest was killed after ${TIMEOUT_MS / 1_000} s\n`
+    void killProcess(pid)
+  }, TIMEOUT_MS)
+  try {
+    const code = await new Promise<number | null>((resolve) => child.once('close', resolve))
+    return { code, output, tests: existsSync(report) ? testsOf(readFileSync(report, 'utf8')) : [] }
+  } finally {
+    clearTimeout(deadline)
+    forget()
+    folder.remove()
+  }
+}
+
+/** The variables that python/tests/conftest.py reads: those of shared-servers.ts. */
+async function serverVariables(servers: SharedServers): Promise<Record<string, string>> {
+  const { redis, cluster, sentinel, postgres, pgbouncer } = servers
+  const server = redis && (await findBinaries(['redis-server']))['redis-server']
+  return {
+    ...(redis && { HOLDFAST_TEST_REDIS_URL: redis.join(',') }),
+    ...(cluster && { HOLDFAST_TEST_REDIS_CLUSTER_URL: cluster.join(',') }),
+    ...(sentinel && {
+      HOLDFAST_TEST_REDIS_SENTINEL_URL: sentinel.urls.join(','),
+      HOLDFAST_TEST_REDIS_SENTINEL_MASTER: sentinel.masterName,
+    }),
+    ...(postgres && { HOLDFAST_TEST_POSTGRES_URL: postgres }),
+    ...(pgbouncer && { HOLDFAST_TEST_PGBOUNCER_URL: pgbouncer }),
+    ...(server && { HOLDFAST_TEST_REDIS_SERVER: server.path }),
+    ...(server?.env['LD_LIBRARY_PATH'] && { HOLDFAST_TEST_REDIS_LIBRARIES: server.env['LD_LIBRARY_PATH'] }),
+  }
+}
+
+function testsOf(json: string): PythonTest[] {
+  const outcomes = JSON.parse(json) as (Omit<PythonTest, 'file' | 'name'> & { id: string })[]
+  return outcomes.map(({ id, ...rest }) => {
+    const [file = id, ...names] = id.split('::')
+    return { ...rest, file: `python/${file}`, name: names.join('::') || 'is collected' }
+  })
+}
