@@ -1,0 +1,174 @@
+"""Rule 10: first come, first served, across all processes.
+
+When the lock is released, a store may grant it to the first waiter, or leave it free until that waiter asks. In both
+cases the first waiter is granted the lock, and no other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..context import Context
+from ..driver_calls import must_grant, must_refuse, release_one, until_granted, waiters_on
+from ..suite import Group
+from ..timing import LONG_MS, SHORT_MS, outlast
+
+queue = Group("driver interface: the queue", needs=["queue"])
+case = queue.case
+
+
+@case("rule 10: waiters are served in the order in which they came, across processes")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    line = [(driver, ctx.claim(wait_ms=LONG_MS)) for driver in (b, a, b)]
+    last = a, ctx.claim()
+    token = (await must_grant(*last)).fencing_token
+    for driver, claim in line:
+        await must_refuse(driver, claim)
+    for index, (driver, claim) in enumerate(line):
+        await release_one(*last, token)
+        for later in reversed(line[index + 1 :]):
+            await must_refuse(*later)
+        token = (await must_grant(driver, claim)).fencing_token
+        last = driver, claim
+
+
+@case("a waiter learns how many are ahead of it, and asking again keeps its place")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    await must_grant(a, ctx.claim())
+    first, second = ctx.claim(wait_ms=LONG_MS), ctx.claim(wait_ms=LONG_MS)
+    for _ in range(2):
+        assert (await must_refuse(a, first)).ahead == 0
+        assert (await must_refuse(b, second)).ahead == 1
+
+
+@case("a claim that does not wait takes no place in the queue")
+async def _(ctx: Context) -> None:
+    driver = await ctx.driver()
+    await must_grant(driver, ctx.claim())
+    assert (await must_refuse(driver, ctx.claim())).ahead is None
+    assert await waiters_on(driver, ctx.lock_name) == []
+
+
+@case("rule 10: a newcomer does not overtake a waiter, even while the lock is free")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    holder, waiter = ctx.claim(), ctx.claim(wait_ms=LONG_MS)
+    token = (await must_grant(a, holder)).fencing_token
+    await must_refuse(b, waiter)
+    await release_one(a, holder, token)
+    await must_refuse(a, ctx.claim())
+    await must_grant(b, waiter)
+
+
+@case("rule 6: a release without a token takes a waiter out of the queue")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    holder = ctx.claim()
+    quitter, next = ctx.claim(wait_ms=LONG_MS), ctx.claim(wait_ms=LONG_MS)
+    token = (await must_grant(a, holder)).fencing_token
+    await must_refuse(b, quitter)
+    await must_refuse(b, next)
+    assert await release_one(b, quitter) is False, "it had no lease to end"
+    assert [waiter.claim_id for waiter in await waiters_on(a, ctx.lock_name)] == [next.claim_id]
+    await release_one(a, holder, token)
+    await must_grant(b, next)
+
+
+@case("failure 31: a waiter that died is passed over when its time is up")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    holder = ctx.claim()
+    dead, alive = ctx.claim(wait_ms=SHORT_MS), ctx.claim(wait_ms=LONG_MS)
+    token = (await must_grant(a, holder)).fencing_token
+    await must_refuse(b, dead)
+    await must_refuse(a, alive)
+    await release_one(a, holder, token)
+    await until_granted(a, alive)
+
+
+@case("a waiter that died is no longer shown when its time is up")
+async def _(ctx: Context) -> None:
+    driver = await ctx.driver()
+    await must_grant(driver, ctx.claim())
+    await must_refuse(driver, ctx.claim(wait_ms=SHORT_MS))
+    await outlast(SHORT_MS)
+    assert await waiters_on(driver, ctx.lock_name) == []
+
+
+@case("asking again keeps a place for longer")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    holder = ctx.claim()
+    first, second = ctx.claim(wait_ms=2_000), ctx.claim(wait_ms=LONG_MS)
+    token = (await must_grant(a, holder)).fencing_token
+    await must_refuse(b, first)
+    await must_refuse(a, second)
+    await must_refuse(b, replace(first, wait_ms=LONG_MS))
+    await outlast(2_000)
+    await release_one(a, holder, token)
+    await must_refuse(a, second)
+    await must_grant(b, first)
+
+
+@case("the first waiter is asked to come back no later than when the lease in its way expires", needs=["ttl"])
+async def _(ctx: Context) -> None:
+    driver = await ctx.driver()
+    await must_grant(driver, ctx.claim(ttl_ms=10_000))
+    ask_again_ms = (await must_refuse(driver, ctx.claim(wait_ms=LONG_MS))).ask_again_ms
+    assert ask_again_ms is not None and 0 <= ask_again_ms <= 10_001
+
+
+@case("rule 10: readers that keep coming do not starve a writer", needs=["shared"])
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    reader, writer = ctx.claim(mode="shared"), ctx.claim(wait_ms=LONG_MS)
+    late = ctx.claim(mode="shared", wait_ms=LONG_MS)
+    token = (await must_grant(a, reader)).fencing_token
+    await must_refuse(b, writer)
+    await must_refuse(a, ctx.claim(mode="shared"))
+    await must_refuse(a, late)
+    await release_one(a, reader, token)
+    await must_refuse(a, late)
+    written = await must_grant(b, writer)
+    await must_refuse(a, late)
+    await release_one(b, writer, written.fencing_token)
+    await must_grant(a, late)
+
+
+@case("readers that wait behind a writer are admitted together", needs=["shared"])
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    writer = ctx.claim()
+    readers = [ctx.claim(mode="shared", wait_ms=LONG_MS) for _ in range(3)]
+    token = (await must_grant(a, writer)).fencing_token
+    for reader in readers:
+        await must_refuse(b, reader)
+    await release_one(a, writer, token)
+    for reader in readers:
+        await must_grant(b, reader)
+
+
+@case("readers behind a writer that gives up are admitted beside the current reader", needs=["shared"])
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    writer, reader = ctx.claim(wait_ms=LONG_MS), ctx.claim(mode="shared", wait_ms=LONG_MS)
+    await must_grant(a, ctx.claim(mode="shared"))
+    await must_refuse(b, writer)
+    await must_refuse(a, reader)
+    await release_one(b, writer)
+    await must_grant(a, reader)
+
+
+@case("a claim for few permits does not overtake one for many", needs=["limit"])
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    holder = ctx.claim(mode="shared", limit=3, permits=2)
+    many = ctx.claim(mode="shared", limit=3, permits=2, wait_ms=LONG_MS)
+    token = (await must_grant(a, holder)).fencing_token
+    await must_refuse(b, many)
+    await must_refuse(a, ctx.claim(mode="shared", limit=3, permits=1))
+    await release_one(a, holder, token)
+    await must_grant(b, many)
+    await must_grant(a, ctx.claim(mode="shared", limit=3, permits=1))
