@@ -35,7 +35,7 @@ export async function runPytest(servers: SharedServers): Promise<PytestRun> {
   const cwd = join(import.meta.dirname, '../../python')
   const folder = makeFolder('pytest')
   const report = join(folder.path, 'report.json')
-  const selection = process.env['HOLDFAST_TEST_PYTEST']?.split(' ') ?? ['-n', `${PROCESSES}`]
+  const selection = process.env['HOLDFAST_TEST_PYTEST']?.split(' ') ?? ['-n', `${PROCESSES}`, '--dist', 'loadgroup']
   const args = ['-m', 'pytest', '-q', '-p', 'support.json_report', '-p', 'no:cacheprovider', ...selection]
   const child = spawn(python, args, {
     cwd,
@@ -96,7 +96,8 @@ async function serverVariables(servers: SharedServers): Promise<Record<string, s
 function testsOf(json: string): PythonTest[] {
   const outcomes = JSON.parse(json) as (Omit<PythonTest, 'file' | 'name'> & { id: string })[]
   return outcomes.map(({ id, ...rest }) => {
-    const [file = id, ...names] = id.split('::')
+    // `--dist loadgroup` appends the group of a test to its id.
+    const [file = id, ...names] = id.replace(/(?<=\])@[\w-]+$/, '').split('::')
     return { ...rest, file: `python/${file}`, name: names.join('::') || 'is collected' }
   })
 }
