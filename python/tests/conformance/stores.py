@@ -78,6 +78,48 @@ async def redis_asyncio() -> AsyncIterator[Store]:
     yield Store(driver, no_session)
 
 
+@asynccontextmanager
+async def postgres_asyncpg() -> AsyncIterator[Store]:
+    """One pool for all drivers, which never close it. Each driver has its own connection that listens."""
+    import asyncpg
+    from holdfast.drivers.postgres import postgres_driver
+
+    async with asyncpg.create_pool(urls_of("HOLDFAST_TEST_POSTGRES_URL")[0], min_size=0, max_size=10) as pool:
+
+        async def driver(cleanup: AsyncExitStack) -> Driver:
+            return postgres_driver(pool)
+
+        yield Store(driver, no_session)
+
+
+@asynccontextmanager
+async def postgres_psycopg() -> AsyncIterator[Store]:
+    import psycopg
+    from holdfast.drivers.postgres import postgres_driver
+
+    async def driver(cleanup: AsyncExitStack) -> Driver:
+        url = urls_of("HOLDFAST_TEST_POSTGRES_URL")[0]
+        connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        cleanup.push_async_callback(connection.close)
+        return postgres_driver(connection)
+
+    yield Store(driver, no_session)
+
+
+@asynccontextmanager
+async def postgres_psycopg_sync() -> AsyncIterator[Store]:
+    import psycopg
+    from holdfast.drivers.postgres import postgres_driver
+
+    async def driver(cleanup: AsyncExitStack) -> Driver:
+        url = urls_of("HOLDFAST_TEST_POSTGRES_URL")[0]
+        connection = psycopg.Connection.connect(url, autocommit=True)
+        cleanup.callback(connection.close)
+        return postgres_driver(connection)
+
+    yield Store(driver, no_session)
+
+
 def urls_of(variable: str) -> List[str]:
     value = os.environ.get(variable)
     if not value:
@@ -89,6 +131,9 @@ _KINDS = [
     StoreKind("memory", memory, "holdfast.drivers.memory"),
     StoreKind("sqlite", sqlite, "holdfast.drivers.sqlite"),
     StoreKind("redis-asyncio", redis_asyncio, "holdfast.drivers.redis"),
+    StoreKind("postgres-asyncpg", postgres_asyncpg, "holdfast.drivers.postgres"),
+    StoreKind("postgres-psycopg", postgres_psycopg, "holdfast.drivers.postgres", lock_only=True),
+    StoreKind("postgres-psycopg-sync", postgres_psycopg_sync, "holdfast.drivers.postgres", lock_only=True),
 ]
 
 STORES = [kind for kind in _KINDS if find_spec(kind.driver_module) is not None]

@@ -69,8 +69,9 @@ def _copy_of(error: BaseException) -> BaseException:
             kept[name] = value
         elif isinstance(value, str):
             kept[name] = without_secrets(value)
+    kind: Any = type(error)
     try:
-        copy: BaseException = type(error).__new__(type(error), message)
+        copy: BaseException = kind.__new__(kind, message)
         copy.args = (message,)
         if message not in str(copy):
             raise ValueError("its class formats other fields")

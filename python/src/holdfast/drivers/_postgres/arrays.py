@@ -1,0 +1,51 @@
+"""PostgreSQL array literals as text, so that every client sends and receives lists in the same way."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, Optional, Union
+
+
+def text_array(values: Iterable[Optional[str]]) -> str:
+    return "{" + ",".join("NULL" if value is None else _quoted(value) for value in values) + "}"
+
+
+def number_array(values: Iterable[Union[int, float, None]]) -> str:
+    return "{" + ",".join("NULL" if value is None else repr(value) for value in values) + "}"
+
+
+def boolean_array(values: Iterable[bool]) -> str:
+    return "{" + ",".join("t" if value else "f" for value in values) + "}"
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def parse_integers(text: Optional[str]) -> list[int]:
+    return [int(element) for element in _elements(text)]
+
+
+def parse_floats(text: Optional[str]) -> list[Optional[float]]:
+    return [None if element == "NULL" else float(element) for element in _elements(text)]
+
+
+def parse_booleans(text: Optional[str]) -> list[Optional[bool]]:
+    return [None if element == "NULL" else element == "t" for element in _elements(text)]
+
+
+def _elements(text: Optional[str]) -> list[str]:
+    return [] if text is None or text == "{}" else text[1:-1].split(",")
+
+
+_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},"]+)', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+def parse_texts(text: Optional[str]) -> list[str]:
+    """The server quotes an element only if it has to."""
+    if text is None or text == "{}":
+        return []
+    if '"' not in text:
+        return text[1:-1].split(",")
+    return [_ESCAPED.sub(r"\1", found[1]) if found[2] is None else found[2] for found in _ELEMENT.finditer(text)]

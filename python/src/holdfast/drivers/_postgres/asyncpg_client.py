@@ -1,0 +1,284 @@
+"""Clients of the package asyncpg."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence, TypeVar
+from weakref import WeakKeyDictionary
+
+from ...errors import StoreError
+from .connections import CLOSE_SECONDS, CONNECT_SECONDS, QUERY_SECONDS, SCRIPT_SECONDS
+from .connections import OnEnd, OnNotification, Row, Session, Values
+from .errors import IN_TRANSACTION
+from .own_pool import OwnPool
+from .url import PostgresTarget, asyncpg_settings, postgres_place
+
+T = TypeVar("T")
+
+
+class AsyncpgSession:
+    """A connection of asyncpg. `give_back` is given for one that belongs to the caller's pool."""
+
+    is_callers = False
+
+    def __init__(self, connection: Any, give_back: Optional[Callable[[], Awaitable[None]]] = None) -> None:
+        self._connection = connection
+        self._give_back = give_back
+        self._listeners: list[tuple[str, Any]] = []
+        self._on_termination: Optional[Any] = None
+
+    async def fetch(
+        self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS
+    ) -> Sequence[Row]:
+        rows: Sequence[Row] = await self._connection.fetch(text, *values, timeout=timeout_seconds)
+        return rows
+
+    async def script(self, text: str) -> None:
+        await self._connection.execute(text, timeout=SCRIPT_SECONDS)
+
+    async def listen(self, channels: Sequence[str], on_notification: OnNotification) -> None:
+        def receive(_connection: Any, _pid: int, channel: str, payload: str) -> None:
+            on_notification(channel, payload)
+
+        for channel in channels:
+            await self._connection.add_listener(channel, receive)
+            self._listeners.append((channel, receive))
+
+    def watch(self, on_end: OnEnd) -> None:
+        def terminated(_connection: Any) -> None:
+            on_end(ConnectionError("the connection has ended"))
+
+        self._on_termination = terminated
+        self._connection.add_termination_listener(terminated)
+
+    @property
+    def server_pid(self) -> Optional[int]:
+        pid: Optional[int] = self._connection.get_server_pid()
+        return pid
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._connection.is_in_transaction())
+
+    @property
+    def is_open(self) -> bool:
+        return not self._connection.is_closed()
+
+    def terminate(self) -> None:
+        self._forget_watcher()
+        if not self._connection.is_closed():
+            self._connection.terminate()
+
+    async def close(self) -> None:
+        self._forget_watcher()
+        if self._give_back is not None:
+            # It has listeners and an unknown past: the pool opens another in its place.
+            self._connection.terminate()
+            await self._give_back()
+        elif not self._connection.is_closed():
+            try:
+                await self._connection.close(timeout=CLOSE_SECONDS)
+            except Exception:
+                # A connection that breaks while it is closed is closed.
+                self._connection.terminate()
+
+    def _forget_watcher(self) -> None:
+        watcher, self._on_termination = self._on_termination, None
+        if watcher is not None:
+            self._connection.remove_termination_listener(watcher)
+
+
+class _CallersSession(AsyncpgSession):
+    """The caller's one connection. It stays open, so exactly what was done on it is undone."""
+
+    is_callers = True
+
+    async def fetch(
+        self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS
+    ) -> Sequence[Row]:
+        async with _turn_on(self._connection):
+            return await super().fetch(text, values, timeout_seconds)
+
+    async def script(self, text: str) -> None:
+        async with _turn_on(self._connection):
+            await super().script(text)
+
+    async def listen(self, channels: Sequence[str], on_notification: OnNotification) -> None:
+        async with _turn_on(self._connection):
+            await super().listen(channels, on_notification)
+
+    def terminate(self) -> None:
+        self._forget_watcher()
+
+    async def close(self) -> None:
+        self._forget_watcher()
+        listeners, self._listeners = self._listeners, []
+        if self._connection.is_closed():
+            return
+        async with _turn_on(self._connection):
+            for channel, listener in listeners:
+                await self._connection.remove_listener(channel, listener)
+
+
+_turns: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
+
+
+def _turn_on(connection: Any) -> asyncio.Lock:
+    """asyncpg refuses a statement on a busy connection. So each has one queue, however many drivers use it."""
+    lock = _turns.get(connection)
+    if lock is None:
+        lock = _turns[connection] = asyncio.Lock()
+    return lock
+
+
+class AsyncpgConnection:
+    """Sends everything on the caller's one connection, one statement after the other."""
+
+    is_pool = False
+
+    def __init__(self, connection: Any) -> None:
+        # A connection of a pool is wrapped anew each time it is lent.
+        unwrapped = getattr(connection, "_con", None)
+        self._session = _CallersSession(connection)
+        self._connection = connection
+        self.place = _place_of(unwrapped if unwrapped is not None else connection)
+
+    async def query(self, text: str, values: Values) -> Sequence[Row]:
+        return await self._session.fetch(text, values)
+
+    async def call(self, text: str, values: Values) -> Sequence[Row]:
+        async with _turn_on(self._connection):
+            # A call that the server refuses aborts the caller's transaction. A heartbeat must not do that.
+            if self._connection.is_in_transaction():
+                raise StoreError(IN_TRANSACTION, retryable=False)
+            rows: Sequence[Row] = await self._connection.fetch(text, *values, timeout=QUERY_SECONDS)
+            return rows
+
+    async def dedicate(self) -> Session:
+        if self._connection.is_in_transaction():
+            raise StoreError(IN_TRANSACTION, retryable=False)
+        return _CallersSession(self._connection)
+
+    async def close(self) -> None:
+        pass
+
+
+class AsyncpgPool:
+    """The caller's pool."""
+
+    is_pool = True
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        arguments, settings = _connect_arguments(pool) or ((), {})
+        self.place = _place_of_settings(arguments, settings)
+
+    async def query(self, text: str, values: Values) -> Sequence[Row]:
+        return await self._lend(lambda connection: self._fetch(connection, text, values))
+
+    async def call(self, text: str, values: Values) -> Sequence[Row]:
+        async def refuse_or_fetch(connection: Any) -> Sequence[Row]:
+            if connection.is_in_transaction():
+                raise StoreError(IN_TRANSACTION)
+            return await self._fetch(connection, text, values)
+
+        return await self._lend(refuse_or_fetch)
+
+    async def dedicate(self) -> Session:
+        """A new connection beside the pool, where possible: a pinned one would be missing in the pool from then on."""
+        found = _connect_arguments(self._pool)
+        if found is None:
+            connection = await self._pool.acquire(timeout=QUERY_SECONDS)
+
+            async def give_back() -> None:
+                await self._pool.release(connection, timeout=CLOSE_SECONDS)
+
+            return AsyncpgSession(connection, give_back)
+        arguments, settings = found
+        connect = getattr(self._pool, "_connect", None) or _asyncpg().connect
+        return AsyncpgSession(await connect(*arguments, **settings))
+
+    async def close(self) -> None:
+        pass
+
+    async def _lend(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        connection = await self._pool.acquire(timeout=QUERY_SECONDS)
+        try:
+            return await work(connection)
+        finally:
+            try:
+                await self._pool.release(connection, timeout=CLOSE_SECONDS)
+            except Exception:
+                # The pool has dropped the connection. The answer is known nevertheless.
+                pass
+
+    async def _fetch(self, connection: Any, text: str, values: Values) -> Sequence[Row]:
+        try:
+            rows: Sequence[Row] = await connection.fetch(text, *values, timeout=QUERY_SECONDS)
+            return rows
+        except asyncio.TimeoutError:
+            # Its answer may still come. The pool opens another connection.
+            connection.terminate()
+            raise
+
+
+def open_asyncpg(target: PostgresTarget) -> OwnPool:
+    """A pool for a URL. Sends nothing before the first call."""
+    settings = asyncpg_settings(target)
+    settings.setdefault("timeout", CONNECT_SECONDS)
+    prepares: Optional[bool] = False if target.prepares is False else None
+
+    async def open_session() -> Session:
+        nonlocal prepares
+        # Without a cache asyncpg gives statements no name, and sends each of them in one transaction of a pooler.
+        connection = await _asyncpg().connect(**settings, **({} if prepares else {"statement_cache_size": 0}))
+        if prepares is None:
+            try:
+                # The simple protocol, because a pooler may confuse prepared statements. Its answer is a count of rows.
+                same = f"SELECT WHERE pg_backend_pid() = {int(connection.get_server_pid())}"
+                prepares = await connection.execute(same, timeout=QUERY_SECONDS) == "SELECT 1"
+            except BaseException:
+                connection.terminate()
+                raise
+            if prepares:
+                await AsyncpgSession(connection).close()
+                return await open_session()
+        return AsyncpgSession(connection)
+
+    return OwnPool(open_session, postgres_place(target))
+
+
+def _asyncpg() -> Any:
+    import asyncpg
+
+    return asyncpg
+
+
+def _connect_arguments(pool: Any) -> Optional[tuple[Sequence[Any], Mapping[str, Any]]]:
+    """How the pool opens its connections. asyncpg has no public way to ask it."""
+    arguments, settings = getattr(pool, "_connect_args", None), getattr(pool, "_connect_kwargs", None)
+    if isinstance(arguments, (list, tuple)) and isinstance(settings, dict):
+        return arguments, settings
+    return None
+
+
+def _place_of(connection: Any) -> Optional[str]:
+    address, parameters = getattr(connection, "_addr", None), getattr(connection, "_params", None)
+    database = getattr(parameters, "database", None) or ""
+    if isinstance(address, tuple) and len(address) >= 2:
+        return postgres_place(PostgresTarget(str(address[0]), int(address[1]), database))
+    return None
+
+
+def _place_of_settings(arguments: Sequence[Any], settings: Mapping[str, Any]) -> Optional[str]:
+    host, port, database = (settings.get(name) for name in ("host", "port", "database"))
+    if isinstance(host, str):
+        port = port if isinstance(port, int) else 5432
+        return postgres_place(PostgresTarget(host, port, database if isinstance(database, str) else ""))
+    dsn = arguments[0] if arguments else settings.get("dsn")
+    if isinstance(dsn, str):
+        from .._shared.secrets import redacted_url
+
+        # The caller may not have encoded the password, so where it ends is a guess.
+        return str(redacted_url(dsn)).replace("…@", "")
+    return None

@@ -1,0 +1,65 @@
+"""From a client of the caller, or from a URL, to connections."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from ...errors import InvalidArgumentError, MissingClientError
+from .connections import Connections
+from .url import PostgresTarget
+
+_RULE = (
+    "a Pool or a Connection of asyncpg, a pool or a connection of psycopg 3 (asyncio or synchronous), or an Engine of "
+    "SQLAlchemy on one of these"
+)
+_MAX_THREADS = 4
+
+
+def connections_of(client: Any) -> Connections:
+    """Raises `InvalidArgumentError` for anything that is not a known client."""
+    # By name, so that only the package that is used is imported.
+    if is_a(client, "asyncpg", "Pool"):
+        from .asyncpg_client import AsyncpgPool
+
+        return AsyncpgPool(client)
+    if is_a(client, "asyncpg", "Connection", "PoolConnectionProxy"):
+        from .asyncpg_client import AsyncpgConnection
+
+        return AsyncpgConnection(client)
+    if is_a(client, "psycopg", "AsyncConnection", "Connection"):
+        from .psycopg_client import NOT_AUTOCOMMIT, PsycopgConnection
+
+        if not client.autocommit:
+            raise InvalidArgumentError("client", client, NOT_AUTOCOMMIT)
+        return PsycopgConnection(client, None if is_a(client, "psycopg", "AsyncConnection") else _threads(1))
+    if is_a(client, "psycopg_pool", "AsyncConnectionPool", "ConnectionPool"):
+        from .psycopg_client import PsycopgPool
+
+        is_async = is_a(client, "psycopg_pool", "AsyncConnectionPool")
+        return PsycopgPool(client, None if is_async else _threads(_MAX_THREADS))
+    raise InvalidArgumentError("client", client, _RULE)
+
+
+def open_connections(target: PostgresTarget) -> Connections:
+    """With asyncpg or, without it, with psycopg."""
+    if importlib.util.find_spec("asyncpg") is not None:
+        from .asyncpg_client import open_asyncpg
+
+        return open_asyncpg(target)
+    if importlib.util.find_spec("psycopg") is not None:
+        from .psycopg_client import open_psycopg
+
+        return open_psycopg(target)
+    raise MissingClientError("the postgres driver", ["asyncpg", "psycopg"])
+
+
+def is_a(client: object, package: str, *names: str) -> bool:
+    """Whether its class, or a class that it is derived from, has one of these names in the package."""
+    return any(each.__name__ in names and each.__module__.split(".")[0] == package for each in type(client).__mro__)
+
+
+def _threads(size: int) -> Any:
+    from .._shared.worker_threads import WorkerThreads
+
+    return WorkerThreads("holdfast-postgres", size)

@@ -1,0 +1,298 @@
+"""PostgreSQL: leases in a table, changed only by functions, so that clients in every language share them.
+
+`open_postgres(url)` opens connections of its own. `postgres_driver(client)` uses a client that you already have.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Literal, Optional, Sequence, Union
+
+from ..core.driver import (
+    Capabilities,
+    Claim,
+    DriverListener,
+    Grant,
+    InspectPage,
+    InspectQuery,
+    LeaseRef,
+    RateAnswer,
+    RateRequest,
+    Refusal,
+    Renewal,
+    RenewAnswer,
+    StopListening,
+)
+from ..errors import ClosedError, HoldfastError, InvalidArgumentError, StoreError
+from ._postgres.arrays import number_array, parse_booleans
+from ._postgres.calls import (
+    AcquireAnswer,
+    Row,
+    acquire_answers,
+    acquire_groups_answers,
+    acquire_groups_values,
+    acquire_values,
+    inspect_page,
+    lease_values,
+    metadata_json,
+)
+from ._postgres.clients import connections_of, open_connections
+from ._postgres.connections import Connections, Values
+from ._postgres.errors import row_locked, store_error_from
+from ._postgres.migrate import latest_version, migrate, read_version
+from ._postgres.notify_connection import NotifyConnection
+from ._postgres.rates import consume
+from ._postgres.statements import statements_for
+from ._postgres.url import Durability, postgres_url
+
+__all__ = ["PostgresDriver", "capabilities", "migrate_postgres", "migrate_postgres_url", "open_postgres", "postgres_driver"]
+
+capabilities = Capabilities(
+    expiry="ttl",
+    scope="network",
+    fencing=True,
+    shared=True,
+    limit=True,
+    queue=True,
+    wake=True,
+    metadata=True,
+    rate=True,
+    steal=True,
+    groups=True,
+)
+
+
+def open_postgres(url: str) -> PostgresDriver:
+    """Opens a driver for a `postgres://…` URL, with a small connection pool of its own: with asyncpg if that is
+    installed, otherwise with psycopg. It sends nothing before the first call.
+
+    Beside the client's own parameters, the URL may have `holdfast_schema`, `holdfast_durability` and
+    `holdfast_migrate`.
+
+    Raises `InvalidArgumentError` if some part of the URL is not understood, and `MissingClientError` if neither client
+    is installed.
+    """
+    target, options = postgres_url(url)
+    _check_settings(options.schema, options.durability, options.migrate)
+    return PostgresDriver(open_connections(target), options.schema, options.durability, options.migrate)
+
+
+def postgres_driver(
+    client: Any, *, schema: str = "public", durability: Durability = "crash-safe", migrate: bool = True
+) -> PostgresDriver:
+    """A driver that keeps leases in a table, through a client that you already have. It never closes the client, and
+    sends nothing before the first call.
+
+    `client` is a `Pool` or a `Connection` of asyncpg, or an `AsyncConnectionPool`, a `ConnectionPool`, an
+    `AsyncConnection` or a `Connection` of psycopg 3. A single connection should not be used by anything else.
+
+    `durability`: with `relaxed`, a lease is granted before it has reached the disk (`synchronous_commit = off`, for the
+    driver's statements only). A crash of the server can forget the leases of the last moment, and they are then granted
+    to others, with higher fencing tokens.
+
+    `migrate`: whether the first call creates the tables or brings them up to date.
+
+    Raises `InvalidArgumentError` if `client` is not one of the known clients, or an option has a wrong value.
+    """
+    _check_settings(schema, durability, migrate)
+    return PostgresDriver(connections_of(client), schema, durability, migrate)
+
+
+async def migrate_postgres(
+    client: Any, *, schema: str = "public", only: Optional[Literal["fence"]] = None
+) -> Sequence[int]:
+    """Creates the tables and functions, or brings them up to date. Any number of instances may call it at once. With
+    `only="fence"`, it creates only what `postgres_fence` needs. Returns the numbers of the migrations that were run."""
+    statements_for(schema)
+    return await migrate(connections_of(client), schema, only)
+
+
+async def migrate_postgres_url(
+    url: str, *, schema: Optional[str] = None, only: Optional[Literal["fence"]] = None
+) -> Sequence[int]:
+    """As `migrate_postgres`, for the database that a URL names. `schema` overrides the one in the URL."""
+    target, options = postgres_url(url)
+    schema = options.schema if schema is None else schema
+    statements_for(schema)
+    connections = open_connections(target)
+    try:
+        return await migrate(connections, schema, only)
+    finally:
+        await connections.close()
+
+
+class PostgresDriver:
+    """See `open_postgres` and `postgres_driver`, which make one."""
+
+    name = "postgres"
+    capabilities = capabilities
+    longest_ttl_ms: Optional[float] = None
+
+    def __init__(self, connections: Connections, schema: str, durability: Durability, migrates: bool) -> None:
+        self._connections = connections
+        self._schema = schema
+        self._statements = statements_for(schema)
+        self._relaxed = "true" if durability == "relaxed" else "false"
+        self._migrates = migrates
+        self._channel = f"holdfast_{secrets.token_hex(12)}"
+        self._notify_connection = NotifyConnection(
+            connections,
+            self._channel,
+            lambda payload: connections.query(self._statements["hello"], [self._channel, payload]),
+            self._statements["granted"],
+        )
+        self._preparing: Optional[_Preparation] = None
+        self._has_written = False
+        self._closed = False
+
+    @property
+    def place(self) -> Optional[str]:
+        return self._connections.place
+
+    async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
+        """Claims that steal and groups are rare. So a list that has some is sent in parts, in order: each claim that
+        steals is a call of its own, and so is each run of groups. A failure counts for its own part only."""
+        parts = _parts_of(claims)
+        if len(parts) == 1:
+            return await self._acquire_part(parts[0])
+        answers: list[AcquireAnswer] = []
+        for part in parts:
+            try:
+                answers.extend(await self._acquire_part(part))
+            except HoldfastError as error:
+                answers.extend(error for _ in part)
+        return answers
+
+    async def _acquire_part(self, claims: Sequence[Claim]) -> Sequence[AcquireAnswer]:
+        if claims[0].steal:
+            return [await self._steal(claims[0])]
+        if claims[0].group is not None:
+            row = await self._call("acquire_groups", acquire_groups_values(claims, self._relaxed))
+            return acquire_groups_answers(claims, row)
+        row = await self._call("acquire", acquire_values(claims, self._channel, self._relaxed))
+        return acquire_answers(claims, row)
+
+    async def _steal(self, claim: Claim) -> AcquireAnswer:
+        up_to = None if claim.steal_up_to is None else str(claim.steal_up_to)
+        ttl, metadata = repr(claim.ttl_ms), metadata_json(claim)
+        row = await self._call(
+            "steal", [claim.lock_name, claim.claim_id, claim.holder_id, ttl, metadata, self._relaxed, up_to]
+        )
+        if row["fencing_token"] is None:
+            return Refusal()
+        return Grant(int(row["fencing_token"]), claim.ttl_ms, float(row["granted_at"]))
+
+    async def renew(self, renewals: Sequence[Renewal]) -> Sequence[Union[RenewAnswer, Exception]]:
+        if not renewals:
+            return []
+        ttls = number_array(renewal.ttl_ms for renewal in renewals)
+        row = await self._call("renew", [*lease_values(renewals), ttls, self._relaxed])
+        answers: list[Union[RenewAnswer, Exception]] = []
+        for renewal, renewed in zip(renewals, parse_booleans(row["answers"])):
+            answers.append(row_locked(renewal.lock_name) if renewed is None else "renewed" if renewed else "lost")
+        return answers
+
+    async def release(self, leases: Sequence[LeaseRef]) -> Sequence[Union[bool, Exception]]:
+        if not leases:
+            return []
+        row = await self._call("release", [*lease_values(leases), self._relaxed])
+        ended = parse_booleans(row["answers"])
+        return [row_locked(lease.lock_name) if answer is None else answer for lease, answer in zip(leases, ended)]
+
+    async def inspect(self, query: InspectQuery) -> InspectPage:
+        row = await self._call("inspect", [query.lock_name, query.prefix or "", query.after, str(query.page_size)])
+        return inspect_page(row["page"])
+
+    async def consume(self, requests: Sequence[RateRequest]) -> Sequence[Union[RateAnswer, Exception]]:
+        return await consume(
+            requests,
+            lambda values: self._call("consume", [*values, self._relaxed]),
+            lambda values: self._call("change_rate", [*values, self._relaxed]),
+        )
+
+    async def listen(self, listener: DriverListener) -> StopListening:
+        return await self._notify_connection.listen(listener)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._notify_connection.close()
+        await self._connections.close()
+
+    async def _call(self, statement: str, values: Values) -> Row:
+        if self._closed:
+            raise ClosedError("the postgres driver is closed")
+        preparing = self._preparing
+        if preparing is None:
+            preparing = self._preparing = _Preparation(self._connections, self._schema, self._migrates)
+        try:
+            if not preparing.done:
+                await preparing.wait()
+            send = self._connections.query if statement == "inspect" else self._connections.call
+            row = (await send(self._statements[statement], values))[0]
+            self._has_written = self._has_written or statement != "inspect"
+            return row
+        except Exception as error:
+            failure = error
+        # After any failure the next call checks the tables again: they may have been dropped, or just been created.
+        if self._preparing is preparing:
+            self._preparing = None
+        # Outside the `except` block, so that the client's own error is not attached to ours.
+        raise store_error_from(
+            failure,
+            place=self._connections.place,
+            is_pool=self._connections.is_pool,
+            has_written=self._has_written,
+        )
+
+
+class _Preparation:
+    """Checks once that the tables are up to date, however many calls wait for it."""
+
+    def __init__(self, connections: Connections, schema: str, migrates: bool) -> None:
+        import asyncio
+
+        self.done = False
+        self._task = asyncio.ensure_future(self._prepare(connections, schema, migrates))
+
+    async def wait(self) -> None:
+        import asyncio
+
+        await asyncio.shield(self._task)
+
+    async def _prepare(self, connections: Connections, schema: str, migrates: bool) -> None:
+        if await read_version(connections, schema) < latest_version():
+            if not migrates:
+                where = "" if connections.place is None else f" at {connections.place}"
+                raise StoreError(
+                    f'the lock tables in the schema "{schema}"{where} are missing or old: '
+                    f'run "holdfast migrate --schema {schema}"',
+                    retryable=False,
+                )
+            await migrate(connections, schema)
+        self.done = True
+
+
+def _parts_of(claims: Sequence[Claim]) -> list[Sequence[Claim]]:
+    parts: list[list[Claim]] = []
+    kind_before: object = None
+    for claim in claims:
+        kind = "steal" if claim.steal else "groups" if claim.group is not None else "plain"
+        if kind == kind_before and kind != "steal":
+            parts[-1].append(claim)
+        else:
+            parts.append([claim])
+        kind_before = kind
+    return [*parts]
+
+
+def _check_settings(schema: object, durability: object, migrates: object) -> None:
+    if isinstance(schema, str):
+        statements_for(schema)
+    else:
+        raise InvalidArgumentError("schema", schema, "the name of a schema")
+    if durability not in ("crash-safe", "relaxed"):
+        raise InvalidArgumentError("durability", durability, "crash-safe or relaxed")
+    if not isinstance(migrates, bool):
+        raise InvalidArgumentError("migrate", migrates, "True or False")
