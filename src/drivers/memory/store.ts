@@ -16,6 +16,7 @@ import { StoreError } from '../../core/errors.ts'
 import { type Clock, systemClock } from '../../core/time/clock.ts'
 import { admitted } from '../shared/admission.ts'
 import { leftOver } from '../shared/groups.ts'
+import { tokenAfter } from '../shared/tokens.ts'
 import { createRates } from './rates.ts'
 
 /** The leases, queues and rate limits of one process. Each method is one step of the store. */
@@ -53,7 +54,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   const nowMs = (): number => groupAtMs ?? clock.now().wallMs
 
   function nextToken(): number {
-    lastToken = Math.max(lastToken + 1, Math.floor(nowMs() * 1_000))
+    lastToken = tokenAfter(lastToken, nowMs() * 1_000)
     return lastToken
   }
 

@@ -1,6 +1,7 @@
 import type { AcquireAnswer, Grant, LeaseRecord, Refusal } from '../../core/driver.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import type { TokenRefusal } from '../redis/format.ts'
+import { tokenAfter } from '../shared/tokens.ts'
 import type { Attempt } from './attempts.ts'
 import type { NodeError, Votes } from './quorum.ts'
 
@@ -38,7 +39,7 @@ export class Proposals {
 
   /** Adds a token for the next round to each attempt. The tokens rise, because several attempts may be for one name. */
   propose(attempts: readonly Attempt[]): void {
-    const first = Math.max(this.#last + 1, Math.floor(this.#nowUs()))
+    const first = tokenAfter(this.#last, this.#nowUs())
     this.#last = first + attempts.length - 1
     attempts.forEach(({ isRepeat, mark, tokens }, at) => {
       if (!isRepeat) tokens.push(Math.max(first, mark + 1) + at)

@@ -147,7 +147,7 @@ export class ReleaseBroadcast {
 }
 
 /** Undefined for a message of another format: any client can publish on the channel. */
-function lockNameIn(text: string): string | undefined {
+export function lockNameIn(text: string): string | undefined {
   try {
     const parts: unknown = JSON.parse(text)
     return Array.isArray(parts) && typeof parts[0] === 'string' ? parts[0] : undefined
