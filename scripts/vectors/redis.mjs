@@ -192,7 +192,7 @@ export function redisValues() {
           tail,
           'secret',
           claim.waitMs,
-        ])
+        ]).replaceAll('/', '\\/')
         const stored = { endMs: NOW_MS + claim.waitMs, sinceMs: NOW_MS, hears: 1, channel: 'holdfast:wake:client' }
         return {
           claim,
