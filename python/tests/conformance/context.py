@@ -4,12 +4,44 @@ from __future__ import annotations
 
 import secrets
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, AsyncIterator, Dict
+from dataclasses import dataclass
+from typing import Any, AsyncIterator, Callable, Dict, Generic, List, TypeVar, Union
 
 from holdfast.core.driver import Capabilities, Claim, Driver
 
+from .faulty_network import FaultyNetwork
+from .mutex import MutexInstance, MutexSubject, Taken
 from .stores import Store
 from .timing import LONG_MS, outlast
+
+Primitive = TypeVar("Primitive")
+
+
+@dataclass
+class Process(Generic[Primitive]):
+    """A primitive with a driver of its own, as one process has, and a network between them that the case can break."""
+
+    primitive: Primitive
+    network: FaultyNetwork
+    real_driver: Driver
+
+
+@dataclass
+class LockProcess(Process[Any]):
+    @property
+    def lock(self) -> Any:
+        return self.primitive
+
+
+@dataclass
+class MutexProcess(Process[MutexInstance]):
+    holder_id: str
+
+    async def take(self, lock_name: str, **options: Any) -> Taken:
+        return await self.primitive.take(lock_name, **options)
+
+    async def close(self) -> None:
+        await self.primitive.close()
 
 
 class Context:
@@ -17,6 +49,8 @@ class Context:
         self._store = store
         self._cleanup = cleanup
         self._claims = 0
+        self._networks: List[FaultyNetwork] = []
+        self._instances: List[Any] = []
         self.lock_name = f"conformance:{secrets.token_urlsafe(9)}"
         """Unique to this case, so that a server can be shared by many runs."""
 
@@ -56,9 +90,46 @@ class Context:
         else:
             await outlast(ttl_ms)
 
+    async def open(self, make: Callable[[Driver], Primitive]) -> Process[Primitive]:
+        real_driver = await self.driver()
+        network = FaultyNetwork(real_driver)
+        self._networks.append(network)
+        primitive = make(network.driver)
+        self._instances.append(primitive)
+        return Process(primitive, network, real_driver)
+
+    async def lock(self, **options: Any) -> LockProcess:
+        from holdfast import DistributedLock
+
+        opened = await self.open(lambda driver: DistributedLock(driver, **options))
+        return LockProcess(opened.primitive, opened.network, opened.real_driver)
+
+    async def mutex(self, subject: MutexSubject, **options: Any) -> MutexProcess:
+        """The same for a primitive that is tested as a mutex."""
+        holder_id = f"holder {len(self._instances) + 1} of {self.lock_name}"
+        opened = await self.open(lambda driver: subject.open(driver, holder_id=holder_id, **options))
+        return MutexProcess(opened.primitive, opened.network, opened.real_driver, holder_id)
+
+    async def cut_off(self, process: Union[LockProcess, MutexProcess]) -> None:
+        """Cuts a process off from the store, so that its leases end there by themselves."""
+        process.network.cut()
+        if self.capabilities.expiry == "session":
+            await self._store.end_session(process.real_driver)
+
+    async def close(self) -> None:
+        for network in self._networks:
+            network.heal()
+        for instance in self._instances:
+            await instance.close()
+
 
 @asynccontextmanager
 async def open_context(store: Store) -> AsyncIterator[Context]:
     """Closes everything that a case has opened, even if it failed."""
     async with AsyncExitStack() as cleanup:
-        yield Context(store, cleanup)
+        context = Context(store, cleanup)
+        # Runs before the drivers that the case has opened are closed.
+        try:
+            yield context
+        finally:
+            await context.close()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import secrets
 import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, AsyncContextManager, AsyncIterator, Awaitable, Callable, List, Optional
+from typing import Any, AsyncContextManager, AsyncIterator, Awaitable, Callable, Dict, List, Optional
 
-from holdfast.core.driver import Capabilities, Driver
+from holdfast.core.driver import Capabilities, Driver, InspectQuery
 
 OpenDriver = Callable[[AsyncExitStack], Awaitable[Driver]]
 
@@ -120,20 +122,137 @@ async def postgres_psycopg_sync() -> AsyncIterator[Store]:
     yield Store(driver, no_session)
 
 
+@asynccontextmanager
+async def redis_sync() -> AsyncIterator[Store]:
+    import redis
+    from holdfast.drivers.redis import redis_driver
+
+    async def driver(cleanup: AsyncExitStack) -> Driver:
+        client: Any = redis.Redis.from_url(urls_of("HOLDFAST_TEST_REDIS_URL")[0])
+        cleanup.callback(client.close)
+        return redis_driver(client)
+
+    yield Store(driver, no_session)
+
+
+@asynccontextmanager
+async def redis_cluster() -> AsyncIterator[Store]:
+    from holdfast.drivers.redis import redis_driver
+    from redis.asyncio.cluster import RedisCluster
+
+    async def driver(cleanup: AsyncExitStack) -> Driver:
+        client: Any = RedisCluster.from_url(urls_of("HOLDFAST_TEST_REDIS_CLUSTER_URL")[0])
+        cleanup.push_async_callback(client.close)
+        return redis_driver(client)
+
+    yield Store(driver, no_session)
+
+
+@asynccontextmanager
+async def redlock() -> AsyncIterator[Store]:
+    import redis.asyncio
+    from holdfast.drivers.redlock import redlock_driver
+
+    async def driver(cleanup: AsyncExitStack) -> Driver:
+        clients: List[Any] = [redis.asyncio.Redis.from_url(url) for url in urls_of("HOLDFAST_TEST_REDIS_URL")]
+        for client in clients:
+            cleanup.push_async_callback(client.close)
+        return redlock_driver(clients)
+
+    yield Store(driver, no_session)
+
+
+@asynccontextmanager
+async def postgres_asyncpg() -> AsyncIterator[Store]:
+    import asyncpg
+    from holdfast.drivers.postgres import postgres_driver
+
+    # One pool for all drivers of the suite, which never close it. Each driver has its own connection that listens.
+    async with asyncpg.create_pool(postgres_url(), min_size=1, max_size=10) as pool:
+
+        async def driver(cleanup: AsyncExitStack) -> Driver:
+            return postgres_driver(pool)
+
+        yield Store(driver, no_session)
+
+
+@asynccontextmanager
+async def postgres_psycopg() -> AsyncIterator[Store]:
+    import psycopg
+    from holdfast.drivers.postgres import postgres_driver
+
+    async def driver(cleanup: AsyncExitStack) -> Driver:
+        connection = await psycopg.AsyncConnection.connect(postgres_url(), autocommit=True)
+        cleanup.push_async_callback(connection.close)
+        return postgres_driver(connection)
+
+    yield Store(driver, no_session)
+
+
+@asynccontextmanager
+async def postgres_psycopg_sync() -> AsyncIterator[Store]:
+    import psycopg
+    from holdfast.drivers.postgres import postgres_driver
+
+    async def driver(cleanup: AsyncExitStack) -> Driver:
+        connection = await asyncio.to_thread(psycopg.connect, postgres_url(), autocommit=True)
+        cleanup.callback(connection.close)
+        return postgres_driver(connection)
+
+    yield Store(driver, no_session)
+
+
+@asynccontextmanager
+async def postgres_advisory() -> AsyncIterator[Store]:
+    import asyncpg
+    from holdfast.drivers.postgres_advisory import postgres_advisory_driver
+
+    # Each driver has a pool of its own. Its connections have an application name, so that they can be ended.
+    names: Dict[int, str] = {}
+
+    async with asyncpg.create_pool(postgres_url(), min_size=1, max_size=2) as admin:
+
+        async def driver(cleanup: AsyncExitStack) -> Driver:
+            name = f"advisory {secrets.token_hex(6)}"
+            settings = {"application_name": name}
+            pool = asyncpg.create_pool(postgres_url(), min_size=0, max_size=2, server_settings=settings)
+            await cleanup.enter_async_context(pool)
+            opened = postgres_advisory_driver(pool)
+            names[id(opened)] = name
+            # Connected in advance, so that a case with a deadline of a tenth of a second does not spend it on that.
+            await opened.inspect(InspectQuery(lock_name="free"))
+            return opened
+
+        async def end_session(of: Driver) -> None:
+            text = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1"
+            await admin.fetch(text, names[id(of)])
+
+        yield Store(driver, end_session)
+
+
 def urls_of(variable: str) -> List[str]:
     value = os.environ.get(variable)
     if not value:
-        raise RuntimeError(f"{variable} is not set: start the test servers, or set it to the URL of your own")
-    return value.split(",")
+        raise RuntimeError(f"{variable} is not set. Run `npm test -- test/python`, which starts the servers")
+    return [url.strip() for url in value.split(",")]
+
+
+def postgres_url() -> str:
+    return urls_of("HOLDFAST_TEST_POSTGRES_URL")[0]
 
 
 _KINDS = [
     StoreKind("memory", memory, "holdfast.drivers.memory"),
     StoreKind("sqlite", sqlite, "holdfast.drivers.sqlite"),
     StoreKind("redis-asyncio", redis_asyncio, "holdfast.drivers.redis"),
+    StoreKind("redis-sync", redis_sync, "holdfast.drivers.redis", lock_only=True),
+    StoreKind("redis-cluster", redis_cluster, "holdfast.drivers.redis"),
+    StoreKind("redlock", redlock, "holdfast.drivers.redlock"),
     StoreKind("postgres-asyncpg", postgres_asyncpg, "holdfast.drivers.postgres"),
     StoreKind("postgres-psycopg", postgres_psycopg, "holdfast.drivers.postgres", lock_only=True),
     StoreKind("postgres-psycopg-sync", postgres_psycopg_sync, "holdfast.drivers.postgres", lock_only=True),
+    StoreKind("postgres-advisory", postgres_advisory, "holdfast.drivers.postgres_advisory", at_a_time=10),
 ]
 
+# A driver that does not exist yet is left out.
 STORES = [kind for kind in _KINDS if find_spec(kind.driver_module) is not None]
