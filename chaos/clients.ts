@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { type ShiftedClock, shiftedClock } from '../test/harness/clock-shim.ts'
 import { type Folder, makeFolder } from '../test/harness/folders.ts'
+import { python } from '../test/harness/python.ts'
 import { startWorker, type Worker } from '../test/harness/worker.ts'
 import { type ClientHistory, readHistory } from './history.ts'
 import type { LoadMeter } from './load.ts'
@@ -16,6 +17,8 @@ export interface ClientPlan {
 export interface ClientsOptions {
   clients: readonly ClientPlan[]
   dist: string
+  /** worker.py, which does the same as worker.ts. */
+  pythonWorker: string
   seed: string
   portsOf(client: number): number[]
   meter: LoadMeter
@@ -86,6 +89,23 @@ export class Clients implements AsyncDisposable {
     })
   }
 
+  /** Ends all tasks. The clients can still be called. */
+  async quiet(): Promise<void> {
+    await this.callAll('quiet')
+  }
+
+  /** Calls a function of each client, and returns the results in their order. */
+  callAll(name: string, ...args: unknown[]): Promise<unknown[]> {
+    return Promise.all(this.#workers.map((worker) => worker?.call(name, ...args)))
+  }
+
+  /** Calls a function of one client. */
+  call(client: number, name: string, ...args: unknown[]): Promise<unknown> {
+    const worker = this.#workers[client]
+    if (worker === undefined) throw new Error(`client ${client} has ended`)
+    return worker.call(name, ...args)
+  }
+
   /** Ends all tasks, and reads the histories of all processes. */
   async stop(): Promise<{ histories: ClientHistory[]; problems: string[] }> {
     await Promise.all(
@@ -111,13 +131,15 @@ export class Clients implements AsyncDisposable {
   }
 
   async #start(client: number): Promise<void> {
-    const { clients, dist, seed, portsOf } = this.#options
+    const { clients, dist, pythonWorker, seed, portsOf } = this.#options
     const plan = clients[client]
     if (plan === undefined) throw new RangeError(`there is no client ${client}`)
     const name = `${client}-${this.#files.filter((each) => each.client.startsWith(`${client}-`)).length + 1}`
     const file = join(this.#folder.path, name)
     const worker = await startWorker(
-      { module: fileURLToPath(new URL('./worker.js', import.meta.url)) },
+      plan.settings.language === 'python'
+        ? { command: [python, pythonWorker] }
+        : { module: fileURLToPath(new URL('./worker.js', import.meta.url)) },
       { env: this.#clocks[client]?.env ?? {}, callTimeoutMs: STOP_TIMEOUT_MS },
     )
     this.#files.push({ client: name, file })

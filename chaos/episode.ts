@@ -4,6 +4,8 @@ import { Draw } from './draw.ts'
 import { type LeaseHistory, nowMs } from './history.ts'
 import type { LoadMeter } from './load.ts'
 import { chosen, drawFaults, type Fault } from './plan.ts'
+import { queueForOneLock } from './queue.ts'
+import type { RecordHistory } from './record.ts'
 import { pause, type Scenario, type Setting, type SettingOptions, type Stage } from './stage.ts'
 
 export interface EpisodeOptions extends SettingOptions {
@@ -15,6 +17,7 @@ export interface EpisodeOptions extends SettingOptions {
   faults: readonly string[] | undefined
   isLossy: boolean
   dist: string
+  pythonWorker: string
   meter: LoadMeter
 }
 
@@ -41,10 +44,16 @@ export interface Episode {
   problems: string[]
   done: DoneFault[]
   skipped: Record<string, number>
+  records: RecordHistory[]
+  /** The clients in the order in which they queued for one lock after the faults, and the tokens that they got. */
+  queue: { client: number; token: number }[]
 }
 
 /** The setting and the faults of an episode, which are the same for the same seed. */
-export function planEpisode(options: Omit<EpisodeOptions, 'dist' | 'meter'>): { setting: Setting; faults: Fault[] } {
+export function planEpisode(options: Omit<EpisodeOptions, 'dist' | 'pythonWorker' | 'meter'>): {
+  setting: Setting
+  faults: Fault[]
+} {
   const { scenario, seed, seconds, faultEveryMs, faults, isLossy } = options
   const setting = scenario.drawSetting(new Draw(`${seed}/setting`), options)
   const recipes = chosen(scenario.recipes(setting, { isLossy }), faults)
@@ -54,14 +63,17 @@ export function planEpisode(options: Omit<EpisodeOptions, 'dist' | 'meter'>): { 
 
 /** Starts fresh servers and clients, injects faults for `seconds`, then heals and ends everything and judges it. */
 export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
-  const { scenario, seed, seconds, dist, meter } = options
+  const { scenario, seed, seconds, dist, pythonWorker, meter } = options
   const { setting, faults } = planEpisode(options)
   await using stage = await scenario.open(setting, meter)
   const portsOf = (client: number): number[] => stage.links.portsOf(client)
-  await using clients = await Clients.start({ clients: setting.clients, dist, seed, portsOf, meter })
+  const plans = setting.clients.map((plan) => ({ ...plan, settings: { ...plan.settings, ...stage.clientSettings } }))
+  await using clients = await Clients.start({ clients: plans, dist, pythonWorker, seed, portsOf, meter })
   const startedMs = nowMs()
   const hurt = await hurtAll({ stage, clients, faults, endMs: startedMs + seconds * 1_000 })
   const ranSeconds = (nowMs() - startedMs) / 1_000
+  const { queueUrl } = stage
+  const queue = queueUrl === undefined ? [] : await queueForOneLock(clients, setting.clients.length, dist, queueUrl)
   const { histories, problems } = await clients.stop()
 
   const leases = histories.flatMap((history) => history.leases)
@@ -84,6 +96,8 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
     problems: [...problems, ...hurt.problems],
     done: hurt.done,
     skipped: hurt.skipped,
+    records: stage.records?.histories ?? [],
+    queue,
   }
 }
 

@@ -4,14 +4,23 @@ import { parseArgs } from 'node:util'
 import { type Episode, planEpisode, runEpisode } from './episode.ts'
 import { LoadMeter } from './load.ts'
 import { exitCodeOf, type Report, Tally, tableOf } from './report.ts'
+import { mixed } from './scenarios/mixed.ts'
 import { redisFailover } from './scenarios/redis-failover.ts'
 import { redlock } from './scenarios/redlock.ts'
 import type { Scenario } from './stage.ts'
 
-const SCENARIOS: Readonly<Record<string, Scenario>> = { redlock, 'redis-failover': redisFailover }
+const SCENARIOS: Readonly<Record<string, Scenario>> = {
+  redlock,
+  'redis-failover': redisFailover,
+  'mixed-redis': mixed('redis'),
+  'mixed-redlock': mixed('redlock'),
+  'mixed-postgres': mixed('postgres'),
+  'mixed-sqlite': mixed('sqlite'),
+}
 
-const USAGE = `node chaos/run.mjs --scenario redlock|redis-failover [options]
+const USAGE = `node chaos/run.mjs --scenario NAME [options]
 
+  --scenario NAME            ${Object.keys(SCENARIOS).join(', ')}
   --minutes N, --seconds N   time under faults (default: 60 seconds)
   --seed TEXT                decides every random choice (default: the time)
   --episode N                run only this episode of the seed
@@ -19,9 +28,9 @@ const USAGE = `node chaos/run.mjs --scenario redlock|redis-failover [options]
   --dist PATH                the built package under test (default: dist of this repository)
   --faults a,b,c             only these kinds of faults
   --fault-every MS           average time between two faults (default: 1200)
-  --clients N                client processes (default: 5)
-  --tasks N                  tasks in each of them (default: 4)
-  --names N                  lock names that they contend for (default: 4)
+  --clients N                client processes (default: 5; mixed: 6, half of them in Python)
+  --tasks N                  tasks in each of them (default: 4; mixed: 2)
+  --names N                  lock names that they contend for (default: 4; mixed: 1)
   --longest-ttl SECONDS      TTL of the longest lease (default: 8; redlock draws 3 or 8)
   --lossy                    redis-failover: also kill masters that have not replicated
   --plan                     print the settings and faults, and run nothing
@@ -95,9 +104,9 @@ function readOptions(args: string[], root: string) {
       dist: { type: 'string', default: root },
       faults: { type: 'string' },
       'fault-every': { type: 'string', default: '1200' },
-      clients: { type: 'string', default: '5' },
-      tasks: { type: 'string', default: '4' },
-      names: { type: 'string', default: '4' },
+      clients: { type: 'string' },
+      tasks: { type: 'string' },
+      names: { type: 'string' },
       'longest-ttl': { type: 'string' },
       lossy: { type: 'boolean', default: false },
       plan: { type: 'boolean', default: false },
@@ -109,6 +118,7 @@ function readOptions(args: string[], root: string) {
     const known = Object.keys(SCENARIOS).join(', ')
     throw new RangeError(`--scenario must be one of ${known}, but is ${JSON.stringify(values.scenario)}`)
   }
+  const isMixed = values.scenario.startsWith('mixed-')
   const seconds = values.minutes === undefined ? numberOf('seconds', values.seconds ?? '60') : minutesOf(values.minutes)
   const episodeSeconds = numberOf('episode-seconds', values['episode-seconds'])
   const longestTtl = values['longest-ttl']
@@ -118,11 +128,13 @@ function readOptions(args: string[], root: string) {
     seed: values.seed,
     episodes: episodesOf(seconds, episodeSeconds, values.episode),
     dist: distAt(values.dist),
+    pythonWorker: join(root, 'chaos', 'worker.py'),
     faults: values.faults?.split(','),
     faultEveryMs: numberOf('fault-every', values['fault-every']),
-    clients: numberOf('clients', values.clients),
-    tasks: numberOf('tasks', values.tasks),
-    names: numberOf('names', values.names),
+    // Mixed: three processes of each language on one record.
+    clients: numberOf('clients', values.clients ?? (isMixed ? '6' : '5')),
+    tasks: numberOf('tasks', values.tasks ?? (isMixed ? '2' : '4')),
+    names: numberOf('names', values.names ?? (isMixed ? '1' : '4')),
     longestTtlSeconds: longestTtl === undefined ? undefined : numberOf('longest-ttl', longestTtl),
     isLossy: values.lossy,
     isPlan: values.plan,

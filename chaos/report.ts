@@ -19,6 +19,15 @@ export interface Report {
   fallingTokens: number
   /** Leases that were held again after their loss had been signalled. */
   resurrected: number
+  /** Grants to clients of each language. */
+  grantsByLanguage: Record<string, number>
+  /** Writes to the records, and those that the records refused by their token. */
+  writes: number
+  refusedWrites: number
+  lostUpdates: string[]
+  /** Queues of clients after the faults that were served in another order than that of their arrival. */
+  queues: number
+  wrongQueues: string[]
   faults: number
   faultsByKind: Record<string, number>
   /** Faults that were drawn, but skipped because of another fault. */
@@ -67,6 +76,12 @@ export class Tally {
       excusedOverlaps: 0,
       fallingTokens: 0,
       resurrected: 0,
+      grantsByLanguage: {},
+      writes: 0,
+      refusedWrites: 0,
+      lostUpdates: [],
+      queues: 0,
+      wrongQueues: [],
       faults: 0,
       faultsByKind: {},
       skippedFaults: {},
@@ -83,7 +98,7 @@ export class Tally {
     const { overlaps, excused, falling } = episode.verdict
     report.seconds += episode.seconds
     report.episodes += 1
-    report.versions['redis'] = episode.serverVersion
+    report.versions['server'] = episode.serverVersion
     report.claims += episode.claims
     report.grants += episode.leases.length
     report.refused += episode.refused
@@ -92,6 +107,21 @@ export class Tally {
     report.excusedOverlaps += excused.length
     report.fallingTokens += falling.length
     report.resurrected += episode.resurrected.length
+    for (const { id } of episode.leases) {
+      const { language = 'node' } = episode.setting.clients[Number.parseInt(id, 10)]?.settings ?? {}
+      count(report.grantsByLanguage, language, 1)
+    }
+    for (const record of episode.records) {
+      report.writes += record.writes
+      report.refusedWrites += record.refused
+      report.lostUpdates.push(...record.lostUpdates.map((text) => `"${record.name}": ${text}`))
+      if (record.value !== record.writes) {
+        report.lostUpdates.push(`"${record.name}": ${record.writes} writes, but its value is ${record.value}`)
+      }
+    }
+    if (episode.queue.length > 0) report.queues += 1
+    const isWrong = episode.queue.some(({ token }, at) => at > 0 && token <= (episode.queue[at - 1]?.token ?? 0))
+    if (isWrong) report.wrongQueues.push(`episode ${episode.seed}: ${JSON.stringify(episode.queue)}`)
     report.faults += episode.done.length
     for (const { fault } of episode.done) count(report.faultsByKind, fault.kind, 1)
     for (const [kind, times] of Object.entries(episode.skipped)) count(report.skippedFaults, kind, times)
@@ -126,7 +156,8 @@ export class Tally {
 
 /** 0: nothing broke. 1: an invariant broke. 2: the run proves nothing. */
 export function exitCodeOf(report: Report): 0 | 1 | 2 {
-  if (report.overlaps + report.fallingTokens + report.resurrected > 0) return 1
+  const { overlaps, fallingTokens, resurrected, lostUpdates, wrongQueues } = report
+  if (overlaps + fallingTokens + resurrected + lostUpdates.length + wrongQueues.length > 0) return 1
   return report.problems.length > 0 || report.grants === 0 || report.faults === 0 ? 2 : 0
 }
 
@@ -144,12 +175,21 @@ export function tableOf(report: Report): string {
     ['overlaps', `${report.overlaps}${report.excusedOverlaps > 0 ? `, and ${report.excusedOverlaps} excused` : ''}`],
     ['falling tokens', String(report.fallingTokens)],
     ['resurrected', String(report.resurrected)],
+    ...(report.writes > 0
+      ? ([
+          ['languages', listed(report.grantsByLanguage)],
+          ['record', `${report.writes} writes, ${report.refusedWrites} refused, ${report.lostUpdates.length} lost`],
+          ['queues', `${report.queues}, of which ${report.wrongQueues.length} were served in another order`],
+        ] as const)
+      : []),
     ['problems', String(report.problems.length)],
   ]
   const table = lines.map(([name, text]) => `${name.padEnd(16)}${text}`)
   const more = [
     ...report.unexpectedErrors.map((text) => `unexpected error: ${text}`),
     ...report.problems.map((text) => `problem: ${text}`),
+    ...report.lostUpdates.map((text) => `lost update: ${text}`),
+    ...report.wrongQueues.map((text) => `wrong order: ${text}`),
     ...report.violations.map(({ what, episode, text }) => `${what} in episode ${episode}: ${text}`),
   ]
   return [...table, ...more, ''].join('\n')

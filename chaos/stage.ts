@@ -4,6 +4,7 @@ import type { Draw } from './draw.ts'
 import type { Links } from './links.ts'
 import type { LoadMeter } from './load.ts'
 import type { Fault, Recipe } from './plan.ts'
+import type { RecordServer } from './record.ts'
 
 /** The servers of a scenario, and the faults that can be injected into them. */
 export interface Stage extends AsyncDisposable {
@@ -16,6 +17,12 @@ export interface Stage extends AsyncDisposable {
    */
   apply(fault: Fault, signal: AbortSignal): Promise<boolean>
   version(): Promise<string>
+  /** The records that the holders increment, if the scenario has them. */
+  readonly records?: RecordServer
+  /** Settings of the clients that are known only when the servers run. */
+  readonly clientSettings?: { readonly path?: string; readonly recordPort?: number }
+  /** Where the harness reaches the store itself, without a fault. Only for a store with a queue. */
+  readonly queueUrl?: string | undefined
 }
 
 /** The setting of one episode, drawn from the seed. */

@@ -4,6 +4,7 @@ import { pathToFileURL } from 'node:url'
 import type { DistributedLockOptions, Driver, Lease, DistributedLock as Lock } from 'holdfast'
 import { Draw } from './draw.ts'
 import { HistoryWriter, nowMs } from './history.ts'
+import { RecordClient } from './record-client.ts'
 
 export interface ClientSettings {
   /** The built package under test. */
@@ -11,11 +12,17 @@ export interface ClientSettings {
   /** The file of the history. */
   file: string
   seed: string
-  driver: 'redis' | 'redlock'
-  /** How the driver connects. */
-  through: 'ioredis' | 'redis' | 'url'
-  /** One port for redis, or one for each node of redlock. */
+  /** Clients in Python run worker.py, which does the same as this file. */
+  language: 'node' | 'python'
+  driver: 'redis' | 'redlock' | 'postgres' | 'sqlite'
+  /** How the driver connects: through a URL, or through a client of one of these packages. */
+  through: 'url' | 'ioredis' | 'redis' | 'redis.asyncio' | 'asyncpg' | 'psycopg'
+  /** One port for a server, one for each node of redlock, none for a file. */
   ports: number[]
+  /** The file of sqlite. */
+  path?: string
+  /** Where the records are that a holder increments: see record.ts. Absent: it only holds its lock. */
+  recordPort?: number
   names: string[]
   tasks: number
   ttlSeconds: { least: number; most: number }
@@ -35,12 +42,15 @@ let stopping: AbortController | undefined
 let tasks: Promise<unknown>[] = []
 let lock: Lock | undefined
 let history: HistoryWriter | undefined
+let record: RecordClient | undefined
+const queued = new Map<string, Promise<number>>()
 
 export async function start(settings: ClientSettings): Promise<void> {
   const stop = new AbortController()
   const writer = new HistoryWriter(settings.file)
   const opened = await openLock(settings)
   const looks = new Looks(writer)
+  if (settings.recordPort !== undefined) record = new RecordClient(settings.recordPort)
   history = writer
   lock = opened
   stopping = stop
@@ -58,10 +68,30 @@ export async function start(settings: ClientSettings): Promise<void> {
 }
 
 /** Ends every task: gives up waiting claims, and releases leases. Resolves when all tasks have ended. */
-export async function stop(): Promise<void> {
+export async function quiet(): Promise<void> {
   stopping?.abort()
   await Promise.all(tasks)
+}
+
+/** Waits for a lock in the background, and releases it when it is granted. */
+export function queue(name: string): void {
+  const wait = async (): Promise<number> => {
+    const lease = await lock?.hold(name, { blockingTimeoutSeconds: 60 })
+    await lease?.release()
+    return lease?.fencingToken ?? 0
+  }
+  queued.set(name, wait())
+}
+
+/** The token with which `queue` was granted its lock. */
+export async function queuedToken(name: string): Promise<number> {
+  return (await queued.get(name)) ?? 0
+}
+
+export async function stop(): Promise<void> {
+  await quiet()
   await lock?.close().catch((error: unknown) => noteError('close', error))
+  record?.close()
   history?.close()
 }
 
@@ -134,6 +164,8 @@ async function once(task: Task): Promise<void> {
     ...(settings.confirmed && { confirmed: true }),
   })
   try {
+    // Also if the lease is lost meanwhile: the record has to refuse such a write by its token.
+    await record?.increment(name, lease.fencingToken, () => pause(draw.between(0, 20)))
     await holdFor(task, look, plan.extends, isLeft ? Number.POSITIVE_INFINITY : plan.holdMs)
     if (look.look()) {
       look.end('released')
@@ -258,8 +290,10 @@ async function openLock(settings: ClientSettings): Promise<Lock> {
   return new DistributedLock({ ...options, driver: await openDriver(settings) })
 }
 
-function urlOf({ driver, ports, ttlSeconds }: ClientSettings): string {
+function urlOf({ driver, ports, path, ttlSeconds }: ClientSettings): string {
   const hosts = ports.map((port) => `127.0.0.1:${port}`).join(',')
+  if (driver === 'sqlite') return `sqlite:${path}`
+  if (driver === 'postgres') return `postgres://postgres@${hosts}/postgres`
   return driver === 'redis' ? `redis://${hosts}` : `redlock://${hosts}?longestTtlSeconds=${ttlSeconds.most}`
 }
 

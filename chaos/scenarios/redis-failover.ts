@@ -22,6 +22,7 @@ export const redisFailover: Scenario = {
       return {
         clockAheadMs: hasClockAhead && client === 0 ? 10_000 : 0,
         settings: {
+          language: 'node',
           driver: 'redis',
           through,
           names: range(names).map((name) => `order:${name}`),

@@ -25,6 +25,7 @@ export const redlock: Scenario = {
       return {
         clockAheadMs: hasClockAhead && client === 0 ? 10_000 : 0,
         settings: {
+          language: 'node',
           driver: 'redlock',
           through,
           names: range(names).map((name) => `order:${name}`),

@@ -3,7 +3,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 import { isAlive, killProcess, pauseProcess, resumeProcess } from './processes.ts'
 import { reapProcess } from './reaper.ts'
 
-/** Another Node process whose functions a test calls: "in process A, hold this lock". */
+/** Another process whose functions a test calls: "in process A, hold this lock". */
 export interface Worker extends AsyncDisposable {
   readonly pid: number
   /**
@@ -35,18 +35,15 @@ export interface WorkerOptions {
 /**
  * Starts a worker from a module, whose exported functions can be called, or from inline source, which passes its
  * functions to `expose`: `import { DistributedLock } from 'holdfast'; expose({ async hold(name) { … } })`.
+ * A program of another language speaks Node's own protocol: JSON in lines, on the socket `NODE_CHANNEL_FD`.
  * Use it as `await using worker = await startWorker(…)`: it ends with the test, and with the runner at the latest.
  */
 export async function startWorker(
-  program: { module: string } | { source: string },
+  program: { module: string } | { source: string } | { command: readonly [string, ...string[]] },
   { cwd = REPOSITORY, env = {}, callTimeoutMs = 10_000 }: WorkerOptions = {},
 ): Promise<Worker> {
-  const source =
-    'source' in program
-      ? program.source
-      : `import * as exported from ${JSON.stringify(pathToFileURL(program.module).href)}; expose(exported)`
-  const boot = new URL('./worker-boot.mjs', import.meta.url).href
-  const child = spawn(process.execPath, ['--import', boot, '--input-type=module', '--eval', source], {
+  const [file, ...args] = 'command' in program ? program.command : commandOf(program)
+  const child = spawn(file, args, {
     cwd,
     // With the test runner's own NODE_OPTIONS, the worker would load the runner's hooks.
     env: { ...process.env, NODE_OPTIONS: '', ...env },
@@ -54,7 +51,7 @@ export async function startWorker(
     detached: true,
   })
   const pid = child.pid
-  if (pid === undefined) throw new Error(`could not start ${process.execPath}`)
+  if (pid === undefined) throw new Error(`could not start ${file}`)
   const forget = reapProcess(pid)
 
   let stdout = ''
@@ -78,7 +75,7 @@ export async function startWorker(
   })
   child.on('message', ({ id, ...reply }: Reply & { id: number }) => pending.get(id)?.(reply))
 
-  const call = (name: string, ...args: unknown[]) =>
+  const call = (name: string, ...callArgs: unknown[]) =>
     new Promise<unknown>((resolve, reject) => {
       const id = ++lastCall
       const settle = (reply: Reply) => {
@@ -91,7 +88,7 @@ export async function startWorker(
       const deadline = setTimeout(() => fail(`the worker gave no answer in ${callTimeoutMs} ms`), callTimeoutMs)
       pending.set(id, settle)
       if (!child.connected) return fail(`the worker has ended; it printed:\n${stderr}`)
-      child.send({ id, name, args }, (error) => error && fail(error.message))
+      child.send({ id, name, args: callArgs }, (error) => error && fail(error.message))
     })
 
   const kill = async () => {
@@ -118,6 +115,15 @@ export async function startWorker(
     resume: () => resumeProcess(pid),
     [Symbol.asyncDispose]: kill,
   }
+}
+
+function commandOf(program: { module: string } | { source: string }): [string, ...string[]] {
+  const source =
+    'source' in program
+      ? program.source
+      : `import * as exported from ${JSON.stringify(pathToFileURL(program.module).href)}; expose(exported)`
+  const boot = new URL('./worker-boot.mjs', import.meta.url).href
+  return [process.execPath, '--import', boot, '--input-type=module', '--eval', source]
 }
 
 type Reply = { result?: unknown } | { error: { name: string; message: string; code?: string } }

@@ -1,0 +1,86 @@
+import { createServer, type Server, type Socket } from 'node:net'
+import { createInterface } from 'node:readline'
+
+/** What a record has seen of its clients. */
+export interface RecordHistory {
+  name: string
+  /** How often it was written. It was 0 in the beginning, and each write adds 1. */
+  writes: number
+  value: number
+  /** Requests with a token below one that had been seen. */
+  refused: number
+  /** Writes that were based on another value than the current one. */
+  lostUpdates: string[]
+}
+
+interface Record extends RecordHistory {
+  largestToken: number
+}
+
+/**
+ * The protected resource: records that are read and written with a fencing token. A token below one that was seen
+ * before is refused, for a read as well as for a write. It is outside of every store under test, and under no fault.
+ *
+ * Requests and answers are JSON in lines: `["read",name,token]` → `{"value":n}` or `{"refused":largest}`, and
+ * `["write",name,token,from,to]` → `{}` or `{"refused":largest}`.
+ */
+export class RecordServer implements AsyncDisposable {
+  readonly #server: Server
+  readonly #sockets = new Set<Socket>()
+  readonly #records = new Map<string, Record>()
+
+  private constructor(server: Server) {
+    this.#server = server
+    server.on('connection', (socket) => {
+      this.#sockets.add(socket)
+      socket.on('error', () => {})
+      socket.on('close', () => this.#sockets.delete(socket))
+      createInterface({ input: socket }).on('line', (line) => {
+        socket.write(`${JSON.stringify(this.#answer(JSON.parse(line)))}\n`)
+      })
+    })
+  }
+
+  static async open(): Promise<RecordServer> {
+    const server = createServer()
+    await new Promise<void>((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve))
+    return new RecordServer(server)
+  }
+
+  get port(): number {
+    const address = this.#server.address()
+    if (address === null || typeof address === 'string') throw new Error('the record server has no port')
+    return address.port
+  }
+
+  get histories(): RecordHistory[] {
+    return [...this.#records.values()]
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const socket of this.#sockets) socket.destroy()
+    await new Promise((resolve) => this.#server.close(resolve))
+  }
+
+  #answer([what, name, token, from, to]: ['read' | 'write', string, number, number, number]): object {
+    const record = this.#records.get(name) ?? {
+      name,
+      writes: 0,
+      value: 0,
+      refused: 0,
+      lostUpdates: [],
+      largestToken: 0,
+    }
+    this.#records.set(name, record)
+    if (token < record.largestToken) {
+      record.refused += 1
+      return { refused: record.largestToken }
+    }
+    record.largestToken = token
+    if (what === 'read') return { value: record.value }
+    if (from !== record.value) record.lostUpdates.push(`token ${token}: ${from} became ${to}, but was ${record.value}`)
+    record.writes += 1
+    record.value = to
+    return {}
+  }
+}
