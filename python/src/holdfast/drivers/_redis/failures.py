@@ -1,0 +1,132 @@
+"""What went wrong at a server or on the way to it: how redis-py says it, and how Holdfast reports it."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from ...errors import ClosedError, HoldfastError, StoreError
+from .._shared.secrets import message_of, safe_cause
+
+_CODES = {
+    "AskError": "ASK",
+    "AuthenticationError": "NOAUTH",
+    "BusyLoadingError": "LOADING",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "NoScriptError": "NOSCRIPT",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "SlotNotCoveredError": "CLUSTERDOWN",
+    "TryAgainError": "TRYAGAIN",
+}
+"""redis-py removes the code of an error from its text and makes it a class, other ones in each version."""
+
+
+def server_text(error: BaseException) -> str:
+    """The text of an error, with its code again."""
+    text = message_of(error)
+    code = _CODES.get(type(error).__name__)
+    return text if code is None or text.startswith(code) else f"{code} {text}"
+
+
+def is_reply(error: BaseException) -> bool:
+    """Whether the server answered with this error. Then the connection is fine.
+
+    By name: there is one class for each kind of client, and neither is imported before it is needed.
+    """
+    return any(each.__name__ == "ResponseError" for each in type(error).__mro__)
+
+
+def is_no_script(error: BaseException) -> bool:
+    return "NOSCRIPT" in server_text(error)
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """The server's access control lists forbid it."""
+    text = server_text(error)
+    return "NOPERM" in text or "has no permissions" in text
+
+
+def is_read_only(error: BaseException) -> bool:
+    """The server is a replica and accepts no writes."""
+    pattern = r"(?i)\bREADONLY\b|\bMASTERDOWN\b|can't write against a read only|previous master is now a slave"
+    return re.search(pattern, server_text(error)) is not None
+
+
+def is_forbidden_command(error: BaseException) -> bool:
+    """The access control list forbids the command, or the command was renamed."""
+    return is_forbidden(error) or "unknown command" in server_text(error).lower()
+
+
+def closed_error() -> ClosedError:
+    return ClosedError("the redis driver is closed")
+
+
+def store_error(what: str, error: BaseException, place: Optional[str] = None) -> HoldfastError:
+    """Wraps an error of the client once: where it happened, what the server or the network said, and what to do."""
+    if isinstance(error, HoldfastError):
+        return error
+    where = "" if place is None else f" at {place}"
+    text = server_text(error)
+    permanent, hint = False, ""
+    for pattern, advice, is_permanent in _HINTS:
+        if re.search(pattern, text):
+            permanent, hint = is_permanent, f" ({advice})"
+            break
+    wrapped = StoreError(f"redis failed to {what}{where}: {text}{hint}", retryable=not permanent)
+    wrapped.__cause__ = safe_cause(error)
+    return wrapped
+
+
+def no_answer(what: str, timeout_ms: float, place: str) -> StoreError:
+    return StoreError(f"redis at {place} did not answer within {timeout_ms:g} ms when asked to {what}")
+
+
+_HINTS = (
+    (
+        r"(?i)^READONLY|-READONLY|can't write against a read only",
+        "this server is a replica: connect to the master, or through Sentinel",
+        False,
+    ),
+    (
+        r"(?i)OOM command not allowed|^OOM",
+        "the server is out of memory: raise maxmemory, or use a separate server for locks",
+        False,
+    ),
+    (r"(?i)^LOADING", "the server is still loading its data", False),
+    (r"(?i)CLUSTERDOWN", "the Cluster does not serve this slot at the moment", False),
+    (
+        r"(?i)cluster support disabled",
+        "the server is no node of a Cluster: use redis:// instead of redis+cluster://",
+        True,
+    ),
+    (r"(?i)TRYAGAIN|too many redirections", "the slot is being moved to another node: try again", False),
+    (
+        r"(?i)called without any password configured|Client sent AUTH, but no password is set",
+        "the server has no password: leave it out",
+        True,
+    ),
+    (r"(?i)\bDB index|^NOPERM .*\bselect\b", "the database cannot be selected: use one that the server has", True),
+    (
+        r"(?i)NOAUTH|WRONGPASS|invalid username-password|invalid password",
+        "the user name or the password is wrong, or missing: redis://user:password@host",
+        True,
+    ),
+    (
+        r"(?i)NOPERM|has no permissions|ACL failure in script|user executing the script can't",
+        "the user lacks a right: it needs the keys lock:* and holdfast:*, the channels holdfast:*, and scripting",
+        True,
+    ),
+    (r"(?i)unknown command.*(EVAL|SSUBSCRIBE)", "the server is too old, or forbids scripts", True),
+    (r"(?i)certificate verify failed", "the server's TLS certificate is not accepted", True),
+    (
+        r"(?i)wrong version number|record layer failure|packet length too long",
+        "the server does not speak TLS on this port: use redis:// instead of rediss://, or tls=false",
+        True,
+    ),
+    (r"(?i)Protocol Error", "the server does not speak the Redis protocol on this port", False),
+)

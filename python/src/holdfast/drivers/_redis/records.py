@@ -1,0 +1,299 @@
+"""How claims, leases and waiters are written to Redis and read back. The header of leases.lua has the format."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence, Union
+
+from ...core.driver import Claim, Grant, LeaseRecord, LeaseRef, Metadata, Mode, Refusal, Renewal, WaiterRecord
+from ...errors import StoreError, UnsupportedError
+from .._shared.groups import left_over
+
+SHARED = "holdfast:shared"
+_MOST_TOKEN = 2**53 - 1
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A token that the client chooses (Redlock)."""
+
+    token: int
+    most_ahead_us: int
+    """How far ahead of a server's clock a token may be."""
+
+
+@dataclass(frozen=True)
+class TokenRefusal:
+    """A node refuses the token that a client proposed."""
+
+    now_ms: float
+    """The node's clock."""
+    mark: Optional[int] = None
+    """The largest token that the node has granted. None if the proposal was too far ahead of the node's clock."""
+
+
+def json_text(value: Any) -> str:
+    """The same text as JavaScript's `JSON.stringify`: ids are compared byte by byte."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def text_of(reply: Any) -> str:
+    """The value of another client's lock may be any bytes."""
+    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+
+
+def acquire_args(
+    claims: Sequence[Claim], proposals: Optional[Sequence[Proposal]] = None, spares: bool = False
+) -> list[str]:
+    """The arguments of leases.lua from the fourth on. `spares`: a claim that steals takes no key that is not a lock of
+    Holdfast."""
+    ids = "\n".join(json_text(claim.claim_id) for claim in claims)
+    terms = [
+        _terms(claim, None if proposals is None else proposals[at], spares) for at, claim in enumerate(claims)
+    ]
+    # Terms that are the same for all claims, as is usual, are sent once.
+    if all(each == terms[0] for each in terms):
+        return [ids, *terms[0]]
+    return [ids, *(part for each in terms for part in each)]
+
+
+def renew_args(renewals: Sequence[Renewal]) -> list[str]:
+    ttls = [ttl_text(renewal.ttl_ms) for renewal in renewals]
+    return [_entries(renewals), *(ttls[:1] if len(set(ttls)) == 1 else ttls)]
+
+
+def release_args(leases: Sequence[LeaseRef]) -> list[str]:
+    return [_entries(leases)]
+
+
+def ttl_text(ttl_ms: float) -> str:
+    """Rounded up to milliseconds. A lease that lasts longer than its holder believes is safe. A shorter one is not."""
+    return str(math.ceil(ttl_ms))
+
+
+def entry_of(lease: Union[LeaseRef, Renewal]) -> str:
+    """Without a token: any lease of the claim, and its place in the queue."""
+    entry = json_text(lease.claim_id)
+    return entry if lease.fencing_token is None else f"{entry},{lease.fencing_token}"
+
+
+def _entries(leases: Sequence[Union[LeaseRef, Renewal]]) -> str:
+    return "\n".join(entry_of(lease) for lease in leases)
+
+
+def _terms(claim: Claim, proposal: Optional[Proposal], spares: bool) -> tuple[str, str, str]:
+    holder = json_text(claim.holder_id)
+    tail = holder if claim.metadata is None else f"{holder},{json_text(claim.metadata)}"
+    ttl = ttl_text(claim.ttl_ms)
+    if claim.group is not None and proposal is None:
+        return ttl, tail, f"g{claim.group}"
+    if claim.mode == "exclusive" and claim.wait_ms == 0 and proposal is None and not claim.steal:
+        return ttl, tail, ""
+    if proposal is not None:
+        end = f"{proposal.token},false,{proposal.most_ahead_us}"
+    elif claim.steal:
+        steals = "true" if claim.steal_up_to is None else str(claim.steal_up_to)
+        end = f"0,{steals}{',0,true' if spares else ''}"
+    else:
+        end = "0"
+    mode = 0 if claim.mode == "exclusive" else 1
+    wait_ms = 0 if proposal is not None else math.ceil(claim.wait_ms)
+    return ttl, tail, f"[{mode},{claim.limit or 0},{claim.permits},{wait_ms},{end}]"
+
+
+AcquireReply = Union[Grant, Refusal, TokenRefusal, Exception]
+
+
+def read_acquire(claim: Claim, now_ms: float, reply: Any) -> AcquireReply:
+    if isinstance(reply, int):
+        # A proxy or another server may answer anything. It must not grant a lock.
+        if not 0 < reply <= _MOST_TOKEN:
+            return unexpected_reply("acquire", reply)
+        return Grant(reply, claim.ttl_ms, now_ms)
+    if not isinstance(reply, list) or not reply:
+        return unexpected_reply("acquire", reply)
+    kind = text_of(reply[0])
+    if kind == "y" and len(reply) == 2:
+        parts = _parse_list(text_of(reply[1]))
+        if parts is None or len(parts) < 3 or not _is_token(parts[1]):
+            return unexpected_reply("acquire", reply)
+        return Grant(parts[1], claim.ttl_ms, parts[2])
+    if kind == "n" and len(reply) == 5:
+        return _read_refusal(claim.lock_name, now_ms, reply)
+    if kind == "x":
+        return Refusal(free=True, answered_at_ms=now_ms)
+    if kind == "k":
+        return left_over(claim.lock_name)
+    if kind == "o":
+        return UnsupportedError(
+            f'"{claim.lock_name}" cannot be taken by force: it is not a lock of Holdfast, and without a prefix the key '
+            "may be anything. If you know that it is the lock of another client, delete the key"
+        )
+    if kind == "b" and len(reply) == 2:
+        return TokenRefusal(now_ms, int(reply[1]))
+    if kind == "f" and len(reply) == 2:
+        return TokenRefusal(float(reply[1]))
+    return unexpected_reply("acquire", reply)
+
+
+def _read_refusal(lock_name: str, now_ms: float, reply: Sequence[Any]) -> Refusal:
+    holder_text = text_of(reply[1])
+    end_ms, ahead, ask_again_ms = (float(each) for each in reply[2:5])
+    is_shown = holder_text != "" or end_ms != -1
+    return Refusal(
+        holder=read_lease(lock_name, holder_text, end_ms) if is_shown else None,
+        ahead=int(ahead) if ahead >= 0 else None,
+        ask_again_ms=ask_again_ms if ask_again_ms >= 0 else None,
+        answered_at_ms=now_ms,
+    )
+
+
+def read_lease(lock_name: str, text: str, end_ms: float) -> LeaseRecord:
+    """Reads a lease of either mode. Any other text is the lock of another client, of which only the value of the key
+    is known."""
+    expires_at_ms = end_ms if end_ms >= 0 else None
+    parts = _parse_list(text) or []
+    if _is_exclusive(parts):
+        return LeaseRecord(
+            lock_name=lock_name,
+            claim_id=parts[0],
+            holder_id=parts[4],
+            mode="exclusive",
+            permits=1,
+            fencing_token=int(parts[1]),
+            acquired_at_ms=parts[2],
+            expires_at_ms=expires_at_ms,
+            metadata=_metadata(parts, 5),
+        )
+    if _is_shared(parts):
+        return LeaseRecord(
+            lock_name=lock_name,
+            claim_id=parts[0],
+            holder_id=parts[6],
+            mode="shared",
+            permits=int(parts[4]),
+            fencing_token=int(parts[1]),
+            acquired_at_ms=parts[2],
+            expires_at_ms=expires_at_ms,
+            limit=int(parts[3]) if parts[3] > 0 else None,
+            metadata=_metadata(parts, 7),
+        )
+    return LeaseRecord(
+        lock_name=lock_name,
+        claim_id=text[:255],
+        holder_id="another client",
+        mode="exclusive",
+        permits=1,
+        fencing_token=0,
+        acquired_at_ms=0,
+        expires_at_ms=expires_at_ms,
+    )
+
+
+def is_ours(text: str) -> bool:
+    parts = _parse_list(text) or []
+    return _is_exclusive(parts) or _is_shared(parts)
+
+
+def read_waiter(lock_name: str, id_text: str, text: str) -> WaiterRecord:
+    _, since_ms, mode, limit, permits, _, _, _, tail, *_ = json.loads(text)
+    modes: tuple[Mode, Mode] = ("exclusive", "shared")
+    return WaiterRecord(
+        lock_name=lock_name,
+        claim_id=json.loads(id_text),
+        holder_id=json.loads(f"[{tail}]")[0],
+        mode=modes[int(mode)],
+        permits=int(permits),
+        waiting_since_ms=since_ms,
+        limit=int(limit) if limit > 0 else None,
+    )
+
+
+@dataclass(frozen=True)
+class WakeMessage:
+    """A message to a waiter: its grant, or without a grant, a hint to ask again."""
+
+    claim_id: str
+    grant: Optional[Grant] = None
+    proved: str = ""
+    """What the proof is made of, besides the secret."""
+    proof: str = ""
+
+    def is_proved_by(self, secret: str) -> bool:
+        """Whether leases.lua published it for the request with this secret. Any client can publish on the channel."""
+        made = hashlib.sha1(f"{secret}{self.proved}{secret}".encode(), usedforsecurity=False).hexdigest()
+        return self.grant is not None and hmac.compare_digest(made.encode(), self.proof.encode())
+
+
+def read_message(text: str) -> Optional[WakeMessage]:
+    """None if the message has another format."""
+    parts = _parse_list(text)
+    if not parts or not isinstance(parts[0], str):
+        return None
+    if len(parts) == 1:
+        return WakeMessage(parts[0])
+    if len(parts) != 5 or not all(_is_token(each) for each in parts[1:4]) or not isinstance(parts[4], str):
+        return None
+    claim_id, token, acquired_at_ms, ttl_ms, proof = parts
+    told = text[1 : -len(f',"{proof}"]')]
+    return WakeMessage(claim_id, Grant(token, ttl_ms, acquired_at_ms), told, proof)
+
+
+def read_theft(text: str) -> tuple[Sequence[str], str]:
+    """The claims that lost their leases to a thief, and its name. Nothing if the message has another format."""
+    try:
+        message = json.loads(text)
+        lost, by = message["lost"], message["by"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return [], ""
+    if not isinstance(lost, list) or not isinstance(by, str):
+        return [], ""
+    return [each for each in lost if isinstance(each, str)], by
+
+
+def unexpected_reply(what: str, reply: Any) -> StoreError:
+    return StoreError(f"the redis server sent an unexpected reply to {what}: {repr(reply)[:200]}")
+
+
+def _metadata(parts: Sequence[Any], at: int) -> Optional[Metadata]:
+    return parts[at] if len(parts) > at and isinstance(parts[at], dict) else None
+
+
+def _is_token(value: Any) -> bool:
+    return type(value) is int and 0 < value <= _MOST_TOKEN
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_exclusive(parts: Sequence[Any]) -> bool:
+    return (
+        len(parts) > 4
+        and isinstance(parts[0], str)
+        and all(_is_number(each) for each in parts[1:4])
+        and isinstance(parts[4], str)
+    )
+
+
+def _is_shared(parts: Sequence[Any]) -> bool:
+    return (
+        len(parts) > 6
+        and isinstance(parts[0], str)
+        and all(_is_number(each) for each in parts[1:6])
+        and isinstance(parts[6], str)
+    )
+
+
+def _parse_list(text: str) -> Optional[list[Any]]:
+    if not text.startswith('["'):
+        return None
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, list) else None

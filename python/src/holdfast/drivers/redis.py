@@ -1,0 +1,98 @@
+"""Keeps leases in Redis or Valkey: on one server, behind Sentinel, or on a Cluster."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Callable, Optional
+
+from ..errors import InvalidArgumentError, UnsupportedError
+from ._redis.checks import RedisWarning
+from ._redis.clients import RedisClient, link_of, open_link
+from ._redis.driver import CAPABILITIES, RedisDriver
+from ._redis.keys import check_prefix
+from ._redis.link import Link
+from ._redis.replicas import ReplicaWait
+from ._redis.url import redis_url
+
+__all__ = ["RedisClient", "RedisDriver", "RedisWarning", "capabilities", "open_redis", "redis_driver"]
+
+capabilities = CAPABILITIES
+
+_COMMAND_TIMEOUT_SECONDS = 4.5
+"""Less than the core waits for a call, so that the error says what is wrong."""
+
+
+def redis_driver(
+    client: RedisClient,
+    *,
+    prefix: str = "lock:",
+    replicas: Optional[int] = None,
+    replicas_timeout_seconds: float = 1,
+    command_timeout_seconds: float = _COMMAND_TIMEOUT_SECONDS,
+    on_warning: Optional[Callable[[RedisWarning], None]] = None,
+) -> RedisDriver:
+    """A driver with the settings of a client that you have: `Redis` or `RedisCluster`, of `redis.asyncio` or `redis`.
+
+    The driver opens connections of its own, one for commands and one for messages, and `close` ends them. It neither
+    uses nor changes those of the client. It sends nothing before the first call.
+
+    `prefix` is the text before every lock name in a key. It may be empty. All clients of a lock need the same.
+    With `replicas`, a grant or a renewal counts only when so many replicas have confirmed it (`WAIT`) in time.
+    `on_warning` is called for each problem of the server: an eviction policy, a replica, an old version. Without it,
+    they are warnings of Python (`RuntimeWarning`).
+    """
+    _check_seconds("command_timeout_seconds", command_timeout_seconds)
+    return _driver(
+        link_of(client, command_timeout_seconds),
+        prefix,
+        command_timeout_seconds,
+        _replica_wait(replicas, replicas_timeout_seconds),
+        on_warning,
+    )
+
+
+async def open_redis(url: str) -> RedisDriver:
+    """A driver for a `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://` URL. `valkey` and `valkeys`
+    mean the same as `redis` and `rediss`. Every part of the URL is understood or refused."""
+    parsed = redis_url(url)
+    link = open_link(parsed.target, _COMMAND_TIMEOUT_SECONDS)
+    return _driver(link, parsed.prefix, _COMMAND_TIMEOUT_SECONDS, None, None)
+
+
+def _driver(
+    link: Link,
+    prefix: str,
+    timeout_seconds: float,
+    replicas: Optional[ReplicaWait],
+    on_warning: Optional[Callable[[RedisWarning], None]],
+) -> RedisDriver:
+    if replicas is not None and link.cluster:
+        raise UnsupportedError(
+            "redis: the option replicas does not work on a Cluster, because WAIT names no key and so no node; set "
+            "min-replicas-to-write on the servers instead"
+        )
+    return RedisDriver(
+        link,
+        prefix=check_prefix(prefix),
+        timeout_ms=timeout_seconds * 1_000,
+        replicas=replicas,
+        on_warning=on_warning or _warn,
+    )
+
+
+def _replica_wait(count: Optional[int], timeout_seconds: float) -> Optional[ReplicaWait]:
+    if count is None:
+        return None
+    if type(count) is not int or count < 1:
+        raise InvalidArgumentError("replicas", count, "a whole number from 1")
+    _check_seconds("replicas_timeout_seconds", timeout_seconds)
+    return ReplicaWait(count, max(1, round(timeout_seconds * 1_000)))
+
+
+def _check_seconds(name: str, seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= 3_600:
+        raise InvalidArgumentError(name, seconds, "a number of seconds from 0.001 to 3600")
+
+
+def _warn(warning: RedisWarning) -> None:
+    warnings.warn(f"holdfast: {warning.message}", RuntimeWarning, stacklevel=2)
