@@ -1,1 +1,29 @@
 """Distributed locks on the store that you already run. The same locks as those of the TypeScript client."""
+
+from ._block import LeaseBlock as LeaseBlock
+from ._options import LockDefaults as LockDefaults
+from ._result import Acquired as Acquired
+from ._result import LockResult as LockResult
+from ._result import NotAcquired as NotAcquired
+from .connect import connect as connect
+from .core.clock import Clock as Clock
+from .core.clock import Random as Random
+from .core.driver import Driver as Driver
+from .core.lease import Lease as Lease
+from .core.lease import LostEvent as LostEvent
+from .core.lock_info import LockInfo as LockInfo
+from .errors import ClosedError as ClosedError
+from .errors import DeadlockError as DeadlockError
+from .errors import HoldfastError as HoldfastError
+from .errors import InvalidArgumentError as InvalidArgumentError
+from .errors import LeaseLostError as LeaseLostError
+from .errors import MissingClientError as MissingClientError
+from .errors import NotAcquiredError as NotAcquiredError
+from .errors import NotHeldError as NotHeldError
+from .errors import OverloadError as OverloadError
+from .errors import RateLimitedError as RateLimitedError
+from .errors import ResultNotKeptError as ResultNotKeptError
+from .errors import StaleTokenError as StaleTokenError
+from .errors import StoreError as StoreError
+from .errors import UnsupportedError as UnsupportedError
+from .lock import DistributedLock as DistributedLock

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClosedError",
+    "DeadlockError",
     "HoldfastError",
     "InvalidArgumentError",
     "LeaseLostError",
@@ -98,6 +99,16 @@ class ClosedError(HoldfastError):
     """The instance or its driver was closed. Create a new one to go on."""
 
     code: ClassVar[Literal["CLOSED"]] = "CLOSED"
+
+
+class DeadlockError(HoldfastError):
+    """A claim would wait for itself: the block that makes it holds a lease that conflicts with it."""
+
+    code: ClassVar[Literal["DEADLOCK"]] = "DEADLOCK"
+
+    def __init__(self, message: str, lock_name: str) -> None:
+        super().__init__(message)
+        self.lock_name = lock_name
 
 
 class UnsupportedError(HoldfastError):

@@ -1,0 +1,218 @@
+"""`async with lock.lock(name) as lease:` – a block that runs under leases."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextvars import Context, Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Optional, Sequence, Type, TypeVar
+
+from ._inner_lease import InnerLease, beneath
+from ._options import Share
+from ._reentry import Frame, current_frame
+from .core.holder import Holder
+from .core.lease import HeldLease, Lease
+from .errors import HoldfastError, LeaseLostError
+
+if TYPE_CHECKING:
+    from ._claims import Claims
+
+T = TypeVar("T")
+
+
+class LeaseBlock(Generic[T]):
+    """Takes its leases, runs the block under them and releases them.
+
+    If a lease is lost, the task that runs the block is cancelled, and the block raises the `LeaseLostError`. It raises
+    it, too, if the block succeeded but a lease was lost before its release. An error of the block itself is never
+    hidden, and neither is a cancellation from outside.
+    """
+
+    def __init__(self, claims: Claims, share: Share) -> None:
+        self._claims = claims
+        self._share = share
+        self._leases: Sequence[Lease] = ()
+        self._holder: Optional[Holder] = None
+        self._frames: list[Frame] = []
+        self._token: Optional[Token[Optional[Frame]]] = None
+        self._entered_frames: list[Frame] = []
+        self._ended: Optional[asyncio.Event] = None
+        self._active = False
+        self._task: Optional[asyncio.Task[Any]] = None
+        self._cancelling = 0
+        self._cancel_sent = False
+
+    @property
+    def frame(self) -> Optional[Frame]:
+        """The innermost frame of the block while it runs. The synchronous API puts it into its thread's context."""
+        return self._frames[-1] if self._frames else None
+
+    async def _take(self) -> tuple[Sequence[Lease], T]:
+        """The leases, and what the block's `as` gets. Raises if not all of them could be taken. What it enters again it
+        passes to `_keep` in the same step."""
+        raise NotImplementedError
+
+    def _keep(self, entered: InnerLease) -> None:
+        """The block around it does not release the lease before this block has ended. Must be called in the step in
+        which it was entered: that block could end in between and not know of this one."""
+        frame = entered.frame
+        if frame is not None:
+            frame.blocks.add(self)
+            self._entered_frames.append(frame)
+            # It ends with this block. A release by name in the block around it does not mean it.
+            if entered in frame.inner:
+                frame.inner.remove(entered)
+
+    async def __aenter__(self) -> T:
+        if self._active:
+            raise RuntimeError("this block has been entered already: call lock() again for another one")
+        self._active = True
+        self._ended = asyncio.Event()
+        self._cancel_sent = False
+        try:
+            self._leases, value = await self._take()
+            for lease in self._leases:
+                _assert_begun(lease)
+        except BaseException:
+            leases, self._leases = self._leases, ()
+            self._leave()
+            await _release_all(leases)
+            raise
+        self._task = asyncio.current_task()
+        if self._task is not None and sys.version_info >= (3, 11):
+            self._cancelling = self._task.cancelling()
+        self._holder = self._claims.holder
+        if self._holder is not None:
+            self._holder.running.begin()
+        for lease in self._leases:
+            self._frames.append(Frame(self._claims.reentry, lease, self._share, self.frame or current_frame.get()))
+            held = beneath(lease)
+            if isinstance(held, HeldLease):
+                held.users += 1
+            lease.add_loss_callback(self._on_loss)
+        self._token = current_frame.set(self.frame)
+        return value
+
+    async def __aexit__(
+        self,
+        exc_type: Optional[Type[BaseException]],
+        exc: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        leases, self._leases = self._leases, ()
+        for lease in leases:
+            lease.remove_loss_callback(self._on_loss)
+        is_ours = self._take_back_cancellation(exc)
+        cancelled: Optional[asyncio.CancelledError] = None
+        try:
+            await self._inner_blocks_ended(stop=exc is not None)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        for frame in self._frames:
+            frame.end()
+        if self._token is not None:
+            try:
+                current_frame.reset(self._token)
+            except ValueError:
+                pass  # The block ends in another context than it began in, such as another task.
+        for lease in leases:
+            held = beneath(lease)
+            if isinstance(held, HeldLease):
+                held.users -= 1
+        try:
+            # Cancelled here, it only stops waiting for the answer: the release has been sent.
+            await _release_all(leases)
+        finally:
+            self._leave()
+        if cancelled is not None:
+            raise cancelled
+        loss = next((lease.loss_error for lease in leases if not lease.held and lease.loss_error is not None), None)
+        if loss is not None and (exc is None or is_ours):
+            raise loss
+
+    def stop(self, reason: str) -> None:
+        """The block around this one has ended, and releases the lease that this one has entered."""
+        for lease in self._leases:
+            if isinstance(lease, InnerLease):
+                lease.lose(reason)
+
+    async def ended(self) -> None:
+        if self._ended is not None:
+            await self._ended.wait()
+
+    def _on_loss(self, error: LeaseLostError) -> None:
+        # Not at once: the task may be running, for example in `lease.held`. Its cancellation would then be delivered at
+        # an await after the block, if the block has none left.
+        if self._task is not None:
+            self._task.get_loop().call_soon(self._cancel_body, context=Context())
+
+    def _cancel_body(self) -> None:
+        if self._leases and not self._cancel_sent and self._task is not None and not self._task.done():
+            self._cancel_sent = True
+            self._task.cancel(self._cancel_message)
+
+    @property
+    def _cancel_message(self) -> str:
+        return f"holdfast: a lease was lost (block {id(self)})"
+
+    def _take_back_cancellation(self, exc: Optional[BaseException]) -> bool:
+        """Whether the block ends because of the cancellation that this class has sent, and of no other one."""
+        if not self._cancel_sent or self._task is None:
+            return False
+        is_cancelled = isinstance(exc, asyncio.CancelledError)
+        if sys.version_info >= (3, 11):
+            return self._task.uncancel() <= self._cancelling and is_cancelled
+        # Python 3.10 does not count. The message of the last cancellation is the one that arrives.
+        return is_cancelled and exc is not None and exc.args[:1] == (self._cancel_message,)
+
+    async def _inner_blocks_ended(self, *, stop: bool) -> None:
+        """Waits for the blocks that other tasks have entered inside this one: the lock must not be released under them.
+        If this block failed or is cancelled, they are asked to stop."""
+        while True:
+            blocks = [block for frame in self._frames for block in frame.blocks]
+            if not blocks:
+                return
+            try:
+                if stop:
+                    for block in blocks:
+                        block.stop("the block that it was entered in has ended")
+                for block in blocks:
+                    await block.ended()
+            except asyncio.CancelledError:
+                for frame in self._frames:
+                    for block in frame.blocks:
+                        block.stop("the block that it was entered in was cancelled")
+                raise
+
+    def _leave(self) -> None:
+        for frame in self._entered_frames:
+            frame.blocks.discard(self)
+        self._entered_frames = []
+        self._frames = []
+        self._task = None
+        self._token = None
+        self._active = False
+        if self._holder is not None:
+            self._holder.running.end()
+            self._holder = None
+        if self._ended is not None:
+            self._ended.set()
+
+
+async def _release_all(leases: Sequence[Lease]) -> None:
+    """In one list. An error has been logged, and the release is repeated in the background."""
+    if len(leases) == 1:
+        try:
+            await leases[0].release()
+        except HoldfastError:
+            pass
+    elif leases:
+        await asyncio.gather(*(lease.release() for lease in leases), return_exceptions=True)
+
+
+def _assert_begun(lease: Lease) -> None:
+    """Since the grant, the lease may have expired or been released by `release_all`."""
+    if not lease.held:
+        reason = "it was released before the block began"
+        raise lease.loss_error or LeaseLostError(lease.lock_name, lease.fencing_token, reason)

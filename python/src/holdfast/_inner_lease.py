@@ -1,0 +1,126 @@
+"""One of several uses of a lease."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Optional
+
+from .core.arguments import ttl_ms_from
+from .core.lease import HeldLease, Lease
+from .errors import LeaseLostError, NotHeldError
+
+if TYPE_CHECKING:
+    from ._reentry import Frame
+
+
+class InnerLease(Lease):
+    """Its release ends only itself, and it never shortens the lease for the others."""
+
+    __slots__ = ("_outer", "_on_end", "_ended", "_lost", "_watches", "frame")
+
+    def __init__(self, outer: Lease, on_end: Callable[[InnerLease], Optional[Awaitable[bool]]]) -> None:
+        """`on_end` is called once. If this was the last use, it releases the lease and returns that answer."""
+        super().__init__()
+        self._outer = outer
+        self._on_end = on_end
+        self._ended = False
+        self._lost: Optional[LeaseLostError] = None
+        self._watches = False
+        self.frame: Optional[Frame] = None
+        """The block whose lease it entered."""
+
+    @property
+    def beneath(self) -> Lease:
+        """The lease that all its uses share."""
+        return beneath(self._outer)
+
+    @property
+    def lock_name(self) -> str:
+        return self._outer.lock_name
+
+    @property
+    def holder_id(self) -> str:
+        return self._outer.holder_id
+
+    @property
+    def fencing_token(self) -> int:
+        return self._outer.fencing_token
+
+    @property
+    def acquired_at(self) -> datetime:
+        return self._outer.acquired_at
+
+    @property
+    def expires_at(self) -> datetime:
+        return self._outer.expires_at
+
+    @property
+    def metadata(self) -> Optional[Mapping[str, Any]]:
+        return self._outer.metadata
+
+    @property
+    def held(self) -> bool:
+        return not self._ended and self._outer.held
+
+    def peek_held(self) -> bool:
+        return not self._ended and self._outer.peek_held()
+
+    @property
+    def remaining_seconds(self) -> float:
+        return 0.0 if self._ended else self._outer.remaining_seconds
+
+    @property
+    def loss_error(self) -> Optional[LeaseLostError]:
+        return self._lost or self._outer.loss_error
+
+    def assert_held(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        self._outer.assert_held()
+        if self._ended:
+            raise NotHeldError(self.lock_name)
+
+    async def extend(self, seconds: float) -> bool:
+        ttl_ms = ttl_ms_from("seconds", seconds)
+        if self._ended:
+            return False
+        if isinstance(self._outer, HeldLease):
+            return await self._outer.lengthen(ttl_ms)
+        return await self._outer.extend(seconds)
+
+    async def release(self) -> bool:
+        held = self.held
+        if self._ended:
+            return False
+        self._ended = True
+        try:
+            answer = self._on_end(self)
+            return held if answer is None else await answer
+        finally:
+            # Not earlier: the release of the last use may find out that the lease was lost.
+            self._stop_watching()
+
+    def lose(self, reason: str) -> None:
+        """Ends it without a release: the lease itself is about to be released."""
+        if self._ended:
+            return
+        self._ended = True
+        self._stop_watching()
+        self._lost = LeaseLostError(self.lock_name, self.fencing_token, reason)
+        self._report_loss(self._lost)
+
+    def add_loss_callback(self, callback: Callable[[LeaseLostError], None]) -> None:
+        super().add_loss_callback(callback)
+        if self._loss_callbacks and not self._watches and not self._ended:
+            self._watches = True
+            self._outer.add_loss_callback(self._report_loss)
+
+    def _stop_watching(self) -> None:
+        if self._watches:
+            self._watches = False
+            self._outer.remove_loss_callback(self._report_loss)
+
+
+def beneath(lease: Lease) -> Lease:
+    """The lease itself, if this is one of several uses of it."""
+    return lease.beneath if isinstance(lease, InnerLease) else lease

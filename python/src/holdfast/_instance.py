@@ -1,0 +1,244 @@
+"""What every primitive is built on: a holder on the chosen store, which is opened when it is first used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Coroutine, Optional, Type, TypeVar, Union
+
+from .connect import check_store, driver_from
+from .core.arguments import check_holder_id, ttl_ms_from, wait_ms_from
+from .core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, Random
+from .core.driver import Driver
+from .core.holder import Holder
+from .core.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS, WAITER_TTL_MS
+from .errors import ClosedError, InvalidArgumentError, UnsupportedError
+
+
+class DefaultStore:
+    """No store was passed. Differs from None: `DistributedLock(os.environ.get("MY_URL"))` must not select the default
+    store, which excludes only the processes of one machine, because a variable is not set."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT_STORE"
+
+
+DEFAULT_STORE = DefaultStore()
+Store = Union[str, Driver, DefaultStore, Any]
+"""A URL, a driver, or a client or database handle that the caller has."""
+
+T = TypeVar("T")
+
+
+class Instance:
+    def __init__(
+        self,
+        what: str,
+        store: Store = DEFAULT_STORE,
+        *,
+        holder_id: Optional[str] = None,
+        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
+        waiter_ttl_seconds: float = WAITER_TTL_MS / 1_000,
+        clock: Optional[Clock] = None,
+        random: Optional[Random] = None,
+    ) -> None:
+        """Opens nothing yet. `what` is the name of the primitive, for errors."""
+        if store is None or store == "":
+            rule = "the URL of a store, a client or a driver; leave it out to use HOLDFAST_URL or the default store"
+            raise InvalidArgumentError("store", store, rule)
+        self._what = what
+        self._store = check_store(None if isinstance(store, DefaultStore) else store)
+        self.clock = SYSTEM_CLOCK if clock is None else clock
+        self.random = SYSTEM_RANDOM if random is None else random
+        if holder_id is None:
+            holder_id = f"{socket.gethostname()}:{os.getpid()}:{self.random.id()}"
+        self.holder_id = check_holder_id(holder_id)
+        self._call_timeout_ms = ttl_ms_from("call_timeout_seconds", call_timeout_seconds)
+        self._waiter_ttl_ms = ttl_ms_from("waiter_ttl_seconds", waiter_ttl_seconds)
+        self._holder: Optional[Holder] = None
+        self._own_driver: Optional[Driver] = None
+        self._opening: Optional[asyncio.Task[Holder]] = None
+        self._closing: Optional[asyncio.Task[None]] = None
+        self._ended = False
+        self.closed = False
+
+    @property
+    def holder(self) -> Optional[Holder]:
+        """The holder if the store is open in this event loop."""
+        holder = self._holder
+        if holder is None:
+            return None
+        if holder.loop is asyncio.get_running_loop() and not holder.abandoned:
+            return holder
+        self._moved(holder)
+        return None
+
+    def _moved(self, holder: Holder) -> None:
+        """The program uses another event loop now, or is a child of the process that opened the store."""
+        if not holder.abandoned:
+            if not holder.loop.is_closed():
+                raise UnsupportedError(
+                    f"this {self._what} is used in another event loop. Create one for each event loop"
+                )
+            holder.abandon("its event loop was closed")
+        # Connections belong to the event loop and the process that opened them, and cannot be closed from here.
+        self._holder = self._own_driver = self._opening = None
+
+    async def open(self) -> Holder:
+        """Opens the store unless it is open. Raises what `connect` raises. The next call tries again."""
+        holder = self.holder
+        if holder is not None:
+            return holder
+        self.assert_open()
+        opening = self._opening
+        if opening is None or opening.get_loop() is not asyncio.get_running_loop():
+            opening = self._opening = _start(self._open())
+        # Others wait for the same store, so that the cancellation of one caller does not stop it.
+        return await asyncio.shield(opening)
+
+    async def ping(self) -> None:
+        self.assert_not_ended()
+        await (await self.open()).ping()
+
+    def assert_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"this {self._what} is closed")
+
+    def assert_not_ended(self) -> None:
+        """For what running work may still do during `drain_seconds`."""
+        if self._ended:
+            self.assert_open()
+
+    async def close(
+        self, drain_seconds: float = 0, timeout_seconds: float = CLOSE_TIMEOUT_MS / 1_000
+    ) -> None:
+        drain_ms = wait_ms_from("drain_seconds", drain_seconds)
+        timeout_ms = wait_ms_from("timeout_seconds", timeout_seconds)
+        if self._closing is None or self._closing.get_loop() is not asyncio.get_running_loop():
+            if self.closed:
+                return
+            self.closed = True
+            # In a task of its own: a caller that is cancelled, for example because it is itself a block that has to
+            # stop, must not leave the instance half closed.
+            self._closing = _start(self._close(drain_ms, timeout_ms))
+        await asyncio.shield(self._closing)
+
+    async def _open(self) -> Holder:
+        try:
+            driver, owned = await driver_from(self._store)
+        finally:
+            # A store that was down at the first use may be up at the next.
+            self._opening = None
+        try:
+            # Closing does not wait for a store that takes too long to open.
+            self.assert_not_ended()
+            holder = Holder(
+                driver,
+                self.holder_id,
+                clock=self.clock,
+                random=self.random,
+                call_timeout_ms=self._call_timeout_ms,
+                waiter_ttl_ms=self._waiter_ttl_ms,
+            )
+        except BaseException:
+            if owned:
+                await driver.close()
+            raise
+        self._holder = holder
+        self._own_driver = driver if owned else None
+        return holder
+
+    async def _close(self, drain_ms: float, timeout_ms: float) -> None:
+        holder = self.holder
+        if holder is not None and drain_ms > 0:
+            await holder.drain(drain_ms)
+        self._ended = True
+        end = asyncio.ensure_future(self._end(timeout_ms * _SETTLING))
+        done, _ = await asyncio.wait({end}, timeout=timeout_ms / 1_000)
+        if done:
+            end.result()
+            return
+        # The store does not answer.
+        if self._holder is not None:
+            self._holder.force_close()
+        if self._own_driver is not None:
+            _start(self._own_driver.close())
+
+    async def _end(self, settle_ms: float) -> None:
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
+        holder = self.holder
+        if holder is not None:
+            await holder.close(settle_ms)
+        if self._own_driver is not None:
+            await self._own_driver.close()
+
+
+_SETTLING = 0.6
+"""The part of closing in which blocks may end. The rest is for the releases."""
+
+_background: "set[asyncio.Task[Any]]" = set()
+
+
+def _start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """In an empty context, so that the work does not carry the re-entry of the task that started it."""
+
+    def create() -> asyncio.Task[T]:
+        return asyncio.get_running_loop().create_task(work)
+
+    task = Context().run(create)
+    _background.add(task)
+    task.add_done_callback(_finished)
+    return task
+
+
+def _finished(task: asyncio.Task[Any]) -> None:
+    _background.discard(task)
+    # The error goes to the callers that wait. If all of them were cancelled, no one does, and that is no mistake.
+    if not task.cancelled():
+        task.exception()
+
+
+class Closable:
+    """What every primitive has: an id, `ping`, `close`, and `async with` on the instance itself."""
+
+    _instance: Instance
+
+    @property
+    def holder_id(self) -> str:
+        """Identifies this instance to others."""
+        return self._instance.holder_id
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._instance.closed
+
+    async def ping(self) -> None:
+        """Opens the store unless it is open, and proves that it works: takes a lock with a new name (`ping:` and a
+        random part) and releases it. Use it when a service starts, and in its readiness probe.
+
+        Raises `StoreError`. Its `retryable` is false if trying again cannot help, as with a wrong password.
+        """
+        await self._instance.ping()
+
+    async def close(self, *, drain_seconds: float = 0, timeout_seconds: float = CLOSE_TIMEOUT_MS / 1_000) -> None:
+        """Gives up what waits, lets running work end for `drain_seconds`, then asks it to stop, releases what is held,
+        and closes the store if this instance opened it.
+
+        Blocks under a lease are cancelled then, and have three fifths of `timeout_seconds` to end; they keep their
+        locks until they have. It takes at most `drain_seconds` and `timeout_seconds` together. Later calls raise
+        `ClosedError`; `close` itself may be called again.
+        """
+        await self._instance.close(drain_seconds, timeout_seconds)
+
+    async def __aexit__(
+        self,
+        exc_type: Optional[Type[BaseException]],
+        exc: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        await self.close()

@@ -1,0 +1,140 @@
+"""Tracks the block of a lease, so that the same name inside it is entered again instead of waiting for itself."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Iterator, Optional
+
+from ._inner_lease import InnerLease, beneath
+from ._options import Share
+from .core.claim_ids import Chain
+from .core.holder import ClaimRequest
+from .core.lease import HeldLease, Lease
+from .errors import DeadlockError
+
+if TYPE_CHECKING:
+    from ._block import LeaseBlock
+
+
+class Frame:
+    """One block that runs under a lease.
+
+    A frame ends with its block. A task that was started inside and goes on still carries the context, but it finds the
+    frame ended and has to ask the store like any other.
+    """
+
+    __slots__ = ("owner", "lease", "share", "outer", "inner", "blocks", "ended")
+
+    def __init__(self, owner: Reentry, lease: Lease, share: Share, outer: Optional[Frame]) -> None:
+        self.owner = owner
+        self.lease = lease
+        self.share = share
+        self.outer = outer
+        self.inner: list[InnerLease] = []
+        """Entries by `hold` or `acquire` that were not released."""
+        self.blocks: set[LeaseBlock[Any]] = set()
+        """Blocks that have entered this frame's lease again and have not ended."""
+        self.ended = False
+
+    def enter(self) -> InnerLease:
+        lease = InnerLease(self.lease, self._left)
+        lease.frame = self
+        self.inner.append(lease)
+        return lease
+
+    def _left(self, lease: InnerLease) -> None:
+        if lease in self.inner:
+            self.inner.remove(lease)
+
+    def end(self) -> None:
+        """Entries that were not released are lost: the lock is released now, and nothing says when they would end."""
+        self.ended = True
+        for lease in self.inner:
+            lease.lose("the block that it was entered in has ended")
+        self.inner = []
+
+
+current_frame: ContextVar[Optional[Frame]] = ContextVar("holdfast_frame", default=None)
+"""The innermost block that runs here, of any instance."""
+
+
+def _frames() -> Iterator[Frame]:
+    """From the innermost outwards."""
+    frame = current_frame.get()
+    while frame is not None:
+        if not frame.ended:
+            yield frame
+        frame = frame.outer
+
+
+class Reentry:
+    """The blocks of one instance."""
+
+    def enter(self, request: ClaimRequest, share: Share) -> Optional[InnerLease]:
+        """Enters the lease that the running block holds on this name, if that covers the request. Raises
+        `DeadlockError` if the request conflicts with that lease and would wait: it would wait for itself. A request
+        that does not wait is left to the store, which refuses it."""
+        if current_frame.get() is None:
+            return None
+        if share.limit is not None:
+            self._assert_room(request, share)
+            return None
+        too_little: Optional[Lease] = None
+        for frame in self._frames_of(request.lock_name):
+            if not frame.lease.held:
+                continue
+            if frame.share.mode == "exclusive" or share.mode == "shared":
+                return frame.enter()
+            too_little = frame.lease
+        if too_little is None or request.wait_ms == 0:
+            return None
+        raise _waits_for_itself(
+            too_little, "it holds it as a reader, and a writer has to wait until every reader is gone"
+        )
+
+    def assert_outside(self, request: ClaimRequest, why: str) -> None:
+        """For what cannot be entered again. Raises `DeadlockError` if the running block holds this name and would
+        wait."""
+        if request.wait_ms > 0:
+            for frame in self._frames_of(request.lock_name):
+                if frame.lease.held:
+                    raise _waits_for_itself(frame.lease, why)
+
+    @property
+    def chain(self) -> Optional[Chain]:
+        """The chain for a claim that is made now: that of the innermost block with a lease of its own, in any
+        instance. A released lease blocks no one, although the store may keep it for `min_hold_seconds`."""
+        for frame in _frames():
+            if isinstance(frame.lease, HeldLease) and frame.lease.held:
+                return frame.lease.chain
+        return None
+
+    def depth_on(self, lease: Lease) -> int:
+        """How many of the nested blocks that run here run under this lease."""
+        return sum(1 for frame in _frames() if beneath(frame.lease) is lease)
+
+    def innermost(self, lock_name: str) -> Optional[Lease]:
+        """The innermost lease of the running block on this name. A release by name means this one."""
+        for frame in self._frames_of(lock_name):
+            lease: Lease = frame.inner[-1] if frame.inner else frame.lease
+            # The block's own lease may have ended, by release or loss, and the name may have been acquired again.
+            return lease if isinstance(lease, InnerLease) or lease.held else None
+        return None
+
+    def _assert_room(self, request: ClaimRequest, share: Share) -> None:
+        """Permits are counted: a second claim takes more of them."""
+        if request.wait_ms == 0 or share.limit is None:
+            return
+        frames = [frame for frame in self._frames_of(request.lock_name) if frame.lease.held]
+        held = sum(frame.share.permits for frame in frames)
+        if frames and held + share.permits > share.limit:
+            why = f"it holds {held} of {share.limit} permits, and wants {share.permits} more"
+            raise _waits_for_itself(frames[0].lease, why)
+
+    def _frames_of(self, lock_name: str) -> Iterator[Frame]:
+        return (frame for frame in _frames() if frame.owner is self and frame.lease.lock_name == lock_name)
+
+
+def _waits_for_itself(lease: Lease, why: str) -> DeadlockError:
+    name = lease.lock_name
+    return DeadlockError(f'the block that runs here would wait for itself on "{name}": {why}', name)

@@ -1,0 +1,94 @@
+"""The result of the methods that return contention as a value."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Optional, Union
+
+from .core.driver import LeaseRecord
+from .core.lock_info import LockInfo
+from .errors import NotAcquiredError
+
+if TYPE_CHECKING:
+    from .core.holder import Refused
+    from .core.lease import Lease
+
+
+@dataclass(frozen=True)
+class Acquired:
+    """The lock is held. True in a condition."""
+
+    lease: Lease
+    acquired: Literal[True] = True
+    holder: None = None
+    error: None = None
+
+    def __bool__(self) -> Literal[True]:
+        return True
+
+
+@dataclass(frozen=True)
+class NotAcquired:
+    """Another claim holds the lock. False in a condition."""
+
+    error: str
+    """A sentence for a log that names the lock and its holder."""
+    holder: Optional[LockInfo] = None
+    """One of the current holders, if the store shows it."""
+    acquired: Literal[False] = False
+    lease: None = None
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+LockResult = Union[Acquired, NotAcquired]
+
+
+def not_acquired(lock_name: str, refused: Refused) -> NotAcquired:
+    waited = f" (waited {refused.waited_ms / 1_000:.1f} s)" if refused.waited_ms >= 1 else ""
+    record = refused.refusal.holder
+    if record is None:
+        return NotAcquired(f'"{lock_name}" is held by another claim{waited}')
+    return NotAcquired(f'"{lock_name}" is held by {holder_text(record)}{waited}', lock_info(record))
+
+
+def not_acquired_error(lock_name: str, refused: Refused) -> NotAcquiredError:
+    result = not_acquired(lock_name, refused)
+    return NotAcquiredError(lock_name, result.error, result.holder)
+
+
+def holder_text(record: LeaseRecord) -> str:
+    """It is unknown since when another client holds its lock."""
+    if record.acquired_at_ms > 0:
+        return f"{record.holder_id} since {_iso(record.acquired_at_ms)}"
+    end = "no expiry" if record.expires_at_ms is None else f"expires: {_iso(record.expires_at_ms)}"
+    return f"{record.holder_id} (since: unknown, {end})"
+
+
+def lock_info(record: LeaseRecord) -> LockInfo:
+    """A lease that lasts as long as its session gets the latest possible time as `expires_at`."""
+    return LockInfo(
+        record.lock_name,
+        record.holder_id,
+        time_of(record.acquired_at_ms),
+        NO_EXPIRY if record.expires_at_ms is None else time_of(record.expires_at_ms),
+        record.fencing_token,
+        record.metadata,
+    )
+
+
+NO_EXPIRY = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
+
+
+def time_of(ms: float) -> datetime.datetime:
+    """UTC. A time beyond the last year that Python has is that year's end: another client may write any number."""
+    try:
+        return datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return NO_EXPIRY
+
+
+def _iso(ms: float) -> str:
+    return time_of(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,165 @@
+"""Checks of public arguments, before anything is sent.
+
+Every function raises an `InvalidArgumentError` that names the argument, the value and the rule.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Mapping, Optional, Sequence
+
+from ..errors import InvalidArgumentError
+from .driver import InspectQuery
+from .limits import (
+    MAX_HOLDER_ID_LENGTH,
+    MAX_METADATA_BYTES,
+    MAX_METADATA_DEPTH,
+    MAX_NAME_LENGTH,
+    MAX_PAGE_SIZE,
+    MAX_SAFE_INTEGER,
+    MAX_TTL_MS,
+    MAX_WAIT_MS,
+    MIN_TTL_MS,
+)
+
+
+def check_lock_name(value: object, argument: str = "lock_name") -> str:
+    """1 to 255 UTF-16 code units of well-formed text without NUL. A name is valid on every store or on none."""
+    return check_text(argument, value, MAX_NAME_LENGTH)
+
+
+def check_holder_id(value: object) -> str:
+    return check_text("holder_id", value, MAX_HOLDER_ID_LENGTH)
+
+
+def check_text(argument: str, value: object, max_length: int) -> str:
+    if isinstance(value, str) and 0 < len(value) <= max_length and is_storable(value):
+        if value.isascii() or len(value.encode("utf-16-le")) <= 2 * max_length:
+            return value
+    rule = f"a string of 1 to {max_length} characters, without NUL and without lone surrogates"
+    raise InvalidArgumentError(argument, value, rule)
+
+
+def is_storable(text: str) -> bool:
+    """PostgreSQL cannot store NUL. A lone surrogate has no UTF-8 form, so two different names would become one."""
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def ttl_ms_from(argument: str, seconds: object) -> int:
+    return _ms_from(argument, seconds, MIN_TTL_MS, MAX_TTL_MS)
+
+
+def wait_ms_from(argument: str, seconds: object) -> int:
+    return _ms_from(argument, seconds, 0, MAX_WAIT_MS)
+
+
+def _ms_from(argument: str, seconds: object, min_ms: int, max_ms: int) -> int:
+    # A bool is an int for Python, but `timeout_seconds=True` is a mistake.
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds):
+        ms = math.floor(seconds * 1_000 + 0.5)
+        if min_ms <= ms <= max_ms:
+            return ms
+    raise InvalidArgumentError(argument, seconds, f"a number of seconds from {min_ms / 1_000:g} to {max_ms // 1_000}")
+
+
+def check_bool(argument: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(argument, value, "True or False")
+    return value
+
+
+def check_one_of(argument: str, value: object, allowed: Sequence[str]) -> str:
+    if isinstance(value, str) and value in allowed:
+        return value
+    raise InvalidArgumentError(argument, value, "one of " + ", ".join(f"'{each}'" for each in allowed))
+
+
+def check_whole(argument: str, value: object, minimum: int, maximum: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
+        return value
+    raise InvalidArgumentError(argument, value, f"a whole number from {minimum} to {maximum}")
+
+
+def check_inspect_query(query: InspectQuery) -> InspectQuery:
+    """Every driver calls this before it sends anything. Without it, a negative page size would return everything on one
+    store and fail on another."""
+    if query.lock_name is not None:
+        check_lock_name(query.lock_name)
+    prefix = query.prefix
+    if prefix is not None and prefix != "":
+        check_text("prefix", prefix, MAX_NAME_LENGTH)
+    after = query.after
+    if after is not None and (not isinstance(after, str) or after == "" or not is_storable(after)):
+        raise InvalidArgumentError("after", after, "`next` of the previous page")
+    check_whole("page_size", query.page_size, 1, MAX_PAGE_SIZE)
+    return query
+
+
+def check_metadata(value: object) -> Optional[Mapping[str, Any]]:
+    """Every store returns metadata exactly as it was passed in. So only values that JSON keeps are accepted."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise InvalidArgumentError("metadata", value, "a dict of JSON values")
+    copy = _json_copy("metadata", value, MAX_METADATA_BYTES)
+    assert isinstance(copy, dict)
+    return copy
+
+
+def check_json(argument: str, value: object) -> Any:
+    """For a single value that a primitive stores in a lease's metadata, under a name of its own."""
+    return _json_copy(argument, value, MAX_METADATA_BYTES - _WRAPPING_BYTES)
+
+
+_WRAPPING_BYTES = 16
+"""For the name and the braces around the value."""
+
+
+def _json_copy(argument: str, value: object, max_bytes: int) -> Any:
+    """A copy, so that later changes to the caller's object do not change what is stored."""
+    _assert_json(value, argument, 0)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    size = len(text.encode())
+    if size > max_bytes:
+        raise InvalidArgumentError(argument, value, f"at most {max_bytes} bytes as JSON (it has {size})")
+    return json.loads(text)
+
+
+_JSON_RULE = (
+    "a value that JSON keeps unchanged (None, bool, int of at most 53 bits, finite float, str without NUL or lone "
+    "surrogates, list, dict with str keys)"
+)
+
+
+def _assert_json(value: object, path: str, depth: int) -> None:
+    if depth > MAX_METADATA_DEPTH:
+        rule = f"nested at most {MAX_METADATA_DEPTH} levels deep, without circular references"
+        raise InvalidArgumentError(path, value, rule)
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, int) and abs(value) <= MAX_SAFE_INTEGER:
+        return
+    if isinstance(value, float) and math.isfinite(value):
+        return
+    if isinstance(value, str) and is_storable(value):
+        return
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            _assert_json(each, f"{path}[{index}]", depth + 1)
+        return
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if not isinstance(name, str) or not is_storable(name):
+                raise InvalidArgumentError(f"{path} property name", name, _JSON_RULE)
+            _assert_json(each, f"{path}.{name}", depth + 1)
+        return
+    raise InvalidArgumentError(path, value, _JSON_RULE)

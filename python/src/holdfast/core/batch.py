@@ -1,0 +1,156 @@
+"""Collects the requests that are made in one turn of the event loop and sends them as one list."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from typing import Awaitable, Callable, Generic, Optional, Protocol, Sequence, TypeVar, Union
+
+from ..errors import HoldfastError, StoreError
+from .calls import Calls
+from .clock import Clock, Instant
+from .limits import MAX_LIST
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+AnswerIn = TypeVar("AnswerIn", contravariant=True)
+
+
+class Receiver(Protocol[AnswerIn]):
+    """The sender of a request. It is called back, because a future for every request costs more than its path."""
+
+    def answered(self, answer: AnswerIn, sent: Instant, now: Instant) -> None:
+        """`sent`: when the list left. `now`: when its answer came. All requests of a list get the same objects."""
+
+    def failed(self, error: HoldfastError, sent: Instant) -> None:
+        """The outcome is unknown."""
+
+    def late(self, answer: AnswerIn) -> None:
+        """The answer to a request that has failed before because it was late."""
+
+
+class Batch(Generic[Request, Answer]):
+    def __init__(
+        self,
+        what: str,
+        calls: Calls,
+        clock: Clock,
+        send: Callable[[Sequence[Request]], Awaitable[Sequence[Union[Answer, Exception]]]],
+        is_answer: Callable[[object], bool],
+        inseparable: Optional[Callable[[Request, Request], bool]] = None,
+        after: Optional[Callable[[Sequence[Request]], None]] = None,
+    ) -> None:
+        """`inseparable`: whether two adjacent requests must stay in one list. `after`: called after each answer."""
+        self._what = what
+        self._calls = calls
+        self._clock = clock
+        self._send = send
+        self._is_answer = is_answer
+        self._inseparable = inseparable
+        self._after = after
+        self._requests: list[Request] = []
+        self._receivers: list[Receiver[Answer]] = []
+
+    def add(self, request: Request, receiver: Receiver[Answer]) -> None:
+        if not self._requests:
+            asyncio.get_running_loop().call_soon(self._flush, context=Context())
+        self._requests.append(request)
+        self._receivers.append(receiver)
+
+    def ask(self, request: Request) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.add(request, FutureReceiver(future))
+        return future
+
+    def _flush(self) -> None:
+        requests, self._requests = self._requests, []
+        receivers, self._receivers = self._receivers, []
+        sent = self._clock.now()
+        start = 0
+        while start < len(requests):
+            end = self._cut(requests, start)
+            self._calls.start(self._call(requests[start:end], receivers[start:end], sent))
+            start = end
+
+    def _cut(self, requests: Sequence[Request], start: int) -> int:
+        """Where the list that begins at `start` ends. A group that does not fit begins the next list."""
+        end = start + MAX_LIST
+        if end >= len(requests):
+            return len(requests)
+        inseparable = self._inseparable
+        if inseparable is None:
+            return end
+        cut = end
+        while cut > start and inseparable(requests[cut - 1], requests[cut]):
+            cut -= 1
+        return cut if cut > start else end
+
+    async def _call(self, requests: list[Request], receivers: list[Receiver[Answer]], sent: Instant) -> None:
+        """Runs in a task of its own. It answers its receivers, so it must not raise except when it is cancelled."""
+        calls = self._calls
+
+        def fail(error: HoldfastError) -> None:
+            for receiver in receivers:
+                receiver.failed(error, sent)
+
+        if calls.failed_with is not None:
+            fail(calls.failed_with)
+            return
+        call = calls.begin(self._what, sent.monotonic_ms, fail)
+        try:
+            answers = self._checked(len(requests), await self._send(requests))
+        except BaseException as error:
+            if calls.end(call):
+                fail(calls.as_error(self._what, error))
+            if isinstance(error, Exception):
+                return
+            raise
+        in_time = calls.end(call)
+        now = self._clock.now()
+        for receiver, answer in zip(receivers, answers):
+            if not in_time:
+                if not isinstance(answer, HoldfastError):
+                    receiver.late(answer)
+            elif isinstance(answer, HoldfastError):
+                receiver.failed(answer, sent)
+            else:
+                receiver.answered(answer, sent, now)
+        if self._after is not None:
+            self._after(requests)
+
+    def _checked(self, count: int, answers: Sequence[Union[Answer, Exception]]) -> list[Union[Answer, HoldfastError]]:
+        """An entry that is not a valid answer becomes an error: it must be read neither as success nor as failure."""
+        name = self._calls.driver.name
+        if not isinstance(answers, (list, tuple)) or len(answers) != count:
+            returned = f"{len(answers)} answers" if isinstance(answers, (list, tuple)) else "no list"
+            raise StoreError(f"the {name} driver returned {returned} to {count} {self._what} requests")
+        checked: list[Union[Answer, HoldfastError]] = []
+        for answer in answers:
+            if isinstance(answer, Exception):
+                checked.append(self._calls.as_error(self._what, answer))
+            elif self._is_answer(answer):
+                checked.append(answer)
+            else:
+                shown = repr(answer)[:200]
+                checked.append(StoreError(f"the {name} driver returned an invalid answer to {self._what}: {shown}"))
+        return checked
+
+
+class FutureReceiver(Generic[Answer]):
+    """Sets a future, unless its owner was cancelled in the meantime."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Answer]) -> None:
+        self._future = future
+
+    def answered(self, answer: Answer, sent: Instant, now: Instant) -> None:
+        if not self._future.done():
+            self._future.set_result(answer)
+
+    def failed(self, error: HoldfastError, sent: Instant) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    def late(self, answer: Answer) -> None:
+        pass

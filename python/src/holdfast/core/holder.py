@@ -1,0 +1,370 @@
+"""The claims and leases of one instance."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import weakref
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Union
+
+from ..errors import ClosedError, OverloadError, StoreError
+from .claim_ids import Chain, ClaimIds
+from .clock import Clock, Random
+from .driver import (
+    Capabilities,
+    Claim,
+    Driver,
+    Grant,
+    InspectPage,
+    InspectQuery,
+    LeaseRef,
+    Metadata,
+    Mode,
+    RateAnswer,
+    RateRequest,
+    Refusal,
+    Renewal,
+)
+from .in_flight import InFlight
+from .lease import HeldLease, LeaseContext, OwnClaim
+from .limits import MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS
+from .pending_claim import Granted, Outcome, PendingClaim
+from .renewer import NOT_IN_STORE
+from .scheduler import Scheduler
+from .store_client import AcquireAnswer, close_store_client, fail_store_client, open_store_client, unsupported
+
+
+@dataclass
+class ClaimRequest:
+    """A claim as a primitive describes it. The arguments have been checked."""
+
+    lock_name: str
+    ttl_ms: float
+    wait_ms: float = 0
+    mode: Mode = "exclusive"
+    limit: Optional[int] = None
+    permits: int = 1
+    metadata: Optional[Metadata] = None
+    heartbeat: bool = False
+    min_hold_ms: float = 0
+    max_hold_ms: float = math.inf
+    steal: bool = False
+    steal_up_to: Optional[int] = None
+    group: Optional[str] = None
+    """All claims of one group must be made in one step, without an `await` between them."""
+    chain: Optional[Chain] = None
+    """The block inside which the claim is made."""
+    shared_chain: Optional[Chain] = None
+    """The block of the lease, if it shares the block with leases that are acquired together with it."""
+    watches_loss: bool = False
+    """Subscribes to messages of the driver about the loss of the lease. Costs a subscription while it is held."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a claim got no lease, and how long it waited."""
+
+    refusal: Refusal
+    waited_ms: float
+
+
+ClaimResult = Union[HeldLease, Refused]
+OnEnd = Callable[[HeldLease], None]
+
+
+class Holder:
+    """Makes the claims of one instance, keeps their leases, and releases all of them on close.
+
+    It belongs to the event loop in which it was made.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        holder_id: str,
+        *,
+        clock: Clock,
+        random: Random,
+        call_timeout_ms: float,
+        waiter_ttl_ms: float,
+    ) -> None:
+        self.holder_id = holder_id
+        self.clock = clock
+        self.random = random
+        self.leases: dict[HeldLease, None] = {}
+        self.loop = asyncio.get_running_loop()
+        self._waiter_ttl_ms = waiter_ttl_ms
+        self._ids = ClaimIds(random)
+        self._store = open_store_client(driver, clock, random, call_timeout_ms)
+        self._scheduler = Scheduler(clock, random)
+        self._in_flight = InFlight()
+        self._context = LeaseContext(self._store, self._scheduler, self._in_flight)
+        self._pending: dict[PendingClaim, ClaimRequest] = {}
+        self._held = InFlight()
+        """Leases that have not ended."""
+        self.running = InFlight()
+        """Blocks that run under a lease."""
+        self._ended: Optional[str] = None
+        self.abandoned = False
+        self._store.on_stolen.add(self._on_stolen)
+        _holders.add(self)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.driver.capabilities
+
+    @property
+    def driver_name(self) -> str:
+        return self._store.driver.name
+
+    @property
+    def longest_ttl_ms(self) -> float:
+        longest = self._store.driver.longest_ttl_ms
+        return MAX_TTL_MS if longest is None else longest
+
+    def assert_supports(self, what: str) -> None:
+        """Raises `UnsupportedError` if the driver does not have `shared`, `limit`, `rate` or `steal`."""
+        if not getattr(self.capabilities, what):
+            raise unsupported(self._store.driver, what)
+
+    async def acquire(self, request: ClaimRequest, on_end: Optional[OnEnd] = None) -> ClaimResult:
+        """Makes a claim, and returns when it is granted or refused. If it returns no lease, or is cancelled, the claim
+        is withdrawn from the store.
+
+        Raises `StoreError`, `ClosedError`, `OverloadError`, `UnsupportedError`.
+        """
+        self._assert_open()
+        if request.mode == "shared":
+            self.assert_supports("shared")
+        if request.limit is not None:
+            self.assert_supports("limit")
+        if request.steal:
+            self.assert_supports("steal")
+        self.assert_room(1)
+        future: asyncio.Future[Union[HeldLease, Refusal]] = self.loop.create_future()
+
+        def settle(outcome: Outcome) -> None:
+            """The lease is made at once, so that a `close` before the caller runs again finds it."""
+            self._pending.pop(pending, None)
+            if isinstance(outcome, Granted):
+                if future.done():
+                    # The caller was cancelled in this turn of the event loop, and has not run since.
+                    own.abandoned = True
+                    self._store.withdraw(own.claim)
+                else:
+                    future.set_result(self._hold(own, outcome, request, on_end))
+            elif not future.done():
+                if isinstance(outcome, Refusal):
+                    future.set_result(outcome)
+                else:
+                    future.set_exception(outcome)
+
+        own = OwnClaim(self._claim_of(request))
+        pending = PendingClaim(self._context, own, request.wait_ms, settle)
+        self._pending[pending] = request
+        pending.start()
+        try:
+            outcome = await future
+        except asyncio.CancelledError:
+            # The grant may have come in the same turn of the event loop as the cancellation.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                lease = future.result()
+                if isinstance(lease, HeldLease):
+                    lease.discard_in_background()
+            pending.give_up(_CANCELLED)
+            raise
+        if isinstance(outcome, HeldLease):
+            return outcome
+        # A claim that does not wait reports 0: the round trip to the store is not waiting.
+        return Refused(outcome, pending.waited_ms if request.wait_ms > 0 else 0.0)
+
+    def assert_room(self, claims: int) -> None:
+        """A group checks first, because it must not be requested in part. Raises `OverloadError`."""
+        if max(len(self._pending), self._in_flight.count) + claims > MAX_PENDING_CLAIMS:
+            raise OverloadError(f"an instance can have at most {MAX_PENDING_CLAIMS} claims in flight or waiting")
+
+    def create_claim(self, request: ClaimRequest) -> Claim:
+        """Forms a claim for `ask`: for a lease that has to outlive this process. All others use `acquire`."""
+        return self._claim_of(request)
+
+    async def ask(self, claim: Claim) -> AcquireAnswer:
+        """Sends a claim once. This holder neither renews nor releases the lease. After an error it is unknown whether
+        the store granted it: send the same claim again, which gets the same lease."""
+        return await self._store.ask(claim)
+
+    async def release(self, lease: LeaseRef) -> bool:
+        """Ends a lease that this holder does not keep. True if the store had it."""
+        return await self._store.end(lease)
+
+    async def confirm(self, lease: HeldLease) -> bool:
+        """Renews a lease of this holder. True if the store still has it. If not, the lease is lost."""
+        ref = lease.ref
+        renewal = Renewal(ref.lock_name, ref.claim_id, lease.fencing_token, lease.ttl_ms)
+        answer = await self._store.confirm(renewal)
+        if answer == "lost":
+            lease.lose(NOT_IN_STORE)
+        return answer != "lost"
+
+    async def inspect(self, query: InspectQuery) -> InspectPage:
+        self._assert_open()
+        return await self._store.inspect(query)
+
+    async def consume(self, request: RateRequest) -> RateAnswer:
+        self._assert_open()
+        return await self._store.consume(request)
+
+    async def ping(self) -> None:
+        """Acquires and releases a lock whose name is random: proof that the store is reachable, has what the driver
+        needs and accepts writes. Raises what the store reports, and `ClosedError`."""
+        self._assert_open()
+        ttl_ms = min(PING_TTL_MS, self.longest_ttl_ms)
+        claim = self._claim_of(ClaimRequest(f"ping:{self.random.id()}", ttl_ms))
+        try:
+            answer = await self._store.ask(claim)
+            if not isinstance(answer, Grant):
+                raise StoreError(f"the {self.driver_name} store refused a claim on an unused lock name")
+            if not await self._store.end(LeaseRef(claim.lock_name, claim.claim_id, answer.fencing_token)):
+                raise StoreError(f"the {self.driver_name} store lost a lease that it had just granted")
+        except BaseException as error:
+            # A permanent failure, such as a wrong password, has written nothing.
+            if not (isinstance(error, StoreError) and not error.retryable):
+                self._store.withdraw(claim)
+            raise
+
+    def new_chain(self) -> Chain:
+        """For leases that are acquired together, outside of any block."""
+        return self._ids.new_chain()
+
+    async def drain(self, drain_ms: float) -> None:
+        """Waits at most `drain_ms` until every lease has ended and every block under one has, too. Ends waiting claims
+        with `ClosedError`, except those made inside the block of a lease."""
+        self._end_pending(lambda request: request.chain is None)
+        idle = asyncio.gather(self._held.idle(), self.running.idle())
+        await _within(drain_ms, idle)
+
+    async def close(self, settle_ms: float = 0) -> None:
+        """Ends every pending claim, asks running blocks to stop and waits at most `settle_ms` for them, then releases
+        every lease. Returns when no request is in flight any more."""
+        if self._ended is None:
+            self._ended = "the instance is closed"
+        self._end_pending(lambda request: True)
+        if self.running.count > 0:
+            for lease in list(self.leases):
+                lease.ask_to_stop("its instance is being closed")
+            await _within(settle_ms, asyncio.ensure_future(self.running.idle()))
+        cause = ClosedError("the instance was closed")
+        ends = [lease.revoke("its instance was closed", cause) for lease in list(self.leases)]
+        await asyncio.gather(*ends, return_exceptions=True)
+        await self._in_flight.idle()
+        self._store.on_stolen.discard(self._on_stolen)
+        self._scheduler.close()
+        await close_store_client(self._store)
+
+    def force_close(self) -> None:
+        """For a `close` that takes too long: fails every request that the store has not answered."""
+        fail_store_client(self._store, ClosedError("the instance was closed before the store had answered"))
+
+    def abandon(self, reason: str) -> None:
+        """The event loop or the process of this holder is gone: its leases can neither be renewed nor released."""
+        self.abandoned = True
+        self._ended = reason
+        for lease in list(self.leases):
+            lease.lose_silently(reason)
+        self.leases.clear()
+
+    def stolen(self, lease: HeldLease) -> None:
+        """Earlier holders in this process lose their leases at once. Those in other processes learn of it from the
+        store: from a message, or from the answer to their next renewal."""
+        for listener in list(self._store.on_stolen):
+            listener(lease.lock_name, lease.holder_id, lease.fencing_token)
+
+    def _on_stolen(self, lock_name: str, holder_id: str, fencing_token: int) -> None:
+        for lease in list(self.leases):
+            if lease.lock_name == lock_name and lease.fencing_token < fencing_token:
+                lease.lose(f"it was stolen by {holder_id}")
+
+    def _claim_of(self, request: ClaimRequest) -> Claim:
+        if request.shared_chain is not None:
+            claim_id = request.shared_chain.next_member_id()
+        elif request.chain is not None:
+            claim_id = request.chain.next_claim_id()
+        else:
+            claim_id = self._ids.next()
+        return Claim(
+            request.lock_name,
+            claim_id,
+            self.holder_id,
+            request.ttl_ms,
+            request.mode,
+            request.limit,
+            request.permits,
+            request.metadata,
+            self._waiter_ttl_ms if request.wait_ms > 0 else 0,
+            request.steal,
+            request.steal_up_to,
+            request.group,
+        )
+
+    def _hold(self, own: OwnClaim, granted: Granted, request: ClaimRequest, on_end: Optional[OnEnd]) -> HeldLease:
+        def ended(lease: HeldLease) -> None:
+            if lease in self.leases:
+                del self.leases[lease]
+                self._held.end()
+            if on_end is not None:
+                on_end(lease)
+
+        lease = HeldLease(
+            self._context,
+            own,
+            granted.grant,
+            granted.sent,
+            granted.answered,
+            unanswered_ms=granted.unanswered_ms,
+            heartbeat=request.heartbeat,
+            min_hold_ms=request.min_hold_ms,
+            max_hold_ms=request.max_hold_ms,
+            watches_loss=request.watches_loss,
+            shared_chain=request.shared_chain,
+            on_end=ended,
+        )
+        self.leases[lease] = None
+        self._held.begin()
+        if request.steal:
+            self.stolen(lease)
+        return lease
+
+    def _end_pending(self, matches: Callable[[ClaimRequest], bool]) -> None:
+        for pending, request in list(self._pending.items()):
+            if matches(request):
+                pending.give_up(ClosedError("the instance was closed while the claim waited"))
+
+    def _assert_open(self) -> None:
+        if self._ended is not None:
+            raise ClosedError(self._ended)
+
+
+async def _within(timeout_ms: float, work: asyncio.Future[Any]) -> bool:
+    """Whether the work, which may be cancelled, ended in time."""
+    try:
+        done, _ = await asyncio.wait({work}, timeout=timeout_ms / 1_000)
+        return bool(done)
+    finally:
+        work.cancel()
+
+
+_CANCELLED = ClosedError("the caller was cancelled")
+_holders: "weakref.WeakSet[Holder]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The leases belong to the parent process. If the child relied on them, two processes would hold one lock; if it
+    released them, the parent would lose them without notice."""
+    for holder in list(_holders):
+        holder.abandon("the process was forked, and the lease stayed with the parent process")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+

@@ -1,0 +1,527 @@
+"""A lease, as its holder sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, Union
+
+from ..errors import HoldfastError, LeaseLostError, NotHeldError
+from .arguments import ttl_ms_from
+from .claim_ids import Chain
+from .clock import Clock, Instant, Random
+from .driver import Claim, Grant, LeaseRef, Renewal
+from .in_flight import InFlight
+from .lock_info import LockInfo
+from .renewer import NOT_IN_STORE, NOT_RENEWED, Renewer
+from .scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from .store_client import StoreClient
+
+
+class LeaseContext:
+    """What a lease and a claim need from the instance that holds it."""
+
+    __slots__ = ("clock", "random", "store", "scheduler", "in_flight")
+
+    def __init__(self, store: StoreClient, scheduler: Scheduler, in_flight: InFlight) -> None:
+        self.clock: Clock = store.clock
+        self.random: Random = store.random
+        self.store = store
+        self.scheduler = scheduler
+        self.in_flight = in_flight
+
+
+class OwnClaim:
+    """A claim of this process."""
+
+    __slots__ = ("claim", "abandoned")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.abandoned = False
+        """Whether this process wants nothing of the claim in the store any more: it was given up, or its lease was
+        released or lost. A grant that arrives after that is released."""
+
+
+class LostEvent:
+    """Is set when a lease was lost. A lease that was released was not lost.
+
+    `await lease.lost` returns the `LeaseLostError`. Like waiting for any event, it goes on until then, also if the
+    lease is released: cancel the task that waits.
+    """
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def is_set(self) -> bool:
+        return self.error is not None
+
+    @property
+    def error(self) -> Optional[LeaseLostError]:
+        """Why the lease was lost, or None."""
+        self._lease.held  # notices a loss that no timer has reported yet
+        return self._lease.loss_error
+
+    async def wait(self) -> LeaseLostError:
+        error = self.error
+        if error is not None:
+            return error
+        future: asyncio.Future[LeaseLostError] = asyncio.get_running_loop().create_future()
+
+        def set_result(reason: LeaseLostError) -> None:
+            if not future.done():
+                future.set_result(reason)
+
+        self._lease.add_loss_callback(set_result)
+        try:
+            return await future
+        finally:
+            self._lease.remove_loss_callback(set_result)
+
+    def __await__(self) -> Generator[Any, None, LeaseLostError]:
+        return self.wait().__await__()
+
+    def __repr__(self) -> str:
+        return f"<LostEvent {'set' if self.is_set() else 'not set'}>"
+
+
+class Lease:
+    """A granted claim. It ends by release, expiry or loss.
+
+    `held` and `assert_held()` are synchronous and correct in the first statement after a stall. Pass `fencing_token` to
+    the resource that the lock protects: only that protects it from a process that was paused.
+    """
+
+    __slots__ = ("_loss_callbacks", "__weakref__")
+
+    def __init__(self) -> None:
+        self._loss_callbacks: Optional[list[Callable[[LeaseLostError], None]]] = None
+
+    @property
+    def lock_name(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def holder_id(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def fencing_token(self) -> int:
+        """Rises with every grant of the lock name. A protected resource rejects a smaller one."""
+        raise NotImplementedError
+
+    @property
+    def acquired_at(self) -> datetime:
+        """On the store's clock, in UTC."""
+        raise NotImplementedError
+
+    @property
+    def expires_at(self) -> datetime:
+        """On the store's clock as far as this process knows it; never too late. To decide whether to go on, use
+        `held`."""
+        raise NotImplementedError
+
+    @property
+    def metadata(self) -> Optional[Mapping[str, Any]]:
+        raise NotImplementedError
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease can be relied on now."""
+        raise NotImplementedError
+
+    def peek_held(self) -> bool:
+        """As `held`, but reports nothing, so that another thread may call it."""
+        raise NotImplementedError
+
+    @property
+    def remaining_seconds(self) -> float:
+        """How long the lease can be relied on unless it is renewed. 0 if it is not held."""
+        raise NotImplementedError
+
+    @property
+    def loss_error(self) -> Optional[LeaseLostError]:
+        """Why the lease was lost, if that was noticed."""
+        raise NotImplementedError
+
+    def assert_held(self) -> None:
+        """Raises `LeaseLostError` if the lease was lost, and `NotHeldError` if it was released."""
+        raise NotImplementedError
+
+    async def extend(self, seconds: float) -> bool:
+        """Sets the lease to end `seconds` from now. False if it is no longer held.
+
+        Raises `StoreError` if it is unknown whether it was extended.
+        """
+        raise NotImplementedError
+
+    async def release(self) -> bool:
+        """True if the lease was still held. No cancellation stops the release itself.
+
+        Raises `StoreError` if the store did not answer. The release is then sent again in the background.
+        """
+        raise NotImplementedError
+
+    @property
+    def lost(self) -> LostEvent:
+        """Is set when the lease is lost: `await lease.lost`, `lease.lost.is_set()`."""
+        return LostEvent(self)
+
+    @property
+    def info(self) -> LockInfo:
+        """What a log or a response shows of the lease."""
+        return LockInfo(
+            self.lock_name, self.holder_id, self.acquired_at, self.expires_at, self.fencing_token, self.metadata
+        )
+
+    def add_loss_callback(self, callback: Callable[[LeaseLostError], None]) -> None:
+        """Calls `callback` in the event loop when the lease is lost, or at once if it was."""
+        error = None if self.held else self.loss_error
+        if error is not None:
+            callback(error)
+            return
+        if self._loss_callbacks is None:
+            self._loss_callbacks = []
+        self._loss_callbacks.append(callback)
+
+    def remove_loss_callback(self, callback: Callable[[LeaseLostError], None]) -> None:
+        if self._loss_callbacks is not None and callback in self._loss_callbacks:
+            self._loss_callbacks.remove(callback)
+
+    def _report_loss(self, error: LeaseLostError) -> None:
+        callbacks, self._loss_callbacks = self._loss_callbacks, None
+        for callback in callbacks or ():
+            callback(error)
+
+    async def __aenter__(self) -> Lease:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Releases the lease. An error of the release would hide an error of the block that ends."""
+        try:
+            await self.release()
+        except HoldfastError:
+            pass
+
+    def __repr__(self) -> str:
+        state = "held" if self.held else "not held"
+        return f"<{type(self).__name__} {self.lock_name!r} token {self.fencing_token}, {state}>"
+
+
+class HeldLease(Lease):
+    """One lease of an instance."""
+
+    __slots__ = (
+        "context",
+        "own",
+        "claim",
+        "users",
+        "_token",
+        "_acquired_at_ms",
+        "_granted_ms",
+        "_first_end_ms",
+        "_answered_ms",
+        "_min_hold_ms",
+        "_on_end",
+        "_renewer",
+        "_ended",
+        "_stop_request",
+        "_stop_watching",
+        "_unconfirmed_loss",
+        "_chain",
+    )
+
+    def __init__(
+        self,
+        context: LeaseContext,
+        own: OwnClaim,
+        grant: Grant,
+        sent: Instant,
+        answered: Instant,
+        *,
+        unanswered_ms: float = math.inf,
+        heartbeat: bool = False,
+        min_hold_ms: float = 0,
+        max_hold_ms: float = math.inf,
+        watches_loss: bool = False,
+        shared_chain: Optional[Chain] = None,
+        on_end: Callable[[HeldLease], None],
+    ) -> None:
+        """`on_end` is called once, when the lease has ended by release or loss."""
+        self._loss_callbacks = None
+        self.context = context
+        self.own = own
+        self.claim = own.claim
+        self.users = 0
+        """How many blocks run under the lease and rely on it until they have ended."""
+        self._token = grant.fencing_token
+        self._acquired_at_ms = grant.acquired_at_ms
+        self._granted_ms = grant.ttl_ms
+        self._first_end_ms = sent.monotonic_ms + grant.ttl_ms
+        self._answered_ms = answered.monotonic_ms
+        self._min_hold_ms = min_hold_ms
+        self._on_end = on_end
+        self._ended: Union[None, str, LeaseLostError] = None
+        self._stop_request: Optional[LeaseLostError] = None
+        self._stop_watching: Optional[Callable[[], None]] = None
+        self._unconfirmed_loss: Optional[Exception] = None
+        self._chain = shared_chain
+        if watches_loss or self._ends_with_session:
+            self._stop_watching = context.store.wake_ups.watch_loss(self.claim.claim_id, self._on_loss_message)
+        self._renewer = Renewer(self, sent, answered, grant.ttl_ms, unanswered_ms, heartbeat, max_hold_ms)
+
+    @property
+    def ref(self) -> LeaseRef:
+        return LeaseRef(self.claim.lock_name, self.claim.claim_id, self._token)
+
+    @property
+    def chain(self) -> Chain:
+        """Made when first read: most leases have no claim made under them."""
+        if self._chain is None:
+            self._chain = Chain(self.claim.claim_id, self.context.random)
+        return self._chain
+
+    @property
+    def ttl_ms(self) -> float:
+        return self.claim.ttl_ms
+
+    @property
+    def lock_name(self) -> str:
+        return self.claim.lock_name
+
+    @property
+    def holder_id(self) -> str:
+        return self.claim.holder_id
+
+    @property
+    def fencing_token(self) -> int:
+        return self._token
+
+    @property
+    def metadata(self) -> Optional[Mapping[str, Any]]:
+        return self.claim.metadata
+
+    @property
+    def acquired_at(self) -> datetime:
+        return _datetime(self._acquired_at_ms)
+
+    @property
+    def expires_at(self) -> datetime:
+        ends_at_ms = self._renewer.deadline.ends_at_ms
+        is_first_end = abs(ends_at_ms - self._first_end_ms) < 0.01
+        # When the grant arrived, the store's clock showed `acquired_at` or later.
+        reference_ms = self._first_end_ms - self._granted_ms if is_first_end else self._answered_ms
+        return _datetime(self._acquired_at_ms + ends_at_ms - reference_ms)
+
+    @property
+    def held(self) -> bool:
+        if self._ended is not None:
+            return False
+        if not self._renewer.deadline.at.is_past(self.context.clock.now()):
+            return True
+        self.lose(NOT_RENEWED)
+        return False
+
+    def peek_held(self) -> bool:
+        return self._ended is None and not self._renewer.deadline.at.is_past(self.context.clock.now())
+
+    @property
+    def released(self) -> bool:
+        return self._ended == "released"
+
+    @property
+    def remaining_seconds(self) -> float:
+        if not self.held:
+            return 0.0
+        now = self.context.clock.now()
+        deadline = self._renewer.deadline.at
+        return max(0.0, deadline.due_at_ms(now) - now.monotonic_ms) / 1_000
+
+    @property
+    def loss_error(self) -> Optional[LeaseLostError]:
+        return self._ended if isinstance(self._ended, LeaseLostError) else self._stop_request
+
+    def assert_held(self) -> None:
+        if self.held:
+            return
+        raise self.loss_error or NotHeldError(self.lock_name)
+
+    async def extend(self, seconds: float) -> bool:
+        return await self._extend(ttl_ms_from("seconds", seconds), never_shorten=False)
+
+    async def lengthen(self, ttl_ms: float) -> bool:
+        """As `extend`, for one of several users of the lease: it never shortens the lease."""
+        return await self._extend(ttl_ms, never_shorten=True)
+
+    async def _extend(self, ttl_ms: float, *, never_shorten: bool) -> bool:
+        if not self.held:
+            return False
+        return await self._renewer.extend(ttl_ms, never_shorten=never_shorten) and self.held
+
+    def start_heartbeat(self) -> None:
+        """Renews the lease regularly from now on, although it was acquired without a heartbeat."""
+        if self.held:
+            self._renewer.start_heartbeat()
+
+    async def release(self) -> bool:
+        return await self._release(self._min_hold_ms, "released")
+
+    async def revoke(self, reason: str, cause: Optional[BaseException] = None) -> bool:
+        """Releases the lease although blocks may still run under it: for them it is lost."""
+        return await self._release(self._min_hold_ms, self._loss(reason, cause))
+
+    async def discard(self) -> None:
+        """Releases a lease that was never used: without `min_hold_seconds`, and without an error."""
+        try:
+            await self._release(0, "released")
+        except HoldfastError:
+            pass
+
+    def discard_in_background(self) -> None:
+        """As `discard`, for a caller that was cancelled and cannot wait."""
+        if self._ended is None:
+            self._end("released")
+            self.own.abandoned = True
+            self.context.store.release_until_answered(self.ref)
+
+    def _release(self, min_hold_ms: float, how: Union[str, LeaseLostError]) -> asyncio.Future[bool]:
+        """Ends the lease in this process at once. The future, which may be cancelled, only waits for the store."""
+        context = self.context
+        future: asyncio.Future[bool] = context.store.loop.create_future()
+        now = context.clock.now()
+        if self._ended is None and self._renewer.deadline.at.is_past(now):
+            self.lose(NOT_RENEWED)
+        if self._ended is not None:
+            future.set_result(False)
+            return future
+        delay_ms = math.ceil(min_hold_ms - (now.monotonic_ms - self._answered_ms)) if min_hold_ms else 0
+        deadline = self._renewer.deadline.at
+        # From here on this process must not rely on the lease, even if the call fails.
+        self._end(how)
+        if isinstance(how, LeaseLostError):
+            self._report_loss(how)
+        context.in_flight.begin()
+        if delay_ms > 0:
+            context.store.spawn(self._release_later(delay_ms, deadline, future))
+        else:
+            # Not set above: a late answer to the claim's own request must not release what `min_hold_seconds` keeps.
+            self.own.abandoned = True
+            context.store.release(self.ref, _Releasing(self, deadline, future))
+        return future
+
+    async def _release_later(self, delay_ms: float, deadline: Instant, future: asyncio.Future[bool]) -> None:
+        """Sets the lease to end after `delay_ms`: the store then ends it even if this process no longer exists. If that
+        fails, the lease expires after its TTL."""
+        store = self.context.store
+        try:
+            # A renewal of the heartbeat that arrives later would set another end.
+            await self._renewer.lengthening_settled()
+            renewal = Renewal(self.claim.lock_name, self.claim.claim_id, self._token, delay_ms)
+            answer = await store.confirm(renewal)
+            if answer == "lost":
+                self.not_in_store(deadline, self.context.clock.now())
+            elif answer == "held":
+                # A store without expiry cannot end the lease itself: this process does it.
+                store.release_later(self.ref, delay_ms)
+            if not future.done():
+                future.set_result(answer != "lost")
+        except HoldfastError as error:
+            if not future.done():
+                future.set_exception(error)
+        finally:
+            self.context.in_flight.end()
+
+    def not_in_store(self, deadline: Instant, answered: Instant) -> None:
+        """The store answered a release that it no longer had the lease. If the answer came before the lease's own end,
+        the store had ended the lease early, and another holder may have worked at the same time. A later answer proves
+        nothing: the release may have arrived after that end, when the work was already over."""
+        if not deadline.is_past(answered):
+            error = self._loss("the store no longer had it when it was released")
+            self._ended = error
+            self._report_loss(error)
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Reports a loss while the lease is still held and renewed: blocks have time to stop before it is released."""
+        if self._ended is None and self._stop_request is None:
+            self._stop_request = self._loss(reason)
+            self._report_loss(self._stop_request)
+
+    def lose(self, reason: str, cause: Optional[BaseException] = None) -> None:
+        """The lease has ended without a release."""
+        if self._ended is not None:
+            return
+        error = self._loss(reason, cause)
+        self._end(error)
+        self.own.abandoned = True
+        # The store may still have the lease: for the length of the margin, or for ever if it ends with a session. This
+        # process no longer relies on it.
+        self.context.store.release_until_answered(self.ref)
+        self._report_loss(error)
+
+    def lose_silently(self, reason: str) -> None:
+        """The lease belongs to another process or to an event loop that is gone: nothing may be sent for it."""
+        if self._ended is None:
+            self._ended = self._loss(reason)
+
+    def _loss(self, reason: str, cause: Optional[BaseException] = None) -> LeaseLostError:
+        confirmed = self._unconfirmed_loss if reason == NOT_IN_STORE else None
+        error = LeaseLostError(self.claim.lock_name, self._token, reason if confirmed is None else str(confirmed))
+        error.__cause__ = cause or confirmed
+        return error
+
+    def _on_loss_message(self, cause: Exception) -> None:
+        """The driver knows from its own connection that a session has ended. Any other message may be forged or
+        outdated: the store is asked, and the lease is lost only if the store confirms it."""
+        if self._ends_with_session:
+            self.lose(str(cause), cause)
+        else:
+            self._unconfirmed_loss = cause
+            self._renewer.check()
+
+    @property
+    def _ends_with_session(self) -> bool:
+        return self.context.store.ends_with_session
+
+    def _end(self, how: Union[str, LeaseLostError]) -> None:
+        self._ended = how
+        if self._stop_watching is not None:
+            self._stop_watching()
+        self._renewer.end()
+        self._on_end(self)
+
+
+class _Releasing:
+    """Receives the answer to a release."""
+
+    __slots__ = ("_lease", "_deadline", "_future")
+
+    def __init__(self, lease: HeldLease, deadline: Instant, future: asyncio.Future[bool]) -> None:
+        self._lease = lease
+        self._deadline = deadline
+        self._future = future
+
+    def answered(self, answer: bool, sent: Instant, now: Instant) -> None:
+        if not answer:
+            self._lease.not_in_store(self._deadline, now)
+        if not self._future.done():
+            self._future.set_result(answer)
+        self._lease.context.in_flight.end()
+
+    def failed(self, error: HoldfastError, sent: Instant) -> None:
+        # The outcome is unknown. The lease must not stay until its TTL ends only because one call failed.
+        self._lease.context.store.release_until_answered(self._lease.ref)
+        if not self._future.done():
+            self._future.set_exception(error)
+        self._lease.context.in_flight.end()
+
+    def late(self, answer: bool) -> None:
+        pass
+
+
+def _datetime(ms: float) -> datetime:
+    return datetime.fromtimestamp(ms / 1_000, timezone.utc)

@@ -1,0 +1,299 @@
+"""The heartbeat of a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING, Callable, Optional
+
+from ..errors import HoldfastError, StoreError
+from .clock import Instant
+from .deadline import LeaseDeadline, RenewalInFlight
+from .driver import Renewal, RenewAnswer
+from .scheduler import Entry
+
+if TYPE_CHECKING:
+    from .lease import HeldLease
+
+log = logging.getLogger("holdfast")
+
+NOT_RENEWED = "it was not renewed before it expired"
+NOT_IN_STORE = "the store no longer has it"
+
+TIMER_GRAIN_MS = 2
+"""How late a timer can be, even on an idle machine. Timers fire this much early, so that no loss is reported late."""
+_GRID_POINTS = 12
+"""Grid points per TTL. Leases with the same TTL are renewed at the same few moments, in one list each."""
+_RETRIES_PER_TTL = 9
+"""A renewal without an answer is repeated after a ninth of the TTL: six tries before the lease ends."""
+_JITTER = 0.05
+
+Done = Callable[[Optional[bool], Optional[HoldfastError]], None]
+
+
+class Renewer:
+    """Sends all renewals of one lease, reports its loss in time, and knows until when it can be relied on."""
+
+    __slots__ = (
+        "schedule",
+        "deadline",
+        "_lease",
+        "_has_heartbeat",
+        "_stops_at_ms",
+        "_renew_at_ms",
+        "_lengthening",
+        "_extensions_ms",
+        "_checking",
+    )
+
+    def __init__(
+        self,
+        lease: HeldLease,
+        sent: Instant,
+        answered: Instant,
+        granted_ms: float,
+        unanswered_ms: float,
+        heartbeat: bool,
+        max_hold_ms: float,
+    ) -> None:
+        self.schedule: Optional[Entry] = None
+        self.deadline = LeaseDeadline(sent, granted_ms, unanswered_ms)
+        self._lease = lease
+        self._has_heartbeat = heartbeat
+        self._stops_at_ms = sent.monotonic_ms + max_hold_ms
+        self._lengthening: Optional[set[_Sent]] = None
+        """Renewals of the heartbeat in flight. An extension waits for them."""
+        self._extensions_ms: Optional[list[float]] = None
+        """The TTLs of the extensions in flight. A heartbeat that is sent at the same time must not shorten them."""
+        self._checking: Optional[str] = None
+        self._renew_at_ms = self._next_renewal(answered)
+        # A grant that arrived late, or that is shorter than the claim's TTL, is renewed once to the full TTL, even
+        # without a heartbeat. That happens early enough that the renewal can fail twice.
+        ttl_ms = lease.ttl_ms
+        full_ttl_at_ms = self.deadline.at.monotonic_ms - min(granted_ms, ttl_ms) * 2 / 3
+        if granted_ms < ttl_ms or full_ttl_at_ms < answered.monotonic_ms:
+            self._renew_at_ms = min(self._renew_at_ms, full_ttl_at_ms)
+        self._reschedule(answered)
+
+    def due(self) -> None:
+        lease = self._lease
+        now = lease.context.clock.now()
+        if not lease.held:
+            return
+        if self.deadline.at.due_at_ms(now) - now.monotonic_ms <= TIMER_GRAIN_MS:
+            # It ends before another timer could fire.
+            lease.lose(NOT_RENEWED)
+            return
+        if now.monotonic_ms >= self._stops_at_ms:
+            self._renew_at_ms = math.inf
+        if now.monotonic_ms >= self._renew_at_ms:
+            self._send_heartbeat(now.monotonic_ms)
+        # None if the lease expired while the heartbeat was being sent: a stall can come between any two statements.
+        if self.schedule is not None:
+            self._reschedule(now)
+
+    async def extend(self, ttl_ms: float, *, never_shorten: bool = False) -> bool:
+        """Renews once, for a caller. False if the lease is lost. Raises `StoreError` if that is unknown.
+
+        `never_shorten`: the lease ends no sooner than it would anyway, nor sooner than concurrent extensions ask for.
+        """
+        extensions = self._extensions_ms = [] if self._extensions_ms is None else self._extensions_ms
+        extensions.append(ttl_ms)
+        try:
+            # A renewal of the heartbeat in flight could arrive after this one and undo what the caller asked for.
+            await self.lengthening_settled()
+            if never_shorten:
+                now = self._lease.context.clock.now()
+                if self.deadline.at.due_at_ms(now) - now.monotonic_ms >= ttl_ms:
+                    # The store is not asked, so nothing else would give the event loop a turn.
+                    await asyncio.sleep(0)
+                    return self._lease.held
+            future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+            def done(answer: Optional[bool], error: Optional[HoldfastError]) -> None:
+                if future.done():
+                    return
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(bool(answer))
+
+            if never_shorten:
+                self._lengthen(ttl_ms, done)
+            else:
+                self._renew_once(ttl_ms, done)
+            return await future
+        finally:
+            extensions.remove(ttl_ms)
+
+    def start_heartbeat(self) -> None:
+        if not self._has_heartbeat:
+            self._has_heartbeat = True
+            now = self._lease.context.clock.now()
+            self._renew_at_ms = self._next_renewal(now)
+            self._reschedule(now)
+
+    def check(self) -> None:
+        """Asks the store whether it still has the lease, after a message that says that it has not.
+
+        It is a renewal: with a heartbeat an early one, otherwise one that leaves the end of the lease unchanged. One
+        check runs at a time. A check that was sent before a message says nothing about that message, so another one
+        follows.
+        """
+        if self._checking is not None:
+            self._checking = "again"
+            return
+        lease = self._lease
+        now_ms = lease.context.clock.monotonic() * 1_000
+        is_heartbeat = self._has_heartbeat and now_ms < self._stops_at_ms
+        ttl_ms = lease.ttl_ms if is_heartbeat else self.deadline.ends_at_ms - now_ms
+        if not lease.held or ttl_ms <= 0:
+            return
+        self._checking = "once"
+        renew_at_ms = self._renew_at_ms
+
+        def done(answer: Optional[bool], error: Optional[HoldfastError]) -> None:
+            self._background_done(answer, error)
+            if not is_heartbeat:
+                self._renew_at_ms = renew_at_ms
+            again, self._checking = self._checking == "again", None
+            if again:
+                self.check()
+
+        self._lengthen(ttl_ms, done)
+
+    def end(self) -> None:
+        """Stops renewing."""
+        self._lease.context.scheduler.clear(self)
+
+    async def lengthening_settled(self) -> None:
+        """Returns when no renewal of the heartbeat is in flight."""
+        while self._lengthening:
+            waiting = list(self._lengthening)
+            for sent in waiting:
+                await sent.settled()
+
+    def _send_heartbeat(self, now_ms: float) -> None:
+        ttl_ms = self._lease.ttl_ms
+        # The next try does not wait for the answer to this one: a renewal that hangs must not use up the lease.
+        jitter = 1 - self._lease.context.random.fraction() * _JITTER
+        self._renew_at_ms = now_ms + ttl_ms / _RETRIES_PER_TTL * jitter
+        self._lengthen(ttl_ms, self._background_done)
+
+    def _background_done(self, answer: Optional[bool], error: Optional[HoldfastError]) -> None:
+        lease = self._lease
+        if error is None or not lease.held:
+            return
+        # One failed renewal is not a loss: with a `StoreError` the result is unknown, and the next try may succeed. Any
+        # other error would only happen again.
+        if isinstance(error, StoreError):
+            log.warning('a renewal of "%s" failed, and is repeated: %s', lease.lock_name, error)
+        else:
+            lease.lose("the driver failed to renew it", error)
+
+    def _lengthen(self, ttl_ms: float, done: Done) -> None:
+        """A renewal that shortens no extension: it covers the longest one in flight, and later ones wait for it."""
+        longest_ms = max(ttl_ms, *self._extensions_ms) if self._extensions_ms else ttl_ms
+        lengthening = self._lengthening = set() if self._lengthening is None else self._lengthening
+        sent = self._renew_once(longest_ms, done, lengthening)
+        if sent is not None:
+            lengthening.add(sent)
+
+    def _renew_once(self, ttl_ms: float, done: Done, among: Optional[set[_Sent]] = None) -> Optional[_Sent]:
+        lease = self._lease
+        # A stalled process must not renew its way past a loss that it has not noticed. So this is checked before
+        # sending, and again after the answer.
+        if not lease.held:
+            done(False, None)
+            return None
+        now = lease.context.clock.now()
+        end_ms = self.deadline.at.monotonic_ms
+        renewal = self.deadline.sending(now, ttl_ms)
+        # A renewal that shortens the lease may never be answered. So the next renewal moves to before the new deadline.
+        if self.deadline.at.monotonic_ms < end_ms:
+            self._renew_at_ms = min(self._renew_at_ms, self._next_renewal(now))
+        self._reschedule(now)
+        sent = _Sent(self, renewal, done, among)
+        lease.context.in_flight.begin()
+        request = Renewal(lease.lock_name, lease.claim.claim_id, lease.fencing_token, ttl_ms)
+        lease.context.store.renew(request, sent)
+        return sent
+
+    def confirmed(self, renewal: RenewalInFlight) -> None:
+        self.deadline.confirmed(renewal)
+        now = self._lease.context.clock.now()
+        self._renew_at_ms = self._next_renewal(now)
+        self._reschedule(now)
+
+    def _next_renewal(self, now: Instant) -> float:
+        """When two thirds of the TTL are left, rounded down to the scheduler's grid. If less than the TTL is left
+        anyway, after a third of what is left: a renewal that proved less than its TTL must not be followed by the next
+        one at once."""
+        if not self._has_heartbeat:
+            return math.inf
+        context = self._lease.context
+        end_ms = self.deadline.at.due_at_ms(now)
+        remaining_ms = max(1.0, min(self._lease.ttl_ms, end_ms - now.monotonic_ms))
+        due_ms = end_ms - remaining_ms * (2 / 3 + context.random.fraction() * _JITTER)
+        # Steps are powers of two, so that leases with slightly different remaining times share a grid.
+        step_ms = 2.0 ** math.floor(math.log2(remaining_ms / _GRID_POINTS))
+        return context.scheduler.round(due_ms, step_ms)
+
+    def _reschedule(self, now: Instant) -> None:
+        at_ms = min(self.deadline.at.due_at_ms(now) - TIMER_GRAIN_MS, self._renew_at_ms)
+        self._lease.context.scheduler.set(self, at_ms)
+
+    @property
+    def lease(self) -> HeldLease:
+        return self._lease
+
+
+class _Sent:
+    """A renewal that was sent. Receives its answer."""
+
+    __slots__ = ("_renewer", "_renewal", "_done", "_among", "_waiting")
+
+    def __init__(
+        self, renewer: Renewer, renewal: RenewalInFlight, done: Done, among: Optional[set[_Sent]]
+    ) -> None:
+        self._renewer = renewer
+        self._renewal = renewal
+        self._done = done
+        self._among = among
+        self._waiting: Optional[list[asyncio.Future[None]]] = []
+
+    def answered(self, answer: RenewAnswer, sent: Instant, now: Instant) -> None:
+        lease = self._renewer.lease
+        # The answer may say "renewed" about a lease whose loss was already reported, or which was released.
+        if not lease.held:
+            self._settle(False, None)
+        elif answer == "lost":
+            lease.lose(NOT_IN_STORE)
+            self._settle(False, None)
+        else:
+            self._renewer.confirmed(self._renewal)
+            self._settle(True, None)
+
+    def failed(self, error: HoldfastError, sent: Instant) -> None:
+        self._renewer.deadline.unanswered(self._renewal)
+        self._settle(None, error)
+
+    def late(self, answer: RenewAnswer) -> None:
+        pass
+
+    async def settled(self) -> None:
+        if self._waiting is not None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+
+    def _settle(self, answer: Optional[bool], error: Optional[HoldfastError]) -> None:
+        if self._among is not None:
+            self._among.discard(self)
+        waiting, self._waiting = self._waiting or [], None
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+        self._done(answer, error)
+        self._renewer.lease.context.in_flight.end()

@@ -1,0 +1,271 @@
+"""All requests of an event loop to one driver."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import Callable, Sequence, Union
+
+from ..errors import HoldfastError, StoreError, UnsupportedError
+from .batch import Batch, Receiver
+from .calls import Calls
+from .clock import Clock, Instant, Random, backoff_ms
+from .driver import (
+    Claim,
+    Driver,
+    Grant,
+    InspectPage,
+    InspectQuery,
+    LeaseRef,
+    RateAnswer,
+    RateRequest,
+    Refusal,
+    RenewAnswer,
+    Renewal,
+)
+from .in_flight import InFlight
+from .limits import MAX_RELEASE_TRIES
+from .wake_ups import WakeUps
+
+AcquireAnswer = Union[Grant, Refusal]
+
+log = logging.getLogger("holdfast")
+
+
+def is_outage(error: object) -> bool:
+    """Whether the same request may succeed later."""
+    return isinstance(error, StoreError) and error.retryable
+
+
+def unsupported(driver: Driver, what: str) -> UnsupportedError:
+    """The error for an operation that the driver does not support, with the driver's reason if it gives one."""
+    reason = driver.capabilities.reasons.get(what)
+    ending = "" if reason is None else f": {reason}"
+    return UnsupportedError(f"the {driver.name} driver does not support {_MISSING[what]}{ending}")
+
+
+_MISSING = {
+    "shared": "shared mode",
+    "limit": "limits, which semaphores need",
+    "rate": "rate limits",
+    "steal": "taking a lock from its holder",
+}
+
+
+class StoreClient:
+    """Sends requests in lists, with a deadline for every call, one subscription for all waiters, and releases that are
+    repeated until the store answers."""
+
+    def __init__(self, driver: Driver, clock: Clock, random: Random, call_timeout_ms: float) -> None:
+        self.driver = driver
+        self.clock = clock
+        self.random = random
+        self.call_timeout_ms = call_timeout_ms
+        self.loop = asyncio.get_running_loop()
+        self.users = 0
+        self.ends_with_session = driver.capabilities.expiry == "session"
+        self.background = InFlight()
+        """Releases that no caller waits for."""
+        self.on_stolen: set[Callable[[str, str, int], None]] = set()
+        """Called with lock name, holder id and token when a claim of an instance on this client has taken a lock from
+        its holders."""
+        self._postponed: set[Callable[[], None]] = set()
+        self._calls = Calls(driver, clock, call_timeout_ms)
+        self.wake_ups = WakeUps(driver, clock, random, self._calls)
+        calls = self._calls
+        self._acquires: Batch[Claim, AcquireAnswer] = Batch(
+            "acquire", calls, clock, driver.acquire, _is_acquire_answer, inseparable=_in_one_group
+        )
+        self._renewals: Batch[Renewal, RenewAnswer] = Batch("renew", calls, clock, driver.renew, _is_renew_answer)
+        # A store without wake-ups tells no one, so the process at least wakes its own waiters.
+        after = None if driver.capabilities.wake else self._wake_own
+        self._releases: Batch[LeaseRef, bool] = Batch(
+            "release", calls, clock, driver.release, _is_release_answer, after=after
+        )
+        self._consumes: Batch[RateRequest, RateAnswer] = Batch(
+            "consume", calls, clock, self._consume, _is_rate_answer
+        )
+        self.spawn = calls.start
+        self.acquire: Callable[[Claim, Receiver[AcquireAnswer]], None] = self._acquires.add
+        self.renew: Callable[[Renewal, Receiver[RenewAnswer]], None] = self._renewals.add
+        self.release: Callable[[LeaseRef, Receiver[bool]], None] = self._releases.add
+
+    def ask(self, claim: Claim) -> asyncio.Future[AcquireAnswer]:
+        """Sends a claim once. After an error it is unknown whether the store granted it."""
+        return self._acquires.ask(claim)
+
+    def end(self, lease: LeaseRef) -> asyncio.Future[bool]:
+        """Sends a release once."""
+        return self._releases.ask(lease)
+
+    def confirm(self, renewal: Renewal) -> asyncio.Future[RenewAnswer]:
+        """Sends a renewal once."""
+        return self._renewals.ask(renewal)
+
+    def consume(self, request: RateRequest) -> asyncio.Future[RateAnswer]:
+        return self._consumes.ask(request)
+
+    async def inspect(self, query: InspectQuery) -> InspectPage:
+        return await self._calls_run("inspect", query)
+
+    async def _calls_run(self, what: str, query: InspectQuery) -> InspectPage:
+        future: asyncio.Future[InspectPage] = self.loop.create_future()
+
+        def fail(error: HoldfastError) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        async def run() -> None:
+            if self._calls.failed_with is not None:
+                fail(self._calls.failed_with)
+                return
+            call = self._calls.begin(what, self.clock.monotonic() * 1_000, fail)
+            try:
+                page = await self.driver.inspect(query)
+            except BaseException as error:
+                self._calls.end(call)
+                fail(self._calls.as_error(what, error))
+                if isinstance(error, Exception):
+                    return
+                raise
+            if self._calls.end(call) and not future.done():
+                future.set_result(page)
+
+        self._calls.start(run())
+        return await future
+
+    def withdraw(self, claim: Claim) -> None:
+        """Ends every lease and place in the queue that the claim has or will get, in the background. No cancellation of
+        the caller stops it."""
+        self.release_until_answered(LeaseRef(claim.lock_name, claim.claim_id))
+
+    def release_until_answered(self, lease: LeaseRef) -> None:
+        """Sends a release in the background until the store answers it, the error is permanent, or
+        `MAX_RELEASE_TRIES` is reached."""
+        _BackgroundRelease(self, lease).send()
+
+    def release_later(self, lease: LeaseRef, delay_ms: float) -> None:
+        """For stores without expiry: this process ends the lease after `delay_ms`, if it is still alive."""
+
+        def release() -> None:
+            self._postponed.discard(release)
+            timer.cancel()
+            self.release_until_answered(lease)
+
+        timer = self.clock.call_later(delay_ms, release)
+        self._postponed.add(release)
+
+    async def close(self) -> None:
+        for release in list(self._postponed):
+            release()
+        await self.background.idle()
+        await self.wake_ups.close()
+        self._calls.close()
+
+    def fail_all(self, error: HoldfastError) -> None:
+        """Fails every request in flight and every later one, for a store that does not answer."""
+        self._calls.fail_all(error)
+
+    async def _consume(self, requests: Sequence[RateRequest]) -> Sequence[Union[RateAnswer, Exception]]:
+        if not self.driver.capabilities.rate:
+            raise unsupported(self.driver, "rate")
+        return await self.driver.consume(requests)
+
+    def _wake_own(self, leases: Sequence[LeaseRef]) -> None:
+        for lease in leases:
+            self.wake_ups.wake(lease.lock_name)
+
+
+class _BackgroundRelease:
+    __slots__ = ("_store", "_lease", "_tries")
+
+    def __init__(self, store: StoreClient, lease: LeaseRef) -> None:
+        self._store = store
+        self._lease = lease
+        self._tries = 0
+        store.background.begin()
+
+    def send(self) -> None:
+        self._tries += 1
+        self._store.release(self._lease, self)
+
+    def answered(self, answer: bool, sent: Instant, now: Instant) -> None:
+        self._store.background.end()
+
+    def failed(self, error: HoldfastError, sent: Instant) -> None:
+        store = self._store
+        if self._tries >= MAX_RELEASE_TRIES or not is_outage(error):
+            log.warning('the release of "%s" failed and is left to expire: %s', self._lease.lock_name, error)
+            store.background.end()
+            return
+        store.clock.call_later(backoff_ms(50, 2_000, self._tries, store.random), self.send)
+
+    def late(self, answer: bool) -> None:
+        pass
+
+
+_clients: "weakref.WeakKeyDictionary[Driver, list[StoreClient]]" = weakref.WeakKeyDictionary()
+
+
+def open_store_client(driver: Driver, clock: Clock, random: Random, call_timeout_ms: float) -> StoreClient:
+    """Instances that use one driver with the same settings share one client, so that their requests of one turn of the
+    event loop go out in one list."""
+    loop = asyncio.get_running_loop()
+    shared = _clients.setdefault(driver, [])
+    shared[:] = [each for each in shared if not each.loop.is_closed()]
+    for client in shared:
+        if client.loop is loop and client.clock is clock and client.call_timeout_ms == call_timeout_ms:
+            client.users += 1
+            return client
+    client = StoreClient(driver, clock, random, call_timeout_ms)
+    client.users = 1
+    shared.append(client)
+    return client
+
+
+async def close_store_client(client: StoreClient) -> None:
+    client.users -= 1
+    if client.users > 0:
+        return
+    shared = _clients.get(client.driver, [])
+    if client in shared:
+        shared.remove(client)
+    await client.close()
+
+
+def fail_store_client(client: StoreClient, error: HoldfastError) -> None:
+    """Fails all requests of the client, unless other instances use it: those may still wait for answers."""
+    if client.users <= 1:
+        client.fail_all(error)
+
+
+def _in_one_group(before: Claim, after: Claim) -> bool:
+    return before.group is not None and before.group == after.group
+
+
+def _is_acquire_answer(answer: object) -> bool:
+    return isinstance(answer, (Grant, Refusal))
+
+
+def _is_renew_answer(answer: object) -> bool:
+    return answer in ("renewed", "held", "lost")
+
+
+def _is_release_answer(answer: object) -> bool:
+    return isinstance(answer, bool)
+
+
+def _is_rate_answer(answer: object) -> bool:
+    return isinstance(answer, RateAnswer)
+
+
+__all__ = [
+    "AcquireAnswer",
+    "StoreClient",
+    "close_store_client",
+    "fail_store_client",
+    "is_outage",
+    "open_store_client",
+    "unsupported",
+]
