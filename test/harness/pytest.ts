@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { readable } from '../../scripts/conformance-table.mjs'
 import { findBinaries } from './binaries.ts'
 import { makeFolder } from './folders.ts'
 import { killProcess } from './processes.ts'
@@ -97,7 +98,7 @@ function testsOf(json: string): PythonTest[] {
   const outcomes = JSON.parse(json) as (Omit<PythonTest, 'file' | 'name'> & { id: string })[]
   return outcomes.map(({ id, ...rest }) => {
     // `--dist loadgroup` appends the group of a test to its id.
-    const [file = id, ...names] = id.replace(/(?<=\])@[\w-]+$/, '').split('::')
+    const [file = id, ...names] = readable(id.replace(/(?<=\])@[\w-]+$/, '')).split('::')
     return { ...rest, file: `python/${file}`, name: names.join('::') || 'is collected' }
   })
 }
