@@ -27,3 +27,17 @@ from .errors import StaleTokenError as StaleTokenError
 from .errors import StoreError as StoreError
 from .errors import UnsupportedError as UnsupportedError
 from .lock import DistributedLock as DistributedLock
+from .election import Leader as Leader
+from .election import LeaderElection as LeaderElection
+from .election import Term as Term
+from .fence import Fence as Fence
+from .fence import FencingGuard as FencingGuard
+from .once import OnceOnly as OnceOnly
+from .rate_limiter import LimitStanding as LimitStanding
+from .rate_limiter import LocalShare as LocalShare
+from .rate_limiter import Rate as Rate
+from .rate_limiter import RateLimiter as RateLimiter
+from .rate_limiter import RateLimitHeaders as RateLimitHeaders
+from .rate_limiter import RateLimitResult as RateLimitResult
+from .read_write_lock import ReadWriteLock as ReadWriteLock
+from .semaphore import Semaphore as Semaphore

@@ -7,15 +7,16 @@ import os
 import socket
 from contextvars import Context
 from types import TracebackType
-from typing import Any, Coroutine, Optional, Type, TypeVar, Union
+from typing import Any, Callable, Coroutine, Optional, Type, TypeVar, Union
 
 from .connect import check_store, driver_from
 from .core.arguments import check_holder_id, ttl_ms_from, wait_ms_from
-from .core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, Random
+from .core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, Random, backoff_ms
 from .core.driver import Driver
 from .core.holder import Holder
 from .core.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS, WAITER_TTL_MS
-from .errors import ClosedError, InvalidArgumentError, UnsupportedError
+from .core.tasks import pause
+from .errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
 
 
 class DefaultStore:
@@ -63,6 +64,7 @@ class Instance:
         self._opening: Optional[asyncio.Task[Holder]] = None
         self._closing: Optional[asyncio.Task[None]] = None
         self._ended = False
+        self._closing_watchers: "set[Callable[[], None]]" = set()
         self.closed = False
 
     @property
@@ -99,6 +101,29 @@ class Instance:
         # Others wait for the same store, so that the cancellation of one caller does not stop it.
         return await asyncio.shield(opening)
 
+    async def open_with_retry(self, wait_ms: float) -> Holder:
+        """As `open`, but tries again while the store is down, for at most `wait_ms`. For claims that wait: they wait
+        for the store as they wait for the lock."""
+        until_ms = self.clock.monotonic() * 1_000 + wait_ms
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await self.open()
+            except StoreError as error:
+                rest_ms = backoff_ms(50, 2_000, tries, self.random)
+                if not error.retryable or self.clock.monotonic() * 1_000 + rest_ms >= until_ms:
+                    raise
+                await pause(self.clock, rest_ms, self.watch_closing)
+
+    def watch_closing(self, closing: Callable[[], None]) -> Callable[[], None]:
+        """Calls `closing` when closing begins, or at once if it has. Returns a function that ends that."""
+        if self.closed:
+            closing()
+        else:
+            self._closing_watchers.add(closing)
+        return lambda: self._closing_watchers.discard(closing)
+
     async def ping(self) -> None:
         self.assert_not_ended()
         await (await self.open()).ping()
@@ -121,6 +146,9 @@ class Instance:
             if self.closed:
                 return
             self.closed = True
+            watchers, self._closing_watchers = self._closing_watchers, set()
+            for closing in watchers:
+                closing()
             # In a task of its own: a caller that is cancelled, for example because it is itself a block that has to
             # stop, must not leave the instance half closed.
             self._closing = _start(self._close(drain_ms, timeout_ms))

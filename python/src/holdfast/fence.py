@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Optional
 
+from .core.arguments import check_whole
 from .core.fencing import FencingGuard, Token, check_resource, token_of
-from .errors import InvalidArgumentError, OverloadError, StaleTokenError
+from .errors import OverloadError, StaleTokenError
 
 __all__ = ["Fence", "FencingGuard", "Token"]
-
-_MOST_RESOURCES = 10_000_000
 
 
 class Fence:
@@ -35,11 +34,7 @@ class Fence:
     """
 
     def __init__(self, *, max_resources: int = 100_000) -> None:
-        if isinstance(max_resources, bool) or not isinstance(max_resources, int):
-            raise InvalidArgumentError("max_resources", max_resources, _RULE)
-        if not 1 <= max_resources <= _MOST_RESOURCES:
-            raise InvalidArgumentError("max_resources", max_resources, _RULE)
-        self._max_resources = max_resources
+        self._max_resources = check_whole("max_resources", max_resources, 1, 10_000_000)
         self._largest: dict[str, int] = {}
         # Without it, a smaller token could be stored after a larger one that another thread has accepted meanwhile.
         self._mutex = threading.Lock()
@@ -81,6 +76,3 @@ class Fence:
     def __bool__(self) -> bool:
         # An empty guard is still a guard: `if fence:` must not skip the check.
         return True
-
-
-_RULE = f"a whole number from 1 to {_MOST_RESOURCES}"

@@ -77,6 +77,11 @@ def check_bool(argument: str, value: object) -> bool:
     return value
 
 
+def check_callable(argument: str, value: object) -> None:
+    if not callable(value):
+        raise InvalidArgumentError(argument, value, "a function")
+
+
 def check_one_of(argument: str, value: object, allowed: Sequence[str]) -> str:
     if isinstance(value, str) and value in allowed:
         return value

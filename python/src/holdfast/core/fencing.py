@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Awaitable, Optional, Protocol, Union
 
 from ..errors import InvalidArgumentError
-
-_MAX_TOKEN = 2**53 - 1
-"""Every store and both languages keep whole numbers exactly up to here."""
+from .arguments import is_storable
+from .limits import MAX_SAFE_INTEGER
 
 
 class HasFencingToken(Protocol):
@@ -40,21 +39,13 @@ def token_of(token: Token) -> int:
     """Raises `InvalidArgumentError` for anything that is neither a fencing token nor has one."""
     value: object = getattr(token, "fencing_token", token)
     # A bool is an int for Python, and True would be the smallest token there is.
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_TOKEN:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SAFE_INTEGER:
         return value
     raise InvalidArgumentError("token", value, "a lease, or its fencing token (a whole number, at least 1)")
 
 
 def check_resource(resource: object) -> str:
-    if isinstance(resource, str) and resource != "" and "\0" not in resource and _has_utf8(resource):
+    if isinstance(resource, str) and resource != "" and is_storable(resource):
         return resource
     rule = "a non-empty string without NUL and without lone surrogates"
     raise InvalidArgumentError("resource", resource, rule)
-
-
-def _has_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

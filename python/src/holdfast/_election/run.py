@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Awaitable, Callable, Optional, Union
+
+from .._instance import Instance
+from ..core.clock import backoff_ms
+from ..core.tasks import finish, pause, supervise
+from ..errors import ClosedError, LeaseLostError, NotHeldError
+from .term import Term
+
+Lead = Callable[[Term], Union[Awaitable[Any], Any]]
+OnError = Callable[[BaseException, Term], object]
+
+_MAX_REST_MS = 30_000
+_MIN_REST_MS = 100
+"""After a failure, even with `rest_seconds=0`: a function that always fails must not campaign in a busy loop."""
+
+
+@dataclass(frozen=True)
+class LeadParts:
+    instance: Instance
+    campaign: Callable[[], Awaitable[Term]]
+
+
+@dataclass(frozen=True)
+class _Led:
+    error: Optional[BaseException]
+    lost: bool
+    cancelled: Optional[asyncio.CancelledError]
+
+
+async def lead_repeatedly(parts: LeadParts, lead: Lead, on_error: Optional[OnError], rest_ms: float) -> None:
+    """See `LeaderElection.run`."""
+    failures = 0
+    while not parts.instance.closed:
+        try:
+            term = await parts.campaign()
+        except ClosedError:
+            # A campaign that ended because the election is closed is not an error.
+            if parts.instance.closed:
+                return
+            raise
+        led = await _lead_once(parts, term, lead)
+        if led.error is not None:
+            if on_error is None:
+                raise led.error
+            on_error(led.error, term)
+        if led.cancelled is not None:
+            raise led.cancelled
+        failures = 0 if led.error is None else failures + 1
+        if led.lost or parts.instance.closed:
+            continue
+        first_ms = rest_ms if led.error is None else max(rest_ms, _MIN_REST_MS)
+        delay_ms = backoff_ms(first_ms, max(rest_ms, _MAX_REST_MS), max(failures, 1), parts.instance.random)
+        await pause(parts.instance.clock, delay_ms, parts.instance.watch_closing)
+
+
+async def _lead_once(parts: LeadParts, term: Term, lead: Lead) -> _Led:
+    cancelled: Optional[asyncio.CancelledError] = None
+    error: Optional[BaseException] = None
+    # The process may have stalled until the term was over.
+    if term.held and not parts.instance.closed:
+        # Closing waits for it.
+        with term._in_use():
+            led = await supervise(lambda: lead(term), term._watch_end, parts.instance.watch_closing)
+        cancelled = led.cancelled
+        error = led.error
+        # That is how it stops. Reading `held` notices a loss that no timer has reported yet.
+        if isinstance(error, (LeaseLostError, NotHeldError)) and (led.stopped or not term.held):
+            error = None
+    try:
+        await finish(term.__aexit__())
+    except asyncio.CancelledError as late:
+        cancelled = late
+    return _Led(error, term.lost.is_set(), cancelled)

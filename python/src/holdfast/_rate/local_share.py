@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field, replace
+from typing import Awaitable, Callable, Optional
+
+from ..core.arguments import check_whole
+from ..core.clock import Clock, Instant
+from ..core.limits import MAX_TTL_MS
+from ..core.tasks import create_detached_task
+from ..errors import InvalidArgumentError
+from .limits import LimitStanding, RateLimitResult
+
+_MAX_SHARES = 10_000
+"""How many keys can have a share. With more, the rest of the oldest is lost."""
+
+
+@dataclass(frozen=True)
+class LocalShare:
+    """Takes units from the store in blocks and hands them out in this process: one round trip per block instead of one
+    per call, for keys that are in constant use.
+
+    The store never grants more than its limits. But a unit may be used up to `for_seconds` after it was taken. So up to
+    `units` more per process can fall into a period, and up to `units` per key and process are lost if they are not used
+    in time.
+    """
+
+    units: int
+    """How many units are taken from the store at once. At most the smallest burst."""
+    for_seconds: float
+    """How long these units may be handed out. The rest is then lost. From 0.001 to one year."""
+
+
+def check_share(value: object, most_units: int) -> LocalShare:
+    if not isinstance(value, LocalShare):
+        raise InvalidArgumentError("local_share", value, "a LocalShare")
+    check_whole("local_share.units", value.units, 1, most_units)
+    seconds: object = value.for_seconds
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
+    if not is_number or not 0.001 <= value.for_seconds <= MAX_TTL_MS / 1_000:
+        rule = f"a number of seconds from 0.001 to {MAX_TTL_MS // 1_000}"
+        raise InvalidArgumentError("local_share.for_seconds", seconds, rule)
+    return value
+
+
+@dataclass
+class _Budget:
+    taken_at: Instant
+    until: Instant
+    empty_until: Instant
+    """The store has no full block before this time."""
+    left: int = 0
+    block: Optional[RateLimitResult] = None
+    fetching: Optional[asyncio.Task[None]] = field(default=None, repr=False)
+
+
+class LocalShares:
+    """Hands out units from blocks that were taken in advance.
+
+    A call that comes while a block is being fetched waits for that block. If it gets none of it, or if the store has no
+    full block left, the call asks for its own units. So a call costs at most two round trips.
+    """
+
+    def __init__(self, share: LocalShare, clock: Clock, ask: Callable[[str, int], Awaitable[RateLimitResult]]) -> None:
+        self._share = share
+        self._clock = clock
+        self._ask = ask
+        self._budgets: dict[str, _Budget] = {}
+
+    async def consume(self, key: str, cost: int) -> RateLimitResult:
+        if cost > self._share.units:
+            return await self._ask(key, cost)
+        budget = self._budgets.get(key)
+        now = self._clock.now()
+        if budget is not None and budget.fetching is None:
+            if budget.until.is_past(now):
+                budget.left = 0
+            taken = self._take(budget, cost)
+            if taken is not None:
+                return taken
+            if not budget.empty_until.is_past(now):
+                return await self._ask(key, cost)
+        if budget is None or budget.fetching is None:
+            budget = self._fetch(key, now)
+        assert budget.fetching is not None
+        # Shielded: other calls wait for the same block. Calls that waited for it get their units even if its time was
+        # over when it arrived, because they are taken.
+        await asyncio.shield(budget.fetching)
+        taken = self._take(budget, cost)
+        return await self._ask(key, cost) if taken is None else taken
+
+    def forget(self, key: str) -> None:
+        """The key was reset or blocked: units that were taken before are no longer handed out."""
+        self._budgets.pop(key, None)
+
+    def _take(self, budget: _Budget, cost: int) -> Optional[RateLimitResult]:
+        block = budget.block
+        if block is None or budget.left < cost:
+            return None
+        budget.left -= cost
+        left = budget.left
+        aged = max(0.0, self._clock.now().monotonic_ms - budget.taken_at.monotonic_ms) / 1_000
+        return replace(
+            block,
+            remaining=block.remaining + left,
+            reset_after_seconds=max(0.0, block.reset_after_seconds - aged),
+            limits=tuple(
+                LimitStanding(
+                    each.remaining + left,
+                    max(0.0, each.next_after_seconds - aged),
+                    max(0.0, each.reset_after_seconds - aged),
+                )
+                for each in block.limits
+            ),
+        )
+
+    def _fetch(self, key: str, now: Instant) -> _Budget:
+        budget = _Budget(now, now, now)
+        self._budgets.pop(key, None)
+        if len(self._budgets) >= _MAX_SHARES:
+            del self._budgets[next(iter(self._budgets))]
+        self._budgets[key] = budget
+        # In an empty context: the block serves all callers, not the one that happened to come first.
+        task = create_detached_task(self._fill(budget, key))
+        # If all callers are cancelled, no one reads its error, and asyncio would report that.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        budget.fetching = task
+        return budget
+
+    async def _fill(self, budget: _Budget, key: str) -> None:
+        try:
+            result = await self._ask(key, self._share.units)
+            if result.allowed:
+                budget.left = self._share.units
+                budget.block = result
+                budget.until = budget.taken_at.later(self._share.for_seconds * 1_000)
+            else:
+                budget.empty_until = budget.taken_at.later(result.retry_after_seconds * 1_000)
+        except BaseException:
+            if self._budgets.get(key) is budget:
+                del self._budgets[key]
+            raise
+        finally:
+            budget.fetching = None

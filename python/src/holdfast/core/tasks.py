@@ -1,0 +1,132 @@
+"""Work in a task of its own, whose end the caller awaits even if it is cancelled meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from typing import Any, Awaitable, Callable, Coroutine, Optional, TypeVar, Union
+
+from .clock import Clock
+
+T = TypeVar("T")
+
+StopWatching = Callable[[], None]
+Watch = Callable[[Callable[[], None]], StopWatching]
+"""Calls its argument when the reason to stop occurs, at once if it has. Returns a function that ends that."""
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Returns what the work returns. A caller that is cancelled waits for the end of the work, and then the
+    cancellation goes on: for steps that must not be cut in half."""
+    task = asyncio.ensure_future(work)
+    cancelled = await _settle(task, None)
+    if cancelled is not None:
+        _retrieve(task)
+        raise cancelled
+    return task.result()
+
+
+class Supervised:
+    """How the work of `supervise` ended."""
+
+    __slots__ = ("task", "stopped", "cancelled")
+
+    def __init__(
+        self, task: asyncio.Task[Any], stopped: bool, cancelled: Optional[asyncio.CancelledError]
+    ) -> None:
+        self.task = task
+        """It has ended."""
+        self.stopped = stopped
+        """Whether it was asked to stop: by one of the watched reasons, or because the caller was cancelled."""
+        self.cancelled = cancelled
+        """The cancellation of the caller. The caller has to raise it when it has cleaned up."""
+
+    @property
+    def error(self) -> Optional[BaseException]:
+        """What the work raised. None if it returned, or if it was cancelled after it had been asked to stop."""
+        if self.task.cancelled():
+            return None if self.stopped else asyncio.CancelledError()
+        return self.task.exception()
+
+
+async def supervise(call: Callable[[], Union[Awaitable[T], T]], *watches: Watch) -> Supervised:
+    """Calls a function and awaits what it returns, in a task of its own. The task is cancelled once for each watched
+    reason that occurs, and each time that the caller is cancelled. Returns when the task has ended, never before, and
+    does not raise."""
+    stopped = False
+
+    async def work() -> T:
+        result = call()
+        return await result if isinstance(result, Awaitable) else result
+
+    task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work())
+
+    def stop() -> None:
+        nonlocal stopped
+        # The function itself may have caused it, and goes on to its own end: a leader that resigns, for example.
+        if not task.done() and _current_task() is not task:
+            stopped = True
+            task.cancel()
+
+    unwatch = [watch(stop) for watch in watches]
+    try:
+        cancelled = await _settle(task, stop)
+    finally:
+        for end in unwatch:
+            end()
+    return Supervised(task, stopped, cancelled)
+
+
+async def _settle(
+    task: asyncio.Task[Any], on_cancel: Optional[Callable[[], None]]
+) -> Optional[asyncio.CancelledError]:
+    cancelled: Optional[asyncio.CancelledError] = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if on_cancel is not None:
+                on_cancel()
+    return cancelled
+
+
+def _current_task() -> Optional[asyncio.Task[Any]]:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Otherwise asyncio would report the error of a task that no one reads."""
+    if not task.cancelled():
+        task.exception()
+
+
+def create_detached_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task in an empty context: it does not inherit which locks its creator holds."""
+    task: asyncio.Task[T] = Context().run(_create_task, work)
+    return task
+
+
+def _create_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.get_running_loop().create_task(work)
+
+
+async def pause(clock: Clock, delay_ms: float, *watches: Watch) -> None:
+    """Returns after `delay_ms`, or as soon as one of the watched reasons occurs."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = clock.call_later(delay_ms, end)
+    unwatch = [watch(end) for watch in watches]
+    try:
+        await over
+    finally:
+        timer.cancel()
+        for stop in unwatch:
+            stop()
