@@ -211,7 +211,10 @@ class SqliteDriver:
     async def listen(self, listener: DriverListener) -> StopListening:
         busy_until = _busy_until()
         await self._submit(lambda: self._connection.read(lambda: self._wake_ups.listen(listener), busy_until))
-        # None, if it was disconnected again before this task ran.
+        if self._watch is not None and not self._watch.is_mine:
+            # Its event loop has ended.
+            self._stop_watching()
+        # It may have been disconnected again before this task ran.
         if self._watch is None and self._wake_ups.has_listeners and not self._closed:
             self._watch = Watch(self._connection.path, self._check)
 

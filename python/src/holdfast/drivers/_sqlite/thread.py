@@ -76,6 +76,8 @@ def _run(jobs: queue.SimpleQueue[Optional[_Job]], notices: list[Callable[[], Non
             value = job.work()
         except BaseException as raised:
             error = raised
+        # It refers to the driver, which may be dropped as soon as the answer has arrived.
+        job.work = _nothing
         sent = notices.copy()
         notices.clear()
         try:
@@ -84,6 +86,10 @@ def _run(jobs: queue.SimpleQueue[Optional[_Job]], notices: list[Callable[[], Non
             # The event loop was closed. Nobody waits for the answer.
             pass
         del job, value, error, sent
+
+
+def _nothing() -> None:
+    pass
 
 
 def _deliver(

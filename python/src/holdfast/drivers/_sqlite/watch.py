@@ -35,6 +35,11 @@ class Watch:
         self._bell: Optional[BellWatch] = None
         self._watch_bell()
 
+    @property
+    def is_mine(self) -> bool:
+        """Whether it lives in the running event loop."""
+        return self._loop is asyncio.get_running_loop()
+
     def stop(self) -> None:
         self._stopped = True
         if self._timer is not None:
