@@ -81,48 +81,6 @@ async def redis_asyncio() -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def postgres_asyncpg() -> AsyncIterator[Store]:
-    """One pool for all drivers, which never close it. Each driver has its own connection that listens."""
-    import asyncpg
-    from holdfast.drivers.postgres import postgres_driver
-
-    async with asyncpg.create_pool(urls_of("HOLDFAST_TEST_POSTGRES_URL")[0], min_size=0, max_size=10) as pool:
-
-        async def driver(cleanup: AsyncExitStack) -> Driver:
-            return postgres_driver(pool)
-
-        yield Store(driver, no_session)
-
-
-@asynccontextmanager
-async def postgres_psycopg() -> AsyncIterator[Store]:
-    import psycopg
-    from holdfast.drivers.postgres import postgres_driver
-
-    async def driver(cleanup: AsyncExitStack) -> Driver:
-        url = urls_of("HOLDFAST_TEST_POSTGRES_URL")[0]
-        connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
-        cleanup.push_async_callback(connection.close)
-        return postgres_driver(connection)
-
-    yield Store(driver, no_session)
-
-
-@asynccontextmanager
-async def postgres_psycopg_sync() -> AsyncIterator[Store]:
-    import psycopg
-    from holdfast.drivers.postgres import postgres_driver
-
-    async def driver(cleanup: AsyncExitStack) -> Driver:
-        url = urls_of("HOLDFAST_TEST_POSTGRES_URL")[0]
-        connection = psycopg.Connection.connect(url, autocommit=True)
-        cleanup.callback(connection.close)
-        return postgres_driver(connection)
-
-    yield Store(driver, no_session)
-
-
-@asynccontextmanager
 async def redis_sync() -> AsyncIterator[Store]:
     import redis
     from holdfast.drivers.redis import redis_driver

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import Any, Literal, Optional, Sequence, Union
 
+from ..core.arguments import check_inspect_query
 from ..core.driver import (
     Capabilities,
     Claim,
@@ -39,13 +41,24 @@ from ._postgres.calls import (
 from ._postgres.clients import connections_of, open_connections
 from ._postgres.connections import Connections, Values
 from ._postgres.errors import row_locked, store_error_from
+from ._postgres.fence import PostgresFence, SyncPostgresFence, postgres_fence
 from ._postgres.migrate import latest_version, migrate, read_version
 from ._postgres.notify_connection import NotifyConnection
 from ._postgres.rates import consume
 from ._postgres.statements import statements_for
 from ._postgres.url import Durability, postgres_url
 
-__all__ = ["PostgresDriver", "capabilities", "migrate_postgres", "migrate_postgres_url", "open_postgres", "postgres_driver"]
+__all__ = [
+    "PostgresDriver",
+    "PostgresFence",
+    "SyncPostgresFence",
+    "capabilities",
+    "migrate_postgres",
+    "migrate_postgres_url",
+    "open_postgres",
+    "postgres_driver",
+    "postgres_fence",
+]
 
 capabilities = Capabilities(
     expiry="ttl",
@@ -62,7 +75,7 @@ capabilities = Capabilities(
 )
 
 
-def open_postgres(url: str) -> PostgresDriver:
+async def open_postgres(url: str) -> PostgresDriver:
     """Opens a driver for a `postgres://…` URL, with a small connection pool of its own: with asyncpg if that is
     installed, otherwise with psycopg. It sends nothing before the first call.
 
@@ -200,6 +213,7 @@ class PostgresDriver:
         return [row_locked(lease.lock_name) if answer is None else answer for lease, answer in zip(leases, ended)]
 
     async def inspect(self, query: InspectQuery) -> InspectPage:
+        query = check_inspect_query(query)
         row = await self._call("inspect", [query.lock_name, query.prefix or "", query.after, str(query.page_size)])
         return inspect_page(row["page"])
 
@@ -251,14 +265,10 @@ class _Preparation:
     """Checks once that the tables are up to date, however many calls wait for it."""
 
     def __init__(self, connections: Connections, schema: str, migrates: bool) -> None:
-        import asyncio
-
         self.done = False
         self._task = asyncio.ensure_future(self._prepare(connections, schema, migrates))
 
     async def wait(self) -> None:
-        import asyncio
-
         await asyncio.shield(self._task)
 
     async def _prepare(self, connections: Connections, schema: str, migrates: bool) -> None:

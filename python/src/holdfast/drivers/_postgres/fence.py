@@ -1,0 +1,127 @@
+"""Checks a fencing token in the transaction that writes to a protected resource."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Optional, Sequence, Union
+
+from ...core.fencing import Token, check_resource, token_of
+from ...errors import StaleTokenError, StoreError
+from .._shared.secrets import safe_cause
+from .errors import sql_state
+from .statements import statements_for
+from .transactions import fetch_one, is_synchronous, sync_fetch_one
+
+__all__ = ["PostgresFence", "SyncPostgresFence", "postgres_fence"]
+
+_STALE = "HF001"
+_MISSING = ("42883", "3F000", "42P01")
+"""No such function, no such schema, or no table behind the function."""
+
+
+def postgres_fence(transaction: Any, *, schema: str = "public") -> Union[PostgresFence, SyncPostgresFence]:
+    """A guard that keeps the largest token of each resource in the database, beside the data that it protects.
+
+    `transaction` is an open transaction of yours: a connection of asyncpg inside a transaction, a connection of psycopg,
+    or a Session or Connection of SQLAlchemy, asynchronous or not. For an asynchronous one, await what the guard returns.
+
+        async with pool.acquire() as connection, connection.transaction():
+            await postgres_fence(connection).accept("account:7", lease)
+            await connection.execute("UPDATE accounts SET balance = balance - 10 WHERE id = 7")
+
+    Present the token before the first read. Until the transaction ends, other transactions with a token for the same
+    resource wait in `accept`.
+    """
+    statements_for(schema)
+    if is_synchronous(transaction):
+        return SyncPostgresFence(transaction, schema)
+    return PostgresFence(transaction, schema)
+
+
+class PostgresFence:
+    """For an asynchronous transaction."""
+
+    def __init__(self, transaction: Any, schema: str = "public") -> None:
+        self._transaction = transaction
+        self._schema = schema
+
+    async def accept(self, resource: str, token: Token) -> None:
+        """Accepts the token if no larger one has been seen for the resource, and remembers it.
+
+        Raises `StaleTokenError` if a larger token has been seen: the lease was lost. Roll the transaction back. Raises
+        `StoreError` if the schema has no fencing guard, and `InvalidArgumentError` if no transaction is open. Every
+        other error is the client's own.
+        """
+        values = _accept_values(resource, token)
+        try:
+            await fetch_one(self._transaction, statements_for(self._schema)["fence"], values)
+            return
+        except Exception as error:
+            failure = error
+        _raise(failure, self._schema, resource, int(values[1]))
+
+    async def reset(self, resource: str) -> bool:
+        """Forgets the largest token when the transaction commits. Then any token is accepted. True if there was one.
+
+        Use it for a resource that is gone, or whose lock moves to another store, once no process with an old token can
+        reach the resource.
+        """
+        check_resource(resource)
+        try:
+            forgotten = await fetch_one(self._transaction, statements_for(self._schema)["reset_fence"], [resource])
+            return str(forgotten) == "1"
+        except Exception as error:
+            failure = error
+        _raise(failure, self._schema)
+
+
+class SyncPostgresFence:
+    """For a synchronous transaction. As `PostgresFence`, without await."""
+
+    def __init__(self, transaction: Any, schema: str = "public") -> None:
+        self._transaction = transaction
+        self._schema = schema
+
+    def accept(self, resource: str, token: Token) -> None:
+        values = _accept_values(resource, token)
+        try:
+            sync_fetch_one(self._transaction, statements_for(self._schema)["fence"], values)
+            return
+        except Exception as error:
+            failure = error
+        _raise(failure, self._schema, resource, int(values[1]))
+
+    def reset(self, resource: str) -> bool:
+        check_resource(resource)
+        try:
+            forgotten = sync_fetch_one(self._transaction, statements_for(self._schema)["reset_fence"], [resource])
+            return str(forgotten) == "1"
+        except Exception as error:
+            failure = error
+        _raise(failure, self._schema)
+
+
+def _accept_values(resource: str, token: Token) -> Sequence[str]:
+    return [check_resource(resource), str(token_of(token))]
+
+
+def _raise(error: Exception, schema: str, resource: str = "", token: int = 0) -> NoReturn:
+    state = sql_state(error)
+    if state == _STALE:
+        raise StaleTokenError(resource, token, _largest(error)) from safe_cause(error)
+    if state in _MISSING:
+        command = f"holdfast migrate --only fence --schema {schema}"
+        message = f'the schema "{schema}" of this database has no holdfast_fence, or an old one: run "{command}"'
+        raise StoreError(message, retryable=False) from safe_cause(error)
+    raise error
+
+
+def _largest(error: Optional[BaseException]) -> Optional[int]:
+    """The token in the detail of the error, which SQLAlchemy wraps."""
+    for _ in range(4):
+        if error is None:
+            return None
+        detail = getattr(error, "detail", None) or getattr(getattr(error, "diag", None), "message_detail", None)
+        if isinstance(detail, str) and detail.isdigit():
+            return int(detail)
+        error = getattr(error, "orig", None) or error.__cause__
+    return None
