@@ -52,6 +52,12 @@ class Opened(NamedTuple):
     """Whether the instance that opened the driver also closes it."""
 
 
+class Prepared(NamedTuple):
+    """A client of which everything that is needed is known."""
+
+    make: Callable[[], Driver]
+
+
 async def connect(url: str) -> Driver:
     """Opens the driver that a URL names. You close it.
 
@@ -70,8 +76,10 @@ def check_store(store: object) -> object:
         return default_url()
     if isinstance(store, str):
         return check_url(store)
-    if not is_driver(store):
-        _client_entry(store)
+    if not is_driver(store) and _client_entry(store) == _CLIENTS["sqlite3"]:
+        # Here, because a connection of sqlite3 may be used only in the thread that opened it.
+        prepare = cast("Callable[[object], Callable[[], Driver]]", _import("sqlite:beside_tables_of"))
+        return Prepared(prepare(store))
     return store
 
 
@@ -81,6 +89,8 @@ async def driver_from(store: object) -> Opened:
         return Opened(await connect(default_url() if store is None else store), True)
     if is_driver(store):
         return Opened(cast(Driver, store), False)
+    if isinstance(store, Prepared):
+        return Opened(store.make(), True)
     made = _import(_client_entry(store))(store)
     # The driver belongs to the instance, although the client does not: drivers never close a client they were given.
     return Opened(cast(Driver, await made if hasattr(made, "__await__") else made), True)

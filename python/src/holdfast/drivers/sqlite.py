@@ -9,8 +9,10 @@ import asyncio
 import os
 import sqlite3
 import time
+from functools import partial
 from typing import Any, Callable, Optional, Sequence, TypeVar, Union
 
+from ..core.arguments import check_inspect_query
 from ..core.driver import (
     Capabilities,
     Claim,
@@ -91,8 +93,7 @@ def sqlite_driver(path_or_connection: Union[str, os.PathLike[str], sqlite3.Conne
     seconds, and then raises `StoreError`. It puts the database into WAL mode.
     """
     if isinstance(path_or_connection, sqlite3.Connection):
-        path = _path_of(path_or_connection)
-        return SqliteDriver(path, guest_of=identity_of(path))
+        return beside_tables_of(path_or_connection)()
     if not isinstance(path_or_connection, (str, os.PathLike)):
         raise InvalidArgumentError("path_or_connection", path_or_connection, "a path or an open sqlite3.Connection")
     path = os.fspath(path_or_connection)
@@ -102,6 +103,12 @@ def sqlite_driver(path_or_connection: Union[str, os.PathLike[str], sqlite3.Conne
     if not isinstance(path, str) or path == "" or is_url or "\0" in path or path.endswith("/"):
         raise InvalidArgumentError("path_or_connection", path, "the path of a file, and no URL")
     return SqliteDriver(absolute(path))
+
+
+def beside_tables_of(connection: sqlite3.Connection) -> Callable[[], SqliteDriver]:
+    """Makes drivers in the database of a connection, in any thread. Call this in the thread of the connection."""
+    path = _path_of(connection)
+    return partial(SqliteDriver, path, guest_of=identity_of(path))
 
 
 def _path_of(connection: sqlite3.Connection) -> str:
@@ -186,6 +193,7 @@ class SqliteDriver:
         return await self._in_parts(leases, part)
 
     async def inspect(self, query: InspectQuery) -> InspectPage:
+        check_inspect_query(query)
         busy_until = _busy_until()
         return await self._submit(
             lambda: self._connection.read(lambda: inspect(self._connection, query), busy_until)

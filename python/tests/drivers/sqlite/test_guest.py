@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import threading
@@ -12,6 +13,7 @@ import pytest
 from holdfast.core.driver import InspectQuery
 from holdfast.drivers.sqlite import sqlite_driver
 from holdfast.errors import InvalidArgumentError, StoreError
+from holdfast.lock import DistributedLock
 from support.sqlite_driver import claim_on, grant_of, is_granted, lease_of, opened
 
 
@@ -161,3 +163,20 @@ async def test_the_settings_of_the_callers_connection_do_not_matter(sqlite_path:
     [lease] = (await driver.inspect(InspectQuery())).leases
     assert (lease.lock_name, lease.metadata) == ("name", {"a": "ü"})
     await driver.close()
+
+
+async def test_a_lock_takes_the_callers_connection_even_if_its_engine_runs_in_another_thread(
+    database: sqlite3.Connection,
+) -> None:
+    """As in the synchronous API. A connection of sqlite3 may be used only in the thread that opened it."""
+    lock = DistributedLock(database)
+
+    async def hold() -> bool:
+        async with lock.lock("name"):
+            async with opened(f"sqlite:{path}") as other:
+                return await is_granted(other, claim_on("name"))
+
+    path = database.execute("PRAGMA database_list").fetchone()[2]
+    assert await asyncio.to_thread(asyncio.run, hold()) is False
+    assert database.execute("SELECT COUNT(*) FROM holdfast_leases").fetchone() == (0,)
+

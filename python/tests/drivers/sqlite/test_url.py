@@ -91,7 +91,7 @@ async def test_a_database_in_memory_is_refused_because_it_excludes_no_other_proc
     assert not os.path.exists(":memory:")
 
 
-@pytest.mark.parametrize("path", ["", "sqlite:x.db", "file:x.db", "folder/", "a\0b", b"x.db", 7, None])
+@pytest.mark.parametrize("path", ["", "sqlite:x.db", "file:x.db", "folder/", "a\0b", b"x.db", 7, None], ids=ascii)
 def test_what_is_no_path_is_refused(path: object) -> None:
     with pytest.raises(InvalidArgumentError, match="path_or_connection"):
         sqlite_driver(path)  # type: ignore[arg-type]
