@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Mapping, Tuple
+
+from .activity_comment import ActivityEntry
+
+
+@dataclass(frozen=True)
+class LockRequest:
+    """A request for an advisory lock. It has no token yet."""
+
+    lock_name: str
+    claim_id: str
+    holder_id: str
+    shared: bool
+    key: int
+
+    def activity(self) -> ActivityEntry:
+        return ActivityEntry(self.lock_name, self.claim_id, self.holder_id, self.shared)
+
+
+@dataclass(frozen=True)
+class SessionLease:
+    """A lease on an advisory lock, as the process that holds it knows it."""
+
+    request: LockRequest
+    fencing_token: int
+    acquired_at_ms: float
+
+    def activity(self) -> ActivityEntry:
+        of = self.request
+        return ActivityEntry(
+            of.lock_name, of.claim_id, of.holder_id, of.shared, self.fencing_token, self.acquired_at_ms
+        )
+
+
+class HeldLocks:
+    """The leases of one session, by claim id, and how many of them each key has."""
+
+    def __init__(self) -> None:
+        self._leases: Dict[str, SessionLease] = {}
+        self._keys: Dict[int, Tuple[int, bool]] = {}
+
+    @property
+    def leases(self) -> Mapping[str, SessionLease]:
+        return self._leases
+
+    def has(self, request: LockRequest) -> bool:
+        return request.key in self._keys
+
+    def excludes(self, request: LockRequest) -> bool:
+        """Whether a lease of this session excludes the lock.
+
+        The server would grant it nevertheless: it only counts how often a session has a lock.
+        """
+        held = self._keys.get(request.key)
+        return held is not None and not (held[1] and request.shared)
+
+    def add(self, lease: SessionLease) -> None:
+        request = lease.request
+        self._leases[request.claim_id] = lease
+        count, _ = self._keys.get(request.key, (0, False))
+        self._keys[request.key] = (count + 1, request.shared)
+
+    def remove(self, lease: SessionLease) -> None:
+        request = lease.request
+        if self._leases.pop(request.claim_id, None) is None:
+            return
+        count, shared = self._keys[request.key]
+        if count == 1:
+            del self._keys[request.key]
+        else:
+            self._keys[request.key] = (count - 1, shared)
+
+    def clear(self) -> None:
+        self._leases.clear()
+        self._keys.clear()

@@ -1,0 +1,144 @@
+"""Opens a session: a connection with its settings and prepared statements, which is proved to be one session."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Optional, Protocol
+
+from ...errors import StoreError, UnsupportedError
+from .._postgres.errors import IN_TRANSACTION, READ_ONLY, sql_state
+from .._shared.secrets import safe_cause
+from .connections import Connection, Connections
+from .session_proof import POOLER_REASON, SessionIdentity, prove_session
+from .statements import STATEMENTS, boolean, deallocation, execution, preparation, restoring
+
+# 11.5 days, as 10^12 microseconds. Tokens stay below 2^53 for 7,000 promotions.
+_LEAD = 1_000_000_000_000
+# No such function, no such type, not supported, or not in the required state (a standby was refused before).
+_NO_TIMELINE = ("42883", "42704", "0A000", "55000")
+_NO_PRIVILEGE = (
+    "this role may not read the timeline of PostgreSQL, which fencing tokens need to rise over a failover: "
+    "in this database, run GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) TO the role"
+)
+
+
+@dataclass(frozen=True)
+class OpenedSession:
+    connection: Connection
+    pid: str
+    session_id: str
+    """Random: no other session has it."""
+    max_comment_bytes: int
+    """How many bytes of a statement `pg_stat_activity` shows."""
+    is_pooled: bool
+    """There is a pooler in between, which is proved to keep the session for this connection."""
+    undo_opening: str
+    """SQL that undoes the opening, for a connection that stays open."""
+
+
+class OpeningEvents(Protocol):
+    def on_end(self, cause: BaseException) -> None: ...
+
+    def undo(self) -> Optional[str]:
+        """SQL that undoes everything of the session. None until the session is open."""
+
+
+class StandbyError(Exception):
+    """The server says that it is in recovery, before anything was written."""
+
+    sqlstate = READ_ONLY
+
+    def __init__(self) -> None:
+        super().__init__("it is in recovery")
+
+
+class _Opening:
+    """Passes the end of the connection on, and remembers it: it may come before there is a session to tell."""
+
+    def __init__(self, events: OpeningEvents) -> None:
+        self._events = events
+        self.ended: Optional[BaseException] = None
+        self.undo_opening = ""
+
+    def on_end(self, cause: BaseException) -> None:
+        self.ended = cause
+        self._events.on_end(cause)
+
+    def undo(self) -> str:
+        undo = self._events.undo()
+        return self.undo_opening if undo is None else undo
+
+
+async def open_session(connections: Connections, events: OpeningEvents) -> OpenedSession:
+    """Raises `UnsupportedError` when the connection is not one session of the server."""
+    opening = _Opening(events)
+    connection = await connections.dedicate(opening)
+    try:
+        # The rollback of the caller's transaction would undo the settings, and the lock would last beyond it.
+        if connection.is_in_transaction:
+            raise StoreError(IN_TRANSACTION, retryable=False)
+        return await _opened(connections, connection, opening)
+    except BaseException:
+        try:
+            await connection.end()
+        except Exception:
+            pass  # The first error is the one to report.
+        raise
+
+
+async def _opened(connections: Connections, connection: Connection, opening: _Opening) -> OpenedSession:
+    session_id = secrets.token_hex(9)
+    row = (await connection.query(STATEMENTS["identity"], [session_id, boolean(not connection.is_callers)]))[0]
+    identity = SessionIdentity(row["pid"], session_id)
+    opening.undo_opening = restoring(row["before"])
+    # A session survives a promotion, but its tokens would still have the lead of the old timeline.
+    if row["standby"]:
+        raise StandbyError
+    # At the start of a connection the server sends the id of its process. A pooler sends an invented one.
+    is_pooled = connection.server_pid != identity.pid
+    if is_pooled:
+        # The caller's one connection leaves no second one to prove it with.
+        if connection.is_callers:
+            raise UnsupportedError(POOLER_REASON)
+        await prove_session(connections, connection, identity)
+    await connection.script(preparation(session_id, await _lead_of(connection)))
+    opening.undo_opening += deallocation(session_id)
+    if is_pooled:
+        # Locks are taken only in the session in which the statements were prepared.
+        await _refuse_elsewhere(connection, identity)
+        await prove_session(connections, connection, identity, 1)
+    if opening.ended is not None:
+        raise opening.ended
+    return OpenedSession(connection, identity.pid, session_id, int(row["room"]), is_pooled, opening.undo_opening)
+
+
+async def _lead_of(connection: Connection) -> int:
+    """By how much the tokens of this server are ahead, for each promotion of it or of a server that it replaced.
+
+    See advisory.sql. A service without a timeline has replicas that share its storage and do not lag. If the timeline
+    cannot be read for any other reason, the session is not opened: without this lead its tokens would be lower than
+    those of other sessions.
+    """
+    try:
+        rows = await connection.query(STATEMENTS["timeline"])
+        return (int(rows[0]["timeline"]) - 1) * _LEAD
+    except Exception as error:
+        failure = error
+    if sql_state(failure) in _NO_TIMELINE:
+        return 0
+    if sql_state(failure) == "42501":
+        raise StoreError(_NO_PRIVILEGE, retryable=False) from safe_cause(failure)
+    raise failure
+
+
+async def _refuse_elsewhere(connection: Connection, identity: SessionIdentity) -> None:
+    try:
+        rows = await connection.query(execution("ping", identity.session_id, []))
+        if rows and rows[0]["pid"] == identity.pid:
+            return
+    except Exception as error:
+        # A prepared statement that is missing shows that another session was reached.
+        if sql_state(error) != "26000":
+            raise
+    raise UnsupportedError(POOLER_REASON)

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Callable, List, Mapping, Optional, Sequence
+
+from ...errors import StoreError, UnsupportedError
+from .._postgres.errors import IN_TRANSACTION, sql_state, store_error_from
+from . import deadlines
+from .activity_comment import write_activity_comment
+from .connections import Connections, NoAnswerError, NotSentError, Row, ignore_outcome, settles_within
+from .held_locks import HeldLocks, LockRequest, SessionLease
+from .open_session import OpenedSession, open_session
+from .session_proof import POOLER_REASON, PROOF_ROUNDS
+from .statements import STATEMENTS, boolean, execution, keys_of, modes_of, positions, unlocking, unpublishing
+
+OnLost = Callable[["Session", BaseException], None]
+
+_TOO_LATE = (
+    "this connection is inside a transaction of yours that has written something, or taken a lock before: the "
+    "fencing token of a lock taken there could be lower than one that was given before. End the transaction first, "
+    "give the driver a pool, or use lock_in_transaction on another connection"
+)
+
+
+class Session:
+    """A pinned connection and the locks on it. When it ends, all of them are lost at once."""
+
+    def __init__(self, opened: OpenedSession, on_lost: OnLost) -> None:
+        self._opened = opened
+        self._on_lost = on_lost
+        self._held = HeldLocks()
+        # Locks that the session may or may not have, because a statement about them failed.
+        self._in_doubt: List[LockRequest] = []
+        # The transaction id of the last grant, which is published for `inspect`.
+        self._xid = 0
+        self._lost: Optional[BaseException] = None
+        self._closing: Optional["asyncio.Task[None]"] = None
+
+    @staticmethod
+    async def open(connections: Connections, on_lost: OnLost) -> "Session":
+        """Raises `UnsupportedError` if the connection is not one session of the server."""
+        events = _SessionEvents()
+        session = Session(await open_session(connections, events), on_lost)
+        events.session = session
+        return session
+
+    @property
+    def pid(self) -> str:
+        return self._opened.pid
+
+    @property
+    def leases(self) -> Mapping[str, SessionLease]:
+        """By claim id."""
+        return self._held.leases
+
+    @property
+    def lost(self) -> Optional[BaseException]:
+        return self._lost
+
+    def excludes(self, request: LockRequest) -> bool:
+        """Whether a lease of this session excludes the lock. The server would grant it nevertheless."""
+        return self._held.excludes(request)
+
+    async def try_locks(self, requests: Sequence[LockRequest]) -> Sequence[Optional[SessionLease]]:
+        """Requests locks without waiting. Returns one answer each, in order.
+
+        No two requests may have the same key, and the session must not exclude any of them.
+        """
+        if not requests:
+            return []
+        if len(requests) == 1:
+            return [await self._take(requests[0], waits=False)]
+        row = await self._request(requests, "take_list", [keys_of(requests), modes_of(requests), str(self._xid)])
+        got = set(positions(row["got"]))
+        return [self._granted(each, row) if index in got else None for index, each in enumerate(requests, 1)]
+
+    async def wait(self, request: LockRequest) -> SessionLease:
+        """Waits in the server's own queue. Ends only with the grant, or when another session calls `cancel_wait`."""
+        lease = await self._take(request, waits=True)
+        if lease is None:
+            raise StoreError("the server ended the wait for a lock without granting it")
+        return lease
+
+    async def cancel_wait(self, of: "Session") -> None:
+        """Removes another session from the queue. Closing its connection would leave it there for a while."""
+        await self._opened.connection.query(STATEMENTS["cancel"], [of.pid])
+
+    async def unlock(self, leases: Sequence[SessionLease]) -> List[bool]:
+        """Returns for each lease whether the server had the lock.
+
+        If it did not, the connection is ended: the other locks that it is believed to hold are in doubt, too.
+        """
+        for lease in leases:
+            self._held.remove(lease)
+        try:
+            released = await self._unlock([lease.request for lease in leases])
+        except Exception as error:
+            # Nothing was done, and they are still held.
+            if self._lost is None and (isinstance(error, NotSentError) or _is_in_failed_transaction(error)):
+                for lease in leases:
+                    self._held.add(lease)
+                raise
+            # The server may still hold some of them, although this process does not count them any more.
+            self._in_doubt.extend(lease.request for lease in leases)
+            # The session has ended, and the leases with it. Without an answer, it may live on at the server.
+            if self._lost is not None and not isinstance(error, NoAnswerError):
+                return [False for _ in leases]
+            self._destroy(error)
+            raise
+        if not all(released):
+            self._destroy(StoreError("the server did not know of a lock that this connection was granted"))
+        return released
+
+    async def prove(self) -> None:
+        """Returns if the connection, and with it every lock on it, still exists."""
+        await self._send("ping", [])
+
+    async def locks(self, keys: Optional[Sequence[int]]) -> Sequence[Row]:
+        listed = None if keys is None else "{" + ",".join(map(str, keys)) + "}"
+        text = execution("locks", self._opened.session_id, [listed])
+        return await self._opened.connection.query(self._comment([]) + text)
+
+    async def end(self) -> None:
+        """Releases every lock by ending the connection, without a call of `on_lost`."""
+        if self._lost is None:
+            self._lost = StoreError("the connection was closed")
+            self._forget_leases()
+        await asyncio.shield(self._closing_task())
+
+    def undo(self) -> str:
+        """SQL that undoes exactly what this session did, for a connection that stays open."""
+        locks = [*(lease.request for lease in self.leases.values()), *self._in_doubt]
+        published = "" if self._xid == 0 else unpublishing(self._xid)
+        return f"{unlocking(locks)}{published}{self._opened.undo_opening}"
+
+    def lose(self, cause: BaseException) -> None:
+        if self._lost is not None:
+            return
+        self._lost = cause
+        self._on_lost(self, cause)
+        self._forget_leases()
+
+    async def _take(self, request: LockRequest, *, waits: bool) -> Optional[SessionLease]:
+        values = [str(request.key), boolean(request.shared), boolean(waits), str(self._xid)]
+        row = await self._request([request], "take", values, waits=waits)
+        return None if row["xid"] is None else self._granted(request, row)
+
+    async def _unlock(self, locks: Sequence[LockRequest]) -> List[bool]:
+        if len(locks) == 1:
+            [lock] = locks
+            return [(await self._send("unlock", [str(lock.key), boolean(lock.shared)]))["released"] is True]
+        released = set(positions((await self._send("unlock_list", [keys_of(locks), modes_of(locks)]))["released"]))
+        return [index in released for index in range(1, len(locks) + 1)]
+
+    def _granted(self, request: LockRequest, row: Row) -> SessionLease:
+        self._xid = int(row["xid"])
+        lease = SessionLease(request, int(row["token"]), float(row["acquired_at"]))
+        self._held.add(lease)
+        return lease
+
+    async def _request(
+        self,
+        requests: Sequence[LockRequest],
+        name: str,
+        values: Sequence[str],
+        *,
+        waits: bool = False,
+    ) -> Row:
+        """Requests locks. If that fails, the locks that the statement has taken are released, or the session ends."""
+        if self._opened.connection.is_in_transaction:
+            raise StoreError(IN_TRANSACTION, retryable=False)
+        try:
+            row = await self._send(name, values, requests, waits=waits)
+        except Exception as error:
+            # A cancel that arrives just after a lock was taken ends the statement, but not the lock.
+            if self._lost is None and not isinstance(error, NotSentError) and not _is_in_failed_transaction(error):
+                await self._release_extra(requests)
+            raise
+        # Only on a connection of the caller: a transaction id that was drawn before the lock was taken may be lower
+        # than that of another holder in between.
+        if row["too_late"]:
+            raise StoreError(_TOO_LATE, retryable=False)
+        return row
+
+    async def _send(
+        self,
+        name: str,
+        values: Sequence[str],
+        requests: Sequence[LockRequest] = (),
+        *,
+        waits: bool = False,
+    ) -> Row:
+        """Sends a statement behind the activity comment. An error that leaves the connection in doubt ends it."""
+        if self._lost is not None:
+            raise store_error_from(self._lost)
+        opened = self._opened
+        try:
+            text = self._comment(requests) + execution(name, opened.session_id, values)
+            rows = await opened.connection.query(text, waits=waits)
+        except NotSentError:
+            raise
+        except Exception as error:
+            state = sql_state(error)
+            # Not prepared: this session has prepared it, so another one was reached.
+            is_elsewhere = state == "26000"
+            # 57P..: the server is ending the session. 08...: the client has lost it.
+            if not is_elsewhere and (state is None or state.startswith(("57P", "08"))):
+                self._destroy(error)
+            if not is_elsewhere:
+                raise
+        else:
+            if rows and rows[0]["pid"] == opened.pid:
+                return rows[0]
+        pooler = UnsupportedError(POOLER_REASON)
+        self._destroy(pooler)
+        raise pooler
+
+    def _comment(self, requests: Sequence[LockRequest]) -> str:
+        entries = [each.activity() for each in requests]
+        entries += [each.activity() for each in reversed(list(self.leases.values()))]
+        return write_activity_comment(entries, self._opened.max_comment_bytes)
+
+    async def _release_extra(self, requests: Sequence[LockRequest]) -> None:
+        """A statement that fails halfway has taken some of its locks. They are the session's: no rollback ends them."""
+        connection, session_id = self._opened.connection, self._opened.session_id
+        try:
+            own = {int(row["key"]) for row in await connection.query(STATEMENTS["own_locks"])}
+            extra = [each for each in requests if each.key in own]
+            # A second lock on a key that is held in shared mode cannot be told from none.
+            if any(self._held.has(each) for each in extra):
+                raise StoreError("it is not known which locks were taken")
+            if extra:
+                await connection.query(execution("unlock_list", session_id, [keys_of(extra), modes_of(extra)]))
+        except Exception as error:
+            self._in_doubt.extend(each for each in requests if not self._held.has(each))
+            self._destroy(error)
+
+    def _destroy(self, cause: BaseException) -> None:
+        # The loss counts from now. If closing fails, the end of the socket still ends the session.
+        self._closing_task()
+        self.lose(cause)
+
+    def _forget_leases(self) -> None:
+        # A connection of the caller stays open, and they have to be undone on it.
+        self._in_doubt.extend(lease.request for lease in self.leases.values())
+        self._held.clear()
+
+    def _closing_task(self) -> "asyncio.Task[None]":
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+            self._closing.add_done_callback(ignore_outcome)
+        return self._closing
+
+    async def _close(self) -> None:
+        """Behind a pooler the server's side stays open, and the pooler may not reset it: its locks are released."""
+        if self._opened.is_pooled:
+            await settles_within(deadlines.UNLOCK_ALL_SECONDS, self._unlock_all())
+        await self._opened.connection.end()
+
+    async def _unlock_all(self) -> None:
+        for _ in range(PROOF_ROUNDS):
+            if await self._opened.connection.query(STATEMENTS["unlock_all"], [self.pid]):
+                return
+
+
+class _SessionEvents:
+    """What the connection tells: nothing before the session is open."""
+
+    def __init__(self) -> None:
+        self.session: Optional[Session] = None
+
+    def on_end(self, cause: BaseException) -> None:
+        if self.session is not None:
+            self.session.lose(cause)
+
+    def undo(self) -> Optional[str]:
+        return None if self.session is None else self.session.undo()
+
+
+def _is_in_failed_transaction(error: BaseException) -> bool:
+    """The caller's transaction has failed. The server does nothing until it is ended."""
+    return sql_state(error) == "25P02"

@@ -1,0 +1,67 @@
+"""Proves that a connection is one session of the server, although a pooler is in between."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Optional
+
+from ...errors import UnsupportedError
+from .connections import Connection, Connections, NoEvents, Row
+from .statements import STATEMENTS
+
+PROOF_ROUNDS = 6
+_PAUSE_SECONDS = 0.008
+
+POOLER_REASON = (
+    "advisory locks need a session of the server, but there is a pooler in transaction mode in between (PgBouncer): "
+    "each statement may reach another session, and two clients would hold one lock. Connect to PostgreSQL directly, "
+    "use a pool in session mode, or use the postgres driver"
+)
+
+
+@dataclass(frozen=True)
+class SessionIdentity:
+    pid: str
+    """Its process at the server."""
+    session_id: str
+    """No other session has it."""
+
+
+async def prove_session(
+    connections: Connections, own: Connection, identity: SessionIdentity, rounds: int = PROOF_ROUNDS
+) -> None:
+    """Raises `UnsupportedError` behind a pooler in transaction mode.
+
+    Such a pooler gives the session that has just taken our lock to the next transaction of any client: two clients
+    would hold one lock. While our connection is open and idle, no other connection may reach its session, and ours must
+    always reach the same one. Other traffic through the pooler can hide a violation for a moment, so this is checked
+    several times.
+    """
+    witnesses = [await connections.dedicate(NoEvents()) for _ in range(2)]
+    try:
+        for _ in range(rounds):
+            seen = []
+            for witness in witnesses:
+                await witness.script("BEGIN")
+                seen.append(await _identity_of(witness))
+            if any(_is(row, identity.pid, "pid") or _is(row, identity.session_id, "session") for row in seen):
+                raise UnsupportedError(POOLER_REASON)
+            mine = await _identity_of(own)
+            if not (_is(mine, identity.pid, "pid") and _is(mine, identity.session_id, "session")):
+                raise UnsupportedError(POOLER_REASON)
+            for witness in witnesses:
+                await witness.script("ROLLBACK")
+            await asyncio.sleep(_PAUSE_SECONDS)
+    finally:
+        # An error while a witness closes leaves nothing behind.
+        await asyncio.gather(*(witness.end() for witness in witnesses), return_exceptions=True)
+
+
+async def _identity_of(connection: Connection) -> Optional[Row]:
+    rows = await connection.query(STATEMENTS["witness"])
+    return rows[0] if rows else None
+
+
+def _is(row: Optional[Row], wanted: str, column: str) -> bool:
+    return row is not None and row[column] == wanted

@@ -1,0 +1,317 @@
+"""Leases as session-level advisory locks of PostgreSQL: no table, and a lease lasts as long as its connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Awaitable, Callable, Dict, List, Optional, Sequence, Set, Tuple, TypeVar, Union
+
+from ..core.arguments import check_inspect_query
+from ..core.driver import (
+    Capabilities,
+    Claim,
+    DriverListener,
+    Grant,
+    InspectPage,
+    InspectQuery,
+    LeaseRef,
+    RateAnswer,
+    RateRequest,
+    Refusal,
+    Renewal,
+    RenewAnswer,
+    StopListening,
+)
+from ..errors import ClosedError, HoldfastError, InvalidArgumentError, UnsupportedError
+from ._postgres.errors import store_error_from
+from ._postgres_advisory import deadlines
+from ._postgres_advisory.acquire import Acquire, grant_of
+from ._postgres_advisory.clients import connections_for_url, connections_of
+from ._postgres_advisory.connections import Connections, settles_within
+from ._postgres_advisory.held_locks import SessionLease
+from ._postgres_advisory.inspect_locks import inspect_locks
+from ._postgres_advisory.key import advisory_key
+from ._postgres_advisory.lock_in_transaction import (
+    lock_in_transaction,
+    sync_lock_in_transaction,
+    sync_try_lock_in_transaction,
+    try_lock_in_transaction,
+)
+from ._postgres_advisory.main_session import MainSession
+from ._postgres_advisory.occupied_clients import occupy
+from ._postgres_advisory.session import Session
+from ._postgres_advisory.waiting_sessions import WaitingSessions
+
+__all__ = [
+    "CAPABILITIES",
+    "PostgresAdvisoryDriver",
+    "advisory_key",
+    "lock_in_transaction",
+    "open_postgres_advisory",
+    "postgres_advisory_driver",
+    "sync_lock_in_transaction",
+    "sync_try_lock_in_transaction",
+    "try_lock_in_transaction",
+]
+
+T = TypeVar("T")
+
+CAPABILITIES = Capabilities(
+    expiry="session",
+    scope="network",
+    fencing=True,
+    shared=True,
+    limit=False,
+    queue=False,
+    wake=True,
+    metadata=False,
+    rate=False,
+    steal=False,
+    groups=False,
+    reasons={
+        "limit": "an advisory lock is free, shared or exclusive, and the server does not count. The postgres driver "
+        "has limits",
+        "rate": "it stores nothing that could be counted. The postgres driver has them",
+        "steal": "the server gives a session lock to no other session before its own has ended",
+    },
+)
+
+_MAX_WAITING_CONNECTIONS = 8
+
+
+def open_postgres_advisory(
+    url: str, *, max_waiting_connections: int = _MAX_WAITING_CONNECTIONS
+) -> PostgresAdvisoryDriver:
+    """A driver for a `postgres+advisory://…` URL, with the same parameters as a `postgres://` URL.
+
+    Sends nothing before the first call. Raises `InvalidArgumentError` if some part of the URL is not understood, and
+    `MissingClientError` if neither asyncpg nor psycopg is installed.
+    """
+    return PostgresAdvisoryDriver(connections_for_url(url), max_waiting_connections=max_waiting_connections)
+
+
+def postgres_advisory_driver(
+    client: Any, *, max_waiting_connections: int = _MAX_WAITING_CONNECTIONS
+) -> PostgresAdvisoryDriver:
+    """A driver on a client that you already have.
+
+    Beside a pool of asyncpg or psycopg_pool, the driver opens connections of its own with the same settings.
+
+    A connection of asyncpg, or one of psycopg in autocommit mode, is itself the one connection of the driver. Then
+    waiters poll. A connection can have one driver at a time, and `lock_in_transaction` refuses it until that driver is
+    closed.
+
+    `max_waiting_connections`: for how many lock names the driver can wait at once in the server's own queue, with one
+    connection each, from 0 to 100. Beyond that, waiters poll.
+    """
+    connections = connections_of(client)
+    if not connections.is_callers:
+        return PostgresAdvisoryDriver(connections, max_waiting_connections=max_waiting_connections)
+    _check_max(max_waiting_connections)
+    return PostgresAdvisoryDriver(connections, max_waiting_connections=0, leave=occupy(client))
+
+
+class PostgresAdvisoryDriver:
+    """Make one with `open_postgres_advisory` or `postgres_advisory_driver`."""
+
+    name = "postgres-advisory"
+    capabilities = CAPABILITIES
+    longest_ttl_ms: Optional[float] = None
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        max_waiting_connections: int,
+        leave: Optional[Callable[[], None]] = None,
+    ) -> None:
+        _check_max(max_waiting_connections)
+        self._connections = connections
+        self._leave = leave
+        self._listeners: Set[DriverListener] = set()
+        self._turn: Optional[asyncio.Lock] = None
+        self._closed = False
+        self._has_opened = False
+        self._main = MainSession(self._open_main)
+        self._waiting = WaitingSessions(
+            open_session=self._open_session,
+            cancel=self._cancel_wait,
+            max_sessions=max_waiting_connections,
+            granted=self._report_grant,
+        )
+        self._acquire = Acquire(self._main, self._waiting, self._in_turn)
+
+    @property
+    def place(self) -> Optional[str]:
+        return self._connections.place
+
+    async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
+        return await self._with_store_errors(lambda: self._acquire(claims))
+
+    async def renew(self, renewals: Sequence[Renewal]) -> Sequence[Union[RenewAnswer, Exception]]:
+        return await self._with_store_errors(lambda: self._in_turn(lambda: self._renew_all(renewals)))
+
+    async def release(self, leases: Sequence[LeaseRef]) -> Sequence[Union[bool, Exception]]:
+        return await self._with_store_errors(lambda: self._in_turn(lambda: self._release_all(leases)))
+
+    async def inspect(self, query: InspectQuery) -> InspectPage:
+        checked = check_inspect_query(query)
+        keys = None if checked.lock_name is None else [advisory_key(checked.lock_name)]
+
+        async def read() -> InspectPage:
+            return inspect_locks(checked, await (await self._main.get()).locks(keys))
+
+        return await self._with_store_errors(lambda: self._in_turn(read))
+
+    async def listen(self, listener: DriverListener) -> StopListening:
+        self._check_open()
+        self._listeners.add(listener)
+
+        async def stop() -> None:
+            self._listeners.discard(listener)
+
+        return stop
+
+    async def consume(self, requests: Sequence[RateRequest]) -> Sequence[Union[RateAnswer, Exception]]:
+        raise UnsupportedError(f"{self.name} has no rate limits: {CAPABILITIES.reasons['rate']}")
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._listeners.clear()
+        try:
+            # Bounded, because a server that does not answer would keep the connections open until its calls time out.
+            await settles_within(deadlines.SETTLE_SECONDS, self._last_turn())
+            await self._waiting.close()
+            await self._main.close()
+            await self._connections.close()
+        finally:
+            if self._leave is not None:
+                self._leave()
+
+    async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Runs calls one by one: what a call decides about a connection must not change while it is in flight."""
+        async with self._own_turn():
+            self._check_open()
+            return await work()
+
+    async def _last_turn(self) -> None:
+        async with self._own_turn():
+            pass
+
+    def _own_turn(self) -> asyncio.Lock:
+        # Made in the event loop of the calls. The driver may have been made before there is one.
+        if self._turn is None:
+            self._turn = asyncio.Lock()
+        return self._turn
+
+    async def _with_store_errors(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await call()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            failure = store_error_from(error, place=self.place)
+        # Outside the `except` block: Python would attach the original, which may refer to a password.
+        raise failure
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the postgres-advisory driver is closed")
+
+    async def _open_session(self) -> Session:
+        try:
+            session = await Session.open(self._connections, self._report_loss)
+            self._has_opened = True
+            return session
+        except HoldfastError:
+            raise
+        except Exception as error:
+            # A server that was a primary before and is a standby now was demoted: the address may lead to the new one.
+            failure = store_error_from(error, place=self.place, has_written=self._has_opened)
+        raise failure
+
+    async def _open_main(self) -> Session:
+        """Opens a second session, too, for the first claim that has to wait.
+
+        If that fails, that claim tries again and gets the error.
+        """
+        session = await self._open_session()
+        try:
+            # One after the other: while one is checked for a pooler, the other must not interfere.
+            await self._waiting.prepare()
+        except Exception:
+            pass
+        return session
+
+    async def _cancel_wait(self, session: Session) -> None:
+        await (await self._main.get()).cancel_wait(session)
+
+    def _report_loss(self, session: Session, cause: BaseException) -> None:
+        error = store_error_from(cause, place=self.place)
+        for claim_id in list(session.leases):
+            for listener in list(self._listeners):
+                listener.lost(claim_id, error)
+
+    def _report_grant(self, claim: Claim, lease: SessionLease, kept_ms: float) -> None:
+        grant = grant_of(claim, lease)
+        grant = Grant(grant.fencing_token, min(grant.ttl_ms, kept_ms), grant.acquired_at_ms)
+        for listener in list(self._listeners):
+            listener.granted(claim.claim_id, grant)
+            # A claim whose call is in flight ignores the grant, and the answer to that call may be older than it.
+            listener.wake(claim.lock_name, claim.claim_id)
+
+    def _session_of(self, claim_id: str, fencing_token: Optional[int]) -> Optional[Session]:
+        current = self._main.current
+        for session in [*([] if current is None else [current]), *self._waiting.sessions]:
+            lease = session.leases.get(claim_id) if session.lost is None else None
+            if lease is not None and fencing_token in (None, lease.fencing_token):
+                return session
+        return None
+
+    async def _renew_all(self, renewals: Sequence[Renewal]) -> List[Union[RenewAnswer, Exception]]:
+        """A session that still exists has all of its leases. So each session is asked once, however many it has."""
+        sessions = [self._session_of(each.claim_id, each.fencing_token) for each in renewals]
+        for renewal in renewals:
+            self._waiting.settled(renewal.claim_id)
+        asked = list({id(session): session for session in sessions if session is not None}.values())
+        answers = await asyncio.gather(*(self._proof_of(session) for session in asked))
+        proofs: Dict[int, Union[RenewAnswer, Exception]] = {id(session): each for session, each in zip(asked, answers)}
+        return ["lost" if session is None else proofs[id(session)] for session in sessions]
+
+    async def _proof_of(self, session: Session) -> Union[RenewAnswer, Exception]:
+        try:
+            await session.prove()
+            return "held"
+        except Exception as error:
+            return "lost" if session.lost is not None else store_error_from(error, place=self.place)
+
+    async def _release_all(self, leases: Sequence[LeaseRef]) -> List[Union[bool, Exception]]:
+        answers: List[Union[bool, Exception]] = [False for _ in leases]
+        # For each session the leases to end, and the position in the answer for each of them.
+        ends: Dict[int, Tuple[Session, Dict[str, Tuple[int, SessionLease]]]] = {}
+        for index, ref in enumerate(leases):
+            if ref.fencing_token is None:
+                await self._waiting.stop(ref.claim_id)
+            session = self._session_of(ref.claim_id, ref.fencing_token)
+            if session is not None:
+                _, ending = ends.setdefault(id(session), (session, {}))
+                ending.setdefault(ref.claim_id, (index, session.leases[ref.claim_id]))
+
+        async def unlock(session: Session, ending: Sequence[Tuple[int, SessionLease]]) -> None:
+            try:
+                released: Sequence[Union[bool, Exception]] = await session.unlock([lease for _, lease in ending])
+            except Exception as error:
+                released = [store_error_from(error, place=self.place) for _ in ending]
+            for (index, _), answer in zip(ending, released):
+                answers[index] = answer
+
+        await asyncio.gather(*(unlock(session, list(ending.values())) for session, ending in ends.values()))
+        self._waiting.reuse_released()
+        return answers
+
+
+def _check_max(max_waiting_connections: object) -> None:
+    is_whole = isinstance(max_waiting_connections, int) and not isinstance(max_waiting_connections, bool)
+    if not is_whole or not 0 <= max_waiting_connections <= 100:  # type: ignore[operator]
+        raise InvalidArgumentError("max_waiting_connections", max_waiting_connections, "a whole number from 0 to 100")
