@@ -43,7 +43,8 @@ async def is_free(driver: Driver, lock_name: str) -> bool:
 
 async def pids(admin: asyncpg.Pool, lock_name: str, granted: bool = True) -> List[int]:
     """The server's processes that have a lock, or wait for it."""
-    rows = await admin.fetch(f"SELECT pid FROM pg_locks WHERE {_LOCK} AND granted = $2", advisory_key(lock_name), granted)
+    text = f"SELECT pid FROM pg_locks WHERE {_LOCK} AND granted = $2"
+    rows = await admin.fetch(text, advisory_key(lock_name), granted)
     return [row["pid"] for row in rows]
 
 

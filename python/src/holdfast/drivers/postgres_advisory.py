@@ -78,10 +78,10 @@ CAPABILITIES = Capabilities(
 _MAX_WAITING_CONNECTIONS = 8
 
 
-def open_postgres_advisory(
+async def open_postgres_advisory(
     url: str, *, max_waiting_connections: int = _MAX_WAITING_CONNECTIONS
 ) -> PostgresAdvisoryDriver:
-    """A driver for a `postgres+advisory://…` URL, with the same parameters as a `postgres://` URL.
+    """Opens a driver for a `postgres+advisory://…` URL, with the same parameters as a `postgres://` URL.
 
     Sends nothing before the first call. Raises `InvalidArgumentError` if some part of the URL is not understood, and
     `MissingClientError` if neither asyncpg nor psycopg is installed.

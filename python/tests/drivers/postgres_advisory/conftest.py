@@ -36,7 +36,7 @@ async def open_driver(postgres_url: str, cleanup: AsyncExitStack) -> OpenDriver:
     """Opens drivers for the URL, with connections of their own. They are closed after the test."""
 
     async def open_one(url: str = postgres_url, **options: Any) -> PostgresAdvisoryDriver:
-        driver = open_postgres_advisory(url, **options)
+        driver = await open_postgres_advisory(url, **options)
         cleanup.push_async_callback(driver.close)
         return driver
 

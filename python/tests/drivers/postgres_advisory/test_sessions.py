@@ -213,9 +213,10 @@ async def _state_of(opened: Any) -> str:
     text = """SELECT jsonb_build_array(
         (SELECT jsonb_agg(name || ' ' || setting ORDER BY name) FROM pg_settings
          WHERE name ~ 'timeout|synchronous|keepalives|read_only|check_interval'),
-        (SELECT jsonb_agg(classid || ' ' || objid || ' ' || objsubid || ' ' || mode ORDER BY classid, objid) FROM pg_locks
-         WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
-        (SELECT jsonb_agg(name ORDER BY name) FROM pg_prepared_statements WHERE name LIKE 'holdfast%'))::text AS state"""
+        (SELECT jsonb_agg(classid || ' ' || objid || ' ' || objsubid || ' ' || mode ORDER BY classid, objid)
+         FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+        (SELECT jsonb_agg(name ORDER BY name) FROM pg_prepared_statements
+         WHERE name LIKE 'holdfast%'))::text AS state"""
     if hasattr(opened.client, "fetchval"):
         return str(await opened.client.fetchval(text))
     cursor = await opened.execute(text)
@@ -257,18 +258,17 @@ async def test_failure_22_a_pooler_in_transaction_mode_is_refused_and_the_error_
 ) -> None:
     from psycopg_pool import AsyncConnectionPool
 
-    for _ in range(3):
-        if kind == "url":
-            driver = open_postgres_advisory(pgbouncer_url)
-        elif kind == "asyncpg pool":
-            pool = asyncpg.create_pool(pgbouncer_url, min_size=0, max_size=2, statement_cache_size=0)
-            driver = postgres_advisory_driver(await cleanup.enter_async_context(pool))
-        else:
-            # Opened without connections of its own: the driver opens what it needs.
-            driver = postgres_advisory_driver(AsyncConnectionPool(pgbouncer_url, open=False))
-        with pytest.raises(UnsupportedError, match="pooler in transaction mode"):
-            await driver.acquire([claim_on(unique("pooled"))])
-        await driver.close()
+    if kind == "url":
+        driver = await open_postgres_advisory(pgbouncer_url)
+    elif kind == "asyncpg pool":
+        pool = asyncpg.create_pool(pgbouncer_url, min_size=0, max_size=2, statement_cache_size=0)
+        driver = postgres_advisory_driver(await cleanup.enter_async_context(pool))
+    else:
+        # Opened without connections of its own: the driver opens what it needs.
+        driver = postgres_advisory_driver(AsyncConnectionPool(pgbouncer_url, open=False))
+    with pytest.raises(UnsupportedError, match="pooler in transaction mode"):
+        await driver.acquire([claim_on(unique("pooled"))])
+    await driver.close()
 
 
 async def test_failure_22_the_callers_connection_to_a_pooler_is_refused(
@@ -302,20 +302,20 @@ async def test_a_closed_driver_refuses_every_call_and_has_released_its_locks(
 
 
 async def test_an_unreachable_server_is_a_store_error_without_the_password() -> None:
-    driver = open_postgres_advisory("postgres+advisory://app:secret-word@127.0.0.1:1/shop")
+    driver = await open_postgres_advisory("postgres+advisory://app:secret-word@127.0.0.1:1/shop")
     with pytest.raises(StoreError, match="127.0.0.1:1/shop") as failed:
         await driver.acquire([claim_on("x")])
     assert "secret-word" not in f"{failed.value} {failed.value.__cause__!r} {failed.value.__context__!r}"
     await driver.close()
 
 
-def test_parts_of_a_url_that_mean_nothing_here_are_refused() -> None:
+async def test_parts_of_a_url_that_mean_nothing_here_are_refused() -> None:
     for url in ("postgres+advisory://h/db?holdfast_schema=x", "postgres+advisory://h", "postgres+advisory://h/db?x=1"):
         with pytest.raises(InvalidArgumentError):
-            open_postgres_advisory(url)
+            await open_postgres_advisory(url)
     for wrong in (-1, 101, 1.5, True, "8"):
         with pytest.raises(InvalidArgumentError):
-            open_postgres_advisory("postgres+advisory://h/db", max_waiting_connections=wrong)  # type: ignore[arg-type]
+            await open_postgres_advisory("postgres+advisory://h/db", max_waiting_connections=wrong)  # type: ignore
 
 
 async def _none(found: Awaitable[Any]) -> bool:
