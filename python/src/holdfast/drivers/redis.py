@@ -9,12 +9,22 @@ from ..errors import InvalidArgumentError, UnsupportedError
 from ._redis.checks import RedisWarning
 from ._redis.clients import RedisClient, link_of, open_link
 from ._redis.driver import CAPABILITIES, RedisDriver
+from ._redis.fence import RedisFence, redis_fence
 from ._redis.keys import check_prefix
 from ._redis.link import Link
 from ._redis.replicas import ReplicaWait
 from ._redis.url import redis_url
 
-__all__ = ["RedisClient", "RedisDriver", "RedisWarning", "capabilities", "open_redis", "redis_driver"]
+__all__ = [
+    "RedisClient",
+    "RedisDriver",
+    "RedisFence",
+    "RedisWarning",
+    "capabilities",
+    "open_redis",
+    "redis_driver",
+    "redis_fence",
+]
 
 capabilities = CAPABILITIES
 

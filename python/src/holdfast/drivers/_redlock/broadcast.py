@@ -1,0 +1,223 @@
+"""Notifies the waiters of a Redlock that a lock was released.
+
+The nodes have no queue, so the message goes to every subscriber. Each node publishes it in the same step as the
+release, and a client subscribes to at least a quorum. Waiters are woken when the message has arrived from a quorum of
+the nodes. Before that, a claim would be refused, and would not ask again until its next poll. If it does not arrive
+from a quorum, because nodes are down or not subscribed to, waiters are woken a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any, Optional, Sequence
+
+from ...core.driver import DriverListener, LeaseRef, StopListening
+from ...errors import StoreError
+from .._redis.failures import store_error
+from .._redis.keys import RELEASED_CHANNEL
+from .._redis.records import json_text
+from .._redis.subscriber import Subscriber
+from .node import VotingNode
+
+_MAX_REMEMBERED = 1_000
+_SUBSCRIBE_AGAIN_SECONDS = 1.0
+_PATIENCE_SECONDS = 0.15
+"""How long to wait for the message from a quorum. A claim that asks earlier is refused. If a node is further away than
+this, a hand-off takes one more request."""
+
+
+@dataclass(eq=False)
+class _Session:
+    subscribers: set[Subscriber] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    over: bool = False
+
+    def end(self) -> None:
+        self.over = True
+        for task in self.tasks:
+            task.cancel()
+        for subscriber in self.subscribers:
+            subscriber.end()
+
+
+@dataclass
+class _Received:
+    """A message, and the nodes from which it arrived."""
+
+    timer: asyncio.TimerHandle
+    """Wakes the waiters if the message does not arrive from a quorum."""
+    senders: set[VotingNode] = field(default_factory=set)
+
+
+def message_of(lease: LeaseRef, call_id: str) -> str:
+    """`call_id` is new with each call to release: a repeated release wakes waiters again."""
+    return json_text([lease.lock_name, lease.claim_id, call_id])
+
+
+class ReleaseBroadcast:
+    def __init__(self, nodes: Sequence[VotingNode], quorum: int, timeout_seconds: float) -> None:
+        self._nodes = nodes
+        self._quorum = quorum
+        self._timeout_seconds = timeout_seconds
+        self._listeners: list[DriverListener] = []
+        self._received: dict[str, _Received] = {}
+        self._session: Optional[_Session] = None
+        self._starting: Optional[asyncio.Task[_Session]] = None
+
+    async def listen(self, listener: DriverListener) -> StopListening:
+        while self._session is None:
+            if self._starting is None:
+                self._starting = asyncio.ensure_future(self._start())
+            starting = self._starting
+            try:
+                self._session = await asyncio.shield(starting)
+            finally:
+                if self._starting is starting:
+                    self._starting = None
+            if self._session.over:
+                self._session = None
+        self._listeners.append(listener)
+
+        async def stop() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+            if not self._listeners:
+                self.end()
+
+        return stop
+
+    def end(self) -> None:
+        session, self._session = self._session, None
+        self._listeners = []
+        for received in self._received.values():
+            received.timer.cancel()
+        self._received.clear()
+        if self._starting is not None:
+            self._starting.cancel()
+        if session is not None:
+            session.end()
+
+    async def close(self) -> None:
+        subscribers = [] if self._session is None else list(self._session.subscribers)
+        self.end()
+        await asyncio.gather(*(each.gone() for each in subscribers))
+
+    async def _start(self) -> _Session:
+        session = _Session()
+        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failures: list[BaseException] = []
+
+        def tried(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                failures.append(error)
+            if enough.done():
+                return
+            if len(session.subscribers) >= self._quorum:
+                enough.set_result(None)
+            elif len(failures) > len(self._nodes) - self._quorum:
+                enough.set_exception(failures[0])
+
+        for node in self._nodes:
+            self._in_background(session, self._subscribe(session, node)).add_done_callback(tried)
+        try:
+            await enough
+        except BaseException:
+            session.end()
+            raise
+        return session
+
+    def _in_background(self, session: _Session, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        session.tasks.add(task)
+
+        def done(ended: asyncio.Task[None]) -> None:
+            session.tasks.discard(ended)
+            if not ended.cancelled():
+                ended.exception()
+
+        task.add_done_callback(done)
+        return task
+
+    async def _subscribe(self, session: _Session, node: VotingNode) -> None:
+        """Raises if it fails. Another attempt is scheduled all the same: while the other nodes are a quorum, nothing
+        else would subscribe to this one again."""
+        try:
+            await asyncio.wait_for(self._open(session, node), self._timeout_seconds)
+            return
+        except Exception as error:
+            failure = store_error("subscribe", error, node.place)
+        if not session.over:
+            self._in_background(session, self._subscribe_later(session, node))
+        raise failure
+
+    async def _subscribe_later(self, session: _Session, node: VotingNode) -> None:
+        await asyncio.sleep(_SUBSCRIBE_AGAIN_SECONDS)
+        await self._subscribe(session, node)
+
+    async def _open(self, session: _Session, node: VotingNode) -> None:
+        opened: list[Subscriber] = []
+
+        def closed(cause: Exception) -> None:
+            # If the subscription is not open yet, opening it fails.
+            if not opened or opened[0] not in session.subscribers:
+                return
+            session.subscribers.discard(opened[0])
+            if len(session.subscribers) < self._quorum:
+                self._lost(session, store_error("listen", cause, node.place))
+            elif not session.over:
+                self._in_background(session, self._subscribe_later(session, node))
+
+        (server,) = await node.driver.link.nodes()
+        subscriber = await server.subscriber(lambda _, text: self._message(node, text), closed)
+        try:
+            await subscriber.subscribe(RELEASED_CHANNEL, False)
+            if session.over:
+                raise StoreError("the subscription ended while it was opened")
+        except BaseException:
+            subscriber.end()
+            raise
+        opened.append(subscriber)
+        session.subscribers.add(subscriber)
+
+    def _lost(self, session: _Session, cause: Exception) -> None:
+        if session.over:
+            return
+        listeners = self._listeners
+        session.end()
+        if self._session is session:
+            self.end()
+        for listener in listeners:
+            listener.disconnected(cause)
+
+    def _message(self, node: VotingNode, text: str) -> None:
+        lock_name = _lock_name_in(text)
+        if lock_name is None:
+            return
+        received = self._received.get(text)
+        if received is None:
+            timer = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._wake, lock_name)
+            received = self._received[text] = _Received(timer)
+            if len(self._received) > _MAX_REMEMBERED:
+                del self._received[next(iter(self._received))]
+        if node in received.senders:
+            return
+        received.senders.add(node)
+        if len(received.senders) == self._quorum:
+            received.timer.cancel()
+            self._wake(lock_name)
+
+    def _wake(self, lock_name: str) -> None:
+        for listener in list(self._listeners):
+            listener.wake(lock_name)
+
+
+def _lock_name_in(text: str) -> Optional[str]:
+    """None for a message of another format: any client can publish on the channel."""
+    try:
+        parts = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return parts[0] if isinstance(parts, list) and parts and isinstance(parts[0], str) else None
