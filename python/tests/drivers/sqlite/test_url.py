@@ -77,6 +77,7 @@ def test_a_path_has_a_url(path: str) -> None:
         ("memory:", "sqlite: followed by"),
         ("", "sqlite: followed by"),
     ],
+    ids=ascii,
 )
 async def test_any_other_url_is_refused(url: str, rule: str) -> None:
     with pytest.raises(InvalidArgumentError, match=rule) as raised:
