@@ -1,6 +1,9 @@
 """Distributed locks on the store that you already run. The same locks as those of the TypeScript client."""
 
 from ._block import LeaseBlock as LeaseBlock
+from ._inspect import LeaseInfo as LeaseInfo
+from ._inspect import LockInspection as LockInspection
+from ._inspect import WaiterInfo as WaiterInfo
 from ._options import LockDefaults as LockDefaults
 from ._result import Acquired as Acquired
 from ._result import LockResult as LockResult

@@ -58,10 +58,15 @@ class Claims:
     async def claim(self, request: ClaimRequest) -> ClaimResult:
         """Asks the store, even if this instance already holds the lock."""
         holder = self.instance.holder or await self.instance.open()
-        result = await holder.acquire(request, self._lease_ended)
-        if isinstance(result, HeldLease) and result.held:
-            self.own[request.lock_name] = result
+        result = await holder.acquire(request, self.lease_ended)
+        if isinstance(result, HeldLease):
+            self.taken(result)
         return result
+
+    def taken(self, lease: HeldLease) -> None:
+        """A lease was granted."""
+        if lease.held:
+            self.own[lease.lock_name] = lease
 
     async def take(self, request: ClaimRequest) -> Union[ClaimResult, Lease]:
         """As `claim`. `reacquire="extend"` does something else first."""
@@ -91,7 +96,7 @@ class Claims:
         result = await self.take(request)
         return Acquired(result) if isinstance(result, Lease) else not_acquired(request.lock_name, result)
 
-    def _lease_ended(self, lease: HeldLease) -> None:
+    def lease_ended(self, lease: HeldLease) -> None:
         if self.own.get(lease.lock_name) is lease:
             del self.own[lease.lock_name]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Awaitable, Callable, NamedTuple, cast
+from typing import Any, Callable, NamedTuple, cast
 
 from .core.driver import Driver
 from .core.secrets import redacted_url
@@ -65,8 +65,7 @@ async def connect(url: str) -> Driver:
     before a connection is opened; `MissingClientError` if the driver needs a package that is not installed.
     """
     check_url(url)
-    opener = cast("Callable[[str], Awaitable[Driver]]", _import(_OPENERS[_scheme_of(url)]))
-    return await opener(url)
+    return await _made(_import(_OPENERS[_scheme_of(url)])(url))
 
 
 def check_store(store: object) -> object:
@@ -91,9 +90,13 @@ async def driver_from(store: object) -> Opened:
         return Opened(cast(Driver, store), False)
     if isinstance(store, Prepared):
         return Opened(store.make(), True)
-    made = _import(_client_entry(store))(store)
     # The driver belongs to the instance, although the client does not: drivers never close a client they were given.
-    return Opened(cast(Driver, await made if hasattr(made, "__await__") else made), True)
+    return Opened(await _made(_import(_client_entry(store))(store)), True)
+
+
+async def _made(driver: Any) -> Driver:
+    """Some drivers have to connect before they are complete, others do so with the first call."""
+    return cast(Driver, await driver if hasattr(driver, "__await__") else driver)
 
 
 def default_url() -> str:

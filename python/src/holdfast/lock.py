@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
 from ._block import LeaseBlock
 from ._claims import Claims
-from ._inner_lease import InnerLease
+from ._inspect import LockInspection, force_release, inspect_lock, is_locked
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
 from ._options import EXCLUSIVE, LockDefaults
+from ._reacquire import ExtendingClaims
 from ._result import LockResult
-from .core.arguments import check_lock_name, check_one_of, check_text, ttl_ms_from
+from ._several import SeveralBlock, check_names, in_order
+from .core.arguments import check_lock_name, check_one_of, ttl_ms_from
 from .core.clock import Clock, Random
 from .core.lease import HeldLease, Lease
-from .core.limits import MAX_NAME_LENGTH
 from .core.lock_info import LockInfo
 
 __all__ = ["DistributedLock"]
@@ -70,8 +69,8 @@ class DistributedLock(Closable):
             clock=clock,
             random=random,
         )
-        check_one_of("reacquire", reacquire, ("refuse", "extend"))
-        self._claims = Claims(self._instance, defaults)
+        extends = check_one_of("reacquire", reacquire, ("refuse", "extend")) == "extend"
+        self._claims = ExtendingClaims(self._instance, defaults) if extends else Claims(self._instance, defaults)
 
     async def __aenter__(self) -> DistributedLock:
         return self
@@ -172,6 +171,40 @@ class DistributedLock(Closable):
             max_hold_seconds=max_hold_seconds,
         )
 
+    def locks(
+        self,
+        lock_names: Sequence[str],
+        *,
+        timeout_seconds: Optional[float] = None,
+        blocking: Optional[bool] = None,
+        blocking_timeout_seconds: Optional[float] = None,
+        metadata: Optional[Mapping[str, Any]] = None,
+        heartbeat: Optional[bool] = None,
+        min_hold_seconds: Optional[float] = None,
+        max_hold_seconds: Optional[float] = None,
+    ) -> LeaseBlock[List[Lease]]:
+        """`async with lock.locks(["a", "b"]) as leases:` holds all of the names or none. At most 100.
+
+        All names are claimed in one round trip; with a driver that has `groups`, in one step, so that no other client
+        sees some of them taken. If one of them is held, nothing is kept. With `blocking`, the names are then taken one
+        after the other in the order of their UTF-8 bytes, within one `blocking_timeout_seconds` for all, while those
+        already held are renewed. So two calls never wait for each other. `reacquire` does not apply.
+
+        Raises what `lock` raises.
+        """
+        names = check_names(lock_names)
+        options = {
+            "timeout_seconds": timeout_seconds,
+            "blocking": blocking,
+            "blocking_timeout_seconds": blocking_timeout_seconds,
+            "metadata": metadata,
+            "heartbeat": heartbeat,
+            "min_hold_seconds": min_hold_seconds,
+            "max_hold_seconds": max_hold_seconds,
+        }
+        requests = [self._claims.request(name, EXCLUSIVE, True, options) for name in in_order(names)]
+        return SeveralBlock(self._claims, names, requests)
+
     async def release(self, lock_name: str) -> bool:
         """Releases this instance's lease on the name. True if it was still held.
 
@@ -211,3 +244,32 @@ class DistributedLock(Closable):
         for end in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(end, BaseException):
                 raise end
+
+    async def force_release(self, lock_name: str, *, by: str) -> List[LockInfo]:
+        """Ends the leases on the name of any holder, and returns those that it ended. A newer holder keeps the lock.
+
+        Use it for a holder that is known to be dead, or for a lease that a wrong clock has made absurdly long. `by`
+        says who does it: it is in the metadata (`forcedBy`) of the lease that replaces the others for a moment. A
+        holder in this process learns of the loss at once, any other at its next renewal at the latest. Until then only
+        a fencing token can reject its writes.
+
+        Raises `UnsupportedError` for a driver that cannot take a lock from its holder, and `StoreError`.
+        """
+        check_lock_name(lock_name)
+        check_lock_name(by, "by")
+        self._instance.assert_open()
+        return await force_release(await self._instance.open(), lock_name, by)
+
+    async def inspect(self, lock_name: str) -> LockInspection:
+        """Shows the holders of the lock and its waiters, of every process and primitive. It writes nothing. The answer
+        may be out of date when you read it: to decide whether to do something, acquire the lock."""
+        check_lock_name(lock_name)
+        self._instance.assert_not_ended()
+        return await inspect_lock(await self._instance.open(), lock_name)
+
+    async def is_locked(self, lock_name: str) -> bool:
+        """Whether the store has a lease on the name, of any holder. Raises `StoreError` if the store could not be
+        asked: it never returns false for that."""
+        check_lock_name(lock_name)
+        self._instance.assert_not_ended()
+        return await is_locked(await self._instance.open(), lock_name)

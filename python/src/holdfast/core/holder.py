@@ -135,6 +135,15 @@ class Holder:
 
         Raises `StoreError`, `ClosedError`, `OverloadError`, `UnsupportedError`.
         """
+        acquiring = self.begin(request, on_end)
+        try:
+            return await acquiring.future
+        except asyncio.CancelledError:
+            acquiring.cancel()
+            raise
+
+    def begin(self, request: ClaimRequest, on_end: Optional[OnEnd] = None) -> Acquiring:
+        """Makes a claim without waiting for its end. The caller awaits its future, or cancels it."""
         self._assert_open()
         if request.mode == "shared":
             self.assert_supports("shared")
@@ -143,42 +152,13 @@ class Holder:
         if request.steal:
             self.assert_supports("steal")
         self.assert_room(1)
-        future: asyncio.Future[Union[HeldLease, Refusal]] = self.loop.create_future()
+        acquiring = Acquiring(self, self._context, OwnClaim(self._claim_of(request)), request, on_end)
+        self._pending[acquiring.pending] = request
+        acquiring.pending.start()
+        return acquiring
 
-        def settle(outcome: Outcome) -> None:
-            """The lease is made at once, so that a `close` before the caller runs again finds it."""
-            self._pending.pop(pending, None)
-            if isinstance(outcome, Granted):
-                if future.done():
-                    # The caller was cancelled in this turn of the event loop, and has not run since.
-                    own.abandoned = True
-                    self._store.withdraw(own.claim)
-                else:
-                    future.set_result(self._hold(own, outcome, request, on_end))
-            elif not future.done():
-                if isinstance(outcome, Refusal):
-                    future.set_result(outcome)
-                else:
-                    future.set_exception(outcome)
-
-        own = OwnClaim(self._claim_of(request))
-        pending = PendingClaim(self._context, own, request.wait_ms, settle)
-        self._pending[pending] = request
-        pending.start()
-        try:
-            outcome = await future
-        except asyncio.CancelledError:
-            # The grant may have come in the same turn of the event loop as the cancellation.
-            if future.done() and not future.cancelled() and future.exception() is None:
-                lease = future.result()
-                if isinstance(lease, HeldLease):
-                    lease.discard_in_background()
-            pending.give_up(_CANCELLED)
-            raise
-        if isinstance(outcome, HeldLease):
-            return outcome
-        # A claim that does not wait reports 0: the round trip to the store is not waiting.
-        return Refused(outcome, pending.waited_ms if request.wait_ms > 0 else 0.0)
+    def ended(self, pending: PendingClaim) -> None:
+        self._pending.pop(pending, None)
 
     def assert_room(self, claims: int) -> None:
         """A group checks first, because it must not be requested in part. Raises `OverloadError`."""
@@ -307,7 +287,7 @@ class Holder:
             request.group,
         )
 
-    def _hold(self, own: OwnClaim, granted: Granted, request: ClaimRequest, on_end: Optional[OnEnd]) -> HeldLease:
+    def hold(self, own: OwnClaim, granted: Granted, request: ClaimRequest, on_end: Optional[OnEnd]) -> HeldLease:
         def ended(lease: HeldLease) -> None:
             if lease in self.leases:
                 del self.leases[lease]
@@ -343,6 +323,52 @@ class Holder:
     def _assert_open(self) -> None:
         if self._ended is not None:
             raise ClosedError(self._ended)
+
+
+class Acquiring:
+    """A claim that was made and has not ended."""
+
+    __slots__ = ("future", "pending", "_holder", "_store", "_request", "_on_end")
+
+    def __init__(
+        self, holder: Holder, context: LeaseContext, own: OwnClaim, request: ClaimRequest, on_end: Optional[OnEnd]
+    ) -> None:
+        self.future: asyncio.Future[ClaimResult] = holder.loop.create_future()
+        self.pending = PendingClaim(context, own, request.wait_ms, self._settle)
+        self._holder = holder
+        self._store = context.store
+        self._request = request
+        self._on_end = on_end
+
+    def cancel(self) -> None:
+        """The caller does not want it any more. Nothing stays in the store."""
+        future = self.future
+        # The grant may have come in the same turn of the event loop as the cancellation.
+        if future.done() and not future.cancelled() and future.exception() is None:
+            result = future.result()
+            if isinstance(result, HeldLease):
+                result.discard_in_background()
+        future.cancel()
+        self.pending.give_up(_CANCELLED)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """The lease is made at once, so that a `close` before the caller runs again finds it."""
+        self._holder.ended(self.pending)
+        future, request = self.future, self._request
+        if isinstance(outcome, Granted):
+            if not future.done():
+                future.set_result(self._holder.hold(self.pending.own, outcome, request, self._on_end))
+                return
+            # The caller was cancelled in this turn of the event loop, and has not run since.
+            self.pending.own.abandoned = True
+            self._store.withdraw(self.pending.claim)
+        elif future.done():
+            return
+        elif isinstance(outcome, Refusal):
+            # A claim that does not wait reports 0: the round trip to the store is not waiting.
+            future.set_result(Refused(outcome, self.pending.waited_ms if request.wait_ms > 0 else 0.0))
+        else:
+            future.set_exception(outcome)
 
 
 async def _within(timeout_ms: float, work: asyncio.Future[Any]) -> bool:

@@ -382,6 +382,12 @@ class HeldLease(Lease):
         except HoldfastError:
             pass
 
+    def begin_discard(self) -> asyncio.Future[bool]:
+        """As `discard`. The future need not be awaited."""
+        future = self._release(0, "released")
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
+
     def discard_in_background(self) -> None:
         """As `discard`, for a caller that was cancelled and cannot wait."""
         if self._ended is None:

@@ -1,46 +1,92 @@
-"""Keeps passwords out of error messages, because errors are logged."""
+"""Keeps passwords out of errors. Errors are logged, and a log must not contain a password."""
 
 from __future__ import annotations
 
 import re
-from typing import Optional
+from typing import Any, Optional
 
-_URL = re.compile(r"^([a-z][a-z\d+.-]*:)?(//)?(.*)$", re.I | re.S)
-_HOST = re.compile(r"^(\[[\da-f:.]+\]|[\w.-]+)(:\d{1,5})?$", re.I)
-_LOGIN = re.compile(r"\b([a-z][a-z\d+.-]*://)(?!user:password@\w+(?!\S*@))\S*@", re.I)
-_AUTH_ARGUMENTS = re.compile(r"(args beginning with: ).*", re.I)
+from ..errors import HoldfastError
 
 
 def redacted_url(url: object) -> object:
-    """A URL that an error message may contain. A password may contain any character, so everything before the last `@`
-    is hidden, and everything whose role is uncertain: a URL without `@host` may end with the password."""
+    """A URL that an error message may contain.
+
+    A password may contain any character. So everything before the last `@` is hidden, and everything whose role is
+    uncertain: a URL without `@host` may end with the password, and what looks like a path may be a part of it.
+    """
     if not isinstance(url, str) or url == "":
         return url
-    found = _URL.match(url)
-    assert found is not None
-    scheme, slashes, rest = found[1] or "", found[2] or "", found[3]
-    is_path = slashes == "" or rest.startswith("/") or not re.search("[@:]", rest)
+    match = re.match(r"(?is)^([a-z][a-z\d+.-]*:)?(//)?(.*)$", url)
+    scheme, slashes, rest = ("" if part is None else part for part in match.groups()) if match else ("", "", url)
+    is_path = slashes == "" or rest.startswith("/") or not re.search(r"[@:]", rest)
     if scheme.lower() == "sqlite:" and is_path:
-        return scheme + slashes + re.sub(r"[?#].*$", "?…", rest, flags=re.S)
+        return scheme + slashes + re.sub(r"(?s)[?#].*$", "?…", rest)
     at = rest.rfind("@")
-    host = _HOST.match(re.split("[/?#]", rest[at + 1 :], maxsplit=1)[0])
+    authority = re.split(r"[/?#]", rest[at + 1 :], maxsplit=1)[0]
+    host = re.match(r"(?i)^(\[[\da-f:.]+\]|[\w.-]+)(:\d{1,5})?$", authority)
     if at != -1:
         return f"{scheme}{slashes}…@{'…' if host is None else host[0]}"
     return f"{scheme}{slashes}{'…' if slashes == '' or host is None else host[1]}"
 
 
 def without_secrets(text: str) -> str:
-    """Removes user names and passwords from all URLs in a text, and the arguments that a Redis server quotes when it
-    does not know a command: for AUTH, they are the password."""
-    return _AUTH_ARGUMENTS.sub(r"\1…", _LOGIN.sub(r"\1…@", text))
+    """Removes user name and password from all URLs in a text, and what a Redis server quotes of an AUTH command."""
+    text = re.sub(r"(?i)\b([a-z][a-z\d+.-]*://)(?!user:password@\w+(?!\S*@))\S*@", r"\1…@", text)
+    return re.sub(r"(?i)(args beginning with: ).*", r"\1…", text)
 
 
 def message_of(error: BaseException) -> str:
-    """Never empty."""
-    return without_secrets(str(error)) or type(error).__name__
+    """The message of a client's error, never empty, in one line."""
+    return without_secrets(" ".join(str(error).split())) or type(error).__name__
 
 
-def safe_cause(error: BaseException) -> Optional[BaseException]:
-    """The error itself if its text shows no secret, to be used as `__cause__`."""
-    text = str(error)
-    return error if without_secrets(text) == text else None
+def safe_cause(error: BaseException, depth: int = 0) -> BaseException:
+    """A copy of a client's error that is safe as a `__cause__`.
+
+    The original may refer to more than its message: a connection with its settings, the arguments of a command, frames
+    with a password among their variables. The copy has the message, the class, and the fields that identify a failure.
+
+    Raise outside the `except` block in which the original was caught. Otherwise Python attaches it as `__context__`.
+    """
+    if isinstance(error, HoldfastError):
+        return error
+    copy = _copy_of(error)
+    if error.__cause__ is not None and depth < _MAX_DEPTH:
+        copy.__cause__ = safe_cause(error.__cause__, depth + 1)
+    return copy
+
+
+_MAX_DEPTH = 5
+_KEPT_FIELDS = ("errno", "strerror", "sqlstate", "pgcode", "code", "reason", "severity", "detail", "hint", "verify_code")
+
+
+def _copy_of(error: BaseException) -> BaseException:
+    message = message_of(error)
+    kept: dict[str, Any] = {}
+    for name in _KEPT_FIELDS:
+        value = _field(error, name)
+        if isinstance(value, int):
+            kept[name] = value
+        elif isinstance(value, str):
+            kept[name] = without_secrets(value)
+    kind: Any = type(error)
+    try:
+        copy: BaseException = kind.__new__(kind, message)
+        copy.args = (message,)
+        if message not in str(copy):
+            raise ValueError("its class formats other fields")
+    except Exception:
+        copy = Exception(f"{type(error).__name__}: {message}")
+    for name, value in kept.items():
+        try:
+            setattr(copy, name, value)
+        except Exception:  # A read-only property of the class, which keeps its own value.
+            continue
+    return copy
+
+
+def _field(error: BaseException, name: str) -> Optional[object]:
+    try:
+        return getattr(error, name, None)
+    except Exception:  # A property of the client that fails.
+        return None
