@@ -44,3 +44,15 @@ from .rate_limiter import RateLimitHeaders as RateLimitHeaders
 from .rate_limiter import RateLimitResult as RateLimitResult
 from .read_write_lock import ReadWriteLock as ReadWriteLock
 from .semaphore import Semaphore as Semaphore
+from .sync.election import SyncLeaderElection as SyncLeaderElection
+from .sync.election import SyncTerm as SyncTerm
+from .sync.lease import SyncAcquired as SyncAcquired
+from .sync.lease import SyncLease as SyncLease
+from .sync.lease import SyncLeaseBlock as SyncLeaseBlock
+from .sync.lease import SyncLockResult as SyncLockResult
+from .sync.lease import SyncLostEvent as SyncLostEvent
+from .sync.lock import SyncDistributedLock as SyncDistributedLock
+from .sync.once import SyncOnceOnly as SyncOnceOnly
+from .sync.rate_limiter import SyncRateLimiter as SyncRateLimiter
+from .sync.read_write_lock import SyncReadWriteLock as SyncReadWriteLock
+from .sync.semaphore import SyncSemaphore as SyncSemaphore

@@ -1,0 +1,1 @@
+"""The synchronous API. Its names are exported by `holdfast`."""

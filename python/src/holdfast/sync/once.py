@@ -1,0 +1,138 @@
+"""Once-only jobs, for code without an event loop."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, TypeVar
+
+from .._instance import DEFAULT_STORE, Store
+from ..core.arguments import check_callable
+from ..core.clock import Clock, Random
+from ..core.lease import Lease
+from ..core.limits import CALL_TIMEOUT_MS, WAITER_TTL_MS
+from ..once import OnceOnly, Tick
+from .instance import SyncInstance
+from .lease import SyncLease
+from .portal import CallBack, portal
+
+__all__ = ["SyncOnceOnly"]
+
+T = TypeVar("T")
+
+
+class SyncOnceOnly(SyncInstance):
+    """As `OnceOnly`, for code without an event loop. The heartbeat runs in a daemon thread::
+
+        jobs = SyncOnceOnly("redis://localhost:6379")
+        receipt = jobs.once("payment:7", charge, for_seconds=86_400)
+    """
+
+    _inner: OnceOnly
+
+    def __init__(
+        self,
+        store: Store = DEFAULT_STORE,
+        *,
+        holder_id: Optional[str] = None,
+        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
+        waiter_ttl_seconds: float = WAITER_TTL_MS / 1_000,
+        clock: Optional[Clock] = None,
+        random: Optional[Random] = None,
+    ) -> None:
+        """The arguments are those of `OnceOnly`."""
+        self._inner = OnceOnly(
+            store,
+            holder_id=holder_id,
+            call_timeout_seconds=call_timeout_seconds,
+            waiter_ttl_seconds=waiter_ttl_seconds,
+            clock=clock,
+            random=random,
+        )
+
+    def __enter__(self) -> SyncOnceOnly:
+        return self
+
+    def once(
+        self,
+        key: str,
+        job: Callable[[SyncLease], T],
+        *,
+        for_seconds: float,
+        timeout_seconds: float = 30,
+        blocking_timeout_seconds: Optional[float] = None,
+    ) -> T:
+        """Runs the job in this thread, unless it has run for this key within its period: then returns the kept result.
+
+        `job(run)` gets the lease of its run. It cannot be cancelled: if the lease is lost, the call raises
+        `LeaseLostError` when the job has ended, and keeps nothing. The rest is as in `OnceOnly.once`.
+        """
+        check_callable("job", job)
+
+        def work(call_back: CallBack) -> Any:
+            return self._inner.once(
+                key,
+                lambda run: call_back(job, SyncLease(run)),
+                for_seconds=for_seconds,
+                timeout_seconds=timeout_seconds,
+                blocking_timeout_seconds=blocking_timeout_seconds,
+            )
+
+        result: T = portal().run_with(work)
+        return result
+
+    def every_tick(
+        self,
+        name: str,
+        job: Callable[[SyncLease], T],
+        *,
+        every_seconds: Optional[float] = None,
+        for_seconds: float = 600,
+        timeout_seconds: float = 30,
+        blocking_timeout_seconds: Optional[float] = None,
+    ) -> Callable[..., T]:
+        """Wraps a scheduled job so that each tick runs once over all instances. See `OnceOnly.every_tick`."""
+        check_callable("job", job)
+
+        def no_job(_: Lease) -> T:
+            raise AssertionError("only checks the arguments")
+
+        # Finds mistakes when the schedule is made, not at each tick.
+        self._tick(name, no_job, every_seconds, for_seconds, timeout_seconds, blocking_timeout_seconds)
+
+        def tick(at: Optional[Tick] = None) -> T:
+            def work(call_back: CallBack) -> Any:
+                run = self._tick(
+                    name,
+                    lambda lease: call_back(job, SyncLease(lease)),
+                    every_seconds,
+                    for_seconds,
+                    timeout_seconds,
+                    blocking_timeout_seconds,
+                )
+                return run(at)
+
+            result: T = portal().run_with(work)
+            return result
+
+        return tick
+
+    def forget(self, key: str) -> bool:
+        """Lets a key run again before its period is over. True if a result was kept. It does not stop a run."""
+        return portal().run(self._inner.forget(key))
+
+    def _tick(
+        self,
+        name: str,
+        job: Callable[[Lease], Any],
+        every_seconds: Optional[float],
+        for_seconds: float,
+        timeout_seconds: float,
+        blocking_timeout_seconds: Optional[float],
+    ) -> Callable[..., Any]:
+        return self._inner.every_tick(
+            name,
+            job,
+            every_seconds=every_seconds,
+            for_seconds=for_seconds,
+            timeout_seconds=timeout_seconds,
+            blocking_timeout_seconds=blocking_timeout_seconds,
+        )

@@ -1,0 +1,235 @@
+"""The event loop in which the synchronous API runs.
+
+There is one engine, and it is asyncio. The synchronous classes run it in an event loop on a daemon thread, so that the
+heartbeat goes on while the caller's thread works or is blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import Any, Awaitable, Callable, Coroutine, Generic, Optional, TypeVar
+
+T = TypeVar("T")
+
+INTERRUPTED_SECONDS = 10
+"""How long an interrupted call waits until nothing of it is left. With a store that does not answer, no longer."""
+
+
+class Portal:
+    """Runs coroutines in the event loop, and waits for their end in the calling thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="holdfast", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], discard: Optional[Callable[[T], Awaitable[object]]] = None) -> T:
+        """Returns what the coroutine returns. It sees the context variables of the calling thread.
+
+        If the calling thread is interrupted (Ctrl-C, or a signal handler that raises), the coroutine is cancelled and
+        its end is awaited. A result that it returns nevertheless, and that the caller never gets, goes to `discard`.
+        """
+        running = self._start(work)
+        try:
+            return running.future.result()
+        except BaseException as error:
+            if not running.raised(error):
+                running.interrupt(discard)
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Calls a function in the event loop's thread: for what must not run beside the engine."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
+    def run_with(self, make: Callable[[CallBack], Coroutine[Any, Any, T]]) -> T:
+        """As `run`, for a coroutine that calls functions of the caller. They are called in the calling thread, which
+        has nothing else to do, so that they can use its thread-local state and its database session."""
+        call_back = CallBack()
+        running = self._start(make(call_back))
+        running.future.add_done_callback(lambda _: call_back.close())
+        try:
+            call_back.serve()
+            return running.future.result()
+        except BaseException as error:
+            if not running.raised(error):
+                call_back.close()
+                running.interrupt(None)
+            raise
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> _Running[T]:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("the synchronous API cannot be used in its own event loop: it would wait for itself")
+        running = _Running(self._loop, work)
+        # With a copy of this thread's context.
+        self._loop.call_soon_threadsafe(running.start)
+        return running
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+
+class _Running(Generic[T]):
+    """A coroutine in the event loop. Unlike `asyncio.run_coroutine_threadsafe`, it tells when the coroutine has ended
+    after it was cancelled."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self.future: Future[T] = Future()
+        self._loop = loop
+        self._work = work
+        self._task: Optional[asyncio.Task[T]] = None
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._ended)
+
+    def raised(self, error: BaseException) -> bool:
+        """Whether the error is the coroutine's, and not an interrupt of the calling thread."""
+        return self.future.done() and self.future.exception() is error
+
+    def interrupt(self, discard: Optional[Callable[[T], Awaitable[object]]]) -> None:
+        """Cancels the coroutine, and waits until it has ended and its result is discarded."""
+        settled = threading.Event()
+
+        async def settle() -> None:
+            try:
+                if self._task is not None:
+                    self._task.cancel()
+                    await asyncio.wait({self._task})
+                if discard is not None and self.future.exception() is None:
+                    await discard(self.future.result())
+            finally:
+                settled.set()
+
+        def start() -> None:
+            _settling.add(task := self._loop.create_task(settle()))
+            task.add_done_callback(_settling.discard)
+
+        self._loop.call_soon_threadsafe(start)
+        settled.wait(INTERRUPTED_SECONDS)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.future.set_exception(asyncio.CancelledError())
+            return
+        error = task.exception()
+        if error is None:
+            self.future.set_result(task.result())
+        else:
+            self.future.set_exception(error)
+
+
+_settling: set[asyncio.Task[None]] = set()
+
+
+class CallBack:
+    """Lets a coroutine call functions in the thread that waits for it."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Optional[Callable[[], None]]] = queue.SimpleQueue()
+        self._closed = False
+
+    async def __call__(self, function: Callable[..., T], *args: Any) -> T:
+        """Calls the function and returns its result. A function cannot be cancelled: if this coroutine is, it waits for
+        the function's end. Raises `CancelledError` if the thread waits no more."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
+        # The calling thread's, with what the coroutine has added: the locks that it holds around the call.
+        context = copy_context()
+
+        def deliver(value: Optional[T], error: Optional[BaseException]) -> None:
+            if result.done():
+                return
+            if error is None:
+                result.set_result(value)  # type: ignore[arg-type]
+            elif isinstance(error, Exception):
+                result.set_exception(error)
+            else:
+                # It goes on in the calling thread. In the event loop, KeyboardInterrupt would end the loop.
+                result.cancel()
+
+        def call() -> None:
+            value: Optional[T] = None
+            error: Optional[BaseException] = asyncio.CancelledError()
+            try:
+                if not self._closed:
+                    value, error = context.run(function, *args), None
+            except BaseException as raised:
+                error = raised
+                if not isinstance(raised, Exception):
+                    raise
+            finally:
+                loop.call_soon_threadsafe(deliver, value, error)
+
+        self._calls.put(call)
+        if self._closed:
+            self._refuse_all()
+        cancelled: Optional[asyncio.CancelledError] = None
+        while not result.done():
+            try:
+                await asyncio.wait({result})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if not result.cancelled():
+                result.exception()
+            raise cancelled
+        return result.result()
+
+    def serve(self) -> None:
+        """Makes the calls in this thread until `close`."""
+        while True:
+            call = self._calls.get()
+            if call is None:
+                return
+            call()
+
+    def close(self) -> None:
+        """Ends `serve`. Calls that were not made are cancelled."""
+        self._closed = True
+        self._refuse_all()
+        self._calls.put(None)
+
+    def _refuse_all(self) -> None:
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            if call is not None:
+                call()
+
+
+_portal: Optional[Portal] = None
+_opening = threading.Lock()
+
+
+def portal() -> Portal:
+    """The portal of this process."""
+    global _portal
+    if _portal is None:
+        with _opening:
+            if _portal is None:
+                _portal = Portal()
+    return _portal
+
+
+def _after_fork() -> None:
+    """The child has only the thread that forked: neither the event loop's thread nor the one that held the lock."""
+    global _portal, _opening
+    _portal = None
+    _opening = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
