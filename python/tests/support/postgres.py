@@ -1,12 +1,22 @@
-"""Schemas of a test's own, and drivers on them."""
+"""What the tests of the PostgreSQL table driver share."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Optional, Set, Tuple, Union
 
 import asyncpg
+import psycopg
+
+from holdfast.core.driver import Claim, DriverListener, Grant, InspectQuery, LeaseRef, Refusal
+from holdfast.drivers._postgres.psycopg_client import open_psycopg
+from holdfast.drivers._postgres.url import postgres_url
+from holdfast.drivers.postgres import PostgresDriver, open_postgres, postgres_driver
+
+from support.names import unique
 
 
 def schema_name() -> str:
@@ -20,8 +30,133 @@ async def own_schema(url: str) -> AsyncIterator[str]:
     try:
         yield name
     finally:
-        connection: Any = await asyncpg.connect(url)
-        try:
+        async with connected(url) as connection:
             await connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
-        finally:
-            await connection.close()
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=5)
+
+
+Open = Callable[..., Awaitable[PostgresDriver]]
+
+
+async def through_url(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    parameters = "&".join(f"holdfast_{name}={value}" for name, value in options.items())
+    return await open_postgres(f"{url}?{parameters}" if parameters else url)
+
+
+async def through_psycopg_url(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    """As if asyncpg were not installed."""
+    target, _ = postgres_url(url)
+    return PostgresDriver(open_psycopg(target), options.get("schema", "public"), "crash-safe", True)
+
+
+async def through_asyncpg_pool(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    pool = await cleanup.enter_async_context(asyncpg.create_pool(url, min_size=0, max_size=2))
+    return postgres_driver(pool, **options)
+
+
+async def through_asyncpg_connection(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    return postgres_driver(await cleanup.enter_async_context(connected(url)), **options)
+
+
+async def through_psycopg(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+    cleanup.push_async_callback(connection.close)
+    return postgres_driver(connection, **options)
+
+
+async def through_psycopg_sync(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    connection = await asyncio.to_thread(psycopg.connect, url, autocommit=True)
+    cleanup.callback(connection.close)
+    return postgres_driver(connection, **options)
+
+
+EVERY_CLIENT: Dict[str, Open] = {
+    "url with asyncpg": through_url,
+    "url with psycopg": through_psycopg_url,
+    "asyncpg pool": through_asyncpg_pool,
+    "asyncpg connection": through_asyncpg_connection,
+    "psycopg connection": through_psycopg,
+    "psycopg sync connection": through_psycopg_sync,
+}
+
+
+@asynccontextmanager
+async def opened(how: str, url: str, **options: Any) -> AsyncIterator[PostgresDriver]:
+    async with AsyncExitStack() as cleanup:
+        driver = await EVERY_CLIENT[how](url, cleanup, **options)
+        cleanup.push_async_callback(driver.close)
+        yield driver
+
+
+def claim_on(lock_name: str, **options: Any) -> Claim:
+    return Claim(lock_name=lock_name, claim_id=unique("claim"), holder_id="python", **{"ttl_ms": 60_000, **options})
+
+
+async def grant_of(driver: PostgresDriver, claim: Claim) -> Grant:
+    [answer] = await driver.acquire([claim])
+    assert isinstance(answer, Grant), answer
+    return answer
+
+
+async def refusal_of(driver: PostgresDriver, claim: Claim) -> Refusal:
+    [answer] = await driver.acquire([claim])
+    assert isinstance(answer, Refusal), answer
+    return answer
+
+
+def lease_of(claim: Claim, grant: Grant) -> LeaseRef:
+    return LeaseRef(claim.lock_name, claim.claim_id, grant.fencing_token)
+
+
+async def waiters_on(driver: PostgresDriver, lock_name: str) -> List[str]:
+    return [waiter.claim_id for waiter in (await driver.inspect(InspectQuery(lock_name=lock_name))).waiters]
+
+
+async def until(what: str, look: Callable[[], Union[Awaitable[Any], Any]]) -> Any:
+    for _ in range(3_000):
+        seen = look()
+        if asyncio.iscoroutine(seen):
+            seen = await seen
+        if seen:
+            return seen
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"waited 30 s for {what}")
+
+
+@dataclass(eq=False)
+class Heard(DriverListener):
+    """A listener that remembers what it was told, about these claims or about all."""
+
+    about: Optional[Set[str]] = None
+    events: List[Tuple[str, Any]] = field(default_factory=list)
+    grants: Dict[str, Grant] = field(default_factory=dict)
+    causes: List[Exception] = field(default_factory=list)
+
+    def concerns(self, claim_id: str) -> bool:
+        return self.about is None or claim_id in self.about
+
+    def wake(self, lock_name: str, claim_id: Any = None) -> None:
+        self.events.append(("wake", claim_id))
+
+    def granted(self, claim_id: str, grant: Grant) -> None:
+        self.grants[claim_id] = grant
+        self.events.append(("granted", claim_id))
+
+    def lost(self, claim_id: str, cause: Exception) -> None:
+        self.causes.append(cause)
+        self.events.append(("lost", claim_id))
+
+    def disconnected(self, cause: Exception) -> None:
+        self.causes.append(cause)
+        self.events.append(("disconnected", None))
+
+    async def wait_for(self, kind: str, claim_id: Any = None) -> None:
+        await until(f"{kind} {claim_id}", lambda: (kind, claim_id) in self.events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from typing import Any, Mapping, Optional, Sequence
 
@@ -20,6 +21,7 @@ from .url import PostgresTarget, postgres_place, psycopg_settings
 _IDLE = 0
 """`pq.TransactionStatus.IDLE`"""
 _UNKNOWN = 4
+_MAX_LOOKS = 5
 
 NOT_AUTOCOMMIT = (
     "a connection of psycopg with autocommit=True: without it, every statement begins a transaction, and a lock taken "
@@ -72,14 +74,17 @@ class PsycopgSession:
     @property
     def is_open(self) -> bool:
         """Looks at the socket: psycopg does not notice by itself that the server has ended an idle connection."""
-        if self._connection.closed:
-            return False
-        if not self._turn.locked():
-            try:
+        if self._connection.closed or self._turn.locked():
+            return not self._connection.closed
+        try:
+            # The server's last words come before the end of the stream, so one look is not enough.
+            for _ in range(_MAX_LOOKS):
+                if not _is_readable(self._descriptor):
+                    return True
                 self._connection.pgconn.consume_input()
-            except Exception:
-                return False
-        return not self._connection.closed
+        except Exception:
+            pass
+        return False
 
     def terminate(self) -> None:
         """A statement in flight fails, because its socket is shut down under it."""
@@ -190,6 +195,12 @@ def shut_down(connection: Any) -> None:
         pass
     finally:
         copy.close()
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return len(poll.poll(0)) > 0
 
 
 def _ignore(work: "asyncio.Future[Any]") -> None:

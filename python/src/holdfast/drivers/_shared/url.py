@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 from typing import Optional, Sequence
 
@@ -164,11 +165,11 @@ def _canonical_host(name: str) -> Optional[str]:
         encoded = name.encode("idna").decode("ascii").lower()
     except UnicodeError:
         return None
-    # What ends in a number is an IPv4 address, as the URL standard has it. A short form, such as 127.1, is ambiguous.
+    # What ends in a number is an IPv4 address, as the URL standard has it, also in a short form such as 127.1.
     if re.fullmatch(r"\d+|0x[\da-f]*", encoded.rstrip(".").rpartition(".")[2]):
         try:
-            return str(ipaddress.IPv4Address(encoded))
-        except ValueError:
+            return socket.inet_ntoa(socket.inet_aton(encoded.rstrip(".")))
+        except OSError:
             return None
     return encoded if re.fullmatch(r"[^\x00-\x20\x7f\"#%/:<>?@\[\\\]^`{|}]+", encoded) else None
 

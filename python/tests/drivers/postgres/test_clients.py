@@ -1,0 +1,271 @@
+"""A client of the caller stays the caller's: its transactions, its settings and its life."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator, Iterator
+
+import asyncpg
+import psycopg
+import pytest
+
+from holdfast.drivers._postgres.psycopg_client import PsycopgPool
+from holdfast.drivers._shared.worker_threads import WorkerThreads
+from holdfast.drivers.postgres import PostgresDriver, migrate_postgres, postgres_driver
+from holdfast.errors import ClosedError, InvalidArgumentError, StoreError
+from support.postgres import EVERY_CLIENT, Heard, claim_on, connected, grant_of, lease_of, opened, own_schema, refusal_of
+from support.postgres import until
+
+
+@pytest.mark.parametrize("how", EVERY_CLIENT)
+async def test_works_through_every_client_and_never_closes_it(how: str, postgres_url: str, lock_name: str) -> None:
+    async with opened(how, postgres_url) as driver:
+        claim = claim_on(lock_name)
+        grant = await grant_of(driver, claim)
+        await refusal_of(driver, claim_on(lock_name))
+        # Asking again with the same claim id returns the same lease.
+        assert (await grant_of(driver, claim)).fencing_token == grant.fencing_token
+        stop = await driver.listen(Heard())
+        await stop()
+        assert await driver.release([lease_of(claim, grant)]) == [True]
+        await driver.close()
+        await driver.close()
+        with pytest.raises(ClosedError):
+            await driver.acquire([claim])
+    async with opened(how, postgres_url) as other:
+        await grant_of(other, claim_on(lock_name))
+
+
+@pytest.mark.parametrize("how", EVERY_CLIENT)
+async def test_many_calls_at_once_are_all_answered(how: str, postgres_url: str, lock_name: str) -> None:
+    async with opened(how, postgres_url) as driver:
+        claims = [claim_on(f"{lock_name}:{index}") for index in range(40)]
+        grants = await asyncio.gather(*(grant_of(driver, claim) for claim in claims))
+        assert len({grant.fencing_token for grant in grants}) == 40
+        leases = [lease_of(claim, grant) for claim, grant in zip(claims, grants)]
+        assert await driver.release(leases) == [True] * 40
+
+
+async def test_failure_40_a_connection_in_a_transaction_is_refused_and_its_transaction_goes_on(
+    postgres_url: str, lock_name: str
+) -> None:
+    async with connected(postgres_url) as of_asyncpg:
+        of_psycopg = await psycopg.AsyncConnection.connect(postgres_url, autocommit=True)
+        of_sync = psycopg.connect(postgres_url, autocommit=True)
+        drivers = [postgres_driver(each) for each in (of_asyncpg, of_psycopg, of_sync)]
+        for index, driver in enumerate(drivers):
+            await grant_of(driver, claim_on(f"{lock_name}:{index}"))
+        await of_asyncpg.execute("BEGIN")
+        await of_psycopg.execute("BEGIN")
+        of_sync.execute("BEGIN")
+        for driver in drivers:
+            with pytest.raises(StoreError, match="inside a transaction that your code has begun") as refused:
+                await driver.acquire([claim_on(lock_name)])
+            assert not refused.value.retryable
+            with pytest.raises(StoreError):
+                await driver.listen(Heard())
+        # The transaction of the caller has not been aborted.
+        assert await of_asyncpg.fetchval("SELECT 1") == 1
+        assert await (await of_psycopg.execute("SELECT 1")).fetchone() == (1,)
+        assert of_sync.execute("SELECT 1").fetchone() == (1,)
+        await of_asyncpg.execute("COMMIT")
+        await of_psycopg.execute("COMMIT")
+        of_sync.execute("COMMIT")
+        for driver in drivers:
+            claim = claim_on(lock_name)
+            assert await driver.release([lease_of(claim, await grant_of(driver, claim))]) == [True]
+            await driver.close()
+        await of_psycopg.close()
+        of_sync.close()
+
+
+async def test_failure_40_a_pool_with_a_connection_returned_in_a_transaction_is_refused(
+    postgres_url: str, lock_name: str
+) -> None:
+    class Forgetful(asyncpg.Connection):  # type: ignore[misc]
+        async def reset(self, *, timeout: Any = None) -> None:
+            """As a pool that does not reset its connections."""
+
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=1, connection_class=Forgetful) as pool:
+        driver = postgres_driver(pool)
+        await grant_of(driver, claim_on(f"{lock_name}:before"))
+        async with pool.acquire() as connection:
+            await connection.execute("BEGIN")
+        with pytest.raises(StoreError, match="transaction that your code has begun") as refused:
+            await driver.acquire([claim_on(lock_name)])
+        # Another try may get another connection of the pool.
+        assert refused.value.retryable
+        async with pool.acquire() as connection:
+            await connection.execute("ROLLBACK")
+        await grant_of(driver, claim_on(lock_name))
+        await driver.close()
+
+
+async def test_a_psycopg_connection_that_begins_transactions_by_itself_is_refused(postgres_url: str) -> None:
+    connection = await psycopg.AsyncConnection.connect(postgres_url)
+    with pytest.raises(InvalidArgumentError, match="autocommit=True"):
+        postgres_driver(connection)
+    await connection.set_autocommit(True)
+    driver = postgres_driver(connection)
+    await driver.acquire([])
+    await connection.set_autocommit(False)
+    with pytest.raises(StoreError, match="autocommit=True"):
+        await driver.acquire([claim_on("x")])
+    await connection.close()
+
+
+@pytest.mark.parametrize("client", [None, "postgres://h/d", object(), asyncpg, 7])
+def test_an_unknown_client_is_refused(client: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        postgres_driver(client)
+    assert refused.value.argument == "client"
+
+
+@pytest.mark.parametrize(
+    "options", [{"schema": ""}, {"schema": None}, {"schema": "x" * 64}, {"durability": "fast"}, {"migrate": "yes"}]
+)
+async def test_an_option_with_a_wrong_value_is_refused(options: Any, postgres_url: str) -> None:
+    async with connected(postgres_url) as connection:
+        with pytest.raises(InvalidArgumentError) as refused:
+            postgres_driver(connection, **options)
+        assert refused.value.argument == next(iter(options))
+
+
+async def test_two_drivers_share_one_asyncpg_connection_and_leave_it_as_it_was(
+    postgres_url: str, lock_name: str
+) -> None:
+    async with connected(postgres_url) as connection:
+        one, other = postgres_driver(connection), postgres_driver(connection)
+        heard = Heard()
+        stop = await one.listen(heard)
+        claims = [claim_on(f"{lock_name}:{index}") for index in range(20)]
+        await asyncio.gather(*(grant_of([one, other][index % 2], claim) for index, claim in enumerate(claims)))
+        waiting = claim_on(claims[0].lock_name, wait_ms=60_000)
+        await refusal_of(one, waiting)
+        assert await other.release([lease_of(claims[0], await grant_of(other, claims[0]))]) == [True]
+        await heard.wait_for("granted", waiting.claim_id)
+        await stop()
+        assert await connection.fetch("SELECT * FROM pg_listening_channels()") == []
+        await one.close()
+        await other.close()
+        assert await connection.fetchval("SELECT 1") == 1
+
+
+class FakePool:
+    """As a pool of psycopg_pool with one connection, which Debian does not have: connections are lent with transactions
+    that begin by themselves."""
+
+    def __init__(self, url: str, connection: Any) -> None:
+        self.conninfo = url
+        self.kwargs: Any = {}
+        self._connection = connection
+        self._lent = asyncio.Lock()
+
+    @asynccontextmanager
+    async def connection(self, timeout: float) -> AsyncIterator[Any]:
+        async with self._lent:
+            yield self._connection
+
+
+class FakeSyncPool:
+    def __init__(self, url: str, connection: Any) -> None:
+        import threading
+
+        self.conninfo = url
+        self.kwargs: Any = {}
+        self._connection = connection
+        self._lent = threading.Lock()
+
+    def connection(self, timeout: float) -> Any:
+        from contextlib import contextmanager
+
+        @contextmanager
+        def lend() -> Iterator[Any]:
+            with self._lent:
+                yield self._connection
+
+        return lend()
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_psycopg_pool_lends_connections_whose_transactions_begin_by_themselves(
+    is_sync: bool, postgres_url: str, lock_name: str
+) -> None:
+    connection: Any
+    if is_sync:
+        connection = psycopg.connect(postgres_url)
+        connections = PsycopgPool(FakeSyncPool(postgres_url, connection), WorkerThreads("test", 2))
+    else:
+        connection = await psycopg.AsyncConnection.connect(postgres_url)
+        connections = PsycopgPool(FakePool(postgres_url, connection), None)
+    driver = PostgresDriver(connections, "public", "crash-safe", True)
+    claims = [claim_on(f"{lock_name}:{index}") for index in range(5)]
+    await asyncio.gather(*(grant_of(driver, claim) for claim in claims))
+    assert connection.autocommit is False
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    heard = Heard()
+    stop = await driver.listen(heard)
+    waiting = claim_on(claims[0].lock_name, wait_ms=60_000)
+    await refusal_of(driver, waiting)
+    await driver.release([lease_of(claims[0], await grant_of(driver, claims[0]))])
+    await heard.wait_for("granted", waiting.claim_id)
+    await stop()
+    # A connection that was given back inside a transaction.
+    begun = connection.execute("SELECT 1")
+    if not is_sync:
+        await begun
+    with pytest.raises(StoreError, match="transaction that your code has begun"):
+        await driver.acquire([claim_on(lock_name)])
+    await driver.close()
+    closed = connection.close()
+    if not is_sync:
+        await closed
+
+
+async def test_a_driver_on_a_table_that_may_not_be_created_says_what_to_run(postgres_url: str) -> None:
+    async with own_schema(postgres_url) as schema:
+        async with opened("asyncpg connection", postgres_url, schema=schema, migrate=False) as driver:
+            with pytest.raises(StoreError, match=f"holdfast migrate --schema {schema}") as refused:
+                await driver.acquire([claim_on("x")])
+            assert not refused.value.retryable
+            async with connected(postgres_url) as admin:
+                assert await migrate_postgres(admin, schema=schema) == list(range(1, 14))
+                assert await migrate_postgres(admin, schema=schema) == []
+            # It looks again: the tables may have been created meanwhile.
+            await grant_of(driver, claim_on("x"))
+
+
+async def test_a_table_that_is_dropped_is_created_again(postgres_url: str) -> None:
+    async with own_schema(postgres_url) as schema, connected(postgres_url) as admin:
+        async with opened("url with asyncpg", postgres_url, schema=schema) as driver:
+            first = await grant_of(driver, claim_on("x"))
+            await admin.execute(f"DROP SCHEMA {schema} CASCADE")
+
+            async def again() -> Any:
+                try:
+                    return await driver.acquire([claim_on("y")])
+                except StoreError:
+                    return None
+
+            [grant] = await until("the tables", again)
+            assert grant.fencing_token > first.fencing_token
+
+
+@pytest.mark.parametrize("how", ["url with asyncpg", "url with psycopg"])
+async def test_a_schema_with_an_odd_name_is_quoted(how: str, postgres_url: str) -> None:
+    async with connected(postgres_url) as admin:
+        schema = f'odd "$1" %s; {id(admin)} ü'
+        quoted = schema.replace('"', '""')
+        try:
+            client = postgres_url
+            if how == "url with psycopg":
+                async with opened(how, client, schema=schema) as driver:
+                    await grant_of(driver, claim_on("x"))
+            else:
+                driver = postgres_driver(admin, schema=schema)
+                await grant_of(driver, claim_on("x"))
+                await driver.close()
+            assert await admin.fetchval(f'SELECT count(*) FROM "{quoted}".distributed_locks') == 1
+        finally:
+            await admin.execute(f'DROP SCHEMA IF EXISTS "{quoted}" CASCADE')
