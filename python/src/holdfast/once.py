@@ -209,10 +209,11 @@ class OnceOnly(Closable):
 
         run = await supervise(call, _loss_of(lease))
         frame.end()
-        if run.error is not None:
+        # A cancellation does not hide what the job raises while it stops. It is not lost if the job had ended before.
+        if run.error is not None and (run.stopped or run.cancelled is None):
             raise run.error
         if run.cancelled is not None:
-            raise run.cancelled
+            raise run.cancelled from run.error
         if run.task.cancelled() and lease.loss_error is not None:
             raise lease.loss_error
         lease.assert_held()

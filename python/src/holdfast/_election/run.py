@@ -28,6 +28,7 @@ class LeadParts:
 class _Led:
     error: Optional[BaseException]
     lost: bool
+    stopped: bool
     cancelled: Optional[asyncio.CancelledError]
 
 
@@ -44,11 +45,14 @@ async def lead_repeatedly(parts: LeadParts, lead: Lead, on_error: Optional[OnErr
             raise
         led = await _lead_once(parts, term, lead)
         if led.error is not None:
-            if on_error is None:
+            # A cancellation does not hide what the function raises while it stops.
+            if on_error is None and (led.stopped or led.cancelled is None):
                 raise led.error
-            on_error(led.error, term)
+            if on_error is not None:
+                on_error(led.error, term)
         if led.cancelled is not None:
-            raise led.cancelled
+            # It is not lost if the function had failed before.
+            raise led.cancelled from led.error
         failures = 0 if led.error is None else failures + 1
         if led.lost or parts.instance.closed:
             continue
@@ -60,18 +64,20 @@ async def lead_repeatedly(parts: LeadParts, lead: Lead, on_error: Optional[OnErr
 async def _lead_once(parts: LeadParts, term: Term, lead: Lead) -> _Led:
     cancelled: Optional[asyncio.CancelledError] = None
     error: Optional[BaseException] = None
+    stopped = False
     # The process may have stalled until the term was over.
     if term.held and not parts.instance.closed:
         # Closing waits for it.
         with term._in_use():
             led = await supervise(lambda: lead(term), term._watch_end, parts.instance.watch_closing)
         cancelled = led.cancelled
+        stopped = led.stopped
         error = led.error
         # That is how it stops. Reading `held` notices a loss that no timer has reported yet.
-        if isinstance(error, (LeaseLostError, NotHeldError)) and (led.stopped or not term.held):
+        if isinstance(error, (LeaseLostError, NotHeldError)) and (stopped or not term.held):
             error = None
     try:
         await finish(term.__aexit__())
     except asyncio.CancelledError as late:
         cancelled = late
-    return _Led(error, term.lost.is_set(), cancelled)
+    return _Led(error, term.lost.is_set(), stopped, cancelled)
