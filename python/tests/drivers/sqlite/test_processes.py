@@ -27,7 +27,7 @@ NODE = """
           await new Promise((resolve) => setTimeout(resolve, 1))
           lease.assertHeld()
           appendFileSync(file, `${Number(before) + 1} ${lease.fencingToken} ${slot}\\n`)
-        }, { timeoutSeconds: 5, blockingTimeoutSeconds: 60 })
+        }, { timeoutSeconds: 2, blockingTimeoutSeconds: 60 })
       }
       await lock.close()
     },
@@ -39,7 +39,7 @@ import asyncio, sys, time
 from holdfast.core.driver import Claim, Grant, LeaseRef
 from holdfast.drivers.sqlite import open_sqlite
 url, file, slot, times = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-TTL_MS = 5_000
+TTL_MS = 2_000
 
 class Listener:
     def __init__(self): self.woken = asyncio.Event()

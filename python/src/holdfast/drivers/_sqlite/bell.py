@@ -23,7 +23,7 @@ def bell_of(path: str) -> str:
 def ring_bell(path: str) -> None:
     """Call it after the commit, so that a process that is notified sees what was committed."""
     try:
-        _with_bell(bell_of(path), os.O_WRONLY, lambda bell: os.pwrite(bell, b".", 0))
+        _with_bell(bell_of(path), os.O_WRONLY, lambda bell: os.write(bell, b"."))
     except OSError:
         # No process waits, or the bell cannot be written. Waiting processes poll, and a committed call must not fail.
         pass
@@ -83,10 +83,8 @@ class BellWatch:
     """Linux's inotify on one file. Its file descriptor becomes readable when the bell rings."""
 
     def __init__(self, path: str) -> None:
-        """Raises `OSError` where files cannot be watched."""
+        """Raises `OSError` if the bell cannot be watched."""
         self.fd = -1
-        if sys.platform != "linux":
-            raise OSError(errno.ENOSYS, "only Linux has inotify")
         libc = ctypes.CDLL(None, use_errno=True)
         self.fd = _checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         try:
@@ -130,6 +128,8 @@ def _checked(result: int) -> int:
 def open_watch(path: str) -> Optional[BellWatch]:
     """None where files cannot be watched: not every file system reports changes, and the number of watches is
     limited."""
+    if sys.platform != "linux":
+        return None
     try:
         create_bell(path)
         return BellWatch(path)

@@ -24,7 +24,7 @@ def until_free(path: str, attempt: Callable[[], T], busy_until: float) -> T:
     while True:
         try:
             return attempt()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             if not is_busy(error) or time.monotonic() >= busy_until:
                 raise store_error_from(error, path) from error
         tries += 1

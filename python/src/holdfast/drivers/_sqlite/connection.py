@@ -147,7 +147,13 @@ class Connection:
             database.close()
 
     def before_fork(self) -> None:
-        self._drop()
+        if self._database is not None:
+            try:
+                self._database.close()
+            except StoreError:
+                # The child finds it, and refuses the file.
+                return
+            self._database = None
 
     def after_fork_in_child(self) -> Optional[Identity]:
         self._forked = True

@@ -32,11 +32,12 @@ class Database:
         self._files: Optional[OpenFiles] = None
         try:
             self.path: str = self.rows("PRAGMA database_list")[0]["file"]
-            if self.path == "":
-                raise StoreError(IN_MEMORY, retryable=False)
-        except BaseException as error:
+        except sqlite3.Error as error:
             self._connection.close()
             raise store_error_from(error, path) from error
+        if self.path == "":
+            self._connection.close()
+            raise StoreError(IN_MEMORY, retryable=False)
 
     @property
     def connection(self) -> sqlite3.Connection:

@@ -85,13 +85,17 @@ def prepare_file(path: str) -> None:
     a team may share them."""
     folder = os.path.dirname(path)
     _attempt(f"the folder {folder} for the lock file cannot be created", lambda: _make_folder(folder))
-    _attempt(f"the lock file {path} cannot be checked", lambda: refuse_place(path))
+    refuse_place(path)
     # SQLite creates the files beside it with the same permissions.
     _attempt(f"the lock file {path} cannot be created", lambda: _create(path))
 
 
 def refuse_place(path: str) -> None:
     """Raises for a file that SQLite's own locks do not protect. The file need not exist yet."""
+    _attempt(f"the lock file {path} cannot be checked", lambda: _check_place(path))
+
+
+def _check_place(path: str) -> None:
     # Without links, because one may lead from a local folder to a network share.
     refuse_mount(path, os.path.realpath(path))
     try:

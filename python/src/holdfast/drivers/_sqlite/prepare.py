@@ -32,6 +32,8 @@ def open_and_prepare(path: str, *, is_guest: bool, busy_until: float) -> Databas
             "use a newer Python or another store",
             retryable=False,
         )
+    if sqlite3.threadsafety == 0:
+        raise StoreError("the SQLite of this Python was built for programs without threads", retryable=False)
     if is_guest:
         refuse_place(path)
         if not os.path.exists(path):

@@ -9,6 +9,7 @@ import threading
 import weakref
 from typing import Any, Callable, Optional, TypeVar
 
+from ...errors import StoreError
 from . import fork
 
 T = TypeVar("T")
@@ -48,10 +49,14 @@ class DriverThread:
 
     def _start(self) -> None:
         # A daemon: the process may end at any time. SQLite rolls back what was not committed.
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=_run, args=(self._jobs, self._notices), name="holdfast-sqlite", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreError(f"the sqlite driver cannot start its thread: {error}") from error
+        self._thread = thread
         # For a driver that is dropped without `close`.
         weakref.finalize(self, self._jobs.put, None).atexit = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Callable, Literal, Optional
 
+from ...errors import StoreError
 from .bell import BellWatch, open_watch
 
 How = Literal["rung", "poll"]
@@ -101,8 +102,14 @@ class Watch:
         if now < self._rest_until:
             self._poll_in(self._rest_until - now)
             return
+        try:
+            checking = self._check(how)
+        except StoreError:
+            # The thread could not be started.
+            self._poll_in(self._pause())
+            return
         self._is_checking = True
-        self._check(how).add_done_callback(lambda checked: self._checked(how, now, checked))
+        checking.add_done_callback(lambda checked: self._checked(how, now, checked))
 
     def _checked(self, how: How, started: float, checked: asyncio.Future[int]) -> None:
         self._is_checking = False
