@@ -10,9 +10,12 @@ export const python = process.env['HOLDFAST_TEST_PYTHON'] || DEBIAN_PYTHON
 const DEBIAN_PACKAGES = {
   asyncpg: 'python3-asyncpg',
   build: 'python3-build',
+  greenlet: 'python3-greenlet',
   hypothesis: 'python3-hypothesis',
   mypy: 'mypy',
   psycopg: 'python3-psycopg',
+  psycopg2: 'python3-psycopg2',
+  psycopg_pool: 'python3-psycopg-pool',
   pytest: 'python3-pytest',
   pytest_asyncio: 'python3-pytest-asyncio',
   pytest_timeout: 'python3-pytest-timeout',

@@ -9,36 +9,42 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
 
 class PostgresServer:
-    def __init__(self, folder: Path, settings: Optional[Mapping[str, str]] = None) -> None:
-        self._folder = folder
-        self._data = folder / "data"
+    """`with PostgresServer() as server:` has a superuser `postgres`, who needs no password."""
+
+    def __init__(self, settings: Optional[Mapping[str, str]] = None) -> None:
+        # Not in a folder of pytest: those are closed to other users, and the server runs as one of them.
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+        self._data = self._folder / "data"
         self._settings = settings or {}
         self._process: Optional["subprocess.Popen[bytes]"] = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.url = f"postgres://postgres@127.0.0.1:{self.port}/postgres"
-        folder.mkdir(parents=True, exist_ok=True)
         self._user: Dict[str, Any] = {}
         if os.getuid() == 0:
-            # The server refuses to run as root. Its user must be able to reach the folder.
+            # The server refuses to run as root.
             user = pwd.getpwnam("postgres")
             self._user = {"user": user.pw_uid, "group": user.pw_gid}
-            os.chown(folder, user.pw_uid, user.pw_gid)
-            for parent in folder.parents:
-                if parent.stat().st_uid == 0 and parent.stat().st_mode & 0o005 != 0o005:
-                    parent.chmod(parent.stat().st_mode | 0o755)
+            os.chown(self._folder, user.pw_uid, user.pw_gid)
         arguments = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
-        subprocess.run(
-            [_binary("initdb"), "-D", str(self._data), *arguments], check=True, stdout=subprocess.DEVNULL, **self._run()
-        )
+        command = [_binary("initdb"), "-D", str(self._data), *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **self._run())
+
+    def __enter__(self) -> PostgresServer:
         self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self) -> None:
         settings = {

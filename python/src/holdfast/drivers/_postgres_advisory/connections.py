@@ -82,8 +82,8 @@ def no_answer() -> NoAnswerError:
 
 def busy() -> NotSentError:
     return NotSentError(
-        f"the connection that was passed to the postgres-advisory driver was busy for {deadlines.QUERY_SECONDS:g} s with "
-        "statements of your own. Give the driver a connection of its own, or a pool"
+        "the connection that was passed to the postgres-advisory driver was busy with statements of your own for "
+        f"{deadlines.QUERY_SECONDS:g} s. Give the driver a connection of its own, or a pool"
     )
 
 

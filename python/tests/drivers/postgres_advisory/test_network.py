@@ -1,0 +1,192 @@
+"""Replies that are late or lost, connections that are silent, and a server that is full or crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, AsyncIterator, Awaitable, Callable, Iterator
+
+import asyncpg
+import pytest
+from holdfast import DistributedLock
+from holdfast.core.driver import Grant, InspectQuery
+from holdfast.drivers._postgres_advisory import deadlines
+from holdfast.drivers.postgres_advisory import PostgresAdvisoryDriver, postgres_advisory_driver
+from holdfast.errors import StoreError
+from support.advisory import Listener, claim_on, granted, is_free, pids, ref_of, renewal_of, until
+from support.names import unique
+from support.postgres_server import PostgresServer
+from support.tcp_proxy import TcpProxy
+
+OpenDriver = Callable[..., Awaitable[PostgresAdvisoryDriver]]
+
+
+@pytest.fixture
+async def proxy(postgres_url: str) -> AsyncIterator[TcpProxy]:
+    async with TcpProxy(int(postgres_url.rsplit(":", 1)[1].partition("/")[0])) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied_url(postgres_url: str, proxy: TcpProxy) -> str:
+    start, _, rest = postgres_url.rpartition(":")
+    return f"{start}:{proxy.port}/{rest.partition('/')[2]}"
+
+
+async def test_failure_26_a_session_that_does_not_answer_is_lost_after_its_deadline(
+    proxied_url: str, proxy: TcpProxy, open_driver: OpenDriver, admin: asyncpg.Pool, monkeypatch: Any
+) -> None:
+    driver, listener = await open_driver(proxied_url), Listener()
+    await driver.listen(listener)
+    claim = claim_on(unique("silent"))
+    grant = await granted(driver, claim)
+    monkeypatch.setattr(deadlines, "QUERY_SECONDS", 0.3)
+    proxy.go_silent()
+    assert await driver.renew([renewal_of(claim, grant)]) == ["lost"]
+    assert listener.lost_claims == [claim.claim_id]
+    proxy.release("to_server")
+    proxy.release("to_client")
+    # The connection was ended, and with it the lock.
+    await until("the end of the session", lambda: _none(pids(admin, claim.lock_name)))
+
+
+async def test_failure_26_a_release_without_an_answer_is_an_error_and_leaves_no_lock(
+    proxied_url: str, proxy: TcpProxy, open_driver: OpenDriver, admin: asyncpg.Pool, monkeypatch: Any
+) -> None:
+    driver, claim = await open_driver(proxied_url), claim_on(unique("silent"))
+    await granted(driver, claim)
+    monkeypatch.setattr(deadlines, "QUERY_SECONDS", 0.3)
+    proxy.go_silent()
+    [answer] = await driver.release([ref_of(claim)])
+    assert isinstance(answer, StoreError)
+    proxy.release("to_server")
+    proxy.release("to_client")
+    await until("the end of the session", lambda: _none(pids(admin, claim.lock_name)))
+
+
+async def test_failure_26_the_holder_learns_in_time_that_the_network_is_silent(
+    proxied_url: str, proxy: TcpProxy
+) -> None:
+    lock = DistributedLock(proxied_url.replace("postgres://", "postgres+advisory://"))
+    result = await lock.acquire(unique("silent"), timeout_seconds=1, heartbeat=True)
+    assert result
+    proxy.go_silent()
+    await asyncio.wait_for(result.lease.lost, 8)
+    assert not result.lease.held
+    proxy.cut()
+    await lock.close()
+
+
+async def test_failure_11_a_lost_reply_ends_the_session_and_its_lock_and_asking_again_takes_it(
+    proxied_url: str, proxy: TcpProxy, open_driver: OpenDriver, admin: asyncpg.Pool
+) -> None:
+    driver, claim = await open_driver(proxied_url), claim_on(unique("lost-reply"))
+    await driver.inspect(InspectQuery(lock_name=claim.lock_name))  # Connected.
+    cut = proxy.cut_after("EXECUTE holdfast_take")
+    with pytest.raises(StoreError):
+        await driver.acquire([claim])
+    await cut.wait()
+
+    async def again() -> bool:
+        [answer] = await driver.acquire([claim])
+        return isinstance(answer, Grant)
+
+    await until("the grant on a new session", again)
+    assert len(await pids(admin, claim.lock_name)) == 1
+
+
+async def test_failure_14_a_renewal_in_flight_does_not_keep_a_lock_that_is_released(
+    proxied_url: str, proxy: TcpProxy, open_driver: OpenDriver, admin: asyncpg.Pool
+) -> None:
+    driver, claim = await open_driver(proxied_url), claim_on(unique("renewal"))
+    grant = await granted(driver, claim)
+    proxy.hold("to_server")
+    renewal = asyncio.ensure_future(driver.renew([renewal_of(claim, grant)]))
+    release = asyncio.ensure_future(driver.release([ref_of(claim, grant)]))
+    await asyncio.sleep(0)
+    proxy.release("to_server")
+    assert (await renewal, await release) == (["held"], [True])
+    assert await pids(admin, claim.lock_name) == []
+
+
+async def test_failures_12_and_13_a_late_release_or_renewal_does_not_touch_the_rivals_lease(
+    open_driver: OpenDriver, admin: asyncpg.Pool
+) -> None:
+    first, rival, claim = await open_driver(), await open_driver(), claim_on(unique("overtaken"))
+    grant = await granted(first, claim)
+    [pid] = await pids(admin, claim.lock_name)
+    await admin.fetch("SELECT pg_terminate_backend($1, 5000)", pid)
+    next_claim = claim_on(claim.lock_name)
+    next_grant = await granted(rival, next_claim)
+    assert next_grant.fencing_token > grant.fencing_token
+    assert await first.release([ref_of(claim, grant)]) == [False]
+    assert await first.renew([renewal_of(claim, grant)]) == ["lost"]
+    assert await rival.renew([renewal_of(next_claim, next_grant)]) == ["held"]
+    assert not await is_free(first, claim.lock_name)
+
+
+async def test_an_unlock_that_is_canceled_ends_the_session_so_that_no_lock_is_left_behind(
+    postgres_url: str, open_driver: OpenDriver, admin: asyncpg.Pool
+) -> None:
+    class Canceling(asyncpg.Connection):  # type: ignore[misc]
+        async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+            if "EXECUTE holdfast_unlock_" in query:
+                raise asyncpg.QueryCanceledError("canceling statement due to user request")
+            return await super().fetch(query, *args, **options)
+
+    connection = await asyncpg.connect(postgres_url, connection_class=Canceling)
+    driver, claim = postgres_advisory_driver(connection), claim_on(unique("canceled"))
+    await granted(driver, claim)
+    [answer] = await driver.release([ref_of(claim)])
+    assert isinstance(answer, StoreError)
+    await until("the lock to be free", lambda: _none(pids(admin, claim.lock_name)))
+    await driver.close()
+    await connection.close()
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """A server with room for few locks, which the tests may kill."""
+    with PostgresServer({"max_connections": "20", "max_locks_per_transaction": "10"}) as server:
+        yield server
+
+
+async def test_failure_28_when_the_lock_table_is_full_the_error_says_so_and_nothing_is_half_held(
+    own_server: PostgresServer, open_driver: OpenDriver
+) -> None:
+    driver = await open_driver(own_server.url)
+    kept = claim_on("kept")
+    grant = await granted(driver, kept)
+    for number in range(10):
+        claims = [claim_on(f"many:{number}:{index}") for index in range(1_000)]
+        try:
+            await driver.acquire(claims)
+        except StoreError as error:
+            assert "max_locks_per_transaction" in str(error)
+            break
+    else:
+        pytest.fail("the lock table never became full")
+    assert await driver.renew([renewal_of(kept, grant)]) == ["held"]
+    connection = await asyncpg.connect(own_server.url)
+    held = await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1")
+    await connection.close()
+    assert held == 1 + number * 1_000
+
+
+async def test_failure_18_tokens_rise_over_a_crash_of_the_server_and_the_leases_are_lost_at_once(
+    own_server: PostgresServer, open_driver: OpenDriver
+) -> None:
+    driver, listener, claim = await open_driver(own_server.url), Listener(), claim_on("crash")
+    await driver.listen(listener)
+    before = await granted(driver, claim)
+    own_server.kill()
+    await until("the loss", lambda: listener.lost_claims == [claim.claim_id])
+    with pytest.raises(StoreError) as failed:
+        await driver.acquire([claim_on("crash")])
+    assert failed.value.retryable
+    own_server.start()
+    after = await granted(driver, claim_on("crash"))
+    assert after.fencing_token > before.fencing_token
+
+
+async def _none(found: Awaitable[Any]) -> bool:
+    return not await found
