@@ -44,6 +44,7 @@ async def _(ctx: Context) -> None:
     while True:
         answer = await consume_one(driver, request)
         allowed += answer.allowed
+        assert allowed <= 4
         if not answer.allowed and answer.retry_after_ms > 1_000:
             break
         await sleep_ms(2)  # until the narrow limit has room again

@@ -1,0 +1,1 @@
+"""What can go wrong between a client and its store."""
