@@ -18,13 +18,11 @@ from conformance.suite import Case, Outcome, run_cases  # noqa: E402
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "conformance_case" not in metafunc.fixturenames:
         return
+    pairs = [(kind, case) for kind in STORES for case in cases_of(kind)]
     metafunc.parametrize(
         "conformance_case",
-        [
-            pytest.param((kind, case), id=f"{kind.name}: {case}", marks=_marks(kind, case))
-            for kind in STORES
-            for case in cases_of(kind)
-        ],
+        [pytest.param(pair, marks=_marks(*pair)) for pair in pairs],
+        ids=[f"{kind.name}: {case}" for kind, case in pairs],
     )
 
 

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Callable, Dict, Generic, List, TypeVar, Union
 
+from holdfast import DistributedLock
 from holdfast.core.driver import Capabilities, Claim, Driver
 
 from .faulty_network import FaultyNetwork
@@ -27,9 +28,9 @@ class Process(Generic[Primitive]):
 
 
 @dataclass
-class LockProcess(Process[Any]):
+class LockProcess(Process[DistributedLock]):
     @property
-    def lock(self) -> Any:
+    def lock(self) -> DistributedLock:
         return self.primitive
 
 
@@ -99,8 +100,9 @@ class Context:
         return Process(primitive, network, real_driver)
 
     async def lock(self, **options: Any) -> LockProcess:
-        from holdfast import DistributedLock
-
+        """The same for a `DistributedLock`. Its claims wait by default, so that a grant that a loaded machine delivers
+        too late is asked for again."""
+        options = {"defaults": {"blocking": True}, **options}
         opened = await self.open(lambda driver: DistributedLock(driver, **options))
         return LockProcess(opened.primitive, opened.network, opened.real_driver)
 

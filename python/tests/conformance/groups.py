@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import List
+from typing import List, Sequence
 
 from .driver.claim_groups import claim_groups
 from .driver.expiry import expiry
@@ -19,6 +18,15 @@ from .driver.steal import steal
 from .driver.tokens import tokens
 from .driver.values import values
 from .driver.wake_ups import wake_ups
+from .faults.acquire import acquire_faults
+from .faults.release import release_faults
+from .faults.renewal import renewal_faults
+from .faults.waiting import waiting_faults
+from .mutex.exclusion import mutex_exclusion
+from .mutex.loss import mutex_loss
+from .mutex.subject import MutexSubject
+from .mutex.subjects import MUTEX_SUBJECTS, WITH_LOCK
+from .mutex.waiting import mutex_waiting
 from .stores import StoreKind
 from .suite import Case, Group
 
@@ -39,33 +47,18 @@ DRIVER_GROUPS: List[Group] = [
     rate_changes,
 ]
 
+FAULT_GROUPS: List[Group] = [acquire_faults, renewal_faults, release_faults, waiting_faults]
 
 
-
-def _engine_groups(lock_only: bool) -> List[Group]:
-    if find_spec("holdfast.lock") is None:
-        return []
-    from .faults.acquire import acquire_faults
-    from .faults.release import release_faults
-    from .faults.renewal import renewal_faults
-    from .faults.waiting import waiting_faults
-    from .mutex.exclusion import mutex_exclusion
-    from .mutex.loss import mutex_loss
-    from .mutex.subjects import LOCK_SUBJECTS, MUTEX_SUBJECTS
-    from .mutex.waiting import mutex_waiting
-
-    mutexes = [
-        build(subject)
-        for subject in (LOCK_SUBJECTS if lock_only else MUTEX_SUBJECTS)
-        for build in (mutex_exclusion, mutex_waiting, mutex_loss)
-    ]
-    return [*mutexes, acquire_faults, renewal_faults, release_faults, waiting_faults]
+def _mutex_groups(subjects: Sequence[MutexSubject]) -> List[Group]:
+    builders = [mutex_exclusion, mutex_waiting, mutex_loss]
+    return [build(subject) for subject in subjects for build in builders]
 
 
-GROUPS = [*DRIVER_GROUPS, *_engine_groups(False)]
-LOCK_ONLY_GROUPS = [*DRIVER_GROUPS, *_engine_groups(True)]
+GROUPS = [*DRIVER_GROUPS, *_mutex_groups(MUTEX_SUBJECTS), *FAULT_GROUPS]
+SECOND_CLIENT_GROUPS = [*DRIVER_GROUPS, *_mutex_groups([WITH_LOCK]), waiting_faults]
 
 
 def cases_of(kind: StoreKind) -> List[Case]:
     """The cases that run on a store, whether its driver meets their needs or not."""
-    return [case for group in (LOCK_ONLY_GROUPS if kind.lock_only else GROUPS) for case in group.cases]
+    return [case for group in (SECOND_CLIENT_GROUPS if kind.second_client else GROUPS) for case in group.cases]

@@ -32,9 +32,9 @@ class StoreKind:
     """The first words of the title of each of its tests."""
     open: Callable[[], AsyncContextManager[Store]]
     driver_module: str
-    lock_only: bool = False
-    """For the second client of a driver whose first client runs everything: the other primitives ask the driver for
-    nothing that its own cases do not."""
+    second_client: bool = False
+    """For the second client of a driver whose first client runs everything. It runs what may depend on the client: the
+    driver interface, one form of the lock, and the faults of waiting."""
     at_a_time: int = 20
     """How many cases run at the same time."""
 
@@ -98,12 +98,17 @@ async def redis_cluster() -> AsyncIterator[Store]:
     from holdfast.drivers.redis import redis_driver
     from redis.asyncio.cluster import RedisCluster
 
-    async def driver(cleanup: AsyncExitStack) -> Driver:
-        client: Any = RedisCluster.from_url(urls_of("HOLDFAST_TEST_REDIS_CLUSTER_URL")[0])
-        cleanup.push_async_callback(client.close)
-        return redis_driver(client)
+    # One client for all drivers of the suite, because it asks the nodes for all their commands when it connects. Each
+    # driver has its own connections that listen.
+    client: Any = RedisCluster.from_url(urls_of("HOLDFAST_TEST_REDIS_CLUSTER_URL")[0])
+    try:
 
-    yield Store(driver, no_session)
+        async def driver(cleanup: AsyncExitStack) -> Driver:
+            return redis_driver(client)
+
+        yield Store(driver, no_session)
+    finally:
+        await client.close()
 
 
 @asynccontextmanager
@@ -204,12 +209,12 @@ _KINDS = [
     StoreKind("memory", memory, "holdfast.drivers.memory"),
     StoreKind("sqlite", sqlite, "holdfast.drivers.sqlite"),
     StoreKind("redis-asyncio", redis_asyncio, "holdfast.drivers.redis"),
-    StoreKind("redis-sync", redis_sync, "holdfast.drivers.redis", lock_only=True),
+    StoreKind("redis-sync", redis_sync, "holdfast.drivers.redis", second_client=True),
     StoreKind("redis-cluster", redis_cluster, "holdfast.drivers.redis"),
     StoreKind("redlock", redlock, "holdfast.drivers.redlock"),
     StoreKind("postgres-asyncpg", postgres_asyncpg, "holdfast.drivers.postgres"),
-    StoreKind("postgres-psycopg", postgres_psycopg, "holdfast.drivers.postgres", lock_only=True),
-    StoreKind("postgres-psycopg-sync", postgres_psycopg_sync, "holdfast.drivers.postgres", lock_only=True),
+    StoreKind("postgres-psycopg", postgres_psycopg, "holdfast.drivers.postgres", second_client=True),
+    StoreKind("postgres-psycopg-sync", postgres_psycopg_sync, "holdfast.drivers.postgres", second_client=True),
     StoreKind("postgres-advisory", postgres_advisory, "holdfast.drivers.postgres_advisory", at_a_time=10),
 ]
 

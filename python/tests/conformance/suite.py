@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Awaitable, Callable, Dict, List, Optional, Sequence, Union
 
 from .context import Context, open_context
+from .gate import Gate
 from .needs import unmet_reason
 from .stores import StoreKind
 
@@ -56,11 +57,15 @@ CASE_SECONDS = 120
 
 def run_cases(kind: StoreKind, cases: Sequence[Case]) -> Dict[Case, Outcome]:
     """Opens the store and runs the cases at the same time, because most of them only wait."""
-    return asyncio.run(_run_cases(kind, cases))
+    try:
+        return asyncio.run(_run_cases(kind, cases))
+    except Exception as error:
+        # A store that cannot be opened is not tried again for each of its cases.
+        return {case: error for case in cases}
 
 
 async def _run_cases(kind: StoreKind, cases: Sequence[Case]) -> Dict[Case, Outcome]:
-    gate = asyncio.Semaphore(kind.at_a_time)
+    gate = Gate(kind.at_a_time)
     outcomes: Dict[Case, Outcome] = {}
     async with kind.open() as store:
         async with open_context(store) as probe:
@@ -71,10 +76,11 @@ async def _run_cases(kind: StoreKind, cases: Sequence[Case]) -> Dict[Case, Outco
             if reason is not None:
                 outcomes[case] = Skipped(reason)
                 return
-            async with gate:
+            async with gate.entered():
                 outcomes[case] = await _outcome_of(case, store)
 
-        await asyncio.gather(*(run(case) for case in cases))
+        async with gate.watching():
+            await asyncio.gather(*(run(case) for case in cases))
     return outcomes
 
 

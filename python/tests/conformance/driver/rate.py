@@ -9,7 +9,7 @@ from typing import List
 from holdfast.core.driver import Driver, InspectQuery, RateAnswer, RateLimit, RateRequest
 
 from ..context import Context
-from ..driver_calls import consume_one, unwrap_all
+from ..driver_calls import consume_one, pages_of, unwrap_all
 from ..rate_requests import HOUR_MS, hourly, is_just_below, request_on
 from ..suite import Group
 from ..timing import at_least, monotonic_ms, outlast, sleep_ms
@@ -35,7 +35,8 @@ async def _(ctx: Context) -> None:
     driver = await ctx.driver()
     allowed = [(await consume_one(driver, request_on(ctx.name(name), hourly(burst=1)))).allowed for name in "aba"]
     assert allowed == [True, True, False]
-    assert list((await driver.inspect(InspectQuery(prefix=ctx.lock_name))).leases) == []
+    pages = await pages_of(driver, InspectQuery(prefix=ctx.lock_name))
+    assert [lease for page in pages for lease in page.leases] == []
 
 
 @case("a cost of n counts as n units")

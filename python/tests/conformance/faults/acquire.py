@@ -24,8 +24,8 @@ async def _(ctx: Context) -> None:
     a = await ctx.lock()
     a.network.once("acquire", loses_reply)
     with pytest.raises(StoreError):
-        await a.lock.acquire(ctx.lock_name)
-    assert await within("the client itself to get it", a.lock.acquire(ctx.lock_name, blocking=True))
+        await a.lock.acquire(ctx.lock_name, blocking=False)
+    assert await within("the client itself to get it", a.lock.acquire(ctx.lock_name))
 
 
 @case("rule 5, failure 11: a waiter whose reply was lost gets its lease when it asks again")
@@ -39,10 +39,10 @@ async def _(ctx: Context) -> None:
         raise ConnectionError("the connection broke before the reply came")
 
     a.network.once("acquire", loses_reply_but_looks)
-    result = await within("the answer to the second question", a.lock.acquire(ctx.lock_name, blocking=True))
+    result = await within("the answer to the second question", a.lock.acquire(ctx.lock_name))
     assert result and result.lease.held
     assert [result.lease.fencing_token] == tokens
-    assert not await b.lock.acquire(ctx.lock_name)
+    assert not await b.lock.acquire(ctx.lock_name, blocking=False)
 
 
 @case("fault: a grant whose reply arrives after its lease has ended is not acquired")
@@ -50,7 +50,7 @@ async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock()
     reply = hold_reply()
     a.network.once("acquire", reply.fault)
-    answer = asyncio.ensure_future(a.lock.acquire(ctx.lock_name, timeout_seconds=SHORT_MS / 1_000))
+    answer = asyncio.ensure_future(a.lock.acquire(ctx.lock_name, timeout_seconds=SHORT_MS / 1_000, blocking=False))
     await reply.reached.wait()
     await outlast(SHORT_MS)
     reply.resume()
@@ -64,7 +64,7 @@ async def _(ctx: Context) -> None:
     a = await ctx.lock()
     reply = hold_reply()
     a.network.once("acquire", reply.fault)
-    answer = asyncio.ensure_future(a.lock.acquire(ctx.lock_name, timeout_seconds=1, blocking=True))
+    answer = asyncio.ensure_future(a.lock.acquire(ctx.lock_name, timeout_seconds=1))
     await reply.reached.wait()
     acquired_at_ms = (await lease_on(a.real_driver, ctx.lock_name)).acquired_at_ms
     await outlast(1_000)
@@ -79,7 +79,7 @@ async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock()
     request = hold_request()
     a.network.once("acquire", request.fault)
-    answer = asyncio.ensure_future(a.lock.acquire(ctx.lock_name, blocking=True))
+    answer = asyncio.ensure_future(a.lock.acquire(ctx.lock_name))
     await request.reached.wait()
     answer.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -95,7 +95,7 @@ async def _(ctx: Context) -> None:
     request = hold_request()
     a.network.once("acquire", request.fault)
     with pytest.raises(StoreError):
-        await a.lock.acquire(ctx.lock_name)
+        await a.lock.acquire(ctx.lock_name, blocking=False)
     # The claim is withdrawn before the late request reaches the store.
     await until("the claim to be withdrawn", lambda: a.network.counts["release"].answered > 0)
     request.resume()
@@ -120,7 +120,7 @@ async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock()
     reply = hold_reply()
     a.network.once("acquire", reply.fault)
-    answer = asyncio.ensure_future(a.lock.acquire(ctx.lock_name, blocking=True))
+    answer = asyncio.ensure_future(a.lock.acquire(ctx.lock_name))
     await reply.reached.wait()
     closing = asyncio.ensure_future(a.lock.close())
     with pytest.raises(ClosedError):
@@ -137,7 +137,7 @@ async def _(ctx: Context) -> None:
     a.network.once("release", fails)
     a.network.once("release", fails)
     with pytest.raises(StoreError):
-        await a.lock.acquire(ctx.lock_name)
+        await a.lock.acquire(ctx.lock_name, blocking=False)
     await until_free(b, ctx.lock_name)
     assert a.network.counts["release"].calls >= 3
 
@@ -147,13 +147,13 @@ async def _(ctx: Context) -> None:
     a = await ctx.lock()
     a.network.always("acquire", fails)
     with pytest.raises(StoreError):
-        await a.lock.acquire(ctx.lock_name)
+        await a.lock.acquire(ctx.lock_name, blocking=False)
     with pytest.raises(StoreError):
         await a.lock.acquire(ctx.lock_name, blocking_timeout_seconds=0.1)
     with pytest.raises(StoreError):
-        await a.lock.hold(ctx.lock_name)
+        await a.lock.hold(ctx.lock_name, blocking=False)
     with pytest.raises(StoreError):
-        async with a.lock.lock(ctx.lock_name):
+        async with a.lock.lock(ctx.lock_name, blocking=False):
             raise AssertionError("the job ran without the lock")
 
 
@@ -162,7 +162,7 @@ async def _(ctx: Context) -> None:
     a = await ctx.lock(call_timeout_seconds=0.1)
     a.network.always("acquire", a.network.hangs)
     answers = [
-        asyncio.ensure_future(a.lock.acquire(ctx.lock_name)),
+        asyncio.ensure_future(a.lock.acquire(ctx.lock_name, blocking=False)),
         asyncio.ensure_future(a.lock.acquire(ctx.lock_name, blocking_timeout_seconds=0.3)),
     ]
     for answer in answers:
@@ -194,7 +194,7 @@ async def _(ctx: Context) -> None:
     a.network.once("acquire", first_entry_unknown)
     other = ctx.name("other")
     unknown, known = await asyncio.gather(
-        a.lock.acquire(ctx.lock_name), a.lock.acquire(other), return_exceptions=True
+        a.lock.acquire(ctx.lock_name, blocking=False), a.lock.acquire(other, blocking=False), return_exceptions=True
     )
     assert isinstance(unknown, StoreError)
     assert known and not isinstance(known, BaseException)
@@ -204,4 +204,4 @@ async def _(ctx: Context) -> None:
 
 async def until_free(process: LockProcess, lock_name: str) -> None:
     """A rival that asks at once gets the lock, long before any lease here would expire."""
-    await until("the lock to be free", lambda: process.lock.acquire(lock_name))
+    await until("the lock to be free", lambda: process.lock.acquire(lock_name, blocking=False))

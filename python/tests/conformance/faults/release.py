@@ -31,7 +31,7 @@ async def _(ctx: Context) -> None:
     assert list(await renewal.answer) == ["lost"]
     assert await extending is False
     assert await leases_on(a.real_driver, ctx.lock_name) == []
-    assert await b.lock.acquire(ctx.lock_name)
+    assert await b.lock.acquire(ctx.lock_name, blocking=False)
 
 
 @case("a release whose reply was lost is an error, and neither lock nor lease is held")
@@ -42,7 +42,7 @@ async def _(ctx: Context) -> None:
     with pytest.raises(StoreError):
         await lease.release()
     assert lease.held is False
-    assert await b.lock.acquire(ctx.lock_name)
+    assert await b.lock.acquire(ctx.lock_name, blocking=False)
     # The release that is sent again finds the successor's lease, and must leave it.
     await until("the release to be sent again", lambda: a.network.counts["release"].answered >= 2)
     assert len(await leases_on(b.real_driver, ctx.lock_name)) == 1
@@ -57,13 +57,13 @@ async def _(ctx: Context) -> None:
     with pytest.raises(StoreError):
         await lease.release()
     assert lease.held is False
-    await until("the lock to be free", lambda: b.lock.acquire(ctx.lock_name))
+    await until("the lock to be free", lambda: b.lock.acquire(ctx.lock_name, blocking=False))
 
 
 @case("failure 26: a release on a store that hangs is an error in time")
 async def _(ctx: Context) -> None:
     a = await ctx.lock(call_timeout_seconds=0.1)
-    lease = await a.lock.hold(ctx.lock_name, blocking=True)
+    lease = await a.lock.hold(ctx.lock_name)
     a.network.once("release", a.network.hangs)
     with pytest.raises(StoreError):
         await within("an error", lease.release())
@@ -75,7 +75,7 @@ async def _(ctx: Context) -> None:
     error = RuntimeError("the job failed")
 
     async def run() -> None:
-        async with a.lock.lock(ctx.lock_name, timeout_seconds=BRIEF_SECONDS, blocking=True) as lease:
+        async with a.lock.lock(ctx.lock_name, timeout_seconds=BRIEF_SECONDS) as lease:
             a.network.cut()
             try:
                 await asyncio.Event().wait()
@@ -92,7 +92,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a = await ctx.lock()
     with pytest.raises(LeaseLostError):
-        async with a.lock.lock(ctx.lock_name, timeout_seconds=BRIEF_SECONDS, heartbeat=False, blocking=True):
+        async with a.lock.lock(ctx.lock_name, timeout_seconds=BRIEF_SECONDS, heartbeat=False):
             await asyncio.wait_for(asyncio.Event().wait(), 30)
 
 
@@ -115,7 +115,7 @@ async def _(ctx: Context) -> None:
     error = RuntimeError("the job failed")
     a.network.once("release", fails)
     with pytest.raises(RuntimeError) as raised:
-        async with a.lock.lock(ctx.lock_name, blocking=True):
+        async with a.lock.lock(ctx.lock_name):
             raise error
     assert raised.value is error
 
@@ -135,6 +135,6 @@ async def _(ctx: Context) -> None:
 @case("rule 13: close ends although the store hangs")
 async def _(ctx: Context) -> None:
     a = await ctx.lock(call_timeout_seconds=0.05)
-    await a.lock.hold(ctx.lock_name, timeout_seconds=BRIEF_SECONDS, blocking=True)
+    await a.lock.hold(ctx.lock_name, timeout_seconds=BRIEF_SECONDS)
     a.network.cut()
     await within("close", a.lock.close())

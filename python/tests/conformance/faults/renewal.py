@@ -113,7 +113,7 @@ async def _(ctx: Context) -> None:
 @case("rule 2: a renewal that is answered after the deadline does not revive the lease")
 async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock()
-    result = await a.lock.acquire(ctx.lock_name, timeout_seconds=BRIEF_SECONDS, blocking=True)
+    result = await a.lock.acquire(ctx.lock_name, timeout_seconds=BRIEF_SECONDS)
     assert result
     reply = hold_reply()
     a.network.always("renew", reply.fault)
@@ -122,7 +122,7 @@ async def _(ctx: Context) -> None:
     reply.resume()
     assert await extending is False
     assert result.lease.held is False
-    await until("the store to be rid of what the renewal left there", lambda: b.lock.acquire(ctx.lock_name))
+    await until("the store to be rid of what the renewal left there", lambda: b.lock.acquire(ctx.lock_name, blocking=False))
 
 
 @case("rule 2: a renewal answered after a stall does not revive the lease before timers run")
@@ -168,7 +168,7 @@ async def _(ctx: Context) -> None:
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     try:
         a = await ctx.lock(call_timeout_seconds=0.05)
-        lease = await a.lock.hold(ctx.lock_name, timeout_seconds=BRIEF_SECONDS, blocking=True)
+        lease = await a.lock.hold(ctx.lock_name, timeout_seconds=BRIEF_SECONDS)
         a.network.cut()
         await until("the loss", lease.lost.is_set)
         await sleep_ms(100)  # until the calls in flight have timed out, too
@@ -200,7 +200,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a = await ctx.lock()
     a.network.always("renew", fails)
-    lease = await a.lock.hold(ctx.lock_name, timeout_seconds=BRIEF_SECONDS, blocking=True)
+    lease = await a.lock.hold(ctx.lock_name, timeout_seconds=BRIEF_SECONDS)
     await until("the loss", lease.lost.is_set)
     assert a.network.counts["renew"].calls <= 10
 

@@ -39,13 +39,13 @@ def one_of_several(lock: DistributedLock) -> Take:
     return running(enter)
 
 
-LOCK_SUBJECTS: List[MutexSubject] = [
+WITH_LOCK = subject("DistributedLock.withLock", DistributedLock, lambda lock: running(lock.lock))
+
+MUTEX_SUBJECTS: List[MutexSubject] = [
     subject("DistributedLock.acquire", DistributedLock, lambda lock: answering(lock.acquire)),
     subject("DistributedLock.hold", DistributedLock, lambda lock: holding(lock.hold)),
-    subject("DistributedLock.withLock", DistributedLock, lambda lock: running(lock.lock)),
+    WITH_LOCK,
 ]
-
-MUTEX_SUBJECTS: List[MutexSubject] = [*LOCK_SUBJECTS]
 """They run all groups. Of the other primitives it is the form that contains their other forms."""
 
 if hasattr(DistributedLock, "locks"):
