@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timezone
-from typing import Any, AsyncIterator, Callable, Dict, List
+from typing import Any, AsyncIterator, Dict, List
 
 import pytest
 from holdfast import (
@@ -16,34 +16,11 @@ from holdfast import (
     NotHeldError,
     StoreError,
 )
-from holdfast.drivers.memory import MemoryStore, memory_driver
 
-from conformance.faulty_network import FaultyNetwork, fails
+from conformance.faulty_network import fails, hold_request
+from support.locks import Locks, until
 
 NAME = "order:123"
-
-
-class Locks:
-    """Instances on one store, each with a driver of its own, as processes have them."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self._open: List[DistributedLock] = []
-
-    def __call__(self, **options: Any) -> DistributedLock:
-        lock = DistributedLock(memory_driver(self.store), **options)
-        self._open.append(lock)
-        return lock
-
-    def behind_network(self, **options: Any) -> "tuple[DistributedLock, FaultyNetwork]":
-        network = FaultyNetwork(memory_driver(self.store))
-        lock = DistributedLock(network.driver, **options)
-        self._open.append(lock)
-        return lock, network
-
-    async def close(self) -> None:
-        for lock in self._open:
-            await lock.close(timeout_seconds=0.2)
 
 
 @pytest.fixture
@@ -51,23 +28,6 @@ async def locks() -> AsyncIterator[Locks]:
     opened = Locks()
     yield opened
     await opened.close()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
-def holders(locks: Locks) -> int:
-    from holdfast.core.driver import InspectQuery
-
-    return len(locks.store.inspect(InspectQuery()).leases)
-
-
-def waiters(locks: Locks) -> int:
-    from holdfast.core.driver import InspectQuery
-
-    return len(locks.store.inspect(InspectQuery()).waiters)
 
 
 # Acquiring, releasing, extending
@@ -96,7 +56,7 @@ async def test_contention_is_a_value_with_the_holder_and_does_not_wait(locks: Lo
     assert result.lease is None and result.acquired is False
     assert result.holder is not None and result.holder.holder_id == "first"
     assert result.error is not None and '"order:123" is held by first since ' in result.error
-    assert waiters(locks) == 0
+    assert locks.waiters == 0
 
 
 async def test_two_tasks_of_one_instance_exclude_each_other(locks: Locks) -> None:
@@ -110,7 +70,7 @@ async def test_release_by_name_answers_once_with_true(locks: Locks) -> None:
     await lock.acquire(NAME)
     assert await lock.release(NAME) is True
     assert await lock.release(NAME) is False
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_a_released_lease_is_not_held_and_not_lost(locks: Locks) -> None:
@@ -159,7 +119,7 @@ async def test_blocking_waits_until_the_lock_is_released(locks: Locks) -> None:
     first, second = locks(), locks()
     await first.acquire(NAME)
     waiting = asyncio.ensure_future(second.acquire(NAME, blocking=True))
-    await until(lambda: waiters(locks))
+    await until(lambda: locks.waiters)
     await first.release(NAME)
     assert await waiting
 
@@ -168,7 +128,7 @@ async def test_a_blocking_timeout_implies_blocking_and_ends_as_a_value(locks: Lo
     await locks().acquire(NAME)
     result = await locks().acquire(NAME, blocking_timeout_seconds=0.05)
     assert not result and result.error is not None and "(waited 0." in result.error
-    await until(lambda: waiters(locks) == 0)
+    await until(lambda: locks.waiters == 0)
 
 
 async def test_a_blocking_timeout_of_0_does_not_wait(locks: Locks) -> None:
@@ -194,7 +154,7 @@ async def test_waiters_are_served_in_their_order(locks: Locks) -> None:
     tasks = []
     for number in range(5):
         tasks.append(asyncio.ensure_future(wait(number)))
-        await until(lambda: waiters(locks) == number + 1)
+        await until(lambda: locks.waiters == number + 1)
     await holder.release(NAME)
     await asyncio.gather(*tasks)
     assert order == [0, 1, 2, 3, 4]
@@ -214,8 +174,8 @@ async def test_a_waiter_gets_a_lock_whose_lease_expires(locks: Locks) -> None:
 async def test_the_block_holds_the_lock_and_releases_it(locks: Locks) -> None:
     lock = locks()
     async with lock.lock(NAME) as lease:
-        assert lease.held and holders(locks) == 1
-    assert not lease.held and holders(locks) == 0
+        assert lease.held and locks.holders == 1
+    assert not lease.held and locks.holders == 0
 
 
 async def test_the_block_raises_if_the_lock_is_held(locks: Locks) -> None:
@@ -231,7 +191,7 @@ async def test_an_error_of_the_block_is_passed_on_and_the_lock_released(locks: L
     with pytest.raises(KeyError):
         async with locks().lock(NAME):
             raise KeyError("mine")
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_the_heartbeat_of_a_block_outlives_the_ttl(locks: Locks) -> None:
@@ -258,7 +218,7 @@ async def test_min_hold_keeps_the_lock_after_the_release(locks: Locks) -> None:
     async with lock.lock(NAME, min_hold_seconds=0.2) as lease:
         pass
     assert not lease.held
-    assert holders(locks) == 1
+    assert locks.holders == 1
     assert not await locks().acquire(NAME)
     assert await locks().acquire(NAME, blocking=True)
 
@@ -272,7 +232,7 @@ async def test_a_block_can_be_entered_again_after_it_ended(locks: Locks) -> None
         async with block:
             async with block:
                 pass
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 # Re-entry
@@ -288,7 +248,7 @@ async def test_inside_the_block_the_same_name_is_entered_again(locks: Locks) -> 
         assert result and result.lease.fencing_token == outer.fencing_token
         assert await lock.release(NAME) is True
         assert outer.held, "the release by name ended the innermost entry"
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_another_instance_does_not_enter_again(locks: Locks) -> None:
@@ -342,7 +302,7 @@ async def test_the_outer_block_waits_for_an_inner_one_of_another_task(locks: Loc
     log.append("outer ended")
     await task
     assert log == ["inner ended", "outer ended"]
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_a_failed_outer_block_stops_the_inner_one_of_another_task(locks: Locks) -> None:
@@ -361,7 +321,7 @@ async def test_a_failed_outer_block_stops_the_inner_one_of_another_task(locks: L
             raise KeyError("mine")
     with pytest.raises(LeaseLostError, match="the block that it was entered in has ended"):
         await task
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_a_callback_of_the_library_does_not_carry_the_re_entry(locks: Locks) -> None:
@@ -460,7 +420,7 @@ async def test_a_cancellation_from_outside_releases_and_propagates(locks: Locks)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert holders(locks) == 0, "it was released before the task ended"
+    assert locks.holders == 0, "it was released before the task ended"
 
 
 async def test_a_cancellation_from_outside_wins_over_a_loss(locks: Locks) -> None:
@@ -488,8 +448,6 @@ async def test_a_cancellation_from_outside_wins_over_a_loss(locks: Locks) -> Non
 
 async def test_the_release_goes_on_although_the_exit_of_the_block_is_cancelled(locks: Locks) -> None:
     lock, network = locks.behind_network()
-    from conformance.faulty_network import hold_request
-
     held = hold_request()
     network.once("release", held.fault)
 
@@ -502,9 +460,9 @@ async def test_the_release_goes_on_although_the_exit_of_the_block_is_cancelled(l
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert holders(locks) == 1
+    assert locks.holders == 1
     held.resume()
-    await until(lambda: holders(locks) == 0)
+    await until(lambda: locks.holders == 0)
 
 
 async def test_a_release_that_answers_no_longer_yours_is_a_loss(locks: Locks) -> None:
@@ -519,7 +477,7 @@ async def test_a_failed_release_is_repeated_and_does_not_fail_the_block(locks: L
     lock, network = locks.behind_network()
     async with lock.lock(NAME):
         network.once("release", fails)
-    await until(lambda: holders(locks) == 0)
+    await until(lambda: locks.holders == 0)
 
 
 async def test_inside_a_task_group_a_loss_is_an_error_of_the_group(locks: Locks) -> None:
@@ -565,7 +523,7 @@ async def test_a_timeout_around_the_block_is_a_timeout_and_releases(locks: Locks
         async with asyncio.timeout(0.03):
             async with locks().lock(NAME):
                 await asyncio.sleep(60)
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_a_timeout_inside_the_block_is_a_timeout(locks: Locks) -> None:
@@ -592,7 +550,7 @@ async def test_a_timeout_while_waiting_leaves_nothing_behind(locks: Locks) -> No
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.03):
             await locks().acquire(NAME, blocking=True)
-    await until(lambda: waiters(locks) == 0)
+    await until(lambda: locks.waiters == 0)
 
 
 async def test_await_lost_returns_the_error(locks: Locks) -> None:
@@ -625,7 +583,7 @@ async def test_a_block_may_release_its_own_lease_early(locks: Locks) -> None:
     lock = locks()
     async with lock.lock(NAME) as lease:
         assert await lock.release(NAME) is True
-        assert not lease.held and holders(locks) == 0
+        assert not lease.held and locks.holders == 0
 
 
 # Several locks
@@ -635,12 +593,12 @@ async def test_several_locks_are_all_taken_or_none(locks: Locks) -> None:
     lock, other = locks(), locks()
     async with lock.locks(["b", "a", "b"]) as leases:
         assert [lease.lock_name for lease in leases] == ["b", "a", "b"]
-        assert leases[0] is leases[2] and holders(locks) == 2
+        assert leases[0] is leases[2] and locks.holders == 2
         with pytest.raises(NotAcquiredError, match='"a" is held by'):
             async with other.locks(["c", "a"]):
                 pass
         assert not await other.is_locked("c")
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_several_locks_wait_in_an_order_without_deadlock(locks: Locks) -> None:
@@ -653,7 +611,7 @@ async def test_several_locks_wait_in_an_order_without_deadlock(locks: Locks) -> 
 
     await asyncio.gather(*(work(["a", "b"]) for _ in range(3)), *(work(["b", "a"]) for _ in range(3)))
     assert len(done) == 6
-    await until(lambda: holders(locks) == 0)
+    await until(lambda: locks.holders == 0)
 
 
 async def test_several_locks_that_time_out_keep_nothing(locks: Locks) -> None:
@@ -661,8 +619,8 @@ async def test_several_locks_that_time_out_keep_nothing(locks: Locks) -> None:
     with pytest.raises(NotAcquiredError):
         async with locks().locks(["a", "b", "c"], blocking_timeout_seconds=0.05):
             pass
-    assert holders(locks) == 1
-    await until(lambda: waiters(locks) == 0)
+    assert locks.holders == 1
+    await until(lambda: locks.waiters == 0)
 
 
 async def test_several_locks_enter_those_that_the_block_holds(locks: Locks) -> None:
@@ -671,7 +629,7 @@ async def test_several_locks_enter_those_that_the_block_holds(locks: Locks) -> N
         async with lock.locks(["a", "b"], blocking=True) as (a, b):
             assert a.fencing_token == outer.fencing_token and b.held
         assert outer.held
-        assert holders(locks) == 1
+        assert locks.holders == 1
 
 
 async def test_a_cancelled_wait_for_several_locks_keeps_nothing(locks: Locks) -> None:
@@ -682,11 +640,11 @@ async def test_a_cancelled_wait_for_several_locks_keeps_nothing(locks: Locks) ->
             pass
 
     task = asyncio.ensure_future(work())
-    await until(lambda: waiters(locks) == 1)
+    await until(lambda: locks.waiters == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: holders(locks) == 1 and waiters(locks) == 0)
+    await until(lambda: locks.holders == 1 and locks.waiters == 0)
 
 
 # reacquire
@@ -699,9 +657,9 @@ async def test_reacquire_extend_returns_the_same_lease(locks: Locks) -> None:
     assert second.fencing_token == first.fencing_token
     assert first.remaining_seconds > 30
     assert await first.release() is True
-    assert second.held and holders(locks) == 1
+    assert second.held and locks.holders == 1
     assert await second.release() is True
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_reacquire_extend_serves_concurrent_calls_with_one_lease(locks: Locks) -> None:
@@ -710,7 +668,7 @@ async def test_reacquire_extend_serves_concurrent_calls_with_one_lease(locks: Lo
     assert len({result.lease.fencing_token for result in results if result}) == 1
     for result in results:
         assert result and await result.lease.release()
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 # The instance
@@ -721,7 +679,7 @@ async def test_release_all_releases_everything(locks: Locks) -> None:
     await lock.acquire("a")
     await lock.hold("b")
     await lock.release_all()
-    assert holders(locks) == 0
+    assert locks.holders == 0
 
 
 async def test_close_releases_what_is_held_and_gives_up_what_waits(locks: Locks) -> None:
@@ -729,11 +687,11 @@ async def test_close_releases_what_is_held_and_gives_up_what_waits(locks: Locks)
     await other.acquire("b")
     await lock.hold("a")
     waiting = asyncio.ensure_future(lock.acquire("b", blocking=True))
-    await until(lambda: waiters(locks))
+    await until(lambda: locks.waiters)
     await lock.close()
     with pytest.raises(ClosedError):
         await waiting
-    assert holders(locks) == 1 and waiters(locks) == 0
+    assert locks.holders == 1 and locks.waiters == 0
     with pytest.raises(ClosedError):
         await lock.acquire("a")
     await lock.close()
@@ -750,13 +708,13 @@ async def test_close_cancels_a_running_block_and_waits_for_it(locks: Locks) -> N
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                held_while_stopping.append(holders(locks) == 1)
+                held_while_stopping.append(locks.holders == 1)
                 raise
 
     task = asyncio.ensure_future(work())
     await entered.wait()
     await lock.close()
-    assert holders(locks) == 0
+    assert locks.holders == 0
     with pytest.raises(LeaseLostError, match="its instance is being closed"):
         await task
     assert held_while_stopping == [True]
@@ -786,7 +744,7 @@ async def test_close_with_drain_lets_a_block_end(locks: Locks) -> None:
 async def test_the_instance_is_a_context_manager(locks: Locks) -> None:
     async with locks() as lock:
         await lock.hold(NAME)
-    assert lock.closed and holders(locks) == 0
+    assert lock.closed and locks.holders == 0
 
 
 async def test_close_ends_although_the_store_does_not_answer(locks: Locks) -> None:
@@ -800,7 +758,7 @@ async def test_close_ends_although_the_store_does_not_answer(locks: Locks) -> No
 async def test_ping_proves_that_the_store_works(locks: Locks) -> None:
     lock, network = locks.behind_network()
     await lock.ping()
-    assert holders(locks) == 0
+    assert locks.holders == 0
     network.once("acquire", fails)
     with pytest.raises(StoreError):
         await lock.ping()
@@ -810,7 +768,7 @@ async def test_inspect_shows_holders_and_waiters(locks: Locks) -> None:
     lock = locks(holder_id="me")
     await lock.acquire(NAME, metadata={"a": 1})
     waiting = asyncio.ensure_future(locks(holder_id="you").acquire(NAME, blocking=True))
-    await until(lambda: waiters(locks))
+    await until(lambda: locks.waiters)
     found = await lock.inspect(NAME)
     assert [lease.holder_id for lease in found.leases] == ["me"] and found.complete
     assert found.leases[0].metadata == {"a": 1}

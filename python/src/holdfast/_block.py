@@ -201,14 +201,23 @@ class LeaseBlock(Generic[T]):
 
 
 async def _release_all(leases: Sequence[Lease]) -> None:
-    """In one list. An error has been logged, and the release is repeated in the background."""
-    if len(leases) == 1:
-        try:
-            await leases[0].release()
-        except HoldfastError:
-            pass
-    elif leases:
-        await asyncio.gather(*(lease.release() for lease in leases), return_exceptions=True)
+    """In one list. A release that failed is repeated in the background."""
+    releasing = [lease.begin_release() for lease in leases]
+    try:
+        for future in releasing:
+            try:
+                await future
+            except HoldfastError:
+                pass
+    finally:
+        for future in releasing:
+            # A cancelled caller does not read the errors of the others.
+            future.add_done_callback(_read)
+
+
+def _read(future: asyncio.Future[bool]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def _assert_begun(lease: Lease) -> None:

@@ -48,12 +48,12 @@ class Claims:
         """Holds the lock while a block runs. With a heartbeat by default."""
         return _SingleBlock(self, share, self.request(lock_name, share, True, options))
 
-    async def end(self, lease: HeldLease, why: str) -> bool:
+    def begin_end(self, lease: HeldLease, why: str) -> asyncio.Future[bool]:
         """Releases a lease on a caller's request, by its name or with all others. Other blocks that run under it lose
         their lock; the calling block and those around it do not."""
         if lease.users == self.reentry.depth_on(lease):
-            return await lease.release()
-        return await lease.revoke(why)
+            return lease.begin_release()
+        return lease.begin_revoke(why)
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
         """Asks the store, even if this instance already holds the lock."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
 
 from .core.arguments import ttl_ms_from
 from .core.lease import HeldLease, Lease
@@ -18,7 +19,7 @@ class InnerLease(Lease):
 
     __slots__ = ("_outer", "_on_end", "_ended", "_lost", "_watches", "frame")
 
-    def __init__(self, outer: Lease, on_end: Callable[[InnerLease], Optional[Awaitable[bool]]]) -> None:
+    def __init__(self, outer: Lease, on_end: Callable[[InnerLease], Optional[asyncio.Future[bool]]]) -> None:
         """`on_end` is called once. If this was the last use, it releases the lease and returns that answer."""
         super().__init__()
         self._outer = outer
@@ -88,17 +89,19 @@ class InnerLease(Lease):
             return await self._outer.lengthen(ttl_ms)
         return await self._outer.extend(seconds)
 
-    async def release(self) -> bool:
+    def begin_release(self) -> asyncio.Future[bool]:
         held = self.held
-        if self._ended:
-            return False
-        self._ended = True
-        try:
-            answer = self._on_end(self)
-            return held if answer is None else await answer
-        finally:
-            # Not earlier: the release of the last use may find out that the lease was lost.
+        if not self._ended:
+            self._ended = True
+            releasing = self._on_end(self)
+            if releasing is not None:
+                # Not earlier: the release of the last use may find out that the lease was lost.
+                releasing.add_done_callback(lambda _: self._stop_watching())
+                return releasing
             self._stop_watching()
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        future.set_result(held)
+        return future
 
     def lose(self, reason: str) -> None:
         """Ends it without a release: the lease itself is about to be released."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, Awaitable, Optional, Union
+from typing import Any, Optional, Union
 from weakref import WeakKeyDictionary
 
 from ._claims import Claims
@@ -84,9 +84,9 @@ class ExtendingClaims(Claims):
                 self._claiming.pop(name, None)
 
     def _use_of(self, lease: HeldLease) -> InnerLease:
-        def ended(use: InnerLease) -> Optional[Awaitable[bool]]:
+        def ended(use: InnerLease) -> Optional[asyncio.Future[bool]]:
             left = self._uses.get(lease, 1) - 1
             self._uses[lease] = left
-            return lease.release() if left == 0 else None
+            return lease.begin_release() if left == 0 else None
 
         return InnerLease(lease, ended)

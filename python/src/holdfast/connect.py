@@ -75,7 +75,9 @@ def check_store(store: object) -> object:
         return default_url()
     if isinstance(store, str):
         return check_url(store)
-    if not is_driver(store) and _client_entry(store) == _CLIENTS["sqlite3"]:
+    if is_driver(store) or isinstance(store, os.PathLike):
+        return store
+    if _client_entry(store) == _CLIENTS["sqlite3"]:
         # Here, because a connection of sqlite3 may be used only in the thread that opened it.
         prepare = cast("Callable[[object], Callable[[], Driver]]", _import("sqlite:beside_tables_of"))
         return Prepared(prepare(store))
@@ -128,6 +130,8 @@ def _client_entry(client: object) -> str:
         entry = _CLIENTS.get(each.__module__.split(".")[0])
         if entry is not None:
             return entry
+    if isinstance(client, os.PathLike):
+        return "sqlite:sqlite_driver"
     if isinstance(client, (list, tuple)) and client and all(_is_redis(each) for each in client):
         return "redlock:redlock_driver"
     if callable(getattr(client, "execute", None)):

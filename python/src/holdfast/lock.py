@@ -219,7 +219,7 @@ class DistributedLock(Closable):
         if lease is None:
             return False
         if isinstance(lease, HeldLease):
-            return await self._claims.end(lease, "it was released by another task")
+            return await self._claims.begin_end(lease, "it was released by another task")
         return await lease.release()
 
     async def extend(self, lock_name: str, additional_seconds: float) -> bool:
@@ -240,7 +240,7 @@ class DistributedLock(Closable):
         """
         holder = self._instance.holder
         leases = [] if holder is None else list(holder.leases)
-        ends = [self._claims.end(lease, "all locks were released") for lease in leases]
+        ends = [self._claims.begin_end(lease, "all locks were released") for lease in leases]
         for end in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(end, BaseException):
                 raise end

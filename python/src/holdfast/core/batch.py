@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import Context
 from typing import Awaitable, Callable, Generic, Optional, Protocol, Sequence, TypeVar, Union
 
 from ..errors import HoldfastError, StoreError
@@ -50,10 +49,13 @@ class Batch(Generic[Request, Answer]):
         self._after = after
         self._requests: list[Request] = []
         self._receivers: list[Receiver[Answer]] = []
+        self._unsent = False
+        """Whether a task will send the requests."""
 
     def add(self, request: Request, receiver: Receiver[Answer]) -> None:
+        # The task begins in the next turn of the event loop, when all requests of this turn have been added.
         if not self._requests:
-            asyncio.get_running_loop().call_soon(self._flush, context=Context())
+            self._start()
         self._requests.append(request)
         self._receivers.append(receiver)
 
@@ -62,28 +64,36 @@ class Batch(Generic[Request, Answer]):
         self.add(request, FutureReceiver(future))
         return future
 
-    def _flush(self) -> None:
-        requests, self._requests = self._requests, []
-        receivers, self._receivers = self._receivers, []
-        sent = self._clock.now()
-        start = 0
-        while start < len(requests):
-            end = self._cut(requests, start)
-            self._calls.start(self._call(requests[start:end], receivers[start:end], sent))
-            start = end
+    def _start(self) -> None:
+        self._unsent = True
+        self._calls.start(self._flush(), self._cancelled)
 
-    def _cut(self, requests: Sequence[Request], start: int) -> int:
-        """Where the list that begins at `start` ends. A group that does not fit begins the next list."""
-        end = start + MAX_LIST
-        if end >= len(requests):
+    def _cancelled(self) -> None:
+        if self._unsent:
+            self._start()
+
+    async def _flush(self) -> None:
+        self._unsent = False
+        requests, receivers = self._requests, self._receivers
+        self._requests, self._receivers = [], []
+        cut = self._cut(requests)
+        if cut < len(requests):
+            self._requests, self._receivers = requests[cut:], receivers[cut:]
+            self._start()
+            requests, receivers = requests[:cut], receivers[:cut]
+        if requests:
+            await self._call(requests, receivers, self._clock.now())
+
+    def _cut(self, requests: Sequence[Request]) -> int:
+        """Where the list ends. A group that does not fit begins the next list."""
+        if MAX_LIST >= len(requests):
             return len(requests)
         inseparable = self._inseparable
-        if inseparable is None:
-            return end
-        cut = end
-        while cut > start and inseparable(requests[cut - 1], requests[cut]):
-            cut -= 1
-        return cut if cut > start else end
+        cut = MAX_LIST
+        if inseparable is not None:
+            while cut > 0 and inseparable(requests[cut - 1], requests[cut]):
+                cut -= 1
+        return cut or MAX_LIST
 
     async def _call(self, requests: list[Request], receivers: list[Receiver[Answer]], sent: Instant) -> None:
         """Runs in a task of its own. It answers its receivers, so it must not raise except when it is cancelled."""

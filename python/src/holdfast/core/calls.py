@@ -53,12 +53,22 @@ class Calls:
         del self._in_flight[call]
         return True
 
-    def start(self, call: Coroutine[Any, Any, None]) -> None:
-        """Runs a call in a task of its own, in an empty context."""
+    def start(self, call: Coroutine[Any, Any, None], cancelled: Optional[Callable[[], None]] = None) -> None:
+        """Runs a call in a task of its own, in an empty context.
+
+        `cancelled` is called if the task was cancelled, also before its first step: a program that cancels all tasks
+        and goes on, as `asyncio.run` does at its end, must not leave requests that no one will ever answer.
+        """
         task = Context().run(_create_task, call)
         # The event loop itself keeps only weak references to tasks.
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled() and cancelled is not None:
+                cancelled()
+
+        task.add_done_callback(done)
 
     def close(self) -> None:
         """No more calls will be made. Calls in flight keep their deadlines."""

@@ -22,7 +22,7 @@ class Instant(NamedTuple):
     wall_ms: float
 
     def later(self, ms: float) -> Instant:
-        return Instant(self.monotonic_ms + ms, self.wall_ms + ms)
+        return _new_instant(Instant, (self.monotonic_ms + ms, self.wall_ms + ms))
 
     def is_past(self, now: Instant) -> bool:
         """Whether this deadline has passed on either clock."""
@@ -81,7 +81,16 @@ _drawn: list[str] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_drawn.clear)
 
-SYSTEM_CLOCK = Clock()
+
+class _SystemClock(Clock):
+    """Reads both clocks with fewer calls: that is done seven times for each lock."""
+
+    def now(self) -> Instant:
+        return _new_instant(Instant, (time.monotonic() * 1_000, time.time() * 1_000))
+
+
+_new_instant = tuple.__new__
+SYSTEM_CLOCK: Clock = _SystemClock()
 SYSTEM_RANDOM = Random()
 
 

@@ -235,7 +235,7 @@ class Holder:
                 lease.ask_to_stop("its instance is being closed")
             await _within(settle_ms, asyncio.ensure_future(self.running.idle()))
         cause = ClosedError("the instance was closed")
-        ends = [lease.revoke("its instance was closed", cause) for lease in list(self.leases)]
+        ends = [lease.begin_revoke("its instance was closed", cause) for lease in list(self.leases)]
         await asyncio.gather(*ends, return_exceptions=True)
         await self._in_flight.idle()
         self._store.on_stolen.discard(self._on_stolen)

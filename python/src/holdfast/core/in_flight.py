@@ -29,3 +29,18 @@ class InFlight:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(future)
             await future
+
+
+class InFlightOnce:
+    """One piece of work that may be ended from two sides."""
+
+    __slots__ = ("_in_flight", "_ended")
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
+        self._ended = False
+
+    def end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._in_flight.end()

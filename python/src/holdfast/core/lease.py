@@ -12,7 +12,7 @@ from .arguments import ttl_ms_from
 from .claim_ids import Chain
 from .clock import Clock, Instant, Random
 from .driver import Claim, Grant, LeaseRef, Renewal
-from .in_flight import InFlight
+from .in_flight import InFlight, InFlightOnce
 from .lock_info import LockInfo
 from .renewer import NOT_IN_STORE, NOT_RENEWED, Renewer
 from .scheduler import Scheduler
@@ -165,6 +165,10 @@ class Lease:
 
         Raises `StoreError` if the store did not answer. The release is then sent again in the background.
         """
+        return await self.begin_release()
+
+    def begin_release(self) -> asyncio.Future[bool]:
+        """Sends the release in this step. A cancellation of the future only ends the wait for the answer."""
         raise NotImplementedError
 
     @property
@@ -368,28 +372,21 @@ class HeldLease(Lease):
         if self.held:
             self._renewer.start_heartbeat()
 
-    async def release(self) -> bool:
-        return await self._release(self._min_hold_ms, "released")
+    def begin_release(self) -> asyncio.Future[bool]:
+        return self._release(self._min_hold_ms, "released")
 
-    async def revoke(self, reason: str, cause: Optional[BaseException] = None) -> bool:
+    def begin_revoke(self, reason: str, cause: Optional[BaseException] = None) -> asyncio.Future[bool]:
         """Releases the lease although blocks may still run under it: for them it is lost."""
-        return await self._release(self._min_hold_ms, self._loss(reason, cause))
-
-    async def discard(self) -> None:
-        """Releases a lease that was never used: without `min_hold_seconds`, and without an error."""
-        try:
-            await self._release(0, "released")
-        except HoldfastError:
-            pass
+        return self._release(self._min_hold_ms, self._loss(reason, cause))
 
     def begin_discard(self) -> asyncio.Future[bool]:
-        """As `discard`. The future need not be awaited."""
+        """Releases a lease that was never used, without `min_hold_seconds`. The future need not be awaited."""
         future = self._release(0, "released")
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
 
     def discard_in_background(self) -> None:
-        """As `discard`, for a caller that was cancelled and cannot wait."""
+        """As `begin_discard`, for a caller that was cancelled and cannot wait."""
         if self._ended is None:
             self._end("released")
             self.own.abandoned = True
@@ -411,16 +408,26 @@ class HeldLease(Lease):
         self._end(how)
         if isinstance(how, LeaseLostError):
             self._report_loss(how)
-        context.in_flight.begin()
         if delay_ms > 0:
-            context.store.spawn(self._release_later(delay_ms, deadline, future))
+            context.in_flight.begin()
+            ended = InFlightOnce(context.in_flight)
+
+            def cancelled() -> None:
+                # The program has cancelled all tasks. The lease expires after its TTL.
+                ended.end()
+                future.cancel()
+
+            context.store.spawn(self._release_later(delay_ms, deadline, future, ended), cancelled)
         else:
             # Not set above: a late answer to the claim's own request must not release what `min_hold_seconds` keeps.
             self.own.abandoned = True
+            context.in_flight.begin()
             context.store.release(self.ref, _Releasing(self, deadline, future))
         return future
 
-    async def _release_later(self, delay_ms: float, deadline: Instant, future: asyncio.Future[bool]) -> None:
+    async def _release_later(
+        self, delay_ms: float, deadline: Instant, future: asyncio.Future[bool], ended: InFlightOnce
+    ) -> None:
         """Sets the lease to end after `delay_ms`: the store then ends it even if this process no longer exists. If that
         fails, the lease expires after its TTL."""
         store = self.context.store
@@ -440,7 +447,7 @@ class HeldLease(Lease):
             if not future.done():
                 future.set_exception(error)
         finally:
-            self.context.in_flight.end()
+            ended.end()
 
     def not_in_store(self, deadline: Instant, answered: Instant) -> None:
         """The store answered a release that it no longer had the lease. If the answer came before the lease's own end,

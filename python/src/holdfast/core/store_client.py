@@ -107,9 +107,7 @@ class StoreClient:
         return self._consumes.ask(request)
 
     async def inspect(self, query: InspectQuery) -> InspectPage:
-        return await self._calls_run("inspect", query)
-
-    async def _calls_run(self, what: str, query: InspectQuery) -> InspectPage:
+        what = "inspect"
         future: asyncio.Future[InspectPage] = self.loop.create_future()
 
         def fail(error: HoldfastError) -> None:
@@ -132,7 +130,7 @@ class StoreClient:
             if self._calls.end(call) and not future.done():
                 future.set_result(page)
 
-        self._calls.start(run())
+        self._calls.start(run(), lambda: fail(self._calls.as_error(what, asyncio.CancelledError())))
         return await future
 
     def withdraw(self, claim: Claim) -> None:

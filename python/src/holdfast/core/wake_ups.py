@@ -113,8 +113,9 @@ class WakeUps:
         if self._state != "closed" or self._ended or not self._driver.capabilities.wake:
             return
         self._state = "opening"
-        self._subscription = _Subscription(self)
-        self._calls.start(self._open(self._subscription))
+        subscription = self._subscription = _Subscription(self)
+        cause = self._calls.as_error("listen", asyncio.CancelledError())
+        self._calls.start(self._open(subscription), lambda: subscription.disconnected(cause))
 
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None:
         if claim_id is None:
