@@ -10,6 +10,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Optional
 
 import asyncpg
 import psycopg
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast.core.driver import Claim, DriverListener, Grant, InspectQuery, LeaseRef, Refusal
 from holdfast.drivers._postgres.psycopg_client import open_psycopg
@@ -78,6 +79,12 @@ async def through_psycopg_sync(url: str, cleanup: AsyncExitStack, **options: Any
     return postgres_driver(connection, **options)
 
 
+async def through_engine(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    engine = create_async_engine(url.replace("postgres://", "postgresql+asyncpg://"), pool_size=2, max_overflow=1)
+    cleanup.push_async_callback(engine.dispose)
+    return postgres_driver(engine, **options)
+
+
 EVERY_CLIENT: Dict[str, Open] = {
     "url with asyncpg": through_url,
     "url with psycopg": through_psycopg_url,
@@ -85,6 +92,7 @@ EVERY_CLIENT: Dict[str, Open] = {
     "asyncpg connection": through_asyncpg_connection,
     "psycopg connection": through_psycopg,
     "psycopg sync connection": through_psycopg_sync,
+    "sqlalchemy engine": through_engine,
 }
 
 

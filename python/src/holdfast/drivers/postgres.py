@@ -96,8 +96,10 @@ def postgres_driver(
     """A driver that keeps leases in a table, through a client that you already have. It never closes the client, and
     sends nothing before the first call.
 
-    `client` is a `Pool` or a `Connection` of asyncpg, or an `AsyncConnectionPool`, a `ConnectionPool`, an
-    `AsyncConnection` or a `Connection` of psycopg 3. A single connection should not be used by anything else.
+    `client` is a `Pool` or a `Connection` of asyncpg, an `AsyncConnectionPool`, a `ConnectionPool`, an
+    `AsyncConnection` or a `Connection` of psycopg 3, or an `AsyncEngine` of SQLAlchemy on asyncpg. A single connection
+    should not be used by anything else. One of psycopg must have `autocommit=True`. Behind a pooler, a client of asyncpg
+    must have `statement_cache_size=0`.
 
     `durability`: with `relaxed`, a lease is granted before it has reached the disk (`synchronous_commit = off`, for the
     driver's statements only). A crash of the server can forget the leases of the last moment, and they are then granted
@@ -132,6 +134,19 @@ async def migrate_postgres_url(
         return await migrate(connections, schema, only)
     finally:
         await connections.close()
+
+
+_ANSWER = {
+    "acquire": "granted_claims",
+    "acquire_groups": "granted_claims",
+    "steal": "fencing_token",
+    "renew": "answers",
+    "release": "answers",
+    "inspect": "page",
+    "consume": "answers",
+    "change_rate": "answers",
+}
+"""A column of each answer."""
 
 
 class PostgresDriver:
@@ -245,6 +260,9 @@ class PostgresDriver:
                 await preparing.wait()
             send = self._connections.query if statement == "inspect" else self._connections.call
             row = (await send(self._statements[statement], values))[0]
+            if _ANSWER[statement] not in row:
+                # A pooler has mixed it up with a statement of another client.
+                raise StoreError(f"the answer to {statement} is that to another statement", retryable=False)
             self._has_written = self._has_written or statement != "inspect"
             return row
         except Exception as error:

@@ -152,6 +152,38 @@ async def test_two_drivers_share_one_asyncpg_connection_and_leave_it_as_it_was(
         assert await connection.fetchval("SELECT 1") == 1
 
 
+async def test_a_statement_cache_behind_a_pooler_is_refused_because_names_of_statements_would_be_mixed_up(
+    pgbouncer_url: str, lock_name: str
+) -> None:
+    async with asyncpg.create_pool(pgbouncer_url, min_size=1, max_size=2) as pool, pool.acquire() as connection:
+        for client in (pool, connection):
+            driver = postgres_driver(client)
+            with pytest.raises(StoreError, match="statement_cache_size=0") as refused:
+                await driver.acquire([claim_on(lock_name)])
+            assert not refused.value.retryable
+            await driver.close()
+    async with asyncpg.create_pool(pgbouncer_url, min_size=1, max_size=4, statement_cache_size=0) as pool:
+        drivers = [postgres_driver(pool), postgres_driver(pool)]
+        claims = [claim_on(f"{lock_name}:{index}") for index in range(20)]
+        await asyncio.gather(*(grant_of(drivers[index % 2], claim) for index, claim in enumerate(claims)))
+        for driver in drivers:
+            await driver.close()
+
+
+@pytest.mark.parametrize("how", EVERY_CLIENT)
+async def test_a_ping_does_not_disturb_another_statement_of_the_listening_connection(
+    how: str, postgres_url: str
+) -> None:
+    async with opened(how, postgres_url) as driver:
+        heard = Heard(set())
+        stop = await driver.listen(heard)
+        session: Any = await driver._notify_connection._current.opened
+        answers = await asyncio.gather(*(session.fetch("SELECT $1::text AS n", [str(n)]) for n in range(10)))
+        assert [rows[0]["n"] for rows in answers] == [str(n) for n in range(10)]
+        assert heard.events == []
+        await stop()
+
+
 class FakePool:
     """As a pool of psycopg_pool with one connection, which Debian does not have: connections are lent with transactions
     that begin by themselves."""

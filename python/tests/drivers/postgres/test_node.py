@@ -226,4 +226,4 @@ async def test_both_may_migrate_at_the_same_time(node_worker: StartNode, postgre
             return bool((await node_acquire(worker, claim_on(lock_name)))["granted"])
 
         results = await asyncio.gather(*map(here, EVERY_CLIENT), *map(there, workers))
-        assert sorted(results) == [False] * 7 + [True]
+        assert sorted(results) == [False] * (len(results) - 1) + [True]

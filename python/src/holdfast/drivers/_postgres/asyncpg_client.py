@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence, TypeVar
+from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
 from weakref import WeakKeyDictionary
 
 from ...errors import StoreError
@@ -12,8 +12,6 @@ from .connections import OnEnd, OnNotification, Row, Session, Values
 from .errors import IN_TRANSACTION
 from .own_pool import OwnPool
 from .url import PostgresTarget, asyncpg_settings, postgres_place
-
-T = TypeVar("T")
 
 
 class AsyncpgSession:
@@ -24,25 +22,32 @@ class AsyncpgSession:
     def __init__(self, connection: Any, give_back: Optional[Callable[[], Awaitable[None]]] = None) -> None:
         self._connection = connection
         self._give_back = give_back
-        self._listeners: list[tuple[str, Any]] = []
+        # asyncpg refuses a statement on a busy connection, and a ping may meet another statement.
+        self._turn = asyncio.Lock()
         self._on_termination: Optional[Any] = None
 
     async def fetch(
         self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS
     ) -> Sequence[Row]:
-        rows: Sequence[Row] = await self._connection.fetch(text, *values, timeout=timeout_seconds)
-        return rows
+        async with self._turn:
+            rows: Sequence[Row] = await self._connection.fetch(text, *values, timeout=timeout_seconds)
+            return rows
 
     async def script(self, text: str) -> None:
-        await self._connection.execute(text, timeout=SCRIPT_SECONDS)
+        async with self._turn:
+            await self._connection.execute(text, timeout=SCRIPT_SECONDS)
 
     async def listen(self, channels: Sequence[str], on_notification: OnNotification) -> None:
         def receive(_connection: Any, _pid: int, channel: str, payload: str) -> None:
             on_notification(channel, payload)
 
-        for channel in channels:
-            await self._connection.add_listener(channel, receive)
-            self._listeners.append((channel, receive))
+        async with self._turn:
+            for channel in channels:
+                await self._connection.add_listener(channel, receive)
+                self._remember(channel, receive)
+
+    def _remember(self, channel: str, receive: Any) -> None:
+        """The connection ends with its listeners."""
 
     def watch(self, on_end: OnEnd) -> None:
         def terminated(_connection: Any) -> None:
@@ -93,19 +98,13 @@ class _CallersSession(AsyncpgSession):
 
     is_callers = True
 
-    async def fetch(
-        self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS
-    ) -> Sequence[Row]:
-        async with _turn_on(self._connection):
-            return await super().fetch(text, values, timeout_seconds)
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._turn = _turn_on(connection)
+        self._listeners: list[tuple[str, Any]] = []
 
-    async def script(self, text: str) -> None:
-        async with _turn_on(self._connection):
-            await super().script(text)
-
-    async def listen(self, channels: Sequence[str], on_notification: OnNotification) -> None:
-        async with _turn_on(self._connection):
-            await super().listen(channels, on_notification)
+    def _remember(self, channel: str, receive: Any) -> None:
+        self._listeners.append((channel, receive))
 
     def terminate(self) -> None:
         self._forget_watcher()
@@ -113,22 +112,27 @@ class _CallersSession(AsyncpgSession):
     async def close(self) -> None:
         self._forget_watcher()
         listeners, self._listeners = self._listeners, []
-        if self._connection.is_closed():
-            return
-        async with _turn_on(self._connection):
+        async with self._turn:
             for channel, listener in listeners:
-                await self._connection.remove_listener(channel, listener)
+                if not self._connection.is_closed():
+                    await self._connection.remove_listener(channel, listener)
 
 
 _turns: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
 
 
 def _turn_on(connection: Any) -> asyncio.Lock:
-    """asyncpg refuses a statement on a busy connection. So each has one queue, however many drivers use it."""
+    """Each connection of a caller has one queue, however many drivers use it."""
+    connection = _unwrapped(connection)
     lock = _turns.get(connection)
     if lock is None:
         lock = _turns[connection] = asyncio.Lock()
     return lock
+
+
+def _unwrapped(connection: Any) -> Any:
+    """A connection of a pool is wrapped anew each time it is lent."""
+    return getattr(connection, "_con", None) or connection
 
 
 class AsyncpgConnection:
@@ -137,22 +141,23 @@ class AsyncpgConnection:
     is_pool = False
 
     def __init__(self, connection: Any) -> None:
-        # A connection of a pool is wrapped anew each time it is lent.
-        unwrapped = getattr(connection, "_con", None)
         self._session = _CallersSession(connection)
         self._connection = connection
-        self.place = _place_of(unwrapped if unwrapped is not None else connection)
+        self._is_checked = False
+        self.place = _place_of(_unwrapped(connection))
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
-        return await self._session.fetch(text, values)
-
-    async def call(self, text: str, values: Values) -> Sequence[Row]:
+        """A call that the server refuses aborts the caller's transaction. A heartbeat must not do that."""
         async with _turn_on(self._connection):
-            # A call that the server refuses aborts the caller's transaction. A heartbeat must not do that.
             if self._connection.is_in_transaction():
                 raise StoreError(IN_TRANSACTION, retryable=False)
+            if not self._is_checked:
+                await _refuse_cache_behind_pooler(self._connection)
+                self._is_checked = True
             rows: Sequence[Row] = await self._connection.fetch(text, *values, timeout=QUERY_SECONDS)
             return rows
+
+    call = query
 
     async def dedicate(self) -> Session:
         if self._connection.is_in_transaction():
@@ -168,58 +173,74 @@ class AsyncpgPool:
 
     is_pool = True
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, place: Optional[str] = None) -> None:
         self._pool = pool
+        self._is_checked = False
+        self._releases: set[asyncio.Future[None]] = set()
         arguments, settings = _connect_arguments(pool) or ((), {})
-        self.place = _place_of_settings(arguments, settings)
+        self.place = place or _place_of_settings(arguments, settings)
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
-        return await self._lend(lambda connection: self._fetch(connection, text, values))
-
-    async def call(self, text: str, values: Values) -> Sequence[Row]:
-        async def refuse_or_fetch(connection: Any) -> Sequence[Row]:
-            if connection.is_in_transaction():
-                raise StoreError(IN_TRANSACTION)
-            return await self._fetch(connection, text, values)
-
-        return await self._lend(refuse_or_fetch)
-
-    async def dedicate(self) -> Session:
-        """A new connection beside the pool, where possible: a pinned one would be missing in the pool from then on."""
-        found = _connect_arguments(self._pool)
-        if found is None:
-            connection = await self._pool.acquire(timeout=QUERY_SECONDS)
-
-            async def give_back() -> None:
-                await self._pool.release(connection, timeout=CLOSE_SECONDS)
-
-            return AsyncpgSession(connection, give_back)
-        arguments, settings = found
-        connect = getattr(self._pool, "_connect", None) or _asyncpg().connect
-        return AsyncpgSession(await connect(*arguments, **settings))
-
-    async def close(self) -> None:
-        pass
-
-    async def _lend(self, work: Callable[[Any], Awaitable[T]]) -> T:
         connection = await self._pool.acquire(timeout=QUERY_SECONDS)
         try:
-            return await work(connection)
-        finally:
-            try:
-                await self._pool.release(connection, timeout=CLOSE_SECONDS)
-            except Exception:
-                # The pool has dropped the connection. The answer is known nevertheless.
-                pass
-
-    async def _fetch(self, connection: Any, text: str, values: Values) -> Sequence[Row]:
-        try:
+            if connection.is_in_transaction():
+                raise StoreError(IN_TRANSACTION)
+            if not self._is_checked:
+                await _refuse_cache_behind_pooler(connection)
+                self._is_checked = True
             rows: Sequence[Row] = await connection.fetch(text, *values, timeout=QUERY_SECONDS)
             return rows
         except asyncio.TimeoutError:
             # Its answer may still come. The pool opens another connection.
             connection.terminate()
             raise
+        finally:
+            # The pool resets the connection, which takes a round trip. The answer does not wait for it.
+            release = asyncio.ensure_future(self._release(connection))
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
+
+    call = query
+
+    async def dedicate(self) -> Session:
+        """A new connection beside the pool, where possible: a pinned one would be missing in the pool from then on."""
+        found = _connect_arguments(self._pool)
+        if found is None:
+            connection = await self._pool.acquire(timeout=QUERY_SECONDS)
+            return AsyncpgSession(connection, lambda: self._release(connection))
+        arguments, settings = found
+        connect = getattr(self._pool, "_connect", None) or _asyncpg().connect
+        return AsyncpgSession(await connect(*arguments, **settings))
+
+    async def close(self) -> None:
+        if self._releases:
+            await asyncio.wait(self._releases)
+
+    async def _release(self, connection: Any) -> None:
+        try:
+            await self._pool.release(connection, timeout=QUERY_SECONDS)
+        except Exception:
+            # The pool has dropped the connection.
+            pass
+
+
+async def _refuse_cache_behind_pooler(connection: Any) -> None:
+    """asyncpg counts the names of its prepared statements in each process. Behind a pooler, a statement of another
+    process may have the same name, and would be executed instead: on another schema, that would be another lock."""
+    size = getattr(getattr(connection, "_config", None), "statement_cache_size", 0)
+    if size and not await _is_direct(connection):
+        raise StoreError(
+            "there is a pooler between this client and PostgreSQL, and its connections would mix up prepared statements "
+            "of different processes: open the client with statement_cache_size=0",
+            retryable=False,
+        )
+
+
+async def _is_direct(connection: Any) -> bool:
+    """A pooler sends a process id of its own. Asked in the simple protocol, which prepares nothing. Its answer is a count
+    of rows."""
+    same = f"SELECT WHERE pg_backend_pid() = {int(connection.get_server_pid())}"
+    return bool(await connection.execute(same, timeout=QUERY_SECONDS) == "SELECT 1")
 
 
 def open_asyncpg(target: PostgresTarget) -> OwnPool:
@@ -234,9 +255,7 @@ def open_asyncpg(target: PostgresTarget) -> OwnPool:
         connection = await _asyncpg().connect(**settings, **({} if prepares else {"statement_cache_size": 0}))
         if prepares is None:
             try:
-                # The simple protocol, because a pooler may confuse prepared statements. Its answer is a count of rows.
-                same = f"SELECT WHERE pg_backend_pid() = {int(connection.get_server_pid())}"
-                prepares = await connection.execute(same, timeout=QUERY_SECONDS) == "SELECT 1"
+                prepares = await _is_direct(connection)
             except BaseException:
                 connection.terminate()
                 raise

@@ -10,8 +10,8 @@ from .connections import Connections
 from .url import PostgresTarget
 
 _RULE = (
-    "a Pool or a Connection of asyncpg, a pool or a connection of psycopg 3 (asyncio or synchronous), or an Engine of "
-    "SQLAlchemy on one of these"
+    "a Pool or a Connection of asyncpg, a pool or a connection of psycopg 3 (asyncio or synchronous), or an AsyncEngine "
+    "of SQLAlchemy on asyncpg"
 )
 _MAX_THREADS = 4
 
@@ -38,6 +38,10 @@ def connections_of(client: Any) -> Connections:
 
         is_async = is_a(client, "psycopg_pool", "AsyncConnectionPool")
         return PsycopgPool(client, None if is_async else _threads(_MAX_THREADS))
+    if is_a(client, "sqlalchemy", "AsyncEngine", "Engine"):
+        from .sqlalchemy_client import engine_connections
+
+        return engine_connections(client)
     raise InvalidArgumentError("client", client, _RULE)
 
 

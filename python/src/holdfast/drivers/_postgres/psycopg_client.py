@@ -104,7 +104,9 @@ class PsycopgSession:
     async def _run(self, sql: str, values: Optional[list[Optional[str]]], seconds: Optional[float]) -> Sequence[Row]:
         async with self._turn:
             self._stop_watching()
-            work = asyncio.ensure_future(_execute(self._connection, sql, values))
+            # Several statements at once cannot be prepared.
+            prepare = None if values else False
+            work = asyncio.ensure_future(_execute(self._connection, sql, values, prepare))
             try:
                 # Never cancelled: psycopg would leave the connection in the middle of an answer.
                 done, _ = await asyncio.wait({work}, timeout=seconds)
@@ -164,10 +166,13 @@ class PsycopgSession:
         self._stop_watching()
 
 
-async def _execute(connection: Any, sql: str, values: Optional[list[Optional[str]]]) -> Sequence[Row]:
+async def _execute(
+    connection: Any, sql: str, values: Optional[list[Optional[str]]], prepare: Optional[bool] = False
+) -> Sequence[Row]:
+    """`prepare`: None: as the connection is set. Not on a connection of the caller: the statements would stay there, and
+    a pooler in between would mix them up with those of other clients."""
     cursor = connection.cursor(row_factory=_psycopg().rows.dict_row)
-    # Several statements at once cannot be prepared. None: as the connection is set.
-    await cursor.execute(sql, values, prepare=False if values is None else None)
+    await cursor.execute(sql, values, prepare=prepare)
     if cursor.description is None:
         return []
     rows: Sequence[Row] = await cursor.fetchall()
@@ -176,7 +181,7 @@ async def _execute(connection: Any, sql: str, values: Optional[list[Optional[str
 
 def _execute_in_thread(connection: Any, sql: str, values: list[Optional[str]]) -> Sequence[Row]:
     cursor = connection.cursor(row_factory=_psycopg().rows.dict_row)
-    cursor.execute(sql, values)
+    cursor.execute(sql, values, prepare=False)
     rows: Sequence[Row] = cursor.fetchall()
     return rows
 
@@ -300,9 +305,16 @@ class PsycopgPool:
         sql, order = with_percent(text)
         arguments = arranged(order, values)
         if self._threads is not None:
-            return await self._threads.run(
-                lambda: self._lend_in_thread(sql, arguments), timeout_seconds=2 * QUERY_SECONDS
-            )
+            lent: list[Any] = []
+            try:
+                return await self._threads.run(
+                    lambda: self._lend_in_thread(sql, arguments, lent), timeout_seconds=QUERY_SECONDS
+                )
+            except asyncio.TimeoutError:
+                # The thread must not wait for ever. The pool drops the connection when it gets it back.
+                for connection in lent:
+                    shut_down(connection)
+                raise
         return await self._lend(sql, arguments)
 
     call = query
@@ -336,34 +348,19 @@ class PsycopgPool:
                 if not autocommit and not connection.closed:
                     await connection.set_autocommit(False)
 
-    def _lend_in_thread(self, sql: str, values: list[Optional[str]]) -> Sequence[Row]:
+    def _lend_in_thread(self, sql: str, values: list[Optional[str]], lent: list[Any]) -> Sequence[Row]:
         with self._pool.connection(timeout=QUERY_SECONDS) as connection:
             _refuse_unless_idle(connection)
+            lent.append(connection)
             autocommit = connection.autocommit
             if not autocommit:
                 connection.autocommit = True
             try:
-                with _deadline(connection):
-                    return _execute_in_thread(connection, sql, values)
+                return _execute_in_thread(connection, sql, values)
             finally:
+                lent.clear()
                 if not autocommit and not connection.closed:
                     connection.autocommit = False
-
-
-class _deadline:
-    """Shuts the connection's socket down if the block takes too long, so that no thread waits for ever."""
-
-    def __init__(self, connection: Any) -> None:
-        import threading
-
-        self._timer = threading.Timer(QUERY_SECONDS, shut_down, [connection])
-        self._timer.daemon = True
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
 
 
 def _refuse_unless_idle(connection: Any) -> None:
@@ -380,7 +377,9 @@ def _psycopg() -> Any:
 def _settings_of(pool: Any) -> Mapping[str, Any]:
     """How the pool opens its connections."""
     conninfo, settings = getattr(pool, "conninfo", "") or "", getattr(pool, "kwargs", None) or {}
-    own = {name: value for name, value in settings.items() if name not in ("autocommit", "row_factory")}
+    # What is about rows and statements of the application is left out.
+    others = ("autocommit", "row_factory", "cursor_factory", "context", "prepare_threshold")
+    own = {name: value for name, value in settings.items() if name not in others}
     return {**_psycopg().conninfo.conninfo_to_dict(conninfo if isinstance(conninfo, str) else ""), **own}
 
 

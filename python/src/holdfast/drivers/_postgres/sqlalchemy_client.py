@@ -1,0 +1,48 @@
+"""An `AsyncEngine` of SQLAlchemy on asyncpg, as a pool of asyncpg."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ...errors import InvalidArgumentError
+from .asyncpg_client import AsyncpgPool
+from .url import PostgresTarget, postgres_place
+
+_RULE = "an AsyncEngine on asyncpg (postgresql+asyncpg://…). For other engines, pass a URL or a client to the driver"
+
+
+def engine_connections(engine: Any) -> AsyncpgPool:
+    if getattr(getattr(engine, "dialect", None), "driver", None) != "asyncpg":
+        raise InvalidArgumentError("client", engine, _RULE)
+    return AsyncpgPool(_EnginePool(engine), _place_of(engine.url))
+
+
+class _EnginePool:
+    """Lends the connections of asyncpg under those of the engine's pool. SQLAlchemy begins a transaction with the first
+    statement that it sends itself, so none is open on them."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._wrappers: dict[int, Any] = {}
+
+    async def acquire(self, timeout: float) -> Any:
+        wrapper = await self._engine.connect()
+        try:
+            raw = await wrapper.get_raw_connection()
+            connection = raw.driver_connection
+        except BaseException:
+            await wrapper.close()
+            raise
+        self._wrappers[id(connection)] = wrapper
+        return connection
+
+    async def release(self, connection: Any, timeout: float) -> None:
+        wrapper = self._wrappers.pop(id(connection))
+        if connection.is_closed():
+            await wrapper.invalidate()
+        await wrapper.close()
+
+
+def _place_of(url: Any) -> Optional[str]:
+    host, port, database = url.host, url.port or 5432, url.database or ""
+    return None if not host else postgres_place(PostgresTarget(host, port, database))
