@@ -31,7 +31,7 @@ const USAGE = `node chaos/run.mjs --scenario NAME [options]
   --clients N                client processes (default: 5; mixed: 6, half of them in Python)
   --tasks N                  tasks in each of them (default: 4; mixed: 2)
   --names N                  lock names that they contend for (default: 4; mixed: 1)
-  --longest-ttl SECONDS      TTL of the longest lease (default: 8; redlock draws 3 or 8)
+  --longest-ttl SECONDS      TTL of the longest lease (default: 8; redlock draws 3 or 8; mixed 2)
   --lossy                    redis-failover: also kill masters that have not replicated
   --plan                     print the settings and faults, and run nothing
   --out FOLDER               folder of the report (default: .cache/chaos/SCENARIO-SEED)

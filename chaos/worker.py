@@ -225,7 +225,8 @@ class Client:
         try:
             if self._record is not None:
                 # Also if the lease is lost meanwhile: the record has to refuse such a write by its token.
-                await self._record.increment(name, lease.fencing_token, draw.uniform(0, 0.02))
+                slowly = draw.random() < 0.1
+                await self._record.increment(name, lease.fencing_token, draw.uniform(0, 1 if slowly else 0.01))
             first = draw.uniform(0, min(hold_seconds, 0.5)) if is_extended else hold_seconds
             await self._pause(60 if is_left else first, lease)
             if is_extended and lease.held and not self._stop.is_set():

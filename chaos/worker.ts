@@ -165,7 +165,14 @@ async function once(task: Task): Promise<void> {
   })
   try {
     // Also if the lease is lost meanwhile: the record has to refuse such a write by its token.
-    await record?.increment(name, lease.fencingToken, () => pause(draw.between(0, 20)))
+    await record?.increment(name, lease.fencingToken, () =>
+      pause(
+        draw.weighted([
+          [draw.between(0, 10), 9],
+          [draw.between(0, 1_000), 1],
+        ]),
+      ),
+    )
     await holdFor(task, look, plan.extends, isLeft ? Number.POSITIVE_INFINITY : plan.holdMs)
     if (look.look()) {
       look.end('released')

@@ -30,7 +30,7 @@ const PYTHON = {
 
 /** Clients in Node and in Python on one store. Holders increment a record with their fencing tokens. */
 export const mixed = (store: Store): Scenario => ({
-  drawSetting(draw, { clients, tasks, names, longestTtlSeconds = 4 }) {
+  drawSetting(draw, { clients, tasks, names, longestTtlSeconds = 2 }) {
     const plans = range(clients).map((client): ClientPlan => {
       const language = client % 2 === 0 ? 'node' : 'python'
       return {
@@ -41,10 +41,11 @@ export const mixed = (store: Store): Scenario => ({
           through: draw.one<ClientPlan['settings']['through']>(language === 'node' ? NODE[store] : PYTHON[store]),
           names: range(names).map((name) => `record:${name}`),
           tasks,
-          ttlSeconds: { least: Math.min(1, longestTtlSeconds / 2), most: longestTtlSeconds },
+          ttlSeconds: { least: Math.min(0.5, longestTtlSeconds / 2), most: longestTtlSeconds },
           nodeTimeoutSeconds: 1,
           callTimeoutSeconds: draw.one([1.5, 5]),
-          waiterTtlSeconds: 10,
+          // Short, so that the waiters of killed processes do not delay the others for most of the time.
+          waiterTtlSeconds: 2,
           confirmed: false,
         },
       }
