@@ -183,6 +183,7 @@ async def test_a_claim_asked_for_by_both_is_one_lease(driver: SqliteDriver, node
         answer = await node_acquire(node, claim)
         assert (answer["granted"], answer["fencingToken"]) == (True, grant.fencing_token)
         assert answer["acquiredAtMs"] == grant.acquired_at_ms
+        assert await grant_of(driver, claim) == grant
 
 
 async def test_one_rate_limit_for_both(driver: SqliteDriver, node: NodeWorker) -> None:
