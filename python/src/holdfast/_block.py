@@ -80,7 +80,7 @@ class LeaseBlock(Generic[T]):
             await _release_all(leases)
             raise
         self._task = asyncio.current_task()
-        if self._task is not None and sys.version_info >= (3, 11):
+        if sys.version_info >= (3, 11) and self._task is not None:
             self._cancelling = self._task.cancelling()
         self._holder = self._claims.holder
         if self._holder is not None:

@@ -26,7 +26,10 @@ def read(path: str) -> str:
     TypeScript client does the same, so a script has the same text and the same SHA-1 in both languages, and a server
     has to load it only once.
     """
-    text = files("holdfast").joinpath("protocol", *path.split("/")).read_text(encoding="utf-8")
+    file = files("holdfast")
+    for part in ("protocol", *path.split("/")):
+        file = file / part
+    text = file.read_text(encoding="utf-8")
     is_code = path.endswith((".lua", ".sql")) and _MIGRATION.match(path) is None
     return _COMMENT_LINE.sub("", text) if is_code else text
 

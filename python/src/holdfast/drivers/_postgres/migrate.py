@@ -26,7 +26,7 @@ _FENCE_VERSION = 8
 @lru_cache(maxsize=None)
 def _versions() -> Sequence[tuple[int, str]]:
     """The numbers and names of the files, in order."""
-    folder = files("holdfast").joinpath("protocol", "postgres")
+    folder = files("holdfast") / "protocol" / "postgres"
     names = sorted(each.name for each in folder.iterdir() if re.match(r"\d{4}-.*\.sql$", each.name))
     return [(int(name[:4]), name) for name in names]
 
