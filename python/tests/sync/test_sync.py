@@ -359,7 +359,7 @@ def test_a_redis_client_of_either_kind(redis_url: str, lock_name: str) -> None:
         with sync.lock(lock_name) as lease:
             assert lease.held and not by_url.acquire(lock_name)
             # redis-py's own lock on the same key.
-            assert not client.lock(f"lock:{lock_name}", timeout=5, blocking=False).acquire()
+            assert not client.lock(f"lock:{lock_name}", timeout=5, blocking_timeout=0).acquire()
         with client.lock(f"lock:{lock_name}", timeout=5):
             assert not sync.acquire(lock_name)
     client.close()
