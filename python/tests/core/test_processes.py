@@ -1,0 +1,140 @@
+"""Fork, and event loops that end while locks are held."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+
+def run(program: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", textwrap.dedent(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "never retrieved" not in done.stderr and "was never awaited" not in done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_process_neither_holds_nor_releases_the_leases_of_its_parent(tmp_path: Path) -> None:
+    out = run(
+        """
+        import asyncio, os, sys
+        from holdfast import DistributedLock
+
+        url = "sqlite:" + sys.argv[1]
+
+        async def main():
+            lock = DistributedLock(url)
+            lease = await lock.hold("a")
+            child = os.fork()
+            if child == 0:
+                print("child", lease.held, lease.lost.is_set(), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+            print("parent", lease.held, flush=True)
+            other = DistributedLock(url)
+            print("free", bool(await other.acquire("a")), await lock.release("a"), flush=True)
+            await other.close()
+            await lock.close()
+
+        asyncio.run(main())
+        """,
+        str(tmp_path / "locks.db"),
+    )
+    assert out.split("\n")[:3] == ["child False True", "parent True", "free False True"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_process_can_use_the_instance_of_its_parent(tmp_path: Path) -> None:
+    out = run(
+        """
+        import asyncio, os, sys
+        from holdfast import DistributedLock
+
+        lock = DistributedLock("sqlite:" + sys.argv[1])
+
+        async def take(name):
+            async with lock.lock(name) as lease:
+                return lease.fencing_token
+
+        parent = asyncio.run(take("a"))
+        child = os.fork()
+        if child == 0:
+            print(asyncio.run(take("a")) > parent, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        """,
+        str(tmp_path / "locks.db"),
+    )
+    assert out.strip() == "True"
+
+
+def test_a_program_that_ends_while_it_holds_a_lock_ends_without_noise() -> None:
+    run(
+        """
+        import asyncio
+        from holdfast import DistributedLock
+
+        async def main():
+            lock = DistributedLock("memory:")
+            await lock.hold("a")
+            waiting = asyncio.ensure_future(lock.acquire("a", blocking=True))
+            await asyncio.sleep(0.01)
+
+        asyncio.run(main())
+        """
+    )
+
+
+def test_a_block_is_released_when_the_program_is_interrupted(tmp_path: Path) -> None:
+    out = run(
+        """
+        import asyncio, os, signal, sys
+        from holdfast import DistributedLock
+
+        url = "sqlite:" + sys.argv[1]
+
+        async def main():
+            async with DistributedLock(url) as lock, lock.lock("a"):
+                os.kill(os.getpid(), signal.SIGINT)
+                await asyncio.sleep(30)
+
+        async def free():
+            async with DistributedLock(url) as lock:
+                print(bool(await lock.acquire("a")))
+
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            asyncio.run(free())
+        """,
+        str(tmp_path / "locks.db"),
+    )
+    assert out.strip() == "True"
+
+
+def test_a_lease_of_a_closed_event_loop_is_not_held() -> None:
+    from holdfast import DistributedLock
+
+    lock = DistributedLock("memory:closed-loop")
+
+    async def hold() -> object:
+        return await lock.hold("a", timeout_seconds=60)
+
+    async def use() -> None:
+        async with lock.lock("b"):
+            pass
+
+    lease = asyncio.run(hold())
+    asyncio.run(use())
+    assert not lease.held  # type: ignore[attr-defined]
