@@ -211,7 +211,7 @@ _KINDS = [
     StoreKind("redis-asyncio", redis_asyncio, "holdfast.drivers.redis"),
     StoreKind("redis-sync", redis_sync, "holdfast.drivers.redis", second_client=True),
     StoreKind("redis-cluster", redis_cluster, "holdfast.drivers.redis"),
-    StoreKind("redlock", redlock, "holdfast.drivers.redlock"),
+    StoreKind("redlock", redlock, "holdfast.drivers.redlock", at_a_time=10),
     StoreKind("postgres-asyncpg", postgres_asyncpg, "holdfast.drivers.postgres"),
     StoreKind("postgres-psycopg", postgres_psycopg, "holdfast.drivers.postgres", second_client=True),
     StoreKind("postgres-psycopg-sync", postgres_psycopg_sync, "holdfast.drivers.postgres", second_client=True),

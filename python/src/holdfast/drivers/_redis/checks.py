@@ -11,6 +11,7 @@ from typing import Any, Callable, Literal, Optional, Sequence
 from .failures import is_forbidden_command
 from .link import Link, Node
 from .records import text_of
+from .wire import retrieve
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,15 @@ class ServerFacts:
 
 
 async def server_facts(node: Node) -> Optional[ServerFacts]:
-    """None if the user may not run INFO."""
+    """None if the server does not tell: the user may not run INFO."""
     (reply,) = await node.exchange("read INFO", [("INFO",)])
     if isinstance(reply, Exception):
         if is_forbidden_command(reply):
             return None
         raise reply
     info = text_of(reply)
+    if info_field(info, "redis_version") == "":
+        return None  # A proxy that hides it.
     # Valkey reports 7.2.4 here, the version that it is compatible with, and not its own.
     major, minor = (re.findall(r"\d+", info_field(info, "redis_version")) + ["0", "0"])[:2]
     max_memory = info_field(info, "maxmemory")
@@ -104,7 +107,7 @@ class ServerChecks:
         has_failed = asking is not None and asking.done() and not self._complete
         if asking is None or asking.get_loop() is not loop or (has_failed and time.monotonic() >= self._again_at):
             asking = self._asking = loop.create_task(self._ask_all())
-            asking.add_done_callback(_retrieve)
+            asking.add_done_callback(retrieve)
         return asking
 
     async def _ask_all(self) -> Sequence[ServerFacts]:
@@ -131,8 +134,3 @@ class ServerChecks:
 
 
 _ASK_AGAIN_SECONDS = 1.0
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()

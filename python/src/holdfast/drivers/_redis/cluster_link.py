@@ -15,7 +15,7 @@ from .dial import Dial
 from .failures import server_text, store_error
 from .keys import SLOTS, slot_counter, slot_of
 from .link import Node
-from .wire import Command
+from .wire import Command, retrieve
 
 Address = tuple[str, int]
 _MOST_REDIRECTIONS = 8
@@ -129,7 +129,7 @@ class ClusterLink:
         loop = asyncio.get_running_loop()
         if self._loading is None or self._loading.done() or self._loading.get_loop() is not loop:
             self._loading = loop.create_task(self._read_map())
-            self._loading.add_done_callback(_retrieve)
+            self._loading.add_done_callback(retrieve)
         return self._loading
 
     async def _load(self) -> None:
@@ -191,11 +191,6 @@ def _address_of(node: Node) -> Address:
 def _host_of(node: Node) -> str:
     return _address_of(node)[0]
 
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    """Whoever waited has the error."""
-    if not task.cancelled():
-        task.exception()
 
 
 def seeds_of(startup_nodes: Mapping[Any, Any]) -> list[Address]:

@@ -19,6 +19,7 @@ from .link import Link, Node
 from .records import read_theft
 from .subscriber import Subscriber
 from .waiting import WaitingCall, WaitingClaims
+from .wire import retrieve
 
 T = TypeVar("T")
 _MOST_HOLDER_ID = 255
@@ -122,7 +123,7 @@ class Subscription:
         session = self._session = _Session(loop.create_future())
         opening = loop.create_task(self._open(session))
         session.opened = opening
-        opening.add_done_callback(_retrieve)
+        opening.add_done_callback(retrieve)
         return session
 
     async def _open(self, session: _Session) -> None:
@@ -227,9 +228,3 @@ class Subscription:
         for claim_id in lost:
             for listener in list(self._listeners):
                 listener.lost(claim_id, StoreError(f"it was stolen by {by[:_MOST_HOLDER_ID]}"))
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    """Whoever listens has the error."""
-    if not task.cancelled():
-        task.exception()

@@ -55,6 +55,7 @@ class AsyncWire:
             raise ConnectionError("the connection was closed")
         if self._connecting is None or self._connecting.get_loop() is not loop:
             self._connecting = loop.create_task(self._connect(loop))
+            self._connecting.add_done_callback(retrieve)
         # Shielded: several calls wait for one connection, and none of them may take it away from the others.
         return await asyncio.shield(self._connecting)
 
@@ -188,6 +189,12 @@ class _Unanswered:
         self.replies = replies
         self.deadline = deadline
         self.got: list[Any] = []
+
+
+def retrieve(task: asyncio.Future[Any]) -> None:
+    """For a task whose error everyone has who waits for it: nobody may be left."""
+    if not task.cancelled():
+        task.exception()
 
 
 def abort(connection: Any) -> None:
