@@ -5,8 +5,8 @@ from __future__ import annotations
 import binascii
 from typing import NamedTuple, Optional
 
+from ...core.arguments import is_storable
 from ...errors import InvalidArgumentError
-from .._shared.queries import is_storable
 
 COUNTER = "holdfast:token"
 VOTER = "holdfast:voter"

@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
+from ...core.arguments import check_inspect_query
 from ...core.driver import InspectPage, InspectQuery, LeaseRecord, WaiterRecord
 from ...errors import InvalidArgumentError
-from .._shared.queries import check_inspect_query
 from .failures import store_error
 from .keys import is_own_key, lock_keys, plain_of_data, slot_of
 from .link import Link, Node

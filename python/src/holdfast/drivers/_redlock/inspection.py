@@ -11,10 +11,10 @@ import json
 from dataclasses import dataclass
 from typing import Optional, Sequence
 
+from ...core.arguments import check_inspect_query
 from ...core.driver import InspectPage, InspectQuery, LeaseRecord
 from ...errors import InvalidArgumentError
 from .._redis.records import json_text
-from .._shared.queries import check_inspect_query
 from .node import VotingNode
 from .proposals import agreed_record
 from .quorum import Ask, NodeError, Nodes, Votes, quorum_error
