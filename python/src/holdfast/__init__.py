@@ -15,6 +15,9 @@ from .core.driver import Driver as Driver
 from .core.lease import Lease as Lease
 from .core.lease import LostEvent as LostEvent
 from .core.lock_info import LockInfo as LockInfo
+from .election import Leader as Leader
+from .election import LeaderElection as LeaderElection
+from .election import Term as Term
 from .errors import ClosedError as ClosedError
 from .errors import DeadlockError as DeadlockError
 from .errors import HoldfastError as HoldfastError
@@ -29,12 +32,11 @@ from .errors import ResultNotKeptError as ResultNotKeptError
 from .errors import StaleTokenError as StaleTokenError
 from .errors import StoreError as StoreError
 from .errors import UnsupportedError as UnsupportedError
-from .lock import DistributedLock as DistributedLock
-from .election import Leader as Leader
-from .election import LeaderElection as LeaderElection
-from .election import Term as Term
 from .fence import Fence as Fence
 from .fence import FencingGuard as FencingGuard
+from .fence import postgres_fence as postgres_fence
+from .fence import redis_fence as redis_fence
+from .lock import DistributedLock as DistributedLock
 from .once import OnceOnly as OnceOnly
 from .rate_limiter import LimitStanding as LimitStanding
 from .rate_limiter import LocalShare as LocalShare

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .core.arguments import check_whole
 from .core.fencing import FencingGuard, Token, check_resource, token_of
 from .errors import OverloadError, StaleTokenError
 
-__all__ = ["Fence", "FencingGuard", "Token"]
+if TYPE_CHECKING:
+    from .drivers._postgres.fence import PostgresFence, SyncPostgresFence
+    from .drivers._redis.fence import RedisFence
+
+__all__ = ["Fence", "FencingGuard", "Token", "postgres_fence", "redis_fence"]
 
 
 class Fence:
@@ -76,3 +80,36 @@ class Fence:
     def __bool__(self) -> bool:
         # An empty guard is still a guard: `if fence:` must not skip the check.
         return True
+
+
+def postgres_fence(transaction: Any, *, schema: str = "public") -> Union[PostgresFence, SyncPostgresFence]:
+    """A guard that keeps the largest token of each resource in PostgreSQL, beside the data that it protects.
+
+    `transaction` is an open transaction of yours: a connection of asyncpg inside a transaction, a connection of
+    psycopg, or a Session or Connection of SQLAlchemy, asynchronous or not. For an asynchronous one, await what the
+    guard returns::
+
+        async with pool.acquire() as connection, connection.transaction():
+            await postgres_fence(connection).accept("account:7", lease)
+            await connection.execute("UPDATE accounts SET balance = balance - 10 WHERE id = 7")
+
+    Present the token before the first read. Until the transaction ends, other transactions with a token for the same
+    resource wait in `accept`.
+    """
+    # Imported here: most programs need neither this driver nor the next one.
+    from .drivers._postgres.fence import postgres_fence as create
+
+    return create(transaction, schema=schema)
+
+
+def redis_fence(client: Any, *, command_timeout_seconds: float = 4.5) -> RedisFence:
+    """A guard for data in Redis, with the settings of a client that you have. It need not be the server that keeps the
+    locks::
+
+        fence = redis_fence(client)
+        async with lock.lock("order:123") as lease:
+            await fence.set("order:123:state", "paid", lease)
+    """
+    from .drivers._redis.fence import redis_fence as create
+
+    return create(client, command_timeout_seconds=command_timeout_seconds)
