@@ -569,3 +569,20 @@ async def test_a_run_inside_a_timeout_ends_with_the_timeout(candidate: Candidate
         async with asyncio.timeout(0.05):
             await election.run(lead)
     assert await election.leader() is None
+
+
+async def test_a_run_in_a_task_group_ends_with_the_group_and_has_resigned(candidate: Candidate) -> None:
+    election = candidate()
+    leads = asyncio.Event()
+
+    async def lead(_: Term) -> None:
+        leads.set()
+        await asyncio.sleep(50)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(election.run(lead))
+            await leads.wait()
+            raise OSError("the other task failed")
+    assert [type(each) for each in raised.value.exceptions] == [OSError]
+    assert await election.leader() is None

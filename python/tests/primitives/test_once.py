@@ -118,14 +118,19 @@ async def test_a_job_runs_once_per_key_and_later_callers_get_the_same_result(job
 async def test_calls_during_the_run_wait_for_it_and_get_its_result(jobs_on: Jobs, store: MemoryStore) -> None:
     a, b = jobs_on(), jobs_on()
     job = Gate("from a")
+    second_runs: List[int] = []
     first = asyncio.create_task(a.once("key", job, for_seconds=HOUR))
     await job.begun.wait()
-    others = [asyncio.create_task(each.once("key", lambda _: "not this", for_seconds=HOUR)) for each in (a, b, b)]
+    others = [
+        asyncio.create_task(each.once("key", lambda run: second_runs.append(run.fencing_token), for_seconds=HOUR))
+        for each in (a, b, b)
+    ]
     await waiting(store, 3)
     with pytest.raises(NotAcquiredError):
         await b.once("key", lambda _: "not this", for_seconds=HOUR, blocking_timeout_seconds=0)
     job.go.set()
     assert await asyncio.gather(first, *others) == ["from a"] * 4
+    assert second_runs == []
     assert await leases(store) == ["once:key:done"]
 
 
