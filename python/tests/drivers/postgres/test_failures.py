@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator, Tuple
+from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.core.driver import Grant, LeaseRef, Renewal
+from holdfast.core.driver import Grant, InspectQuery, Renewal
 from holdfast.drivers._postgres.own_pool import OwnPool
 from holdfast.errors import StoreError
-from support.postgres import claim_on, connected, grant_of, lease_of, opened, refusal_of
+from support.names import unique
+from support.postgres import EVERY_CLIENT, Heard, claim_on, connected, grant_of, lease_of, opened, refusal_of, until
+from support.tcp_proxy import TcpProxy
 
 BOTH = ["url with asyncpg", "url with psycopg"]
 
@@ -101,28 +105,72 @@ async def test_a_connection_that_breaks_in_the_middle_leaves_the_outcome_unknown
 
 
 
-@pytest.mark.parametrize("how", BOTH)
+@asynccontextmanager
+async def proxied(postgres_url: str) -> AsyncIterator[Tuple[TcpProxy, str]]:
+    parts = urlsplit(postgres_url)
+    async with TcpProxy(parts.port or 5432) as proxy:
+        yield proxy, postgres_url.replace(f":{parts.port}/", f":{proxy.port}/")
+
+
+@pytest.mark.parametrize("how", ["url with asyncpg", "url with psycopg", "asyncpg pool", "sqlalchemy engine"])
 async def test_failure_26_a_server_that_stops_answering_costs_a_deadline_and_not_the_driver(
     how: str, postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(how, postgres_url) as driver, connected(postgres_url) as other:
+    async with proxied(postgres_url) as (proxy, url), opened(how, url) as driver:
         claim = claim_on(lock_name)
         grant = await grant_of(driver, claim)
-        pool: Any = driver._connections
-        [session] = pool._idle
-        fetch = session.fetch
-
-        async def brief(text: str, values: Any = (), timeout_seconds: Any = 10) -> Any:
-            # The statement itself takes longer than its deadline.
-            return await fetch("SELECT pg_sleep(5), $1::text", ["x"], 0.1)
-
-        session.fetch = brief
+        for module in ("own_pool", "asyncpg_client", "psycopg_client"):
+            monkeypatch.setattr(f"holdfast.drivers._postgres.{module}.QUERY_SECONDS", 0.3)
+        proxy.go_silent()
         with pytest.raises(StoreError, match="in time") as late:
-            await driver.release([lease_of(claim, grant)])
+            await driver.renew([Renewal(lock_name, claim.claim_id, grant.fencing_token, 60_000)])
         assert late.value.retryable
-        assert not session.is_open and session not in pool._idle
+        proxy.release("to_server")
+        proxy.release("to_client")
+        monkeypatch.undo()
         assert await driver.release([lease_of(claim, grant)]) == [True]
-        assert await other.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("how", BOTH)
+async def test_failure_26_a_silent_listening_connection_is_reported(
+    how: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with proxied(postgres_url) as (proxy, url), opened(how, url) as driver:
+        await driver.acquire([claim_on(unique())])
+        monkeypatch.setattr("holdfast.drivers._postgres.notify_connection._PING_SECONDS", 0.1)
+        monkeypatch.setattr("holdfast.drivers._postgres.notify_connection._PONG_SECONDS", 0.2)
+        heard = Heard(set())
+        await driver.listen(heard)
+        proxy.go_silent()
+        await heard.wait_for("disconnected")
+        proxy.release("to_server")
+        proxy.release("to_client")
+        monkeypatch.undo()
+        await driver.listen(heard)
+
+
+@pytest.mark.parametrize("how", EVERY_CLIENT)
+async def test_failure_11_a_grant_whose_answer_was_lost_is_still_there_for_the_same_claim(
+    how: str, postgres_url: str, lock_name: str
+) -> None:
+    async with proxied(postgres_url) as (proxy, url), opened("url with asyncpg", postgres_url) as direct:
+        async with opened(how, url) as driver:
+            await driver.release([lease_of(claim, await grant_of(driver, claim)) for claim in [claim_on(unique())]])
+            claim = claim_on(lock_name)
+            # Prepared statements are sent without their text, so the claim id marks the call.
+            cut = proxy.cut_after(claim.claim_id)
+            with pytest.raises(StoreError) as unknown:
+                await driver.acquire([claim])
+            assert unknown.value.retryable and cut.is_set()
+
+            async def stored() -> bool:
+                return len((await direct.inspect(InspectQuery(lock_name=lock_name))).leases) == 1
+
+            await until("the grant", stored)
+        await refusal_of(direct, claim_on(lock_name))
+        async with opened(how, postgres_url) as again:
+            grant = await grant_of(again, claim)
+            assert await again.release([lease_of(claim, grant)]) == [True]
 
 
 async def test_failure_24_no_more_than_four_connections_are_used_and_nobody_waits_for_ever(
@@ -133,13 +181,16 @@ async def test_failure_24_no_more_than_four_connections_are_used_and_nobody_wait
         await grant_of(driver, claim_on(lock_name))
         pool: Any = driver._connections
         assert isinstance(pool, OwnPool)
-        slow = [asyncio.ensure_future(pool.query("SELECT pg_sleep(1)", [])) for _ in range(4)]
-        await asyncio.sleep(0.05)
+        busy = [await pool._take() for _ in range(4)]
         with pytest.raises(StoreError, match="all 4 connections"):
             await driver.acquire([claim_on(f"{lock_name}:second")])
-        await asyncio.gather(*slow)
-        assert len(pool._idle) <= 4
-        await grant_of(driver, claim_on(f"{lock_name}:second"))
+        monkeypatch.undo()
+        waiting = asyncio.ensure_future(grant_of(driver, claim_on(f"{lock_name}:second")))
+        await asyncio.sleep(0.01)
+        for session in busy:
+            pool._give_back(session, True)
+        await waiting
+        assert len(pool._idle) == 4
 
 
 @pytest.mark.parametrize("how", BOTH)
@@ -159,20 +210,6 @@ async def test_many_drivers_behind_a_pooler_in_transaction_mode(
                 assert await driver.release([lease_of(claim, grant)]) == [True]
 
         await asyncio.gather(*(work([one, two][index % 2], index) for index in range(8)))
-
-
-@pytest.mark.parametrize("how", BOTH)
-async def test_an_acquire_whose_answer_was_lost_can_be_asked_again(
-    how: str, postgres_url: str, lock_name: str
-) -> None:
-    async with opened(how, postgres_url) as driver:
-        claim = claim_on(lock_name)
-        await driver.acquire([])
-        lost = asyncio.ensure_future(driver.acquire([claim]))
-        await asyncio.wait([lost])
-        first = await grant_of(driver, claim)
-        assert (await grant_of(driver, claim)).fencing_token == first.fencing_token
-        assert await driver.release([LeaseRef(lock_name, claim.claim_id)]) == [True]
 
 
 @pytest.mark.parametrize("how", BOTH)

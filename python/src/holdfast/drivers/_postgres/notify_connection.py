@@ -16,6 +16,7 @@ from .hint_queue import Hint, HintQueue
 from .notifications import STOLEN_CHANNEL, parse_events, parse_theft
 
 _PING_SECONDS = 5.0
+_PONG_SECONDS = 10.0
 _DELIVERY_SECONDS = 3.0
 
 
@@ -106,7 +107,7 @@ class NotifyConnection:
             except asyncio.TimeoutError:
                 pass
             try:
-                await session.fetch("SELECT 1")
+                await session.fetch("SELECT 1", (), _PONG_SECONDS)
             except Exception as error:
                 if not subscription.stopped.is_set():
                     self._disconnected(subscription, error)

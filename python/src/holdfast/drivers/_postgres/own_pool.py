@@ -60,7 +60,7 @@ class OwnPool:
         session = await self._take()
         usable = False
         try:
-            rows = await session.fetch(text, values)
+            rows = await session.fetch(text, values, QUERY_SECONDS)
             usable = True
             return rows
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Optional
 
 from ...errors import InvalidArgumentError
@@ -24,17 +25,31 @@ class _EnginePool:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._wrappers: dict[int, Any] = {}
+        self._late: set[asyncio.Future[None]] = set()
 
     async def acquire(self, timeout: float) -> Any:
+        connecting = asyncio.ensure_future(self._connect())
+        done, _ = await asyncio.wait({connecting}, timeout=timeout)
+        if not done:
+            # It is given back when it is there.
+            connecting.add_done_callback(self._give_back)
+            raise asyncio.TimeoutError("no connection in time")
+        return connecting.result()
+
+    async def _connect(self) -> Any:
         wrapper = await self._engine.connect()
         try:
-            raw = await wrapper.get_raw_connection()
-            connection = raw.driver_connection
+            connection = (await wrapper.get_raw_connection()).driver_connection
         except BaseException:
             await wrapper.close()
             raise
         self._wrappers[id(connection)] = wrapper
         return connection
+
+    def _give_back(self, connected: asyncio.Future[Any]) -> None:
+        if not connected.cancelled() and connected.exception() is None:
+            self._late.add(late := asyncio.ensure_future(self.release(connected.result(), 0)))
+            late.add_done_callback(self._late.discard)
 
     async def release(self, connection: Any, timeout: float) -> None:
         wrapper = self._wrappers.pop(id(connection))

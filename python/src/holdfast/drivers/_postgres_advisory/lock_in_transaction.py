@@ -6,10 +6,10 @@ from typing import Any, Optional
 
 from ...core.arguments import check_lock_name
 from ...errors import InvalidArgumentError
+from .._postgres.transactions import fetch_one, sync_fetch_one
 from .key import advisory_key
 from .occupied_clients import is_occupied
 from .statements import STATEMENTS, boolean
-from .transactions import fetch_one, sync_fetch_one
 
 _OCCUPIED = (
     "on a connection without a postgres-advisory driver: the server would grant it that driver's locks as well"
