@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any, Awaitable, Callable, Dict, List, Optional, Sequence, Set, Tuple, TypeVar, Union
 
 from ..core.arguments import check_inspect_query
@@ -21,7 +22,7 @@ from ..core.driver import (
     RenewAnswer,
     StopListening,
 )
-from ..errors import ClosedError, HoldfastError, InvalidArgumentError, UnsupportedError
+from ..errors import ClosedError, HoldfastError, InvalidArgumentError, StoreError, UnsupportedError
 from ._postgres.errors import store_error_from
 from ._postgres_advisory import deadlines
 from ._postgres_advisory.acquire import Acquire, grant_of
@@ -94,7 +95,8 @@ def postgres_advisory_driver(
 ) -> PostgresAdvisoryDriver:
     """A driver on a client that you already have.
 
-    Beside a pool of asyncpg or psycopg_pool, the driver opens connections of its own with the same settings.
+    Beside a pool of asyncpg or psycopg_pool, or an Engine of SQLAlchemy, the driver opens connections of its own with
+    the same settings.
 
     A connection of asyncpg, or one of psycopg in autocommit mode, is itself the one connection of the driver. Then
     waiters poll. A connection can have one driver at a time, and `lock_in_transaction` refuses it until that driver is
@@ -130,6 +132,7 @@ class PostgresAdvisoryDriver:
         self._listeners: Set[DriverListener] = set()
         self._turn: Optional[asyncio.Lock] = None
         self._closed = False
+        self._process = os.getpid()
         self._has_opened = False
         self._main = MainSession(self._open_main)
         self._waiting = WaitingSessions(
@@ -179,6 +182,9 @@ class PostgresAdvisoryDriver:
             return
         self._closed = True
         self._listeners.clear()
+        if os.getpid() != self._process:
+            # Closing the sockets in order here would end the sessions of the parent.
+            return
         try:
             # Bounded, because a server that does not answer would keep the connections open until its calls time out.
             await settles_within(deadlines.SETTLE_SECONDS, self._last_turn())
@@ -191,6 +197,7 @@ class PostgresAdvisoryDriver:
 
     async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
         """Runs calls one by one: what a call decides about a connection must not change while it is in flight."""
+        self._check_open()
         async with self._own_turn():
             self._check_open()
             return await work()
@@ -218,6 +225,10 @@ class PostgresAdvisoryDriver:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the postgres-advisory driver is closed")
+        if os.getpid() != self._process:
+            # Both processes would write to the same sockets, and both would believe to hold the same locks.
+            reason = "the postgres-advisory driver was opened before a fork: open it in each process"
+            raise StoreError(reason, retryable=False)
 
     async def _open_session(self) -> Session:
         try:

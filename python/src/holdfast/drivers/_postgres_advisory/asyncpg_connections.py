@@ -120,7 +120,7 @@ class AsyncpgConnections:
         own: Mapping[str, Any] = {"statement_cache_size": 0, "command_timeout": None}
         settings: Mapping[str, Any] = {"timeout": deadlines.CONNECT_SECONDS, **self._arguments, **own}
         connection = await self._connect(**settings)
-        _detect_vanished_server(connection)
+        detect_vanished_server(connection)
         return AsyncpgConnection(connection, events, is_callers=False)
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class AsyncpgCallersConnection:
         pass
 
 
-def _detect_vanished_server(connection: Any) -> None:
+def detect_vanished_server(connection: Any) -> None:
     """A connection that waits in the server's queue sends nothing. Only keep-alives notice that the server is gone."""
     transport = getattr(connection, "_transport", None)
     sock = None if transport is None else transport.get_extra_info("socket")

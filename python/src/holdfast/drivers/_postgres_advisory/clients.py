@@ -13,10 +13,11 @@ from .._shared.url import url_parts
 from .asyncpg_connections import AsyncpgCallersConnection, AsyncpgConnections
 from .connections import Connections
 from .psycopg_connections import PsycopgCallersConnection, PsycopgConnections
+from .sqlalchemy_connections import SqlalchemyConnections
 
 _RULE = (
-    "a Pool or Connection of asyncpg, an AsyncConnection or Connection of psycopg with autocommit=True, or a pool of "
-    "psycopg_pool"
+    "a Pool or Connection of asyncpg, an AsyncConnection or Connection of psycopg with autocommit=True, a pool of "
+    "psycopg_pool, or an Engine or AsyncEngine of SQLAlchemy"
 )
 
 
@@ -53,6 +54,11 @@ def connections_of(client: Any) -> Connections:
         return PsycopgCallersConnection(client, is_sync=is_a(client, "psycopg", "Connection"))
     if is_a(client, "psycopg_pool", "AsyncConnectionPool", "ConnectionPool"):
         return _beside_psycopg_pool(client)
+    if is_a(client, "sqlalchemy", "Engine", "AsyncEngine"):
+        return SqlalchemyConnections(client)
+    if is_a(client, "sqlalchemy", "Session", "AsyncSession", "Connection", "AsyncConnection"):
+        reason = "Pass its Engine, or take a lock that lasts as long as its transaction, with lock_in_transaction"
+        raise InvalidArgumentError("client", client, f"{_RULE}. {reason}")
     raise InvalidArgumentError("client", client, _RULE)
 
 

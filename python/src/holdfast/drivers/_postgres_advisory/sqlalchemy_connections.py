@@ -1,0 +1,70 @@
+"""Connections with the settings of an Engine of SQLAlchemy, as its URL, `connect_args`, `creator` and events make them.
+
+The Engine's own way to open a connection is used, because its URL alone may lead to another place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+from typing import Any, Dict, Optional
+
+from ...errors import InvalidArgumentError, MissingClientError
+from .._postgres.clients import is_a
+from .._postgres.url import PostgresTarget, postgres_place
+from .asyncpg_connections import AsyncpgConnection, detect_vanished_server
+from .connections import Connection, Events
+from .psycopg_connections import PsycopgConnections
+
+
+class SqlalchemyConnections:
+    def __init__(self, engine: Any) -> None:
+        if engine.dialect.name != "postgresql":
+            rule = "an Engine of SQLAlchemy on PostgreSQL"
+            raise InvalidArgumentError("client", engine, f"{rule}. This one is on {engine.dialect.name}")
+        self._engine = engine
+        url = engine.url
+        target = PostgresTarget(url.host or "localhost", url.port or 5432, url.database or "")
+        self.place: Optional[str] = postgres_place(target)
+        self.is_callers = False
+
+    async def dedicate(self, events: Events) -> Connection:
+        if is_a(self._engine, "sqlalchemy", "AsyncEngine"):
+            pooled = await self._engine.raw_connection()
+        else:
+            pooled = await asyncio.to_thread(self._engine.raw_connection)
+        raw = pooled.driver_connection
+        if is_a(raw, "asyncpg", "Connection"):
+            # It is ours from now on. The pool opens another one in its place.
+            pooled.detach()
+            detect_vanished_server(raw)
+            return AsyncpgConnection(raw, events, is_callers=False)
+        try:
+            settings = _settings_of(raw)
+        finally:
+            # It belongs to the event loop or the thread in which it was opened.
+            if is_a(self._engine, "sqlalchemy", "AsyncEngine"):
+                pooled.close()
+            else:
+                await asyncio.to_thread(pooled.close)
+        if find_spec("psycopg") is None:
+            raise MissingClientError("the postgres-advisory driver on this Engine", ["psycopg"])
+        import psycopg
+
+        return await PsycopgConnections(psycopg.AsyncConnection.connect, settings, self.place).dedicate(events)
+
+    async def close(self) -> None:
+        pass
+
+
+def _settings_of(raw: Any) -> Dict[str, Any]:
+    """What libpq was given to open this connection."""
+    if is_a(raw, "psycopg", "Connection", "AsyncConnection"):
+        parameters = raw.info.get_parameters()
+    elif is_a(raw, "psycopg2", "connection"):
+        parameters = raw.info.dsn_parameters
+    else:
+        rule = "an Engine of SQLAlchemy with asyncpg, psycopg or psycopg2"
+        raise InvalidArgumentError("client", raw, rule)
+    password = raw.info.password
+    return {**parameters, **({"password": password} if password else {})}
