@@ -13,7 +13,7 @@ from holdfast.core.driver import Capabilities, Claim, Driver
 from .faulty_network import FaultyNetwork
 from .mutex import MutexInstance, MutexSubject, Taken
 from .stores import Store
-from .timing import LONG_MS, outlast
+from .timing import LONG_MS, outlast, sleep_ms
 
 Primitive = TypeVar("Primitive")
 
@@ -90,6 +90,17 @@ class Context:
             await self._store.end_session(driver)
         else:
             await outlast(ttl_ms)
+
+    async def lose_data(self) -> None:
+        assert self._store.lose_data is not None
+        # The lost counter was never behind the clock, so the clock must have advanced for a higher token.
+        await sleep_ms(2)
+        await self._store.lose_data()
+
+    async def step_clock(self, ms: float) -> None:
+        """Sets the store's clock, forwards or back."""
+        assert self._store.step_clock is not None
+        await self._store.step_clock(ms)
 
     async def open(self, make: Callable[[Driver], Primitive]) -> Process[Primitive]:
         real_driver = await self.driver()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import List, Sequence
 
 from .driver.claim_groups import claim_groups
+from .driver.damaged import damaged
 from .driver.expiry import expiry
 from .driver.inspection import inspection
 from .driver.leases import leases
@@ -19,13 +20,14 @@ from .driver.tokens import tokens
 from .driver.values import values
 from .driver.wake_ups import wake_ups
 from .faults.acquire import acquire_faults
+from .faults.messages import message_faults
 from .faults.release import release_faults
 from .faults.renewal import renewal_faults
 from .faults.waiting import waiting_faults
 from .mutex.exclusion import mutex_exclusion
 from .mutex.loss import mutex_loss
 from .mutex.subject import MutexSubject
-from .mutex.subjects import MUTEX_SUBJECTS, WITH_LOCK
+from .mutex.subjects import LOCK_SUBJECTS, MUTEX_FORMS, MUTEX_SUBJECTS
 from .mutex.waiting import mutex_waiting
 from .stores import StoreKind
 from .suite import Case, Group
@@ -45,6 +47,7 @@ DRIVER_GROUPS: List[Group] = [
     rate,
     rate_policies,
     rate_changes,
+    damaged,
 ]
 
 FAULT_GROUPS: List[Group] = [acquire_faults, renewal_faults, release_faults, waiting_faults]
@@ -55,10 +58,17 @@ def _mutex_groups(subjects: Sequence[MutexSubject]) -> List[Group]:
     return [build(subject) for subject in subjects for build in builders]
 
 
-GROUPS = [*DRIVER_GROUPS, *_mutex_groups(MUTEX_SUBJECTS), *FAULT_GROUPS]
-SECOND_CLIENT_GROUPS = [*DRIVER_GROUPS, *_mutex_groups([WITH_LOCK]), waiting_faults]
+GROUPS = [
+    *DRIVER_GROUPS,
+    *_mutex_groups(MUTEX_SUBJECTS),
+    *(mutex_exclusion(form) for form in MUTEX_FORMS),
+    *FAULT_GROUPS,
+    message_faults,
+]
+SECOND_CLIENT_GROUPS = [*DRIVER_GROUPS, *_mutex_groups(LOCK_SUBJECTS), *FAULT_GROUPS]
 
 
 def cases_of(kind: StoreKind) -> List[Case]:
     """The cases that run on a store, whether its driver meets their needs or not."""
-    return [case for group in (SECOND_CLIENT_GROUPS if kind.second_client else GROUPS) for case in group.cases]
+    groups = SECOND_CLIENT_GROUPS if kind.second_client else GROUPS
+    return [case for group in groups for case in group.cases if kind.damageable or group is not damaged]

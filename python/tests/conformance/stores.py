@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sqlite3
 import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, AsyncContextManager, AsyncIterator, Awaitable, Callable, Dict, List, Optional
 
+from holdfast.core.clock import Clock
 from holdfast.core.driver import Capabilities, Driver, InspectQuery
 
 OpenDriver = Callable[[AsyncExitStack], Awaitable[Driver]]
@@ -23,6 +25,10 @@ class Store:
     """Opens a new driver, with connections of its own. What the driver does not close itself is left to the stack."""
     end_session: Callable[[Driver], Awaitable[None]]
     """Cuts a driver's connections as if its process had died, and returns when the server has noticed."""
+    lose_data: Optional[Callable[[], Awaitable[None]]] = None
+    """All stored data is gone."""
+    step_clock: Optional[Callable[[float], Awaitable[None]]] = None
+    """Sets the store's clock, forwards or back."""
     capabilities: Optional[Capabilities] = None
 
 
@@ -33,8 +39,10 @@ class StoreKind:
     open: Callable[[], AsyncContextManager[Store]]
     driver_module: str
     second_client: bool = False
-    """For the second client of a driver whose first client runs everything. It runs what may depend on the client: the
-    driver interface, one form of the lock, and the faults of waiting."""
+    """For the second client of a driver whose first client runs everything: the other primitives ask the driver for
+    nothing that its own cases do not."""
+    damageable: bool = False
+    """Whether a store of its own can be damaged. What a server does then is decided by the Lua and SQL of protocol/."""
     at_a_time: int = 20
     """How many cases run at the same time."""
 
@@ -47,12 +55,27 @@ async def no_session(driver: Driver) -> None:
 async def memory() -> AsyncIterator[Store]:
     from holdfast.drivers.memory import MemoryStore, memory_driver
 
-    shared = MemoryStore()
+    clock = SteppedClock()
+    shared = MemoryStore(clock)
 
     async def driver(cleanup: AsyncExitStack) -> Driver:
         return memory_driver(shared)
 
-    yield Store(driver, no_session)
+    async def lose_data() -> None:
+        # The drivers keep the object.
+        shared.__dict__.update(MemoryStore(clock).__dict__)
+
+    async def step_clock(ms: float) -> None:
+        clock.ahead_seconds += ms / 1_000
+
+    yield Store(driver, no_session, lose_data, step_clock)
+
+
+class SteppedClock(Clock):
+    ahead_seconds = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead_seconds
 
 
 @asynccontextmanager
@@ -60,11 +83,31 @@ async def sqlite() -> AsyncIterator[Store]:
     from holdfast.drivers.sqlite import sqlite_driver
 
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        path = Path(folder, "locks.db")
 
         async def driver(cleanup: AsyncExitStack) -> Driver:
-            return sqlite_driver(Path(folder, "locks.db"))
+            return sqlite_driver(path)
 
-        yield Store(driver, no_session)
+        async def execute(*statements: str) -> None:
+            connection = sqlite3.connect(path, timeout=10)
+            with connection:
+                for statement in statements:
+                    connection.execute(statement)
+            connection.close()
+
+        async def lose_data() -> None:
+            await execute(*(f"DELETE FROM holdfast_{table}" for table in ("leases", "waiters", "counter", "rates")))
+
+        async def step_clock(ms: float) -> None:
+            # The clock is the machine's, so the stored times are moved the other way instead.
+            await execute(
+                f"UPDATE holdfast_leases SET acquired_at_ms = acquired_at_ms - {ms}, expires_at_ms = expires_at_ms - {ms}",
+                f"UPDATE holdfast_waiters SET waiting_since_ms = waiting_since_ms - {ms}, expires_at_ms = expires_at_ms - {ms}",
+                f"UPDATE holdfast_counter SET last_token = last_token - {ms} * 1000",
+                f"UPDATE holdfast_rates SET reset_at_ms = reset_at_ms - {ms}",
+            )
+
+        yield Store(driver, no_session, lose_data, step_clock)
 
 
 @asynccontextmanager
@@ -206,8 +249,8 @@ def postgres_url() -> str:
 
 
 _KINDS = [
-    StoreKind("memory", memory, "holdfast.drivers.memory"),
-    StoreKind("sqlite", sqlite, "holdfast.drivers.sqlite"),
+    StoreKind("memory", memory, "holdfast.drivers.memory", damageable=True),
+    StoreKind("sqlite", sqlite, "holdfast.drivers.sqlite", damageable=True),
     StoreKind("redis-asyncio", redis_asyncio, "holdfast.drivers.redis"),
     StoreKind("redis-sync", redis_sync, "holdfast.drivers.redis", second_client=True),
     StoreKind("redis-cluster", redis_cluster, "holdfast.drivers.redis"),

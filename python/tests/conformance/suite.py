@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Awaitable, Callable, Dict, List, Optional, Sequence, Union
 
 from .context import Context, open_context
 from .gate import Gate
 from .needs import unmet_reason
-from .stores import StoreKind
+from .stores import Store, StoreKind
 
 Body = Callable[[Context], Awaitable[None]]
 
@@ -20,6 +21,8 @@ class Case:
     title: str
     needs: Sequence[str]
     body: Body
+    own_store: bool = False
+    """Opens a store that no other case uses."""
 
     def __str__(self) -> str:
         return f"{self.group}: {self.title}"
@@ -31,13 +34,14 @@ class Group:
 
     title: str
     needs: Sequence[str] = ()
+    own_store: bool = False
     cases: List[Case] = field(default_factory=list)
 
     def case(self, title: str, needs: Sequence[str] = ()) -> Callable[[Body], Body]:
         """Registers the decorated function. The case is skipped if the driver does not meet all needs."""
 
         def register(body: Body) -> Body:
-            self.cases.append(Case(self.title, title, (*self.needs, *needs), body))
+            self.cases.append(Case(self.title, title, (*self.needs, *needs), body, self.own_store))
             return body
 
         return register
@@ -77,17 +81,18 @@ async def _run_cases(kind: StoreKind, cases: Sequence[Case]) -> Dict[Case, Outco
                 outcomes[case] = Skipped(reason)
                 return
             async with gate.entered():
-                outcomes[case] = await _outcome_of(case, store)
+                outcomes[case] = await _outcome_of(case, kind, store)
 
         async with gate.watching():
             await asyncio.gather(*(run(case) for case in cases))
     return outcomes
 
 
-async def _outcome_of(case: Case, store: object) -> Optional[BaseException]:
+async def _outcome_of(case: Case, kind: StoreKind, store: Store) -> Optional[BaseException]:
     async def run() -> None:
-        async with open_context(store) as context:  # type: ignore[arg-type]
-            await case.body(context)
+        async with AsyncExitStack() as cleanup:
+            own = await cleanup.enter_async_context(kind.open()) if case.own_store else store
+            await case.body(await cleanup.enter_async_context(open_context(own)))
 
     # In a task of its own, whose outcome is read instead of awaited: a case that fails with `CancelledError` fails
     # alone.

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, AsyncContextManager, Awaitable, Callable, Dict, Optional
+from typing import Any, AsyncContextManager, Awaitable, Callable, Dict, Optional, Union
 
-from holdfast.core.lease import Lease
+from holdfast import Lease, Term
 from holdfast.errors import LeaseLostError, NotAcquiredError
 
 from .subject import Take, Taken
 
 
 class LeaseHandle:
-    """A lease as a handle. `release` may be that of the form."""
+    """A lease or a term as a handle, with the release of its form."""
 
-    def __init__(self, lease: Lease, release: Optional[Callable[[], Awaitable[bool]]] = None) -> None:
+    def __init__(self, lease: Union[Lease, Term], release: Callable[[], Awaitable[bool]]) -> None:
         self._lease = lease
-        self._release = release or lease.release
+        self._release = release
 
     @property
     def held(self) -> bool:
@@ -39,7 +39,7 @@ def answering(acquire: Callable[..., Awaitable[Any]]) -> Take:
 
     async def take(lock_name: str, **options: Any) -> Taken:
         result = await acquire(lock_name, **waiting_by_default(options))
-        return Taken(LeaseHandle(result.lease)) if result else Taken(holder=result.holder)
+        return Taken(LeaseHandle(result.lease, result.lease.release)) if result else Taken(holder=result.holder)
 
     return take
 
@@ -49,7 +49,8 @@ def holding(hold: Callable[..., Awaitable[Lease]]) -> Take:
 
     async def take(lock_name: str, **options: Any) -> Taken:
         try:
-            return Taken(LeaseHandle(await hold(lock_name, **waiting_by_default(options))))
+            lease = await hold(lock_name, **waiting_by_default(options))
+            return Taken(LeaseHandle(lease, lease.release))
         except NotAcquiredError as error:
             return Taken(holder=error.holder)
 
