@@ -41,17 +41,16 @@ class Gate:
             # The worst of the last few looks.
             self._late_seconds = max(late_seconds, self._late_seconds * 0.9)
 
-    @asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
+    async def enter(self) -> None:
+        """Returns when another case may begin. One caller at a time: what waits here is polled."""
         while not self._has_room:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
         self._running += 1
         # It counts as busy until its beginning has been measured.
         self._late_seconds = max(self._late_seconds, BUSY_SECONDS)
-        try:
-            yield
-        finally:
-            self._running -= 1
+
+    def leave(self) -> None:
+        self._running -= 1
 
     @property
     def _has_room(self) -> bool:

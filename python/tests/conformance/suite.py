@@ -76,15 +76,19 @@ async def _run_cases(kind: StoreKind, cases: Sequence[Case]) -> Dict[Case, Outco
             capabilities = (await probe.driver()).capabilities
 
         async def run(case: Case) -> None:
-            reason = unmet_reason(capabilities, case.needs)
-            if reason is not None:
-                outcomes[case] = Skipped(reason)
-                return
-            async with gate.entered():
-                outcomes[case] = await _outcome_of(case, kind, store)
+            outcomes[case] = await _outcome_of(case, kind, store)
+            gate.leave()
 
+        running = []
         async with gate.watching():
-            await asyncio.gather(*(run(case) for case in cases))
+            for case in cases:
+                reason = unmet_reason(capabilities, case.needs)
+                if reason is None:
+                    await gate.enter()
+                    running.append(asyncio.create_task(run(case)))
+                else:
+                    outcomes[case] = Skipped(reason)
+            await asyncio.gather(*running)
     return outcomes
 
 

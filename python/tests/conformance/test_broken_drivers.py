@@ -383,7 +383,7 @@ def outcomes_with(make: Callable[[Driver], Any], titles: Sequence[str]) -> List[
 
         yield Store(driver, no_session)
 
-    kind = StoreKind("broken", open, "holdfast.drivers.memory")
+    kind = StoreKind("broken", open)
     driver_cases = [case for case in cases_of(kind) if case.group.startswith("driver interface: ")]
     cases = [case for case in driver_cases if any(title in case.title for title in titles)]
     return list(run_cases(kind, cases).values())

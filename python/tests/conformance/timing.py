@@ -21,7 +21,7 @@ BRIEF_SECONDS = 0.4
 KEPT_SECONDS = 3.0
 """The TTL of a lease that renewals keep. A machine may stall for two thirds of it."""
 
-VAIN_SECONDS = 1.0
+VAIN_SECONDS = 2.0
 """How long a claim waits that is never granted. Its first answer must come sooner, or it does not know the holder."""
 
 PATIENCE_SECONDS = 30.0

@@ -74,6 +74,7 @@ def mutex_waiting(subject: MutexSubject) -> Group:
     async def _(ctx: Context) -> None:
         a, b = await ctx.mutex(subject), await ctx.mutex(subject, **LASTING)
         await must_take(a, ctx.lock_name)
+        await must_wait(b, ctx.lock_name)  # it is connected now
         started_ms = monotonic_ms()
         holder = (await must_wait(b, ctx.lock_name, blocking_timeout_seconds=VAIN_SECONDS)).holder
         assert monotonic_ms() - started_ms >= at_least(VAIN_SECONDS * 1_000)
