@@ -168,6 +168,19 @@ async def test_waits_for_one_key_are_served_first_come_first_served_at_any_cost(
     assert served == [0, 1, 2, 3, 4]
 
 
+async def test_a_wait_behind_a_slow_answer_is_not_refused_while_there_are_units(
+    limiter: Limiter, network: FaultyNetwork
+) -> None:
+    limits = limiter("10/hour", network.driver)
+    slow = hold_reply()
+    network.once("consume", slow.fault)
+    first = asyncio.create_task(limits.wait("key"))
+    await slow.reached.wait()
+    assert (await limits.wait("key", blocking_timeout_seconds=0)).remaining == 8
+    slow.resume()
+    assert (await first).remaining == 9
+
+
 async def test_a_cancelled_wait_leaves_the_queue_and_the_next_call_is_served(limiter: Limiter) -> None:
     limits = limiter(Rate(20, 1, burst=1))
     await limits.consume("key")

@@ -29,7 +29,7 @@ class RateWaiting:
         self._consume = consume
         self._refusal = refusal
         self._calls: set[_WaitingCall] = set()
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, deque[_WaitingCall]] = {}
 
     async def wait(self, key: str, cost: int, wait_ms: float) -> RateLimitResult:
         if len(self._calls) >= MAX_PENDING_CLAIMS:
@@ -55,22 +55,16 @@ class RateWaiting:
             call.wake()
 
     async def _wait(self, call: _WaitingCall) -> RateLimitResult:
-        queue = self._queues.setdefault(call.key, _Queue())
-        queue.calls.append(call)
+        queue = self._queues.setdefault(call.key, deque())
+        queue.append(call)
         known = self._refusal(call.key, call.cost)
         if known is not None:
             self._assert_in_time(call, known)
-        elif queue.refused == 0:
-            # Until one is refused, the calls of one turn of the event loop go to the store in one list.
-            result = await self._ask(call)
-            if result is not None and result.allowed:
-                return result
-        call.is_refused = True
-        queue.refused += 1
-        while queue.calls[0] is not call:
+        # Only the first one asks. If others asked meanwhile, one with a smaller cost, or one that asks a moment later,
+        # could be served before it.
+        while queue[0] is not call:
             if not await self._sleep(call, None):
-                late = self._refusal(call.key, call.cost)
-                raise RateLimitedError(call.key, 0 if late is None else late.retry_after_seconds)
+                return await self._ask_last(call)
         while True:
             result = await self._ask(call)
             if result is None:
@@ -78,6 +72,15 @@ class RateWaiting:
             if result.allowed:
                 return result
             await self._sleep(call, result.retry_after_seconds * 1_000)
+
+    async def _ask_last(self, call: _WaitingCall) -> RateLimitResult:
+        """The time of a call that was never first is over. Only the store knows whether it is over its limit: the calls
+        before it may only have waited for slow answers."""
+        late = self._refusal(call.key, call.cost)
+        result = await self._ask(call) if late is None else late
+        if result is not None and result.allowed:
+            return result
+        raise RateLimitedError(call.key, 0 if result is None else result.retry_after_seconds)
 
     async def _ask(self, call: _WaitingCall) -> Optional[RateLimitResult]:
         """Returns None if the refusal is void. Raises `RateLimitedError` if the time is not enough."""
@@ -139,15 +142,13 @@ class RateWaiting:
     def _leave(self, call: _WaitingCall) -> None:
         call.has_left = True
         queue = self._queues[call.key]
-        if call.is_refused:
-            queue.refused -= 1
         # A call in the middle is skipped later: removing it would cost a search of the whole queue.
-        if queue.calls[0] is not call:
+        if queue[0] is not call:
             return
-        while queue.calls and queue.calls[0].has_left:
-            queue.calls.popleft()
-        if queue.calls:
-            queue.calls[0].wake()
+        while queue and queue[0].has_left:
+            queue.popleft()
+        if queue:
+            queue[0].wake()
         else:
             del self._queues[call.key]
 
@@ -159,15 +160,6 @@ class RateWaiting:
         return self._clock.monotonic() * 1_000
 
 
-class _Queue:
-    """The calls for one key, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.calls: deque[_WaitingCall] = deque()
-        self.refused = 0
-        """How many of them were refused and wait for their turn."""
-
-
 class _WaitingCall:
     def __init__(self, key: str, cost: int, until_ms: float) -> None:
         self.key = key
@@ -176,7 +168,6 @@ class _WaitingCall:
         self.error: Optional[Exception] = None
         self.is_void = False
         """The key was reset or blocked after the request was made, so a refusal of it means nothing."""
-        self.is_refused = False
         self.has_left = False
         self.woken: Optional[asyncio.Future[bool]] = None
 
