@@ -180,6 +180,10 @@ async def test_a_fraction_of_a_second_is_rounded_up(pool: Any, lock_name: str) -
         lambda rows: [["true", 2, None, None, None, None]],
         lambda rows: [[True]],
         lambda rows: [list(rows[0]), list(rows[0])],
+        # Only the first answer is wrong.
+        lambda rows: [[1, *list(rows[0])[1:]]] if len(rows[0]) == 6 else rows,
+        lambda rows: "SELECT 1" if len(rows[0]) == 6 else rows,
+        lambda rows: "SELECT 1" if len(rows[0]) == 1 else rows,
     ],
 )
 async def test_an_answer_that_is_not_rows_never_counts_as_acquired_and_leaves_nothing_held(

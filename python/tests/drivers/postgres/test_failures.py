@@ -87,18 +87,20 @@ async def test_a_connection_that_breaks_in_the_middle_leaves_the_outcome_unknown
             await other.execute("BEGIN")
             await other.execute("SELECT FROM distributed_locks WHERE lock_name = $1 FOR UPDATE", lock_name)
             releasing = asyncio.ensure_future(driver.release([lease_of(claim, grant)]))
-            for _ in range(1_000):
-                ended = await admin.fetchval(
-                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                    "WHERE application_name = $1 AND wait_event_type = 'Lock'",
-                    application,
-                )
-                if ended:
-                    break
+            of_driver = "FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'"
+            pids = await until("the call", lambda: admin.fetch(f"SELECT pid {of_driver}", application))
+            await admin.execute("SELECT pg_terminate_backend($1)", pids[0]["pid"])
+
+            async def gone() -> bool:
+                sql = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $1"
+                return bool(await admin.fetchval(sql, pids[0]["pid"]))
+
+            await until("the end of the connection", gone)
+            # If the call were sent again, it would succeed now.
+            await other.execute("ROLLBACK")
             with pytest.raises(StoreError) as unknown:
                 await releasing
             assert unknown.value.retryable
-            await other.execute("ROLLBACK")
             # It was not sent again behind the caller's back: the lease is still there.
             assert (await grant_of(driver, claim)).fencing_token == grant.fencing_token
             assert await driver.release([lease_of(claim, grant)]) == [True]

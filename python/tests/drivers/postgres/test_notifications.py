@@ -77,8 +77,10 @@ async def test_failure_38_a_flood_of_forged_grants_costs_a_bounded_number_of_que
 
 @pytest.mark.parametrize("how", BOTH)
 async def test_failure_29_a_listening_connection_that_ends_is_reported_once_and_can_be_replaced(
-    how: str, postgres_url: str, lock_name: str
+    how: str, postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # At once, and not with the next ping.
+    monkeypatch.setattr("holdfast.drivers._postgres.notify_connection._PING_SECONDS", 3_600)
     url = f"{postgres_url}?application_name={lock_name}"
     async with connected(postgres_url) as admin, opened(how, url) as driver:
         held, waiting = claim_on(lock_name), claim_on(lock_name, wait_ms=60_000)

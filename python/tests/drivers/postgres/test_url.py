@@ -7,8 +7,11 @@ import ssl
 import traceback
 from typing import Any
 
+import asyncpg
+import psycopg
 import pytest
 
+from holdfast.drivers._postgres.errors import sql_state, store_error_from
 from holdfast.drivers._postgres.url import asyncpg_settings, postgres_place, postgres_url, psycopg_settings
 from holdfast.drivers.postgres import open_postgres
 from holdfast.errors import InvalidArgumentError, StoreError
@@ -160,6 +163,28 @@ async def test_failure_52_a_login_that_fails_shows_no_password(how: str, postgre
                 assert error.__context__ is None or error.__context__ is error.__cause__
                 assert SECRET not in str(error) + repr(error) + repr(vars(error))
                 error = error.__cause__
+
+
+def test_failure_52_the_cause_of_an_error_is_a_copy_without_what_a_client_attached_to_it() -> None:
+    said = f"cannot connect to postgres://app:{SECRET}@db/shop"
+    errors: Any = [
+        psycopg.OperationalError(said),
+        asyncpg.PostgresError(said),
+        OSError(111, said),
+        ValueError(said),
+    ]
+    for original in errors:
+        original.settings = {"password": SECRET}
+        original.__cause__ = ConnectionError(said)
+        error: Any = store_error_from(original)
+        for _ in range(3):
+            shown = "".join(traceback.format_exception(type(error), error, None))
+            assert SECRET not in shown + repr(error) + repr(vars(error)), original
+            error = error.__cause__
+        assert error is None
+    state = store_error_from(asyncpg.exceptions.TooManyConnectionsError("no"))
+    assert state.__cause__ is not None and sql_state(state.__cause__) == "53300"
+    assert isinstance(state.__cause__, asyncpg.PostgresError)
 
 
 async def test_a_database_whose_name_needs_encoding_has_one_place(postgres_url: str) -> None:
