@@ -161,7 +161,7 @@ async def test_waiters_are_served_in_their_order(locks: Locks) -> None:
 
 
 async def test_a_waiter_gets_a_lock_whose_lease_expires(locks: Locks) -> None:
-    lease = (await locks().acquire(NAME, timeout_seconds=0.1)).lease
+    lease = (await locks().acquire(NAME, timeout_seconds=0.3)).lease
     assert lease is not None
     async with locks().lock(NAME, blocking=True) as second:
         assert second.fencing_token > lease.fencing_token
@@ -195,27 +195,27 @@ async def test_an_error_of_the_block_is_passed_on_and_the_lock_released(locks: L
 
 
 async def test_the_heartbeat_of_a_block_outlives_the_ttl(locks: Locks) -> None:
-    async with locks().lock(NAME, timeout_seconds=0.1) as lease:
-        await asyncio.sleep(0.35)
+    async with locks().lock(NAME, timeout_seconds=0.6) as lease:
+        await asyncio.sleep(0.8)
         assert lease.held
         assert not await locks().acquire(NAME)
 
 
 async def test_a_block_without_heartbeat_loses_its_lease(locks: Locks) -> None:
     with pytest.raises(LeaseLostError):
-        async with locks().lock(NAME, timeout_seconds=0.06, heartbeat=False):
+        async with locks().lock(NAME, timeout_seconds=0.3, heartbeat=False):
             await asyncio.sleep(5)
 
 
 async def test_max_hold_ends_the_heartbeat(locks: Locks) -> None:
     with pytest.raises(LeaseLostError):
-        async with locks().lock(NAME, timeout_seconds=0.1, max_hold_seconds=0.15):
+        async with locks().lock(NAME, timeout_seconds=0.3, max_hold_seconds=0.4):
             await asyncio.sleep(5)
 
 
 async def test_min_hold_keeps_the_lock_after_the_release(locks: Locks) -> None:
     lock = locks()
-    async with lock.lock(NAME, min_hold_seconds=0.2) as lease:
+    async with lock.lock(NAME, min_hold_seconds=0.6) as lease:
         pass
     assert not lease.held
     assert locks.holders == 1
@@ -329,7 +329,7 @@ async def test_a_callback_of_the_library_does_not_carry_the_re_entry(locks: Lock
     lock = locks()
     seen: Dict[str, object] = {}
     async with lock.lock("outer"):
-        lease = await lock.hold("inner", timeout_seconds=0.05, heartbeat=False)
+        lease = await lock.hold("inner", timeout_seconds=0.3, heartbeat=False)
 
         def on_loss(error: LeaseLostError) -> None:
             from holdfast._reentry import current_frame
@@ -348,7 +348,7 @@ async def test_a_loss_cancels_the_block_which_raises_lease_lost(locks: Locks) ->
     lock, network = locks.behind_network()
     cancelled = False
     with pytest.raises(LeaseLostError) as raised:
-        async with lock.lock(NAME, timeout_seconds=0.1):
+        async with lock.lock(NAME, timeout_seconds=0.3):
             network.cut()
             try:
                 await asyncio.sleep(60)
@@ -374,10 +374,10 @@ async def test_a_stolen_lease_cancels_the_block(locks: Locks) -> None:
 
 async def test_a_loss_noticed_by_the_block_itself_does_not_cancel_what_comes_after(locks: Locks) -> None:
     with pytest.raises(LeaseLostError):
-        async with locks().lock(NAME, timeout_seconds=0.05, heartbeat=False) as lease:
+        async with locks().lock(NAME, timeout_seconds=0.3, heartbeat=False) as lease:
             import time
 
-            time.sleep(0.06)  # the event loop is blocked past the TTL
+            time.sleep(0.31)  # the event loop is blocked past the TTL
             assert not lease.held
     await asyncio.sleep(0.01)
     task = asyncio.current_task()
@@ -386,7 +386,7 @@ async def test_a_loss_noticed_by_the_block_itself_does_not_cancel_what_comes_aft
 
 async def test_an_error_of_the_block_is_not_hidden_by_a_loss(locks: Locks) -> None:
     with pytest.raises(KeyError):
-        async with locks().lock(NAME, timeout_seconds=0.05, heartbeat=False):
+        async with locks().lock(NAME, timeout_seconds=0.3, heartbeat=False):
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
@@ -397,7 +397,7 @@ async def test_an_error_of_the_block_is_not_hidden_by_a_loss(locks: Locks) -> No
 
 async def test_a_block_that_swallows_its_cancellation_still_raises_lease_lost(locks: Locks) -> None:
     with pytest.raises(LeaseLostError):
-        async with locks().lock(NAME, timeout_seconds=0.05, heartbeat=False):
+        async with locks().lock(NAME, timeout_seconds=0.3, heartbeat=False):
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
@@ -428,7 +428,7 @@ async def test_a_cancellation_from_outside_wins_over_a_loss(locks: Locks) -> Non
     entered = asyncio.Event()
 
     async def work() -> None:
-        async with lock.lock(NAME, timeout_seconds=0.1) as lease:
+        async with lock.lock(NAME, timeout_seconds=0.3) as lease:
             network.cut()
             entered.set()
             try:
@@ -493,7 +493,7 @@ async def test_inside_a_task_group_a_loss_is_an_error_of_the_group(locks: Locks)
             raise
 
     async def work() -> None:
-        async with lock.lock(NAME, timeout_seconds=0.1):
+        async with lock.lock(NAME, timeout_seconds=0.3):
             network.cut()
             await asyncio.sleep(60)
 
@@ -509,7 +509,7 @@ async def test_inside_a_task_group_a_loss_is_an_error_of_the_group(locks: Locks)
 async def test_a_task_group_inside_the_block_is_cancelled_by_a_loss(locks: Locks) -> None:
     lock, network = locks.behind_network()
     with pytest.raises(LeaseLostError):
-        async with lock.lock(NAME, timeout_seconds=0.1):
+        async with lock.lock(NAME, timeout_seconds=0.3):
             network.cut()
             async with asyncio.TaskGroup() as group:
                 group.create_task(asyncio.sleep(60))
@@ -538,7 +538,7 @@ async def test_a_loss_inside_a_timeout_is_a_loss(locks: Locks) -> None:
     lock, network = locks.behind_network()
     with pytest.raises(LeaseLostError):
         async with asyncio.timeout(30):
-            async with lock.lock(NAME, timeout_seconds=0.1):
+            async with lock.lock(NAME, timeout_seconds=0.3):
                 network.cut()
                 async with asyncio.timeout(30):
                     await asyncio.sleep(60)
@@ -555,7 +555,7 @@ async def test_a_timeout_while_waiting_leaves_nothing_behind(locks: Locks) -> No
 
 async def test_await_lost_returns_the_error(locks: Locks) -> None:
     lock = locks()
-    lease = await lock.hold(NAME, timeout_seconds=0.05, heartbeat=False)
+    lease = await lock.hold(NAME, timeout_seconds=0.3, heartbeat=False)
     assert not lease.lost.is_set()
     error = await lease.lost
     assert isinstance(error, LeaseLostError) and lease.lost.error is error and lease.lost.is_set()
@@ -652,7 +652,7 @@ async def test_a_cancelled_wait_for_several_locks_keeps_nothing(locks: Locks) ->
 
 async def test_reacquire_extend_returns_the_same_lease(locks: Locks) -> None:
     lock = locks(reacquire="extend")
-    first = await lock.hold(NAME, timeout_seconds=1, heartbeat=False)
+    first = await lock.hold(NAME, timeout_seconds=10, heartbeat=False)
     second = await lock.hold(NAME, timeout_seconds=60, heartbeat=False)
     assert second.fencing_token == first.fencing_token
     assert first.remaining_seconds > 30
