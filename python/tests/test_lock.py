@@ -329,7 +329,8 @@ async def test_a_callback_of_the_library_does_not_carry_the_re_entry(locks: Lock
     lock = locks()
     seen: Dict[str, object] = {}
     async with lock.lock("outer"):
-        lease = await lock.hold("inner", timeout_seconds=0.3, heartbeat=False)
+        lease = await lock.hold("inner", heartbeat=False)
+        await lease.extend(0.3)  # sets a timer from inside the block
 
         def on_loss(error: LeaseLostError) -> None:
             from holdfast._reentry import current_frame
