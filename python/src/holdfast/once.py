@@ -82,10 +82,13 @@ class OnceOnly(Closable):
     ) -> T:
         """Runs the job, unless it has run for this key within its period: then returns the kept result.
 
-        `job(run)` gets the lease of its run. If the job runs elsewhere now, this call waits for that run and returns
-        its result. If the job fails, its error is raised and nothing is kept, and a call that waits runs the job. If
-        its lease is lost, the job is cancelled, `LeaseLostError` is raised and nothing is kept. If this call is
-        cancelled, so is the job, and nothing is kept; a job that has already ended keeps its result first.
+        `job(run)` gets the lease of its run. It is a coroutine function, or a function that does not block: a blocked
+        event loop renews no lease (use `asyncio.to_thread`, or `SyncOnceOnly`).
+
+        If the job runs elsewhere now, this call waits for that run and returns its result. If the job fails, its error
+        is raised and nothing is kept, and a call that waits runs the job. If its lease is lost, the job is cancelled,
+        `LeaseLostError` is raised and nothing is kept. If this call is cancelled, so is the job, and nothing is kept; a
+        job that has already ended keeps its result first.
 
         - `for_seconds`: how long a run counts, from its end. The store keeps the result for this time. From 0.05 to one
           year. With `redlock` at most the driver's longest TTL.

@@ -444,6 +444,39 @@ async def test_a_function_that_resigns_itself_goes_on_and_one_whose_term_is_resi
     assert ends[:2] == ["resigned itself", "cancelled"]
 
 
+async def test_a_function_that_notices_the_loss_of_its_term_itself_is_cancelled_nevertheless(
+    store: MemoryStore, candidate: Candidate
+) -> None:
+    network = FaultyNetwork(memory_driver(store))
+    election = candidate("a", driver=network.driver, timeout_seconds=0.1, call_timeout_seconds=0.05)
+    ended = asyncio.Event()
+
+    async def lead(term: Term) -> None:
+        network.cut()
+        time.sleep(0.15)  # no timer can fire before the next statement
+        assert not term.held
+        try:
+            await asyncio.sleep(50)
+        finally:
+            network.heal()
+            ended.set()
+
+    run = asyncio.create_task(election.run(lead))
+    await ended.wait()
+    run.cancel()
+    await asyncio.wait({run})
+
+
+async def test_a_function_can_close_its_own_election(candidate: Candidate) -> None:
+    election = candidate()
+
+    async def lead(_: Term) -> None:
+        await election.close()
+
+    await election.run(lead)
+    assert election.closed
+
+
 async def test_run_rests_longer_after_each_failure_in_a_row_and_never_campaigns_in_a_busy_loop(
     candidate: Candidate,
 ) -> None:

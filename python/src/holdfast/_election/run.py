@@ -65,11 +65,26 @@ async def _lead_once(parts: LeadParts, term: Term, lead: Lead) -> _Led:
     cancelled: Optional[asyncio.CancelledError] = None
     error: Optional[BaseException] = None
     stopped = False
+    leader: Optional[asyncio.Task[Any]] = None
+
+    def call() -> Union[Awaitable[Any], Any]:
+        nonlocal leader
+        leader = asyncio.current_task()
+        return lead(term)
+
+    def watch_end(stop: Callable[[], None]) -> Callable[[], None]:
+        def ended() -> None:
+            # A function that resigns goes on to its own end.
+            if term.lost.is_set() or asyncio.current_task() is not leader:
+                stop()
+
+        return term._watch_end(ended)
+
     # The process may have stalled until the term was over.
     if term.held and not parts.instance.closed:
         # Closing waits for it.
         with term._in_use():
-            led = await supervise(lambda: lead(term), term._watch_end, parts.instance.watch_closing)
+            led = await supervise(call, watch_end, parts.instance.watch_closing)
         cancelled = led.cancelled
         stopped = led.stopped
         error = led.error

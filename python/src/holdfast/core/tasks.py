@@ -61,12 +61,19 @@ async def supervise(call: Callable[[], Union[Awaitable[T], T]], *watches: Watch)
 
     task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work())
 
-    def stop() -> None:
+    def cancel() -> None:
         nonlocal stopped
-        # The function itself may have caused it, and goes on to its own end: a leader that resigns, for example.
-        if not task.done() and _current_task() is not task:
+        if not task.done():
             stopped = True
             task.cancel()
+
+    def stop() -> None:
+        # The function itself may have caused it, for example by reading `held`. Its next await is then cancelled, and
+        # not one of the code that it is calling now.
+        if _current_task() is task:
+            task.get_loop().call_soon(cancel, context=Context())
+        else:
+            cancel()
 
     unwatch = [watch(stop) for watch in watches]
     try:
