@@ -6,6 +6,8 @@ import json
 import re
 import sqlite3
 from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 import pytest
@@ -15,7 +17,14 @@ from holdfast.core.claim_ids import Chain
 from holdfast.core.driver import Claim, Grant, LeaseRef, RateLimit, RateRequest, Renewal
 from holdfast.drivers._memory.store import MemoryStore
 from holdfast.drivers._postgres import arrays, notifications
+from holdfast.drivers._postgres_advisory.activity_comment import (
+    ActivityEntry,
+    read_activity_comment,
+    write_activity_comment,
+)
+from holdfast.drivers._postgres_advisory.key import advisory_key
 from holdfast.drivers._redis import keys, records
+from holdfast.drivers._redlock.broadcast import _lock_name_in
 from holdfast.drivers._shared.gcra import Moment, policy_of, take_step
 
 
@@ -206,6 +215,11 @@ def test_a_message_about_a_theft(example):
     assert records.read_theft(example["message"]) == expected
 
 
+@each("redis-messages", "released")
+def test_a_message_about_a_release(example):
+    assert _lock_name_in(example["message"]) == example["lockName"]
+
+
 # PostgreSQL
 
 
@@ -249,3 +263,28 @@ def test_a_notification_about_a_theft(example):
     theft: Optional[Dict[str, Any]] = example["theft"]
     expected = ([], "") if theft is None else (theft["lost"], theft["by"])
     assert notifications.parse_theft(example["payload"]) == expected
+
+
+@each("advisory-keys")
+def test_the_advisory_key_of_a_lock_name(example):
+    assert str(advisory_key(example["lockName"])) == example["key"]
+
+
+@each("postgres-activity-comments", "comments")
+def test_a_written_activity_comment(example):
+    entries = [ActivityEntry(**in_python(entry)) for entry in example["entries"]]
+    assert write_activity_comment(entries, example["maxBytes"]) == example["comment"]
+
+
+@each("postgres-activity-comments", "queries")
+def test_an_activity_comment_that_is_read(example):
+    read = read_activity_comment(example["query"])
+    expected: Optional[List[Dict[str, Any]]] = example["entries"]
+    assert read == (None if expected is None else [ActivityEntry(**in_python(entry)) for entry in expected])
+
+
+def test_every_file_is_checked_by_some_python_test():
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
+    folder = files("holdfast") / "protocol" / "vectors"
+    names = [each.name[: -len(".json")] for each in folder.iterdir()]
+    assert names and [name for name in names if f'"{name}"' not in tests and f"{name}.json" not in tests] == []

@@ -10,6 +10,8 @@ import { reapProcess } from './reaper.ts'
 import type { SharedServers } from './shared-servers.ts'
 
 export interface PytestRun {
+  /** Whether all tests were selected. */
+  readonly isWhole: boolean
   readonly code: number | null
   /** Everything that pytest printed. */
   readonly output: string
@@ -26,7 +28,7 @@ export interface PythonTest {
 }
 
 /** The tests wait more than they compute. */
-const PROCESSES = 4
+const PROCESSES = 3
 /** The whole suite takes less than half of this. */
 const TIMEOUT_MS = 240_000
 
@@ -36,7 +38,8 @@ export async function runPytest(servers: SharedServers): Promise<PytestRun> {
   const cwd = join(import.meta.dirname, '../../python')
   const folder = makeFolder('pytest')
   const report = join(folder.path, 'report.json')
-  const selection = process.env['HOLDFAST_TEST_PYTEST']?.split(' ') ?? ['-n', `${PROCESSES}`, '--dist', 'loadgroup']
+  const some = process.env['HOLDFAST_TEST_PYTEST']
+  const selection = some?.split(' ') ?? ['-n', `${PROCESSES}`, '--dist', 'loadgroup']
   const args = ['-m', 'pytest', '-q', '-p', 'support.json_report', '-p', 'no:cacheprovider', ...selection]
   const child = spawn(python, args, {
     cwd,
@@ -68,7 +71,12 @@ export async function runPytest(servers: SharedServers): Promise<PytestRun> {
   }, TIMEOUT_MS)
   try {
     const code = await new Promise<number | null>((resolve) => child.once('close', resolve))
-    return { code, output, tests: existsSync(report) ? testsOf(readFileSync(report, 'utf8')) : [] }
+    return {
+      isWhole: some === undefined,
+      code,
+      output,
+      tests: existsSync(report) ? testsOf(readFileSync(report, 'utf8')) : [],
+    }
   } finally {
     clearTimeout(deadline)
     forget()
@@ -94,9 +102,10 @@ async function serverVariables(servers: SharedServers): Promise<Record<string, s
   }
 }
 
-function testsOf(json: string): PythonTest[] {
-  const outcomes = JSON.parse(json) as (Omit<PythonTest, 'file' | 'name'> & { id: string })[]
-  return outcomes.map(({ id, ...rest }) => {
+function testsOf(lines: string): PythonTest[] {
+  return lines.split('\n').flatMap((line) => {
+    if (line === '') return []
+    const { id, ...rest } = JSON.parse(line) as Omit<PythonTest, 'file' | 'name'> & { id: string }
     // `--dist loadgroup` appends the group of a test to its id.
     const [file = id, ...names] = readable(id.replace(/(?<=\])@[\w-]+$/, '')).split('::')
     return { ...rest, file: `python/${file}`, name: names.join('::') || 'is collected' }

@@ -1,9 +1,10 @@
 import { describe, expect, inject, test } from 'vitest'
+import { compare, printed, pythonCase } from '../../scripts/conformance-table.mjs'
 import { runPytest } from '../harness/pytest.ts'
 
 // pytest runs while vitest collects this file, because each of its tests becomes one here: then a failure has its name,
 // and the counts include it.
-const { tests, output, code } = await runPytest(inject('servers'))
+const { tests, output, code, isWhole } = await runPytest(inject('servers'))
 
 const files = [...new Set(tests.map(({ file }) => file))].sort()
 
@@ -21,6 +22,12 @@ test('pytest has run every file to its end', () => {
   expect(tests.length, output).toBeGreaterThan(0)
   // Otherwise it has failed outside of any test.
   if (!tests.some(({ outcome }) => outcome === 'failed')) expect(code, output).toBe(0)
+})
+
+// Only if all of them ran. `npm run conformance` prints the whole table.
+test.runIf(isWhole)('every conformance case of TypeScript has passed in Python, on each store', async () => {
+  const comparison = await compare(tests.flatMap(({ name, outcome }) => pythonCase(name, outcome) ?? []))
+  expect(comparison.gaps, printed({ ...comparison, groups: new Map() })).toEqual([])
 })
 
 /** The stack that matters is in the text. The one of this file would only hide it. */

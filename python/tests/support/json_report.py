@@ -1,6 +1,7 @@
-"""A pytest plugin that writes the outcome of every test as one JSON text, for test/python/pytest.test.ts.
+"""A pytest plugin that writes the outcome of every test, for test/python/pytest.test.ts.
 
-Loaded with `-p support.json_report`. The file is named by HOLDFAST_TEST_REPORT.
+Loaded with `-p support.json_report`. The file is named by HOLDFAST_TEST_REPORT. It has one JSON text in each line, which
+is written when a test has ended: a run that is killed leaves what it has found out.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ _outcomes: Dict[str, Dict[str, Any]] = {}
 
 def pytest_runtest_logreport(report: Any) -> None:
     _record(report)
+    if report.when == "teardown":
+        _write(report.nodeid)
 
 
 def pytest_collectreport(report: Any) -> None:
     # A file that cannot be imported has no tests. It counts as one that failed.
     if report.failed:
         _record(report)
+        _write(report.nodeid)
 
 
 def pytest_sessionfinish(session: Any) -> None:
-    if hasattr(session.config, "workerinput"):
-        return  # One of xdist's processes. The first process has the reports of all of them.
-    with open(os.environ["HOLDFAST_TEST_REPORT"], "w", encoding="utf-8") as file:
-        json.dump(list(_outcomes.values()), file)
+    # A test whose process has died has no teardown.
+    for nodeid in list(_outcomes):
+        _write(nodeid)
 
 
 def _record(report: Any) -> None:
@@ -41,3 +44,10 @@ def _record(report: Any) -> None:
     elif report.skipped and outcome["outcome"] == "passed":
         outcome["outcome"] = "skipped"
         outcome["text"] = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+
+
+def _write(nodeid: str) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # One of xdist's processes. The first process has the reports of all of them.
+    with open(os.environ["HOLDFAST_TEST_REPORT"], "a", encoding="utf-8") as file:
+        print(json.dumps(_outcomes.pop(nodeid)), file=file)
