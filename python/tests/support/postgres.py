@@ -10,6 +10,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Optional
 
 import asyncpg
 import psycopg
+import psycopg_pool
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast.core.driver import Claim, DriverListener, Grant, InspectQuery, LeaseRef, Refusal
@@ -79,6 +80,18 @@ async def through_psycopg_sync(url: str, cleanup: AsyncExitStack, **options: Any
     return postgres_driver(connection, **options)
 
 
+async def through_psycopg_pool(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    pool: Any = psycopg_pool.AsyncConnectionPool(url, min_size=1, max_size=2)
+    cleanup.push_async_callback(pool.close)
+    return postgres_driver(pool, **options)
+
+
+async def through_psycopg_sync_pool(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    pool: Any = psycopg_pool.ConnectionPool(url, min_size=1, max_size=2)
+    cleanup.push_async_callback(asyncio.to_thread, pool.close)
+    return postgres_driver(pool, **options)
+
+
 async def through_engine(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
     engine = create_async_engine(url.replace("postgres://", "postgresql+asyncpg://"), pool_size=2, max_overflow=1)
     cleanup.push_async_callback(engine.dispose)
@@ -92,6 +105,8 @@ EVERY_CLIENT: Dict[str, Open] = {
     "asyncpg connection": through_asyncpg_connection,
     "psycopg connection": through_psycopg,
     "psycopg sync connection": through_psycopg_sync,
+    "psycopg pool": through_psycopg_pool,
+    "psycopg sync pool": through_psycopg_sync_pool,
     "sqlalchemy engine": through_engine,
 }
 

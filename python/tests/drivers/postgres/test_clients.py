@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, AsyncIterator, Iterator
 
 import asyncpg
 import psycopg
+import psycopg_pool
 import pytest
 
-from holdfast.drivers._postgres.psycopg_client import PsycopgPool
-from holdfast.drivers._shared.worker_threads import WorkerThreads
-from holdfast.drivers.postgres import PostgresDriver, migrate_postgres, postgres_driver
+from holdfast.drivers.postgres import migrate_postgres, postgres_driver
 from holdfast.errors import ClosedError, InvalidArgumentError, StoreError
 from support.postgres import EVERY_CLIENT, Heard, claim_on, connected, grant_of, lease_of, opened, own_schema, refusal_of
 from support.postgres import until
@@ -184,73 +183,63 @@ async def test_a_ping_does_not_disturb_another_statement_of_the_listening_connec
         await stop()
 
 
-class FakePool:
-    """As a pool of psycopg_pool with one connection, which Debian does not have: connections are lent with transactions
-    that begin by themselves."""
-
-    def __init__(self, url: str, connection: Any) -> None:
-        self.conninfo = url
-        self.kwargs: Any = {}
-        self._connection = connection
-        self._lent = asyncio.Lock()
-
-    @asynccontextmanager
-    async def connection(self, timeout: float) -> AsyncIterator[Any]:
-        async with self._lent:
-            yield self._connection
-
-
-class FakeSyncPool:
-    def __init__(self, url: str, connection: Any) -> None:
-        import threading
-
-        self.conninfo = url
-        self.kwargs: Any = {}
-        self._connection = connection
-        self._lent = threading.Lock()
-
-    def connection(self, timeout: float) -> Any:
-        from contextlib import contextmanager
-
-        @contextmanager
-        def lend() -> Iterator[Any]:
-            with self._lent:
-                yield self._connection
-
-        return lend()
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_psycopg_pool_whose_transactions_begin_by_themselves_is_left_as_it_was(
+    is_sync: bool, postgres_url: str, lock_name: str
+) -> None:
+    """`autocommit` is off, as it is by default."""
+    async with AsyncExitStack() as cleanup:
+        pool: Any
+        if is_sync:
+            pool = psycopg_pool.ConnectionPool(postgres_url, min_size=1, max_size=2)
+            cleanup.push_async_callback(asyncio.to_thread, pool.close)
+            pool.wait()
+        else:
+            pool = psycopg_pool.AsyncConnectionPool(postgres_url, min_size=1, max_size=2)
+            cleanup.push_async_callback(pool.close)
+        driver = postgres_driver(pool)
+        claims = [claim_on(f"{lock_name}:{index}") for index in range(8)]
+        await asyncio.gather(*(grant_of(driver, claim) for claim in claims))
+        heard = Heard({claim.claim_id for claim in claims})
+        stop = await driver.listen(heard)
+        waiting = claim_on(claims[0].lock_name, wait_ms=60_000)
+        heard.about = {waiting.claim_id}
+        await refusal_of(driver, waiting)
+        assert await driver.release([lease_of(claims[0], await grant_of(driver, claims[0]))]) == [True]
+        await heard.wait_for("granted", waiting.claim_id)
+        await stop()
+        for _ in range(2):
+            connection = pool.getconn() if is_sync else await pool.getconn()
+            assert connection.autocommit is False
+            assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        await driver.close()
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-async def test_a_psycopg_pool_lends_connections_whose_transactions_begin_by_themselves(
+async def test_failure_40_a_psycopg_pool_that_lends_a_connection_in_a_transaction_is_refused(
     is_sync: bool, postgres_url: str, lock_name: str
 ) -> None:
-    connection: Any
-    if is_sync:
-        connection = psycopg.connect(postgres_url)
-        connections = PsycopgPool(FakeSyncPool(postgres_url, connection), WorkerThreads("test", 2))
-    else:
-        connection = await psycopg.AsyncConnection.connect(postgres_url)
-        connections = PsycopgPool(FakePool(postgres_url, connection), None)
-    driver = PostgresDriver(connections, "public", "crash-safe", True)
-    claims = [claim_on(f"{lock_name}:{index}") for index in range(5)]
-    await asyncio.gather(*(grant_of(driver, claim) for claim in claims))
-    assert connection.autocommit is False
-    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    heard = Heard()
-    stop = await driver.listen(heard)
-    waiting = claim_on(claims[0].lock_name, wait_ms=60_000)
-    await refusal_of(driver, waiting)
-    await driver.release([lease_of(claims[0], await grant_of(driver, claims[0]))])
-    await heard.wait_for("granted", waiting.claim_id)
-    await stop()
-    # A connection that was given back inside a transaction.
-    begun = connection.execute("SELECT 1")
-    if not is_sync:
-        await begun
-    with pytest.raises(StoreError, match="transaction that your code has begun"):
+    class Pool(psycopg_pool.ConnectionPool):
+        @contextmanager
+        def connection(self, timeout: Any = None) -> Iterator[Any]:
+            with super().connection(timeout) as connection:
+                connection.execute("SELECT 1")
+                yield connection
+
+    class AsyncPool(psycopg_pool.AsyncConnectionPool):
+        @asynccontextmanager
+        async def connection(self, timeout: Any = None) -> AsyncIterator[Any]:
+            async with super().connection(timeout) as connection:
+                await connection.execute("SELECT 1")
+                yield connection
+
+    pool: Any = (Pool if is_sync else AsyncPool)(postgres_url, min_size=1, max_size=1)
+    driver = postgres_driver(pool)
+    with pytest.raises(StoreError, match="transaction that your code has begun") as refused:
         await driver.acquire([claim_on(lock_name)])
+    assert refused.value.retryable
     await driver.close()
-    closed = connection.close()
+    closed = pool.close()
     if not is_sync:
         await closed
 

@@ -114,7 +114,7 @@ async def proxied(postgres_url: str) -> AsyncIterator[Tuple[TcpProxy, str]]:
         yield proxy, postgres_url.replace(f":{parts.port}/", f":{proxy.port}/")
 
 
-@pytest.mark.parametrize("how", ["url with asyncpg", "url with psycopg", "asyncpg pool", "sqlalchemy engine"])
+@pytest.mark.parametrize("how", [how for how in EVERY_CLIENT if "connection" not in how])
 async def test_failure_26_a_server_that_stops_answering_costs_a_deadline_and_not_the_driver(
     how: str, postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

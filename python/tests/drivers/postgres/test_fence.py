@@ -8,9 +8,11 @@ from typing import Any, AsyncIterator, Callable, Iterator
 
 import asyncpg
 import psycopg
+import psycopg2
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from holdfast.drivers.postgres import migrate_postgres_url, postgres_fence
 from holdfast.errors import InvalidArgumentError, StaleTokenError, StoreError
@@ -112,7 +114,37 @@ def sync_psycopg(url: str) -> Iterator[Any]:
         yield connection
 
 
-@pytest.mark.parametrize("begin", [sync_psycopg])
+@contextmanager
+def sync_sqlalchemy_connection(url: str) -> Iterator[Any]:
+    engine = sqlalchemy.create_engine(url.replace("postgres://", "postgresql+psycopg2://"))
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def sync_sqlalchemy_session(url: str) -> Iterator[Any]:
+    engine = sqlalchemy.create_engine(url.replace("postgres://", "postgresql+psycopg2://"))
+    try:
+        with Session(engine) as session, session.begin():
+            yield session
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def sync_psycopg2(url: str) -> Iterator[Any]:
+    connection = psycopg2.connect(url)
+    try:
+        with connection:
+            yield connection
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("begin", [sync_psycopg, sync_psycopg2, sync_sqlalchemy_connection, sync_sqlalchemy_session])
 async def test_a_synchronous_transaction_needs_no_await(migrated: str, begin: Any, lock_name: str) -> None:
     with begin(migrated) as transaction:
         assert postgres_fence(transaction).accept(lock_name, 8) is None
