@@ -75,6 +75,7 @@ _LEFT_OUT = frozenset(
         "max_connections",
         "timeout",
         "response_callbacks",
+        "connection_class",
     }
 )
 
