@@ -73,7 +73,8 @@ def _copy_of(error: BaseException) -> BaseException:
     try:
         copy: BaseException = kind.__new__(kind, message)
         copy.args = (message,)
-        if message not in str(copy):
+        # Some classes need what their constructor sets: those of redis-py 8 to be shown at all.
+        if message not in str(copy) or not repr(copy):
             raise ValueError("its class formats other fields")
     except Exception:
         copy = Exception(f"{type(error).__name__}: {message}")
