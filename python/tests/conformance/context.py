@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Callable, Dict, Generic, List, TypeVar, Union
+from typing import Any, AsyncIterator, Callable, Dict, Generic, List, TypeVar
 
 from holdfast import DistributedLock
 from holdfast.core.driver import Capabilities, Claim, Driver
@@ -123,7 +123,7 @@ class Context:
         opened = await self.open(lambda driver: subject.open(driver, holder_id=holder_id, **options))
         return MutexProcess(opened.primitive, opened.network, opened.real_driver, holder_id)
 
-    async def cut_off(self, process: Union[LockProcess, MutexProcess]) -> None:
+    async def cut_off(self, process: Process[Any]) -> None:
         """Cuts a process off from the store, so that its leases end there by themselves."""
         process.network.cut()
         if self.capabilities.expiry == "session":

@@ -29,6 +29,11 @@ from .mutex.loss import mutex_loss
 from .mutex.subject import MutexSubject
 from .mutex.subjects import LOCK_SUBJECTS, MUTEX_FORMS, MUTEX_SUBJECTS
 from .mutex.waiting import mutex_waiting
+from .primitives.forced_releases import forced_releases
+from .primitives.hold_times import hold_times
+from .primitives.readers_and_writers import readers_and_writers
+from .primitives.semaphores import semaphores
+from .primitives.several_locks import several_locks
 from .stores import StoreKind
 from .suite import Case, Group
 
@@ -50,6 +55,8 @@ DRIVER_GROUPS: List[Group] = [
     damaged,
 ]
 
+SHARING_GROUPS: List[Group] = [readers_and_writers, semaphores, several_locks]
+LOCK_GROUPS: List[Group] = [hold_times, forced_releases]
 FAULT_GROUPS: List[Group] = [acquire_faults, renewal_faults, release_faults, waiting_faults]
 
 
@@ -62,10 +69,12 @@ GROUPS = [
     *DRIVER_GROUPS,
     *_mutex_groups(MUTEX_SUBJECTS),
     *(mutex_exclusion(form) for form in MUTEX_FORMS),
+    *SHARING_GROUPS,
+    *LOCK_GROUPS,
     *FAULT_GROUPS,
     message_faults,
 ]
-SECOND_CLIENT_GROUPS = [*DRIVER_GROUPS, *_mutex_groups(LOCK_SUBJECTS), *FAULT_GROUPS]
+SECOND_CLIENT_GROUPS = [*DRIVER_GROUPS, *_mutex_groups(LOCK_SUBJECTS), *LOCK_GROUPS, *FAULT_GROUPS]
 
 
 def cases_of(kind: StoreKind) -> List[Case]:

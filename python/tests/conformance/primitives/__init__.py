@@ -1,0 +1,1 @@
+"""What the primitives make of the driver interface, beyond what a mutex is."""

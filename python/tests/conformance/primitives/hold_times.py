@@ -1,0 +1,95 @@
+"""`extend`, `min_hold_seconds`, `max_hold_seconds`."""
+
+from __future__ import annotations
+
+from ..context import Context
+from ..driver_calls import lease_on
+from ..suite import Group
+from ..timing import BRIEF_SECONDS, KEPT_SECONDS, at_least, monotonic_ms, outlast, until, within
+
+hold_times = Group("DistributedLock: how long a lock is held")
+case = hold_times.case
+
+
+@case("extend sets a new end, later than before", needs=["ttl"])
+async def _(ctx: Context) -> None:
+    a = await ctx.lock()
+    result = await a.lock.acquire(ctx.lock_name, timeout_seconds=10)
+    assert result
+    before, told = await lease_on(a.real_driver, ctx.lock_name), result.lease.expires_at.timestamp()
+    assert await a.lock.extend(ctx.lock_name, 60) is True
+    after = await lease_on(a.real_driver, ctx.lock_name)
+    assert (after.expires_at_ms or 0) - (before.expires_at_ms or 0) >= at_least(50_000)
+    now_told = result.lease.expires_at.timestamp()
+    assert (now_told - told) * 1_000 >= at_least(50_000), "the lease itself has the new end"
+    assert now_told * 1_000 <= (after.expires_at_ms or 0) + 2, "and never hopes for more than the store has"
+
+
+@case("extend sets a new end, sooner than before", needs=["ttl"])
+async def _(ctx: Context) -> None:
+    a, b = await ctx.lock(), await ctx.lock()
+    result = await a.lock.acquire(ctx.lock_name, timeout_seconds=60)
+    assert result
+    assert await result.lease.extend(2) is True
+    await outlast(2_000)
+    assert result.lease.held is False
+    assert await b.lock.acquire(ctx.lock_name, blocking=False)
+
+
+@case("a lease that is extended repeatedly outlives its first TTL", needs=["ttl"])
+async def _(ctx: Context) -> None:
+    a, b = await ctx.lock(), await ctx.lock()
+    started_ms = monotonic_ms()
+    result = await a.lock.acquire(ctx.lock_name, timeout_seconds=KEPT_SECONDS)
+    assert result
+
+    async def extend() -> bool:
+        assert await a.lock.extend(ctx.lock_name, KEPT_SECONDS) is True
+        return monotonic_ms() - started_ms > KEPT_SECONDS * 1_100
+
+    await until("more than the first time to live", extend)
+    assert result.lease.held is True
+    assert not await b.lock.acquire(ctx.lock_name, blocking=False)
+
+
+@case("failure 13: extend after the lease has ended answers no, and acquires nothing")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.lock(), await ctx.lock()
+    result = await a.lock.acquire(ctx.lock_name, timeout_seconds=BRIEF_SECONDS)
+    assert result
+    await ctx.lease_ends(a.real_driver, BRIEF_SECONDS * 1_000)
+    await until("the holder to know", lambda: not result.lease.held)
+    assert await a.lock.extend(ctx.lock_name, 30) is False
+    assert await result.lease.extend(30) is False
+    assert await b.lock.acquire(ctx.lock_name, blocking=False)
+
+
+@case("minHoldSeconds keeps others out after an early release, until it is over")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.lock(), await ctx.lock()
+    started_ms = monotonic_ms()
+    lease = await a.lock.hold(ctx.lock_name, min_hold_seconds=0.4)
+    assert await lease.release() is True
+    assert lease.held is False, "the holder itself has released it"
+    next = await within("the next holder", b.lock.hold(ctx.lock_name, blocking_timeout_seconds=30))
+    assert monotonic_ms() - started_ms >= at_least(400), "it was let in too early"
+    assert next.held
+
+
+@case("minHoldSeconds does not lengthen a hold that has lasted that long")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.lock(), await ctx.lock()
+    lease = await a.lock.hold(ctx.lock_name, min_hold_seconds=0.05)
+    await outlast(50)
+    assert await lease.release() is True
+    assert await b.lock.acquire(ctx.lock_name, blocking=False)
+
+
+@case("failure 34: after maxHoldSeconds the heartbeat stops, and a rival gets the lock", needs=["ttl"])
+async def _(ctx: Context) -> None:
+    a, b = await ctx.lock(), await ctx.lock()
+    lease = await a.lock.hold(ctx.lock_name, timeout_seconds=BRIEF_SECONDS, max_hold_seconds=0.5)
+    next = await within("the rival", b.lock.hold(ctx.lock_name, blocking_timeout_seconds=30))
+    assert lease.held is False
+    assert lease.lost.is_set()
+    assert next.fencing_token != lease.fencing_token
