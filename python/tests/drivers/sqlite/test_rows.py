@@ -16,7 +16,7 @@ from holdfast.errors import InvalidArgumentError
 from support.node_worker import REPOSITORY
 from support.sqlite_driver import claim_on, grant_of, is_granted, lease_of, opened, refusal_of
 
-NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 MANY = 20_000
 HOUR_MS = 3_600_000
 
