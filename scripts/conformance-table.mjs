@@ -11,7 +11,8 @@ import { isMain, root, run } from './support/command.mjs'
 /** @typedef {'passed' | 'failed' | 'skipped' | 'collected'} Outcome */
 /** @typedef {{ store: string, key: string, outcome: Outcome }} PythonCase */
 /** @typedef {{ title: string, cells: Record<string, string> }} Row */
-/** @typedef {{ stores: string[], groups: Map<string, Row[]>, gaps: string[], exceptions: Map<string, string> }} Comparison */
+/** @typedef {Map<string, Row[]>} Groups */
+/** @typedef {{ stores: string[], groups: Groups, gaps: string[], exceptions: Map<string, string> }} Comparison */
 
 /** The driver of TypeScript whose capabilities a store of the Python tests has, by the first words of its name. */
 const drivers = [

@@ -1,9 +1,9 @@
--- Every statement of a driver that uses only the plain functions, under its name. :"schema" is the quoted name of their
--- schema. Each is sent in a transaction of its own. They need no more than the two functions and the five plain columns.
+-- Every statement of a driver that uses only the plain functions, under its name. :"schema" is the quoted name of
+-- their schema. Each is sent in a transaction of its own. They need only the two functions and the five plain columns.
 --
 -- The holder id must be unique to each acquisition: acquire_lock answers true to the same holder, and release_lock
--- compares nothing else. It ends with `/claim:` and the claim id (or, if that is longer than 200 characters, the SHA-256
--- of it in hexadecimal digits). Renewals and releases find it by this end.
+-- compares nothing else. It ends with `/claim:` and the claim id (or, if that is longer than 200 characters, the
+-- SHA-256 of it in hexadecimal digits). Renewals and releases find it by this end.
 
 -- name: acquire
 -- Inputs: lock name, holder id, time to live in whole seconds, metadata as JSON text (NULL: none)
@@ -17,9 +17,9 @@ FROM (SELECT) AS one
 LEFT JOIN :"schema".distributed_locks AS before ON before.lock_name = $1::text AND before.expires_at > clock_timestamp()
 
 -- name: renew
--- Inputs: lock name, the end of the holder id, time to live in whole seconds. Outputs: renewed; no row: the lease has ended
--- acquire_lock alone would also grant a lease again that has ended. So the row is locked and checked before. While it is
--- locked, no other client can be granted the lock, even if the lease ends before acquire_lock looks at it.
+-- Inputs: lock name, the end of the holder id, time to live in whole seconds. Outputs: renewed; no row: it has ended
+-- acquire_lock alone would also grant a lease again that has ended. So the row is locked and checked before. While it
+-- is locked, no other client can be granted the lock, even if the lease ends before acquire_lock looks at it.
 WITH lease AS MATERIALIZED (
   SELECT lock_name, holder_id, metadata FROM :"schema".distributed_locks
   WHERE lock_name = $1::text AND right(holder_id, char_length($2::text)) = $2::text AND expires_at > clock_timestamp()
@@ -34,7 +34,7 @@ SELECT :"schema".release_lock(lock_name, holder_id) AS released FROM :"schema".d
 WHERE lock_name = $1::text AND right(holder_id, char_length($2::text)) = $2::text
 
 -- name: committed
--- Sent after a grant. Outputs: committed; false: the grant is part of a transaction that is still open on this connection
+-- Sent after a grant. Outputs: committed; false: the grant is part of a transaction that is open on this connection
 SELECT pg_current_xact_id_if_assigned() IS NULL AS committed
 
 -- name: inspect

@@ -9,8 +9,8 @@ const exceptions = [
     group: /^driver interface: a damaged store$/,
     driver: /^(?:redis|redlock|postgres)$/,
     reason:
-      'What a server does after it lost its data, was restarted or had its clock set is decided by the Lua and SQL of ' +
-      'protocol/, which both clients send as they are',
+      'What a server does after it lost its data, was restarted or had its clock set is decided by the Lua and SQL ' +
+      'of protocol/, which both clients send as they are',
   },
   {
     group: /^(?:readers and writers|semaphores|several locks at once|deadlocks|DistributedLock: .*)$/,

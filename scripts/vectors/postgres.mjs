@@ -14,8 +14,8 @@ import { advisoryKey } from '../../dist/drivers/postgres-advisory/key.js'
 export function advisoryKeys() {
   return {
     about:
-      'The key of a lock name among PostgreSQL advisory locks: the first eight bytes of the SHA-256 of its UTF-8 form, ' +
-      'as a signed big-endian number, in decimal.',
+      'The key of a lock name among PostgreSQL advisory locks: the first eight bytes of the SHA-256 of its UTF-8 ' +
+      'form, as a signed big-endian number, in decimal.',
     vectors: [
       'a',
       'order:123',
@@ -38,8 +38,8 @@ export function postgresArrays() {
   return {
     about:
       'PostgreSQL array literals as text. texts, numbers, booleans: how lists are sent; null is NULL. readTexts, ' +
-      'readNumbers, readBooleans: how lists that the server sends are read; the server quotes a text only if it has to. ' +
-      'A missing array reads as an empty list.',
+      'readNumbers, readBooleans: how lists that the server sends are read; the server quotes a text only if it has ' +
+      'to. A missing array reads as an empty list.',
     texts: [
       [],
       ['a'],
@@ -77,8 +77,8 @@ export function postgresArrays() {
 export function postgresNotifications() {
   return {
     about:
-      'Payloads of PostgreSQL notifications. events: on the channel of a process; events of another form are ignored. ' +
-      'thefts: on holdfast_stolen; null: ignored.',
+      'Payloads of PostgreSQL notifications. events: on the channel of a process; events of another form are ' +
+      'ignored. thefts: on holdfast_stolen; null: ignored.',
     events: [
       '[["granted","c.1","order:123"]]',
       '[["granted","c.1","order:123"],["wake","c.2","żółw"]]',

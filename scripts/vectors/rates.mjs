@@ -13,8 +13,8 @@ const THREE_A_SECOND = { limit: 3, periodMs: 1_000, burst: 3 }
 export function rateLimits() {
   return {
     about:
-      "The id under which a limit's moment is stored, how far one unit moves the moment (spacingMs) and how far ahead " +
-      'the moment may be (fullMs).',
+      "The id under which a limit's moment is stored, how far one unit moves the moment (spacingMs) and how far " +
+      'ahead the moment may be (fullMs).',
     vectors: [
       TEN_AN_HOUR,
       TWENTY_A_DAY,
@@ -37,8 +37,8 @@ export function rateSteps() {
   return {
     about:
       'One step of the generic cell rate algorithm, from what is stored for each limit (before) to what is stored ' +
-      'after it, and the answer. atMs is the moment; untilMs and blockMs are the end and the length of a block, and 0 ' +
-      'without one. Without a change, cost units are taken. change: "reset", or { blockMs } for a block of that ' +
+      'after it, and the answer. atMs is the moment; untilMs and blockMs are the end and the length of a block, and ' +
+      '0 without one. Without a change, cost units are taken. change: "reset", or { blockMs } for a block of that ' +
       'length. What has ended need not be stored: a moment that has passed counts as none.',
     vectors: [
       ['the first unit', { limits: [TEN_AN_HOUR], cost: 1 }, [none]],

@@ -54,9 +54,9 @@ export function redisKeys() {
   ]
   return {
     about:
-      'Keys in Redis. locks: the own key of a lock, its siblings d and o, its Cluster slot, the token counter and the ' +
-      'wake channel (of the client `client`) of that slot; `reserved` names are refused by a client. siblings: other ' +
-      'kinds. slotTags: the smallest whole number that hashes to a slot, for the first and last slots and some others.',
+      'Keys in Redis. locks: the own key of a lock, its siblings d and o, its Cluster slot, the token counter and ' +
+      'the wake channel (of the client `client`) of that slot; `reserved` names are refused by a client. siblings: ' +
+      'other kinds. slotTags: the smallest whole number that hashes to a slot, for the first, the last and other slots.',
     locks: [...locks, ...others].map(({ prefix, lockName }) => {
       const { plain, data, order } = lockKeys(prefix, lockName)
       const slot = slotOf(plain)
@@ -224,9 +224,9 @@ export function redisMessages() {
   return {
     about:
       'Messages in Redis. wakes: a message on the channel of a waiter’s client: a grant, with a proof; or a hint, ' +
-      'without a grant. claimId null: it has neither form and is ignored. proved: whether the secret of the newest call ' +
-      'proves it. thefts: messages on holdfast:stolen. released: messages of Redlock on holdfast:released, and the ' +
-      'lock name in them; null: ignored.',
+      'without a grant. claimId null: it has neither form and is ignored. proved: whether the secret of the newest ' +
+      'call proves it. thefts: messages on holdfast:stolen. released: messages of Redlock on holdfast:released, and ' +
+      'the lock name in them; null: ignored.',
     wakes: [
       { message: grant, secret: one },
       { message: grant, secret: other },

@@ -149,7 +149,7 @@ class LastComeFirstServed(Wrapped):
 
 
 class Overtakes(Wrapped):
-    """Whoever asks first after a release gets the lock, although others wait for it."""
+    """The first that asks after a release gets the lock, although others wait for it."""
 
     released: Set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Cancellation at every await. Whatever the step, nothing stays behind in the store."""
+"""Cancellation at every await. After any step, nothing stays behind in the store."""
 
 from __future__ import annotations
 

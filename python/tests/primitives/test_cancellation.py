@@ -1,7 +1,7 @@
 """A call that is cancelled at any await leaves nothing behind: neither a lease nor a place in the queue.
 
-Each case is cancelled after every number of steps of the event loop, until it ends by itself. So every await of the call
-is hit, also those between the grant and the return.
+Each case is cancelled after every number of steps of the event loop, until it ends by itself. So every await of the
+call is hit, also those between the grant and the return.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ async def test_a_call_that_is_cancelled_at_any_await_leaves_nothing_behind(case:
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled() or is_over, task
-        # Before the instance is closed, which would release everything. What is withdrawn in the background takes turns.
+        # Before the instance is closed, which would release everything. A withdrawal in the background takes turns.
         expected = [] if rival is None else [f"lease {lock_name}"]
         for _ in range(60):
             if await _leftovers(store) == expected:

@@ -59,7 +59,7 @@ def test_loses_no_update_if_the_token_is_presented_before_the_read(presents_firs
         balance[0] = value
         return True
 
-    # The first holder reads and is paused. Its lease ends. The second reads. Then the first one writes, then the second.
+    # The first holder reads and is paused. Its lease ends. The second reads. Then the first writes, then the second.
     first, second = begin(1), begin(2)
     written = write(first + 10, 1)
     assert write(second + 1, 2)

@@ -1,4 +1,4 @@
-"""The guards of both languages keep one largest token: a paused holder is refused, whichever language it is written in."""
+"""The guards of both languages keep one largest token: a paused holder is refused, in either language."""
 
 from __future__ import annotations
 

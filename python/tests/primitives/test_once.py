@@ -531,7 +531,8 @@ class WallClock(Clock):
 
 async def test_each_tick_runs_once_over_all_instances(jobs_on: Jobs) -> None:
     ran: List[int] = []
-    ticks = [NOON, NOON.astimezone(timezone(timedelta(hours=5))), NOON + timedelta(milliseconds=1), "daily:7", "daily:7"]
+    elsewhere = NOON.astimezone(timezone(timedelta(hours=5)))
+    ticks = [NOON, elsewhere, NOON + timedelta(milliseconds=1), "daily:7", "daily:7"]
     for index, at in enumerate(ticks):
         await jobs_on().every_tick("report", lambda _, index=index: ran.append(index))(at)  # type: ignore[misc]
     assert ran == [0, 2, 3]
@@ -555,6 +556,7 @@ async def test_without_a_tick_the_current_time_is_rounded_to_the_period(
     ran: List[int] = []
     for index, ms in enumerate(at_ms):
         jobs = jobs_on(clock=WallClock(NOON + timedelta(milliseconds=ms)))
-        tick = jobs.every_tick("report", lambda _, index=index: ran.append(index), every_seconds=every_seconds)  # type: ignore[misc]
+        job = lambda _, index=index: ran.append(index)  # noqa: E731
+        tick = jobs.every_tick("report", job, every_seconds=every_seconds)  # type: ignore[misc]
         await tick()
     assert ran == expected

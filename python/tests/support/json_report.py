@@ -1,7 +1,7 @@
 """A pytest plugin that writes the outcome of every test, for test/python/pytest.test.ts.
 
-Loaded with `-p support.json_report`. The file is named by HOLDFAST_TEST_REPORT. It has one JSON text in each line, which
-is written when a test has ended: a run that is killed leaves what it has found out.
+Loaded with `-p support.json_report`. The file is named by HOLDFAST_TEST_REPORT. It has one JSON text in each line,
+which is written when a test has ended: a run that is killed leaves what it has found out.
 """
 
 from __future__ import annotations

@@ -57,7 +57,18 @@ def safe_cause(error: BaseException, depth: int = 0) -> BaseException:
 
 
 _MAX_DEPTH = 5
-_KEPT_FIELDS = ("errno", "strerror", "sqlstate", "pgcode", "code", "reason", "severity", "detail", "hint", "verify_code")
+_KEPT_FIELDS = (
+    "errno",
+    "strerror",
+    "sqlstate",
+    "pgcode",
+    "code",
+    "reason",
+    "severity",
+    "detail",
+    "hint",
+    "verify_code",
+)
 
 
 def _copy_of(error: BaseException) -> BaseException:

@@ -229,7 +229,9 @@ def _end_of_holder(claim_id: str) -> str:
     return _MARK + (claim_id if is_short else hashlib.sha256(claim_id.encode("utf-8")).hexdigest())
 
 
-def _lease(lock_name: str, holder: str, acquired_at_ms: float, expires_at_ms: float, metadata: Optional[str]) -> LeaseRecord:
+def _lease(
+    lock_name: str, holder: str, acquired_at_ms: float, expires_at_ms: float, metadata: Optional[str]
+) -> LeaseRecord:
     holder_id, mark, claim_id = holder.rpartition(_MARK)
     return LeaseRecord(
         lock_name=lock_name,
@@ -251,8 +253,8 @@ def _seconds(ttl_ms: float) -> int:
 
 
 def _rows(answer: object, columns: int) -> list[list[Any]]:
-    """The rows of an answer as lists. Raises `StoreError` for anything else: a text such as 'SELECT 1' is true, and so is
-    a cursor, but neither says whether the lock was acquired."""
+    """The rows of an answer as lists. Raises `StoreError` for anything else: a text such as 'SELECT 1' is true, and so
+    is a cursor, but neither says whether the lock was acquired."""
     if isinstance(answer, (str, bytes)) or not isinstance(answer, Sequence):
         raise _no_rows(f"{answer!r}" if isinstance(answer, (str, bytes)) else f"an object ({type(answer).__name__})")
     rows = [_values(row) for row in answer]

@@ -163,7 +163,7 @@ class SyncReadWriteLock(SyncInstance):
         min_hold_seconds: Optional[float] = None,
         max_hold_seconds: Optional[float] = None,
     ) -> SyncLeaseBlock[Lease, SyncLease]:
-        """`with lock.read("name") as lease:` holds the lock as a reader while the block runs. See `ReadWriteLock.read`."""
+        """`with lock.read("name") as lease:` holds it as a reader while the block runs. See `ReadWriteLock.read`."""
         block = self._inner.read(
             lock_name,
             timeout_seconds=timeout_seconds,
@@ -188,7 +188,7 @@ class SyncReadWriteLock(SyncInstance):
         min_hold_seconds: Optional[float] = None,
         max_hold_seconds: Optional[float] = None,
     ) -> SyncLeaseBlock[Lease, SyncLease]:
-        """`with lock.write("name") as lease:` holds the lock as a writer while the block runs. See `ReadWriteLock.write`."""
+        """`with lock.write("name") as lease:` holds it as a writer while the block runs. See `ReadWriteLock.write`."""
         block = self._inner.write(
             lock_name,
             timeout_seconds=timeout_seconds,

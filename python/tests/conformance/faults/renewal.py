@@ -122,7 +122,9 @@ async def _(ctx: Context) -> None:
     reply.resume()
     assert await extending is False
     assert result.lease.held is False
-    await until("the store to be rid of what the renewal left there", lambda: b.lock.acquire(ctx.lock_name, blocking=False))
+    await until(
+        "the store to be rid of what the renewal left there", lambda: b.lock.acquire(ctx.lock_name, blocking=False)
+    )
 
 
 @case("rule 2: a renewal answered after a stall does not revive the lease before timers run")

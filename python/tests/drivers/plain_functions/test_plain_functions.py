@@ -108,7 +108,8 @@ async def test_rule_7_a_renewal_extends_a_lease_and_never_creates_one_again(pool
     assert await acquired(driver, mine)
 
     async def left() -> float:
-        sql = "SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM distributed_locks WHERE lock_name = $1"
+        left = "extract(epoch FROM expires_at - clock_timestamp())::float8"
+        sql = f"SELECT {left} FROM distributed_locks WHERE lock_name = $1"
         seconds: float = await pool.fetchval(sql, lock_name)
         return seconds
 
@@ -118,7 +119,7 @@ async def test_rule_7_a_renewal_extends_a_lease_and_never_creates_one_again(pool
     assert [(lease.claim_id, lease.holder_id, lease.metadata) for lease in page.leases] == [
         (mine.claim_id, "web-1", {"job": 7})
     ]
-    # Its end is put into the past: nobody else asks for the name, so acquire_lock alone would grant it again.
+    # Its end is put into the past: no other client asks for the name, so acquire_lock alone would grant it again.
     await pool.execute(
         "UPDATE distributed_locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE lock_name = $1", lock_name
     )

@@ -13,8 +13,18 @@ import pytest
 
 from holdfast.drivers.postgres import migrate_postgres, postgres_driver
 from holdfast.errors import ClosedError, InvalidArgumentError, StoreError
-from support.postgres import EVERY_CLIENT, Heard, claim_on, connected, grant_of, lease_of, opened, own_schema, refusal_of
-from support.postgres import until
+from support.postgres import (
+    EVERY_CLIENT,
+    Heard,
+    claim_on,
+    connected,
+    grant_of,
+    lease_of,
+    opened,
+    own_schema,
+    refusal_of,
+    until,
+)
 
 
 @pytest.mark.parametrize("how", EVERY_CLIENT)

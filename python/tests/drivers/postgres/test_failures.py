@@ -200,7 +200,9 @@ async def test_many_drivers_behind_a_pooler_in_transaction_mode(
     how: str, pgbouncer_url: str, postgres_url: str, lock_name: str
 ) -> None:
     """Statements must not be prepared: another transaction gets another connection of the pooler."""
-    async with opened(how, pgbouncer_url) as one, opened(how, pgbouncer_url) as two, opened(how, postgres_url) as direct:
+    async with opened(how, pgbouncer_url) as one, opened(how, pgbouncer_url) as two, opened(
+        how, postgres_url
+    ) as direct:
 
         async def work(driver: Any, index: int) -> None:
             for turn in range(10):

@@ -104,7 +104,8 @@ async def test_a_stale_lease_of_one_cannot_be_renewed_or_released_after_the_othe
     assert answer["granted"]
     assert await driver.renew([Renewal(lock_name, held.claim_id, grant.fencing_token, 60_000)]) == ["lost"]
     assert await driver.release([lease_of(held, grant)]) == [False]
-    renewal = {"lockName": lock_name, "claimId": theirs.claim_id, "fencingToken": answer["fencingToken"], "ttlMs": 60_000}
+    lease = {"lockName": lock_name, "claimId": theirs.claim_id, "fencingToken": answer["fencingToken"]}
+    renewal = {**lease, "ttlMs": 60_000}
     assert await node.call("renew", [renewal]) == ["renewed"]
 
 

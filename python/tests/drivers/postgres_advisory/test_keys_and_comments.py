@@ -35,7 +35,8 @@ def test_a_comment_keeps_every_name_unchanged_and_no_name_can_end_it(lock_name: 
 
 
 def test_entries_that_do_not_fit_are_left_out_oldest_first() -> None:
-    entries = [ActivityEntry(hashlib.sha256(bytes([number])).hexdigest(), "claim", "holder", True) for number in range(16)]
+    names = [hashlib.sha256(bytes([number])).hexdigest() for number in range(16)]
+    entries = [ActivityEntry(name, "claim", "holder", True) for name in names]
     shown = read_activity_comment(write_activity_comment(entries, 300))
     assert shown and shown == entries[: len(shown)] and len(shown) < 16
 

@@ -214,7 +214,8 @@ async def test_the_write_ahead_log_is_cut_again_after_another_program_kept_it_fr
         async def work() -> None:
             claims = [claim_on(f"name {index}", metadata={"text": "x" * 16_000}) for index in range(100)]
             grants = await driver.acquire(claims)
-            await driver.release([lease_of(claim, grant) for claim, grant in zip(claims, grants)])  # type: ignore[arg-type]
+            leases = [lease_of(claim, grant) for claim, grant in zip(claims, grants)]  # type: ignore[arg-type]
+            await driver.release(leases)
 
         reader = sqlite3.connect(sqlite_path, isolation_level=None)
         reader.execute("BEGIN")

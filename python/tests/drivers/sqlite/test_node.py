@@ -176,7 +176,7 @@ async def test_readers_and_permits_count_together(driver: SqliteDriver, node: No
 
 
 async def test_a_claim_asked_for_by_both_is_one_lease(driver: SqliteDriver, node: NodeWorker) -> None:
-    """Asking again after a lost answer is harmless, whoever asks."""
+    """Asking again after a lost answer is harmless, for any client."""
     for mode in ("exclusive", "shared"):
         claim = claim_on(mode, mode=mode)
         grant = await grant_of(driver, claim)

@@ -292,7 +292,7 @@ async def test_if_the_file_is_removed_or_replaced_leases_are_lost_all_drivers_co
         assert [lease.claim_id for lease in page.leases] == [rival.claim_id]
 
 
-async def test_if_the_file_is_replaced_by_another_kind_of_file_there_is_an_error_and_no_grant(sqlite_path: Path) -> None:
+async def test_a_file_that_is_replaced_by_another_kind_of_file_is_an_error_and_no_grant(sqlite_path: Path) -> None:
     async with opened(f"sqlite:{sqlite_path}") as driver:
         await grant_of(driver, claim_on("name"))
         text = sqlite_path.with_name("text")

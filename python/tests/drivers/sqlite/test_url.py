@@ -103,7 +103,7 @@ def test_a_path_in_memory_is_refused() -> None:
         sqlite_driver(":memory:")
 
 
-async def test_a_path_with_spaces_question_marks_and_percent_signs_is_one_file_in_every_spelling(tmp_path: Path) -> None:
+async def test_a_path_with_spaces_and_percent_signs_is_one_file_in_every_spelling(tmp_path: Path) -> None:
     path = tmp_path / "a b?mode=memory#c%20d.db"
     encoded = path.as_uri().removeprefix("file://")
     urls = [f"sqlite:{encoded}", f"sqlite://{encoded}", f"sqlite:{encoded.replace('%20', ' ')}"]

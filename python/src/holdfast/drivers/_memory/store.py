@@ -276,7 +276,7 @@ class MemoryStore:
             listener.lost(claim.claim_id, cause)
 
     def _sweep_rates(self, now: float) -> None:
-        """Nothing is kept for a limit that has run out. It takes a time that grows with the limits, so once a second."""
+        """Nothing is kept for a limit that has run out. Looking takes longer with more limits: once a second."""
         if now < self._sweep_rates_at_ms:
             return
         self._sweep_rates_at_ms = now + 1_000

@@ -230,15 +230,15 @@ async def _refuse_cache_behind_pooler(connection: Any) -> None:
     size = getattr(getattr(connection, "_config", None), "statement_cache_size", 0)
     if size and not await _is_direct(connection):
         raise StoreError(
-            "there is a pooler between this client and PostgreSQL, and its connections would mix up prepared statements "
-            "of different processes: open the client with statement_cache_size=0",
+            "there is a pooler between this client and PostgreSQL, and its connections would mix up prepared "
+            "statements of different processes: open the client with statement_cache_size=0",
             retryable=False,
         )
 
 
 async def _is_direct(connection: Any) -> bool:
-    """A pooler sends a process id of its own. Asked in the simple protocol, which prepares nothing. Its answer is a count
-    of rows."""
+    """A pooler sends a process id of its own. Asked in the simple protocol, which prepares nothing. Its answer is a
+    count of rows."""
     same = f"SELECT WHERE pg_backend_pid() = {int(connection.get_server_pid())}"
     return bool(await connection.execute(same, timeout=QUERY_SECONDS) == "SELECT 1")
 

@@ -10,8 +10,8 @@ from .connections import Connections
 from .url import PostgresTarget
 
 _RULE = (
-    "a Pool or a Connection of asyncpg, a pool or a connection of psycopg 3 (asyncio or synchronous), or an AsyncEngine "
-    "of SQLAlchemy on asyncpg"
+    "a Pool or a Connection of asyncpg, a pool or a connection of psycopg 3 (asyncio or synchronous), or an "
+    "AsyncEngine of SQLAlchemy on asyncpg"
 )
 _MAX_THREADS = 4
 

@@ -23,7 +23,9 @@ OnEnd = Callable[[BaseException], None]
 class Session(Protocol):
     """One connection that nothing else uses. `close` ends it, or gives it back to the caller."""
 
-    async def fetch(self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS) -> Sequence[Row]:
+    async def fetch(
+        self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS
+    ) -> Sequence[Row]:
         """Sends one statement. Without a timeout it waits as long as the server does."""
 
     async def script(self, text: str) -> None:

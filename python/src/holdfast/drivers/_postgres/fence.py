@@ -21,8 +21,9 @@ _MISSING = ("42883", "3F000", "42P01")
 def postgres_fence(transaction: Any, *, schema: str = "public") -> Union[PostgresFence, SyncPostgresFence]:
     """A guard that keeps the largest token of each resource in the database, beside the data that it protects.
 
-    `transaction` is an open transaction of yours: a connection of asyncpg inside a transaction, a connection of psycopg,
-    or a Session or Connection of SQLAlchemy, asynchronous or not. For an asynchronous one, await what the guard returns.
+    `transaction` is an open transaction of yours: a connection of asyncpg inside a transaction, a connection of
+    psycopg, or a Session or Connection of SQLAlchemy, asynchronous or not. For an asynchronous one, await what the
+    guard returns.
 
         async with pool.acquire() as connection, connection.transaction():
             await postgres_fence(connection).accept("account:7", lease)

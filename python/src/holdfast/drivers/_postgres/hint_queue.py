@@ -41,7 +41,7 @@ class HintQueue:
         listeners: Set[DriverListener],
         confirm: Callable[[Mapping[str, str]], Awaitable[Mapping[str, Grant]]],
     ) -> None:
-        """`confirm` asks the store which claims hold their lock. It takes lock names and returns grants, by claim id."""
+        """`confirm` asks the store which claims hold their lock: from lock names to grants, by claim id."""
         self._listeners = listeners
         self._confirm = confirm
         self._hints: dict[str, Hint] = {}

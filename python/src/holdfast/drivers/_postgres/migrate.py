@@ -39,7 +39,9 @@ def migrations(only: Optional[Literal["fence"]] = None) -> Sequence[tuple[int, s
     if only not in (None, "fence"):
         raise InvalidArgumentError("only", only, "fence, or left out")
     return [
-        (version, read(f"postgres/{name}")) for version, name in _versions() if only is None or version == _FENCE_VERSION
+        (version, read(f"postgres/{name}"))
+        for version, name in _versions()
+        if only is None or version == _FENCE_VERSION
     ]
 
 
@@ -59,8 +61,8 @@ async def migrate(
 ) -> Sequence[int]:
     """Brings the schema up to date in one transaction. Returns the numbers of the migrations that it ran.
 
-    Any number of instances may call it at once. If a table is locked, it tries again, for up to a minute. Each try waits
-    only briefly, because calls of other clients queue behind it.
+    Any number of instances may call it at once. If a table is locked, it tries again, for up to a minute. Each try
+    waits only briefly, because calls of other clients queue behind it.
     """
     due = migrations(only)
     started = time.monotonic()
@@ -73,8 +75,9 @@ async def migrate(
             raise _error_from(failure, schema, connections)
         if time.monotonic() - started > _MAX_LOCKED_SECONDS:
             locked = StoreError(
-                f"cannot bring the lock tables in the schema {quote_identifier(schema)} up to date: another transaction "
-                f"has kept them locked for {_MAX_LOCKED_SECONDS:g} s. End it (see pg_stat_activity), and try again"
+                f"cannot bring the lock tables in the schema {quote_identifier(schema)} up to date: another "
+                f"transaction has kept them locked for {_MAX_LOCKED_SECONDS:g} s. End it (see "
+                "pg_stat_activity), and try again"
             )
             raise locked from safe_cause(failure)
         await asyncio.sleep(_RETRY_SECONDS * (1 + random.random()))
@@ -116,7 +119,8 @@ def _error_from(error: BaseException, schema: str, connections: Connections) -> 
         return store_error_from(error, place=connections.place, is_pool=connections.is_pool)
     refused = StoreError(
         f"the lock tables in the schema {quote_identifier(schema)} are missing or old, and this role may not create "
-        f'them: run "holdfast migrate --schema {schema}", or the SQL of "holdfast migrate --print", with a role that may',
+        f'them: run "holdfast migrate --schema {schema}", or the SQL of "holdfast migrate --print", with a role that '
+        "may",
         retryable=False,
     )
     refused.__cause__ = safe_cause(error)

@@ -197,7 +197,7 @@ class NotifyConnection:
 
 
 async def _close_quietly(session: Session) -> None:
-    """The connection is not used any more. An error while it closes, for example because it is broken, changes nothing."""
+    """The connection is not used any more. An error while it closes, such as that it is broken, changes nothing."""
     try:
         await session.close()
     except Exception:

@@ -41,7 +41,7 @@ class OwnPool:
         return await self._query_once(text, values)
 
     call = query
-    """Nobody but this pool uses its connections, so none of them is inside a transaction."""
+    """Only this pool uses its connections, so none of them is inside a transaction."""
 
     async def dedicate(self) -> Session:
         self._check_open()

@@ -12,7 +12,7 @@ _NUMBERED = re.compile(r"\$(\d+)")
 
 @lru_cache(maxsize=1_000)
 def with_percent(text: str) -> tuple[str, tuple[int, ...]]:
-    """The statement with `%s` for each value, and which value each of them stands for. A percent sign is doubled."""
+    """The statement with `%s` for each value, and which value each of them is for. A percent sign is doubled."""
     order: list[int] = []
 
     def placeholder(match: "re.Match[str]") -> str:
@@ -24,7 +24,7 @@ def with_percent(text: str) -> tuple[str, tuple[int, ...]]:
 
 @lru_cache(maxsize=1_000)
 def with_names(text: str) -> str:
-    """The statement as `sqlalchemy.text` takes it, with `:p1` for the first value. `\\:` is a colon that begins none."""
+    """The statement for `sqlalchemy.text`, with `:p1` for the first value. `\\:` is a colon that begins none."""
     return _replaced(text.replace(":", "\\:"), lambda match: f":p{match[1]}")
 
 
@@ -33,7 +33,7 @@ def arranged(order: Sequence[int], values: Sequence[T]) -> list[T]:
 
 
 def _replaced(text: str, placeholder: Callable[["re.Match[str]"], str]) -> str:
-    """No statement has a dollar sign in a literal. The schema's name is the only text in them that a caller chooses, and
-    is left alone, because it is between double quotes."""
+    """No statement has a dollar sign in a literal. The schema's name is the only text in them that a caller chooses,
+    and is left alone, because it is between double quotes."""
     parts = re.split(r'("(?:[^"]|"")*")', text)
     return "".join(part if part.startswith('"') else _NUMBERED.sub(placeholder, part) for part in parts)

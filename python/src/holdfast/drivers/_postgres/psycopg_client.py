@@ -169,8 +169,8 @@ class PsycopgSession:
 async def _execute(
     connection: Any, sql: str, values: Optional[list[Optional[str]]], prepare: Optional[bool] = False
 ) -> Sequence[Row]:
-    """`prepare`: None: as the connection is set. Not on a connection of the caller: the statements would stay there, and
-    a pooler in between would mix them up with those of other clients."""
+    """`prepare`: None: as the connection is set. Not on a connection of the caller: the statements would stay there,
+    and a pooler in between would mix them up with those of other clients."""
     cursor = connection.cursor(row_factory=_psycopg().rows.dict_row)
     await cursor.execute(sql, values, prepare=prepare)
     if cursor.description is None:

@@ -84,8 +84,8 @@ async def _change(request: RateRequest, change: Call) -> Answer:
 
 
 async def _take_steps(requests: Sequence[RateRequest], step: Call) -> list[Answer]:
-    """Sends a list in one statement. A statement can touch a row only once, so steps on one name with different costs or
-    limits need further statements."""
+    """Sends a list in one statement. A statement can touch a row only once, so steps on one name with different costs
+    or limits need further statements."""
     answers: dict[int, Answer] = {}
     waiting = _takes_of(requests)
     while waiting:

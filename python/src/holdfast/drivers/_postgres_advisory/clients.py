@@ -1,4 +1,4 @@
-"""Which connections a client of the caller, or a URL, stands for. No client is imported before it is needed."""
+"""The connections of a client of the caller, or of a URL. No client is imported before it is needed."""
 
 from __future__ import annotations
 

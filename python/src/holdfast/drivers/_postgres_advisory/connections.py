@@ -96,7 +96,7 @@ async def settles_within(seconds: float, work: Awaitable[Any]) -> bool:
 
 
 def ignore_outcome(task: "asyncio.Future[Any]") -> None:
-    """Otherwise asyncio would report an error that nobody has asked for."""
+    """Otherwise asyncio would report an error that no caller has asked for."""
     if not task.cancelled():
         task.exception()
 

@@ -172,7 +172,7 @@ class _ThreadSubscriber(_Subscriber):
                 self._loop.call_soon_threadsafe(_succeed, opened)
                 self._read()
         except RuntimeError:
-            pass  # The event loop was closed, and nobody listens any more.
+            pass  # The event loop was closed, and no listener is left.
         finally:
             try:
                 self._connection.disconnect()

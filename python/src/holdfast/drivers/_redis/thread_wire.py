@@ -20,7 +20,7 @@ class _Job(NamedTuple):
 
 
 class ThreadWire:
-    """Whatever has been asked for while the thread was waiting for answers goes out together with its next turn. So a
+    """What was asked for while the thread was waiting for answers goes out together with its next turn. So a
     server that does not answer delays a call by two timeouts at most, however many calls there are."""
 
     def __init__(self, dial: Dial, timeout_seconds: float) -> None:
@@ -114,7 +114,7 @@ def _reply(connection: Any) -> Any:
 
 
 def _has_ended(connection: Any) -> bool:
-    """Whether an idle connection was closed by the server, or has data that nobody asked for."""
+    """Whether an idle connection was closed by the server, or has data that was not asked for."""
     try:
         return bool(connection.can_read(timeout=0))
     except Exception:
@@ -144,4 +144,4 @@ def _settle(job: _Job, replies: Optional[list[Any]], error: Optional[Exception])
     try:
         job.loop.call_soon_threadsafe(settle)
     except RuntimeError:
-        pass  # The event loop was closed, and nobody waits any more.
+        pass  # The event loop was closed, and no caller waits any more.

@@ -127,7 +127,7 @@ class _Session:
                         raise
                     reply = error
                 if not self._unanswered:
-                    raise ConnectionError("the server sent something that nobody asked for")
+                    raise ConnectionError("the server sent something that was not asked for")
                 entry = self._unanswered[0]
                 entry.got.append(reply)
                 if len(entry.got) == entry.count:
@@ -192,7 +192,7 @@ class _Unanswered:
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
-    """For a task whose error everyone has who waits for it: nobody may be left."""
+    """For a task whose error its waiters have: none of them may be left."""
     if not task.cancelled():
         task.exception()
 

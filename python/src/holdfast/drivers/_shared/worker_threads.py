@@ -79,5 +79,5 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *
     try:
         loop.call_soon_threadsafe(callback, *values)
     except RuntimeError:
-        # The event loop was closed, so nobody waits for the answer.
+        # The event loop was closed, so no caller waits for the answer.
         pass

@@ -88,7 +88,7 @@ def _run(jobs: queue.SimpleQueue[Optional[_Job]], notices: list[Callable[[], Non
         try:
             job.loop.call_soon_threadsafe(_deliver, job.answer, value, error, sent)
         except RuntimeError:
-            # The event loop was closed. Nobody waits for the answer.
+            # The event loop was closed. No caller waits for the answer.
             pass
         del job, value, error, sent
 
