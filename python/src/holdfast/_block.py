@@ -37,7 +37,7 @@ class LeaseBlock(Generic[T]):
         self._frames: list[Frame] = []
         self._token: Optional[Token[Optional[Frame]]] = None
         self._entered_frames: list[Frame] = []
-        self._ended: Optional[asyncio.Event] = None
+        self._waiting: list[asyncio.Future[None]] = []
         self._active = False
         self._task: Optional[asyncio.Task[Any]] = None
         self._cancelling = 0
@@ -68,7 +68,6 @@ class LeaseBlock(Generic[T]):
         if self._active:
             raise RuntimeError("this block has been entered already: call lock() again for another one")
         self._active = True
-        self._ended = asyncio.Event()
         self._cancel_sent = False
         try:
             self._leases, value = await self._take()
@@ -105,10 +104,13 @@ class LeaseBlock(Generic[T]):
             lease.remove_loss_callback(self._on_loss)
         is_ours = self._take_back_cancellation(exc)
         cancelled: Optional[asyncio.CancelledError] = None
-        try:
-            await self._inner_blocks_ended(stop=exc is not None)
-        except asyncio.CancelledError as error:
-            cancelled = error
+        for frame in self._frames:
+            if frame.blocks:
+                try:
+                    await self._inner_blocks_ended(stop=exc is not None)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                break
         for frame in self._frames:
             frame.end()
         if self._token is not None:
@@ -138,8 +140,10 @@ class LeaseBlock(Generic[T]):
                 lease.lose(reason)
 
     async def ended(self) -> None:
-        if self._ended is not None:
-            await self._ended.wait()
+        if self._active:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
 
     def _on_loss(self, error: LeaseLostError) -> None:
         # Not at once: the task may be running, for example in `lease.held`. Its cancellation would then be delivered at
@@ -196,8 +200,10 @@ class LeaseBlock(Generic[T]):
         if self._holder is not None:
             self._holder.running.end()
             self._holder = None
-        if self._ended is not None:
-            self._ended.set()
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
 
 async def _release_all(leases: Sequence[Lease]) -> None:
@@ -209,10 +215,11 @@ async def _release_all(leases: Sequence[Lease]) -> None:
                 await future
             except HoldfastError:
                 pass
-    finally:
+    except BaseException:
         for future in releasing:
-            # A cancelled caller does not read the errors of the others.
+            # No one else reads their errors.
             future.add_done_callback(_read)
+        raise
 
 
 def _read(future: asyncio.Future[bool]) -> None:

@@ -65,7 +65,7 @@ class Claims:
 
     def taken(self, lease: HeldLease) -> None:
         """A lease was granted."""
-        if lease.held:
+        if not lease.ended:
             self.own[lease.lock_name] = lease
 
     async def take(self, request: ClaimRequest) -> Union[ClaimResult, Lease]:

@@ -104,6 +104,8 @@ class Reentry:
     def chain(self) -> Optional[Chain]:
         """The chain for a claim that is made now: that of the innermost block with a lease of its own, in any
         instance. A released lease blocks no one, although the store may keep it for `min_hold_seconds`."""
+        if current_frame.get() is None:
+            return None
         for frame in _frames():
             if isinstance(frame.lease, HeldLease) and frame.lease.held:
                 return frame.lease.chain
@@ -111,10 +113,14 @@ class Reentry:
 
     def depth_on(self, lease: Lease) -> int:
         """How many of the nested blocks that run here run under this lease."""
+        if current_frame.get() is None:
+            return 0
         return sum(1 for frame in _frames() if beneath(frame.lease) is lease)
 
     def innermost(self, lock_name: str) -> Optional[Lease]:
         """The innermost lease of the running block on this name. A release by name means this one."""
+        if current_frame.get() is None:
+            return None
         for frame in self._frames_of(lock_name):
             lease: Lease = frame.inner[-1] if frame.inner else frame.lease
             # The block's own lease may have ended, by release or loss, and the name may have been acquired again.

@@ -335,8 +335,9 @@ class HeldLease(Lease):
         return self._ended is None and not self._renewer.deadline.at.is_past(self.context.clock.now())
 
     @property
-    def released(self) -> bool:
-        return self._ended == "released"
+    def ended(self) -> bool:
+        """Whether its end was noticed, by release or loss. `held` also notices it."""
+        return self._ended is not None
 
     @property
     def remaining_seconds(self) -> float:
