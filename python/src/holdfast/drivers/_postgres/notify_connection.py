@@ -10,7 +10,7 @@ from ...core.driver import DriverListener, Grant, StopListening
 from ...errors import ClosedError, StoreError
 from .arrays import text_array
 from .calls import grants_in
-from .connections import Connections, Session
+from .connections import CLOSE_SECONDS, Connections, Session
 from .errors import store_error_from
 from .hint_queue import Hint, HintQueue
 from .notifications import STOLEN_CHANNEL, parse_events, parse_theft
@@ -26,7 +26,6 @@ class _Subscription:
     def __init__(self) -> None:
         self.opened: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         self.stopped = asyncio.Event()
-        self.task: Optional[asyncio.Task[None]] = None
 
 
 class NotifyConnection:
@@ -48,6 +47,7 @@ class NotifyConnection:
         self._hints = HintQueue(self._listeners, self._confirm)
         self._current: Optional[_Subscription] = None
         self._on_test_message: Optional[Callable[[str], None]] = None
+        self._tasks: Set[asyncio.Future[None]] = set()
         self._closed = False
 
     async def listen(self, listener: DriverListener) -> StopListening:
@@ -79,12 +79,17 @@ class NotifyConnection:
         self._closed = True
         self._listeners.clear()
         await self._stop()
+        if self._tasks:
+            # The event loop may end after this.
+            await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     def _subscribe(self) -> _Subscription:
         subscription = self._current = _Subscription()
         # A failure is reported to the caller of `listen`, who may have given up meanwhile.
         subscription.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
-        subscription.task = asyncio.ensure_future(self._open_and_ping(subscription))
+        task = asyncio.ensure_future(self._open_and_ping(subscription))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return subscription
 
     async def _open_and_ping(self, subscription: _Subscription) -> None:
