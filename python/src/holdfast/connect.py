@@ -39,7 +39,7 @@ _CLIENTS = {
     "psycopg_pool": "postgres:postgres_driver",
     "sqlite3": "sqlite:sqlite_driver",
     "_sqlite3": "sqlite:sqlite_driver",
-    "sqlalchemy": "postgres_advisory:postgres_advisory_driver",
+    "sqlalchemy": "postgres:postgres_driver",
 }
 """The top package of a client's class, or of one of its base classes → module and function that take the client."""
 
