@@ -51,7 +51,7 @@ class Opened:
     """Runs a statement on the client itself, as the application does."""
 
 
-OpenOn = Callable[[str], Awaitable[Opened]]
+OpenOn = Callable[..., Awaitable[Opened]]
 BESIDE = ["asyncpg pool", "psycopg pool", "sync psycopg pool"]
 """Clients beside which a driver opens connections of its own."""
 ITSELF = ["asyncpg connection", "psycopg connection", "sync psycopg connection"]
@@ -62,8 +62,8 @@ ITSELF = ["asyncpg connection", "psycopg connection", "sync psycopg connection"]
 async def open_on(postgres_url: str, cleanup: AsyncExitStack) -> OpenOn:
     """Opens a client of this kind, and a driver on it. Both are closed after the test."""
 
-    async def opened(kind: str) -> Opened:
-        client, execute = await _client(kind, postgres_url, cleanup)
+    async def opened(kind: str, url: str = postgres_url) -> Opened:
+        client, execute = await _client(kind, url, cleanup)
         driver = postgres_advisory_driver(client)
         cleanup.push_async_callback(driver.close)
         return Opened(driver, client, execute)
@@ -89,7 +89,8 @@ async def _client(kind: str, url: str, cleanup: AsyncExitStack) -> Any:
         async_connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
         cleanup.push_async_callback(async_connection.close)
         return async_connection, async_connection.execute
-    sync_connection = psycopg.Connection.connect(url, autocommit=True)
+    # In a thread: a proxy of the test may run in this event loop.
+    sync_connection = await asyncio.to_thread(psycopg.Connection.connect, url, autocommit=True)
     cleanup.callback(sync_connection.close)
 
     async def execute(text: str) -> Any:

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy
 from holdfast import DistributedLock
 from holdfast.core.driver import InspectQuery
+from holdfast.drivers._postgres_advisory import deadlines
 from holdfast.drivers.postgres_advisory import PostgresAdvisoryDriver, postgres_advisory_driver
 from holdfast.errors import InvalidArgumentError, StoreError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -70,6 +71,22 @@ async def test_the_one_connection_of_the_engines_pool_is_left_to_the_application
             with Session(engine) as session:
                 assert session.execute(sqlalchemy.text("SELECT 1")).scalar() == 1
     await lock.close()
+
+
+async def test_a_pool_that_the_application_has_emptied_is_an_error_in_time(engine: Any, monkeypatch: Any) -> None:
+    driver = postgres_advisory_driver(engine)
+    sync_engine = getattr(engine, "sync_engine", None)
+    lent = await engine.connect() if sync_engine is not None else engine.connect()
+    monkeypatch.setattr(deadlines, "QUERY_SECONDS", 0.2)
+    with pytest.raises(StoreError, match="no connection left"):
+        await driver.acquire([claim_on(unique("empty"))])
+    if sync_engine is not None:
+        await lent.close()
+    else:
+        lent.close()
+    monkeypatch.undo()
+    assert await is_free(driver, unique("empty"))
+    await driver.close()
 
 
 async def test_a_session_and_another_database_are_refused_with_advice(postgres_url: str) -> None:

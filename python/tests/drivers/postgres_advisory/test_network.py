@@ -49,6 +49,24 @@ async def test_failure_26_a_session_that_does_not_answer_is_lost_after_its_deadl
     await until("the end of the session", lambda: _none(pids(admin, claim.lock_name)))
 
 
+@pytest.mark.parametrize("kind", ["asyncpg connection", "psycopg connection", "sync psycopg connection"])
+async def test_failure_26_the_callers_connection_is_ended_if_it_does_not_answer(
+    kind: str, proxied_url: str, proxy: TcpProxy, open_on: Any, admin: asyncpg.Pool, monkeypatch: Any
+) -> None:
+    """It has a statement in flight, so nothing can be undone on it, and the server would keep the lock with it."""
+    opened, listener = await open_on(kind, proxied_url), Listener()
+    await opened.driver.listen(listener)
+    claim = claim_on(unique("silent"))
+    grant = await granted(opened.driver, claim)
+    monkeypatch.setattr(deadlines, "QUERY_SECONDS", 0.3)
+    proxy.go_silent()
+    assert await opened.driver.renew([renewal_of(claim, grant)]) == ["lost"]
+    assert listener.lost_claims == [claim.claim_id]
+    proxy.release("to_server")
+    proxy.release("to_client")
+    await until("the end of the session", lambda: _none(pids(admin, claim.lock_name)))
+
+
 async def test_failure_26_a_release_without_an_answer_is_an_error_and_leaves_no_lock(
     proxied_url: str, proxy: TcpProxy, open_driver: OpenDriver, admin: asyncpg.Pool, monkeypatch: Any
 ) -> None:

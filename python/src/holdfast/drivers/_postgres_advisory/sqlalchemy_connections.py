@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from importlib.util import find_spec
-from typing import Any, Dict, Optional
+from typing import Any, Awaitable, Dict, Optional
 
-from ...errors import InvalidArgumentError, MissingClientError
+from ...errors import InvalidArgumentError, MissingClientError, StoreError
 from .._postgres.clients import is_a
 from .._postgres.url import PostgresTarget, postgres_place
+from . import deadlines
 from .asyncpg_connections import AsyncpgConnection, detect_vanished_server
 from .connections import Connection, Events
 from .psycopg_connections import PsycopgConnections
@@ -29,10 +30,9 @@ class SqlalchemyConnections:
         self.is_callers = False
 
     async def dedicate(self, events: Events) -> Connection:
-        if is_a(self._engine, "sqlalchemy", "AsyncEngine"):
-            pooled = await self._engine.raw_connection()
-        else:
-            pooled = await asyncio.to_thread(self._engine.raw_connection)
+        is_async = is_a(self._engine, "sqlalchemy", "AsyncEngine")
+        opening = self._engine.raw_connection() if is_async else asyncio.to_thread(self._engine.raw_connection)
+        pooled = await _in_time(opening)
         raw = pooled.driver_connection
         if is_a(raw, "asyncpg", "Connection"):
             # It is ours from now on. The pool opens another one in its place.
@@ -43,7 +43,7 @@ class SqlalchemyConnections:
             settings = _settings_of(raw)
         finally:
             # It belongs to the event loop or the thread in which it was opened.
-            if is_a(self._engine, "sqlalchemy", "AsyncEngine"):
+            if is_async:
                 pooled.close()
             else:
                 await asyncio.to_thread(pooled.close)
@@ -55,6 +55,16 @@ class SqlalchemyConnections:
 
     async def close(self) -> None:
         pass
+
+
+async def _in_time(opening: Awaitable[Any]) -> Any:
+    """The application may use all connections of the Engine's pool for long."""
+    task = asyncio.ensure_future(opening)
+    done, _ = await asyncio.wait({task}, timeout=deadlines.QUERY_SECONDS)
+    if done:
+        return task.result()
+    task.add_done_callback(lambda late: None if late.cancelled() or late.exception() else late.result().close())
+    raise StoreError(f"the Engine of SQLAlchemy had no connection left for {deadlines.QUERY_SECONDS:g} s")
 
 
 def _settings_of(raw: Any) -> Dict[str, Any]:
