@@ -56,7 +56,7 @@ export function redisKeys() {
     about:
       'Keys in Redis. locks: the own key of a lock, its siblings d and o, its Cluster slot, the token counter and ' +
       'the wake channel (of the client `client`) of that slot; `reserved` names are refused by a client. siblings: ' +
-      'other kinds. slotTags: the smallest whole number that hashes to a slot, for the first, the last and other slots.',
+      'other kinds. slotTags: the smallest whole number that hashes to a slot, for some slots.',
     locks: [...locks, ...others].map(({ prefix, lockName }) => {
       const { plain, data, order } = lockKeys(prefix, lockName)
       const slot = slotOf(plain)

@@ -216,7 +216,7 @@ except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
             assert child.stdout.readline() == "interrupted\n"
             # Its place in the queue is gone although the process lives on.
-            assert not lock.inspect("job").waiters
+            until(lambda: not lock.inspect("job").waiters)
         finally:
             child.kill()
             child.wait(10)

@@ -111,7 +111,7 @@ async def test_a_vote_that_arrives_after_its_release_is_released_again(ports, lo
 
 
 async def test_a_lost_vote_leaves_nothing_behind(ports, lock_name):
-    """A rival has a minority, so this claim gets one, too. Both are released, also where nobody answered."""
+    """A rival has a minority, so this claim gets one, too. Both are released, also where no answer came."""
     with redis.Redis(port=ports[0]) as one, redis.Redis(port=ports[1]) as two:
         one.set(f"lock:{lock_name}", "theirs")
         two.set(f"lock:{lock_name}", "theirs")
