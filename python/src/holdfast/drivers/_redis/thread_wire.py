@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from .dial import Dial
 from .failures import is_reply
-from .wire import Command
+from .wire import Command, pack
 
 
 class _Job(NamedTuple):
-    commands: Sequence[Command]
+    packed: bytes
+    size: int
+    """The number of its commands."""
     loop: asyncio.AbstractEventLoop
     replies: asyncio.Future[list[Any]]
 
@@ -33,7 +35,8 @@ class ThreadWire:
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         loop = asyncio.get_running_loop()
-        job = _Job(commands, loop, loop.create_future())
+        # Packed here: what cannot be sent fails its own call, and not those that go out together with it.
+        job = _Job(pack(commands), len(commands), loop, loop.create_future())
         self._jobs.put(job)
         if self._thread is None or not self._thread.is_alive():
             # A daemon: a server that does not answer must not keep the process from ending.
@@ -63,7 +66,7 @@ class ThreadWire:
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         try:
-            replies = self._converse([command for job in jobs for command in job.commands])
+            replies = self._converse([job.packed for job in jobs], sum(job.size for job in jobs))
         except BaseException as error:
             self._disconnect()
             cause = error if isinstance(error, Exception) else ConnectionError("the connection was closed")
@@ -72,10 +75,10 @@ class ThreadWire:
             return
         at = 0
         for job in jobs:
-            _settle(job, replies[at : at + len(job.commands)], None)
-            at += len(job.commands)
+            _settle(job, replies[at : at + job.size], None)
+            at += job.size
 
-    def _converse(self, commands: Sequence[Command]) -> list[Any]:
+    def _converse(self, packed: Sequence[bytes], count: int) -> list[Any]:
         if self._fresh:
             self._fresh = False
             self._disconnect()
@@ -88,8 +91,8 @@ class ThreadWire:
             # The server closed it while it was idle. Nothing has been sent, so another one can be used.
             connection.disconnect()
             connection.connect()
-        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        return [_reply(connection) for _ in commands]
+        connection.send_packed_command([b"".join(packed)], check_health=False)
+        return [_reply(connection) for _ in range(count)]
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -103,7 +103,7 @@ class _Session:
         if self.ended is not None:
             raise self.ended
         # First: if this fails, nothing is sent, and there is no answer to wait for.
-        packed = self._connection.pack_commands(commands)
+        packed = [pack(commands)]
         entry = _Unanswered(len(commands), self.loop.create_future(), self.loop.time() + self._timeout_seconds)
         self._unanswered.append(entry)
         if self._alarm is None:
@@ -189,6 +189,17 @@ class _Unanswered:
         self.replies = replies
         self.deadline = deadline
         self.got: list[Any] = []
+
+
+def pack(commands: Sequence[Command]) -> bytes:
+    """In the Redis protocol, as one piece. redis-py's own function takes a tenth of the time of a whole call."""
+    parts = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for part in command:
+            data = part.encode() if isinstance(part, str) else part
+            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
