@@ -62,7 +62,8 @@ async def test_a_driver_beside_an_engine_holds_waits_and_notices_a_loss(
 
 
 async def test_the_one_connection_of_the_engines_pool_is_left_to_the_application(engine: Any) -> None:
-    lock = DistributedLock(engine)
+    driver = postgres_advisory_driver(engine)
+    lock = DistributedLock(driver)
     async with lock.lock(unique("engine")):
         if hasattr(engine, "sync_engine"):
             async with AsyncSession(engine) as session:
@@ -71,6 +72,7 @@ async def test_the_one_connection_of_the_engines_pool_is_left_to_the_application
             with Session(engine) as session:
                 assert session.execute(sqlalchemy.text("SELECT 1")).scalar() == 1
     await lock.close()
+    await driver.close()
 
 
 async def test_a_pool_that_the_application_has_emptied_is_an_error_in_time(engine: Any, monkeypatch: Any) -> None:
