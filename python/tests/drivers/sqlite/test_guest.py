@@ -14,6 +14,7 @@ from holdfast.core.driver import InspectQuery
 from holdfast.drivers.sqlite import sqlite_driver
 from holdfast.errors import InvalidArgumentError, StoreError
 from holdfast.lock import DistributedLock
+from holdfast.sync import SyncDistributedLock
 from support.sqlite_driver import claim_on, grant_of, is_granted, lease_of, opened
 
 
@@ -180,3 +181,10 @@ async def test_a_lock_takes_the_callers_connection_even_if_its_engine_runs_in_an
     assert await asyncio.to_thread(asyncio.run, hold()) is False
     assert database.execute("SELECT COUNT(*) FROM holdfast_leases").fetchone() == (0,)
 
+
+
+def test_the_synchronous_lock_takes_the_callers_connection_too(database: sqlite3.Connection, sqlite_path: Path) -> None:
+    with SyncDistributedLock(database) as lock, SyncDistributedLock(f"sqlite:{sqlite_path}") as other:
+        with lock.lock("name"):
+            assert not other.acquire("name")
+        assert other.acquire("name")
