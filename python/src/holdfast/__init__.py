@@ -46,6 +46,12 @@ from .rate_limiter import RateLimitHeaders as RateLimitHeaders
 from .rate_limiter import RateLimitResult as RateLimitResult
 from .read_write_lock import ReadWriteLock as ReadWriteLock
 from .semaphore import Semaphore as Semaphore
+from .drivers._postgres_advisory.lock_in_transaction import lock_in_transaction as lock_in_transaction
+from .drivers._postgres_advisory.lock_in_transaction import sync_lock_in_transaction as sync_lock_in_transaction
+from .drivers._postgres_advisory.lock_in_transaction import (
+    sync_try_lock_in_transaction as sync_try_lock_in_transaction,
+)
+from .drivers._postgres_advisory.lock_in_transaction import try_lock_in_transaction as try_lock_in_transaction
 from .sync.election import SyncLeaderElection as SyncLeaderElection
 from .sync.election import SyncTerm as SyncTerm
 from .sync.lease import SyncAcquired as SyncAcquired
