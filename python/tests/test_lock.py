@@ -412,6 +412,71 @@ async def test_a_block_that_swallows_its_cancellation_still_raises_lease_lost(lo
     assert_no_cancellation_is_left()
 
 
+async def test_two_leases_of_nested_blocks_that_are_lost_together_are_one_loss(locks: Locks) -> None:
+    lock, network = locks.behind_network()
+    seen: List[str] = []
+    with pytest.raises(LeaseLostError):
+        async with lock.lock("outer", timeout_seconds=0.3):
+            try:
+                async with lock.lock("inner", timeout_seconds=0.3):
+                    network.cut()
+                    await asyncio.sleep(60)
+            except BaseException as error:
+                seen.append(type(error).__name__)
+                raise
+    assert len(seen) == 1
+    assert_no_cancellation_is_left()
+    await asyncio.sleep(0)
+    network.heal()
+
+
+async def test_a_block_that_lost_a_lease_inside_another_one_ends_alone(locks: Locks) -> None:
+    lock = locks()
+    async with lock.lock("outer") as outer:
+        with pytest.raises(LeaseLostError):
+            async with lock.lock("inner"):
+                await locks().force_release("inner", by="operator")
+                await lock.extend("inner", 5)
+                await asyncio.sleep(60)
+        assert outer.held
+        await asyncio.sleep(0)
+    assert_no_cancellation_is_left()
+
+
+async def test_a_callback_that_fails_does_not_keep_others_from_the_loss(
+    locks: Locks, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = locks()
+    lease = await lock.hold(NAME, timeout_seconds=0.3, heartbeat=False)
+
+    def fails_itself(error: LeaseLostError) -> None:
+        raise KeyError("a mistake of the caller")
+
+    lease.add_loss_callback(fails_itself)
+    assert isinstance(await lease.lost, LeaseLostError)
+    assert "a mistake of the caller" in caplog.text
+
+
+async def test_checking_a_lost_lease_again_and_again_does_not_grow_its_traceback(locks: Locks) -> None:
+    lease = await locks().hold(NAME, timeout_seconds=0.3, heartbeat=False)
+    await lease.lost
+    lengths = set()
+    for _ in range(3):
+        with pytest.raises(LeaseLostError) as raised:
+            lease.assert_held()
+        lengths.add(len(raised.traceback))
+    assert len(lengths) == 1
+
+
+async def test_callers_of_one_failed_list_get_errors_of_their_own(locks: Locks) -> None:
+    lock, network = locks.behind_network()
+    await lock.ping()
+    network.once("acquire", fails)
+    ends = await asyncio.gather(*(lock.acquire(name) for name in "abc"), return_exceptions=True)
+    assert [type(end) for end in ends] == [StoreError] * 3
+    assert len({id(end) for end in ends}) == 3
+
+
 async def test_a_cancellation_from_outside_releases_and_propagates(locks: Locks) -> None:
     lock = locks()
     entered = asyncio.Event()

@@ -131,7 +131,7 @@ class LeaseBlock(Generic[T]):
             raise cancelled
         loss = next((lease.loss_error for lease in leases if not lease.held and lease.loss_error is not None), None)
         if loss is not None and (exc is None or is_ours):
-            raise loss
+            raise loss.with_traceback(None)
 
     def stop(self, reason: str) -> None:
         """The block around this one has ended, and releases the lease that this one has entered."""

@@ -76,7 +76,7 @@ class InnerLease(Lease):
 
     def assert_held(self) -> None:
         if self._lost is not None:
-            raise self._lost
+            raise self._lost.with_traceback(None)
         self._outer.assert_held()
         if self._ended:
             raise NotHeldError(self.lock_name)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Awaitable, Callable, Generic, Optional, Protocol, Sequence, TypeVar, Union
 
 from ..errors import HoldfastError, StoreError
 from .calls import Calls
 from .clock import Clock, Instant
 from .limits import MAX_LIST
+
+log = logging.getLogger("holdfast")
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -100,8 +103,11 @@ class Batch(Generic[Request, Answer]):
         calls = self._calls
 
         def fail(error: HoldfastError) -> None:
-            for receiver in receivers:
-                receiver.failed(error, sent)
+            for index, receiver in enumerate(receivers):
+                try:
+                    receiver.failed(error if index == 0 else _another(error), sent)
+                except Exception:
+                    log.exception("a request to the %s store could not be failed", calls.driver.name)
 
         if calls.failed_with is not None:
             fail(calls.failed_with)
@@ -118,13 +124,17 @@ class Batch(Generic[Request, Answer]):
         in_time = calls.end(call)
         now = self._clock.now()
         for receiver, answer in zip(receivers, answers):
-            if not in_time:
-                if not isinstance(answer, HoldfastError):
-                    receiver.late(answer)
-            elif isinstance(answer, HoldfastError):
-                receiver.failed(answer, sent)
-            else:
-                receiver.answered(answer, sent, now)
+            # A mistake in one of them must not keep the others waiting for ever.
+            try:
+                if not in_time:
+                    if not isinstance(answer, HoldfastError):
+                        receiver.late(answer)
+                elif isinstance(answer, HoldfastError):
+                    receiver.failed(answer, sent)
+                else:
+                    receiver.answered(answer, sent, now)
+            except Exception:
+                log.exception("an answer of the %s store could not be delivered", calls.driver.name)
         if self._after is not None:
             self._after(requests)
 
@@ -144,6 +154,15 @@ class Batch(Generic[Request, Answer]):
                 shown = repr(answer)[:200]
                 checked.append(StoreError(f"the {name} driver returned an invalid answer to {self._what}: {shown}"))
         return checked
+
+
+def _another(error: HoldfastError) -> HoldfastError:
+    """An error of its own for each caller: two tasks that raise one object would mix up their tracebacks."""
+    if type(error) is not StoreError:
+        return error
+    copy = StoreError(str(error), retryable=error.retryable)
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 class FutureReceiver(Generic[Answer]):

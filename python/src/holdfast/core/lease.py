@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, Union
@@ -19,6 +20,9 @@ from .scheduler import Scheduler
 
 if TYPE_CHECKING:
     from .store_client import StoreClient
+
+
+log = logging.getLogger("holdfast")
 
 
 class LeaseContext:
@@ -200,7 +204,10 @@ class Lease:
     def _report_loss(self, error: LeaseLostError) -> None:
         callbacks, self._loss_callbacks = self._loss_callbacks, None
         for callback in callbacks or ():
-            callback(error)
+            try:
+                callback(error)
+            except Exception:
+                log.exception('a callback for the loss of "%s" failed', self.lock_name)
 
     async def __aenter__(self) -> Lease:
         return self
@@ -354,7 +361,9 @@ class HeldLease(Lease):
     def assert_held(self) -> None:
         if self.held:
             return
-        raise self.loss_error or NotHeldError(self.lock_name)
+        error = self.loss_error
+        # Without the traceback of the last time: it would grow with every check.
+        raise NotHeldError(self.lock_name) if error is None else error.with_traceback(None)
 
     async def extend(self, seconds: float) -> bool:
         return await self._extend(ttl_ms_from("seconds", seconds), never_shorten=False)

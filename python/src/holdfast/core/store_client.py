@@ -210,7 +210,11 @@ def open_store_client(driver: Driver, clock: Clock, random: Random, call_timeout
     """Instances that use one driver with the same settings share one client, so that their requests of one turn of the
     event loop go out in one list."""
     loop = asyncio.get_running_loop()
-    shared = _clients.setdefault(driver, [])
+    try:
+        shared = _clients.setdefault(driver, [])
+    except TypeError:
+        # A driver of someone else that has no hash or takes no weak reference.
+        shared = []
     shared[:] = [each for each in shared if not each.loop.is_closed()]
     for client in shared:
         if client.loop is loop and client.clock is clock and client.call_timeout_ms == call_timeout_ms:
@@ -226,7 +230,10 @@ async def close_store_client(client: StoreClient) -> None:
     client.users -= 1
     if client.users > 0:
         return
-    shared = _clients.get(client.driver, [])
+    try:
+        shared = _clients.get(client.driver, [])
+    except TypeError:
+        shared = []
     if client in shared:
         shared.remove(client)
     await client.close()
