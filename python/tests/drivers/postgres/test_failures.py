@@ -193,6 +193,32 @@ async def test_failure_24_no_more_than_four_connections_are_used_and_nobody_wait
             pool._give_back(session, True)
         await waiting
         assert len(pool._idle) == 4
+        most = 0
+
+        async def call(index: int) -> None:
+            nonlocal most
+            for turn in range(5):
+                await grant_of(driver, claim_on(f"{lock_name}:{index}:{turn}"))
+                most = max(most, pool._used)
+
+        await asyncio.gather(*map(call, range(16)))
+        assert most == 4 and pool._used == 0 and len(pool._idle) == 4
+
+
+@pytest.mark.parametrize("how", BOTH)
+async def test_a_connection_to_a_server_that_became_read_only_is_not_used_again(
+    how: str, postgres_url: str, lock_name: str
+) -> None:
+    async with opened(how, postgres_url) as driver:
+        await grant_of(driver, claim_on(f"{lock_name}:before"))
+        pool: Any = driver._connections
+        [session] = pool._idle
+        await session.script("SET default_transaction_read_only = on")
+        with pytest.raises(StoreError, match="read-only") as refused:
+            await driver.acquire([claim_on(lock_name)])
+        # This driver has written there before, so the server was demoted.
+        assert refused.value.retryable
+        await grant_of(driver, claim_on(lock_name))
 
 
 @pytest.mark.parametrize("how", BOTH)

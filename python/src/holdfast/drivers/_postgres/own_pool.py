@@ -9,7 +9,7 @@ from typing import Awaitable, Callable, Deque, Optional, Sequence
 
 from ...errors import ClosedError, StoreError
 from .connections import QUERY_SECONDS, Row, Session, Values
-from .errors import sql_state
+from .errors import READ_ONLY, sql_state
 
 POOL_SIZE = 4
 """The connections for calls. One more listens for notifications."""
@@ -49,9 +49,9 @@ class OwnPool:
 
     async def close(self) -> None:
         self._closed = True
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        waiting, self._waiting = self._waiting, deque()
+        for turn in waiting:
+            turn.set_result(None)
         idle, self._idle = self._idle, []
         if os.getpid() == self._pid:
             await asyncio.gather(*(session.close() for session in idle), return_exceptions=True)
@@ -65,23 +65,18 @@ class OwnPool:
             return rows
         except Exception as error:
             # After an error of the server the connection is as good as before. After all others its state is unknown.
-            usable = sql_state(error) is not None and session.is_open and not session.in_transaction
+            # A server that has become read-only is not the primary any more: a new connection may reach the new one.
+            state = sql_state(error)
+            usable = state not in (None, READ_ONLY) and session.is_open and not session.in_transaction
             raise
         finally:
             self._give_back(session, usable)
 
     async def _take(self) -> Session:
         self._check_open()
-        if self._used >= self._size:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            done, _ = await asyncio.wait({turn}, timeout=QUERY_SECONDS)
-            if not done:
-                self._waiting.remove(turn)
-                raise StoreError(f"all {self._size} connections of the postgres driver have been busy for too long")
-            self._check_open()
-        self._used += 1
+        await self._enter()
         try:
+            self._check_open()
             while self._idle:
                 session = self._idle.pop()
                 if session.is_open:
@@ -92,6 +87,20 @@ class OwnPool:
             self._leave()
             raise
 
+    async def _enter(self) -> None:
+        if self._used < self._size:
+            self._used += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await asyncio.wait({turn}, timeout=QUERY_SECONDS)
+        finally:
+            if not turn.done():
+                self._waiting.remove(turn)
+        if not turn.done():
+            raise StoreError(f"all {self._size} connections of the postgres driver have been busy for too long")
+
     def _give_back(self, session: Session, usable: bool) -> None:
         if usable and not self._closed and os.getpid() == self._pid:
             self._idle.append(session)
@@ -100,12 +109,11 @@ class OwnPool:
         self._leave()
 
     def _leave(self) -> None:
-        self._used -= 1
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        """The next one that waits takes the place over. A call that comes meanwhile must not count it as free."""
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._used -= 1
 
     def _check_open(self) -> None:
         if self._closed:
