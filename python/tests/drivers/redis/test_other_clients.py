@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 from typing import Any, AsyncIterator, Callable
 
 import pytest
@@ -153,6 +154,30 @@ async def test_a_driver_survives_a_change_of_its_event_loop(redis_url, unique_na
             asyncio.run(use(last))
 
     await asyncio.get_running_loop().run_in_executor(None, elsewhere)
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+def test_a_forked_process_has_connections_of_its_own(redis_url, kind, unique_name: Callable[[str], str]):
+    """On a shared one, each process would read replies to the other, which say "granted"."""
+    client = (redis.asyncio.Redis if kind == "asyncio" else redis.Redis).from_url(redis_url)
+    driver = redis_driver(client)
+    held = unique_name("lock")
+
+    async def hold() -> None:
+        await grant_of(driver, claim_on(held))
+
+    async def use() -> None:
+        for at in range(100):
+            await refusal_of(driver, claim_on(held))
+            claim = claim_on(unique_name("lock"))
+            assert await driver.release([lease_of(claim, await grant_of(driver, claim))]) == [True]
+
+    asyncio.run(hold())
+    child = multiprocessing.get_context("fork").Process(target=lambda: asyncio.run(use()))
+    child.start()
+    asyncio.run(use())
+    child.join(30)
+    assert child.exitcode == 0
 
 
 async def test_what_is_no_client_of_redis_py_is_refused(lock_name):

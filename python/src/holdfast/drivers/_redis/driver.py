@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional, Sequence, Union
@@ -83,13 +84,21 @@ class RedisDriver:
         self.lists = Lists(link, prefix, timeout_ms, by_slot=link.cluster)
         self._replicas = replicas
         self._checks = ServerChecks(link, on_warning)
-        self._subscription = Subscription(
-            link, secrets.token_urlsafe(9), timeout_ms, self._checks.sharded, confirms_grants=replicas is not None
-        )
+        self._subscription = self._new_subscription()
+        self._process = os.getpid()
         # The subscription may still be at the demoted server. The new master does not count it as a subscriber, so a
         # waiter would look dead to it.
         link.on_new_master(lambda: self._subscription.restart(StoreError("the master was replaced")))
         self._closed = False
+
+    def _new_subscription(self) -> Subscription:
+        return Subscription(
+            self.link,
+            secrets.token_urlsafe(9),
+            self.lists.timeout_ms,
+            self._checks.sharded,
+            confirms_grants=self._replicas is not None,
+        )
 
     @property
     def place(self) -> Optional[str]:
@@ -246,6 +255,10 @@ class RedisDriver:
     def _assert_open(self) -> None:
         if self._closed:
             raise closed_error()
+        if self._process != os.getpid():
+            # After a fork: the parent's channel and its secrets belong to the parent.
+            self._process = os.getpid()
+            self._subscription = self._new_subscription()
 
 
 def _is_unfinished(answer: Any) -> bool:

@@ -27,6 +27,7 @@ _MOST_HOLDER_ID = 255
 
 @dataclass(eq=False)
 class _Session:
+    loop: asyncio.AbstractEventLoop
     opened: asyncio.Future[None]
     """Fails if it could not be opened."""
     sharded: bool = False
@@ -81,7 +82,11 @@ class Subscription:
             self._wake(claim)
 
     async def listen(self, listener: DriverListener) -> None:
-        session = self._session or self._begin()
+        loop = asyncio.get_running_loop()
+        if self._session is not None and self._session.loop is not loop:
+            # Its event loop is gone, and its connection with it.
+            self._session, self._listeners = None, []
+        session = self._session or self._begin(loop)
         await asyncio.shield(session.opened)
         # It may have ended before this caller came to its turn.
         if session.ended is not None:
@@ -118,9 +123,8 @@ class Subscription:
         the next waiter as subscribed, find out later that it is not, and drop it from the queue."""
         return wake_channel(f"{self._client_id}.{self._ends}", slot)
 
-    def _begin(self) -> _Session:
-        loop = asyncio.get_running_loop()
-        session = self._session = _Session(loop.create_future())
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> _Session:
+        session = self._session = _Session(loop, loop.create_future())
         opening = loop.create_task(self._open(session))
         session.opened = opening
         opening.add_done_callback(retrieve)

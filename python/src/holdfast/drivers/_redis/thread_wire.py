@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import socket
 import threading
@@ -32,8 +33,11 @@ class ThreadWire:
         self._thread: Optional[threading.Thread] = None
         self._connection: Any = None
         self._fresh = False
+        self._process = os.getpid()
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        if self._process != os.getpid():
+            self._forget_parent()
         loop = asyncio.get_running_loop()
         # Packed here: what cannot be sent fails its own call, and not those that go out together with it.
         job = _Job(pack(commands), len(commands), loop, loop.create_future())
@@ -44,10 +48,20 @@ class ThreadWire:
             self._thread.start()
         return await job.replies
 
+    def _forget_parent(self) -> None:
+        """After a fork: two processes would read each other's replies from one connection. The thread has no copy."""
+        self._process = os.getpid()
+        self._jobs = queue.SimpleQueue()
+        self._thread = None
+        # redis-py closes it without ending it for the parent.
+        self._disconnect()
+
     def drop(self) -> None:
         self._fresh = True
 
     async def close(self) -> None:
+        if self._process != os.getpid():
+            return
         if self._thread is not None:
             self._jobs.put(None)
         shut_down(self._connection)

@@ -9,6 +9,7 @@ A command is never sent twice. If its connection ends before the answer, the out
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from typing import Any, Optional, Protocol, Sequence, Union
 
@@ -46,7 +47,7 @@ class AsyncWire:
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         loop = asyncio.get_running_loop()
         session = self._session
-        if session is None or session.ended or session.loop is not loop:
+        if session is None or session.ended or session.loop is not loop or session.process != os.getpid():
             session = await self._connected(loop)
         return await session.exchange(commands)
 
@@ -92,6 +93,8 @@ class AsyncWire:
 class _Session:
     def __init__(self, connection: Any, loop: asyncio.AbstractEventLoop, timeout_seconds: float) -> None:
         self.loop = loop
+        self.process = os.getpid()
+        """Of no use after a fork: two processes would read each other's replies from one connection."""
         self.ended: Optional[BaseException] = None
         self._connection = connection
         self._timeout_seconds = timeout_seconds

@@ -115,6 +115,8 @@ class VotingNode:
         checked = self._checked
         if checked is not None and checked.done() and (checked.cancelled() or checked.exception() is not None):
             checked = None
+        if checked is not None and not checked.done() and checked.get_loop() is not asyncio.get_running_loop():
+            checked = None
         if checked is None:
             checked = self._checked = asyncio.ensure_future(self._check())
         return None if checked.done() else checked
