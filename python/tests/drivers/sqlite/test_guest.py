@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import SyncDistributedLock
 from holdfast.core.driver import InspectQuery
 from holdfast.drivers.sqlite import sqlite_driver
 from holdfast.errors import InvalidArgumentError, StoreError
 from holdfast.lock import DistributedLock
-from holdfast.sync import SyncDistributedLock
 from support.sqlite_driver import claim_on, grant_of, is_granted, lease_of, opened
 
 
