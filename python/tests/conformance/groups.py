@@ -29,8 +29,11 @@ from .mutex.loss import mutex_loss
 from .mutex.subject import MutexSubject
 from .mutex.subjects import LOCK_SUBJECTS, MUTEX_FORMS, MUTEX_SUBJECTS
 from .mutex.waiting import mutex_waiting
+from .primitives.ending import ending
 from .primitives.forced_releases import forced_releases
 from .primitives.hold_times import hold_times
+from .primitives.inspect_and_ping import inspect_and_ping
+from .primitives.instance import instance
 from .primitives.readers_and_writers import readers_and_writers
 from .primitives.semaphores import semaphores
 from .primitives.several_locks import several_locks
@@ -56,7 +59,7 @@ DRIVER_GROUPS: List[Group] = [
 ]
 
 SHARING_GROUPS: List[Group] = [readers_and_writers, semaphores, several_locks]
-LOCK_GROUPS: List[Group] = [hold_times, forced_releases]
+LOCK_GROUPS: List[Group] = [instance, inspect_and_ping, ending, hold_times, forced_releases]
 FAULT_GROUPS: List[Group] = [acquire_faults, renewal_faults, release_faults, waiting_faults]
 
 
