@@ -40,6 +40,7 @@ class ClusterLink:
         self._owners: list[Optional[Address]] = [None] * SLOTS
         self._loading: Optional[asyncio.Task[None]] = None
         self._known = False
+        self._closed = False
         # Takes a tenth of a second, once for each process: better here than in the first renewal.
         slot_counter(0)
 
@@ -76,7 +77,7 @@ class ClusterLink:
             if redirection.kind == "MOVED":
                 self._owners[slot] = _address_of(node)
                 # Other slots have probably moved, too. Nothing waits for this.
-                self._start_loading()
+                self._load_in_background()
         return results
 
     async def _exchange(self, node: Node, what: str, commands: Sequence[Command]) -> list[Any]:
@@ -84,7 +85,7 @@ class ClusterLink:
             return await node.exchange(what, commands)
         except HoldfastError:
             # After a failover, another server has its slots.
-            self._start_loading()
+            self._load_in_background()
             raise
 
     async def nodes(self) -> Sequence[Node]:
@@ -101,8 +102,12 @@ class ClusterLink:
         """The map of the slots is enough: a subscription that moves ends by itself."""
 
     async def close(self) -> None:
-        if self._loading is not None:
-            self._loading.cancel()
+        self._closed = True
+        loading = self._loading
+        if loading is not None and loading.get_loop() is asyncio.get_running_loop():
+            # It could open another connection after the others are closed.
+            loading.cancel()
+            await asyncio.wait({loading}, timeout=1)
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
 
     async def _owner(self, slot: int) -> Node:
@@ -132,9 +137,22 @@ class ClusterLink:
             self._loading.add_done_callback(retrieve)
         return self._loading
 
+    def _load_in_background(self) -> None:
+        # A call that fails because of closing must not connect again.
+        if not self._closed:
+            self._start_loading()
+
     async def _load(self) -> None:
-        # Shielded: several calls wait for one map.
-        await asyncio.shield(self._start_loading())
+        if self._closed:
+            raise StoreError(f"the connection to the Cluster at {self.place} was closed")
+        loading = self._start_loading()
+        try:
+            # Shielded: several calls wait for one map.
+            await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            if self._closed and loading.cancelled():
+                raise StoreError(f"the connection to the Cluster at {self.place} was closed") from None
+            raise
 
     async def _read_map(self) -> None:
         failure: Optional[HoldfastError] = None

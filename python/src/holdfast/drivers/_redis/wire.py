@@ -57,14 +57,25 @@ class AsyncWire:
         if self._connecting is None or self._connecting.get_loop() is not loop:
             self._connecting = loop.create_task(self._connect(loop))
             self._connecting.add_done_callback(retrieve)
-        # Shielded: several calls wait for one connection, and none of them may take it away from the others.
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        try:
+            # Shielded: several calls wait for one connection, and none of them may take it away from the others.
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            # Closing has cancelled the connection, not this call. The core would take it for the end of its own task.
+            if self._closed and connecting.cancelled():
+                raise ConnectionError("the connection was closed") from None
+            raise
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Session:
         try:
             connection = self.dial.connection(self._timeout_seconds, None)
             try:
                 await asyncio.wait_for(connection.connect(), self._timeout_seconds)
+                # Closing may have cancelled this task when the connection was already there, which has no effect.
+                # Nothing would ever end the connection.
+                if self._closed:
+                    raise ConnectionError("the connection was closed")
             except BaseException:
                 await hang_up(connection)
                 raise
