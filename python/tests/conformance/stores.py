@@ -212,6 +212,31 @@ async def postgres_psycopg_sync() -> AsyncIterator[Store]:
 @asynccontextmanager
 async def postgres_advisory() -> AsyncIterator[Store]:
     import asyncpg
+
+    async def pool(name: str, cleanup: AsyncExitStack) -> Any:
+        settings = {"application_name": name}
+        opened = asyncpg.create_pool(postgres_url(), min_size=0, max_size=2, server_settings=settings)
+        return await cleanup.enter_async_context(opened)
+
+    async with _advisory_store(pool) as store:
+        yield store
+
+
+@asynccontextmanager
+async def postgres_advisory_psycopg() -> AsyncIterator[Store]:
+    from psycopg_pool import AsyncConnectionPool
+
+    async def pool(name: str, cleanup: AsyncExitStack) -> Any:
+        # The driver opens connections of its own with these settings.
+        return AsyncConnectionPool(postgres_url(), kwargs={"application_name": name}, open=False)
+
+    async with _advisory_store(pool) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _advisory_store(open_pool: Callable[[str, AsyncExitStack], Awaitable[Any]]) -> AsyncIterator[Store]:
+    import asyncpg
     from holdfast.drivers.postgres_advisory import postgres_advisory_driver
 
     # Each driver has a pool of its own. Its connections have an application name, so that they can be ended.
@@ -221,10 +246,7 @@ async def postgres_advisory() -> AsyncIterator[Store]:
 
         async def driver(cleanup: AsyncExitStack) -> Driver:
             name = f"advisory {secrets.token_hex(6)}"
-            settings = {"application_name": name}
-            pool = asyncpg.create_pool(postgres_url(), min_size=0, max_size=2, server_settings=settings)
-            await cleanup.enter_async_context(pool)
-            opened = postgres_advisory_driver(pool)
+            opened = postgres_advisory_driver(await open_pool(name, cleanup))
             names[id(opened)] = name
             # Connected in advance, so that a case with a deadline of a tenth of a second does not spend it on that.
             await opened.inspect(InspectQuery(lock_name="free"))
@@ -253,6 +275,7 @@ STORES = [
     StoreKind("redlock", redlock, at_a_time=10),
     StoreKind("redis-cluster", redis_cluster),
     StoreKind("postgres-advisory", postgres_advisory, at_a_time=10),
+    StoreKind("postgres-advisory-psycopg", postgres_advisory_psycopg, second_client=True, at_a_time=10),
     StoreKind("postgres-psycopg", postgres_psycopg, second_client=True),
     StoreKind("redis-asyncio", redis_asyncio),
     StoreKind("postgres-asyncpg", postgres_asyncpg),

@@ -62,6 +62,7 @@ async def test_failure_26_the_callers_connection_is_ended_if_it_does_not_answer(
     proxy.go_silent()
     assert await opened.driver.renew([renewal_of(claim, grant)]) == ["lost"]
     assert listener.lost_claims == [claim.claim_id]
+    assert opened.client.is_closed() if kind.startswith("asyncpg") else opened.client.closed
     proxy.release("to_server")
     proxy.release("to_client")
     await until("the end of the session", lambda: _none(pids(admin, claim.lock_name)))

@@ -13,6 +13,7 @@ from holdfast.drivers.postgres_advisory import advisory_key, open_postgres_advis
 from holdfast.errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
 from support.advisory import Listener, claim_on, granted, is_free, pids, ref_of, renewal_of, terminate_holder, until
 from support.names import unique
+from support.pgbouncer import PgBouncer
 
 BESIDE = ["asyncpg pool", "psycopg pool", "sync psycopg pool"]
 ITSELF = ["asyncpg connection", "psycopg connection", "sync psycopg connection"]
@@ -285,6 +286,47 @@ async def test_failure_22_the_callers_connection_to_a_pooler_is_refused(
     with pytest.raises(UnsupportedError, match="pooler in transaction mode"):
         await driver.acquire([claim_on(unique("pooled"))])
     await driver.close()
+
+
+async def test_failure_22_a_pooler_in_session_mode_is_accepted_and_keeps_no_lock_of_a_closed_driver(
+    postgres_url: str, open_driver: OpenDriver, admin: asyncpg.Pool
+) -> None:
+    """One that does not reset its connections, so that the driver has to release its locks itself."""
+    port = int(postgres_url.rsplit(":", 1)[1].partition("/")[0])
+    with PgBouncer(port, pool_mode="session", default_pool_size="10", server_reset_query="") as pooler:
+        driver, claims = await open_driver(pooler.url), [claim_on(unique("session")), claim_on(unique("session"))]
+        assert all(isinstance(answer, Grant) for answer in await driver.acquire(claims))
+        assert len(await pids(admin, claims[0].lock_name)) == 1
+        await driver.close()
+        assert await pids(admin, claims[0].lock_name) == await pids(admin, claims[1].lock_name) == []
+
+
+async def test_failure_22_a_pooler_in_transaction_mode_is_refused_under_traffic_without_leaks(
+    postgres_url: str, open_driver: OpenDriver, admin: asyncpg.Pool, cleanup: AsyncExitStack
+) -> None:
+    """Other transactions through the pooler can hide for a moment that it switches sessions."""
+    port = int(postgres_url.rsplit(":", 1)[1].partition("/")[0])
+    with PgBouncer(port, pool_mode="transaction", default_pool_size="5") as pooler:
+        pool = asyncpg.create_pool(pooler.url, min_size=5, max_size=5, statement_cache_size=0)
+        app = await cleanup.enter_async_context(pool)
+        traffic = [asyncio.ensure_future(_traffic(app)) for _ in range(4)]
+        names = [unique("traffic") for _ in range(8)]
+        for name in names:
+            driver = await open_driver(pooler.url)
+            with pytest.raises(UnsupportedError):
+                await driver.acquire([claim_on(name)])
+            await driver.close()
+        for task in traffic:
+            task.cancel()
+        await asyncio.gather(*traffic, return_exceptions=True)
+        for name in names:
+            assert await pids(admin, name) == []
+
+
+async def _traffic(pool: asyncpg.Pool) -> None:
+    while True:
+        await pool.execute("SELECT pg_sleep(0.004)")
+        await asyncio.sleep(0.003)
 
 
 async def test_a_closed_driver_refuses_every_call_and_has_released_its_locks(
