@@ -81,7 +81,7 @@ class LeaseBlock(Generic[T]):
         self._task = asyncio.current_task()
         if sys.version_info >= (3, 11) and self._task is not None:
             self._cancelling = self._task.cancelling()
-        self._holder = self._claims.holder
+        self._holder = self._claims.instance.current
         if self._holder is not None:
             self._holder.running.begin()
         for lease in self._leases:

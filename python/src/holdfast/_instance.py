@@ -47,7 +47,7 @@ class Instance:
         random: Optional[Random] = None,
     ) -> None:
         """Opens nothing yet. `what` is the name of the primitive, for errors."""
-        if store is None or store == "":
+        if store is None or (isinstance(store, str) and store == ""):
             rule = "the URL of a store, a client or a driver; leave it out to use HOLDFAST_URL or the default store"
             raise InvalidArgumentError("store", store, rule)
         self._what = what
@@ -77,6 +77,11 @@ class Instance:
             return holder
         self._moved(holder)
         return None
+
+    @property
+    def current(self) -> Optional[Holder]:
+        """As `holder`, for a caller that has just used it: the event loop is not compared again."""
+        return self._holder
 
     def _moved(self, holder: Holder) -> None:
         """The program uses another event loop now, or is a child of the process that opened the store."""

@@ -63,7 +63,7 @@ class Batch(Generic[Request, Answer]):
         self._receivers.append(receiver)
 
     def ask(self, request: Request) -> asyncio.Future[Answer]:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer] = self._calls.loop.create_future()
         self.add(request, FutureReceiver(future))
         return future
 

@@ -33,6 +33,8 @@ class Calls:
     def __init__(self, driver: Driver, clock: Clock, timeout_ms: float) -> None:
         self.driver = driver
         self.timeout_ms = timeout_ms
+        self.loop = asyncio.get_running_loop()
+        """Kept, because asking for it is a system call in Python 3.11."""
         self._clock = clock
         self._in_flight: dict[Call, None] = {}
         self._timer: Optional[asyncio.TimerHandle] = None
@@ -59,7 +61,7 @@ class Calls:
         `cancelled` is called if the task was cancelled, also before its first step: a program that cancels all tasks
         and goes on, as `asyncio.run` does at its end, must not leave requests that no one will ever answer.
         """
-        task = Context().run(_create_task, call)
+        task = Context().run(self._create_task, call)
         # The event loop itself keeps only weak references to tasks.
         self._tasks.add(task)
 
@@ -69,6 +71,9 @@ class Calls:
                 cancelled()
 
         task.add_done_callback(done)
+
+    def _create_task(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self.loop.create_task(call)
 
     def close(self) -> None:
         """No more calls will be made. Calls in flight keep their deadlines."""
@@ -117,6 +122,3 @@ class Calls:
             f"the {self.driver.name} store{where} did not answer {what} within {self.timeout_ms / 1_000:g} s"
         )
 
-
-def _create_task(call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    return asyncio.get_running_loop().create_task(call)
