@@ -89,6 +89,10 @@ def test_acquire_extend_release_and_the_rest(lock: SyncDistributedLock, other: S
     held = lock.hold("c")
     lock.release_all()
     assert not held.held
+    with pytest.raises(LeaseLostError):
+        with lock.lock("d") as lease:
+            assert [each.fencing_token for each in other.force_release("d", by="me")] == [lease.fencing_token]
+            lease.lost.wait(15)
 
 
 def test_threads_of_one_process_exclude_each_other(lock: SyncDistributedLock) -> None:

@@ -176,6 +176,11 @@ class SyncDistributedLock(SyncInstance):
         """Releases everything that this instance holds. Blocks that run under a lease lose it."""
         portal().run(self._inner.release_all())
 
+    def force_release(self, lock_name: str, *, by: str) -> List[LockInfo]:
+        """Ends the leases on the name of any holder, and returns those that it ended. See
+        `DistributedLock.force_release`."""
+        return portal().run(self._inner.force_release(lock_name, by=by))
+
     def inspect(self, lock_name: str) -> LockInspection:
         """Shows the holders of the lock and its waiters. See `DistributedLock.inspect`."""
         return portal().run(self._inner.inspect(lock_name))

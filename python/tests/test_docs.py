@@ -1,0 +1,48 @@
+"""The examples in the documentation run as they are, on real servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator, Tuple
+
+import pytest
+
+PYTHON = Path(__file__).resolve().parent.parent
+PAGES = [PYTHON / "README.md", *(PYTHON.parent / "docs").glob("*/python.md")]
+
+
+def blocks() -> Iterator[Tuple[str, str]]:
+    for page in PAGES:
+        for at, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)):
+            yield f"{page.parent.name}/{page.name} {at + 1}", code
+
+
+SAYS = {
+    "python/README.md 1": "only one process is here True\n",
+    "guides/python.md 1": "shipped, token rises: True\n",
+    "guides/python.md 2": "True False True\n",
+    "guides/python.md 3": "LEASE_LOST report\n",
+    "guides/python.md 4": "part 0\npart 1\npart 2\n",
+    "guides/python.md 5": "False\n",
+}
+
+
+def test_every_example_is_listed_here() -> None:
+    assert sorted(name for name, _ in blocks()) == sorted(SAYS)
+
+
+@pytest.mark.parametrize("name, code", list(blocks()), ids=[name for name, _ in blocks()])
+def test_an_example_runs(name: str, code: str, redis_url: str, postgres_url: str) -> None:
+    code = code.replace("redis://localhost:6379", redis_url).replace("postgres://localhost/app", postgres_url)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(PYTHON / "src")},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert (done.stdout, done.stderr) == (SAYS[name], "")
