@@ -79,7 +79,9 @@ async def test_async_with_lock_over_every_client(kind: str, postgres_url: str, l
 
 
 @pytest.mark.parametrize("kind", ["url", "psycopg", "psycopg sync"])
-async def test_the_heartbeat_finds_that_a_lease_was_stolen_and_ends_the_block(kind: str, postgres_url: str, lock_name: str) -> None:
+async def test_the_heartbeat_finds_that_a_lease_was_stolen_and_ends_the_block(
+    kind: str, postgres_url: str, lock_name: str
+) -> None:
     async with AsyncExitStack() as cleanup:
         lock = DistributedLock(await client_of(kind, postgres_url, cleanup))
         cleanup.push_async_callback(lock.close)

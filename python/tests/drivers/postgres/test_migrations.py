@@ -32,7 +32,8 @@ async def test_failure_46_a_table_that_is_locked_is_waited_for_only_briefly_and_
         await admin.execute(f"DELETE FROM {schema}.holdfast_migrations WHERE version = 13")
         await other.execute(f"BEGIN; LOCK TABLE {schema}.holdfast_migrations IN EXCLUSIVE MODE")
         migrating = asyncio.ensure_future(migrate_postgres_url(postgres_url, schema=schema))
-        waits = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.holdfast_migrations'::regclass"
+        table = f"'{schema}.holdfast_migrations'::regclass"
+        waits = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = {table}"
         tries = 0
         before = 0
         while tries < 2:
