@@ -41,7 +41,7 @@ async def create(path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("text", ["not a database\n" * 1_000, "hello"])
+@pytest.mark.parametrize("text", ["not a database\n" * 1_000, "hello"], ids=["long", "short"])
 async def test_a_text_file_is_refused_and_left_as_it_was(sqlite_path: Path, text: str) -> None:
     sqlite_path.write_text(text)
     error = await refuses(sqlite_path, "locks.db: it is not an SQLite database; choose another path")
