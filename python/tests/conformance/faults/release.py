@@ -75,7 +75,7 @@ async def _(ctx: Context) -> None:
     error = RuntimeError("the job failed")
 
     async def run() -> None:
-        async with a.lock.lock(ctx.lock_name, timeout_seconds=BRIEF_SECONDS) as lease:
+        async with a.lock.lock(ctx.lock_name, timeout_seconds=1) as lease:
             a.network.cut()
             try:
                 await asyncio.Event().wait()

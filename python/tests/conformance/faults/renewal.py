@@ -47,7 +47,7 @@ async def _(ctx: Context) -> None:
 
     async def run() -> None:
         nonlocal cancelled
-        async with a.lock.lock(ctx.lock_name, timeout_seconds=BRIEF_SECONDS):
+        async with a.lock.lock(ctx.lock_name, timeout_seconds=1):
             a.network.cut()
             try:
                 await asyncio.Event().wait()

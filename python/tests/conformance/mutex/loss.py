@@ -75,7 +75,7 @@ def mutex_loss(subject: MutexSubject) -> Group:
     async def _(ctx: Context) -> None:
         process = await ctx.mutex(subject)
         other = await ctx.driver()  # opened first: a lease that expires meanwhile cannot be ended
-        handle = await must_take(process, ctx.lock_name, timeout_seconds=1.2, heartbeat=True)
+        handle = await must_take(process, ctx.lock_name, timeout_seconds=KEPT_SECONDS, heartbeat=True)
         await take_away(ctx, process, other)
         await until("the loss", lambda: handle.loss)
         assert handle.held is False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import LeaseLostError
+
 from ..timing import LONG_MS, until
 from .subject import Handle, Taken
 
@@ -21,7 +23,12 @@ WAITING = {"timeout_seconds": LONG_SECONDS, "blocking_timeout_seconds": LONG_SEC
 
 
 async def must_take(process: MutexProcess, lock_name: str, **options: Any) -> Handle:
-    taken = await process.take(lock_name, **(options or AT_ONCE))
+    for _ in range(20):
+        try:
+            taken = await process.take(lock_name, **(options or AT_ONCE))
+            break
+        except LeaseLostError:
+            pass  # On a machine under load, a brief lease may be over before its block begins.
     assert taken.handle is not None, f'"{lock_name}" should have been acquired, but is held by {taken.holder}'
     return taken.handle
 
