@@ -13,10 +13,8 @@ from .connections import (
     Events,
     Row,
     busy,
-    ignore_outcome,
     no_answer,
     rows_of,
-    seconds_for,
 )
 
 
@@ -44,14 +42,12 @@ class AsyncpgConnection:
         return self._is_callers and bool(self._connection.is_in_transaction())
 
     async def query(self, text: str, values: Sequence[str] = (), *, waits: bool = False) -> Sequence[Row]:
-        # The client's own timeout, set on the connection of a caller, must not end a statement of ours.
-        client_timeout = None if waits else deadlines.QUERY_SECONDS + 5
-        send = lambda: self._connection.fetch(text, *values, timeout=client_timeout)  # noqa: E731
-        return rows_of(await self._send(send, seconds_for(waits)))
+        # A timeout of the caller's own, set on its connection, does not count here.
+        seconds = None if waits else deadlines.QUERY_SECONDS
+        return rows_of(await self._send(lambda: self._connection.fetch(text, *values, timeout=seconds)))
 
     async def script(self, text: str) -> None:
-        client_timeout = deadlines.QUERY_SECONDS + 5
-        await self._send(lambda: self._connection.execute(text, timeout=client_timeout), deadlines.QUERY_SECONDS)
+        await self._send(lambda: self._connection.execute(text, timeout=deadlines.QUERY_SECONDS))
 
     async def end(self) -> None:
         if self._ended:
@@ -76,13 +72,13 @@ class AsyncpgConnection:
             self._ended = True
             self._events.on_end(ConnectionResetError("the server closed the connection"))
 
-    async def _send(self, call: Callable[[], Any], timeout_seconds: Optional[float]) -> Any:
+    async def _send(self, call: Callable[[], Any]) -> Any:
         async with self._turn:
             loop = asyncio.get_running_loop()
             until = loop.time() + deadlines.QUERY_SECONDS
             while True:
                 try:
-                    return await self._bounded(call, timeout_seconds)
+                    return await self._once(call)
                 except Exception as error:
                     if not (self._is_callers and "another operation is in progress" in str(error)):
                         raise
@@ -91,19 +87,17 @@ class AsyncpgConnection:
                     raise busy()
                 await asyncio.sleep(BUSY_POLL_SECONDS)
 
-    async def _bounded(self, call: Callable[[], Any], timeout_seconds: Optional[float]) -> Any:
-        task = asyncio.ensure_future(call())
-        task.add_done_callback(ignore_outcome)
+    async def _once(self, call: Callable[[], Any]) -> Any:
         self._in_flight = True
         try:
-            done, _ = await asyncio.wait({task}, timeout=timeout_seconds)
+            return await call()
+        except asyncio.TimeoutError:
+            pass
         finally:
             self._in_flight = False
-        if not done:
-            # An answer that comes later would be taken for that of the next statement.
-            self._connection.terminate()
-            raise no_answer()
-        return task.result()
+        # An answer that comes later would be taken for that of the next statement.
+        self._connection.terminate()
+        raise no_answer()
 
 
 class AsyncpgConnections:
