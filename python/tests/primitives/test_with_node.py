@@ -333,7 +333,8 @@ async def test_exactly_the_limit_passes_in_total(
         assert await limiter.consume(key)
         await node.call("change", in_node, key, 600)
         refused = await limiter.consume(key)
-        assert not refused and 500 < refused.retry_after_seconds <= 600
+        # PostgreSQL tolerates a clock that was set back by up to ten seconds.
+        assert not refused and 500 < refused.retry_after_seconds <= 610
         await limiter.block(key, 0)
         assert await node.call("consume", in_node, key, 1) == 1
         await limiter.close()
