@@ -1,0 +1,67 @@
+"""Replicas that have to confirm, and a master behind Sentinel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+from holdfast.drivers.redis import redis_driver
+from holdfast.errors import StoreError
+
+from support.redis_drivers import Heard, claim_on, closing, error_of, grant_of, lease_of, renewal_of, until
+
+
+async def replicated(own_redis: Any) -> Any:
+    master, replica = own_redis("--repl-diskless-sync-delay", "0"), own_redis()
+    admin = redis.Redis(port=master.port)
+    redis.Redis(port=replica.port).replicaof("127.0.0.1", master.port)
+
+    async def is_ready() -> bool:
+        admin.set("warm", "up")
+        return bool(admin.execute_command("WAIT", 1, 1_000) == 1)
+
+    await until(is_ready, "the replica never came up")
+    return master, replica
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+async def test_a_grant_and_a_renewal_count_only_when_the_replicas_have_them(own_redis, kind, lock_name):
+    master, replica = await replicated(own_redis)
+    client = (redis.asyncio.Redis if kind == "asyncio" else redis.Redis)(port=master.port)
+    impatient = redis_driver(client, replicas=1, replicas_timeout_seconds=0.2)
+    patient = redis_driver(client, replicas=1, replicas_timeout_seconds=20)
+    async with closing(impatient), closing(patient) as driver:
+        claim = claim_on(lock_name)
+        grant = await grant_of(driver, claim)
+        assert redis.Redis(port=replica.port).exists(f"lock:{lock_name}") == 1
+        assert await driver.renew([renewal_of(claim, grant)]) == ["renewed"]
+        replica.pause()
+        try:
+            error = await error_of(impatient.renew([renewal_of(claim, grant)]))
+            assert isinstance(error, StoreError) and "0 of 1 replicas confirmed" in str(error)
+            refused = await error_of(impatient.acquire([claim_on(f"{lock_name}:2")]))
+            assert isinstance(refused, StoreError) and refused.retryable
+        finally:
+            replica.resume()
+        assert await driver.release([lease_of(claim, grant)]) == [True]
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+async def test_a_master_behind_sentinel(sentinel, kind, lock_name):
+    addresses = [("127.0.0.1", int(url.rpartition(":")[2])) for url in sentinel.urls]
+    made = redis.asyncio.sentinel.Sentinel if kind == "asyncio" else redis.sentinel.Sentinel
+    client = made(addresses).master_for(sentinel.master_name)
+    async with closing(redis_driver(client)) as driver:
+        heard = Heard()
+        await driver.listen(heard)
+        holder, waiter = claim_on(lock_name), claim_on(lock_name, wait_ms=20_000)
+        grant = await grant_of(driver, holder)
+        await driver.acquire([waiter])
+        await driver.release([lease_of(holder, grant)])
+        granted = await heard.grant_of(waiter)
+        assert await driver.release([lease_of(waiter, granted)]) == [True]
+        assert driver.place == "the master that Sentinel names"
