@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 from .core.arguments import check_whole
 from .core.fencing import FencingGuard, Token, check_resource, token_of
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .drivers._postgres.fence import PostgresFence, SyncPostgresFence
     from .drivers._redis.fence import RedisFence
 
-__all__ = ["Fence", "FencingGuard", "Token", "postgres_fence", "redis_fence"]
+__all__ = ["Fence", "FencingGuard", "Token", "postgres_fence", "redis_fence", "sync_postgres_fence"]
 
 
 class Fence:
@@ -82,12 +82,11 @@ class Fence:
         return True
 
 
-def postgres_fence(transaction: Any, *, schema: str = "public") -> Union[PostgresFence, SyncPostgresFence]:
+def postgres_fence(transaction: Any, *, schema: str = "public") -> PostgresFence:
     """A guard that keeps the largest token of each resource in PostgreSQL, beside the data that it protects.
 
-    `transaction` is an open transaction of yours: a connection of asyncpg inside a transaction, a connection of
-    psycopg, or a Session or Connection of SQLAlchemy, asynchronous or not. For an asynchronous one, await what the
-    guard returns::
+    `transaction` is an open transaction of yours: a connection of asyncpg inside a transaction, an AsyncConnection of
+    psycopg, or an AsyncSession or AsyncConnection of SQLAlchemy::
 
         async with pool.acquire() as connection, connection.transaction():
             await postgres_fence(connection).accept("account:7", lease)
@@ -98,6 +97,17 @@ def postgres_fence(transaction: Any, *, schema: str = "public") -> Union[Postgre
     """
     # Imported here: most programs need neither this driver nor the next one.
     from .drivers._postgres.fence import postgres_fence as create
+
+    return create(transaction, schema=schema)
+
+
+def sync_postgres_fence(transaction: Any, *, schema: str = "public") -> SyncPostgresFence:
+    """As `postgres_fence`, for a Session or Connection of SQLAlchemy, or a connection of psycopg or psycopg2::
+
+        with Session(engine) as session, session.begin():
+            sync_postgres_fence(session).accept("account:7", lease)
+    """
+    from .drivers._postgres.fence import sync_postgres_fence as create
 
     return create(transaction, schema=schema)
 

@@ -41,7 +41,7 @@ from ._postgres.calls import (
 from ._postgres.clients import connections_of, open_connections
 from ._postgres.connections import Connections, Values
 from ._postgres.errors import row_locked, store_error_from
-from ._postgres.fence import PostgresFence, SyncPostgresFence, postgres_fence
+from ._postgres.fence import PostgresFence, SyncPostgresFence, postgres_fence, sync_postgres_fence
 from ._postgres.migrate import latest_version, migrate, read_version
 from ._postgres.notify_connection import NotifyConnection
 from ._postgres.rates import consume
@@ -58,6 +58,7 @@ __all__ = [
     "open_postgres",
     "postgres_driver",
     "postgres_fence",
+    "sync_postgres_fence",
 ]
 
 capabilities = Capabilities(

@@ -14,7 +14,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from holdfast.drivers.postgres import migrate_postgres_url, postgres_fence
+from holdfast.drivers.postgres import migrate_postgres_url, postgres_fence, sync_postgres_fence
 from holdfast.errors import InvalidArgumentError, StaleTokenError, StoreError
 from support.postgres import own_schema
 
@@ -147,12 +147,15 @@ def sync_psycopg2(url: str) -> Iterator[Any]:
 @pytest.mark.parametrize("begin", [sync_psycopg, sync_psycopg2, sync_sqlalchemy_connection, sync_sqlalchemy_session])
 async def test_a_synchronous_transaction_needs_no_await(migrated: str, begin: Any, lock_name: str) -> None:
     with begin(migrated) as transaction:
-        assert postgres_fence(transaction).accept(lock_name, 8) is None
+        assert sync_postgres_fence(transaction).accept(lock_name, 8) is None
     with pytest.raises(StaleTokenError):
         with begin(migrated) as transaction:
-            postgres_fence(transaction).accept(lock_name, 7)
+            sync_postgres_fence(transaction).accept(lock_name, 7)
     with begin(migrated) as transaction:
-        assert postgres_fence(transaction).reset(lock_name) is True
+        assert sync_postgres_fence(transaction).reset(lock_name) is True
+    with begin(migrated) as transaction:
+        with pytest.raises(InvalidArgumentError, match="sync_"):
+            postgres_fence(transaction)
 
 
 async def test_a_fence_outside_a_transaction_is_refused_because_its_row_would_be_free_at_once(
@@ -176,6 +179,11 @@ async def test_a_fence_outside_a_transaction_is_refused_because_its_row_would_be
         for unknown in (pool, None, "postgres://", object(), sqlalchemy):
             with pytest.raises(InvalidArgumentError, match="transaction"):
                 postgres_fence(unknown)
+            with pytest.raises(InvalidArgumentError, match="transaction"):
+                sync_postgres_fence(unknown)
+        async with pool.acquire() as connection:
+            with pytest.raises(InvalidArgumentError, match="without sync_"):
+                sync_postgres_fence(connection)
 
 
 async def test_a_schema_without_the_guard_says_what_to_run(postgres_url: str, lock_name: str) -> None:

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Optional, Sequence, Union
+from typing import Any, NoReturn, Optional, Sequence
 
 from ...core.fencing import Token, check_resource, token_of
-from ...errors import StaleTokenError, StoreError
+from ...errors import InvalidArgumentError, StaleTokenError, StoreError
 from .._shared.secrets import safe_cause
 from .errors import sql_state
 from .statements import statements_for
-from .transactions import fetch_one, is_synchronous, sync_fetch_one
+from .transactions import RULE, SYNC_RULE, USE_ASYNC, USE_SYNC, fetch_one, is_synchronous, sync_fetch_one
 
-__all__ = ["PostgresFence", "SyncPostgresFence", "postgres_fence"]
+__all__ = ["PostgresFence", "SyncPostgresFence", "postgres_fence", "sync_postgres_fence"]
 
 _STALE = "HF001"
 _MISSING = ("42883", "3F000", "42P01")
 """No such function, no such schema, or no table behind the function."""
 
 
-def postgres_fence(transaction: Any, *, schema: str = "public") -> Union[PostgresFence, SyncPostgresFence]:
-    """A guard that keeps the largest token of each resource in the database, beside the data that it protects.
-
-    `transaction` is an open transaction of yours: a connection of asyncpg inside a transaction, a connection of
-    psycopg, or a Session or Connection of SQLAlchemy, asynchronous or not. For an asynchronous one, await what the
-    guard returns.
-
-        async with pool.acquire() as connection, connection.transaction():
-            await postgres_fence(connection).accept("account:7", lease)
-            await connection.execute("UPDATE accounts SET balance = balance - 10 WHERE id = 7")
-
-    Present the token before the first read. Until the transaction ends, other transactions with a token for the same
-    resource wait in `accept`.
-    """
+def postgres_fence(transaction: Any, *, schema: str = "public") -> PostgresFence:
+    """See `holdfast.postgres_fence`."""
     statements_for(schema)
     if is_synchronous(transaction):
-        return SyncPostgresFence(transaction, schema)
+        raise InvalidArgumentError("transaction", transaction, f"{RULE}. {USE_SYNC}")
     return PostgresFence(transaction, schema)
+
+
+def sync_postgres_fence(transaction: Any, *, schema: str = "public") -> SyncPostgresFence:
+    """See `holdfast.sync_postgres_fence`."""
+    statements_for(schema)
+    if not is_synchronous(transaction):
+        raise InvalidArgumentError("transaction", transaction, f"{SYNC_RULE}. {USE_ASYNC}")
+    return SyncPostgresFence(transaction, schema)
 
 
 class PostgresFence:

@@ -15,14 +15,14 @@ from .placeholders import arranged, with_names, with_percent
 Check = Callable[[Any], None]
 """Gets the connection of the client of the database, before the statement is sent."""
 
-_RULE = (
+RULE = (
     "an open transaction: a connection of asyncpg in a transaction, an AsyncConnection of psycopg, or an AsyncSession "
     "or AsyncConnection of SQLAlchemy"
 )
-_SYNC_RULE = "an open transaction: a Session or Connection of SQLAlchemy, or a Connection of psycopg or psycopg2"
+SYNC_RULE = "an open transaction: a Session or Connection of SQLAlchemy, or a Connection of psycopg or psycopg2"
 _NOT_OPEN = "No transaction is open on this one, so what it locks would be free again at once"
-_USE_SYNC = "For this synchronous one, use the function that begins with sync_"
-_USE_ASYNC = "For this asynchronous one, await the function without sync_"
+USE_SYNC = "For this synchronous one, use the function that begins with sync_"
+USE_ASYNC = "For this asynchronous one, await the function without sync_"
 _IDLE = 0
 """The transaction status of libpq, of psycopg and of psycopg2."""
 
@@ -47,7 +47,7 @@ def is_synchronous(transaction: Any) -> bool:
     """Raises `InvalidArgumentError` if it is no transaction of a known client."""
     kinds = _kinds(transaction)
     if not kinds & (_SYNC | _ASYNC):
-        raise InvalidArgumentError("transaction", transaction, f"{_RULE}, or the synchronous form of one of these")
+        raise InvalidArgumentError("transaction", transaction, f"{RULE}, or the synchronous form of one of these")
     return bool(kinds & _SYNC)
 
 
@@ -59,11 +59,11 @@ async def fetch_one(transaction: Any, text: str, values: Sequence[str], check: O
         # A connection of a pool is wrapped anew each time it is lent.
         check(getattr(transaction, "_con", None) or transaction)
         if not transaction.is_in_transaction():
-            raise InvalidArgumentError("transaction", transaction, f"{_RULE}. {_NOT_OPEN}")
+            raise InvalidArgumentError("transaction", transaction, f"{RULE}. {_NOT_OPEN}")
         return await transaction.fetchval(text, *values)
     if "psycopg.AsyncConnection" in kinds:
         check(transaction)
-        _refuse_idle_autocommit(transaction, _RULE)
+        _refuse_idle_autocommit(transaction, RULE)
         cursor = transaction.cursor(row_factory=_tuple_row())
         await cursor.execute(*_with_values(text, values))
         return (await cursor.fetchone())[0]
@@ -71,8 +71,8 @@ async def fetch_one(transaction: Any, text: str, values: Sequence[str], check: O
         if "sqlalchemy.async_scoped_session" in kinds:
             transaction = transaction()
         checked = check
-        return await transaction.run_sync(lambda handle: _in_sqlalchemy(handle, text, values, checked, _RULE))
-    raise InvalidArgumentError("transaction", transaction, f"{_RULE}. {_USE_SYNC}" if kinds & _SYNC else _RULE)
+        return await transaction.run_sync(lambda handle: _in_sqlalchemy(handle, text, values, checked, RULE))
+    raise InvalidArgumentError("transaction", transaction, f"{RULE}. {USE_SYNC}" if kinds & _SYNC else RULE)
 
 
 def sync_fetch_one(transaction: Any, text: str, values: Sequence[str], check: Optional[Check] = None) -> Any:
@@ -81,13 +81,13 @@ def sync_fetch_one(transaction: Any, text: str, values: Sequence[str], check: Op
     kinds = _kinds(transaction)
     if "psycopg.Connection" in kinds:
         check(transaction)
-        _refuse_idle_autocommit(transaction, _SYNC_RULE)
+        _refuse_idle_autocommit(transaction, SYNC_RULE)
         cursor = transaction.cursor(row_factory=_tuple_row())
         return cursor.execute(*_with_values(text, values)).fetchone()[0]
     if "psycopg2.connection" in kinds:
         check(transaction)
         if transaction.autocommit and transaction.get_transaction_status() == _IDLE:
-            raise InvalidArgumentError("transaction", transaction, f"{_SYNC_RULE}. {_NOT_OPEN}")
+            raise InvalidArgumentError("transaction", transaction, f"{SYNC_RULE}. {_NOT_OPEN}")
         with transaction.cursor() as cursor:
             cursor.execute(*_with_values(text, values))
             row = cursor.fetchone()
@@ -96,8 +96,8 @@ def sync_fetch_one(transaction: Any, text: str, values: Sequence[str], check: Op
     if kinds & {"sqlalchemy.Session", "sqlalchemy.Connection", "sqlalchemy.scoped_session"}:
         if "sqlalchemy.scoped_session" in kinds:
             transaction = transaction()
-        return _in_sqlalchemy(transaction, text, values, check, _SYNC_RULE)
-    rule = f"{_SYNC_RULE}. {_USE_ASYNC}" if kinds & _ASYNC else _SYNC_RULE
+        return _in_sqlalchemy(transaction, text, values, check, SYNC_RULE)
+    rule = f"{SYNC_RULE}. {USE_ASYNC}" if kinds & _ASYNC else SYNC_RULE
     raise InvalidArgumentError("transaction", transaction, rule)
 
 
