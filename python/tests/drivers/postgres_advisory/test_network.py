@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any, AsyncIterator, Awaitable, Callable, Iterator
 
 import asyncpg
@@ -209,3 +210,50 @@ async def test_failure_18_tokens_rise_over_a_crash_of_the_server_and_the_leases_
 
 async def _none(found: Awaitable[Any]) -> bool:
     return not await found
+
+
+_ENDS = """
+import asyncio, sys
+import psycopg
+import sqlalchemy
+from holdfast.core.driver import Claim
+from holdfast.drivers.postgres_advisory import postgres_advisory_driver
+
+kind, url = sys.argv[1:]
+
+
+async def main():
+    if kind == "connection":
+        client = psycopg.Connection.connect(url, autocommit=True)
+    else:
+        client = sqlalchemy.create_engine(url.replace("postgres://", "postgresql+psycopg2://"))
+    driver = postgres_advisory_driver(client)
+    if kind == "connection":
+        await driver.acquire([Claim("ends before", "1", "h", 30_000)])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    asyncio.ensure_future(driver.acquire([Claim("ends", "2", "h", 30_000)]))
+    await asyncio.sleep(0.1)
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["connection", "engine"])
+async def test_a_process_ends_although_a_call_of_a_synchronous_client_has_no_answer(
+    kind: str, proxied_url: str, proxy: TcpProxy
+) -> None:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _ENDS, kind, proxied_url, stdin=pipe, stdout=pipe
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"ready\n"
+        proxy.go_silent()
+        process.stdin.write(b"\n")
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()

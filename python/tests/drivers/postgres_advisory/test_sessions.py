@@ -183,6 +183,17 @@ async def test_statements_of_the_caller_on_its_connection_do_not_disturb_the_dri
 
 
 @pytest.mark.parametrize("kind", ITSELF)
+async def test_a_statement_in_flight_on_the_callers_connection_is_no_transaction(kind: str, open_on: OpenOn) -> None:
+    """Of the caller, or of the driver itself, which looks for the holder of one lock while it takes another."""
+    opened = await open_on(kind)
+    await granted(opened.driver, claim_on(unique("before")))
+    statement = asyncio.ensure_future(opened.execute("SELECT pg_sleep(0.3)"))
+    await asyncio.sleep(0.1)
+    await granted(opened.driver, claim_on(unique("during")))
+    await statement
+
+
+@pytest.mark.parametrize("kind", ITSELF)
 async def test_an_unlock_that_the_server_does_not_know_of_ends_the_session_and_every_lease_on_it(
     kind: str, open_on: OpenOn, open_driver: OpenDriver
 ) -> None:

@@ -12,7 +12,7 @@ import redis
 import redis.asyncio
 import redis.asyncio.lock
 import redis.exceptions
-from holdfast.core.driver import InspectQuery, LeaseRef
+from holdfast.core.driver import Grant, InspectQuery, LeaseRef, Refusal
 from holdfast.drivers.redis import RedisDriver, redis_driver
 from holdfast.errors import InvalidArgumentError, StoreError
 
@@ -229,3 +229,19 @@ async def test_a_user_without_a_right_gets_an_error_and_the_other_names_their_an
         assert isinstance(second, StoreError) and not second.retryable and "lacks a right" in str(second)
         assert "secret-word" not in repr(second) and "secret-word" not in repr(second.__cause__)
     await admin.close(close_connection_pool=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['["x",NaN,1,1,"h"]', '["x",1e999,1,1,"h"]', f'["x",{10**400},1,30000,"h"]', '["x",1,1,1e999,-Infinity,1,"h"]'],
+    ids=["NaN", "too large", "long", "shared"],
+)
+async def test_a_value_with_numbers_that_are_none_is_the_lock_of_another_client(value, driver, client, lock_name):
+    """It must not cost the other claims of the list their answers."""
+    await client.set(f"lock:{lock_name}", value, px=30_000)
+    refused, granted = await driver.acquire([claim_on(lock_name), claim_on(f"{lock_name}:free")])
+    assert isinstance(refused, Refusal) and isinstance(granted, Grant)
+    assert refused.holder is not None and refused.holder.holder_id == "another client"
+    page = await driver.inspect(InspectQuery(lock_name=lock_name))
+    assert [lease.holder_id for lease in page.leases] == ["another client"]
+    await client.delete(f"lock:{lock_name}", f"lock:{lock_name}:free")

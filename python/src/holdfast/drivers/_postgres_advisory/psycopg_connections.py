@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
 
 from .._postgres.placeholders import arranged, with_percent
+from .._shared.worker_threads import WorkerThreads
 from . import deadlines
 from .connections import (
     Background,
@@ -23,8 +23,8 @@ from .connections import (
     until_free,
 )
 
-_IDLE = 0
-"""`psycopg.pq.TransactionStatus.IDLE`."""
+_IN_TRANSACTION = (2, 3)
+"""`psycopg.pq.TransactionStatus.INTRANS` and `INERROR`."""
 _LOOK_AGAIN_SECONDS = 0.02
 
 
@@ -35,7 +35,7 @@ class PsycopgConnection:
         self._connection = connection
         self._events = events
         self._is_callers = is_callers
-        self._executor = ThreadPoolExecutor(1, "holdfast-psycopg") if is_sync else None
+        self._threads = WorkerThreads("holdfast-psycopg", 1) if is_sync else None
         self._ended = False
         self._in_flight = False
         self._turn = asyncio.Lock()
@@ -57,7 +57,8 @@ class PsycopgConnection:
 
     @property
     def is_in_transaction(self) -> bool:
-        return self._is_callers and int(self._connection.pgconn.transaction_status) != _IDLE
+        # While a statement is in flight, also one of ours, the status says only that. Ours waits for it.
+        return self._is_callers and int(self._connection.pgconn.transaction_status) in _IN_TRANSACTION
 
     async def query(self, text: str, values: Sequence[str] = (), *, waits: bool = False) -> Sequence[Row]:
         if not values:
@@ -81,8 +82,8 @@ class PsycopgConnection:
                     await self.script(undo)
         finally:
             self._unwatch()
-            if self._executor is not None:
-                self._executor.shutdown(wait=False)
+            if self._threads is not None:
+                self._threads.close()
 
     async def _close(self) -> None:
         if self._in_flight:
@@ -123,8 +124,8 @@ class PsycopgConnection:
                 raise
 
     async def _run(self, work: Callable[[], Any]) -> Any:
-        if self._executor is not None:
-            return await self._loop.run_in_executor(self._executor, work)
+        if self._threads is not None:
+            return await self._threads.run(work, timeout_seconds=None)
         return await work()
 
     def _execute(self, query: str, parameters: Optional[Sequence[str]]) -> Any:
@@ -136,7 +137,7 @@ class PsycopgConnection:
             await cursor.execute(query, parameters, prepare=False)
             return [] if cursor.description is None else await cursor.fetchall()
 
-        if self._executor is None:
+        if self._threads is None:
             return execute()
         cursor.execute(query, parameters, prepare=False)
         return [] if cursor.description is None else cursor.fetchall()
@@ -162,7 +163,7 @@ class PsycopgConnection:
         if self._in_flight or self._connection.lock.locked():
             # A statement of the caller is reading it.
             self._loop.call_later(_LOOK_AGAIN_SECONDS, self._watch)
-        elif self._executor is None:
+        elif self._threads is None:
             self._consumed(_error_of(self._connection.pgconn.consume_input))
         else:
             self._background.start(self._consume_in_thread())
@@ -185,8 +186,8 @@ class PsycopgConnection:
             return
         self._ended = True
         self._unwatch()
-        if self._executor is not None:
-            self._executor.shutdown(wait=False)
+        if self._threads is not None:
+            self._threads.close()
         if not self._is_callers:
             self._background.start(self._connection.close())
         self._events.on_end(cause)

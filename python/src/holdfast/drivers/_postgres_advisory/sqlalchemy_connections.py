@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from importlib.util import find_spec
-from typing import Any, Awaitable, Dict, Optional
+from typing import Any, Awaitable, Callable, Dict, Optional, TypeVar
 
 from ...errors import InvalidArgumentError, MissingClientError, StoreError
 from .._postgres.clients import is_a
 from .._postgres.url import PostgresTarget, postgres_place
+from .._shared.worker_threads import WorkerThreads
 from . import deadlines
 from .asyncpg_connections import AsyncpgConnection, detect_vanished_server
 from .connections import Connection, Events
 from .psycopg_connections import PsycopgConnections
+
+T = TypeVar("T")
+_MAX_THREADS = 4
 
 
 class SqlalchemyConnections:
@@ -28,10 +32,13 @@ class SqlalchemyConnections:
         target = PostgresTarget(url.host or "localhost", url.port or 5432, url.database or "")
         self.place: Optional[str] = postgres_place(target)
         self.is_callers = False
+        # Not `asyncio.to_thread`: the end of the event loop, and of the process, waits for its threads, and a server
+        # that does not answer would prevent both.
+        self._threads = WorkerThreads("holdfast-sqlalchemy", _MAX_THREADS)
 
     async def dedicate(self, events: Events) -> Connection:
         is_async = is_a(self._engine, "sqlalchemy", "AsyncEngine")
-        opening = self._engine.raw_connection() if is_async else asyncio.to_thread(self._engine.raw_connection)
+        opening = self._engine.raw_connection() if is_async else self._in_thread(self._engine.raw_connection)
         pooled = await _in_time(opening)
         raw = pooled.driver_connection
         if is_a(raw, "asyncpg", "Connection"):
@@ -46,7 +53,7 @@ class SqlalchemyConnections:
             if is_async:
                 pooled.close()
             else:
-                await asyncio.to_thread(pooled.close)
+                await self._in_thread(pooled.close)
         if find_spec("psycopg") is None:
             raise MissingClientError("the postgres-advisory driver on this Engine", ["psycopg"])
         import psycopg
@@ -54,7 +61,10 @@ class SqlalchemyConnections:
         return await PsycopgConnections(psycopg.AsyncConnection.connect, settings, self.place).dedicate(events)
 
     async def close(self) -> None:
-        pass
+        self._threads.close()
+
+    def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        return self._threads.run(work, timeout_seconds=None)
 
 
 async def _in_time(opening: Awaitable[Any]) -> Any:

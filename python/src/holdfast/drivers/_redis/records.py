@@ -15,6 +15,7 @@ from .._shared.groups import left_over
 
 SHARED = "holdfast:shared"
 _MOST_TOKEN = 2**53 - 1
+_MOST_NUMBER = 1e300
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,8 @@ def _is_token(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    """Another client's value may have numbers that are infinite or none, which no other number can be made of."""
+    return type(value) in (int, float) and -_MOST_NUMBER < value < _MOST_NUMBER
 
 
 def _is_exclusive(parts: Sequence[Any]) -> bool:

@@ -28,8 +28,9 @@ class WorkerThreads:
         self._pending = 0
         self._closed = False
 
-    async def run(self, work: Callable[[], T], *, timeout_seconds: float) -> T:
-        """Raises `asyncio.TimeoutError` after that long. The call itself goes on: a thread cannot be interrupted."""
+    async def run(self, work: Callable[[], T], *, timeout_seconds: Optional[float]) -> T:
+        """Raises `asyncio.TimeoutError` after that long. A call that has begun goes on, because a thread cannot be
+        interrupted. One that has not begun is not made: a claim that comes after its own release would stay."""
         if self._closed:
             raise ClosedError(f"the threads of {self._name} are closed")
         loop = asyncio.get_running_loop()
@@ -41,6 +42,9 @@ class WorkerThreads:
                 set_it(value)
 
         def job() -> None:
+            if answer.cancelled():
+                _call_soon(loop, settle, answer.set_result, None)
+                return
             try:
                 result = work()
             except BaseException as error:
