@@ -39,7 +39,10 @@ class TokenRefusal:
 
 def json_text(value: Any) -> str:
     """The same text as JavaScript's `JSON.stringify`: ids are compared byte by byte."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _encode(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def text_of(reply: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Awaitable, Callable, Sequence
 
 from ... import _protocol
@@ -48,11 +48,7 @@ async def run_scripts(link: Link, what: str, script: Script, calls: Sequence[Scr
 
     An error that the server answered is returned in its place. Raises if the outcome of all of them is unknown.
     """
-
-    async def run(commands: Sequence[Command]) -> list[Any]:
-        return await link.run(what, calls[0].keys[0], commands)
-
-    return await run_scripts_with(run, script, calls)
+    return await run_scripts_with(partial(link.run, what, calls[0].keys[0]), script, calls)
 
 
 async def run_scripts_with(run: Runner, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
