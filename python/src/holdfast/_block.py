@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextvars import Context, Token
+from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Optional, Sequence, Type, TypeVar
 
 from ._inner_lease import InnerLease, beneath
 from ._options import Share
-from ._reentry import Frame, current_frame
+from ._reentry import Frame, current_frame, innermost_frame, leave_ended_frames
 from .core.holder import Holder
 from .core.lease import HeldLease, Lease
 from .errors import HoldfastError, LeaseLostError
@@ -35,7 +35,6 @@ class LeaseBlock(Generic[T]):
         self._leases: Sequence[Lease] = ()
         self._holder: Optional[Holder] = None
         self._frames: list[Frame] = []
-        self._token: Optional[Token[Optional[Frame]]] = None
         self._entered_frames: list[Frame] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._active = False
@@ -85,12 +84,12 @@ class LeaseBlock(Generic[T]):
         if self._holder is not None:
             self._holder.running.begin()
         for lease in self._leases:
-            self._frames.append(Frame(self._claims.reentry, lease, self._share, self.frame or current_frame.get()))
+            self._frames.append(Frame(self._claims.reentry, lease, self._share, self.frame or innermost_frame()))
             held = beneath(lease)
             if isinstance(held, HeldLease):
                 held.users += 1
             lease.add_loss_callback(self._on_loss)
-        self._token = current_frame.set(self.frame)
+        current_frame.set(self.frame)
         return value
 
     async def __aexit__(
@@ -113,11 +112,7 @@ class LeaseBlock(Generic[T]):
                 break
         for frame in self._frames:
             frame.end()
-        if self._token is not None:
-            try:
-                current_frame.reset(self._token)
-            except ValueError:
-                pass  # The block ends in another context than it began in, such as another task.
+        leave_ended_frames()
         for lease in leases:
             held = beneath(lease)
             if isinstance(held, HeldLease):
@@ -195,7 +190,6 @@ class LeaseBlock(Generic[T]):
         self._entered_frames = []
         self._frames = []
         self._task = None
-        self._token = None
         self._active = False
         if self._holder is not None:
             self._holder.running.end()

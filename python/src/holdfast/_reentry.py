@@ -58,12 +58,33 @@ current_frame: ContextVar[Optional[Frame]] = ContextVar("holdfast_frame", defaul
 """The innermost block that runs here, of any instance."""
 
 
+def innermost_frame() -> Optional[Frame]:
+    """The innermost block that runs here and has not ended."""
+    return _not_ended(current_frame.get())
+
+
+def leave_ended_frames() -> None:
+    """Blocks may end in any order, and in another task or thread than they began in. So a block that ends does not
+    restore what was current when it began: a block inside it may go on, or the one around it may have ended."""
+    frame = current_frame.get()
+    if frame is not None and frame.ended:
+        current_frame.set(_not_ended(frame))
+
+
+def _not_ended(frame: Optional[Frame]) -> Optional[Frame]:
+    while frame is not None and frame.ended:
+        frame = frame.outer
+    return frame
+
+
 def _frames() -> Iterator[Frame]:
     """From the innermost outwards."""
-    frame = current_frame.get()
+    frame = innermost_frame()
     while frame is not None:
-        if not frame.ended:
-            yield frame
+        yield frame
+        # Ended frames are forgotten: with blocks that overlap, each one begins before the last has ended, and the chain
+        # would grow for ever.
+        frame.outer = _not_ended(frame.outer)
         frame = frame.outer
 
 

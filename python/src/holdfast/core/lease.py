@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, Union
 
@@ -335,7 +336,7 @@ class HeldLease(Lease):
             return False
         if not self._renewer.deadline.at.is_past(self.context.clock.now()):
             return True
-        self.lose(NOT_RENEWED)
+        self._lose_where_it_lives()
         return False
 
     def peek_held(self) -> bool:
@@ -356,7 +357,12 @@ class HeldLease(Lease):
 
     @property
     def loss_error(self) -> Optional[LeaseLostError]:
-        return self._ended if isinstance(self._ended, LeaseLostError) else self._stop_request
+        if isinstance(self._ended, LeaseLostError):
+            return self._ended
+        if self._ended is None and self._stop_request is None and not self.peek_held():
+            # Another thread asks before the event loop's thread has noticed it.
+            return self._loss(NOT_RENEWED)
+        return self._stop_request
 
     def assert_held(self) -> None:
         if self.held:
@@ -485,6 +491,20 @@ class HeldLease(Lease):
         # process no longer relies on it.
         self.context.store.release_until_answered(self.ref)
         self._report_loss(error)
+
+    def _lose_where_it_lives(self) -> None:
+        """Its time has passed. Only the event loop's own thread may report that. `held` is also asked by a thread that
+        works under the lease, and after the event loop was closed."""
+        store = self.context.store
+        if store.loop.is_closed():
+            self.lose_silently(NOT_RENEWED)
+        elif threading.get_ident() == store.thread_id:
+            self.lose(NOT_RENEWED)
+        else:
+            try:
+                store.loop.call_soon_threadsafe(self.lose, NOT_RENEWED)
+            except RuntimeError:
+                pass  # It was closed just now.
 
     def lose_silently(self, reason: str) -> None:
         """The lease belongs to another process or to an event loop that is gone: nothing may be sent for it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import weakref
 from typing import Callable, Sequence, Union
 
@@ -63,6 +64,7 @@ class StoreClient:
         self.random = random
         self.call_timeout_ms = call_timeout_ms
         self.loop = asyncio.get_running_loop()
+        self.thread_id = threading.get_ident()
         self.users = 0
         self.ends_with_session = driver.capabilities.expiry == "session"
         self.background = InFlight()

@@ -14,7 +14,7 @@ from ..election import Leader, LeaderElection
 from ..errors import HoldfastError, StoreError
 from .instance import SyncInstance
 from .lease import SyncLostEvent
-from .portal import CallBack, portal
+from .portal import CallBack, portal, run_surely
 
 __all__ = ["SyncLeaderElection", "SyncTerm"]
 
@@ -80,7 +80,7 @@ class SyncTerm:
 
     def resign(self) -> bool:
         """Ends the term at once and wakes the next candidate. True if it still led. Raises `StoreError`."""
-        return portal().run(self._term.resign())
+        return run_surely(self._term.resign)
 
     def __enter__(self) -> SyncTerm:
         return self
@@ -96,9 +96,9 @@ class SyncTerm:
         return f"<SyncTerm {self.term} of {self.name!r}, {'held' if self.held else 'not held'}>"
 
 
-async def _resign(term: Term) -> None:
+async def _resign(term: SyncTerm) -> None:
     try:
-        await term.resign()
+        await term._term.resign()
     except HoldfastError:
         pass
 
@@ -170,7 +170,12 @@ class SyncLeaderElection(SyncInstance):
             max_term_seconds=max_term_seconds,
             on_demoted=_for_term(on_demoted),
         )
-        return SyncTerm(portal().run(campaign, _resign))
+
+        async def elected() -> SyncTerm:
+            # Wrapped in the event loop: here, an interrupt could come between the term and its wrapper.
+            return SyncTerm(await campaign)
+
+        return portal().run(elected(), _resign)
 
     def run(
         self,
@@ -248,4 +253,13 @@ def _for_term(
         return None
     check_callable("on_demoted", on_demoted)
     demoted = on_demoted
-    return lambda term, reason: demoted(SyncTerm(term), reason)
+
+    def call(term: Term, reason: DemotionReason) -> None:
+        try:
+            demoted(SyncTerm(term), reason)
+        except SystemExit as error:
+            # In this thread it would end neither the process nor the caller's thread, only all heartbeats. Raised as an
+            # error, it is logged, and the term is resigned.
+            raise RuntimeError("sys.exit() in on_demoted has no effect: it is called in another thread") from error
+
+    return call

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-from contextvars import Token
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Callable, Generic, Literal, Mapping, Optional, Type, TypeVar, Union
+from typing import Any, Callable, Coroutine, Generic, Literal, Mapping, Optional, Type, TypeVar, Union
 
 from .._block import LeaseBlock
-from .._reentry import Frame, current_frame
+from .._reentry import current_frame, leave_ended_frames
 from .._result import LockResult, NotAcquired
 from ..core.lease import Lease
 from ..core.lock_info import LockInfo
 from ..errors import HoldfastError, LeaseLostError
-from .portal import portal
+from .portal import portal, run_surely
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -33,10 +32,7 @@ class SyncLostEvent:
     @property
     def error(self) -> Optional[LeaseLostError]:
         """Why the lease was lost, or None."""
-        if self._lease.peek_held():
-            return None
-        # Not in this thread: noticing a loss calls what waits for it.
-        return portal().call(lambda: self._lease.lost.error)
+        return self._lease.loss_error
 
     def wait(self, timeout_seconds: Optional[float] = None) -> bool:
         """Waits until the lease is lost, at most this long. Like waiting for any event, it goes on if the lease is
@@ -46,7 +42,14 @@ class SyncLostEvent:
         def notify(_: LeaseLostError) -> None:
             lost.set()
 
-        portal().call(lambda: self._lease.add_loss_callback(notify))
+        def watch() -> None:
+            # An instance that is being closed asks its blocks to stop while their leases are still held.
+            if self._lease.lost.is_set():
+                lost.set()
+            else:
+                self._lease.add_loss_callback(notify)
+
+        portal().call(watch)
         try:
             return lost.wait(timeout_seconds)
         finally:
@@ -131,7 +134,7 @@ class SyncLease:
 
         Raises `StoreError` if the store did not answer. The release is then sent again in the background.
         """
-        return portal().run(self._lease.release())
+        return run_surely(self._lease.release)
 
     def __enter__(self) -> SyncLease:
         return self
@@ -164,19 +167,31 @@ class SyncAcquired:
 SyncLockResult = Union[SyncAcquired, NotAcquired]
 
 
-def sync_result(result: LockResult) -> SyncLockResult:
-    return result if isinstance(result, NotAcquired) else SyncAcquired(SyncLease(result.lease))
+def run_acquire(acquiring: Coroutine[Any, Any, LockResult]) -> SyncLockResult:
+    """The result is wrapped in the event loop: here, an interrupt could come between the lease and its wrapper."""
+
+    async def acquire() -> SyncLockResult:
+        result = await acquiring
+        return result if isinstance(result, NotAcquired) else SyncAcquired(SyncLease(result.lease))
+
+    async def discard(result: SyncLockResult) -> None:
+        if result.lease is not None:
+            await _discard(result.lease)
+
+    return portal().run(acquire(), discard)
 
 
-async def discard_result(result: LockResult) -> None:
+def run_hold(holding: Coroutine[Any, Any, Lease]) -> SyncLease:
+    async def hold() -> SyncLease:
+        return SyncLease(await holding)
+
+    return portal().run(hold(), _discard)
+
+
+async def _discard(lease: SyncLease) -> None:
     """For a caller that was interrupted and does not get its lease."""
-    if result.lease is not None:
-        await discard_lease(result.lease)
-
-
-async def discard_lease(lease: Lease) -> None:
     try:
-        await lease.release()
+        await lease._lease.release()
     except HoldfastError:
         pass
 
@@ -191,18 +206,30 @@ class SyncLeaseBlock(Generic[T, U]):
     def __init__(self, block: LeaseBlock[T], shown: Callable[[T], U]) -> None:
         self._block = block
         self._shown = shown
-        self._token: Optional[Token[Optional[Frame]]] = None
+        self._entered = False
 
     def __enter__(self) -> U:
         block = self._block
 
-        async def leave(_: T) -> None:
-            await block.__aexit__(None, None, None)
+        async def enter() -> U:
+            value = await block.__aenter__()
+            self._entered = True
+            return self._shown(value)
 
-        value = portal().run(block.__aenter__(), leave)
-        # The same name inside the block is entered again. The event loop's own context knows nothing of this thread.
-        self._token = current_frame.set(block.frame)
-        return self._shown(value)
+        async def discard(_: U) -> None:
+            await self._leave(None, None, None)
+
+        try:
+            shown = portal().run(enter(), discard)
+            # The same name inside the block is entered again. The event loop's own context knows nothing of this thread.
+            current_frame.set(block.frame)
+            return shown
+        except Exception:
+            raise
+        except BaseException:
+            # Interrupted in this last step. `with` does not leave a block that it has not entered.
+            portal().start(self._leave(None, None, None))
+            raise
 
     def __exit__(
         self,
@@ -210,10 +237,21 @@ class SyncLeaseBlock(Generic[T, U]):
         exc: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        if self._token is not None:
-            try:
-                current_frame.reset(self._token)
-            except ValueError:
-                pass  # The block ends in another context than it began in.
-            self._token = None
-        portal().run(self._block.__aexit__(exc_type, exc, traceback))
+        # As `run_surely`, but without another function, at whose beginning an interrupt could come.
+        try:
+            portal().run(self._leave(exc_type, exc, traceback))
+        except BaseException:
+            portal().start(self._leave(exc_type, exc, traceback))
+            raise
+        finally:
+            leave_ended_frames()
+
+    async def _leave(
+        self,
+        exc_type: Optional[Type[BaseException]],
+        exc: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        if self._entered:
+            self._entered = False
+            await self._block.__aexit__(exc_type, exc, traceback)

@@ -12,7 +12,7 @@ from ..core.lease import Lease
 from ..core.lock_info import LockInfo
 from ..lock import DistributedLock
 from .instance import SyncInstance
-from .lease import SyncLease, SyncLeaseBlock, SyncLockResult, discard_lease, discard_result, sync_result
+from .lease import SyncLease, SyncLeaseBlock, SyncLockResult, run_acquire, run_hold
 from .portal import portal
 
 __all__ = ["SyncDistributedLock"]
@@ -80,7 +80,7 @@ class SyncDistributedLock(SyncInstance):
             min_hold_seconds=min_hold_seconds,
             max_hold_seconds=max_hold_seconds,
         )
-        return sync_result(portal().run(asking, discard_result))
+        return run_acquire(asking)
 
     def hold(
         self,
@@ -105,7 +105,7 @@ class SyncDistributedLock(SyncInstance):
             min_hold_seconds=min_hold_seconds,
             max_hold_seconds=max_hold_seconds,
         )
-        return SyncLease(portal().run(asking, discard_lease))
+        return run_hold(asking)
 
     def lock(
         self,

@@ -7,14 +7,18 @@ heartbeat goes on while the caller's thread works or is blocked.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import queue
+import sys
 import threading
 from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Awaitable, Callable, Coroutine, Generic, Optional, TypeVar
 
 T = TypeVar("T")
+
+log = logging.getLogger("holdfast")
 
 INTERRUPTED_SECONDS = 10
 """How long an interrupted call waits until nothing of it is left. With a store that does not answer, no longer."""
@@ -33,17 +37,30 @@ class Portal:
 
         If the calling thread is interrupted (Ctrl-C, or a signal handler that raises), the coroutine is cancelled and
         its end is awaited. A result that it returns nevertheless, and that the caller never gets, goes to `discard`.
+        Its first step is always taken: a release that is interrupted has been sent.
         """
-        running = self._start(work)
+        self._assert_can_wait(work)
+        running: Optional[_Running[T]] = None
         try:
+            running = _Running(self._loop, work)
+            running.begin()
             return running.future.result()
         except BaseException as error:
-            if not running.raised(error):
-                running.interrupt(discard)
+            if running is None or not running.raised(error):
+                (running or _Running(self._loop, work)).interrupt(discard)
             raise
+
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Runs a coroutine, and does not wait for it."""
+        if sys.is_finalizing():
+            work.close()
+        else:
+            _Running(self._loop, work).begin()
 
     def call(self, function: Callable[[], T]) -> T:
         """Calls a function in the event loop's thread: for what must not run beside the engine."""
+        if threading.current_thread() is self._thread:
+            return function()
 
         async def work() -> T:
             return function()
@@ -54,29 +71,41 @@ class Portal:
         """As `run`, for a coroutine that calls functions of the caller. They are called in the calling thread, which
         has nothing else to do, so that they can use its thread-local state and its database session."""
         call_back = CallBack()
-        running = self._start(make(call_back))
+        work = make(call_back)
+        self._assert_can_wait(work)
+        running = _Running(self._loop, work)
         running.future.add_done_callback(lambda _: call_back.close())
         try:
+            running.begin()
             call_back.serve()
             return running.future.result()
         except BaseException as error:
             if not running.raised(error):
                 call_back.close()
+                # The thread serves no more, so no function runs. An interrupt may have come between taking a call and
+                # making it, or between its end and the delivery of its result: the coroutine would wait for ever.
+                self._loop.call_soon_threadsafe(call_back.give_up)
                 running.interrupt(None)
             raise
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> _Running[T]:
+    def _assert_can_wait(self, work: Coroutine[Any, Any, Any]) -> None:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("the synchronous API cannot be used in its own event loop: it would wait for itself")
-        running = _Running(self._loop, work)
-        # With a copy of this thread's context.
-        self._loop.call_soon_threadsafe(running.start)
-        return running
+        if sys.is_finalizing():
+            # Daemon threads have been stopped: waiting for this one would keep the process from ending.
+            work.close()
+            raise RuntimeError("the synchronous API cannot be used while the interpreter shuts down")
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                # `sys.exit()` in a callback ends an event loop. All heartbeats would end with it, and every later call
+                # would wait for ever.
+                log.exception("a callback tried to end the event loop of the synchronous API")
 
 
 class _Running(Generic[T]):
@@ -89,30 +118,38 @@ class _Running(Generic[T]):
         self._work = work
         self._task: Optional[asyncio.Task[T]] = None
 
-    def start(self) -> None:
-        self._task = self._loop.create_task(self._work)
-        self._task.add_done_callback(self._ended)
+    def begin(self) -> None:
+        # With a copy of this thread's context.
+        self._loop.call_soon_threadsafe(self._start)
+
+    def _start(self) -> asyncio.Task[T]:
+        if self._task is None:
+            self._task = self._loop.create_task(self._work)
+            self._task.add_done_callback(self._ended)
+        return self._task
 
     def raised(self, error: BaseException) -> bool:
         """Whether the error is the coroutine's, and not an interrupt of the calling thread."""
         return self.future.done() and self.future.exception() is error
 
     def interrupt(self, discard: Optional[Callable[[T], Awaitable[object]]]) -> None:
-        """Cancels the coroutine, and waits until it has ended and its result is discarded."""
+        """Cancels the coroutine after its first step, and waits until it has ended and its result is discarded."""
         settled = threading.Event()
 
-        async def settle() -> None:
+        async def settle(task: asyncio.Task[T]) -> None:
             try:
-                if self._task is not None:
-                    self._task.cancel()
-                    await asyncio.wait({self._task})
-                if discard is not None and self.future.exception() is None:
-                    await discard(self.future.result())
+                task.cancel()
+                await asyncio.wait({task})
+                if discard is not None and not task.cancelled() and task.exception() is None:
+                    await discard(task.result())
+            except Exception as error:
+                log.debug("the result of an interrupted call could not be discarded: %s", error)
             finally:
                 settled.set()
 
         def start() -> None:
-            _settling.add(task := self._loop.create_task(settle()))
+            ended = settle(self._start())
+            _settling.add(task := self._loop.create_task(ended))
             task.add_done_callback(_settling.discard)
 
         self._loop.call_soon_threadsafe(start)
@@ -138,6 +175,7 @@ class CallBack:
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Optional[Callable[[], None]]] = queue.SimpleQueue()
         self._closed = False
+        self._unanswered: set[asyncio.Future[Any]] = set()
 
     async def __call__(self, function: Callable[..., T], *args: Any) -> T:
         """Calls the function and returns its result. A function cannot be cancelled: if this coroutine is, it waits for
@@ -171,6 +209,8 @@ class CallBack:
             finally:
                 loop.call_soon_threadsafe(deliver, value, error)
 
+        self._unanswered.add(result)
+        result.add_done_callback(self._unanswered.discard)
         self._calls.put(call)
         if self._closed:
             self._refuse_all()
@@ -200,6 +240,11 @@ class CallBack:
         self._refuse_all()
         self._calls.put(None)
 
+    def give_up(self) -> None:
+        """Cancels the calls that were taken and will never be answered. Called in the event loop."""
+        for result in list(self._unanswered):
+            result.cancel()
+
     def _refuse_all(self) -> None:
         while True:
             try:
@@ -222,6 +267,17 @@ def portal() -> Portal:
             if _portal is None:
                 _portal = Portal()
     return _portal
+
+
+def run_surely(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """As `Portal.run`, for a release. It is sent even if the thread is interrupted before `run` has begun, or if this is
+    the event loop's own thread, which has collected an unfinished generator: otherwise the heartbeat would renew a lease
+    that no one can release. `make` may be called twice, and its second coroutine then does nothing."""
+    try:
+        return portal().run(make())
+    except BaseException:
+        portal().start(make())
+        raise
 
 
 def _after_fork() -> None:

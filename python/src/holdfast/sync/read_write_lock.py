@@ -10,8 +10,7 @@ from ..core.clock import Clock, Random
 from ..core.lease import Lease
 from ..read_write_lock import ReadWriteLock
 from .instance import SyncInstance
-from .lease import SyncLease, SyncLeaseBlock, SyncLockResult, discard_lease, discard_result, sync_result
-from .portal import portal
+from .lease import SyncLease, SyncLeaseBlock, SyncLockResult, run_acquire, run_hold
 
 __all__ = ["SyncReadWriteLock"]
 
@@ -74,7 +73,7 @@ class SyncReadWriteLock(SyncInstance):
             min_hold_seconds=min_hold_seconds,
             max_hold_seconds=max_hold_seconds,
         )
-        return sync_result(portal().run(asking, discard_result))
+        return run_acquire(asking)
 
     def acquire_write(
         self,
@@ -99,7 +98,7 @@ class SyncReadWriteLock(SyncInstance):
             min_hold_seconds=min_hold_seconds,
             max_hold_seconds=max_hold_seconds,
         )
-        return sync_result(portal().run(asking, discard_result))
+        return run_acquire(asking)
 
     def hold_read(
         self,
@@ -124,7 +123,7 @@ class SyncReadWriteLock(SyncInstance):
             min_hold_seconds=min_hold_seconds,
             max_hold_seconds=max_hold_seconds,
         )
-        return SyncLease(portal().run(asking, discard_lease))
+        return run_hold(asking)
 
     def hold_write(
         self,
@@ -149,7 +148,7 @@ class SyncReadWriteLock(SyncInstance):
             min_hold_seconds=min_hold_seconds,
             max_hold_seconds=max_hold_seconds,
         )
-        return SyncLease(portal().run(asking, discard_lease))
+        return run_hold(asking)
 
     def read(
         self,

@@ -10,8 +10,7 @@ from ..core.clock import Clock, Random
 from ..core.lease import Lease
 from ..semaphore import Semaphore
 from .instance import SyncInstance
-from .lease import SyncLease, SyncLeaseBlock, SyncLockResult, discard_lease, discard_result, sync_result
-from .portal import portal
+from .lease import SyncLease, SyncLeaseBlock, SyncLockResult, run_acquire, run_hold
 
 __all__ = ["SyncSemaphore"]
 
@@ -83,7 +82,7 @@ class SyncSemaphore(SyncInstance):
             min_hold_seconds=min_hold_seconds,
             max_hold_seconds=max_hold_seconds,
         )
-        return sync_result(portal().run(asking, discard_result))
+        return run_acquire(asking)
 
     def hold(
         self,
@@ -110,7 +109,7 @@ class SyncSemaphore(SyncInstance):
             min_hold_seconds=min_hold_seconds,
             max_hold_seconds=max_hold_seconds,
         )
-        return SyncLease(portal().run(asking, discard_lease))
+        return run_hold(asking)
 
     def permits(
         self,
