@@ -22,7 +22,7 @@ export class Session {
   readonly #held = new HeldLocks()
   readonly #opened: OpenedSession
   /** Locks that the session may or may not have, because a statement about them failed. */
-  readonly #inDoubt: LockRequest[] = []
+  readonly #inDoubt = new Set<LockRequest>()
   /** The transaction id of the last grant, which is published for `inspect`. */
   #xid = '0'
   #lost: Error | undefined
@@ -98,7 +98,7 @@ export class Session {
     for (const lease of leases) this.#held.remove(lease)
     let released: boolean[]
     try {
-      released = await this.#unlock(leases)
+      released = await this.#doubting(leases, () => this.#unlock(leases))
     } catch (error) {
       // Nothing was done, and they are still held.
       if (isInFailedTransaction(error)) {
@@ -108,7 +108,7 @@ export class Session {
       // The session has ended, and the leases with it. After a timeout that is not known: it may live on at the server.
       if (this.#lost !== undefined && !isTimeout(error)) return leases.map(() => false)
       // The server may still hold some of them, although this process does not count them any more.
-      for (const lease of leases) this.#inDoubt.push(lease)
+      for (const lease of leases) this.#inDoubt.add(lease)
       this.#destroy(storeErrorFrom(error))
       throw error
     }
@@ -184,12 +184,24 @@ export class Session {
     timeoutMs?: number,
   ): Promise<Row> {
     try {
-      return await this.#send(name, values, requests, timeoutMs)
+      return await this.#doubting(requests, () => this.#send(name, values, requests, timeoutMs))
     } catch (error) {
       // A cancel that arrives just after a lock was taken ends the statement, but not the lock.
       if (this.#lost === undefined && !isInFailedTransaction(error)) await this.#releaseExtra(requests)
       throw error
     }
+  }
+
+  /**
+   * Locks are in doubt while a statement about them is in flight. If it ends the session, a connection of the caller
+   * lives on, and what is undone on it is decided at that moment.
+   */
+  async #doubting<T>(locks: readonly LockRequest[], statement: () => Promise<T>): Promise<T> {
+    for (const lock of locks) this.#inDoubt.add(lock)
+    const forget = (): void => {
+      if (this.#lost === undefined) for (const lock of locks) this.#inDoubt.delete(lock)
+    }
+    return statement().finally(forget)
   }
 
   /** Sends a statement behind the activity comment. An error that leaves the connection in doubt ends it. */
@@ -236,7 +248,7 @@ export class Session {
       const values = [keysOf(extra), booleanArray(extra.map(({ shared }) => shared))]
       if (extra.length > 0) await connection.query(execution('unlock_list', sessionId, values))
     } catch (error) {
-      for (const each of requests) if (!this.#held.has(each)) this.#inDoubt.push(each)
+      for (const each of requests) if (!this.#held.has(each)) this.#inDoubt.add(each)
       this.#destroy(storeErrorFrom(error))
     }
   }

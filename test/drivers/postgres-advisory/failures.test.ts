@@ -279,6 +279,34 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await client.end()
   })
 
+  it.each(['unlock', 'unlock_list', 'take', 'take_list'])(
+    'a %s whose answer is lost leaves no lock behind on a Client that lives on',
+    async (statement) => {
+      const client = new pg.Client(server.url)
+      await client.connect()
+      const driver = postgresAdvisoryDriver({ client })
+      const claims = [claimOn(unique('lost')), claimOn(unique('lost')), claimOn(unique('kept'))] as const
+      const count = statement.endsWith('_list') ? 2 : 1
+      await driver.acquire(statement.startsWith('take') ? [claims[2]] : claims)
+      const query = client.query.bind(client) as (config: { text: string }) => Promise<unknown>
+      const failing = async (config: { text: string }): Promise<unknown> => {
+        if (!config.text.includes(`EXECUTE holdfast_${statement}_`)) return query(config)
+        // pg drops a statement that has waited too long behind others. One that takes a lock may have been sent.
+        if (statement.startsWith('take')) await query(config)
+        throw new Error('Query read timeout')
+      }
+      Object.assign(client, { query: failing })
+      const few = claims.slice(0, count)
+      await assert.rejects(statement.startsWith('take') ? driver.acquire(few) : driver.release(few))
+      for (const { lockName } of claims) {
+        await until('the lock to be free', async () => (await holdersOf(lockName)) === 0)
+      }
+      assert.equal(((await query({ text: 'SELECT 1' })) as { rowCount: number }).rowCount, 1)
+      await driver.close()
+      await client.end()
+    },
+  )
+
   it('a waiter that gives up at the moment of its grant leaves no lock behind, in 400 rounds', async () => {
     const name = unique('moment')
     const key = advisoryKey(name)

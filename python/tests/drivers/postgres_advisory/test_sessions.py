@@ -9,6 +9,8 @@ from typing import Any, Awaitable, Callable
 import asyncpg
 import pytest
 from holdfast.core.driver import Grant, InspectQuery, Refusal
+from holdfast.drivers._postgres_advisory.asyncpg_connections import AsyncpgConnection
+from holdfast.drivers._postgres_advisory.psycopg_connections import PsycopgConnection
 from holdfast.drivers.postgres_advisory import advisory_key, open_postgres_advisory, postgres_advisory_driver
 from holdfast.errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
 from support.advisory import Listener, claim_on, granted, is_free, pids, ref_of, renewal_of, terminate_holder, until
@@ -191,6 +193,42 @@ async def test_a_statement_in_flight_on_the_callers_connection_is_no_transaction
     await asyncio.sleep(0.1)
     await granted(opened.driver, claim_on(unique("during")))
     await statement
+
+
+@pytest.mark.parametrize("statement", ["unlock", "unlock_list", "take", "take_list"])
+@pytest.mark.parametrize("kind", ITSELF)
+async def test_a_statement_whose_answer_is_lost_leaves_no_lock_behind_on_a_connection_that_lives_on(
+    kind: str, statement: str, open_on: OpenOn, admin: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = await open_on(kind)
+    claims, takes = [claim_on(unique("lost")) for _ in range(3)], statement.startswith("take")
+    few = claims[: 2 if statement.endswith("_list") else 1]
+    await opened.driver.acquire(claims[2:] if takes else claims)
+    for each in (AsyncpgConnection, PsycopgConnection):
+        monkeypatch.setattr(each, "query", _losing_answers(each.query, f"EXECUTE holdfast_{statement}_", takes))
+    if takes:
+        with pytest.raises(StoreError):
+            await opened.driver.acquire(few)
+    else:
+        await opened.driver.release([ref_of(claim) for claim in few])
+    for claim in claims:
+        await until("the lock to be free", lambda: _none(pids(admin, claim.lock_name)))
+    await opened.execute("SELECT 1")
+
+
+def _losing_answers(query: Any, of: str, sends: bool) -> Any:
+    async def lose(self: Any, text: str, *values: Any, **options: Any) -> Any:
+        if of not in text:
+            return await query(self, text, *values, **options)
+        if sends:
+            await query(self, text, *values, **options)
+        raise ConnectionError("the answer was lost")
+
+    return lose
+
+
+async def _none(found: Awaitable[Any]) -> bool:
+    return not await found
 
 
 @pytest.mark.parametrize("kind", ITSELF)

@@ -172,8 +172,13 @@ class Session:
         try:
             row = await self._send(name, values, requests, waits=waits)
         except Exception as error:
-            # A cancel that arrives just after a lock was taken ends the statement, but not the lock.
-            if self._lost is None and not isinstance(error, NotSentError) and not _is_in_failed_transaction(error):
+            if isinstance(error, NotSentError) or _is_in_failed_transaction(error):
+                raise
+            if self._lost is not None:
+                # The statement may have been executed nevertheless, and a connection of the caller lives on.
+                self._in_doubt.extend(requests)
+            else:
+                # A cancel that arrives just after a lock was taken ends the statement, but not the lock.
                 await self._release_extra(requests)
             raise
         # Only on a connection of the caller: a transaction id that was drawn before the lock was taken may be lower
