@@ -195,3 +195,28 @@ async def test_one_dead_node_does_not_cost_the_others_their_answer(cluster, driv
     served, failed = await driver.acquire([claim_on(on_a), claim_on(on_b)])
     assert isinstance(failed, StoreError) and failed.retryable
     assert isinstance(served, Refusal)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_client_that_reads_from_replicas_does_not_make_the_drivers_connections_read_only(
+    cluster: Cluster, kind: str
+) -> None:
+    """A demoted master would answer them from its old data instead of saying where the slot is now."""
+    name, port = f"reads-{kind}", cluster.a.port
+    client: Any
+    if kind == "async":
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port, read_from_replicas=True, client_name=name)
+        await client.initialize()
+    else:
+        client = redis.cluster.RedisCluster(host="127.0.0.1", port=port, read_from_replicas=True, client_name=name)
+    async with closing(redis_driver(client)) as driver:
+        before = {each["id"] for each in cluster.admin_a.client_list()}
+        claim = claim_on(f"reads-{kind}")
+        grant = await grant_of(driver, claim)
+        opened = [each for each in cluster.admin_a.client_list() if each["id"] not in before and each["name"] == name]
+        assert opened and not any("r" in each["flags"] for each in opened)
+        await driver.release([lease_of(claim, grant)])
+    if kind == "async":
+        await client.close()
+    else:
+        client.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Optional, Protocol
+from typing import Any, Mapping, Optional, Protocol
 
 from ...errors import InvalidArgumentError, MissingClientError
 from .cluster_link import ClusterLink, seeds_of
@@ -42,8 +42,24 @@ def _cluster_dial(client: Any, manager: Any) -> Dial:
     if connection_class is None:
         # A synchronous node is a client of one server, which it makes with the first command.
         single = getattr(node, "redis_connection", None) or manager.create_redis_node(node.host, node.port, **settings)
-        return Dial(single.connection_pool.connection_class, single.connection_pool.connection_kwargs)
-    return Dial(connection_class, {**getattr(node, "connection_kwargs", {}), **settings})
+        pool = single.connection_pool
+        return Dial(pool.connection_class, _as_a_master(client, pool.connection_kwargs))
+    return Dial(connection_class, _as_a_master(client, {**getattr(node, "connection_kwargs", {}), **settings}))
+
+
+def _as_a_master(client: Any, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the client's own function for new connections. With `read_from_replicas` it sends READONLY: a master that
+    was demoted would then answer from its old data, and never say that the slot is elsewhere."""
+    mine: Any = getattr(client, "user_on_connect_func", None)
+    kept = {name: value for name, value in settings.items() if name != "redis_connect_func"}
+    if mine is None:
+        return kept
+
+    def connected(connection: Any) -> None:
+        connection.on_connect()
+        mine(connection)
+
+    return {**kept, "redis_connect_func": connected}
 
 
 def open_link(target: RedisTarget, timeout_seconds: float) -> Link:
