@@ -241,6 +241,27 @@ async def test_without_an_open_transaction_it_is_refused(postgres_url: str, clea
     await async_engine.dispose()
 
 
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_it_is_refused_without_a_transaction_also_while_another_statement_is_in_flight(
+    kind: str, postgres_url: str
+) -> None:
+    """Then the client of the database knows no more than that. The lock would be free again at once."""
+    if kind == "async":
+        async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+            slow = asyncio.ensure_future(connection.execute("SELECT pg_sleep(0.3)"))
+            await asyncio.sleep(0.1)
+            with pytest.raises(InvalidArgumentError, match="No transaction is open"):
+                await lock_in_transaction(connection, unique("in-flight"))
+            await slow
+        return
+    with psycopg.Connection.connect(postgres_url, autocommit=True) as sync_connection:
+        slow = asyncio.ensure_future(asyncio.to_thread(sync_connection.execute, "SELECT pg_sleep(0.3)"))
+        await asyncio.sleep(0.1)
+        with pytest.raises(InvalidArgumentError, match="No transaction is open"):
+            await asyncio.to_thread(sync_lock_in_transaction, sync_connection, unique("in-flight"))
+        await slow
+
+
 async def test_a_handle_of_the_other_kind_and_anything_else_is_refused(postgres_url: str) -> None:
     with sync_transaction_of("psycopg", postgres_url) as transaction:
         with pytest.raises(InvalidArgumentError, match="begins with sync_"):

@@ -66,6 +66,7 @@ async def fetch_one(transaction: Any, text: str, values: Sequence[str], check: O
         _refuse_idle_autocommit(transaction, RULE)
         cursor = transaction.cursor(row_factory=_tuple_row())
         await cursor.execute(*_with_values(text, values))
+        _refuse_idle(transaction, RULE)
         return (await cursor.fetchone())[0]
     if kinds & {"sqlalchemy.AsyncSession", "sqlalchemy.AsyncConnection", "sqlalchemy.async_scoped_session"}:
         if "sqlalchemy.async_scoped_session" in kinds:
@@ -83,13 +84,17 @@ def sync_fetch_one(transaction: Any, text: str, values: Sequence[str], check: Op
         check(transaction)
         _refuse_idle_autocommit(transaction, SYNC_RULE)
         cursor = transaction.cursor(row_factory=_tuple_row())
-        return cursor.execute(*_with_values(text, values)).fetchone()[0]
+        cursor.execute(*_with_values(text, values))
+        _refuse_idle(transaction, SYNC_RULE)
+        return cursor.fetchone()[0]
     if "psycopg2.connection" in kinds:
         check(transaction)
         if transaction.autocommit and transaction.get_transaction_status() == _IDLE:
             raise InvalidArgumentError("transaction", transaction, f"{SYNC_RULE}. {_NOT_OPEN}")
         with transaction.cursor() as cursor:
             cursor.execute(*_with_values(text, values))
+            if transaction.get_transaction_status() == _IDLE:
+                raise InvalidArgumentError("transaction", transaction, f"{SYNC_RULE}. {_NOT_OPEN}")
             row = cursor.fetchone()
             # A cursor of the caller's connection may return dictionaries.
             return list(row.values() if hasattr(row, "values") else row)[0]
@@ -138,7 +143,13 @@ def _is_open(raw: Any) -> bool:
 
 def _refuse_idle_autocommit(connection: Any, rule: str) -> None:
     """Without autocommit, psycopg begins a transaction with the statement."""
-    if connection.autocommit and int(connection.pgconn.transaction_status) == _IDLE:
+    if connection.autocommit:
+        _refuse_idle(connection, rule)
+
+
+def _refuse_idle(connection: Any, rule: str) -> None:
+    """Also after the statement: while another one was in flight, such as a COMMIT, the status said only that."""
+    if int(connection.pgconn.transaction_status) == _IDLE:
         raise InvalidArgumentError("transaction", connection, f"{rule}. {_NOT_OPEN}")
 
 
