@@ -204,8 +204,13 @@ async def test_an_error_of_the_block_is_passed_on_and_the_lock_released(locks: L
 
 
 async def test_the_heartbeat_of_a_block_outlives_the_ttl(locks: Locks) -> None:
-    async with locks().lock(NAME, timeout_seconds=0.6) as lease:
-        await asyncio.sleep(0.8)
+    clock = locks.steer()
+    lock, network = locks.behind_network()
+    renewals = network.counts["renew"]
+    async with lock.lock(NAME, timeout_seconds=600) as lease:
+        for beat in range(3):
+            clock.advance(240)
+            await until(lambda: renewals.answered > beat)
         assert lease.held
         assert not await locks().acquire(NAME)
 
@@ -223,13 +228,15 @@ async def test_max_hold_ends_the_heartbeat(locks: Locks) -> None:
 
 
 async def test_min_hold_keeps_the_lock_after_the_release(locks: Locks) -> None:
+    clock = locks.steer()
     lock = locks()
-    async with lock.lock(NAME, min_hold_seconds=0.6) as lease:
+    async with lock.lock(NAME, timeout_seconds=600, min_hold_seconds=600) as lease:
         pass
     assert not lease.held
     assert locks.holders == 1
     assert not await locks().acquire(NAME)
-    assert await locks().acquire(NAME, blocking=True)
+    clock.advance(601)
+    assert await locks().acquire(NAME)
 
 
 async def test_a_block_can_be_entered_again_after_it_ended(locks: Locks) -> None:
@@ -374,11 +381,13 @@ async def test_a_loss_cancels_the_block_which_raises_lease_lost(locks: Locks) ->
 
 
 async def test_a_stolen_lease_cancels_the_block(locks: Locks) -> None:
+    clock = locks.steer()
     lock, other = locks(), locks()
     with pytest.raises(LeaseLostError, match="stolen by|no longer has it"):
-        async with lock.lock(NAME, timeout_seconds=0.3):
+        async with lock.lock(NAME, timeout_seconds=600):
             assert len(await other.force_release(NAME, by="operator")) == 1
-            await asyncio.sleep(60)
+            clock.advance(240)  # the next heartbeat is due
+            await asyncio.sleep(50)
 
 
 async def test_a_loss_noticed_by_the_block_itself_does_not_cancel_what_comes_after(locks: Locks) -> None:

@@ -13,9 +13,12 @@ from holdfast.core.driver import Capabilities, Claim, Driver
 from .faulty_network import FaultyNetwork
 from .mutex import MutexInstance, MutexSubject, Taken
 from .stores import Store
-from .timing import LONG_MS, outlast, sleep_ms
+from .timing import LONG_MS, PATIENCE_SECONDS, outlast, sleep_ms
 
 Primitive = TypeVar("Primitive")
+
+PATIENT = {"call_timeout_seconds": PATIENCE_SECONDS}
+"""An answer that a loaded machine delivers late is still an answer."""
 
 
 @dataclass
@@ -113,13 +116,14 @@ class Context:
     async def lock(self, **options: Any) -> LockProcess:
         """The same for a `DistributedLock`. Its claims wait by default, so that a grant that a loaded machine delivers
         too late is asked for again."""
-        options = {"defaults": {"blocking": True}, **options}
+        options = {"defaults": {"blocking": True}, **PATIENT, **options}
         opened = await self.open(lambda driver: DistributedLock(driver, **options))
         return LockProcess(opened.primitive, opened.network, opened.real_driver)
 
     async def mutex(self, subject: MutexSubject, **options: Any) -> MutexProcess:
         """The same for a primitive that is tested as a mutex."""
         holder_id = f"holder {len(self._instances) + 1} of {self.lock_name}"
+        options = {**PATIENT, **options}
         opened = await self.open(lambda driver: subject.open(driver, holder_id=holder_id, **options))
         return MutexProcess(opened.primitive, opened.network, opened.real_driver, holder_id)
 

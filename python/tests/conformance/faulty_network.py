@@ -19,6 +19,7 @@ from holdfast.core.driver import (
     InspectQuery,
     LeaseRef,
     RateRequest,
+    Refusal,
     Renewal,
     StopListening,
 )
@@ -45,6 +46,8 @@ class FaultyNetwork:
         self.driver: Driver = _DriverBehind(self)
         self.counts = {method: CallCounts() for method in METHODS}
         self.muted = False
+        self.refused: Dict[str, Set[str]] = {}
+        """For each lock name, the claims that the client knows to be refused and that wait."""
         self._next: Dict[str, List[Fault]] = {method: [] for method in METHODS}
         self._standing: Dict[str, Fault] = {}
         self._hanging: Set[asyncio.Future[Any]] = set()
@@ -180,7 +183,11 @@ class _DriverBehind:
         return self._real.longest_ttl_ms
 
     async def acquire(self, claims: Sequence[Claim]) -> Any:
-        return await self._network.call("acquire", len(claims), lambda: self._real.acquire(claims))
+        answers = await self._network.call("acquire", len(claims), lambda: self._real.acquire(claims))
+        for claim, answer in zip(claims, answers or ()):
+            if claim.wait_ms > 0 and isinstance(answer, Refusal):
+                self._network.refused.setdefault(claim.lock_name, set()).add(claim.claim_id)
+        return answers
 
     async def renew(self, renewals: Sequence[Renewal]) -> Any:
         return await self._network.call("renew", len(renewals), lambda: self._real.renew(renewals))

@@ -20,6 +20,7 @@ from holdfast import (
     UnsupportedError,
 )
 from holdfast.drivers.memory import MemoryStore, memory_driver
+from support.steered_clock import SteeredClock
 from support.polling import waiters
 
 
@@ -63,11 +64,16 @@ async def test_readers_share_and_a_writer_is_alone(opened: Open) -> None:
 
 
 async def test_holding_raises_on_contention_and_has_a_heartbeat(opened: Open) -> None:
-    a, b = opened(ReadWriteLock), opened(ReadWriteLock)
-    reader = await a.hold_read("page", timeout_seconds=0.2)
+    clock = SteeredClock()
+    a, b = opened(ReadWriteLock, clock=clock), opened(ReadWriteLock)
+    reader = await a.hold_read("page", timeout_seconds=600)
     with pytest.raises(NotAcquiredError):
         await b.hold_write("page")
-    await asyncio.sleep(0.3)
+    for _ in range(3):
+        before = reader.expires_at
+        clock.advance(240)
+        while reader.expires_at == before:
+            await asyncio.sleep(0.002)
     assert reader.held
     assert await reader.release() and not await reader.release()
     writer = await b.hold_write("page")

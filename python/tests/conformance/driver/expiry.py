@@ -24,16 +24,13 @@ from ..driver_calls import (
     until_granted,
 )
 from ..suite import Group
-from ..timing import LONG_MS, SHORT_MS, at_least, monotonic_ms, outlast, sleep_ms
+from ..timing import LONG_MS, SHORT_MS, at_least, before_it_ends, monotonic_ms, outlast, sleep_ms
 
 expiry = Group("driver interface: expiry", needs=["ttl"])
 case = expiry.case
 
 LONG_TTLS = [("an hour", 3_600_000), ("40 days", 40 * 86_400_000)]
 """Above a minute, and above what a timer of 2^31 ms or a 32-bit number of milliseconds can hold."""
-
-FIRST_MS = 1_000
-"""A TTL that is extended before it ends."""
 
 STALLED_MS = 60_000
 """How long a case may stall between two steps."""
@@ -74,13 +71,20 @@ def lasts_longer(mode: Mode, how: str, longer: Longer) -> None:
     @case(title, needs=["shared"] if mode == "shared" else [])
     async def _(ctx: Context) -> None:
         a, b = await ctx.driver(), await ctx.driver()
-        claim = ctx.claim(mode=mode, ttl_ms=FIRST_MS)
-        await must_grant(a, claim)
-        await must_refuse(b, ctx.claim())
-        await longer(a, claim)
-        await must_refuse(b, ctx.claim())
-        await outlast(FIRST_MS)
-        await must_refuse(b, ctx.claim())
+
+        def rival(ttl_ms: float) -> Claim:
+            return ctx.claim(lock_name=ctx.name(ttl_ms))
+
+        async def steps(ttl_ms: float) -> None:
+            claim = ctx.claim(lock_name=ctx.name(ttl_ms), mode=mode, ttl_ms=ttl_ms)
+            await must_grant(a, claim)
+            await must_refuse(b, rival(ttl_ms))
+            await longer(a, claim)
+
+        first_ms = await before_it_ends(steps)
+        await must_refuse(b, rival(first_ms))
+        await outlast(first_ms)
+        await must_refuse(b, rival(first_ms))
 
 
 async def renewed(driver: Driver, claim: Claim) -> None:
@@ -201,11 +205,16 @@ async def _(ctx: Context) -> None:
 @case("a renewed lease outlives the time to live that it was granted with")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    claim = ctx.claim(ttl_ms=2_000)
-    token = (await must_grant(a, claim)).fencing_token
-    assert await renew_one(a, claim, token, LONG_MS) == "renewed"
-    await outlast(2_000)
-    await must_refuse(b, ctx.claim())
+    claim, token = ctx.claim(), 0
+
+    async def steps(ttl_ms: float) -> None:
+        nonlocal claim, token
+        claim = ctx.claim(lock_name=ctx.name(ttl_ms), ttl_ms=ttl_ms)
+        token = (await must_grant(a, claim)).fencing_token
+        assert await renew_one(a, claim, token, LONG_MS) == "renewed"
+
+    await outlast(await before_it_ends(steps))
+    await must_refuse(b, ctx.claim(lock_name=claim.lock_name))
     assert await release_one(a, claim, token) is True
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..context import Context
 from ..driver_calls import must_grant, must_refuse, release_one, until_granted, waiters_on
 from ..suite import Group
-from ..timing import LONG_MS, SHORT_MS, outlast
+from ..timing import LONG_MS, SHORT_MS, before_it_ends, outlast
 
 queue = Group("driver interface: the queue", needs=["queue"])
 case = queue.case
@@ -100,13 +100,23 @@ async def _(ctx: Context) -> None:
 @case("asking again keeps a place for longer")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder = ctx.claim()
-    first, second = ctx.claim(wait_ms=2_000), ctx.claim(wait_ms=LONG_MS)
-    token = (await must_grant(a, holder)).fencing_token
-    await must_refuse(b, first)
-    await must_refuse(a, second)
-    await must_refuse(b, replace(first, wait_ms=LONG_MS))
-    await outlast(2_000)
+    holder = first = second = ctx.claim()
+    token = 0
+
+    async def steps(wait_ms: float) -> None:
+        nonlocal holder, first, second, token
+        name = ctx.name(wait_ms)
+        holder = ctx.claim(lock_name=name)
+        first, second = (ctx.claim(lock_name=name, wait_ms=ms) for ms in (wait_ms, LONG_MS))
+        token = (await must_grant(a, holder)).fencing_token
+        await must_refuse(b, first)
+        await must_refuse(a, second)
+        await must_refuse(b, replace(first, wait_ms=LONG_MS))
+        # It came after the second if its first place was over by then.
+        waiters = [waiter.claim_id for waiter in await waiters_on(a, name)]
+        assert waiters == [first.claim_id, second.claim_id]
+
+    await outlast(await before_it_ends(steps))
     await release_one(a, holder, token)
     await must_refuse(a, second)
     await must_grant(b, first)

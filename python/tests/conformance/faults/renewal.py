@@ -10,9 +10,11 @@ import pytest
 
 from holdfast import Clock
 from holdfast.errors import HoldfastError, LeaseLostError
+from support.steered_clock import SteeredClock
 
 from ..context import Context
 from ..faulty_network import fails, hold_reply, loses_reply
+from ..heartbeats import RETRY, UNHURRIED, beats, send_heartbeat
 from ..suite import Group
 from ..timing import BRIEF_SECONDS, KEPT_SECONDS, monotonic_ms, sleep_ms, timers_run, until, within
 
@@ -62,11 +64,14 @@ async def _(ctx: Context) -> None:
 
 @case("fault: one renewal that fails does not end a healthy lease")
 async def _(ctx: Context) -> None:
-    a = await ctx.lock()
+    clock = SteeredClock()
+    a = await ctx.lock(clock=clock, **UNHURRIED)
     a.network.once("renew", fails)
     lease = await a.lock.hold(ctx.lock_name, timeout_seconds=KEPT_SECONDS)
-    await until("a renewal after the one that failed", lambda: a.network.counts["renew"].answered >= 1)
-    assert a.network.counts["renew"].calls >= 2
+    await send_heartbeat(a, clock)
+    await send_heartbeat(a, clock, RETRY)
+    await until("the answer to the second", lambda: a.network.counts["renew"].answered >= 1)
+    await beats(a, clock, 2)
     assert lease.held is True
     assert not lease.lost.is_set()
     assert await lease.release() is True
@@ -74,33 +79,43 @@ async def _(ctx: Context) -> None:
 
 @case("one renewal whose reply is lost does not end a healthy lease")
 async def _(ctx: Context) -> None:
-    a = await ctx.lock()
+    clock = SteeredClock()
+    a = await ctx.lock(clock=clock, **UNHURRIED)
     a.network.once("renew", loses_reply)
     lease = await a.lock.hold(ctx.lock_name, timeout_seconds=KEPT_SECONDS)
-    await until("a renewal after the one that was lost", lambda: a.network.counts["renew"].answered >= 2)
+    await beats(a, clock, 1)
+    await send_heartbeat(a, clock, RETRY)
+    await until("the answer to the second", lambda: a.network.counts["renew"].answered >= 2)
+    await beats(a, clock, 2)
     assert lease.held is True
     assert await lease.release() is True
 
 
 @case("rule 3: a renewal that hangs does not use up the lease: the next one is sent beside it")
 async def _(ctx: Context) -> None:
+    clock = SteeredClock()
     # A call may take longer than the lease lasts.
-    a = await ctx.lock(call_timeout_seconds=5)
-    started_ms = monotonic_ms()
+    a = await ctx.lock(clock=clock, **UNHURRIED)
     a.network.once("renew", a.network.hangs)
     lease = await a.lock.hold(ctx.lock_name, timeout_seconds=KEPT_SECONDS)
-    await until("more than the time to live", lambda: monotonic_ms() - started_ms > KEPT_SECONDS * 1_100)
+    await send_heartbeat(a, clock)
+    await send_heartbeat(a, clock, RETRY)
+    await until("the answer to the second", lambda: a.network.counts["renew"].answered >= 1)
+    await timers_run()
+    await beats(a, clock, 2)
     assert lease.held is True
     assert await lease.release() is True
 
 
 @case("rule 3: an unanswered extension to a short TTL does not end a lease with a heartbeat")
 async def _(ctx: Context) -> None:
-    a = await ctx.lock(call_timeout_seconds=5)
-    lease = await a.lock.hold(ctx.lock_name, timeout_seconds=30)
+    clock = SteeredClock()
+    a = await ctx.lock(clock=clock, **UNHURRIED)
+    lease = await a.lock.hold(ctx.lock_name, timeout_seconds=10 * KEPT_SECONDS)
     a.network.once("renew", a.network.hangs)
     extending = asyncio.ensure_future(lease.extend(KEPT_SECONDS))
-    await until("a renewal beside it", lambda: a.network.counts["renew"].answered > 0 or not lease.held)
+    await until("the extension to be sent", lambda: a.network.counts["renew"].calls > 0)
+    await beats(a, clock, 1)
     assert lease.held is True
     # The extension may still arrive and set the end of the lease.
     assert lease.remaining_seconds <= KEPT_SECONDS

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from holdfast.core.driver import Driver
+from support.steered_clock import SteeredClock
 
 from ..context import Context, MutexProcess
 from ..driver_calls import lease_on, release_one
+from ..heartbeats import UNHURRIED, beats
 from ..suite import Group
-from ..timing import BRIEF_SECONDS, KEPT_SECONDS, LONG_MS, monotonic_ms, timers_run, until, within
+from ..timing import BRIEF_SECONDS, KEPT_SECONDS, LONG_MS, timers_run, until, within
 from .subject import MutexSubject
 from .taking import begin_to_wait, must_take, must_wait
 
@@ -62,21 +64,26 @@ def mutex_loss(subject: MutexSubject) -> Group:
 
     @case("the heartbeat keeps a lease beyond its TTL")
     async def _(ctx: Context) -> None:
-        a, b = await ctx.mutex(subject), await ctx.mutex(subject)
-        started_ms = monotonic_ms()
+        clock = SteeredClock()
+        a, b = await ctx.mutex(subject, clock=clock, **UNHURRIED), await ctx.mutex(subject)
         handle = await must_take(a, ctx.lock_name, timeout_seconds=KEPT_SECONDS, heartbeat=True)
-        await until("more than the time to live", lambda: monotonic_ms() - started_ms > KEPT_SECONDS * 1_100)
+        before = await lease_on(b.real_driver, ctx.lock_name)
+        await beats(a, clock, 3)
         assert handle.held is True
+        after = await lease_on(b.real_driver, ctx.lock_name)
+        assert before.expires_at_ms is None or (after.expires_at_ms or 0) > before.expires_at_ms
         holder = (await must_wait(b, ctx.lock_name)).holder
         assert holder is not None and holder.fencing_token == handle.fencing_token
         assert await handle.release() is True
 
     @case("fault: a holder learns from the next heartbeat that the store has lost its lease")
     async def _(ctx: Context) -> None:
-        process = await ctx.mutex(subject)
-        other = await ctx.driver()  # opened first: a lease that expires meanwhile cannot be ended
+        clock = SteeredClock()
+        process = await ctx.mutex(subject, clock=clock, **UNHURRIED)
+        other = await ctx.driver()
         handle = await must_take(process, ctx.lock_name, timeout_seconds=KEPT_SECONDS, heartbeat=True)
         await take_away(ctx, process, other)
+        clock.advance(0.4 * KEPT_SECONDS)
         await until("the loss", lambda: handle.loss)
         assert handle.held is False
         assert await handle.release() is False

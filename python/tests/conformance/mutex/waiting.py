@@ -6,11 +6,13 @@ from typing import List
 import pytest
 
 from holdfast.errors import ClosedError
+from support.steered_clock import SteeredClock
 
 from ..context import Context, MutexProcess
 from ..driver_calls import waiters_on
+from ..heartbeats import UNHURRIED
 from ..suite import Group
-from ..timing import BRIEF_SECONDS, VAIN_SECONDS, at_least, monotonic_ms, until, within
+from ..timing import BRIEF_SECONDS, VAIN_SECONDS, timers_run, until, within
 from .subject import Handle, MutexSubject, Taken
 from .taking import AT_ONCE, WAITING, begin_to_wait, must_take, must_wait
 
@@ -72,13 +74,18 @@ def mutex_waiting(subject: MutexSubject) -> Group:
 
     @case("waiting ends with a value when its time is up, not before, and leaves nothing behind")
     async def _(ctx: Context) -> None:
-        a, b = await ctx.mutex(subject), await ctx.mutex(subject, **LASTING)
+        clock = SteeredClock()
+        a, b = await ctx.mutex(subject), await ctx.mutex(subject, clock=clock, **LASTING, **UNHURRIED)
         await must_take(a, ctx.lock_name)
-        await must_wait(b, ctx.lock_name)  # it is connected now
-        started_ms = monotonic_ms()
-        holder = (await must_wait(b, ctx.lock_name, blocking_timeout_seconds=VAIN_SECONDS)).holder
-        assert monotonic_ms() - started_ms >= at_least(VAIN_SECONDS * 1_000)
-        assert holder is not None and holder.holder_id == a.holder_id
+        started = clock.monotonic()
+        taking = await begin_to_wait(b, ctx.lock_name, blocking_timeout_seconds=VAIN_SECONDS)
+        clock.advance(VAIN_SECONDS - 10)
+        await timers_run()
+        assert not taking.done() or clock.monotonic() - started >= VAIN_SECONDS, "before its time was up"
+        clock.advance(10)
+        taken = await within("the end of the wait", taking)
+        assert not taken.acquired
+        assert taken.holder is not None and taken.holder.holder_id == a.holder_id
         await until("the place in the queue to be given up", lambda: nobody_waits(ctx, a))
 
     @case("rule 6: an abort while waiting rejects at once, and leaves nothing behind")

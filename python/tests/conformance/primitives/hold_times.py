@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..context import Context
 from ..driver_calls import lease_on
 from ..suite import Group
-from ..timing import BRIEF_SECONDS, KEPT_SECONDS, at_least, monotonic_ms, outlast, until, within
+from ..timing import BRIEF_SECONDS, LONG_MS, at_least, before_it_ends, monotonic_ms, outlast, sleep_ms, until, within
 
 hold_times = Group("DistributedLock: how long a lock is held")
 case = hold_times.case
@@ -28,28 +30,37 @@ async def _(ctx: Context) -> None:
 @case("extend sets a new end, sooner than before", needs=["ttl"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock()
-    result = await a.lock.acquire(ctx.lock_name, timeout_seconds=60)
-    assert result
-    assert await result.lease.extend(2) is True
-    await outlast(2_000)
-    assert result.lease.held is False
-    assert await b.lock.acquire(ctx.lock_name, blocking=False)
+
+    async def steps(ttl_ms: float) -> None:
+        nonlocal lease
+        result = await a.lock.acquire(ctx.name(ttl_ms), timeout_seconds=60)
+        assert result
+        lease = result.lease
+        assert await lease.extend(ttl_ms / 1_000) is True
+
+    lease: Any = None
+    await outlast(await before_it_ends(steps))
+    assert lease.held is False
+    assert await b.lock.acquire(lease.lock_name, blocking=False)
 
 
 @case("a lease that is extended repeatedly outlives its first TTL", needs=["ttl"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock()
-    started_ms = monotonic_ms()
-    result = await a.lock.acquire(ctx.lock_name, timeout_seconds=KEPT_SECONDS)
-    assert result
 
-    async def extend() -> bool:
-        assert await a.lock.extend(ctx.lock_name, KEPT_SECONDS) is True
-        return monotonic_ms() - started_ms > KEPT_SECONDS * 1_100
+    async def steps(ttl_ms: float) -> None:
+        name = ctx.name(ttl_ms)
+        result = await a.lock.acquire(name, timeout_seconds=ttl_ms / 1_000)
+        assert result
+        for _ in range(3):
+            await sleep_ms(ttl_ms / 4)
+            assert await a.lock.extend(name, ttl_ms / 1_000) is True
+        assert await a.lock.extend(name, LONG_MS / 1_000) is True
+        await sleep_ms(ttl_ms / 4)
+        assert result.lease.held is True
+        assert not await b.lock.acquire(name, blocking=False)
 
-    await until("more than the first time to live", extend)
-    assert result.lease.held is True
-    assert not await b.lock.acquire(ctx.lock_name, blocking=False)
+    await before_it_ends(steps)
 
 
 @case("failure 13: extend after the lease has ended answers no, and acquires nothing")

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 
 from holdfast import ClosedError, LeaseLostError, NotAcquiredError
+from support.steered_clock import SteeredClock
 
 from ..context import Context
 from ..driver_calls import lease_on, leases_on, must_grant
+from ..heartbeats import UNHURRIED
 from ..suite import Group
-from ..timing import BRIEF_SECONDS, VAIN_SECONDS, until
+from ..timing import BRIEF_SECONDS, VAIN_SECONDS, timers_run, until, within
 
 instance = Group("DistributedLock: an instance and its leases")
 case = instance.case
@@ -111,11 +113,20 @@ async def _(ctx: Context) -> None:
 
 @case("withLock does not run the job without the lock")
 async def _(ctx: Context) -> None:
-    a, b = await ctx.lock(), await ctx.lock()
+    clock = SteeredClock()
+    a, b = await ctx.lock(), await ctx.lock(clock=clock, **UNHURRIED)
     await a.lock.hold(ctx.lock_name)
-    with pytest.raises(NotAcquiredError):
+
+    async def run() -> None:
         async with b.lock.lock(ctx.lock_name, blocking_timeout_seconds=VAIN_SECONDS):
             raise AssertionError("it ran")
+
+    job = asyncio.ensure_future(run())
+    await until("the first answer", lambda: b.network.counts["acquire"].answered > 0)
+    await timers_run()
+    clock.advance(VAIN_SECONDS)
+    with pytest.raises(NotAcquiredError):
+        await within("the end of the wait", job)
 
 
 @case("releaseAll releases all leases of the instance and none of another")

@@ -9,12 +9,14 @@ import pytest
 
 from holdfast import DistributedLock, LeaseLostError, NotAcquiredError, StoreError
 from holdfast.core.driver import InspectQuery
+from support.steered_clock import SteeredClock
 
 from ..context import Context
 from ..driver_calls import leases_on, pages_of
 from ..faulty_network import loses_reply
+from ..heartbeats import UNHURRIED, beats
 from ..suite import Group
-from ..timing import BRIEF_SECONDS, KEPT_SECONDS, LONG_MS, VAIN_SECONDS, monotonic_ms, until, within
+from ..timing import BRIEF_SECONDS, KEPT_SECONDS, LONG_MS, VAIN_SECONDS, timers_run, until, within
 
 several_locks = Group("several locks at once")
 case = several_locks.case
@@ -56,7 +58,7 @@ async def _(ctx: Context) -> None:
     await b.lock.hold(other)
     with pytest.raises(LeaseLostError) as lost:
         async with a.lock.lock(ctx.lock_name, heartbeat=False, timeout_seconds=BRIEF_SECONDS):
-            async with a.lock.locks([ctx.lock_name, other], blocking_timeout_seconds=KEPT_SECONDS):
+            async with a.lock.locks([ctx.lock_name, other], **WAITING):
                 raise AssertionError("it ran")
     assert lost.value.lock_name == ctx.lock_name
 
@@ -157,12 +159,22 @@ async def _(ctx: Context) -> None:
 
 @case("a wait that times out names the lock in the way, and leaves nothing behind")
 async def _(ctx: Context) -> None:
-    a, b = await ctx.lock(), await ctx.lock()
+    clock = SteeredClock()
+    a, b = await ctx.lock(), await ctx.lock(clock=clock, **UNHURRIED)
     first, second = ctx.name("1"), ctx.name("2")
     await a.lock.hold(second)
-    with pytest.raises(NotAcquiredError) as refused:
-        async with b.lock.locks([second, first], blocking_timeout_seconds=VAIN_SECONDS):
+
+    async def run() -> None:
+        async with b.lock.locks([second, first], timeout_seconds=KEPT_SECONDS, blocking_timeout_seconds=VAIN_SECONDS):
             raise AssertionError("it ran")
+
+    job = asyncio.ensure_future(run())
+    # It asks for all names at once, and then waits for one after the other.
+    await until("the claim that waits", lambda: second in b.network.refused)
+    await timers_run()
+    clock.advance(VAIN_SECONDS)
+    with pytest.raises(NotAcquiredError) as refused:
+        await within("the end of the wait", job)
     assert refused.value.lock_name == second
     assert await leases_on(b.real_driver, first) == []
 
@@ -193,21 +205,22 @@ async def _(ctx: Context) -> None:
 
 @case("leases that are held while the call waits for the rest are renewed")
 async def _(ctx: Context) -> None:
-    a, b = await ctx.lock(), await ctx.lock()
+    clock = SteeredClock()
+    a, b = await ctx.lock(), await ctx.lock(clock=clock, **UNHURRIED)
     first, second = ctx.name("1"), ctx.name("2")
     in_the_way = await a.lock.hold(second)
 
     async def take_both() -> bool:
-        async with b.lock.locks([first, second], timeout_seconds=KEPT_SECONDS, **WAITING) as leases:
+        async with b.lock.locks(
+            [first, second], timeout_seconds=KEPT_SECONDS, blocking_timeout_seconds=10 * KEPT_SECONDS
+        ) as leases:
             return all(lease.held for lease in leases)
 
-    async def first_is_held() -> bool:
-        return len(await leases_on(a.real_driver, first)) == 1
-
     taking = asyncio.ensure_future(take_both())
-    await until("the first to be held", first_is_held)
-    started_ms = monotonic_ms()
-    await until("longer than its time to live", lambda: monotonic_ms() - started_ms > 1_100 * KEPT_SECONDS)
+    # It takes one after the other, so it holds the first.
+    await until("the claim that waits", lambda: second in b.network.refused)
+    await timers_run()
+    await beats(b, clock, 3)
     assert not await a.lock.acquire(first, blocking=False)
     await in_the_way.release()
     assert await within("the rest", taking) is True

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from holdfast import DistributedLock, LeaseLostError, NotAcquiredError, SyncDistributedLock
 from support.names import unique
 from support.postgres import claim_on, grant_of, opened
+from support.steered_clock import SteeredClock
 
 CLIENTS = ["url", "asyncpg pool", "asyncpg connection", "psycopg", "psycopg pool", "psycopg sync", "engine", "handle"]
 
@@ -62,7 +63,7 @@ async def test_async_with_lock_over_every_client(kind: str, postgres_url: str, l
         rival = DistributedLock(postgres_url)
         cleanup.push_async_callback(lock.close)
         cleanup.push_async_callback(rival.close)
-        async with lock.lock(lock_name, timeout_seconds=5) as lease:
+        async with lock.lock(lock_name) as lease:
             assert lease.held and not await rival.acquire(lock_name)
             with pytest.raises(NotAcquiredError):
                 async with rival.lock(lock_name):
@@ -83,13 +84,15 @@ async def test_the_heartbeat_finds_that_a_lease_was_stolen_and_ends_the_block(
     kind: str, postgres_url: str, lock_name: str
 ) -> None:
     async with AsyncExitStack() as cleanup:
-        lock = DistributedLock(await client_of(kind, postgres_url, cleanup))
+        clock = SteeredClock()
+        lock = DistributedLock(await client_of(kind, postgres_url, cleanup), clock=clock)
         cleanup.push_async_callback(lock.close)
         thief = await cleanup.enter_async_context(opened("url with asyncpg", postgres_url))
         with pytest.raises(LeaseLostError):
-            async with lock.lock(lock_name, timeout_seconds=1):
+            async with lock.lock(lock_name, timeout_seconds=600):
                 await grant_of(thief, claim_on(lock_name, steal=True))
-                await asyncio.sleep(30)
+                clock.advance(240)  # the next heartbeat is due
+                await asyncio.sleep(50)
                 raise AssertionError("the block was not ended")
 
 
@@ -98,7 +101,7 @@ def test_with_lock_in_a_synchronous_program(open_client: Callable[[str], Any], p
     name = unique("lock")
     client = open_client(postgres_url)
     with SyncDistributedLock(client) as lock, SyncDistributedLock(postgres_url) as rival:
-        with lock.lock(name, timeout_seconds=5) as lease:
+        with lock.lock(name) as lease:
             assert lease.held and not rival.acquire(name)
         assert rival.acquire(name)
         assert rival.release(name)

@@ -13,6 +13,7 @@ from holdfast.errors import LeaseLostError, NotAcquiredError
 from holdfast.lock import DistributedLock
 from support.node_worker import NodeWorker
 from support.sqlite_driver import opened, waiters_are
+from support.steered_clock import SteeredClock
 
 StartNode = Callable[..., Awaitable[NodeWorker]]
 
@@ -93,11 +94,13 @@ async def test_nothing_waits_unless_asked_and_the_holder_of_the_other_client_is_
 
 
 async def test_a_lock_that_node_takes_by_force_is_lost_here(node: NodeWorker, sqlite_url: str) -> None:
-    async with DistributedLock(sqlite_url) as lock:
+    clock = SteeredClock()
+    async with DistributedLock(sqlite_url, clock=clock) as lock:
         with pytest.raises(LeaseLostError):
-            async with lock.lock("name", timeout_seconds=0.6):
+            async with lock.lock("name", timeout_seconds=600):
                 await node.call("forceRelease", "name")
-                await asyncio.sleep(30)
+                clock.advance(240)  # the next heartbeat is due
+                await asyncio.sleep(50)
         assert await lock.acquire("name")
 
 
@@ -114,14 +117,16 @@ async def test_a_waiter_here_is_served_when_a_node_process_is_killed_and_its_lea
 
 async def test_a_fork_of_a_holder_does_not_disturb_its_heartbeat(sqlite_url: str) -> None:
     """The connection is closed for the fork, and opened again by the next renewal."""
-    async with DistributedLock(sqlite_url) as lock:
-        async with lock.lock("name", timeout_seconds=2) as lease:
+    clock = SteeredClock()
+    async with DistributedLock(sqlite_url, clock=clock) as lock:
+        async with lock.lock("name", timeout_seconds=600) as lease:
             for _ in range(2):
                 before = lease.expires_at
                 pid = os.fork()
                 if pid == 0:
                     os._exit(0)
                 os.waitpid(pid, 0)
+                clock.advance(240)
                 while lease.expires_at == before:
                     lease.assert_held()
                     await asyncio.sleep(0.01)
