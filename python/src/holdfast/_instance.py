@@ -91,6 +91,7 @@ class Instance:
                     f"this {self._what} is used in another event loop. Create one for each event loop"
                 )
             holder.abandon("its event loop was closed")
+            holder.forget_store()
         # Connections belong to the event loop and the process that opened them, and cannot be closed from here.
         self._holder = self._own_driver = self._opening = None
 

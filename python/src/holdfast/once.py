@@ -19,7 +19,7 @@ from .core.holder import ClaimRequest, Holder
 from .core.lease import HeldLease, Lease
 from .core.limits import CALL_TIMEOUT_MS, MAX_WAIT_MS, WAITER_TTL_MS
 from .core.store_client import is_outage
-from .core.tasks import finish, pause, supervise
+from .core.tasks import answered, finish, pause, supervise
 from .errors import StoreError
 
 __all__ = ["OnceOnly", "Tick"]
@@ -200,7 +200,8 @@ class OnceOnly(Closable):
         finally:
             lease.users -= 1
             holder.running.end()
-            await finish(lease.__aexit__())
+            # Sent in this step: a program that cancels all tasks would also cancel a task that has not begun.
+            await finish(answered(lease.begin_release()))
 
     async def _result_of(self, lease: HeldLease, job: Job[T]) -> T:
         frame = Frame(self._claims.reentry, lease, EXCLUSIVE, current_frame.get())

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,31 @@ def test_a_lease_of_a_closed_event_loop_is_not_held() -> None:
     lease = asyncio.run(hold())
     asyncio.run(use())
     assert not lease.held  # type: ignore[attr-defined]
+
+
+def test_event_loops_one_after_the_other_leave_no_driver_behind(tmp_path: Path) -> None:
+    """A program that calls `asyncio.run` for each job and never closes its instance: each event loop opens connections,
+    which only the garbage collector can close after its end."""
+    import gc
+
+    from holdfast import DistributedLock
+    from holdfast.drivers.sqlite import SqliteDriver
+
+    lock = DistributedLock(f"sqlite:{tmp_path}/locks.db")
+
+    async def use() -> None:
+        async with lock.lock("a"):
+            pass
+
+    def drivers() -> int:
+        gc.collect()
+        return sum(isinstance(each, SqliteDriver) for each in gc.get_objects())
+
+    before = drivers()
+    for _ in range(4):
+        asyncio.run(use())
+    deadline = time.monotonic() + 15
+    # The last one is in use. Others may still be in the hands of their threads.
+    while drivers() - before > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

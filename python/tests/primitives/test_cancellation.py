@@ -166,3 +166,32 @@ async def test_a_rate_limit_wait_that_is_cancelled_at_any_await_leaves_no_call_b
         assert await second
         assert limiter._waiting._calls == set() and limiter._waiting._queues == {}
         await limiter.close()
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_program_that_cancels_all_its_tasks_and_goes_on_leaves_nothing_behind(case: str) -> None:
+    """Also the tasks of the library itself: one that has not begun would never send its release, and the heartbeat would
+    renew the lease for ever."""
+    call, _ = CASES[case]
+    steps = 0
+    is_over = False
+    while not is_over:
+        store = MemoryStore()
+        made: List[Any] = []
+        task = asyncio.create_task(call(SlowDriver(store), made))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        is_over = task.done()
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+            each.cancel()
+        await asyncio.wait({task}, timeout=15)
+        # A call that was cancelled in the driver is repeated after a pause.
+        for _ in range(3_000):
+            if not await _leftovers(store):
+                break
+            await asyncio.sleep(0.001)
+        assert await _leftovers(store) == [], f"cancelled after {steps} steps"
+        for instance in made:
+            await instance.close()
+        steps += 1
+    assert steps > 10

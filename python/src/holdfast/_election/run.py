@@ -6,7 +6,7 @@ from typing import Any, Awaitable, Callable, Optional, Union
 
 from .._instance import Instance
 from ..core.clock import backoff_ms
-from ..core.tasks import finish, pause, supervise
+from ..core.tasks import answered, finish, pause, supervise
 from ..errors import ClosedError, LeaseLostError, NotHeldError
 from .term import Term
 
@@ -91,8 +91,12 @@ async def _lead_once(parts: LeadParts, term: Term, lead: Lead) -> _Led:
         # That is how it stops. Reading `held` notices a loss that no timer has reported yet.
         if isinstance(error, (LeaseLostError, NotHeldError)) and (stopped or not term.held):
             error = None
+    # Sent in this step: a program that cancels all tasks would also cancel a task that has not begun.
+    resigning = term._lease.begin_release()
     try:
-        await finish(term.__aexit__())
+        await finish(answered(resigning))
     except asyncio.CancelledError as late:
         cancelled = late
+    finally:
+        term._on_change()
     return _Led(error, term.lost.is_set(), stopped, cancelled)

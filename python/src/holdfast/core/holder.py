@@ -33,7 +33,14 @@ from .limits import MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS
 from .pending_claim import Granted, Outcome, PendingClaim
 from .renewer import NOT_IN_STORE
 from .scheduler import Scheduler
-from .store_client import AcquireAnswer, close_store_client, fail_store_client, open_store_client, unsupported
+from .store_client import (
+    AcquireAnswer,
+    close_store_client,
+    fail_store_client,
+    forget_store_client,
+    open_store_client,
+    unsupported,
+)
 
 
 @dataclass
@@ -253,6 +260,11 @@ class Holder:
         for lease in list(self.leases):
             lease.lose_silently(reason)
         self.leases.clear()
+
+    def forget_store(self) -> None:
+        """Lets the garbage collector close the connections of an event loop that was closed. Not in a child process: it
+        shares their sockets, and closing a stream would also end the parent's watch on it."""
+        forget_store_client(self._store)
 
     def stolen(self, lease: HeldLease) -> None:
         """Earlier holders in this process lose their leases at once. Those in other processes learn of it from the

@@ -232,13 +232,20 @@ async def close_store_client(client: StoreClient) -> None:
     client.users -= 1
     if client.users > 0:
         return
+    forget_store_client(client)
+    await client.close()
+
+
+def forget_store_client(client: StoreClient) -> None:
+    """As long as it is known here, its driver cannot be collected."""
     try:
         shared = _clients.get(client.driver, [])
     except TypeError:
         shared = []
     if client in shared:
         shared.remove(client)
-    await client.close()
+        if not shared:
+            _clients.pop(client.driver, None)
 
 
 def fail_store_client(client: StoreClient, error: HoldfastError) -> None:
@@ -272,6 +279,7 @@ __all__ = [
     "StoreClient",
     "close_store_client",
     "fail_store_client",
+    "forget_store_client",
     "is_outage",
     "open_store_client",
     "unsupported",

@@ -6,6 +6,7 @@ import asyncio
 from contextvars import Context
 from typing import Any, Awaitable, Callable, Coroutine, Optional, TypeVar, Union
 
+from ..errors import HoldfastError
 from .clock import Clock
 
 T = TypeVar("T")
@@ -24,6 +25,14 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
         _retrieve(task)
         raise cancelled
     return task.result()
+
+
+async def answered(release: asyncio.Future[bool]) -> None:
+    """Waits for the answer to a release that was sent. If it fails, it is repeated in the background."""
+    try:
+        await release
+    except HoldfastError:
+        pass
 
 
 class Supervised:
