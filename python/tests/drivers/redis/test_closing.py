@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Callable, List
+import threading
+from typing import Any, Callable, List, Optional
 
 import pytest
+import redis
 import redis.asyncio
+import redis.cluster
 from redis.asyncio.cluster import RedisCluster
 
 from holdfast import HoldfastError
-from holdfast.core.driver import InspectQuery
+from holdfast.core.driver import Claim, Grant, InspectQuery, Renewal
 from holdfast.drivers.redis import redis_driver
 
 
@@ -41,3 +44,47 @@ async def test_a_call_that_is_closed_while_it_connects_fails_and_leaves_no_conne
         left = [task for task in asyncio.all_tasks() - before if "_read()" in repr(task)]
         assert left == [], f"a connection is left after {turns} turns"
     await client.close()
+
+
+class _Listener:
+    def concerns(self, claim_id: str) -> bool:
+        return True
+
+    def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None: ...
+
+    def granted(self, claim_id: str, grant: Grant) -> None: ...
+
+    def lost(self, claim_id: str, cause: Exception) -> None: ...
+
+    def disconnected(self, cause: Exception) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["redis", "cluster"])
+async def test_calls_of_several_steps_that_a_synchronous_client_is_closed_under_end_and_leave_no_thread(
+    kind: str, redis_url: str, cluster_urls: List[str], lock_name: str
+) -> None:
+    client: Any = redis.Redis.from_url(redis_url)
+    if kind == "cluster":
+        client = redis.cluster.RedisCluster.from_url(cluster_urls[0])
+    before = set(threading.enumerate())
+    for step in range(40):
+        driver = redis_driver(client)
+        calls: List["asyncio.Future[Any]"] = [
+            asyncio.ensure_future(driver.acquire([Claim(f"{lock_name}:{step}", "1", "h", 3_000, wait_ms=500)])),
+            asyncio.ensure_future(driver.renew([Renewal(f"{lock_name}:{step}", "1", 1, 3_000)])),
+            asyncio.ensure_future(driver.listen(_Listener())),
+            asyncio.ensure_future(driver.inspect(InspectQuery())),
+        ]
+        # At different places of the calls, whatever the speed of the machine is.
+        await asyncio.sleep(step * 0.0002)
+        await driver.close()
+        _, stuck = await asyncio.wait(calls, timeout=30)
+        assert not stuck and not any(call.cancelled() for call in calls), f"step {step}"
+        errors = [call.exception() for call in calls]
+        assert all(error is None or isinstance(error, HoldfastError) for error in errors), errors
+    # The threads end by themselves, but not before `close` returns.
+    for thread in set(threading.enumerate()) - before:
+        await asyncio.to_thread(thread.join, 30)
+    left = {each for each in set(threading.enumerate()) - before if each.name.startswith("holdfast")}
+    assert left == set()
+    client.close()

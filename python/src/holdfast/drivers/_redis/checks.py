@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Literal, Optional, Sequence
 
-from .failures import is_forbidden_command
+from .failures import closed_error, is_forbidden_command
 from .link import Link, Node
 from .records import text_of
 from .wire import retrieve
@@ -84,6 +84,7 @@ class ServerChecks:
         self._reported: set[str] = set()
         self._asking: Optional[asyncio.Task[Sequence[ServerFacts]]] = None
         self._complete = False
+        self._stopped = False
         self._again_at = 0.0
 
     def start(self) -> None:
@@ -94,10 +95,17 @@ class ServerChecks:
     async def sharded(self) -> bool:
         """Whether the servers of a Cluster publish by slot. Servers of unknown version count as older than 7: messages
         that go through every node work on any version."""
-        facts = await asyncio.shield(self._ask())
+        try:
+            facts = await asyncio.shield(self._ask())
+        except asyncio.CancelledError:
+            # Closing has cancelled the question, not this call. The core would take it for the end of its own task.
+            if self._stopped:
+                raise closed_error() from None
+            raise
         return len(facts) > 0 and all(each.version >= (7, 0) for each in facts)
 
     def stop(self) -> None:
+        self._stopped = True
         if self._asking is not None:
             self._asking.cancel()
 

@@ -34,8 +34,13 @@ class ThreadWire:
         self._connection: Any = None
         self._fresh = False
         self._process = os.getpid()
+        self._closed = False
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        # A call of several steps may come here after `close`. The thread that is about to end would not answer it, and
+        # nothing would ever end another one.
+        if self._closed:
+            raise ConnectionError("the connection was closed")
         if self._process != os.getpid():
             self._forget_parent()
         loop = asyncio.get_running_loop()
@@ -60,6 +65,7 @@ class ThreadWire:
         self._fresh = True
 
     async def close(self) -> None:
+        self._closed = True
         if self._process != os.getpid():
             return
         if self._thread is not None:
