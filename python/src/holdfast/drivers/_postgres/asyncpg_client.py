@@ -60,7 +60,7 @@ class AsyncpgPool:
         self.place = place or _place_of_settings(arguments, settings)
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
-        connection = await self._pool.acquire(timeout=QUERY_SECONDS)
+        connection = await self._take()
         try:
             if connection.is_in_transaction():
                 raise StoreError(IN_TRANSACTION)
@@ -94,6 +94,12 @@ class AsyncpgPool:
     async def close(self) -> None:
         if self._releases:
             await asyncio.wait(self._releases)
+
+    async def _take(self) -> Any:
+        # With a timeout, asyncpg starts a task. That is a tenth of the time of a call, and a free connection comes at
+        # once.
+        timeout = None if self._pool.get_idle_size() > 0 else QUERY_SECONDS
+        return await self._pool.acquire(timeout=timeout)
 
     async def _release(self, connection: Any) -> None:
         try:
