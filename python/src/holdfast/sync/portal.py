@@ -12,7 +12,6 @@ import os
 import queue
 import sys
 import threading
-from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Awaitable, Callable, Coroutine, Generic, Optional, TypeVar
 
@@ -44,7 +43,7 @@ class Portal:
         try:
             running = _Running(self._loop, work)
             running.begin()
-            return running.future.result()
+            return running.result()
         except BaseException as error:
             if running is None or not running.raised(error):
                 (running or _Running(self._loop, work)).interrupt(discard)
@@ -73,12 +72,11 @@ class Portal:
         call_back = CallBack()
         work = make(call_back)
         self._assert_can_wait(work)
-        running = _Running(self._loop, work)
-        running.future.add_done_callback(lambda _: call_back.close())
+        running = _Running(self._loop, work, call_back.close)
         try:
             running.begin()
             call_back.serve()
-            return running.future.result()
+            return running.result()
         except BaseException as error:
             if not running.raised(error):
                 call_back.close()
@@ -109,14 +107,28 @@ class Portal:
 
 
 class _Running(Generic[T]):
-    """A coroutine in the event loop. Unlike `asyncio.run_coroutine_threadsafe`, it tells when the coroutine has ended
-    after it was cancelled."""
+    """A coroutine in the event loop, and its end in the calling thread. It takes a lock to wait for it: a future of
+    `concurrent.futures` costs four locks, and one of them is still held by the event loop's thread when it wakes this
+    one."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
-        self.future: Future[T] = Future()
+    __slots__ = ("_loop", "_work", "_on_end", "_task", "_running", "_value", "_error")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, T],
+        on_end: Optional[Callable[[], None]] = None,
+    ) -> None:
+        """`on_end` is called in the event loop's thread."""
         self._loop = loop
         self._work = work
+        self._on_end = on_end
         self._task: Optional[asyncio.Task[T]] = None
+        self._running = threading.Lock()
+        """Held until the coroutine has ended."""
+        self._running.acquire()
+        self._value: Any = None
+        self._error: Optional[BaseException] = None
 
     def begin(self) -> None:
         # With a copy of this thread's context.
@@ -128,9 +140,17 @@ class _Running(Generic[T]):
             self._task.add_done_callback(self._ended)
         return self._task
 
+    def result(self) -> T:
+        """Waits for the end. Only once, and only in the calling thread."""
+        self._running.acquire()
+        if self._error is not None:
+            raise self._error
+        value: T = self._value
+        return value
+
     def raised(self, error: BaseException) -> bool:
         """Whether the error is the coroutine's, and not an interrupt of the calling thread."""
-        return self.future.done() and self.future.exception() is error
+        return self._error is error
 
     def interrupt(self, discard: Optional[Callable[[T], Awaitable[object]]]) -> None:
         """Cancels the coroutine after its first step, and waits until it has ended and its result is discarded."""
@@ -157,13 +177,14 @@ class _Running(Generic[T]):
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
-            self.future.set_exception(asyncio.CancelledError())
-            return
-        error = task.exception()
-        if error is None:
-            self.future.set_result(task.result())
+            self._error = asyncio.CancelledError()
         else:
-            self.future.set_exception(error)
+            self._error = task.exception()
+            if self._error is None:
+                self._value = task.result()
+        self._running.release()
+        if self._on_end is not None:
+            self._on_end()
 
 
 _settling: set[asyncio.Task[None]] = set()

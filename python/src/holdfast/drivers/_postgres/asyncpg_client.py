@@ -98,8 +98,9 @@ class AsyncpgPool:
     async def _take(self) -> Any:
         # With a timeout, asyncpg starts a task. That is a tenth of the time of a call, and a free connection comes at
         # once.
-        timeout = None if self._pool.get_idle_size() > 0 else QUERY_SECONDS
-        return await self._pool.acquire(timeout=timeout)
+        idle_size = getattr(self._pool, "get_idle_size", None)  # Not of the pool in an engine of SQLAlchemy.
+        is_free = idle_size is not None and idle_size() > 0
+        return await self._pool.acquire(timeout=None if is_free else QUERY_SECONDS)
 
     async def _release(self, connection: Any) -> None:
         try:
