@@ -170,3 +170,42 @@ async def test_a_caller_that_is_cancelled_while_the_store_opens_does_not_stop_it
     first.cancel()
     assert await second
     await lock.close()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "refused"])
+async def test_what_was_given_up_is_withdrawn_before_the_caller_goes_on(how: str) -> None:
+    """The caller may be the last step of a program: Ctrl-C while it waits. Nothing is sent after its end, and a waiter
+    that stays in the queue delays the others."""
+    locks = Locks()
+    lock, network = locks.behind_network()
+
+    async def takes_some_turns(forward: Callable[[], Awaitable[Any]]) -> Any:
+        await after(10)
+        return await forward()
+
+    network.always("release", takes_some_turns)
+    await locks().hold("a")
+    waiting = asyncio.ensure_future(lock.acquire("a", blocking_timeout_seconds=0.2 if how == "refused" else 60))
+    await until(lambda: locks.waiters == 1)
+    if how == "cancelled":
+        waiting.cancel()
+    left = []
+    waiting.add_done_callback(lambda _: left.append(locks.waiters))
+    await asyncio.wait({waiting})
+    assert left == [0]
+    await locks.close()
+
+
+async def test_a_store_that_does_not_answer_does_not_delay_a_cancellation_for_long() -> None:
+    locks = Locks()
+    lock, network = locks.behind_network()
+    await locks().hold("a")
+    waiting = asyncio.ensure_future(lock.acquire("a", blocking=True))
+    await until(lambda: locks.waiters == 1)
+    network.cut()
+    waiting.cancel()
+    # Far less than the timeout of a call.
+    done, _ = await asyncio.wait({waiting}, timeout=4)
+    assert done and waiting.cancelled()
+    network.heal()
+    await locks.close()

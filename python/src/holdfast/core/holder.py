@@ -144,10 +144,14 @@ class Holder:
         """
         acquiring = self.begin(request, on_end)
         try:
-            return await acquiring.future
+            result = await acquiring.future
         except asyncio.CancelledError:
             acquiring.cancel()
+            await acquiring.pending.own.wait_withdrawn()
             raise
+        if request.wait_ms > 0 and isinstance(result, Refused):
+            await acquiring.pending.own.wait_withdrawn()
+        return result
 
     def begin(self, request: ClaimRequest, on_end: Optional[OnEnd] = None) -> Acquiring:
         """Makes a claim without waiting for its end. The caller awaits its future, or cancels it."""
@@ -372,8 +376,7 @@ class Acquiring:
                 future.set_result(self._holder.hold(self.pending.own, outcome, request, self._on_end))
                 return
             # The caller was cancelled in this turn of the event loop, and has not run since.
-            self.pending.own.abandoned = True
-            self._store.withdraw(self.pending.claim)
+            self.pending.own.withdraw(self._store)
         elif future.done():
             return
         elif isinstance(outcome, Refusal):

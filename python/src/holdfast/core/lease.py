@@ -42,13 +42,34 @@ class LeaseContext:
 class OwnClaim:
     """A claim of this process."""
 
-    __slots__ = ("claim", "abandoned")
+    __slots__ = ("claim", "abandoned", "_withdrawal")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
+        self._withdrawal: Optional[asyncio.Future[None]] = None
         self.abandoned = False
         """Whether this process wants nothing of the claim in the store any more: it was given up, or its lease was
         released or lost. A grant that arrives after that is released."""
+
+    def will_withdraw(self, store: StoreClient) -> None:
+        self.abandoned = True
+        if self._withdrawal is None:
+            self._withdrawal = store.loop.create_future()
+
+    def withdraw(self, store: StoreClient, lease: Optional[LeaseRef] = None) -> None:
+        """Ends in the background what the claim has in the store, or only its lease."""
+        self.will_withdraw(store)
+        store.release_until_answered(lease or LeaseRef(self.claim.lock_name, self.claim.claim_id), self.withdrawn)
+
+    def withdrawn(self) -> None:
+        if self._withdrawal is not None and not self._withdrawal.done():
+            self._withdrawal.set_result(None)
+
+    async def wait_withdrawn(self) -> None:
+        """The caller may be the last step of a program, and nothing is sent after its end: a waiter that stays in the
+        queue delays the others. With a store that does not answer, it does not wait long."""
+        if self._withdrawal is not None and not self._withdrawal.done():
+            await asyncio.wait({self._withdrawal}, timeout=_WITHDRAWAL_SECONDS)
 
 
 class LostEvent:
@@ -405,8 +426,7 @@ class HeldLease(Lease):
         """As `begin_discard`, for a caller that was cancelled and cannot wait."""
         if self._ended is None:
             self._end("released")
-            self.own.abandoned = True
-            self.context.store.release_until_answered(self.ref)
+            self.own.withdraw(self.context.store, self.ref)
 
     def _release(self, min_hold_ms: float, how: Union[str, LeaseLostError]) -> asyncio.Future[bool]:
         """Ends the lease in this process at once. The future, which may be cancelled, only waits for the store."""
@@ -564,6 +584,9 @@ class _Releasing:
 
     def late(self, answer: bool) -> None:
         pass
+
+
+_WITHDRAWAL_SECONDS = 0.25
 
 
 def _datetime(ms: float) -> datetime:

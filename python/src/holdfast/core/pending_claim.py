@@ -308,9 +308,13 @@ class PendingClaim:
 
     def _withdraw(self) -> None:
         """The store may have a place in its queue for this claim, or a grant whose answer is still in flight."""
-        self.own.abandoned = True
-        if not self._in_flight and self._last_sent is not None:
-            self._context.store.withdraw(self.own.claim)
+        self.own.will_withdraw(self._context.store)
+        if self._in_flight:
+            return
+        if self._last_sent is None:
+            self.own.withdrawn()
+        else:
+            self.own.withdraw(self._context.store)
 
     def _finish(self) -> None:
         self._done = True

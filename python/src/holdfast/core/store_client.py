@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import weakref
-from typing import Callable, Sequence, Union
+from typing import Callable, Optional, Sequence, Union
 
 from ..errors import HoldfastError, StoreError, UnsupportedError
 from .batch import Batch, Receiver
@@ -140,10 +140,10 @@ class StoreClient:
         the caller stops it."""
         self.release_until_answered(LeaseRef(claim.lock_name, claim.claim_id))
 
-    def release_until_answered(self, lease: LeaseRef) -> None:
+    def release_until_answered(self, lease: LeaseRef, done: Optional[Callable[[], None]] = None) -> None:
         """Sends a release in the background until the store answers it, the error is permanent, or
-        `MAX_RELEASE_TRIES` is reached."""
-        _BackgroundRelease(self, lease).send()
+        `MAX_RELEASE_TRIES` is reached. Then calls `done`."""
+        _BackgroundRelease(self, lease, done).send()
 
     def release_later(self, lease: LeaseRef, delay_ms: float) -> None:
         """For stores without expiry: this process ends the lease after `delay_ms`, if it is still alive."""
@@ -178,11 +178,12 @@ class StoreClient:
 
 
 class _BackgroundRelease:
-    __slots__ = ("_store", "_lease", "_tries")
+    __slots__ = ("_store", "_lease", "_done", "_tries")
 
-    def __init__(self, store: StoreClient, lease: LeaseRef) -> None:
+    def __init__(self, store: StoreClient, lease: LeaseRef, done: Optional[Callable[[], None]]) -> None:
         self._store = store
         self._lease = lease
+        self._done = done
         self._tries = 0
         store.background.begin()
 
@@ -191,18 +192,23 @@ class _BackgroundRelease:
         self._store.release(self._lease, self)
 
     def answered(self, answer: bool, sent: Instant, now: Instant) -> None:
-        self._store.background.end()
+        self._end()
 
     def failed(self, error: HoldfastError, sent: Instant) -> None:
         store = self._store
         if self._tries >= MAX_RELEASE_TRIES or not is_outage(error):
             log.warning('the release of "%s" failed and is left to expire: %s', self._lease.lock_name, error)
-            store.background.end()
+            self._end()
             return
         store.clock.call_later(backoff_ms(50, 2_000, self._tries, store.random), self.send)
 
     def late(self, answer: bool) -> None:
         pass
+
+    def _end(self) -> None:
+        self._store.background.end()
+        if self._done is not None:
+            self._done()
 
 
 _clients: "weakref.WeakKeyDictionary[Driver, list[StoreClient]]" = weakref.WeakKeyDictionary()
