@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence
 
 from ...core.driver import DriverListener, LeaseRef, StopListening
-from ...errors import StoreError
+from ...errors import ClosedError, StoreError
 from .._redis.failures import store_error
 from .._redis.keys import RELEASED_CHANNEL
 from .._redis.records import json_text
 from .._redis.subscriber import Subscriber
+from .._redis.wire import retrieve
 from .node import VotingNode
 
 _MAX_REMEMBERED = 1_000
@@ -32,14 +33,22 @@ this, a hand-off takes one more request."""
 class _Session:
     subscribers: set[Subscriber] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    all: list[Subscriber] = field(default_factory=list)
+    """Also those that are not subscribed yet."""
     over: bool = False
 
     def end(self) -> None:
         self.over = True
         for task in self.tasks:
             task.cancel()
-        for subscriber in self.subscribers:
+        for subscriber in self.all:
             subscriber.end()
+
+    async def gone(self) -> None:
+        """Returns when nothing of it is left. Otherwise an event loop that is closed now would complain."""
+        if self.tasks:
+            await asyncio.wait(set(self.tasks), timeout=1)
+        await asyncio.gather(*(each.gone() for each in self.all))
 
 
 @dataclass
@@ -65,19 +74,29 @@ class ReleaseBroadcast:
         self._received: dict[str, _Received] = {}
         self._session: Optional[_Session] = None
         self._starting: Optional[asyncio.Task[_Session]] = None
+        self._newest: Optional[_Session] = None
+        self._closed = False
 
     async def listen(self, listener: DriverListener) -> StopListening:
         while self._session is None:
+            if self._closed:
+                raise ClosedError("the redlock driver is closed")
             if self._starting is None:
                 self._starting = asyncio.ensure_future(self._start())
             starting = self._starting
             try:
-                self._session = await asyncio.shield(starting)
+                session = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # `end` has cancelled the start, not this call. The core would take it for the end of its own task.
+                if not starting.cancelled():
+                    raise
+                continue
             finally:
                 if self._starting is starting:
                     self._starting = None
-            if self._session.over:
-                self._session = None
+            # It may have ended before this caller came to its turn.
+            if not session.over:
+                self._session = session
         self._listeners.append(listener)
 
         async def stop() -> None:
@@ -94,18 +113,24 @@ class ReleaseBroadcast:
         for received in self._received.values():
             received.timer.cancel()
         self._received.clear()
-        if self._starting is not None:
-            self._starting.cancel()
+        starting, self._starting = self._starting, None
+        if starting is not None and not starting.cancel() and not starting.cancelled() and not starting.exception():
+            # It has started, but the caller that waits for it has not had its turn yet.
+            session = starting.result()
         if session is not None:
             session.end()
 
     async def close(self) -> None:
-        subscribers = [] if self._session is None else list(self._session.subscribers)
+        self._closed = True
         self.end()
-        await asyncio.gather(*(each.gone() for each in subscribers))
+        newest = self._newest
+        if newest is not None:
+            # One that is being started ends only with its task, which comes to its turn later.
+            newest.end()
+            await newest.gone()
 
     async def _start(self) -> _Session:
-        session = _Session()
+        session = self._newest = _Session()
         enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         failures: list[BaseException] = []
 
@@ -144,8 +169,11 @@ class ReleaseBroadcast:
     async def _subscribe(self, session: _Session, node: VotingNode) -> None:
         """Raises if it fails. Another attempt is scheduled all the same: while the other nodes are a quorum, nothing
         else would subscribe to this one again."""
+        opening = asyncio.ensure_future(self._open(session, node))
+        # It may fail when its own end was asked for, and then no one waits for it.
+        opening.add_done_callback(retrieve)
         try:
-            await asyncio.wait_for(self._open(session, node), self._timeout_seconds)
+            await asyncio.wait_for(opening, self._timeout_seconds)
             return
         except Exception as error:
             failure = store_error("subscribe", error, node.place)
@@ -165,6 +193,7 @@ class ReleaseBroadcast:
             if not opened or opened[0] not in session.subscribers:
                 return
             session.subscribers.discard(opened[0])
+            session.all.remove(opened[0])
             if len(session.subscribers) < self._quorum:
                 self._lost(session, store_error("listen", cause, node.place))
             elif not session.over:
@@ -172,12 +201,15 @@ class ReleaseBroadcast:
 
         (server,) = await node.driver.link.nodes()
         subscriber = await server.subscriber(lambda _, text: self._message(node, text), closed)
+        session.all.append(subscriber)
         try:
             await subscriber.subscribe(RELEASED_CHANNEL, False)
             if session.over:
                 raise StoreError("the subscription ended while it was opened")
         except BaseException:
             subscriber.end()
+            session.all.remove(subscriber)
+            await subscriber.gone()
             raise
         opened.append(subscriber)
         session.subscribers.add(subscriber)
