@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple, Type
 
 import pytest
 
@@ -50,8 +50,14 @@ def until(condition: Callable[[], bool], seconds: float = 15) -> None:
         time.sleep(0.005)
 
 
-def interrupted_at(step: int, use: Callable[[], object]) -> Optional[Tuple[str, int]]:
-    """Raises `KeyboardInterrupt` at the given line of the synchronous API that `use` reaches. None if it ends before."""
+class Alarm(Exception):
+    """What a signal handler raises: not only Ctrl-C interrupts."""
+
+
+def interrupted_at(
+    step: int, use: Callable[[], object], interrupt: Type[BaseException]
+) -> Optional[Tuple[str, int]]:
+    """Raises the interrupt at the given line of the synchronous API that `use` reaches. None if it ends before."""
     count = 0
     where: Optional[Tuple[str, int]] = None
     begun: List[Any] = []
@@ -68,14 +74,14 @@ def interrupted_at(step: int, use: Callable[[], object]) -> Optional[Tuple[str, 
                 if count == step:
                     where = (frame.f_code.co_name, frame.f_lineno)
                     sys.settrace(None)
-                    raise KeyboardInterrupt
+                    raise interrupt
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
         use()
-    except KeyboardInterrupt:
+    except interrupt:
         pass
     finally:
         sys.settrace(before)
@@ -83,9 +89,10 @@ def interrupted_at(step: int, use: Callable[[], object]) -> Optional[Tuple[str, 
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, Alarm])
 @pytest.mark.parametrize("kind", ["lock", "hold", "acquire"])
 def test_rule_6_an_interrupt_at_any_line_leaves_nothing_behind(
-    lock: SyncDistributedLock, other: SyncDistributedLock, kind: str
+    lock: SyncDistributedLock, other: SyncDistributedLock, kind: str, interrupt: Type[BaseException]
 ) -> None:
     """Otherwise the heartbeat would renew the lease as long as the process lives."""
 
@@ -109,7 +116,7 @@ def test_rule_6_an_interrupt_at_any_line_leaves_nothing_behind(
     where: Optional[Tuple[str, int]] = ("", 0)
     while where is not None:
         step += 1
-        where = interrupted_at(step, use)
+        where = interrupted_at(step, use, interrupt)
         deadline = time.monotonic() + 10
         while holder.leases or holder._pending or holder._in_flight.count or holder._store.background.count:
             assert time.monotonic() < deadline, f"something is left behind by an interrupt at {where}"

@@ -224,11 +224,11 @@ class SyncLeaseBlock(Generic[T, U]):
             # The same name inside the block is entered again. The event loop's own context knows nothing of this thread.
             current_frame.set(block.frame)
             return shown
-        except Exception:
-            raise
         except BaseException:
-            # Interrupted in this last step. `with` does not leave a block that it has not entered.
-            portal().start(self._leave(None, None, None))
+            # Interrupted in the last step, by Ctrl-C or by any error that a signal handler raises. `with` does not leave
+            # a block that it has not entered.
+            if self._entered:
+                portal().start(self._leave(None, None, None))
             raise
 
     def __exit__(
