@@ -59,9 +59,9 @@ class ExtendingClaims(Claims):
         """None: another claim of this instance was granted meanwhile."""
         name = request.lock_name
         overtaken: asyncio.Future[None] = holder.loop.create_future()
+        acquiring = holder.begin(request, self.lease_ended)
         claiming = self._claiming.setdefault(name, set())
         claiming.add(overtaken)
-        acquiring = holder.begin(request, self.lease_ended)
         try:
             either: set[asyncio.Future[Any]] = {acquiring.future, overtaken}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -72,11 +72,13 @@ class ExtendingClaims(Claims):
             if isinstance(result, HeldLease):
                 self.taken(result)
                 return result
+            await acquiring.withdrawn()
             own = self.own.get(name)
             # A lease that could not be extended a moment ago is no reason to try again.
             return None if own is not None and own is not tried and own.held else result
         except asyncio.CancelledError:
             acquiring.cancel()
+            await acquiring.withdrawn()
             raise
         finally:
             claiming.discard(overtaken)

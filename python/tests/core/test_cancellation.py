@@ -172,12 +172,13 @@ async def test_a_caller_that_is_cancelled_while_the_store_opens_does_not_stop_it
     await lock.close()
 
 
+@pytest.mark.parametrize("reacquire", ["refuse", "extend"])
 @pytest.mark.parametrize("how", ["cancelled", "refused"])
-async def test_what_was_given_up_is_withdrawn_before_the_caller_goes_on(how: str) -> None:
+async def test_what_was_given_up_is_withdrawn_before_the_caller_goes_on(how: str, reacquire: str) -> None:
     """The caller may be the last step of a program: Ctrl-C while it waits. Nothing is sent after its end, and a waiter
     that stays in the queue delays the others."""
     locks = Locks()
-    lock, network = locks.behind_network()
+    lock, network = locks.behind_network(reacquire=reacquire)
 
     async def takes_some_turns(forward: Callable[[], Awaitable[Any]]) -> Any:
         await after(10)

@@ -147,10 +147,10 @@ class Holder:
             result = await acquiring.future
         except asyncio.CancelledError:
             acquiring.cancel()
-            await acquiring.pending.own.wait_withdrawn()
+            await acquiring.withdrawn()
             raise
         if request.wait_ms > 0 and isinstance(result, Refused):
-            await acquiring.pending.own.wait_withdrawn()
+            await acquiring.withdrawn()
         return result
 
     def begin(self, request: ClaimRequest, on_end: Optional[OnEnd] = None) -> Acquiring:
@@ -366,6 +366,10 @@ class Acquiring:
                 result.discard_in_background()
         future.cancel()
         self.pending.give_up(_CANCELLED)
+
+    async def withdrawn(self) -> None:
+        """Waits a moment until a claim that was given up has left the store."""
+        await self.pending.own.wait_withdrawn()
 
     def _settle(self, outcome: Outcome) -> None:
         """The lease is made at once, so that a `close` before the caller runs again finds it."""
