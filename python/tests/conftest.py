@@ -13,7 +13,9 @@ import pytest
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 # For the Python processes that tests start.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
-sys.dont_write_bytecode = True
+# Otherwise every process compiles the package anew, and every worker the assertions of all tests: 13 s for one run.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 from support.names import unique  # noqa: E402
 from support.node_worker import NodeWorker  # noqa: E402

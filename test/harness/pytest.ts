@@ -48,7 +48,7 @@ export async function runPytest(servers: SharedServers): Promise<PytestRun> {
       ...(await serverVariables(servers)),
       NODE_OPTIONS: '',
       PYTHONPATH: [join(cwd, 'src'), join(cwd, 'tests')].join(':'),
-      PYTHONDONTWRITEBYTECODE: '1',
+      PYTHONDONTWRITEBYTECODE: '',
       HOLDFAST_TEST_NODE: process.execPath,
       HOLDFAST_TEST_REPORT: report,
       TMPDIR: folder.path,

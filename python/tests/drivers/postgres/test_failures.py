@@ -68,7 +68,8 @@ async def test_idle_connections_that_the_server_has_ended_are_replaced_unnoticed
             grant = await grant_of(driver, claim)
             await asyncio.gather(*(grant_of(driver, claim_on(f"{lock_name}:{n}")) for n in range(4)))
             ended = await admin.fetchval(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1", application
+                "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity WHERE application_name = $1",
+                application,
             )
             assert 1 <= ended <= 4
             await asyncio.sleep(0.1)
@@ -178,12 +179,12 @@ async def test_failure_11_a_grant_whose_answer_was_lost_is_still_there_for_the_s
 async def test_failure_24_no_more_than_four_connections_are_used_and_nobody_waits_for_ever(
     postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.drivers._postgres.own_pool.QUERY_SECONDS", 0.2)
     async with opened("url with asyncpg", postgres_url) as driver:
         await grant_of(driver, claim_on(lock_name))
         pool: Any = driver._connections
         assert isinstance(pool, OwnPool)
         busy = [await pool._take() for _ in range(4)]
+        monkeypatch.setattr("holdfast.drivers._postgres.own_pool.QUERY_SECONDS", 0.2)
         with pytest.raises(StoreError, match="all 4 connections"):
             await driver.acquire([claim_on(f"{lock_name}:second")])
         monkeypatch.undo()

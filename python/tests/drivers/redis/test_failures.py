@@ -8,7 +8,7 @@ from typing import Any, AsyncIterator, Callable
 import pytest
 import redis
 import redis.asyncio
-from holdfast.core.driver import Grant, InspectQuery, LeaseRef
+from holdfast.core.driver import Claim, Grant, InspectQuery, LeaseRef, Refusal
 from holdfast.drivers.redis import RedisDriver, open_redis, redis_driver
 from holdfast.errors import ClosedError, StoreError
 
@@ -49,8 +49,25 @@ async def driver(request: Any, proxy: TcpProxy) -> AsyncIterator[RedisDriver]:
     backoff = redis.backoff.NoBackoff()
     errors = [redis.exceptions.ConnectionError, redis.exceptions.TimeoutError]
     client = client_at(request.param, proxy.port, retry=retries(backoff, 3), retry_on_error=errors)
-    async with closing(redis_driver(client, command_timeout_seconds=1)) as driver:
+    seconds = getattr(request.function, "command_timeout_seconds", 30)
+    async with closing(redis_driver(client, command_timeout_seconds=seconds)) as driver:
         yield driver
+
+
+def gives_up_after_a_second(test: Any) -> Any:
+    test.command_timeout_seconds = 1
+    return test
+
+
+async def answer_of(driver: RedisDriver, claim: Claim) -> Any:
+    """On a busy machine a second may be too short for an answer. Then the claim is repeated."""
+    while True:
+        try:
+            [answer] = await driver.acquire([claim])
+        except StoreError as error:
+            answer = error
+        if not isinstance(answer, StoreError):
+            return answer
 
 
 @pytest.fixture
@@ -95,34 +112,36 @@ async def until_leases(driver: RedisDriver, lock_name: str) -> Any:
     return (await driver.inspect(InspectQuery(lock_name=lock_name))).leases
 
 
+@gives_up_after_a_second
 async def test_a_late_reply_is_never_taken_for_the_reply_to_another_command(driver, proxy, direct, lock_name):
     """The reply to a claim that was given up says "granted". The next command must not read it."""
     holder = claim_on(lock_name)
     grant = await grant_of(direct, holder)
-    await driver.inspect(InspectQuery(lock_name=lock_name))
+    assert isinstance(await answer_of(driver, claim_on(lock_name)), Refusal)
     proxy.hold("to_client")
     error = await error_of(driver.acquire([claim_on(f"{lock_name}:other")]))
     assert isinstance(error, StoreError) and "did not answer within 1000 ms" in str(error)
     proxy.release("to_client")
     for _ in range(3):
-        await refusal_of(driver, claim_on(lock_name))
+        assert isinstance(await answer_of(driver, claim_on(lock_name)), Refusal)
     assert await direct.renew([renewal_of(holder, grant)]) == ["renewed"]
 
 
+@gives_up_after_a_second
 async def test_a_silent_server_fails_all_calls_in_time_and_not_one_after_the_other(driver, proxy, lock_name):
-    await grant_of(driver, claim_on(lock_name))
+    assert isinstance(await answer_of(driver, claim_on(lock_name)), Grant)
     proxy.go_silent()
     loop = asyncio.get_running_loop()
     began = loop.time()
-    calls = [error_of(driver.acquire([claim_on(f"{lock_name}:{at}")])) for at in range(20)]
+    calls = [error_of(driver.acquire([claim_on(f"{lock_name}:{at}")])) for at in range(50)]
     errors = await asyncio.gather(*calls)
     assert all(isinstance(error, StoreError) and error.retryable for error in errors)
-    # One after the other, they would have taken 20 seconds.
-    assert loop.time() - began < 15
+    # One after the other, they would have taken 50 seconds.
+    assert loop.time() - began < 40
     proxy.release("to_server")
     proxy.release("to_client")
     proxy.cut()
-    await grant_of(driver, claim_on(f"{lock_name}:after"))
+    assert isinstance(await answer_of(driver, claim_on(f"{lock_name}:after")), Grant)
 
 
 async def test_a_connection_that_was_closed_while_idle_costs_no_call(driver, proxy, unique_name):
