@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import socket
 from typing import Any, AsyncIterator
 
 import pytest
@@ -126,6 +127,24 @@ def test_a_proved_grant_on_another_channel_has_no_effect():
     assert claims.read("holdfast:wake:before", genuine) is None
     heard = claims.read("holdfast:wake:now", genuine)
     assert heard is not None and heard.grant is not None
+
+
+def test_a_proof_that_is_no_text_has_no_effect():
+    """It must not end the subscription."""
+    waiting, claim = WaitingClaims(), claim_on("any", wait_ms=1_000)
+    waiting.sends([claim], "channel", 0, False)
+    assert waiting.read("channel", f'[{json.dumps(claim.claim_id)},1,1,1,"\\ud800"]') is None
+
+
+async def test_a_subscription_notices_within_a_minute_that_its_server_is_gone(driver):
+    """It sends nothing, so it cannot notice by itself that no answer comes. By default, keep-alives take two hours."""
+    await driver.listen(Heard())
+    (subscriber,) = driver._subscription._session.all
+    connection = subscriber._connection
+    opened = getattr(connection, "_sock", None) or connection._writer.get_extra_info("socket")
+    names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    idle, interval, count = (opened.getsockopt(socket.IPPROTO_TCP, name) for name in names)
+    assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) and idle + interval * count <= 60
 
 
 async def test_a_token_far_ahead_of_the_clock_is_only_a_hint(driver, other, client, lock_name):

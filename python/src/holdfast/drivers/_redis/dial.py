@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import socket
 from dataclasses import dataclass, field
 from typing import Any, Mapping
 
@@ -59,10 +60,19 @@ class Dial:
         )
         if "path" not in settings:
             settings["socket_keepalive"] = True
+            # A subscription sends nothing. Only keep-alives notice that its server is gone, by default after two hours.
+            if not settings.get("socket_keepalive_options"):
+                settings["socket_keepalive_options"] = _KEEP_ALIVE
         # With RESP3, which new versions of redis-py prefer, messages arrive another way.
         accepts_protocol = _accepts(self.connection_class, "protocol")
         return self.connection_class(**settings, **({"protocol": 2} if accepts_protocol else {}))
 
+
+_KEEP_ALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
 
 _LEFT_OUT = frozenset(
     {

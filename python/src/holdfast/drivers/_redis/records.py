@@ -230,7 +230,7 @@ class WakeMessage:
     def is_proved_by(self, secret: str) -> bool:
         """Whether leases.lua published it for the request with this secret. Any client can publish on the channel."""
         made = hashlib.sha1(f"{secret}{self.proved}{secret}".encode(), usedforsecurity=False).hexdigest()
-        return self.grant is not None and hmac.compare_digest(made.encode(), self.proof.encode())
+        return self.grant is not None and hmac.compare_digest(made.encode(), self.proof.encode("utf-8", "replace"))
 
 
 def read_message(text: str) -> Optional[WakeMessage]:
