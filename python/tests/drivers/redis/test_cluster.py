@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 import time
 from pathlib import Path
 from typing import Any, AsyncIterator, Iterator, NamedTuple
@@ -89,6 +91,18 @@ async def driver(cluster: Cluster) -> AsyncIterator[RedisDriver]:
 
 def slot_of_lock(lock_name: str) -> int:
     return slot_of(f"lock:{lock_name}")
+
+
+async def test_a_node_that_has_left_the_cluster_leaves_no_thread_behind(cluster: Cluster) -> None:
+    async with closing(redis_driver(redis.cluster.RedisCluster(host="127.0.0.1", port=cluster.a.port))) as driver:
+        await driver.inspect(InspectQuery(lock_name="any"))
+        before, link = set(threading.enumerate()), driver.link
+        # `b` has no slots, as if its last one had just moved away.
+        await link._node_at(("127.0.0.1", cluster.b.port)).exchange("ask", [("PING",)])
+        (thread,) = set(threading.enumerate()) - before
+        await link.nodes()
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
 
 
 async def test_a_slot_that_has_moved_is_found_again(cluster, driver, lock_name):

@@ -40,6 +40,7 @@ class ClusterLink:
         self._owners: list[Optional[Address]] = [None] * SLOTS
         self._loading: Optional[asyncio.Task[None]] = None
         self._known = False
+        self._leaving: set[asyncio.Future[None]] = set()
         self._closed = False
         # Takes a tenth of a second, once for each process: better here than in the first renewal.
         slot_counter(0)
@@ -103,12 +104,15 @@ class ClusterLink:
 
     async def close(self) -> None:
         self._closed = True
-        loading = self._loading
-        if loading is not None and loading.get_loop() is asyncio.get_running_loop():
+        loop, loading = asyncio.get_running_loop(), self._loading
+        if loading is not None and loading.get_loop() is loop:
             # It could open another connection after the others are closed.
             loading.cancel()
             await asyncio.wait({loading}, timeout=1)
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
+        leaving = [each for each in self._leaving if each.get_loop() is loop]
+        if leaving:
+            await asyncio.wait(leaving, timeout=1)
 
     async def _owner(self, slot: int) -> Node:
         if not self._known:
@@ -182,7 +186,10 @@ class ClusterLink:
         self._owners = owners
         self._known = True
         for address in [each for each in self._nodes if each not in owners and each not in self._seeds]:
-            self._nodes.pop(address).drop()
+            # Not only dropped: the thread of a synchronous client would wait for commands for ever.
+            leaving = asyncio.ensure_future(self._nodes.pop(address).close())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
 
 
 class _Redirection(NamedTuple):
