@@ -78,8 +78,11 @@ class SteppedClock(Clock):
 
 @asynccontextmanager
 async def sqlite() -> AsyncIterator[Store]:
+    from holdfast.drivers import sqlite as module
     from holdfast.drivers.sqlite import sqlite_driver
 
+    # Dozens of connections of the suite use one file. On a busy machine, one of them may wait for long.
+    module.MAX_BUSY_SECONDS = 30
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         path = Path(folder, "locks.db")
 

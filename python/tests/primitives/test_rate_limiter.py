@@ -182,12 +182,14 @@ async def test_a_wait_behind_a_slow_answer_is_not_refused_while_there_are_units(
 
 
 async def test_a_cancelled_wait_leaves_the_queue_and_the_next_call_is_served(limiter: Limiter) -> None:
-    limits = limiter(Rate(20, 1, burst=1))
-    await limits.consume("key")
-    calls = [asyncio.create_task(limits.wait("key")) for _ in range(4)]
-    await asyncio.sleep(0.01)
+    limits = limiter("2/hour")
+    await limits.consume("key", cost=2)
+    calls = [asyncio.create_task(limits.wait("key", blocking_timeout_seconds=7_200)) for _ in range(4)]
+    await until(lambda: limits._waiting._queues)
     for index in (0, 2):
         calls[index].cancel()
+    await asyncio.wait([calls[0], calls[2]])
+    await limits.reset("key")
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert [isinstance(each, asyncio.CancelledError) for each in results] == [True, False, True, False]
     assert limits._waiting._queues == {} and limits._waiting._calls == set()

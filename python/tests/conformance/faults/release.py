@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from holdfast.errors import LeaseLostError, StoreError
+from support.steered_clock import SteeredClock
 
 from ..context import Context
 from ..driver_calls import leases_on
 from ..faulty_network import fails, hold_request, loses_reply
 from ..suite import Group
-from ..timing import BRIEF_SECONDS, until, within
+from ..timing import BRIEF_SECONDS, KEPT_SECONDS, PATIENCE_SECONDS, until, within
 
 release_faults = Group("faults: release")
 case = release_faults.case
@@ -62,29 +63,40 @@ async def _(ctx: Context) -> None:
 
 @case("failure 26: a release on a store that hangs is an error in time")
 async def _(ctx: Context) -> None:
-    a = await ctx.lock(call_timeout_seconds=0.1)
-    lease = await a.lock.hold(ctx.lock_name)
+    clock = SteeredClock()
+    a = await ctx.lock(clock=clock)
+    lease = await a.lock.hold(ctx.lock_name, timeout_seconds=KEPT_SECONDS)
     a.network.once("release", a.network.hangs)
+    releasing = asyncio.ensure_future(lease.release())
+    await until("the release", lambda: a.network.counts["release"].calls == 1)
+    clock.advance(PATIENCE_SECONDS)
     with pytest.raises(StoreError):
-        await within("an error", lease.release())
+        await within("an error", releasing)
 
 
 @case("fault: a lease that ended during the job does not hide the job’s own error")
 async def _(ctx: Context) -> None:
-    a = await ctx.lock(call_timeout_seconds=0.1)
+    clock = SteeredClock()
+    a = await ctx.lock(clock=clock)
     error = RuntimeError("the job failed")
+    lost = asyncio.Event()
 
     async def run() -> None:
-        async with a.lock.lock(ctx.lock_name, timeout_seconds=1) as lease:
+        async with a.lock.lock(ctx.lock_name, timeout_seconds=KEPT_SECONDS) as lease:
             a.network.cut()
+            clock.advance(KEPT_SECONDS)
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 assert lease.lost.is_set()
+                lost.set()
                 raise error from None
 
+    job = asyncio.ensure_future(run())
+    await until("the loss", lambda: lost.is_set() or job.done())
+    clock.advance(KEPT_SECONDS)  # for a call of the block's end
     with pytest.raises(RuntimeError) as raised:
-        await within("the block to end", run())
+        await within("the block to end", job)
     assert raised.value is error
 
 

@@ -44,21 +44,26 @@ loss_comes_in_time("is down")
 
 @case("fault: a job under withLock is notified when the store hangs, and withLock rejects")
 async def _(ctx: Context) -> None:
-    a = await ctx.lock(call_timeout_seconds=0.1)
+    clock = SteeredClock()
+    a = await ctx.lock(clock=clock)
     cancelled = False
 
     async def run() -> None:
         nonlocal cancelled
-        async with a.lock.lock(ctx.lock_name, timeout_seconds=1):
+        async with a.lock.lock(ctx.lock_name, timeout_seconds=KEPT_SECONDS):
             a.network.cut()
+            clock.advance(KEPT_SECONDS)
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 cancelled = True
                 raise
 
+    job = asyncio.ensure_future(run())
+    await until("the loss", lambda: cancelled or job.done())
+    clock.advance(KEPT_SECONDS)  # for a call of the block's end
     with pytest.raises(LeaseLostError):
-        await within("the block to end", run())
+        await within("the block to end", job)
     assert cancelled
 
 
