@@ -170,8 +170,8 @@ async def test_a_rate_limit_wait_that_is_cancelled_at_any_await_leaves_no_call_b
 
 @pytest.mark.parametrize("case", CASES)
 async def test_a_program_that_cancels_all_its_tasks_and_goes_on_leaves_nothing_behind(case: str) -> None:
-    """Also the tasks of the library itself: one that has not begun would never send its release, and the heartbeat would
-    renew the lease for ever."""
+    """Also the tasks of the library itself: one that has not begun would never send its release, and the heartbeat
+    would renew the lease for ever."""
     call, _ = CASES[case]
     steps = 0
     is_over = False

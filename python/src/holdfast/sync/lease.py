@@ -221,12 +221,12 @@ class SyncLeaseBlock(Generic[T, U]):
 
         try:
             shown = portal().run(enter(), discard)
-            # The same name inside the block is entered again. The event loop's own context knows nothing of this thread.
+            # The same name inside the block is entered again. The event loop knows nothing of this thread's context.
             current_frame.set(block.frame)
             return shown
         except BaseException:
-            # Interrupted in the last step, by Ctrl-C or by any error that a signal handler raises. `with` does not leave
-            # a block that it has not entered.
+            # Interrupted in the last step, by Ctrl-C or by any error that a signal handler raises. `with` does not
+            # leave a block that it has not entered.
             if self._entered:
                 portal().start(self._leave(None, None, None))
             raise

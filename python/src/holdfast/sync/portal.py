@@ -291,9 +291,9 @@ def portal() -> Portal:
 
 
 def run_surely(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """As `Portal.run`, for a release. It is sent even if the thread is interrupted before `run` has begun, or if this is
-    the event loop's own thread, which has collected an unfinished generator: otherwise the heartbeat would renew a lease
-    that no one can release. `make` may be called twice, and its second coroutine then does nothing."""
+    """As `Portal.run`, for a release. It is sent even if the thread is interrupted before `run` has begun, or if this
+    is the event loop's own thread, which has collected an unfinished generator: otherwise the heartbeat would renew a
+    lease that no one can release. `make` may be called twice, and its second coroutine then does nothing."""
     try:
         return portal().run(make())
     except BaseException:

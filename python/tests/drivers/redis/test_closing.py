@@ -75,7 +75,7 @@ async def test_calls_of_several_steps_that_a_synchronous_client_is_closed_under_
             asyncio.ensure_future(driver.listen(_Listener())),
             asyncio.ensure_future(driver.inspect(InspectQuery())),
         ]
-        # At different places of the calls, whatever the speed of the machine is.
+        # At different places of the calls, on a slow machine as well as on a fast one.
         await asyncio.sleep(step * 0.0002)
         await driver.close()
         _, stuck = await asyncio.wait(calls, timeout=30)

@@ -42,7 +42,7 @@ def test_anything_else_is_an_error_and_never_a_reply(sent):
 
 @asynccontextmanager
 async def server_that_says(text: bytes, answer: bytes, *, stays: bool = False) -> AsyncIterator[int]:
-    """Sends `text` to each connection before it has read anything, and then `answer` to whatever it reads."""
+    """Sends `text` to each connection before it has read anything, and then `answer` to each read."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(text)
