@@ -560,3 +560,21 @@ async def test_without_a_tick_the_current_time_is_rounded_to_the_period(
         tick = jobs.every_tick("report", job, every_seconds=every_seconds)  # type: ignore[misc]
         await tick()
     assert ran == expected
+
+
+async def test_rule_2_a_run_that_has_extended_its_lease_is_not_shortened_while_its_result_is_kept(
+    jobs_on: Jobs, store: MemoryStore
+) -> None:
+    network = FaultyNetwork(memory_driver(store))
+    confirming = hold_reply()
+
+    async def work(run: Lease) -> None:
+        assert await run.extend(600)
+        network.once("renew", confirming.fault)
+
+    call = asyncio.create_task(jobs_on(network.driver).once("key", work, for_seconds=HOUR))
+    await confirming.reached.wait()
+    [lease] = (await memory_driver(store).inspect(InspectQuery(lock_name="once:key:run"))).leases
+    confirming.resume()
+    await call
+    assert lease.expires_at_ms is not None and lease.expires_at_ms - lease.acquired_at_ms > 590_000

@@ -14,6 +14,11 @@ def trusted_until(sent: Instant, ttl_ms: float) -> Instant:
     return sent.later(ttl_ms - (ttl_ms * 0.01 + 2))
 
 
+def ttl_ms_for(trusted_ms: float) -> float:
+    """The TTL of a lease that is to be relied on for this long."""
+    return math.ceil((trusted_ms + 2) / 0.99)
+
+
 class RenewalInFlight:
     __slots__ = ("sent", "ttl_ms", "proven_ms")
 

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional, Union
 from ..errors import ClosedError, OverloadError, StoreError
 from .claim_ids import Chain, ClaimIds
 from .clock import Clock, Random
+from .deadline import ttl_ms_for
 from .driver import (
     Capabilities,
     Claim,
@@ -190,9 +191,12 @@ class Holder:
         return await self._store.end(lease)
 
     async def confirm(self, lease: HeldLease) -> bool:
-        """Renews a lease of this holder. True if the store still has it. If not, the lease is lost."""
+        """Renews a lease of this holder. True if the store still has it. If not, the lease is lost. A lease that was
+        extended beyond its TTL is not shortened: this process relies on it for longer."""
         ref = lease.ref
-        renewal = Renewal(ref.lock_name, ref.claim_id, lease.fencing_token, lease.ttl_ms)
+        relied_on_ms = ttl_ms_for(lease.remaining_seconds * 1_000)
+        ttl_ms = min(max(lease.ttl_ms, relied_on_ms), self.longest_ttl_ms)
+        renewal = Renewal(ref.lock_name, ref.claim_id, lease.fencing_token, ttl_ms)
         answer = await self._store.confirm(renewal)
         if answer == "lost":
             lease.lose(NOT_IN_STORE)
