@@ -13,7 +13,7 @@ import pytest
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 # For the Python processes that tests start.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
-# Otherwise every process compiles the package anew, and every worker the assertions of all tests: 13 s for one run.
+# Otherwise every process compiles the package anew, and every worker the assertions of all tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
