@@ -175,12 +175,13 @@ async def _(ctx: Context) -> None:
 
 @case("rule 10, failure 35: the cost of a hand-off does not grow with the number of waiters", needs=["queue", "wake"])
 async def _(ctx: Context) -> None:
-    a, b = await ctx.lock(), await ctx.lock(**WOKEN_OR_NOTHING)
-    lease = await a.lock.hold(ctx.lock_name, **PATIENT)
+    # No slow poll comes, however long a busy machine takes for all of them.
+    a, b = await ctx.lock(), await ctx.lock(waiter_ttl_seconds=3_600)
+    lease = await a.lock.hold(ctx.lock_name, timeout_seconds=3_600)
     waiters = 40
 
     async def turn() -> None:
-        async with b.lock.lock(ctx.lock_name, **PATIENT):
+        async with b.lock.lock(ctx.lock_name, timeout_seconds=3_600, blocking_timeout_seconds=3_600):
             pass
 
     async def all_wait() -> bool:
@@ -191,8 +192,8 @@ async def _(ctx: Context) -> None:
     await lease.release()
     await within("all to be served", turns)
     # Each waiter asks once to join the queue, once after it has subscribed, and then a fixed number of times. If every
-    # release woke all of them, it would be hundreds of requests.
-    assert b.network.counts["acquire"].requests <= waiters * 5
+    # release woke all of them, it would be 800 requests or more.
+    assert b.network.counts["acquire"].requests <= waiters * 10
 
 
 async def until_asked(process: LockProcess, answers: int) -> None:
