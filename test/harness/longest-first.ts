@@ -3,7 +3,6 @@ import { BaseSequencer } from 'vitest/node'
 
 /** The files that take longest, by the ends of their paths. The others start in vitest's own order. */
 const LONGEST = [
-  'python/pytest.test.ts',
   'drivers/sqlite/conformance.test.ts',
   'drivers/redlock/conformance.test.ts',
   'drivers/postgres/conformance.test.ts',
@@ -17,10 +16,14 @@ const LONGEST = [
   'drivers/redlock/voters.test.ts',
 ]
 
+/** pytest has processes of its own, which would compete with everything else: it runs when the others have ended. */
+const LAST = 'python/pytest.test.ts'
+
 /** Starts the longest files first. Started last, one of them would run alone while the other workers are idle. */
 export class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const rank = ({ moduleId }: TestSpecification): number => {
+      if (moduleId.endsWith(`/${LAST}`)) return LONGEST.length + 1
       const index = LONGEST.findIndex((end) => moduleId.endsWith(`/${end}`))
       return index === -1 ? LONGEST.length : index
     }
