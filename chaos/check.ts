@@ -1,9 +1,13 @@
 import type { LeaseHistory } from './history.ts'
 
-/** A time in which a server was lost, with the data that it had not replicated. */
+/** A time in which a store lost leases. Each fault that does so declares it, as narrowly as it can. */
 export interface Loss {
   fromMs: number
   toMs: number
+  /** The store has lost the leases of these clients only. Absent: of all clients. */
+  clients?: readonly number[]
+  /** Also leases that a replica had confirmed: all copies were lost, or the clock has ended them. */
+  isOfConfirmed?: boolean
 }
 
 export interface Overlap {
@@ -70,10 +74,16 @@ function overlapsOf(leases: readonly LeaseHistory[]): Overlap[] {
   return overlaps
 }
 
-/** A lease that a replica has confirmed outlives the loss of the server. */
+/** The first lease was granted before a loss that includes it, and the second one after the loss had begun. */
 function isExcused({ first, second }: { first: LeaseHistory; second: LeaseHistory }, losses: readonly Loss[]): boolean {
-  if (first.confirmed) return false
-  return losses.some(({ fromMs, toMs }) => first.askedAt <= toMs && second.knownAt >= fromMs)
+  const client = Number.parseInt(first.id, 10)
+  return losses.some(
+    ({ fromMs, toMs, clients, isOfConfirmed = false }) =>
+      first.askedAt <= toMs &&
+      second.knownAt >= fromMs &&
+      (isOfConfirmed || !first.confirmed) &&
+      (clients?.includes(client) ?? true),
+  )
 }
 
 function fallingOf(leases: readonly LeaseHistory[], losses: readonly Loss[]): FallingToken[] {

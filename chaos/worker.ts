@@ -1,36 +1,21 @@
 // One client process: several tasks that contend for a few lock names. clients.ts starts it with the test harness, and
 // calls its exported functions. It writes everything that happens to the history at once.
-import { pathToFileURL } from 'node:url'
-import type { DistributedLockOptions, Driver, Lease, DistributedLock as Lock } from 'holdfast'
+import type { Lease, DistributedLock as Lock } from 'holdfast'
+import { openLock, type StoreSettings } from './connect.ts'
 import { Draw } from './draw.ts'
 import { HistoryWriter, nowMs } from './history.ts'
 import { RecordClient } from './record-client.ts'
 
-export interface ClientSettings {
-  /** The built package under test. */
-  dist: string
+export interface ClientSettings extends StoreSettings {
   /** The file of the history. */
   file: string
   seed: string
   /** Clients in Python run worker.py, which does the same as this file. */
   language: 'node' | 'python'
-  driver: 'redis' | 'redlock' | 'postgres' | 'sqlite'
-  /** How the driver connects: through a URL, or through a client of one of these packages. */
-  through: 'url' | 'ioredis' | 'redis' | 'redis.asyncio' | 'asyncpg' | 'psycopg'
-  /** One port for a server, one for each node of redlock, none for a file. */
-  ports: number[]
-  /** The file of sqlite. */
-  path?: string
   /** Where the records are that a holder increments: see record.ts. Absent: it only holds its lock. */
   recordPort?: number
   names: string[]
   tasks: number
-  ttlSeconds: { least: number; most: number }
-  nodeTimeoutSeconds: number
-  callTimeoutSeconds: number
-  waiterTtlSeconds: number
-  /** A grant counts only when a replica has confirmed it. */
-  confirmed: boolean
 }
 
 /** The interval between two checks of a lease while it is held. */
@@ -287,63 +272,4 @@ function pause(ms: number, ...signals: AbortSignal[]): Promise<void> {
     for (const signal of signals) signal.addEventListener('abort', done)
     if (signals.some(({ aborted }) => aborted)) done()
   })
-}
-
-async function openLock(settings: ClientSettings): Promise<Lock> {
-  const { callTimeoutSeconds, waiterTtlSeconds } = settings
-  const { DistributedLock } = await load<typeof import('holdfast')>(settings, 'index.js')
-  const options: DistributedLockOptions = { callTimeoutSeconds, waiterTtlSeconds }
-  if (settings.through === 'url') return new DistributedLock({ ...options, url: urlOf(settings) })
-  return new DistributedLock({ ...options, driver: await openDriver(settings) })
-}
-
-function urlOf({ driver, ports, path, ttlSeconds }: ClientSettings): string {
-  const hosts = ports.map((port) => `127.0.0.1:${port}`).join(',')
-  if (driver === 'sqlite') return `sqlite:${path}`
-  if (driver === 'postgres') return `postgres://postgres@${hosts}/postgres`
-  return driver === 'redis' ? `redis://${hosts}` : `redlock://${hosts}?longestTtlSeconds=${ttlSeconds.most}`
-}
-
-async function openDriver(settings: ClientSettings): Promise<Driver> {
-  const { redisDriver } = await load<typeof import('holdfast/drivers/redis')>(settings, 'drivers/redis.js')
-  const { driver, ports, confirmed, nodeTimeoutSeconds, ttlSeconds } = settings
-  const isNode = driver === 'redlock'
-  const nodes = await Promise.all(
-    ports.map(async (port) => {
-      const client =
-        settings.through === 'ioredis' ? await openIoredis(port, isNode) : await openNodeRedis(port, isNode)
-      return redisDriver({ client, onWarning() {}, ...(confirmed && { replicas: { count: 1, timeoutSeconds: 1 } }) })
-    }),
-  )
-  if (!isNode) return nodes[0] as Driver
-  const { redlockDriver } = await load<typeof import('holdfast/drivers/redlock')>(settings, 'drivers/redlock.js')
-  return redlockDriver({ nodes, nodeTimeoutSeconds, longestTtlSeconds: ttlSeconds.most })
-}
-
-async function openIoredis(port: number, isNode: boolean) {
-  const { Redis } = await import('ioredis')
-  const client = new Redis({
-    port,
-    host: '127.0.0.1',
-    retryStrategy: () => 100,
-    ...(isNode && { maxRetriesPerRequest: 0 }),
-  })
-  client.on('error', () => {})
-  return client
-}
-
-async function openNodeRedis(port: number, isNode: boolean) {
-  const { createClient } = await import('redis')
-  const client = createClient({
-    socket: { port, host: '127.0.0.1', reconnectStrategy: 100 },
-    ...(isNode && { disableOfflineQueue: true }),
-  })
-  client.on('error', () => {})
-  // The client goes on trying in the background: the servers may be under a fault already.
-  client.connect().catch(() => {})
-  return client
-}
-
-async function load<Module>({ dist }: ClientSettings, file: string): Promise<Module> {
-  return (await import(pathToFileURL(`${dist}/${file}`).href)) as Module
 }
