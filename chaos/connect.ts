@@ -1,5 +1,5 @@
 import { pathToFileURL } from 'node:url'
-import type { DistributedLockOptions, Driver, DistributedLock as Lock } from 'holdfast'
+import type { Driver } from 'holdfast'
 
 /** The store under test, and how a client process connects to it. */
 export interface StoreSettings {
@@ -24,12 +24,9 @@ export interface StoreSettings {
   confirmed: boolean
 }
 
-export async function openLock(settings: StoreSettings): Promise<Lock> {
-  const { callTimeoutSeconds, waiterTtlSeconds } = settings
-  const { DistributedLock } = await load<typeof import('holdfast')>(settings, 'index.js')
-  const options: DistributedLockOptions = { callTimeoutSeconds, waiterTtlSeconds }
-  if (settings.through === 'url') return new DistributedLock({ ...options, url: urlOf(settings) })
-  return new DistributedLock({ ...options, driver: await openDriver(settings) })
+/** The option with which every primitive of the package opens the store. */
+export async function storeOf(settings: StoreSettings): Promise<{ url: string } | { driver: Driver }> {
+  return settings.through === 'url' ? { url: urlOf(settings) } : { driver: await openDriver(settings) }
 }
 
 /** The harness itself uses it, too, with the servers' own ports. */
@@ -185,6 +182,7 @@ const addressOf = (port: number) => ({ host: '127.0.0.1', port })
 const proxiesOf = ({ announcedPorts = [], ports }: Pick<StoreSettings, 'announcedPorts' | 'ports'>) =>
   Object.fromEntries(announcedPorts.map((port, at) => [`127.0.0.1:${port}`, addressOf(ports[at] ?? port)]))
 
-async function load<Module>({ dist }: StoreSettings, file: string): Promise<Module> {
+/** Imports a file of the package under test. */
+export async function load<Module>({ dist }: StoreSettings, file: string): Promise<Module> {
   return (await import(pathToFileURL(`${dist}/${file}`).href)) as Module
 }

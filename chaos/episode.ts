@@ -1,7 +1,7 @@
 import { check, type Verdict } from './check.ts'
 import { Clients } from './clients.ts'
 import { Draw } from './draw.ts'
-import { type LeaseHistory, nowMs } from './history.ts'
+import { type ClientHistory, type LeaseHistory, nowMs } from './history.ts'
 import type { LoadMeter } from './load.ts'
 import { chosen, drawFaults, type Fault } from './plan.ts'
 import { queueForOneLock } from './queue.ts'
@@ -33,6 +33,8 @@ export interface Episode {
   seconds: number
   setting: Setting
   serverVersion: string
+  /** Everything that the client processes have recorded. */
+  histories: ClientHistory[]
   leases: LeaseHistory[]
   verdict: Verdict
   resurrected: string[]
@@ -86,11 +88,12 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
     seconds: ranSeconds,
     setting,
     serverVersion: await stage.version(),
+    histories,
     leases,
     verdict: check(leases, stage.losses),
     resurrected: histories.flatMap((history) => history.resurrected),
-    claims: sum(histories.map((history) => history.claims)),
-    refused: sum(histories.map((history) => history.refused)),
+    claims: sum(histories.map(({ claims }) => claims.length)),
+    refused: sum(histories.map(({ claims }) => claims.filter(({ outcome }) => outcome === 'refused').length)),
     errors,
     unexpected: [...new Set(histories.flatMap((history) => history.unexpected))],
     problems: [...problems, ...hurt.problems],

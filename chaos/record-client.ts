@@ -1,7 +1,7 @@
 import { connect, type Socket } from 'node:net'
 import { createInterface } from 'node:readline'
 
-/** A client of `RecordServer`, with a connection of its own. */
+/** A client of `RecordServer`, with a connection of its own. Without a token, it uses the record that checks none. */
 export class RecordClient {
   readonly #socket: Socket
   readonly #waiting: ((line: string) => void)[] = []
@@ -12,13 +12,14 @@ export class RecordClient {
     createInterface({ input: this.#socket }).on('line', (line) => this.#waiting.shift()?.(line))
   }
 
-  /** Adds 1 to a record with `pause` between the read and the write. False if the token was refused. */
-  async increment(name: string, token: number, pause: () => Promise<void>): Promise<boolean> {
-    const { value } = await this.#ask(['read', name, token])
-    if (value === undefined) return false
-    await pause()
-    const { refused } = await this.#ask(['write', name, token, value, value + 1])
-    return refused === undefined
+  /** The value, or undefined if the token was refused. */
+  async read(name: string, token?: number): Promise<number | undefined> {
+    return (await this.#ask(['read', name, token ?? null])).value
+  }
+
+  /** Writes the value that was read, plus 1. `isHeld`: whether the lease was held right before. */
+  async write(name: string, { from, isHeld, token }: { from: number; isHeld: boolean; token?: number }): Promise<void> {
+    await this.#ask(['write', name, token ?? null, from, from + 1, isHeld])
   }
 
   close(): void {

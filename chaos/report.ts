@@ -111,7 +111,7 @@ export class Tally {
       const { language = 'node' } = episode.setting.clients[Number.parseInt(id, 10)]?.settings ?? {}
       count(report.grantsByLanguage, language, 1)
     }
-    for (const record of episode.records) {
+    for (const record of episode.records.filter(({ isChecked }) => isChecked)) {
       report.writes += record.writes
       report.refusedWrites += record.refused
       report.lostUpdates.push(...record.lostUpdates.map((text) => `"${record.name}": ${text}`))

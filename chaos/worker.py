@@ -15,13 +15,16 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any, Awaitable, Callable, Optional
+from typing import Any, Awaitable, Callable, Optional, Union
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python" / "src"))
 
 from holdfast import DistributedLock, HoldfastError, Lease  # noqa: E402
 
 LOOK_EVERY_SECONDS = 0.01
+# See watch.ts.
+STALL_MS = 50
+MEMORY_EVERY_MS = 2_000
 EXPECTED_CODES = ("STORE_UNAVAILABLE",)
 
 
@@ -36,10 +39,16 @@ class HistoryWriter:
     def __init__(self, file: str) -> None:
         self._lines = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._pulses = os.open(f"{file}.pulse", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._claims = 0
         self._leases = 0
 
     def write(self, *line: Any) -> None:
         os.write(self._lines, (json.dumps(line) + "\n").encode())
+
+    def claim(self, start: dict[str, Any]) -> int:
+        self._claims += 1
+        self.write("claim", self._claims, start)
+        return self._claims
 
     def grant(self, lease: dict[str, Any]) -> int:
         self._leases += 1
@@ -47,15 +56,21 @@ class HistoryWriter:
         return self._leases
 
     def held(self, task: int, lease: int, at_ms: float) -> None:
-        os.pwrite(self._pulses, struct.pack("<dd", lease, at_ms), task * 16)
+        os.pwrite(self._pulses, struct.pack("<dd", lease, at_ms), (task + 1) * 16)
 
-    def error(self, where: str, error: BaseException) -> None:
+    def alive(self, at_ms: float) -> None:
+        os.pwrite(self._pulses, struct.pack("<dd", 0, at_ms), 0)
+
+    def error(self, where: str, error: BaseException) -> str:
+        """Returns the code of the error."""
         code = getattr(error, "code", None)
+        shown = code if isinstance(code, str) else "none"
         text = f"{where}: {type(error).__name__}: {error}"
         if isinstance(error, HoldfastError) and code in EXPECTED_CODES:
-            self.write("error", where, code)
+            self.write("error", where, shown)
         else:
-            self.write("error", where, code if isinstance(code, str) else "none", text)
+            self.write("error", where, shown, text)
+        return shown
 
 
 class Look:
@@ -84,6 +99,9 @@ class Look:
     def end(self, how: str) -> None:
         self._history.write("end", self._number, how, self._held_until)
 
+    def released(self, result: Union[bool, str]) -> None:
+        self._history.write("released", self._number, now_ms(), result)
+
 
 class Record:
     """A client of record.ts."""
@@ -93,12 +111,11 @@ class Record:
         self._lock = asyncio.Lock()
         self._streams: Optional[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = None
 
-    async def increment(self, name: str, token: int, pause_seconds: float) -> None:
-        answer = await self._ask("read", name, token)
-        if "value" not in answer:
-            return
-        await asyncio.sleep(pause_seconds)
-        await self._ask("write", name, token, answer["value"], answer["value"] + 1)
+    async def read(self, name: str, token: Optional[int] = None) -> Optional[int]:
+        return (await self._ask("read", name, token)).get("value")
+
+    async def write(self, name: str, value: int, is_held: bool, token: Optional[int] = None) -> None:
+        await self._ask("write", name, token, value, value + 1, is_held)
 
     async def _ask(self, *request: Any) -> dict[str, Any]:
         async with self._lock:
@@ -157,10 +174,21 @@ class Client:
         time.sleep(for_ms / 1_000)
 
     async def _look_at_all(self) -> None:
+        last_ms = now_ms()
+        memory_at_ms = last_ms + MEMORY_EVERY_MS
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
+            at_ms = now_ms()
+            if at_ms - last_ms > STALL_MS:
+                self._history.write("stall", last_ms, at_ms)
+            last_ms = at_ms
+            self._history.alive(at_ms)
             for each in list(self._looks):
                 each.look()
+            if at_ms >= memory_at_ms:
+                memory_at_ms = at_ms + MEMORY_EVERY_MS
+                pages = int(Path("/proc/self/statm").read_text().split()[1])
+                self._history.write("memory", {"atMs": at_ms, "rssBytes": pages * os.sysconf("SC_PAGE_SIZE")})
 
     async def _run(self, task: int) -> None:
         draw = random.Random(f"{self._settings['seed']}/{task}")
@@ -183,8 +211,9 @@ class Client:
         hold_seconds = draw.uniform(0.002, draw.choices([0.1, 1, ttl_seconds * 1.3], [24, 8, 1])[0])
         wait_seconds = draw.uniform(1, 12) if waits else None
 
-        history.write("claim")
         asked_at = now_ms()
+        start = {"name": name, "kind": "lock", "ttlMs": ttl_seconds * 1_000, "askedAt": asked_at}
+        claim = history.claim({**start, "waitMs": (wait_seconds or 0) * 1_000})
         acquiring = asyncio.ensure_future(
             self._lock.acquire(
                 name, timeout_seconds=ttl_seconds, heartbeat=heartbeat, blocking_timeout_seconds=wait_seconds
@@ -196,37 +225,33 @@ class Client:
                 {acquiring, stopping}, timeout=gives_up_after, return_when=asyncio.FIRST_COMPLETED
             )
             if acquiring not in done:
+                history.write("abort", claim, now_ms())
                 acquiring.cancel()
             result = await acquiring
         except asyncio.CancelledError:
             history.write("error", "acquire", "ABORTED")
+            history.write("answer", claim, now_ms(), "aborted", "ABORTED")
             return
         except HoldfastError as error:
-            history.error("acquire", error)
+            code = history.error("acquire", error)
+            history.write("answer", claim, now_ms(), "failed", code)
             return
         finally:
             stopping.cancel()
+        known_at = now_ms()
         if not result:
-            history.write("refused")
+            history.write("answer", claim, known_at, "refused")
             return
         lease = result.lease
-        known_at = now_ms()
-        grant = {
-            "name": name,
-            "token": lease.fencing_token,
-            "ttlMs": ttl_seconds * 1_000,
-            "askedAt": asked_at,
-            "knownAt": known_at,
-        }
+        history.write("answer", claim, known_at, "granted")
+        grant = {**start, "claim": claim, "token": lease.fencing_token, "knownAt": known_at}
         if lease.held:
             grant["heldUntil"] = known_at
         look = Look(history, task, lease, grant)
         self._looks.add(look)
         try:
             if self._record is not None:
-                # Also if the lease is lost meanwhile: the record has to refuse such a write by its token.
-                slowly = draw.random() < 0.1
-                await self._record.increment(name, lease.fencing_token, draw.uniform(0, 1 if slowly else 0.01))
+                await self._update_records(name, look, draw)
             first = draw.uniform(0, min(hold_seconds, 0.5)) if is_extended else hold_seconds
             await self._pause(60 if is_left else first, lease)
             if is_extended and lease.held and not self._stop.is_set():
@@ -238,13 +263,26 @@ class Client:
             if look.look():
                 look.end("released")
                 try:
-                    await lease.release()
+                    look.released(await lease.release())
                 except HoldfastError as error:
-                    history.error("release", error)
+                    look.released(history.error("release", error))
             else:
                 look.end("lost")
         finally:
             self._looks.discard(look)
+
+    async def _update_records(self, name: str, look: Look, draw: random.Random) -> None:
+        """Writes even if the lease is lost meanwhile: the record that checks tokens has to refuse such a write."""
+        assert self._record is not None
+        token = look.lease.fencing_token
+        guarded = await self._record.read(name, token)
+        unguarded = await self._record.read(name)
+        await asyncio.sleep(draw.uniform(0, 1 if draw.random() < 0.1 else 0.01))
+        is_held = look.look()
+        if unguarded is not None:
+            await self._record.write(name, unguarded, is_held)
+        if guarded is not None:
+            await self._record.write(name, guarded, is_held, token)
 
     async def _pause(self, seconds: float, lease: Optional[Lease] = None) -> None:
         """Ends early if the client is stopped or the lease is lost."""
