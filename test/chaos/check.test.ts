@@ -71,6 +71,13 @@ describe('the checker finds two holders', () => {
     expect(verdict([lease(1, 0, 10), lease(2, 5)]).overlaps).toEqual([])
   })
 
+  test('not in two readers, but in a reader beside a writer', () => {
+    const shared = { mode: 'shared' } as const
+    expect(verdict([lease(1, 0, 10, shared), lease(2, 5, 20, shared)])).toEqual(NOTHING)
+    expect(verdict([lease(1, 0, 10, shared), lease(2, 5, 20)]).overlaps).toEqual([[1, 2, 5]])
+    expect(verdict([lease(1, 0, 10), lease(2, 5, 20, shared)]).overlaps).toEqual([[1, 2, 5]])
+  })
+
   test('not in leases of different names', () => {
     expect(verdict([lease(1, 0, 10), lease(1, 5, 20, { name: 'other' })])).toEqual(NOTHING)
   })
@@ -108,6 +115,13 @@ describe('the checker finds tokens that do not rise', () => {
 
   test('in a claim that was made earlier, but granted after the other lease had ended', () => {
     expect(verdict([lease(5, 5, 10), lease(4, 11, 20, { askedAt: 0 })]).falling).toEqual([[5, 4]])
+  })
+
+  test('not in two readers whose answers arrive in another order, but in a reader and a writer', () => {
+    const shared = { mode: 'shared', askedAt: 0 } as const
+    expect(verdict([lease(5, 5, 10, shared), lease(4, 11, 20, shared)])).toEqual(NOTHING)
+    expect(verdict([lease(5, 5, 10, { askedAt: 0 }), lease(4, 11, 20, shared)]).falling).toEqual([[5, 4]])
+    expect(verdict([lease(5, 5, 10, shared), lease(4, 11, 20, { askedAt: 0 })]).falling).toEqual([[5, 4]])
   })
 
   test('not in a late answer that its holder never saw held', () => {
