@@ -10,6 +10,7 @@ from .._shared.secrets import redacted_url
 from .asyncpg_session import AsyncpgSession, CallersSession, turn_on, unwrapped
 from .connections import CONNECT_SECONDS, QUERY_SECONDS, Row, Session, Values
 from .errors import IN_TRANSACTION
+from .kept_connection import KeptConnection, has_free_connection
 from .own_pool import OwnPool
 from .url import PostgresTarget, asyncpg_settings, postgres_place
 
@@ -56,11 +57,13 @@ class AsyncpgPool:
         self._pool = pool
         self._is_checked = False
         self._releases: set[asyncio.Future[None]] = set()
+        self._kept = KeptConnection(pool, self._give_back)
         arguments, settings = _connect_arguments(pool) or ((), {})
         self.place = place or _place_of_settings(arguments, settings)
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
-        connection = await self._take()
+        lent = self._kept.take() or self._kept.lent(await self._take())
+        connection = lent.connection
         try:
             if connection.is_in_transaction():
                 raise StoreError(IN_TRANSACTION)
@@ -68,16 +71,14 @@ class AsyncpgPool:
                 await _refuse_cache_behind_pooler(connection)
                 self._is_checked = True
             rows: Sequence[Row] = await connection.fetch(text, *values, timeout=QUERY_SECONDS)
-            return rows
-        except asyncio.TimeoutError:
-            # Its answer may still come. The pool opens another connection.
-            connection.terminate()
+        except BaseException as error:
+            if isinstance(error, asyncio.TimeoutError):
+                # Its answer may still come. The pool opens another connection.
+                connection.terminate()
+            self._give_back(connection)
             raise
-        finally:
-            # The pool resets the connection, which takes a round trip. The answer does not wait for it.
-            release = asyncio.ensure_future(self._release(connection))
-            self._releases.add(release)
-            release.add_done_callback(self._releases.discard)
+        self._kept.keep(lent)
+        return rows
 
     call = query
 
@@ -92,15 +93,21 @@ class AsyncpgPool:
         return AsyncpgSession(await connect(*arguments, **settings))
 
     async def close(self) -> None:
+        self._kept.close()
         if self._releases:
             await asyncio.wait(self._releases)
 
     async def _take(self) -> Any:
         # With a timeout, asyncpg starts a task. That is a tenth of the time of a call, and a free connection comes at
         # once.
-        idle_size = getattr(self._pool, "get_idle_size", None)  # Not of the pool in an engine of SQLAlchemy.
-        is_free = idle_size is not None and idle_size() > 0
+        is_free = has_free_connection(self._pool)
         return await self._pool.acquire(timeout=None if is_free else QUERY_SECONDS)
+
+    def _give_back(self, connection: Any) -> None:
+        # The pool resets the connection, which takes a round trip. The answer does not wait for it.
+        release = asyncio.ensure_future(self._release(connection))
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
 
     async def _release(self, connection: Any) -> None:
         try:

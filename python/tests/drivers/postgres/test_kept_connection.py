@@ -1,0 +1,117 @@
+"""A connection of the caller's asyncpg pool is kept for the next call, and never to the harm of the pool."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator, List
+
+import asyncpg
+import pytest
+
+from holdfast.core.driver import Driver
+from holdfast.drivers._postgres import kept_connection
+from holdfast.drivers.postgres import postgres_driver
+from support.postgres import claim_on, grant_of, lease_of, until
+
+
+class Counted(asyncpg.Connection):  # type: ignore[misc]
+    """asyncpg resets a connection when it is given back to its pool."""
+
+    opened: List[Any] = []
+    resets = 0
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        Counted.opened.append(self)
+
+    async def reset(self, *, timeout: Any = None) -> None:
+        Counted.resets += 1
+        await super().reset(timeout=timeout)
+
+
+@asynccontextmanager
+async def counted_pool(postgres_url: str, size: int) -> AsyncIterator[Any]:
+    Counted.opened, Counted.resets = [], 0
+    pool: Any = asyncpg.create_pool(postgres_url, min_size=size, max_size=size, connection_class=Counted)
+    async with pool:
+        yield pool
+
+
+@pytest.fixture
+def kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the machine were fast: no pause between two calls is too long."""
+    monkeypatch.setattr(kept_connection, "UNUSED_SECONDS", 60)
+    monkeypatch.setattr(kept_connection, "LENT_SECONDS", 60)
+
+
+async def pair(driver: Driver, lock_name: str) -> None:
+    claim = claim_on(lock_name)
+    assert await driver.release([lease_of(claim, await grant_of(driver, claim))]) == [True]
+
+
+@pytest.mark.usefixtures("kept_for_long")
+async def test_calls_in_a_row_use_one_connection_and_close_gives_it_back(postgres_url: str, lock_name: str) -> None:
+    async with counted_pool(postgres_url, 2) as pool:
+        driver = postgres_driver(pool)
+        await pair(driver, lock_name)
+        before = Counted.resets
+        await pair(driver, lock_name)
+        assert Counted.resets == before
+        assert pool.get_idle_size() == 1
+        await driver.close()
+        assert Counted.resets == before + 1
+        assert pool.get_idle_size() == 2
+
+
+@pytest.mark.usefixtures("kept_for_long")
+async def test_the_last_free_connection_of_a_pool_is_not_kept(postgres_url: str, lock_name: str) -> None:
+    async with counted_pool(postgres_url, 2) as pool:
+        driver = postgres_driver(pool)
+        async with pool.acquire():
+            await pair(driver, lock_name)
+            # It would wait for a minute.
+            async with pool.acquire(timeout=30) as connection:
+                assert await connection.fetchval("SELECT 1") == 1
+        await driver.close()
+
+
+async def test_a_kept_connection_that_is_not_used_goes_back(postgres_url: str, lock_name: str) -> None:
+    async with counted_pool(postgres_url, 2) as pool:
+        driver = postgres_driver(pool)
+        await pair(driver, lock_name)
+        await until("the connection", lambda: pool.get_idle_size() == 2)
+        await driver.close()
+
+
+async def test_a_pool_can_be_closed_while_calls_follow_each_other(
+    postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would wait for its connection as long as they do."""
+    monkeypatch.setattr(kept_connection, "UNUSED_SECONDS", 60)
+    async with counted_pool(postgres_url, 2) as pool:
+        driver = postgres_driver(pool)
+
+        async def use() -> None:
+            while True:
+                await pair(driver, lock_name)
+
+        using = asyncio.ensure_future(use())
+        await until("a call", lambda: pool.get_idle_size() == 1)
+        await asyncio.wait_for(pool.close(), 30)
+        # The pool lends no more.
+        with pytest.raises(Exception, match="pool is clos"):
+            await using
+        await driver.close()
+
+
+@pytest.mark.usefixtures("kept_for_long")
+async def test_a_kept_connection_that_has_ended_is_not_used(postgres_url: str, lock_name: str) -> None:
+    async with counted_pool(postgres_url, 2) as pool:
+        driver = postgres_driver(pool)
+        await pair(driver, lock_name)
+        assert pool.get_idle_size() == 1
+        for connection in Counted.opened:
+            connection.terminate()
+        await pair(driver, lock_name)
+        await driver.close()
