@@ -1,6 +1,7 @@
 import { type Overlap, overlapsOf } from './checks/exclusion.ts'
 import { type FallingToken, fallingOf } from './checks/fencing.ts'
 import { isExcused, type Loss } from './checks/losses.ts'
+import { byName } from './checks/run.ts'
 import type { LeaseHistory } from './history.ts'
 
 export type { Overlap } from './checks/exclusion.ts'
@@ -24,14 +25,4 @@ export function check(leases: readonly LeaseHistory[], losses: readonly Loss[] =
     verdict.falling.push(...fallingOf(sameName, losses))
   }
   return verdict
-}
-
-export function byName<T extends { name: string }>(all: readonly T[]): Map<string, T[]> {
-  const groups = new Map<string, T[]>()
-  for (const each of all) {
-    const group = groups.get(each.name)
-    if (group === undefined) groups.set(each.name, [each])
-    else group.push(each)
-  }
-  return groups
 }

@@ -1,4 +1,4 @@
-import { check, type Verdict } from './check.ts'
+import { check, type Loss, type Verdict } from './check.ts'
 import { Clients } from './clients.ts'
 import { Draw } from './draw.ts'
 import { type ClientHistory, type LeaseHistory, nowMs } from './history.ts'
@@ -36,6 +36,9 @@ export interface Episode {
   /** Everything that the client processes have recorded. */
   histories: ClientHistory[]
   leases: LeaseHistory[]
+  losses: readonly Loss[]
+  /** What is still in the store after all leases and places in queues must have ended. */
+  left: string[]
   verdict: Verdict
   resurrected: string[]
   claims: number
@@ -90,6 +93,8 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
     serverVersion: await stage.version(),
     histories,
     leases,
+    losses: stage.losses,
+    left: [],
     verdict: check(leases, stage.losses),
     resurrected: histories.flatMap((history) => history.resurrected),
     claims: sum(histories.map(({ claims }) => claims.length)),

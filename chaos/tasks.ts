@@ -170,8 +170,8 @@ async function once(
   const watch = watches.begin(task.task, lease, grant, isBySignal)
   try {
     if (what.kind === 'lock' && what.name !== NAMES.sharing) await updateRecords(task, what.name, watch, ttlMs)
-    // One in twenty leases without a heartbeat is left to expire.
-    const isLeft = !heartbeat && draw.chance(0.05)
+    // One in ten leases without a heartbeat is left to expire.
+    const isLeft = !heartbeat && draw.chance(0.1)
     await holdFor(task, watch, isLeft ? Number.POSITIVE_INFINITY : holdMs(draw, ttlSeconds))
     await watch.release((error) => task.noteError('release', error))
   } finally {

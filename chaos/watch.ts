@@ -61,6 +61,12 @@ export class Watch {
     if (leftMs > 0) this.#deadline = { from: from + leftMs, to: nowMs() + leftMs }
   }
 
+  /** Is called by a timer. */
+  tick(): void {
+    if (this.isBySignal && !this.signal.aborted && nowMs() > this.#deadline.to) this.#ticksLate += 1
+    this.look()
+  }
+
   /** Reads the clock first: a process that is paused in between must not count as a holder afterwards. */
   look(): boolean {
     const atMs = nowMs()
@@ -76,9 +82,7 @@ export class Watch {
 
   #isReliedOn(atMs: number): boolean {
     if (!this.isBySignal) return this.lease.held
-    if (this.signal.aborted) return false
-    if (atMs > this.#deadline.to) this.#ticksLate += 1
-    return atMs <= this.#deadline.from
+    return !this.signal.aborted && atMs <= this.#deadline.from
   }
 
   /** Releases the lease if it is still held. From then on it is not relied on. */
@@ -154,7 +158,7 @@ export class Watches {
     if (atMs - this.#lastMs > STALL_MS) this.#history.stall({ fromMs: this.#lastMs, toMs: atMs })
     this.#lastMs = atMs
     this.#history.alive(atMs)
-    for (const each of this.#all) each.look()
+    for (const each of this.#all) each.tick()
     if (atMs >= this.#memoryAtMs) this.#measure(atMs)
   }
 
