@@ -10,8 +10,6 @@ import type { ClientSettings } from './worker.ts'
 
 export interface ClientPlan {
   settings: Omit<ClientSettings, 'dist' | 'file' | 'ports' | 'seed'>
-  /** How much its wall clock is ahead. */
-  clockAheadMs: number
 }
 
 export interface ClientsOptions {
@@ -31,28 +29,23 @@ const STOP_TIMEOUT_MS = 60_000
 export class Clients implements AsyncDisposable {
   readonly #options: ClientsOptions
   readonly #folder: Folder
-  readonly #clocks: readonly (ShiftedClock | undefined)[]
+  readonly #clocks: readonly ShiftedClock[]
   readonly #workers: (Worker | undefined)[] = []
   /** Clients under a fault. */
   readonly #busy = new Set<number>()
+  /** Clients whose clock is wrong. */
+  readonly #stepped = new Set<number>()
   readonly #files: { client: string; file: string }[] = []
   readonly #problems: string[] = []
 
-  private constructor(options: ClientsOptions, folder: Folder, clocks: readonly (ShiftedClock | undefined)[]) {
+  private constructor(options: ClientsOptions, folder: Folder, clocks: readonly ShiftedClock[]) {
     this.#options = options
     this.#folder = folder
     this.#clocks = clocks
   }
 
   static async start(options: ClientsOptions): Promise<Clients> {
-    const clocks = await Promise.all(
-      options.clients.map(async ({ clockAheadMs }) => {
-        if (clockAheadMs === 0) return undefined
-        const clock = await shiftedClock()
-        clock.shift(clockAheadMs)
-        return clock
-      }),
-    )
+    const clocks = await Promise.all(options.clients.map(() => shiftedClock()))
     const clients = new Clients(options, makeFolder('chaos'), clocks)
     try {
       await Promise.all(options.clients.map((_, client) => clients.#start(client)))
@@ -87,6 +80,20 @@ export class Clients implements AsyncDisposable {
     return this.#with(client, async (worker) => {
       await worker.call('block', forMs)
     })
+  }
+
+  /** Steps the wall clocks of these clients, and steps them back after `work`. */
+  async stepClocks(clients: readonly number[], byMs: number, work: () => Promise<void>): Promise<boolean> {
+    const shift = (offsetMs: number): void => {
+      for (const client of clients) this.#clocks[client]?.shift(offsetMs)
+    }
+    if (clients.some((client) => this.#stepped.has(client))) return false
+    for (const client of clients) this.#stepped.add(client)
+    shift(byMs)
+    await work()
+    shift(0)
+    for (const client of clients) this.#stepped.delete(client)
+    return true
   }
 
   /** Ends all tasks. The clients can still be called. */
@@ -126,7 +133,7 @@ export class Clients implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all(this.#workers.map((worker) => worker?.kill()))
-    for (const clock of this.#clocks) clock?.[Symbol.dispose]()
+    for (const clock of this.#clocks) clock[Symbol.dispose]()
     this.#folder.remove()
   }
 

@@ -1,12 +1,16 @@
 import { check, type Loss, type Verdict } from './check.ts'
 import { Clients } from './clients.ts'
 import { Draw } from './draw.ts'
+import type { Fault } from './faults.ts'
 import { type ClientHistory, type LeaseHistory, nowMs } from './history.ts'
+import { type DoneFault, injectAll } from './inject.ts'
 import type { LoadMeter } from './load.ts'
-import { chosen, drawFaults, type Fault } from './plan.ts'
+import { chosen, drawFaults } from './plan.ts'
 import { queueForOneLock } from './queue.ts'
-import type { RecordHistory } from './record.ts'
-import { pause, type Scenario, type Setting, type SettingOptions, type Stage } from './stage.ts'
+import { type RecordHistory, RecordServer } from './record.ts'
+import type { Scenario, Setting, SettingOptions } from './stage.ts'
+
+export type { DoneFault }
 
 export interface EpisodeOptions extends SettingOptions {
   scenario: Scenario
@@ -14,18 +18,11 @@ export interface EpisodeOptions extends SettingOptions {
   seed: string
   seconds: number
   faultEveryMs: number
-  faults: readonly string[] | undefined
-  isLossy: boolean
   dist: string
   pythonWorker: string
   meter: LoadMeter
-}
-
-/** A fault that was injected, and when. */
-export interface DoneFault {
-  fault: Fault
-  fromMs: number
-  toMs: number
+  /** Is called with each fault when it begins. */
+  onFault?(fault: Fault): void
 }
 
 export interface Episode {
@@ -59,9 +56,9 @@ export function planEpisode(options: Omit<EpisodeOptions, 'dist' | 'pythonWorker
   setting: Setting
   faults: Fault[]
 } {
-  const { scenario, seed, seconds, faultEveryMs, faults, isLossy } = options
+  const { scenario, seed, seconds, faultEveryMs, faults } = options
   const setting = scenario.drawSetting(new Draw(`${seed}/setting`), options)
-  const recipes = chosen(scenario.recipes(setting, { isLossy }), faults)
+  const recipes = chosen(scenario.recipes(setting), faults, scenario.faultNames)
   const pace = { forMs: seconds * 1_000, everyMs: faultEveryMs }
   return { setting, faults: drawFaults(new Draw(`${seed}/faults`), recipes, pace) }
 }
@@ -71,14 +68,15 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
   const { scenario, seed, seconds, dist, pythonWorker, meter } = options
   const { setting, faults } = planEpisode(options)
   await using stage = await scenario.open(setting, meter)
+  await using records = await RecordServer.open()
   const portsOf = (client: number): number[] => stage.links.portsOf(client)
-  const plans = setting.clients.map((plan) => ({ ...plan, settings: { ...plan.settings, ...stage.clientSettings } }))
+  const more = { ...stage.clientSettings, recordPort: records.port }
+  const plans = setting.clients.map((plan) => ({ ...plan, settings: { ...plan.settings, ...more } }))
   await using clients = await Clients.start({ clients: plans, dist, pythonWorker, seed, portsOf, meter })
   const startedMs = nowMs()
-  const hurt = await hurtAll({ stage, clients, faults, endMs: startedMs + seconds * 1_000 })
+  const injected = await injectAll({ ...options, stage, clients, plan: faults, endMs: startedMs + seconds * 1_000 })
   const ranSeconds = (nowMs() - startedMs) / 1_000
-  const { queueUrl } = stage
-  const queue = queueUrl === undefined ? [] : await queueForOneLock(clients, setting.clients.length, dist, queueUrl)
+  const queue = scenario.hasQueue ? await queueForOneLock(clients, plans.length, dist, stage.url) : []
   const { histories, problems } = await clients.stop()
 
   const leases = histories.flatMap((history) => history.leases)
@@ -101,82 +99,11 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
     refused: sum(histories.map(({ claims }) => claims.filter(({ outcome }) => outcome === 'refused').length)),
     errors,
     unexpected: [...new Set(histories.flatMap((history) => history.unexpected))],
-    problems: [...problems, ...hurt.problems],
-    done: hurt.done,
-    skipped: hurt.skipped,
-    records: stage.records?.histories ?? [],
+    problems: [...problems, ...injected.problems],
+    done: injected.done,
+    skipped: injected.skipped,
+    records: records.histories,
     queue,
-  }
-}
-
-interface Hurting {
-  stage: Stage
-  clients: Clients
-  faults: readonly Fault[]
-  endMs: number
-}
-
-async function hurtAll({
-  stage,
-  clients,
-  faults,
-  endMs,
-}: Hurting): Promise<Pick<Episode, 'done' | 'skipped' | 'problems'>> {
-  const over = new AbortController()
-  const startMs = nowMs()
-  const done: DoneFault[] = []
-  const skipped: Record<string, number> = {}
-  const problems: string[] = []
-  const start = async (fault: Fault): Promise<void> => {
-    const fromMs = nowMs()
-    try {
-      if (await applyFault({ stage, clients, fault, signal: over.signal })) done.push({ fault, fromMs, toMs: nowMs() })
-      else skipped[fault.kind] = (skipped[fault.kind] ?? 0) + 1
-    } catch (error) {
-      problems.push(`the fault ${JSON.stringify(fault)} failed: ${error instanceof Error ? error.stack : error}`)
-    }
-  }
-  const running: Promise<void>[] = []
-  for (const fault of faults) {
-    await pause(startMs + fault.atMs - nowMs(), over.signal)
-    running.push(start(fault))
-  }
-  await pause(endMs - nowMs(), over.signal)
-  // Ends and heals every fault in flight.
-  over.abort()
-  await Promise.all(running)
-  return { done: done.sort((a, b) => a.fromMs - b.fromMs), skipped, problems }
-}
-
-interface Applying {
-  stage: Stage
-  clients: Clients
-  fault: Fault
-  signal: AbortSignal
-}
-
-async function applyFault({ stage, clients, fault, signal }: Applying): Promise<boolean> {
-  const { links } = stage
-  switch (fault.kind) {
-    case 'late':
-    case 'held':
-    case 'silent': {
-      const end = links.begin(fault.ways, fault)
-      await pause(fault.forMs, signal)
-      end()
-      return true
-    }
-    case 'cut':
-      links.cut(fault.ways)
-      return true
-    case 'process-paused':
-      return clients.pause(fault.client, () => pause(fault.forMs, signal))
-    case 'process-killed':
-      return clients.kill(fault.client, () => pause(fault.downMs, signal))
-    case 'loop-blocked':
-      return clients.block(fault.client, fault.forMs)
-    default:
-      return stage.apply(fault, signal)
   }
 }
 

@@ -1,5 +1,5 @@
 import { type FaultProxy, startProxy } from '../test/harness/proxy.ts'
-import type { Direction, Ways } from './plan.ts'
+import type { Direction, Ways } from './faults.ts'
 
 /** A proxy for each pair of client and server, so that a fault can hit only some of them. */
 export class Links implements AsyncDisposable {

@@ -1,40 +1,32 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { tooLittle } from './enough.ts'
 import { type Episode, planEpisode, runEpisode } from './episode.ts'
 import { LoadMeter } from './load.ts'
+import { chosen } from './plan.ts'
+import { Progress } from './progress.ts'
 import { exitCodeOf, type Report, Tally, tableOf } from './report.ts'
-import { mixed } from './scenarios/mixed.ts'
-import { redisFailover } from './scenarios/redis-failover.ts'
-import { redlock } from './scenarios/redlock.ts'
-import type { Scenario } from './stage.ts'
+import { DRIVERS } from './scenarios/drivers.ts'
 
-const SCENARIOS: Readonly<Record<string, Scenario>> = {
-  redlock,
-  'redis-failover': redisFailover,
-  'mixed-redis': mixed('redis'),
-  'mixed-redlock': mixed('redlock'),
-  'mixed-postgres': mixed('postgres'),
-  'mixed-sqlite': mixed('sqlite'),
-}
+const USAGE = `npm run chaos -- --driver NAME [options]
 
-const USAGE = `node chaos/run.mjs --scenario NAME [options]
-
-  --scenario NAME            ${Object.keys(SCENARIOS).join(', ')}
+  --driver NAME              ${Object.keys(DRIVERS).join(', ')}
   --minutes N, --seconds N   time under faults (default: 60 seconds)
   --seed TEXT                decides every random choice (default: the time)
-  --episode N                run only this episode of the seed
-  --episode-seconds N        length of an episode (default: 60)
-  --dist PATH                the built package under test (default: dist of this repository)
   --faults a,b,c             only these kinds of faults
   --fault-every MS           average time between two faults (default: 1200)
-  --clients N                client processes (default: 5; mixed: 6, half of them in Python)
-  --tasks N                  tasks in each of them (default: 4; mixed: 2)
-  --names N                  lock names that they contend for (default: 4; mixed: 1)
-  --longest-ttl SECONDS      TTL of the longest lease (default: 8; redlock draws 3 or 8; mixed 2)
-  --lossy                    redis-failover: also kill masters that have not replicated
+  --clients N                client processes (default: 5; with --mixed 6)
+  --tasks N                  tasks in each of them (default: 3)
+  --names N                  lock names that they contend for (default: 3)
+  --longest-ttl SECONDS      TTL of the longest lease (default: 2)
+  --mixed                    every second client is a Python process
+  --episode N                run only this episode of the seed
+  --episode-seconds N        length of an episode (default: 30)
+  --until-violation          end after the first episode in which something broke
+  --dist PATH                the built package under test (default: dist of this repository)
   --plan                     print the settings and faults, and run nothing
-  --out FOLDER               folder of the report (default: .cache/chaos/SCENARIO-SEED)
+  --out FOLDER               folder of the report (default: .cache/chaos/DRIVER-SEED)
 `
 
 /** Returns the exit code. `root` is the folder of the repository. */
@@ -46,15 +38,21 @@ export async function main(args: string[], root: string): Promise<number> {
     process.stderr.write(`${(error as Error).message}\n\n${USAGE}`)
     return 2
   }
-  const { scenario, seed, dist, out, episodes, meter } = options
-  const planned = episodes.map(({ number, seconds }) => ({ ...options, seconds, seed: `${seed}/${number}` }))
+  const { name, seed, dist, out, meter } = options
+  const episodes = options.episodes.map(({ number, seconds }) => {
+    const episode = { ...options, seconds, episode: number, seed: `${seed}/${number}` }
+    return { ...episode, plan: planEpisode(episode) }
+  })
+  const plans = episodes.map(({ seed, plan }) => `${JSON.stringify({ seed, ...plan })}\n`).join('')
   if (options.isPlan) {
-    for (const each of planned) process.stdout.write(`${JSON.stringify({ seed: each.seed, ...planEpisode(each) })}\n`)
+    process.stdout.write(plans)
     return 0
   }
-  const tally = new Tally(options.name, seed, { holdfast: versionAt(dist), dist, node: process.versions.node })
+  const tally = new Tally(name, seed, { holdfast: versionAt(dist), dist, node: process.versions.node })
+  const progress = new Progress(process.stdout, episodes.length)
   const startedMs = performance.now()
   mkdirSync(out, { recursive: true })
+  writeFileSync(join(out, 'plan.jsonl'), plans)
   const finish = (): Report => {
     const { user, system } = process.cpuUsage()
     const cpuSeconds = { harness: (user + system) / 1e6, ...meter.seconds }
@@ -62,21 +60,24 @@ export async function main(args: string[], root: string): Promise<number> {
     writeFileSync(join(out, 'report.json'), `${JSON.stringify(report, undefined, 2)}\n`)
     return report
   }
-  for (const [at, each] of planned.entries()) {
+  for (const [at, options] of episodes.entries()) {
+    progress.begin(at + 1, options.seconds)
     try {
-      const episode = await runEpisode({ ...each, scenario })
+      const episode = await runEpisode({ ...options, onFault: (fault) => progress.fault(fault) })
       tally.add(episode)
-      if (isWorthKeeping(episode)) keep(episode, join(out, `episode-${episodes[at]?.number}.json`))
+      if (isWorthKeeping(episode)) keep(episode, join(out, `episode-${options.episode}.json`))
     } catch (error) {
-      tally.failed(each.seed, error)
+      tally.failed(options.seed, error)
     }
     // After each episode, so that an interrupted run leaves a report.
-    const { overlaps, fallingTokens, grants, faults } = finish()
+    const report = finish()
+    const { overlaps, fallingTokens, grants, faults } = report
     const found = `${overlaps} overlaps, ${fallingTokens} falling tokens`
-    process.stdout.write(
-      `episode ${at + 1} of ${planned.length}: ${grants} grants, ${faults} faults so far; ${found}\n`,
-    )
+    progress.end(`episode ${at + 1} of ${episodes.length}: ${grants} grants, ${faults} faults so far; ${found}`)
+    if (options.isUntilViolation && exitCodeOf(report) === 1) break
   }
+  const kinds = [...new Set(episodes.flatMap(({ plan }) => plan.faults.map(({ kind }) => kind)))]
+  tally.report.problems.push(...tooLittle(tally.report, { clients: options.clients, kinds }))
   const report = finish()
   process.stdout.write(`\n${tableOf(report)}report          ${join(out, 'report.json')}\n`)
   return exitCodeOf(report)
@@ -95,12 +96,12 @@ function readOptions(args: string[], root: string) {
   const { values } = parseArgs({
     args,
     options: {
-      scenario: { type: 'string', default: '' },
+      driver: { type: 'string', default: '' },
       minutes: { type: 'string' },
       seconds: { type: 'string' },
       seed: { type: 'string', default: String(Date.now()) },
       episode: { type: 'string' },
-      'episode-seconds': { type: 'string', default: '60' },
+      'episode-seconds': { type: 'string', default: '30' },
       dist: { type: 'string', default: root },
       faults: { type: 'string' },
       'fault-every': { type: 'string', default: '1200' },
@@ -108,37 +109,42 @@ function readOptions(args: string[], root: string) {
       tasks: { type: 'string' },
       names: { type: 'string' },
       'longest-ttl': { type: 'string' },
-      lossy: { type: 'boolean', default: false },
+      mixed: { type: 'boolean', default: false },
+      'until-violation': { type: 'boolean', default: false },
       plan: { type: 'boolean', default: false },
       out: { type: 'string' },
     },
   })
-  const scenario = SCENARIOS[values.scenario]
+  const name = values.driver
+  const scenario = DRIVERS[name]
   if (scenario === undefined) {
-    const known = Object.keys(SCENARIOS).join(', ')
-    throw new RangeError(`--scenario must be one of ${known}, but is ${JSON.stringify(values.scenario)}`)
+    const known = Object.keys(DRIVERS).join(', ')
+    throw new RangeError(`--driver must be one of ${known}, but is ${JSON.stringify(name)}`)
   }
-  const isMixed = values.scenario.startsWith('mixed-')
+  if (values.mixed && !scenario.isMixable) throw new RangeError(`--mixed is not possible with --driver ${name}`)
+  const faults = values.faults?.split(',')
+  // Before anything is started.
+  chosen([], faults, scenario.faultNames)
   const seconds = values.minutes === undefined ? numberOf('seconds', values.seconds ?? '60') : minutesOf(values.minutes)
   const episodeSeconds = numberOf('episode-seconds', values['episode-seconds'])
-  const longestTtl = values['longest-ttl']
   return {
     scenario,
-    name: values.scenario,
+    name,
     seed: values.seed,
     episodes: episodesOf(seconds, episodeSeconds, values.episode),
     dist: distAt(values.dist),
     pythonWorker: join(root, 'chaos', 'worker.py'),
-    faults: values.faults?.split(','),
+    faults,
     faultEveryMs: numberOf('fault-every', values['fault-every']),
-    // Mixed: three processes of each language on one record.
-    clients: numberOf('clients', values.clients ?? (isMixed ? '6' : '5')),
-    tasks: numberOf('tasks', values.tasks ?? (isMixed ? '2' : '4')),
-    names: numberOf('names', values.names ?? (isMixed ? '1' : '4')),
-    longestTtlSeconds: longestTtl === undefined ? undefined : numberOf('longest-ttl', longestTtl),
-    isLossy: values.lossy,
+    // Mixed: three processes of each language.
+    clients: numberOf('clients', values.clients ?? (values.mixed ? '6' : '5')),
+    tasks: numberOf('tasks', values.tasks ?? '3'),
+    names: numberOf('names', values.names ?? '3'),
+    longestTtlSeconds: numberOf('longest-ttl', values['longest-ttl'] ?? '2'),
+    isMixed: values.mixed,
+    isUntilViolation: values['until-violation'],
     isPlan: values.plan,
-    out: resolve(values.out ?? join(root, '.cache', 'chaos', `${values.scenario}-${values.seed}`)),
+    out: resolve(values.out ?? join(root, '.cache', 'chaos', `${name}-${values.seed}`)),
     meter: new LoadMeter(),
   }
 }

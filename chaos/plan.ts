@@ -1,70 +1,32 @@
 import type { Draw } from './draw.ts'
+import type { Direction, Fault, FaultKind, Ways } from './faults.ts'
+import { SETTLE_MS } from './losses.ts'
 
-/** The links between clients and servers that a fault hits. Redis behind one address has one link for each client. */
-export interface Ways {
-  clients: readonly number[]
-  servers: readonly number[]
-}
-
-export type Direction = 'toServer' | 'toClient'
-
-/** A fault, and when it begins: milliseconds after the start of its episode. */
-export type Fault = { atMs: number } & FaultKind
-
-type FaultKind =
-  // The network.
-  | { kind: 'late'; ways: Ways; direction: Direction; byMs: number; forMs: number }
-  | { kind: 'held'; ways: Ways; direction: Direction; forMs: number }
-  | { kind: 'silent'; ways: Ways; forMs: number }
-  | { kind: 'cut'; ways: Ways }
-  // Client processes.
-  | { kind: 'process-paused'; client: number; forMs: number }
-  | { kind: 'process-killed'; client: number; downMs: number }
-  | { kind: 'loop-blocked'; client: number; forMs: number }
-  // Servers.
-  | { kind: 'server-stalled'; servers: readonly number[]; forMs: number }
-  | { kind: 'scripts-flushed'; servers: readonly number[] }
-  // Redlock: a node forgets, one at a time.
-  | { kind: 'restarted-empty'; server: number; downMs: number }
-  | { kind: 'data-flushed'; server: number }
-  // Redis behind one address.
-  | {
-      kind: 'failover'
-      by: 'replicaof' | 'command'
-      gapMs: number
-      leave: Leave
-      leaveMs: number
-      cut: readonly number[]
-    }
-  | { kind: 'demoted-and-back'; forMs: number }
-  | { kind: 'too-few-replicas'; by: 'count' | 'stalled-replica'; forMs: number }
-  | { kind: 'out-of-memory'; forMs: number }
-  | { kind: 'connections-killed'; of: 'normal' | 'pubsub'; on: 'master' | 'replica' }
-  | { kind: 'master-killed'; lagMs: number; downMs: number }
-
-/** The connections that stay on the old master after a failover. If only some stay, those of `cut` are cut. */
-export type Leave = 'all' | 'none' | 'subscriptions' | 'commands' | 'some'
-
-export type KindName = FaultKind['kind']
-
-/**
- * A way to draw a fault, or several that belong together (`afterMs` after the first one). `weight` is how often it is
- * drawn, compared with the others.
- */
+/** A way to draw a fault, or several that belong together (`afterMs` after the first one). */
 export interface Recipe {
   name: string
+  /** How often it is drawn, compared with the others. */
   weight: number
   draw(draw: Draw): (FaultKind & { afterMs?: number })[]
+  /**
+   * For this long after its end, the store is still in the state that the fault has made. No other recipe with this
+   * property begins before: fencing tokens rise over any one of these faults at a time, not over two at once.
+   */
+  aloneForMs?(faults: readonly FaultKind[]): number
 }
 
 /** Draws the same faults for the same seed. Faults overlap: one can begin before the last one has ended. */
 export function drawFaults(draw: Draw, recipes: readonly Recipe[], { forMs, everyMs }: Pace): Fault[] {
-  const weighted = recipes.map((recipe) => [recipe, recipe.weight] as const)
   const faults: Fault[] = []
+  let freeAtMs = 0
   for (let atMs = draw.between(0, everyMs); atMs < forMs; atMs += everyMs * draw.between(0.1, 1.9)) {
-    for (const { afterMs = 0, ...fault } of draw.weighted(weighted).draw(draw)) {
-      faults.push({ atMs: Math.round(atMs + afterMs), ...fault })
-    }
+    const possible = recipes.filter(({ aloneForMs }) => aloneForMs === undefined || atMs >= freeAtMs)
+    if (possible.length === 0) continue
+    const recipe = draw.weighted(possible.map((each) => [each, each.weight] as const))
+    const drawn = recipe.draw(draw)
+    for (const { afterMs = 0, ...fault } of drawn) faults.push({ atMs: Math.round(atMs + afterMs), ...fault })
+    const endMs = atMs + Math.max(...drawn.map((fault) => (fault.afterMs ?? 0) + durationMs(fault)))
+    if (recipe.aloneForMs !== undefined) freeAtMs = endMs + recipe.aloneForMs(drawn)
   }
   return faults.sort((a, b) => a.atMs - b.atMs)
 }
@@ -75,7 +37,11 @@ export interface Pace {
   everyMs: number
 }
 
-/** The faults of every scenario: those of the network and of the client processes. */
+/** How long a fault is planned to last. Starting a server again takes longer. */
+const durationMs = (fault: FaultKind): number =>
+  ('forMs' in fault ? fault.forMs : 0) + ('downMs' in fault ? fault.downMs : 0) + ('lagMs' in fault ? fault.lagMs : 0)
+
+/** The faults of every store that is reached over a network, and of the client processes. */
 export function commonRecipes({ clients, servers }: { clients: number; servers: number }): Recipe[] {
   const all = { clients: range(clients), servers: range(servers) }
   /** All clients as often as some: a fault for all, and a fault that gives a rival the time to overtake. */
@@ -83,21 +49,16 @@ export function commonRecipes({ clients, servers }: { clients: number; servers: 
     draw.chance(0.5) ? [...list] : draw.some(list, draw.whole(1, list.length))
   const ways = (draw: Draw): Ways => ({ clients: someOf(draw, all.clients), servers: someOf(draw, all.servers) })
   const direction = (draw: Draw): Direction => (draw.chance(0.75) ? 'toClient' : 'toServer')
-  const ms = (draw: Draw, least: number, most: number): number => Math.round(draw.between(least, most))
+  const late = (kind: 'late-replies' | 'late-requests', weight: number): Recipe => ({
+    name: kind,
+    weight,
+    draw: (draw) => [
+      { kind, ways: ways(draw), byMs: ms(draw, 200, draw.one([600, 1_600, 3_000])), forMs: ms(draw, 500, 6_000) },
+    ],
+  })
   return [
-    {
-      name: 'late',
-      weight: 4,
-      draw: (draw) => [
-        {
-          kind: 'late',
-          ways: ways(draw),
-          direction: direction(draw),
-          byMs: ms(draw, 200, draw.one([600, 1_600, 3_000])),
-          forMs: ms(draw, 500, 6_000),
-        },
-      ],
-    },
+    late('late-replies', 3),
+    late('late-requests', 1),
     {
       name: 'held',
       weight: 3,
@@ -105,33 +66,75 @@ export function commonRecipes({ clients, servers }: { clients: number; servers: 
     },
     { name: 'silent', weight: 1, draw: (draw) => [{ kind: 'silent', ways: ways(draw), forMs: ms(draw, 200, 4_000) }] },
     { name: 'cut', weight: 2, draw: (draw) => [{ kind: 'cut', ways: ways(draw) }] },
+    ...processRecipes(clients),
+    {
+      name: 'client-clock-stepped',
+      weight: 1,
+      draw: (draw) => [
+        {
+          kind: 'client-clock-stepped',
+          clients: draw.some(all.clients, draw.whole(1, 2)),
+          byMs: stepMs(draw),
+          forMs: ms(draw, 200, 5_000),
+        },
+      ],
+    },
+  ]
+}
+
+/** The faults of the client processes. */
+export function processRecipes(clients: number): Recipe[] {
+  const any = (draw: Draw): number => draw.whole(0, clients - 1)
+  return [
     {
       name: 'process-paused',
       weight: 2,
       draw: (draw) => [
-        { kind: 'process-paused', client: draw.one(all.clients), forMs: ms(draw, 100, draw.one([1_500, 9_000])) },
+        { kind: 'process-paused', client: any(draw), forMs: ms(draw, 100, draw.one([1_500, 4_500, 9_000])) },
       ],
     },
     {
       name: 'process-killed',
       weight: 1,
-      draw: (draw) => [{ kind: 'process-killed', client: draw.one(all.clients), downMs: ms(draw, 0, 2_000) }],
+      draw: (draw) => [{ kind: 'process-killed', client: any(draw), downMs: ms(draw, 0, 2_000) }],
     },
     {
       name: 'loop-blocked',
       weight: 1,
-      draw: (draw) => [{ kind: 'loop-blocked', client: draw.one(all.clients), forMs: ms(draw, 100, 4_000) }],
+      draw: (draw) => [{ kind: 'loop-blocked', client: any(draw), forMs: ms(draw, 100, 4_000) }],
     },
   ]
 }
 
-/** Only the recipes with these names. An unknown name is an error. */
-export function chosen(recipes: readonly Recipe[], names: readonly string[] | undefined): readonly Recipe[] {
+/** The clock of a store jumps, and jumps back. Tokens are ahead of the clock for as long as the step was. */
+export const clockRecipe = (servers: number): Recipe => ({
+  name: 'server-clock-stepped',
+  weight: 1,
+  draw: (draw) => [
+    {
+      kind: 'server-clock-stepped',
+      servers: [draw.whole(0, servers - 1)],
+      byMs: stepMs(draw),
+      forMs: ms(draw, 300, 3_000),
+    },
+  ],
+  aloneForMs: ([fault]) => (fault !== undefined && 'byMs' in fault ? Math.abs(fault.byMs) : 0) + SETTLE_MS,
+})
+
+/** Forwards as often as back, by less or more than the longest lease. */
+export const stepMs = (draw: Draw): number => (draw.chance(0.5) ? 1 : -1) * ms(draw, 500, draw.one([1_500, 5_000]))
+
+export const ms = (draw: Draw, least: number, most: number): number => Math.round(draw.between(least, most))
+
+/** Only the recipes with these names. A name that is not one of `known` is an error. */
+export function chosen(
+  recipes: readonly Recipe[],
+  names: readonly string[] | undefined,
+  known: readonly string[],
+): readonly Recipe[] {
   if (names === undefined) return recipes
-  const unknown = names.find((name) => !recipes.some((recipe) => recipe.name === name))
-  if (unknown !== undefined) {
-    throw new RangeError(`unknown fault ${unknown}: choose from ${recipes.map(({ name }) => name).join(', ')}`)
-  }
+  const unknown = names.find((name) => !known.includes(name))
+  if (unknown !== undefined) throw new RangeError(`unknown fault ${unknown}: choose from ${known.join(', ')}`)
   return recipes.filter(({ name }) => names.includes(name))
 }
 

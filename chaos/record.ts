@@ -45,9 +45,11 @@ export class RecordServer implements AsyncDisposable {
       this.#sockets.add(socket)
       socket.on('error', () => {})
       socket.on('close', () => this.#sockets.delete(socket))
-      createInterface({ input: socket }).on('line', (line) => {
+      const lines = createInterface({ input: socket }).on('line', (line) => {
         socket.write(`${JSON.stringify(this.#answer(JSON.parse(line)))}\n`)
       })
+      // It passes the errors of its socket on. A client that is killed may reset the connection.
+      lines.on('error', () => {})
     })
   }
 

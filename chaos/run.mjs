@@ -1,7 +1,7 @@
 // @ts-check
 // Runs the chaos harness: see README.md.
 //
-//   node chaos/run.mjs --scenario redlock --minutes 30 --seed 7
+//   node chaos/run.mjs --driver redlock --seconds 60 --seed 7
 //
 // Node 20 does not run TypeScript, so tsc first compiles this folder and the test harness that it uses.
 import { cpSync, mkdirSync, rmSync } from 'node:fs'

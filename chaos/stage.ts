@@ -1,49 +1,67 @@
 import type { Loss } from './check.ts'
 import type { ClientPlan } from './clients.ts'
+import type { StoreSettings } from './connect.ts'
 import type { Draw } from './draw.ts'
+import type { Fault } from './faults.ts'
 import type { Links } from './links.ts'
 import type { LoadMeter } from './load.ts'
-import type { Fault, Recipe } from './plan.ts'
-import type { RecordServer } from './record.ts'
+import type { Recipe } from './plan.ts'
 
-/** The servers of a scenario, and the faults that can be injected into them. */
+/** The servers of an episode, and the faults that can be injected into them. */
 export interface Stage extends AsyncDisposable {
   readonly links: Links
-  /** Times in which a server was lost with data that it had not replicated. Filled by the faults that do so. */
+  /** Filled by the faults that make the store lose leases. */
   readonly losses: Loss[]
   /**
    * Injects a fault into the servers, and resolves at its end. `signal` ends it early. Resolves with false if the fault
-   * is not possible now, because of another fault or of the scenario's rules.
+   * is not possible now, because of another fault or of the driver's rules.
    */
   apply(fault: Fault, signal: AbortSignal): Promise<boolean>
   version(): Promise<string>
-  /** The records that the holders increment, if the scenario has them. */
-  readonly records?: RecordServer
   /** Settings of the clients that are known only when the servers run. */
-  readonly clientSettings?: { readonly path?: string; readonly recordPort?: number }
-  /** Where the harness reaches the store itself, without a fault. Only for a store with a queue. */
-  readonly queueUrl?: string | undefined
+  readonly clientSettings?: Partial<Pick<StoreSettings, 'path' | 'announcedPorts' | 'sentinel'>>
+  /** Where the harness reaches the store itself, without a fault. It changes with a failover. */
+  readonly url: string
 }
 
 /** The setting of one episode, drawn from the seed. */
 export interface Setting {
-  /** The number of servers: the nodes of Redlock, or a master with its replica. */
+  /** How the servers are connected, if the driver has several ways. */
+  topology: string
+  /** The number of servers that each client has a link to. */
   servers: number
   clients: ClientPlan[]
+  names: string[]
   /** Redlock: no lease is longer than this, and a node that has forgotten does not vote for this time. */
   longestTtlMs: number
 }
 
 export interface SettingOptions {
+  /** From 1: the topologies of a driver take turns. */
+  episode: number
   clients: number
   tasks: number
   names: number
-  longestTtlSeconds: number | undefined
+  longestTtlSeconds: number
+  /** Every second client is a Python process. */
+  isMixed: boolean
+  faults: readonly string[] | undefined
 }
 
+/** What a driver needs for chaos. */
 export interface Scenario {
+  /** Waiters are served first come, first served. */
+  readonly hasQueue: boolean
+  /** Python clients can take part. */
+  readonly isMixable: boolean
+  /** A lease ends with the connection of its client, and another client may be granted the lock before it notices. */
+  readonly endsWithConnection?: boolean
+  /** The clocks of the clients decide when leases expire. They are one clock: that of the machine. */
+  readonly hasClientClock?: boolean
+  /** The names of all recipes, over all topologies. */
+  readonly faultNames: readonly string[]
   drawSetting(draw: Draw, options: SettingOptions): Setting
-  recipes(setting: Setting, options: { isLossy: boolean }): Recipe[]
+  recipes(setting: Setting): Recipe[]
   open(setting: Setting, meter: LoadMeter): Promise<Stage>
 }
 
@@ -59,4 +77,15 @@ export function pause(ms: number, signal: AbortSignal): Promise<void> {
     signal.addEventListener('abort', done)
     if (signal.aborted) done()
   })
+}
+
+/** Runs one work after the other. Returns false for a work whose turn comes after the end of the episode. */
+export class Turns {
+  #last: Promise<unknown> = Promise.resolve()
+
+  take(signal: AbortSignal, work: () => Promise<boolean>): Promise<boolean> {
+    const turn = this.#last.catch(() => {}).then(() => (signal.aborted ? false : work()))
+    this.#last = turn
+    return turn
+  }
 }

@@ -1,50 +1,79 @@
 import { describe, expect, test } from 'vitest'
 import { Draw } from '../../chaos/draw.ts'
 import { planEpisode } from '../../chaos/episode.ts'
-import { redisFailover } from '../../chaos/scenarios/redis-failover.ts'
-import { redlock } from '../../chaos/scenarios/redlock.ts'
+import { drawFaults, type Recipe } from '../../chaos/plan.ts'
+import { DRIVERS } from '../../chaos/scenarios/drivers.ts'
 
 const options = {
+  episode: 1,
   clients: 5,
   tasks: 4,
   names: 3,
-  longestTtlSeconds: undefined,
-  seconds: 600,
+  longestTtlSeconds: 2,
+  isMixed: false,
+  seconds: 900,
   faultEveryMs: 1_000,
   faults: undefined,
-  isLossy: false,
 }
 
-describe.each([
-  ['redlock', redlock],
-  ['redis-failover', redisFailover],
-])('%s', (_, scenario) => {
+describe.each(Object.entries(DRIVERS))('%s', (name, scenario) => {
+  const plan = (changes: { seed?: string; episode?: number; faults?: string[] } = {}) =>
+    planEpisode({ ...options, scenario, seed: '7/1', ...changes })
+
   test('the same seed draws the same setting and faults in the same order, and another seed draws others', () => {
-    const plan = planEpisode({ ...options, scenario, seed: '7/1' })
-    expect(planEpisode({ ...options, scenario, seed: '7/1' })).toEqual(plan)
-    expect(planEpisode({ ...options, scenario, seed: '7/2' }).faults).not.toEqual(plan.faults)
+    expect(plan()).toEqual(plan())
+    expect(plan({ seed: '7/2' }).faults).not.toEqual(plan().faults)
   })
 
   test('every kind of fault is drawn, sorted by time', () => {
-    const { faults, setting } = planEpisode({ ...options, scenario, seed: '7/1' })
-    const drawn = new Set(faults.map(({ kind }) => kind))
-    const kinds = scenario.recipes(setting, { isLossy: false }).flatMap((recipe) => recipe.draw(new Draw('any')))
-    for (const { kind } of kinds) expect(drawn).toContain(kind)
-    expect(faults.map(({ atMs }) => atMs)).toEqual(faults.map(({ atMs }) => atMs).sort((a, b) => a - b))
+    const episodes = [1, 2].map((episode) => plan({ episode }))
+    const drawn = new Set(episodes.flatMap(({ faults }) => faults.map(({ kind }) => kind)))
+    for (const { setting, faults } of episodes) {
+      const kinds = scenario.recipes(setting).flatMap((recipe) => recipe.draw(new Draw('any')))
+      for (const { kind } of kinds) expect(drawn).toContain(kind)
+      const times = faults.map(({ atMs }) => atMs)
+      expect(times).toEqual([...times].sort((a, b) => a - b))
+    }
   })
 
   test('only the requested kinds are drawn, and an unknown kind is rejected', () => {
-    const plan = planEpisode({ ...options, scenario, seed: '7/1', faults: ['cut', 'late'] })
-    expect(new Set(plan.faults.map(({ kind }) => kind))).toEqual(new Set(['cut', 'late']))
-    expect(() => planEpisode({ ...options, scenario, seed: '7/1', faults: ['flood'] })).toThrow('unknown fault flood')
+    const chosen = name === 'sqlite' ? ['process-killed', 'checkpointed'] : ['process-killed', 'process-paused']
+    expect(new Set(plan({ faults: chosen }).faults.map(({ kind }) => kind))).toEqual(new Set(chosen))
+    expect(() => plan({ faults: ['flood'] })).toThrow('unknown fault flood')
   })
 })
 
-test('a master is killed only with --lossy', () => {
-  const kinds = (isLossy: boolean) =>
-    planEpisode({ ...options, scenario: redisFailover, seed: '7/1', isLossy }).faults.map(({ kind }) => kind)
-  expect(kinds(true)).toContain('master-killed')
-  expect(kinds(false)).not.toContain('master-killed')
+test('there are more than thirty kinds of faults over all drivers', () => {
+  const kinds = Object.values(DRIVERS).flatMap((scenario) =>
+    [1, 2].flatMap((episode) => planEpisode({ ...options, scenario, seed: '7/1', episode }).faults),
+  )
+  expect(new Set(kinds.map(({ kind }) => kind)).size).toBeGreaterThan(30)
+})
+
+test('redis: the topologies take turns, and a fault that only one of them has selects it', () => {
+  const { redis } = DRIVERS as { redis: (typeof DRIVERS)[string] }
+  const topologyOf = (episode: number, faults?: string[]) =>
+    planEpisode({ ...options, scenario: redis, seed: '7/1', episode, faults }).setting.topology
+  expect([1, 2, 3].map((episode) => topologyOf(episode))).toEqual(['address', 'sentinel', 'address'])
+  expect([1, 2].map((episode) => topologyOf(episode, ['sentinel-failover']))).toEqual(['sentinel', 'sentinel'])
+})
+
+test('of the faults that run alone, none begins before the last one has ended and its time alone has passed', () => {
+  const stepped = { kind: 'server-clock-stepped', servers: [0], byMs: 5_000, forMs: 300 } as const
+  const recipes: Recipe[] = [
+    { name: 'clock', weight: 1, draw: () => [stepped], aloneForMs: () => 6_000 },
+    { name: 'truncated', weight: 1, draw: () => [{ kind: 'table-truncated' }], aloneForMs: () => 1_000 },
+    { name: 'checkpointed', weight: 1, draw: () => [{ kind: 'checkpointed' }] },
+  ]
+  const faults = drawFaults(new Draw('alone'), recipes, { forMs: 600_000, everyMs: 500 })
+  const alone = faults.filter(({ kind }) => kind !== 'checkpointed')
+  expect(alone.length).toBeGreaterThan(50)
+  for (const [at, { atMs }] of alone.entries()) {
+    const before = alone[at - 1]
+    // Times are rounded to milliseconds.
+    const takes = before?.kind === 'server-clock-stepped' ? 6_299 : 999
+    if (before !== undefined) expect(atMs - before.atMs).toBeGreaterThanOrEqual(takes)
+  }
 })
 
 describe('random numbers', () => {

@@ -1,0 +1,160 @@
+import { type ShiftedClock, shiftedClock } from '../../test/harness/clock-shim.ts'
+import { until } from '../../test/harness/processes.ts'
+import { type Server, startPostgres } from '../../test/harness/servers.ts'
+import { askPostgres, type PostgresRow } from '../../test/harness/wire.ts'
+import type { Fault, Timeout } from '../faults.ts'
+import { Links } from '../links.ts'
+import type { LoadMeter } from '../load.ts'
+import { Losses, SETTLE_MS } from '../losses.ts'
+import { pause, type Setting, type Stage, Turns } from '../stage.ts'
+import { isAnswered, PATIENCE_MS } from './redis-node.ts'
+
+/** One server, and the faults that can be injected into it. */
+export class PostgresStage implements Stage {
+  readonly links: Links
+  readonly #losses = new Losses()
+  readonly #server: Server
+  readonly #clock: ShiftedClock
+  readonly #meter: LoadMeter
+  readonly #losesWithSession: boolean
+  /** Faults of the whole server are serial. */
+  readonly #turns = new Turns()
+
+  private constructor(
+    parts: { server: Server; clock: ShiftedClock; links: Links; meter: LoadMeter },
+    losesWithSession: boolean,
+  ) {
+    this.#server = parts.server
+    this.#clock = parts.clock
+    this.links = parts.links
+    this.#meter = parts.meter
+    this.#losesWithSession = losesWithSession
+  }
+
+  /** With `losesWithSession`, the end of a session is the end of its leases. */
+  static async open(
+    { clients }: Setting,
+    meter: LoadMeter,
+    { losesWithSession }: { losesWithSession: boolean },
+  ): Promise<PostgresStage> {
+    const clock = await shiftedClock()
+    const server = await startPostgres({ clock })
+    const links = await Links.open(clients.length, [server.port])
+    return new PostgresStage({ server, clock, links, meter }, losesWithSession)
+  }
+
+  get losses() {
+    return this.#losses.all
+  }
+
+  get url() {
+    return this.#server.url
+  }
+
+  async apply(fault: Fault, signal: AbortSignal): Promise<boolean> {
+    switch (fault.kind) {
+      case 'server-stalled':
+        return this.#turns.take(signal, async () => {
+          await this.#server.pause()
+          await pause(fault.forMs, signal)
+          this.#server.resume()
+          return true
+        })
+      case 'server-killed':
+      case 'immediate-shutdown':
+        return this.#turns.take(signal, () => this.#endingSessions(() => this.#restart(fault, signal)))
+      case 'connections-killed':
+        return this.#endingSessions(() => this.#terminate("backend_type = 'client backend'"))
+      case 'listeners-killed':
+        // A connection that listens is kept alive by SELECT 1.
+        return this.#terminate("query LIKE 'LISTEN%' OR query = 'SELECT 1'")
+      case 'timeout-shortened':
+        return fault.setting === 'idle_session_timeout'
+          ? this.#endingSessions(() => this.#shorten(fault, signal))
+          : this.#shorten(fault, signal)
+      case 'server-clock-stepped':
+        return this.#turns.take(signal, () =>
+          this.#losses.steppingClock(fault.byMs, {
+            shift: async (toMs) => {
+              this.#clock.shift(toMs)
+              // A statement that has begun may still see the old time.
+              await pause(50, signal)
+            },
+            meanwhile: () => pause(fault.forMs, signal),
+          }),
+        )
+      case 'table-truncated':
+        return this.#losses.alone(SETTLE_MS, () =>
+          this.#losses.losing({}, () => this.#isDone('TRUNCATE distributed_locks')),
+        )
+      case 'row-locked':
+        // Migrations may not have made the table yet.
+        return this.#isDone(
+          `BEGIN; SELECT 1 FROM distributed_locks WHERE lock_name = '${fault.lockName}' FOR UPDATE;
+           SELECT pg_sleep(${fault.forMs / 1_000}); COMMIT`,
+        )
+      case 'table-locked':
+        return this.#isDone(
+          `BEGIN; LOCK TABLE distributed_locks IN ACCESS EXCLUSIVE MODE;
+           SELECT pg_sleep(${fault.forMs / 1_000}); COMMIT`,
+        )
+      default:
+        throw new Error(`PostgreSQL has no fault ${fault.kind}`)
+    }
+  }
+
+  async version(): Promise<string> {
+    return `postgres ${(await this.#ask('SHOW server_version'))[0]?.[0]}`
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#meter.add('servers', this.#server.pid)
+    await this.links[Symbol.asyncDispose]()
+    await this.#server[Symbol.asyncDispose]()
+    this.#clock[Symbol.dispose]()
+  }
+
+  async #restart(fault: { kind: 'server-killed' | 'immediate-shutdown'; downMs: number }, signal: AbortSignal) {
+    this.#meter.add('servers', this.#server.pid)
+    if (fault.kind === 'server-killed') await this.#server.kill()
+    else process.kill(this.#server.pid, 'SIGQUIT')
+    await pause(fault.downMs, signal)
+    await this.#server.restart()
+    return true
+  }
+
+  async #shorten(
+    { setting, toMs, forMs }: { setting: Timeout; toMs: number; forMs: number },
+    signal: AbortSignal,
+  ): Promise<boolean> {
+    const set = async (change: string): Promise<boolean> =>
+      (await this.#isDone(`ALTER SYSTEM ${change}`)) && this.#isDone('SELECT pg_reload_conf()')
+    if (!(await set(`SET ${setting} = '${toMs}ms'`))) return false
+    await pause(forMs, signal)
+    // The server may be down or stalled, and the timeout ends this statement, too.
+    await until(() => set(`RESET ${setting}`), {
+      timeoutMs: PATIENCE_MS,
+      failure: () => `cannot restore ${setting}`,
+    })
+    return true
+  }
+
+  #terminate(which: string): Promise<boolean> {
+    return this.#isDone(
+      `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (${which})`,
+    )
+  }
+
+  #endingSessions(work: () => Promise<boolean>): Promise<boolean> {
+    return this.#losesWithSession ? this.#losses.losing({}, work) : work()
+  }
+
+  /** For a statement that may fail, because of another fault. */
+  #isDone(sql: string): Promise<boolean> {
+    return isAnswered(this.#ask(sql))
+  }
+
+  #ask(sql: string): Promise<PostgresRow[]> {
+    return askPostgres({ port: this.#server.port, timeoutMs: PATIENCE_MS }, sql)
+  }
+}
