@@ -1,0 +1,312 @@
+import { describe, expect, test } from 'vitest'
+import { CHECKS, judge } from '../../chaos/checks/judge.ts'
+import { overtaken } from '../../chaos/checks/order.ts'
+import type { InjectedFault, Run } from '../../chaos/checks/run.ts'
+import { percentile, signalTimes } from '../../chaos/checks/signal.ts'
+import type { ClaimHistory, ClientHistory, LeaseHistory, RateHistory } from '../../chaos/history.ts'
+
+/** A run of one client process, with nothing wrong. */
+function run(history: Partial<ClientHistory>, more: Partial<Run> = {}): Run {
+  const nothing = { leases: [], claims: [], rates: [], stalls: [], memory: [], errors: {}, unexpected: [] }
+  return {
+    histories: [{ client: '0-1', ...nothing, resurrected: [], aliveAt: 1_000_000, ...history }],
+    faults: [],
+    losses: [],
+    records: [],
+    queue: [],
+    left: [],
+    hasQueue: true,
+    callTimeoutMs: 5_000,
+    waiterTtlMs: 3_000,
+    ...more,
+  }
+}
+
+/** What the checks have found, by their names. */
+function found(of: Run): Record<string, string[]> {
+  const all: Record<string, string[]> = {}
+  for (const { check, text, isExcused } of judge(of)) {
+    const key = isExcused ? `excused ${check}` : check
+    all[key] = [...(all[key] ?? []), text]
+  }
+  return all
+}
+
+let last = 0
+function lease(token: number, knownAt: number, heldUntil: number, more: Partial<LeaseHistory> = {}): LeaseHistory {
+  last += 1
+  const times = { ttlMs: 1_000, askedAt: knownAt, knownAt, heldUntil }
+  return { id: `0-1.${last}`, name: 'order', token, ...times, end: 'released', ...more }
+}
+
+test('a healthy run has no findings, and every check has its own name', () => {
+  expect(judge(run({ leases: [lease(1, 0, 10), lease(2, 11, 20)] }))).toEqual([])
+  expect(new Set(CHECKS.map(({ name }) => name)).size).toBe(CHECKS.length)
+})
+
+test('exclusion, fencing: two holders with one token are found, with the leases and their time', () => {
+  const [first, second] = [lease(1, 0, 10), lease(1, 5, 20)]
+  const findings = judge(run({ leases: [first, second] }))
+  expect(findings.map(({ check }) => check)).toEqual(['exclusion', 'fencing'])
+  expect(findings[0]).toMatchObject({ leases: [first, second], lockName: 'order', fromMs: 5, toMs: 20 })
+})
+
+describe('updates', () => {
+  const record = { name: 'order', isChecked: true, writes: 3, value: 3, refused: 1, lostUpdates: [], lostAfterCheck: 0 }
+  const lost = { ...record, value: 2, lostUpdates: ['token 7: 1 became 2, but was 2'] }
+
+  test('are found if they are lost in a record that checks tokens', () => {
+    expect(found(run({}, { records: [record] }))).toEqual({})
+    expect(found(run({}, { records: [lost] }))).toEqual({
+      updates: ['a lost update of "order": token 7: 1 became 2, but was 2', '"order" was written 3 times, but is 2'],
+    })
+  })
+
+  test('are no violation in a record that checks none', () => {
+    expect(found(run({}, { records: [{ ...lost, isChecked: false }] }))).toEqual({})
+  })
+})
+
+describe('signal', () => {
+  const lostAt = (signalledAt: number | undefined, ticksLate: number): Partial<ClientHistory> => ({
+    leases: [
+      lease(1, 0, 90, {
+        end: 'lost',
+        loss: { ...(signalledAt !== undefined && { signalledAt }), deadlineAt: 100, ticksLate, isBySignal: true },
+      }),
+    ],
+  })
+
+  test('may come before the deadline, or after one run of the timers behind it', () => {
+    expect(found(run(lostAt(98, 0)))).toEqual({})
+    expect(found(run(lostAt(3_000, 1)))).toEqual({})
+  })
+
+  test('is late if timers have run twice after the deadline', () => {
+    expect(found(run(lostAt(121, 2)))['signal']?.[0]).toMatch(/signalled to 0-1\.\d+ 21\.0 ms late/)
+  })
+
+  test('is missing if it never comes', () => {
+    expect(found(run(lostAt(undefined, 0)))['signal']?.[0]).toContain('never signalled')
+  })
+
+  test('has a time after the deadline, apart for processes that were stalled at the deadline', () => {
+    const stalls = [{ fromMs: 60, toMs: 3_000 }]
+    expect(signalTimes(run(lostAt(98, 0)))).toEqual({ running: [-2], stalled: [] })
+    expect(signalTimes(run({ ...lostAt(3_001, 1), stalls }))).toEqual({ running: [], stalled: [2_901] })
+    // A stall that is over before the deadline is no excuse.
+    expect(signalTimes(run({ ...lostAt(105, 1), stalls: [{ fromMs: 0, toMs: 90 }] })).running).toEqual([5])
+  })
+
+  test('has percentiles', () => {
+    const times = Array.from({ length: 100 }, (_, at) => 99 - at)
+    expect([0.5, 0.99, 1].map((share) => percentile(times, share))).toEqual([50, 99, 99])
+    expect(percentile([], 0.5)).toBeUndefined()
+  })
+})
+
+test('resurrection: a lease that is held again after its loss is found', () => {
+  expect(found(run({ resurrected: ['0-1.7'] }))).toEqual({ resurrection: ['0-1.7 was held again after its loss'] })
+})
+
+describe('waiters', () => {
+  const claim = (more: Partial<ClaimHistory>): Partial<ClientHistory> => ({
+    claims: [{ id: '0-1.1', name: 'order', kind: 'lock', ttlMs: 1_000, askedAt: 1_000, waitMs: 2_000, ...more }],
+  })
+  const isLate = (of: Partial<ClientHistory>): boolean => found(run(of))['waiters'] !== undefined
+
+  test('are answered when their waiting time is over', () => {
+    expect(isLate(claim({ answeredAt: 3_900, outcome: 'refused' }))).toBe(false)
+    expect(isLate(claim({ answeredAt: 4_100, outcome: 'refused' }))).toBe(true)
+  })
+
+  test('that do not wait are answered as fast as a call may take', () => {
+    expect(isLate(claim({ waitMs: 0, answeredAt: 6_900, outcome: 'granted' }))).toBe(false)
+    expect(isLate(claim({ waitMs: 0, answeredAt: 7_100, outcome: 'granted' }))).toBe(true)
+  })
+
+  test('that are aborted are answered at once', () => {
+    expect(isLate(claim({ waitMs: 60_000, abortedAt: 1_500, answeredAt: 1_600, outcome: 'aborted' }))).toBe(false)
+    expect(isLate(claim({ waitMs: 60_000, abortedAt: 1_500, answeredAt: 2_600, outcome: 'aborted' }))).toBe(true)
+  })
+
+  test('are not late by the time in which their own process was stalled', () => {
+    const late = claim({ answeredAt: 8_000, outcome: 'refused' })
+    expect(isLate({ ...late, stalls: [{ fromMs: 2_500, toMs: 7_000 }] })).toBe(false)
+    expect(isLate({ ...late, stalls: [{ fromMs: 2_500, toMs: 6_000 }] })).toBe(true)
+  })
+
+  test('without an answer are stuck if their process went on, but not if it was killed', () => {
+    expect(isLate({ ...claim({}), aliveAt: 3_500 })).toBe(false)
+    expect(found(run({ ...claim({}), aliveAt: 60_000 }))['waiters']?.[0]).toContain('not answered 57000 ms after')
+  })
+
+  test('without an end of their waiting time are only bound by an abort', () => {
+    const { waitMs: _, ...endless } = (
+      claim({ answeredAt: 90_000, outcome: 'granted' }).claims as ClaimHistory[]
+    )[0] as ClaimHistory
+    expect(isLate({ claims: [endless] })).toBe(false)
+    expect(isLate({ claims: [{ ...endless, abortedAt: 50_000 }] })).toBe(true)
+  })
+})
+
+describe('order', () => {
+  /** A claim that was in the queue from `waitingAt` on, and was granted with the token. */
+  const served = (number: number, token: number, askedAt: number, knownAt: number, waitingAt?: number) => ({
+    claim: {
+      ...{ id: `0-1.${number}`, name: 'order', kind: 'lock', ttlMs: 1_000, askedAt, waitMs: 9_000 },
+      ...{ answeredAt: knownAt, outcome: 'granted', ...(waitingAt !== undefined && { waitingAt }) },
+    } as ClaimHistory,
+    lease: lease(token, knownAt, knownAt + 1, { id: `0-1.${number}`, claim: `0-1.${number}`, askedAt }),
+  })
+  const queue = (
+    all: ReturnType<typeof served>[],
+    more: Partial<Run> = {},
+    history: Partial<ClientHistory> = {},
+  ): Run => run({ claims: all.map(({ claim }) => claim), leases: all.map((each) => each.lease), ...history }, more)
+  const early = served(1, 8, 5_000, 5_900, 5_010)
+  const late = served(2, 7, 5_050, 5_500)
+  const fault = (more: object): InjectedFault => ({ fault: { kind: 'late', ...more }, fromMs: 4_000, toMs: 4_500 })
+
+  test('a waiter that is overtaken by a later claim is found', () => {
+    expect(found(queue([early, late]))).toEqual({ order: ['0-1.2 got "order" before 0-1.1, which had waited 40.0 ms'] })
+    expect(overtaken(queue([early, late])).pairs).toBe(1)
+  })
+
+  test('a waiter that is served first is not', () => {
+    const run = queue([served(1, 6, 5_000, 5_400, 5_010), late])
+    expect(overtaken(run)).toEqual({ pairs: 1, found: [] })
+  })
+
+  test('two claims whose order is not known prove nothing', () => {
+    expect(overtaken(queue([served(1, 8, 5_000, 5_900, 5_060), late]))).toEqual({ pairs: 0, found: [] })
+    expect(overtaken(queue([served(1, 8, 5_000, 5_900), late]))).toEqual({ pairs: 0, found: [] })
+  })
+
+  test('a driver without a queue promises no order', () => {
+    expect(overtaken(queue([early, late], { hasQueue: false })).pairs).toBe(0)
+  })
+
+  test('a waiter under a fault proves nothing, but a fault of another client does not matter', () => {
+    const pairs = (of: InjectedFault): number => overtaken(queue([early, late], { faults: [of] })).pairs
+    expect(pairs(fault({}))).toBe(0)
+    expect(pairs(fault({ client: 0 }))).toBe(0)
+    expect(pairs(fault({ ways: { clients: [0, 2] } }))).toBe(0)
+    expect(pairs(fault({ clients: [1] }))).toBe(1)
+    expect(pairs({ ...fault({}), fromMs: 0, toMs: 1_000 })).toBe(1)
+    expect(pairs({ ...fault({}), fromMs: 6_000, toMs: 7_000 })).toBe(1)
+  })
+
+  test('a waiter whose process was stalled for long proves nothing', () => {
+    const stalled = (ms: number): number =>
+      overtaken(queue([served(1, 8, 5_000, 9_000, 5_010), late], {}, { stalls: [{ fromMs: 5_100, toMs: 5_100 + ms }] }))
+        .pairs
+    expect([stalled(1_400), stalled(1_600)]).toEqual([1, 0])
+  })
+
+  test('clients that queue after the faults are served in their order', () => {
+    const tokens = (...all: number[]) => all.map((token, client) => ({ client, token }))
+    expect(found(run({}, { queue: tokens(3, 5, 9) }))).toEqual({})
+    expect(found(run({}, { queue: tokens(3, 9, 5) }))).toHaveProperty('order')
+  })
+})
+
+describe('limit', () => {
+  const permits = (token: number, from: number, to: number, count: number): LeaseHistory =>
+    lease(token, from, to, { name: 'pool', mode: 'shared', limit: 3, permits: count, kind: 'permits' })
+
+  test('permits up to the limit may be held at the same time', () => {
+    expect(found(run({ leases: [permits(1, 0, 10, 2), permits(2, 5, 20, 1), permits(3, 11, 30, 2)] }))).toEqual({})
+  })
+
+  test('one permit too many is found', () => {
+    const leases = [permits(1, 0, 10, 2), permits(2, 5, 20, 1), permits(3, 9, 30, 1)]
+    expect(found(run({ leases }))['limit']?.[0]).toContain('held 4 permits of "pool", but at most 3')
+  })
+
+  test('a loss of the store between the grants excuses it', () => {
+    const leases = [permits(1, 0, 10, 3), permits(2, 9, 20, 1)]
+    expect(found(run({ leases }, { losses: [{ fromMs: 3, toMs: 4 }] }))).toHaveProperty('excused limit')
+    expect(found(run({ leases }, { losses: [{ fromMs: 30, toMs: 40 }] }))).toHaveProperty('limit')
+  })
+})
+
+describe('election', () => {
+  const term = (token: number, from: number, to: number): LeaseHistory =>
+    lease(token, from, to, { name: 'leader', kind: 'election' })
+
+  test('one leader after the other is well', () => {
+    expect(found(run({ leases: [term(1, 0, 10), term(2, 10, 20)] }))).toEqual({})
+  })
+
+  test('two leaders at a time, and a term that falls, are found', () => {
+    expect(Object.keys(found(run({ leases: [term(1, 0, 10), term(2, 9, 20)] })))).toEqual(['election'])
+    expect(found(run({ leases: [term(2, 0, 10), term(1, 11, 20)] }))['election']?.[0]).toContain('got the token 1')
+  })
+})
+
+describe('rate', () => {
+  const step = (askedAt: number, answeredAt: number, more: Partial<RateHistory> = {}): RateHistory => ({
+    ...{ name: 'api', cost: 1, limit: 10, periodMs: 1_000, burst: 2, askedAt, answeredAt, allowed: true },
+    ...more,
+  })
+  const isExcessive = (rates: RateHistory[], more: Partial<Run> = {}): boolean =>
+    found(run({ rates }, more))['rate'] !== undefined
+
+  test('a burst, and one unit each 100 ms after it, are allowed', () => {
+    expect(isExcessive([step(0, 1), step(1, 2), step(99, 100), step(199, 200), step(299, 300)])).toBe(false)
+  })
+
+  test('one unit above the burst is found', () => {
+    expect(isExcessive([step(0, 1), step(1, 2), step(2, 3)])).toBe(true)
+    expect(isExcessive([step(0, 1), step(1, 2, { cost: 2 })])).toBe(true)
+  })
+
+  test('a rate above the limit is found in the long run', () => {
+    expect(isExcessive(Array.from({ length: 40 }, (_, at) => step(at * 90, at * 90 + 1)))).toBe(true)
+    expect(isExcessive(Array.from({ length: 40 }, (_, at) => step(at * 100, at * 100 + 1)))).toBe(false)
+  })
+
+  test('a step whose answer came late may have been decided at any time before it', () => {
+    expect(isExcessive([step(0, 1), step(1, 2), step(2, 300)])).toBe(false)
+  })
+
+  test('steps that were refused, and steps without an answer, take nothing', () => {
+    const [refused, unknown] = [step(2, 3, { allowed: false }), step(2, 3, { allowed: 'STORE_UNAVAILABLE' })]
+    expect(isExcessive([step(0, 1), step(1, 2), refused, unknown])).toBe(false)
+  })
+
+  test('other names have their own units, and a store that lost its data starts again', () => {
+    expect(isExcessive([step(0, 1), step(1, 2), step(2, 3, { name: 'other' })])).toBe(false)
+    expect(isExcessive([step(0, 1), step(1, 2), step(5, 6)], { losses: [{ fromMs: 3, toMs: 4 }] })).toBe(false)
+  })
+})
+
+test('left in the store: everything that is left is found', () => {
+  expect(found(run({}, { left: ['the lease 7 of "order"'] }))).toEqual({
+    'left in the store': ['the lease 7 of "order"'],
+  })
+})
+
+describe('memory', () => {
+  const MIB = 2 ** 20
+  const grows = (heap: (second: number) => number, seconds = 60): boolean => {
+    const samples = Array.from({ length: seconds / 2 }, (_, at) => ({
+      ...{ atMs: at * 2_000, rssBytes: 90 * MIB, heapBytes: heap(at * 2) },
+    }))
+    return found(run({ memory: samples }))['memory'] !== undefined
+  }
+
+  test('may jump in the beginning, and for a moment', () => {
+    expect(grows((second) => (second < 14 ? 5 : 20) * MIB)).toBe(false)
+    expect(grows((second) => (second === 50 ? 80 : 20) * MIB)).toBe(false)
+  })
+
+  test('that grows all the time is found', () => {
+    expect(grows((second) => (20 + second / 5) * MIB)).toBe(true)
+  })
+
+  test('of a process that lived for a short time proves nothing', () => {
+    expect(grows((second) => (20 + second) * MIB, 18)).toBe(false)
+  })
+})
