@@ -123,7 +123,7 @@ class _Running(Generic[T]):
         self._loop = loop
         self._work = work
         self._on_end = on_end
-        self._task: Optional[asyncio.Task[T]] = None
+        self._task: Optional[asyncio.Task[None]] = None
         self._running = threading.Lock()
         """Held until the coroutine has ended."""
         self._running.acquire()
@@ -134,11 +134,21 @@ class _Running(Generic[T]):
         # With a copy of this thread's context.
         self._loop.call_soon_threadsafe(self._start)
 
-    def _start(self) -> asyncio.Task[T]:
+    def _start(self) -> asyncio.Task[None]:
         if self._task is None:
-            self._task = self._loop.create_task(self._work)
-            self._task.add_done_callback(self._ended)
+            self._task = self._loop.create_task(self._run())
         return self._task
+
+    async def _run(self) -> None:
+        """Its end reaches the calling thread from here: a callback of the task would cost another turn of the event
+        loop. An error, too, is only for the calling thread."""
+        try:
+            self._value = await self._work
+        except BaseException as error:
+            self._error = error
+        self._running.release()
+        if self._on_end is not None:
+            self._on_end()
 
     def result(self) -> T:
         """Waits for the end. Only once, and only in the calling thread."""
@@ -156,12 +166,12 @@ class _Running(Generic[T]):
         """Cancels the coroutine after its first step, and waits until it has ended and its result is discarded."""
         settled = threading.Event()
 
-        async def settle(task: asyncio.Task[T]) -> None:
+        async def settle(task: asyncio.Task[None]) -> None:
             try:
                 task.cancel()
                 await asyncio.wait({task})
-                if discard is not None and not task.cancelled() and task.exception() is None:
-                    await discard(task.result())
+                if discard is not None and self._error is None:
+                    await discard(self._value)
             except Exception as error:
                 log.debug("the result of an interrupted call could not be discarded: %s", error)
             finally:
@@ -174,17 +184,6 @@ class _Running(Generic[T]):
 
         self._loop.call_soon_threadsafe(start)
         settled.wait(INTERRUPTED_SECONDS)
-
-    def _ended(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            self._error = asyncio.CancelledError()
-        else:
-            self._error = task.exception()
-            if self._error is None:
-                self._value = task.result()
-        self._running.release()
-        if self._on_end is not None:
-            self._on_end()
 
 
 _settling: set[asyncio.Task[None]] = set()
