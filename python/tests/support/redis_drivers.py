@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Optional, Tuple, TypeVar
 
+import redis
 from holdfast.core.driver import Claim, Driver, Grant, LeaseRef, Refusal, Renewal
 
 from support.names import unique
@@ -150,3 +151,12 @@ def in_node(claim: Claim) -> Dict[str, Any]:
         "group": claim.group,
     }
     return {name: value for name, value in renamed.items() if value is not None}
+
+
+def unknown_to_the_driver(**settings: Any) -> Any:
+    """The pool of a synchronous client whose connections the driver can use only in a thread, as with TLS."""
+
+    class Unknown(redis.Connection):  # type: ignore[misc]
+        pass
+
+    return redis.ConnectionPool(connection_class=Unknown, **settings)

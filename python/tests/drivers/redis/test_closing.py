@@ -15,6 +15,7 @@ from redis.asyncio.cluster import RedisCluster
 from holdfast import HoldfastError
 from holdfast.core.driver import Claim, Grant, InspectQuery, Renewal
 from holdfast.drivers.redis import redis_driver
+from support.redis_drivers import unknown_to_the_driver
 
 
 @pytest.fixture(params=["redis", "cluster"])
@@ -59,12 +60,14 @@ class _Listener:
     def disconnected(self, cause: Exception) -> None: ...
 
 
-@pytest.mark.parametrize("kind", ["redis", "cluster"])
+@pytest.mark.parametrize("kind", ["redis", "thread", "cluster"])
 async def test_calls_of_several_steps_that_a_synchronous_client_is_closed_under_end_and_leave_no_thread(
     kind: str, redis_url: str, cluster_urls: List[str], lock_name: str
 ) -> None:
     client: Any = redis.Redis.from_url(redis_url)
-    if kind == "cluster":
+    if kind == "thread":
+        client = redis.Redis(connection_pool=unknown_to_the_driver(**client.connection_pool.connection_kwargs))
+    elif kind == "cluster":
         client = redis.cluster.RedisCluster.from_url(cluster_urls[0])
     before = set(threading.enumerate())
     for step in range(40):

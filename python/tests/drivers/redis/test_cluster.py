@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 import redis.cluster
 from holdfast.core.driver import Grant, InspectQuery, Refusal
+from holdfast.drivers._redis.dial import Dial
 from holdfast.drivers._redis.keys import slot_of
 from holdfast.drivers.redis import RedisDriver, open_redis, redis_driver
 from holdfast.errors import InvalidArgumentError, StoreError, UnsupportedError
@@ -93,7 +94,11 @@ def slot_of_lock(lock_name: str) -> int:
     return slot_of(f"lock:{lock_name}")
 
 
-async def test_a_node_that_has_left_the_cluster_leaves_no_thread_behind(cluster: Cluster) -> None:
+async def test_a_node_that_has_left_the_cluster_leaves_no_thread_behind(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with TLS.
+    monkeypatch.setattr(Dial, "is_for_loop", Dial.is_async)
     async with closing(redis_driver(redis.cluster.RedisCluster(host="127.0.0.1", port=cluster.a.port))) as driver:
         await driver.inspect(InspectQuery(lock_name="any"))
         before, link = set(threading.enumerate()), driver.link

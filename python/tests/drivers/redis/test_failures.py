@@ -21,11 +21,12 @@ from support.redis_drivers import (
     lease_of,
     refusal_of,
     renewal_of,
+    unknown_to_the_driver,
     until,
 )
 from support.tcp_proxy import TcpProxy
 
-KINDS = ["asyncio", "sync"]
+KINDS = ["asyncio", "sync", "thread"]
 
 
 def port_of(url: str) -> int:
@@ -33,6 +34,8 @@ def port_of(url: str) -> int:
 
 
 def client_at(kind: str, port: int, **options: Any) -> Any:
+    if kind == "thread":
+        return redis.Redis(connection_pool=unknown_to_the_driver(host="127.0.0.1", port=port, **options))
     return (redis.asyncio.Redis if kind == "asyncio" else redis.Redis)(host="127.0.0.1", port=port, **options)
 
 

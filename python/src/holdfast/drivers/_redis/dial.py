@@ -25,6 +25,13 @@ class Dial:
         return inspect.iscoroutinefunction(self.connection_class.connect)
 
     @property
+    def is_for_loop(self) -> bool:
+        """Whether an event loop can read and write its connections: all of `redis.asyncio`, and of the synchronous ones
+        those with a plain socket. One that encrypts, and one of a class that we do not know, needs a thread."""
+        name, module = self.connection_class.__name__, self.connection_class.__module__
+        return self.is_async or (module in ("redis.connection", "redis.sentinel") and "SSL" not in name)
+
+    @property
     def place(self) -> str:
         """A URL without user name and password."""
         path = self.settings.get("path")
@@ -51,13 +58,11 @@ class Dial:
         need not be UTF-8.
         """
         settings = {name: value for name, value in self.settings.items() if name not in _LEFT_OUT}
-        mine = settings.get("socket_connect_timeout")
-        settings.update(
-            encoding="utf-8",
-            decode_responses=False,
-            socket_timeout=answer_seconds,
-            socket_connect_timeout=connect_seconds if mine is None else min(mine, connect_seconds),
-        )
+        settings.update(encoding="utf-8", decode_responses=False, socket_timeout=answer_seconds)
+        # Not of the Unix socket of older versions, which connects at once.
+        if _accepts(self.connection_class, "socket_connect_timeout"):
+            mine = settings.get("socket_connect_timeout")
+            settings["socket_connect_timeout"] = connect_seconds if mine is None else min(mine, connect_seconds)
         if "path" not in settings:
             settings["socket_keepalive"] = True
             # A subscription sends nothing. Only keep-alives notice that its server is gone, by default after two hours.
@@ -92,6 +97,10 @@ _LEFT_OUT = frozenset(
 
 def _accepts(connection_class: Any, name: str) -> bool:
     """Whether the class, or one that it passes its settings on to, has this setting."""
-    return any(
-        name in inspect.signature(each.__init__).parameters for each in connection_class.__mro__ if each is not object
-    )
+    for each in connection_class.__mro__:
+        parameters = inspect.signature(each.__init__).parameters
+        if name in parameters:
+            return True
+        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return False
+    return False

@@ -46,7 +46,7 @@ class Node:
         self._dial = dial
         self._timeout_seconds = timeout_seconds
         self._wire: Wire
-        if dial.is_async:
+        if dial.is_for_loop:
             self._wire = AsyncWire(dial, timeout_seconds)
         else:
             self._wire = ThreadWire(dial, timeout_seconds)

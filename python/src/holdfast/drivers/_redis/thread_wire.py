@@ -1,4 +1,5 @@
-"""One connection of a synchronous client, used by one thread of the driver's own. See wire.py."""
+"""One connection of a synchronous client, used by one thread of the driver's own. See wire.py, and `is_for_loop` in
+dial.py."""
 
 from __future__ import annotations
 

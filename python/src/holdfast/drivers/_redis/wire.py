@@ -14,6 +14,7 @@ from collections import deque
 from typing import Any, Optional, Protocol, Sequence
 
 from .dial import Dial
+from .loop_connection import LoopConnection
 from .replies import Replies
 
 Command = Sequence[str]
@@ -35,7 +36,7 @@ class Wire(Protocol):
 
 
 class AsyncWire:
-    """On `redis.asyncio`: commands are written as they come, and replies are matched to them in their order."""
+    """In the event loop: commands are written as they come, and replies are matched to them in their order."""
 
     def __init__(self, dial: Dial, timeout_seconds: float) -> None:
         self.dial = dial
@@ -67,9 +68,15 @@ class AsyncWire:
                 raise ConnectionError("the connection was closed") from None
             raise
 
+    def _connection(self) -> Any:
+        if self.dial.is_async:
+            return self.dial.connection(self._timeout_seconds, None)
+        # With a timeout for the answers to its login.
+        return LoopConnection(self.dial.connection(self._timeout_seconds, self._timeout_seconds))
+
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Session:
         try:
-            connection = self.dial.connection(self._timeout_seconds, None)
+            connection = self._connection()
             try:
                 await asyncio.wait_for(connection.connect(), self._timeout_seconds)
                 # Closing may have cancelled this task when the connection was already there, which has no effect.
