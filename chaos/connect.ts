@@ -128,12 +128,15 @@ async function openNodeRedis(port: number, isNode: boolean) {
   return connecting(client)
 }
 
-async function openNodeSentinel({ sentinel, ...settings }: StoreSettings) {
+/**
+ * Without the proxies: with `nodeAddressMap`, redis 6 takes every answer of a Sentinel for a new master, and opens its
+ * connections again and again.
+ */
+async function openNodeSentinel({ sentinel }: StoreSettings) {
   const { createSentinel } = await import('redis')
   const client = createSentinel({
     name: sentinel?.masterName ?? '',
     sentinelRootNodes: (sentinel?.ports ?? []).map(addressOf),
-    nodeAddressMap: proxiesOf(settings),
     scanInterval: 500,
   })
   return connecting(client)
