@@ -28,6 +28,7 @@ import redis  # noqa: E402
 import redis.asyncio  # noqa: E402
 
 from holdfast import DistributedLock, SyncDistributedLock  # noqa: E402
+from holdfast.sync.portal import portal  # noqa: E402
 
 Turn = Callable[[str], Awaitable[None]]
 CONNECTIONS = 4
@@ -151,6 +152,7 @@ def show(title: str, times: Dict[str, List[Tuple[float, float]]]) -> None:
 def threads(url: str, rounds: int, seconds: float, count: int) -> None:
     client = redis.Redis.from_url(url)
     ours = redis.Redis.from_url(url)
+    in_loop = redis.asyncio.Redis.from_url(url)
     by_client, by_url = SyncDistributedLock(ours), SyncDistributedLock(url)
 
     def redis_lock(name: str) -> None:
@@ -165,8 +167,14 @@ def threads(url: str, rounds: int, seconds: float, count: int) -> None:
 
         return turn
 
+    def two_gets(name: str) -> None:
+        """Less is not possible for a lock whose requests are sent by another thread than the caller's."""
+        for _ in range(2):
+            portal().run(in_loop.get(name))
+
     subjects: Dict[str, Callable[[str], None]] = {
         "redis-py Lock": redis_lock,
+        "two GET in the event loop": two_gets,
         "holdfast with, its client": holdfast_lock(by_client),
         "holdfast with, by URL": holdfast_lock(by_url),
     }
@@ -179,6 +187,7 @@ def threads(url: str, rounds: int, seconds: float, count: int) -> None:
     show(f"Redis, synchronous, {count} threads", times)
     by_client.close()
     by_url.close()
+    portal().run(in_loop.close())
 
 
 def measure_threads(turn: Callable[[str], None], count: int, seconds: float) -> Tuple[float, float]:
