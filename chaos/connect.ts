@@ -186,6 +186,6 @@ const proxiesOf = ({ announcedPorts = [], ports }: Pick<StoreSettings, 'announce
   Object.fromEntries(announcedPorts.map((port, at) => [`127.0.0.1:${port}`, addressOf(ports[at] ?? port)]))
 
 /** Imports a file of the package under test. */
-export async function load<Module>({ dist }: StoreSettings, file: string): Promise<Module> {
+export async function load<Module>({ dist }: Pick<StoreSettings, 'dist'>, file: string): Promise<Module> {
   return (await import(pathToFileURL(`${dist}/${file}`).href)) as Module
 }

@@ -4,6 +4,7 @@ import { Draw } from './draw.ts'
 import type { Fault } from './faults.ts'
 import { type ClientHistory, type LeaseHistory, nowMs } from './history.ts'
 import { type DoneFault, injectAll } from './inject.ts'
+import { leftInStore } from './left.ts'
 import type { LoadMeter } from './load.ts'
 import { chosen, drawFaults } from './plan.ts'
 import { queueForOneLock } from './queue.ts'
@@ -11,6 +12,9 @@ import { type RecordHistory, RecordServer } from './record.ts'
 import type { Scenario, Setting, SettingOptions } from './stage.ts'
 
 export type { DoneFault }
+
+/** How long after the end of the longest lease the store may take to be empty. */
+const LEFT_MS = 2_000
 
 export interface EpisodeOptions extends SettingOptions {
   scenario: Scenario
@@ -78,6 +82,8 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
   const ranSeconds = (nowMs() - startedMs) / 1_000
   const queue = scenario.hasQueue ? await queueForOneLock(clients, plans.length, dist, stage.url) : []
   const { histories, problems } = await clients.stop()
+  const longestMs = Math.max(setting.longestTtlMs, ...plans.map(({ settings }) => settings.waiterTtlSeconds * 1_000))
+  const left = await leftInStore({ dist, url: stage.url, withinMs: longestMs + LEFT_MS })
 
   const leases = histories.flatMap((history) => history.leases)
   const errors: Record<string, number> = {}
@@ -92,7 +98,7 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
     histories,
     leases,
     losses: stage.losses,
-    left: [],
+    left,
     verdict: check(leases, stage.losses),
     resurrected: histories.flatMap((history) => history.resurrected),
     claims: sum(histories.map(({ claims }) => claims.length)),

@@ -1,6 +1,7 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import type { Finding } from './checks/run.ts'
 import { tooLittle } from './enough.ts'
 import { type Episode, planEpisode, runEpisode } from './episode.ts'
 import { LoadMeter } from './load.ts'
@@ -64,15 +65,15 @@ export async function main(args: string[], root: string): Promise<number> {
     progress.begin(at + 1, options.seconds)
     try {
       const episode = await runEpisode({ ...options, onFault: (fault) => progress.fault(fault) })
-      tally.add(episode)
-      if (isWorthKeeping(episode)) keep(episode, join(out, `episode-${options.episode}.json`))
+      const findings = tally.add(episode)
+      if (findings.length > 0) keep(episode, findings, join(out, `episode-${options.episode}.json`))
     } catch (error) {
       tally.failed(options.seed, error)
     }
     // After each episode, so that an interrupted run leaves a report.
     const report = finish()
-    const { overlaps, fallingTokens, grants, faults } = report
-    const found = `${overlaps} overlaps, ${fallingTokens} falling tokens`
+    const { checks, grants, faults } = report
+    const found = `${Object.values(checks).reduce((sum, count) => sum + count, 0)} violations`
     progress.end(`episode ${at + 1} of ${episodes.length}: ${grants} grants, ${faults} faults so far; ${found}`)
     if (options.isUntilViolation && exitCodeOf(report) === 1) break
   }
@@ -83,11 +84,8 @@ export async function main(args: string[], root: string): Promise<number> {
   return exitCodeOf(report)
 }
 
-const isWorthKeeping = ({ verdict, resurrected }: Episode): boolean =>
-  verdict.overlaps.length + verdict.falling.length + verdict.excused.length + resurrected.length > 0
-
-function keep({ seed, setting, done, leases, verdict, resurrected }: Episode, file: string): void {
-  writeFileSync(file, JSON.stringify({ seed, setting, done, leases, verdict, resurrected }))
+function keep({ seed, setting, done, losses, histories }: Episode, findings: readonly Finding[], file: string): void {
+  writeFileSync(file, JSON.stringify({ seed, setting, findings, done, losses, histories }))
 }
 
 type Options = ReturnType<typeof readOptions>

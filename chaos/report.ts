@@ -55,6 +55,7 @@ export interface Report {
   /** The average share of one core. */
   load: Record<string, string>
   violations: Violation[]
+  excusedViolations: Violation[]
 }
 
 /** Milliseconds. A negative time is before the deadline. */
@@ -105,7 +106,9 @@ export function tableOf(report: Report): string {
   const more = [
     ...report.unexpectedErrors.map((text) => `unexpected error: ${text}`),
     ...report.problems.map((text) => `problem: ${text}`),
-    ...report.violations.map(({ what, episode, text }) => `${what} in episode ${episode}: ${text}`),
+    ...[...report.violations, ...report.excusedViolations].map(
+      ({ what, episode, text }) => `${what} in episode ${episode}: ${text}`,
+    ),
   ]
   return [...table, ...more, ''].join('\n')
 }

@@ -9,7 +9,7 @@ import { checkLeases } from './linear/leases.ts'
 import type { Report, Times } from './report.ts'
 import { violationOf } from './violation.ts'
 
-/** The report has the details of this many violations. */
+/** The report has the details of this many violations, and of as many that are excused. */
 const MAX_VIOLATIONS = 20
 const LINEARIZABLE = 'linearizability'
 
@@ -55,6 +55,7 @@ export class Tally {
       problems: [],
       load: {},
       violations: [],
+      excusedViolations: [],
     }
   }
 
@@ -68,7 +69,8 @@ export class Tally {
     const report = this.#report
     for (const finding of findings) {
       count(finding.isExcused ? report.excused : report.checks, finding.check, 1)
-      if (report.violations.length < MAX_VIOLATIONS) report.violations.push(violationOf(episode, finding))
+      const shown = finding.isExcused ? report.excusedViolations : report.violations
+      if (shown.length < MAX_VIOLATIONS) shown.push(violationOf(episode, finding))
     }
     const { overlaps, excused, falling } = episode.verdict
     report.overlaps += overlaps.length

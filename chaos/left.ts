@@ -1,0 +1,53 @@
+import { askRedis } from '../test/harness/wire.ts'
+import { load } from './connect.ts'
+import { nowMs } from './history.ts'
+
+/** The keys of Redis that stay: the last token, and since when a node of Redlock votes. See protocol/redis. */
+const STAYS = /^holdfast:(?:(?:\{\d+\}:)?token|voter)$/
+const AGAIN_MS = 100
+/** Enough to see what it is. */
+const MOST_SHOWN = 20
+
+export interface Leaving {
+  /** The built package under test. */
+  dist: string
+  url: string
+  /** After this time everything must have ended, also what killed processes have left. */
+  withinMs: number
+}
+
+/** Waits until the store is empty, and returns what is still there after the time in which it has to be. */
+export async function leftInStore({ dist, url, withinMs }: Leaving): Promise<string[]> {
+  const endMs = nowMs() + withinMs
+  for (;;) {
+    const left = await look(dist, url).catch((error: unknown) => [`the store does not answer: ${error}`])
+    if (left.length === 0 || nowMs() > endMs) return left.slice(0, MOST_SHOWN)
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS))
+  }
+}
+
+async function look(dist: string, url: string): Promise<string[]> {
+  const { connect } = await load<typeof import('holdfast')>({ dist }, 'index.js')
+  const driver = await connect(url)
+  try {
+    const left: string[] = []
+    for (let after: string | undefined, isLast = false; !isLast; ) {
+      const page = await driver.inspect(after === undefined ? {} : { after })
+      left.push(...page.leases.map(({ lockName, fencingToken }) => `the lease ${fencingToken} of "${lockName}"`))
+      left.push(...page.waiters.map(({ lockName, holderId }) => `a place of ${holderId} in the queue of "${lockName}"`))
+      after = page.next
+      isLast = after === undefined
+    }
+    return [...left, ...(await keysOf(url))]
+  } finally {
+    await driver.close()
+  }
+}
+
+/** The keys of every server of a Redis URL that do not stay. */
+async function keysOf(url: string): Promise<string[]> {
+  if (!/^(?:redis|redlock)/.test(url)) return []
+  const ports = [...url.matchAll(/:(\d+)/g)].map(([, port]) => Number(port))
+  const all = await Promise.all(ports.map((port) => askRedis({ port, timeoutMs: 5_000 }, 'KEYS', '*')))
+  return (all.flat() as string[]).filter((key) => !STAYS.test(key)).map((key) => `the key ${key}`)
+}
