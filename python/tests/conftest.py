@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 from support.names import unique  # noqa: E402
 from support.node_worker import NodeWorker  # noqa: E402
 from support.redis_server import RedisServer  # noqa: E402
+
+
+def pytest_collection_finish() -> None:
+    # The tests and the modules stay until the end. Otherwise they would be searched for garbage again and again.
+    gc.collect()
+    gc.freeze()
 
 
 def _urls(variable: str) -> List[str]:

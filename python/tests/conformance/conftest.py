@@ -1,9 +1,8 @@
-"""Runs the cases of one store at the same time, and reports each of them as its own test."""
+"""Makes a test of each case on each store. items.py says how they run."""
 
 from __future__ import annotations
 
-import os
-from typing import Dict, Iterator, List, Tuple
+from typing import List, Optional
 
 import pytest
 
@@ -11,55 +10,23 @@ import pytest
 pytest.register_assert_rewrite("conformance")
 
 from conformance.groups import cases_of  # noqa: E402
-from conformance.stores import STORES, StoreKind  # noqa: E402
-from conformance.suite import Case, Outcome, run_cases  # noqa: E402
+from conformance.items import CaseItem, StoreRun, passed_report  # noqa: E402
+from conformance.stores import STORES  # noqa: E402
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "conformance_case" not in metafunc.fixturenames:
-        return
-    pairs = [(kind, case) for kind in STORES for case in cases_of(kind)]
-    metafunc.parametrize(
-        "conformance_case",
-        [pytest.param(pair, marks=_marks(*pair)) for pair in pairs],
-        ids=[f"{kind.name}: {case}" for kind, case in pairs],
-    )
+def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: object) -> Optional[List[CaseItem]]:
+    # Not by parametrization: thousands of functions with fixtures would cost each process seconds.
+    if name != "test_conformance":
+        return None
+    runs = [StoreRun(kind) for kind in STORES]
+    return [CaseItem.make(collector, obj, run, case) for run in runs for case in cases_of(run.kind)]
 
 
-def _marks(kind: StoreKind, case: Case) -> List[pytest.MarkDecorator]:
-    return [
-        pytest.mark.conformance(case.title),
-        # One worker gets all cases of a store, because it runs them at the same time.
-        pytest.mark.xdist_group(f"conformance-{kind.name}"),
-        # The first test of a store waits for all of them.
-        pytest.mark.timeout(300),
-    ]
-
-
-@pytest.fixture(scope="session")
-def outcomes() -> Iterator[Dict[Tuple[str, Case], Outcome]]:
-    yield {}
-
-
-@pytest.fixture
-def outcome(
-    request: pytest.FixtureRequest,
-    conformance_case: Tuple[StoreKind, Case],
-    outcomes: Dict[Tuple[str, Case], Outcome],
-) -> Outcome:
-    """The first test of a store runs all cases of the store that were selected. The others find their outcome."""
-    kind, case = conformance_case
-    if (kind.name, case) not in outcomes:
-        ran = run_cases(kind, _beside(request, kind, case))
-        outcomes.update({(kind.name, each): outcome for each, outcome in ran.items()})
-    return outcomes[kind.name, case]
-
-
-def _beside(request: pytest.FixtureRequest, kind: StoreKind, case: Case) -> List[Case]:
-    """The cases that this process will report, too."""
-    # Only with `--dist loadgroup`, which appends the group to the test's id, one worker gets all cases of a store.
-    if "PYTEST_XDIST_WORKER" in os.environ and "@" not in request.node.nodeid.rpartition("]")[2]:
-        return [case]
-    selected = [getattr(item, "callspec", None) for item in request.session.items]
-    pairs = [spec.params.get("conformance_case") for spec in selected if spec is not None]
-    return [each for pair in pairs if pair is not None for of, each in [pair] if of is kind]
+def pytest_runtest_protocol(item: pytest.Item, nextitem: Optional[pytest.Item]) -> Optional[bool]:
+    # A case that has passed needs one report, without setup and teardown. The last one tears its file down.
+    is_last = nextitem is None or nextitem.parent is not item.parent
+    if is_last or not isinstance(item, CaseItem) or not item.has_passed:
+        return None
+    item.ihook.pytest_runtest_logreport(report=passed_report(item))
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True

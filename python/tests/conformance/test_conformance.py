@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from typing import Tuple
-
 import pytest
 
-from conformance.stores import StoreKind
-from conformance.suite import Case, Outcome, Skipped
+from conformance.suite import Outcome, Skipped
 
 
-def test_conformance(conformance_case: Tuple[StoreKind, Case], outcome: Outcome) -> None:
+def test_conformance(outcome: Outcome) -> None:
+    """Called for each case on each store: see conftest.py."""
     if isinstance(outcome, Skipped):
         pytest.skip(outcome.reason)
     if outcome is not None:

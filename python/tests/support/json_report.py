@@ -15,7 +15,8 @@ _outcomes: Dict[str, Dict[str, Any]] = {}
 
 def pytest_runtest_logreport(report: Any) -> None:
     _record(report)
-    if report.when == "teardown":
+    # A case of the conformance suite that has passed has no report of its teardown.
+    if report.when == "teardown" or getattr(report, "is_only", False):
         _write(report.nodeid)
 
 

@@ -1,0 +1,62 @@
+"""Runs the cases of one store at the same time, and reports each of them as its own test."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, List
+
+import pytest
+
+from .stores import StoreKind
+from .suite import Case, Outcome, run_cases
+
+
+class StoreRun:
+    """What the cases of a store have in common."""
+
+    def __init__(self, kind: StoreKind) -> None:
+        self.kind = kind
+        self.outcomes: Dict[Case, Outcome] = {}
+        self.marks = [
+            # One worker gets all cases of a store, because it runs them at the same time.
+            pytest.mark.xdist_group(f"conformance-{kind.name}").mark,
+            # The first test of a store waits for all of them.
+            pytest.mark.timeout(300).mark,
+        ]
+
+
+class CaseItem(pytest.Item):
+    """A case on a store. The first of a store runs all that were selected. The others find their outcome."""
+
+    run: StoreRun
+    case: Case
+    check: Callable[[Outcome], None]
+
+    @classmethod
+    def make(cls, parent: pytest.Module, check: Any, run: StoreRun, case: Case) -> CaseItem:
+        item: CaseItem = cls.from_parent(parent, name=f"test_conformance[{run.kind.name}: {case}]")
+        item.check, item.run, item.case = check, run, case
+        item.own_markers.extend(run.marks)
+        return item
+
+    @property
+    def has_passed(self) -> bool:
+        return self.run.outcomes.get(self.case, self) is None
+
+    def runtest(self) -> None:
+        outcomes = self.run.outcomes
+        if self.case not in outcomes:
+            outcomes.update(run_cases(self.run.kind, self._selected()))
+        self.check(outcomes[self.case])
+
+    def _selected(self) -> List[Case]:
+        """The cases that this process will report, too."""
+        # Only with `--dist loadgroup`, which appends the group to the test's id, one worker gets all cases of a store.
+        if "PYTEST_XDIST_WORKER" in os.environ and "@" not in self.nodeid.rpartition("]")[2]:
+            return [self.case]
+        return [each.case for each in self.session.items if isinstance(each, CaseItem) and each.run is self.run]
+
+
+def passed_report(item: CaseItem) -> pytest.TestReport:
+    """`is_only`: no report of a teardown follows."""
+    return pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call", is_only=True)
