@@ -19,6 +19,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 from support.names import unique  # noqa: E402
+from support.node_process import NodeProcess  # noqa: E402
 from support.node_worker import NodeWorker  # noqa: E402
 from support.redis_server import RedisServer  # noqa: E402
 
@@ -27,6 +28,10 @@ def pytest_collection_finish() -> None:
     # The tests and the modules stay until the end. Otherwise they would be searched for garbage again and again.
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    NodeProcess.end_idle()
 
 
 def _urls(variable: str) -> List[str]:
@@ -106,7 +111,7 @@ def unique_name() -> Callable[[str], str]:
 
 @pytest.fixture
 async def node_worker() -> AsyncIterator[Callable[..., Awaitable[NodeWorker]]]:
-    """Starts Node processes on the built TypeScript client, and kills them after the test."""
+    """Runs programs in Node processes on the built TypeScript client, and ends them after the test."""
     workers: List[NodeWorker] = []
 
     async def start(source: str, **options: Any) -> NodeWorker:
@@ -116,7 +121,7 @@ async def node_worker() -> AsyncIterator[Callable[..., Awaitable[NodeWorker]]]:
 
     yield start
     for worker in workers:
-        await worker.kill()
+        await worker.end()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast import _protocol
-from support.node_worker import REPOSITORY
+from support.node_process import REPOSITORY
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,7 @@ NODE_DRIVER = """
   }
   expose({
     async open(url) { driver = url.startsWith('redlock') ? await openRedlock(url) : await openRedis(url) },
+    close: () => driver.close(),
     acquire: (claims) => driver.acquire(claims),
     renew: (renewals) => driver.renew(renewals),
     release: (leases) => driver.release(leases),

@@ -108,6 +108,7 @@ NODE_DRIVER = """
   }
   expose({
     async open(url) { driver = await openSqlite(url) },
+    close: () => driver.close(),
     acquire: (claims) => driver.acquire(claims),
     renew: (renewals) => driver.renew(renewals),
     release: (leases) => driver.release(leases),

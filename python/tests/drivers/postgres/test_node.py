@@ -29,6 +29,7 @@ NODE_DRIVER = """
   }
   expose({
     async open(url) { driver = await openPostgres(url) },
+    close: () => driver.close(),
     acquire: (claims) => driver.acquire(claims),
     renew: (renewals) => driver.renew(renewals),
     release: (leases) => driver.release(leases),

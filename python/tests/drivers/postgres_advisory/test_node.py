@@ -27,6 +27,10 @@ def source(url: str) -> str:
         const leases = new Map()
         const claims = new Map()
         expose({{
+          async close() {{
+            await lock.close()
+            await driver.close()
+          }},
           async acquire(name, options) {{
             const result = await lock.acquire(name, options)
             const {{ holder }} = result

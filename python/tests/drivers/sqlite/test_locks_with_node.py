@@ -24,6 +24,7 @@ NODE = """
   expose({
     // A place in the queue lasts so long that nothing but a wake-up serves it in time.
     open(url) { lock = new DistributedLock({ url, waiterTtlSeconds: 300 }) },
+    close: () => lock.close(),
     async acquire(name, options) {
       const result = await lock.acquire(name, options)
       return result.acquired ? result.lock.fencingToken : result.holder?.holderId ?? null

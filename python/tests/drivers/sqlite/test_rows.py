@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.driver import Grant, InspectQuery, RateAnswer, RateLimit, RateRequest, Refusal
 from holdfast.drivers.sqlite import SqliteDriver
 from holdfast.errors import InvalidArgumentError
-from support.node_worker import REPOSITORY
+from support.node_process import REPOSITORY
 from support.sqlite_driver import claim_on, grant_of, is_granted, lease_of, opened, refusal_of
 
 NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"

@@ -12,7 +12,7 @@ import pytest
 from holdfast.drivers._sqlite.url import default_path, sqlite_path, sqlite_url
 from holdfast.drivers.sqlite import default_url, open_sqlite, sqlite_driver
 from holdfast.errors import InvalidArgumentError, StoreError
-from support.node_worker import REPOSITORY
+from support.node_process import REPOSITORY
 from support.sqlite_driver import claim_on, grant_of, is_granted, opened
 
 
