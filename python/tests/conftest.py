@@ -17,6 +17,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCE, os.environ.get(
 # Otherwise every process compiles the package anew, and every worker the assertions of all tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# The servers have no TLS. To ask each of them for it would cost every connection a round trip and a TLS context.
+os.environ.setdefault("PGSSLMODE", "disable")
 
 from support.names import unique  # noqa: E402
 from support.node_process import NodeProcess  # noqa: E402

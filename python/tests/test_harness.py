@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
-from support.node_worker import NodeError
+from support.node_worker import NodeError, NodeWorker
 
 
 async def test_a_worker_runs_the_built_typescript_client(node_worker, lock_name):
@@ -44,6 +45,37 @@ async def test_a_killed_worker_fails_the_calls_that_wait(node_worker):
     worker = await node_worker("expose({ die: () => process.kill(process.pid, 'SIGKILL') })")
     with pytest.raises(RuntimeError, match="ended before it answered"):
         await worker.call("die")
+
+
+async def test_a_process_runs_the_next_program_if_the_last_one_has_closed_what_it_opened():
+    first = await NodeWorker.start("expose({ close() {}, pid: () => process.pid })")
+    pid = await first.call("pid")
+    await first.end()
+    second = await NodeWorker.start("expose({ pid: () => process.pid, again: () => 'another program' })")
+    assert await second.call("pid") == pid
+    assert await second.call("again") == "another program"
+    # It exposes no `close`.
+    await second.end()
+    third = await NodeWorker.start("expose({ pid: () => process.pid })")
+    assert await third.call("pid") != pid
+    await third.kill()
+
+
+async def test_a_process_that_was_paused_or_owes_an_answer_is_not_used_again():
+    source = "expose({ close() {}, pid: () => process.pid, hang: () => new Promise(() => {}) })"
+    paused = await NodeWorker.start(source)
+    paused.pause()
+    paused.resume()
+    waiting = await NodeWorker.start(source)
+    call = asyncio.ensure_future(waiting.call("hang"))
+    await asyncio.sleep(0)
+    used = {await paused.call("pid"), await waiting.call("pid")}
+    await paused.end()
+    await waiting.end()
+    await asyncio.gather(call, return_exceptions=True)
+    another = await NodeWorker.start(source)
+    assert await another.call("pid") not in used
+    await another.end()
 
 
 def test_a_server_of_its_own_can_be_killed_and_started_again(own_redis):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import List, Optional
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 pytest.register_assert_rewrite("conformance")
 
 from conformance.groups import cases_of  # noqa: E402
-from conformance.items import CaseItem, StoreRun, passed_report  # noqa: E402
+from conformance.items import CaseItem, StoreRun  # noqa: E402
 from conformance.stores import STORES  # noqa: E402
 
 
@@ -23,10 +24,12 @@ def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: object) 
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: Optional[pytest.Item]) -> Optional[bool]:
-    # A case that has passed needs one report, without setup and teardown. The last one tears its file down.
+    # A case that has not failed needs one report, without setup and teardown. The last one tears its file down.
     is_last = nextitem is None or nextitem.parent is not item.parent
-    if is_last or not isinstance(item, CaseItem) or not item.has_passed:
+    report = item.only_report() if isinstance(item, CaseItem) and not is_last else None
+    if report is None:
         return None
-    item.ihook.pytest_runtest_logreport(report=passed_report(item))
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    item.ihook.pytest_runtest_logreport(report=report)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)  # Shows the progress.
     return True

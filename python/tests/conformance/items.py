@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import pytest
 
 from .stores import StoreKind
-from .suite import Case, Outcome, run_cases
+from .suite import Case, Outcome, Skipped, run_cases
+
+NOT_RUN = Exception("the case has not run yet")
 
 
 class StoreRun:
@@ -39,10 +41,6 @@ class CaseItem(pytest.Item):
         item.own_markers.extend(run.marks)
         return item
 
-    @property
-    def has_passed(self) -> bool:
-        return self.run.outcomes.get(self.case, self) is None
-
     def runtest(self) -> None:
         outcomes = self.run.outcomes
         if self.case not in outcomes:
@@ -56,7 +54,15 @@ class CaseItem(pytest.Item):
             return [self.case]
         return [each.case for each in self.session.items if isinstance(each, CaseItem) and each.run is self.run]
 
+    def only_report(self) -> Optional[pytest.TestReport]:
+        """All that is to say of a case that has passed or was skipped. None if it has failed, or has not run yet."""
+        outcome = self.run.outcomes.get(self.case, NOT_RUN)
+        if outcome is None:
+            return self._report("passed", None)
+        if isinstance(outcome, Skipped):
+            return self._report("skipped", (str(self.path), 0, f"Skipped: {outcome.reason}"))
+        return None
 
-def passed_report(item: CaseItem) -> pytest.TestReport:
-    """`is_only`: no report of a teardown follows."""
-    return pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call", is_only=True)
+    def _report(self, outcome: Any, text: Any) -> pytest.TestReport:
+        """`is_only`: no report of a teardown follows."""
+        return pytest.TestReport(self.nodeid, self.location, {}, outcome, text, "call", is_only=True)

@@ -118,12 +118,14 @@ async def redis_asyncio() -> AsyncIterator[Store]:
     import redis.asyncio
     from holdfast.drivers.redis import redis_driver
 
+    # One client for all drivers of the suite, which take its settings. Each has its own connections.
+    client: Any = redis.asyncio.Redis.from_url(urls_of("HOLDFAST_TEST_REDIS_URL")[0])
+
     async def driver(cleanup: AsyncExitStack) -> Driver:
-        client: Any = redis.asyncio.Redis.from_url(urls_of("HOLDFAST_TEST_REDIS_URL")[0])
-        cleanup.push_async_callback(client.close)
         return redis_driver(client)
 
     yield Store(driver, no_session)
+    await client.close()
 
 
 @asynccontextmanager
@@ -131,12 +133,13 @@ async def redis_sync() -> AsyncIterator[Store]:
     import redis
     from holdfast.drivers.redis import redis_driver
 
+    client: Any = redis.Redis.from_url(urls_of("HOLDFAST_TEST_REDIS_URL")[0])
+
     async def driver(cleanup: AsyncExitStack) -> Driver:
-        client: Any = redis.Redis.from_url(urls_of("HOLDFAST_TEST_REDIS_URL")[0])
-        cleanup.callback(client.close)
         return redis_driver(client)
 
     yield Store(driver, no_session)
+    client.close()
 
 
 @asynccontextmanager
@@ -162,14 +165,15 @@ async def redlock() -> AsyncIterator[Store]:
     import redis.asyncio
     from holdfast.drivers.redlock import redlock_driver
 
+    clients: List[Any] = [redis.asyncio.Redis.from_url(url) for url in urls_of("HOLDFAST_TEST_REDIS_URL")[:3]]
+
     async def driver(cleanup: AsyncExitStack) -> Driver:
-        clients: List[Any] = [redis.asyncio.Redis.from_url(url) for url in urls_of("HOLDFAST_TEST_REDIS_URL")[:3]]
-        for client in clients:
-            cleanup.push_async_callback(client.close)
         # The servers of the tests have forgotten nothing: they may vote at once.
         return redlock_driver(clients, persistent=True, node_timeout_seconds=9)
 
     yield Store(driver, no_session)
+    for client in clients:
+        await client.close()
 
 
 @asynccontextmanager

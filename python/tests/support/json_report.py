@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict
+from functools import lru_cache
+from typing import Any, Dict, TextIO
 
 _outcomes: Dict[str, Dict[str, Any]] = {}
 
 
 def pytest_runtest_logreport(report: Any) -> None:
     _record(report)
-    # A case of the conformance suite that has passed has no report of its teardown.
+    # Most cases of the conformance suite have no report of their teardown.
     if report.when == "teardown" or getattr(report, "is_only", False):
         _write(report.nodeid)
 
@@ -50,5 +51,9 @@ def _record(report: Any) -> None:
 def _write(nodeid: str) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # One of xdist's processes. The first process has the reports of all of them.
-    with open(os.environ["HOLDFAST_TEST_REPORT"], "a", encoding="utf-8") as file:
-        print(json.dumps(_outcomes.pop(nodeid)), file=file)
+    print(json.dumps(_outcomes.pop(nodeid)), file=_file(), flush=True)
+
+
+@lru_cache(maxsize=None)
+def _file() -> TextIO:
+    return open(os.environ["HOLDFAST_TEST_REPORT"], "a", encoding="utf-8")

@@ -65,10 +65,11 @@ class NodeWorker:
             self._process.send({"id": call_id, "name": name, "args": args})
             return await asyncio.wait_for(answer, self._timeout)
         except asyncio.TimeoutError:
+            self._is_fit = False
             text = f"{name}: the worker gave no answer in {self._timeout} s; {self._process.printed}"
             raise RuntimeError(text) from None
         except asyncio.CancelledError:
-            self._is_fit = False  # Its answer may still come.
+            self._is_fit = False  # The answer may still come.
             raise
         finally:
             self._waiting.pop(call_id, None)
@@ -87,21 +88,25 @@ class NodeWorker:
 
     async def end(self) -> None:
         """Leaves the process to the next test, or kills it."""
-        if self._is_fit and not self._waiting:
-            try:
-                self._is_fit = await self.call("holdfast:close")
-            except Exception:
-                self._is_fit = False
-        if not self._is_fit:
+        if await self._has_closed():
+            await self._forget()
+            NodeProcess.idle.append(self._process)
+        else:
             await self.kill()
-            return
-        await self._forget()
-        NodeProcess.idle.append(self._process)
+
+    async def _has_closed(self) -> bool:
+        if not self._is_fit or self._waiting:
+            return False
+        try:
+            return bool(await self.call("holdfast:close"))
+        except (NodeError, RuntimeError, OSError):
+            return False
 
     async def _forget(self) -> None:
         self._reading.cancel()
         self._transport.close()
         await asyncio.gather(self._reading, return_exceptions=True)
+        self._fail_calls()
 
     async def _read(self, lines: asyncio.StreamReader) -> None:
         async for line in lines:
@@ -115,6 +120,9 @@ class NodeWorker:
             else:
                 answer.set_exception(NodeError(error["name"], error["message"], error.get("code")))
         self._is_fit = False
+        self._fail_calls()
+
+    def _fail_calls(self) -> None:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(RuntimeError(f"the worker ended before it answered; {self._process.printed}"))
