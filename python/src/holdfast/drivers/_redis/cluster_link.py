@@ -38,6 +38,8 @@ class ClusterLink:
         self._remap = remap
         self._nodes: dict[Address, Node] = {}
         self._owners: list[Optional[Address]] = [None] * SLOTS
+        # Those in `_owners`: to look through all slots would cost each listing a millisecond.
+        self._masters: set[Address] = set()
         self._loading: Optional[asyncio.Task[None]] = None
         self._known = False
         self._leaving: set[asyncio.Future[None]] = set()
@@ -47,7 +49,7 @@ class ClusterLink:
 
     @property
     def place(self) -> str:
-        masters = sorted({owner for owner in self._owners if owner is not None}) or self._seeds
+        masters = sorted(self._masters) or self._seeds
         return "redis+cluster://" + ",".join(self._dial.at(*each).address for each in masters)
 
     async def run(self, what: str, key: str, commands: Sequence[Command]) -> list[Any]:
@@ -77,6 +79,7 @@ class ClusterLink:
             node = self._node_at(self._mapped((redirection.host or _host_of(node), redirection.port)))
             if redirection.kind == "MOVED":
                 self._owners[slot] = _address_of(node)
+                self._masters.add(_address_of(node))
                 # Other slots have probably moved, too. Nothing waits for this.
                 self._load_in_background()
         return results
@@ -91,8 +94,7 @@ class ClusterLink:
 
     async def nodes(self) -> Sequence[Node]:
         await self._load()
-        masters = {owner for owner in self._owners if owner is not None}
-        return [self._node_at(address) for address in sorted(masters)]
+        return [self._node_at(address) for address in sorted(self._masters)]
 
     async def node_of_slot(self, slot: int) -> Node:
         # A read, because only the answer to a command shows that a slot has moved.
@@ -160,8 +162,7 @@ class ClusterLink:
 
     async def _read_map(self) -> None:
         failure: Optional[HoldfastError] = None
-        masters = {owner for owner in self._owners if owner is not None}
-        for address in list(dict.fromkeys([*masters, *self._seeds])):
+        for address in list(dict.fromkeys([*self._masters, *self._seeds])):
             node = self._node_at(address)
             try:
                 (reply,) = await node.exchange("read the slots", [("CLUSTER", "SLOTS")])
@@ -178,14 +179,16 @@ class ClusterLink:
 
     def _take_map(self, reply: Sequence[Any], asked: Address) -> None:
         owners: list[Optional[Address]] = [None] * SLOTS
+        masters: set[Address] = set()
         for first, last, master, *_ in reply:
             host = master[0].decode() if isinstance(master[0], bytes) else master[0]
             # An empty host means: the one that you used.
             address = self._mapped((host or asked[0], int(master[1])))
+            masters.add(address)
             owners[int(first) : int(last) + 1] = [address] * (int(last) - int(first) + 1)
-        self._owners = owners
+        self._owners, self._masters = owners, masters
         self._known = True
-        for address in [each for each in self._nodes if each not in owners and each not in self._seeds]:
+        for address in [each for each in self._nodes if each not in masters and each not in self._seeds]:
             # Not only dropped: the thread of a synchronous client would wait for commands for ever.
             leaving = asyncio.ensure_future(self._nodes.pop(address).close())
             self._leaving.add(leaving)
