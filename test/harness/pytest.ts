@@ -28,7 +28,7 @@ export interface PythonTest {
 }
 
 /** The tests wait more than they compute. */
-const PROCESSES = 3
+const PROCESSES = 4
 /** Several times what the suite takes, for a machine that is busy. A test that hangs fails long before. */
 const TIMEOUT_MS = 480_000
 

@@ -277,7 +277,7 @@ def postgres_url() -> str:
     return urls_of("HOLDFAST_TEST_POSTGRES_URL")[0]
 
 
-ALL_STORES = [
+STORES = [
     # The longest first, so that processes that share the work end together.
     StoreKind("redlock", redlock, at_a_time=10),
     StoreKind("redis-cluster", redis_cluster),
@@ -291,7 +291,3 @@ ALL_STORES = [
     StoreKind("postgres-psycopg-sync", postgres_psycopg_sync, second_client=True),
     StoreKind("memory", memory, damageable=True),
 ]
-
-STORES = [each for each in ALL_STORES if not each.second_client or os.environ.get("HOLDFAST_TEST_ALL_CLIENTS")]
-"""Second clients of a driver run with `HOLDFAST_TEST_ALL_CLIENTS=1`: with all of them, the whole run would take more
-than ten minutes. Their own tests in tests/drivers always run."""

@@ -55,10 +55,15 @@ async function repeated(times, tasks, use) {
 }
 const blocking = { blockingTimeoutSeconds: 50 }
 
+async function close() {
+  await Promise.all(opened.map((instance) => instance.close()))
+  opened = []
+}
+
 expose({
+  close,
   async open(ownUrl, ownLog) {
-    await Promise.all(opened.map((instance) => instance.close()))
-    opened = []
+    await close()
     url = ownUrl
     log = ownLog
     locks = keep(new ReadWriteLock({ url }))
@@ -128,7 +133,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 async def process(event_loop: asyncio.AbstractEventLoop) -> AsyncIterator[NodeWorker]:
     worker = await NodeWorker.start(NODE, timeout=50)
     yield worker
-    await worker.kill()
+    await worker.end()
 
 
 @pytest.fixture

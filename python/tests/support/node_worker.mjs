@@ -36,7 +36,10 @@ async function resultOf(name, args) {
 async function load(source) {
   // A module without a file finds no packages. Those that it imports are found from here, where `holdfast` is the built
   // package. The number makes it another module than that of an earlier test.
-  const resolved = source.replaceAll(/(\bfrom\s+)'([^']+)'/g, (_, from, name) => `${from}'${import.meta.resolve(name)}'`)
+  const resolved = source.replaceAll(
+    /(\bfrom\s+)'([^']+)'/g,
+    (_, from, name) => `${from}'${import.meta.resolve(name)}'`,
+  )
   loaded += 1
   await import(`data:text/javascript,${encodeURIComponent(`${resolved}\n// ${loaded}`)}`)
   return null
