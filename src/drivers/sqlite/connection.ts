@@ -40,17 +40,17 @@ export class SqliteConnection {
   }
 
   all(name: StatementName, ...values: (string | number | null)[]): unknown[] {
-    return this.#current.statement(name).all(...values)
+    return this.#current.statement(name, 'all').all(...values)
   }
 
   /** The first row, or undefined. */
   get(name: StatementName, ...values: (string | number | null)[]): unknown {
-    return this.#current.statement(name).get(...values)
+    return this.#current.statement(name, 'get').get(...values)
   }
 
   /** Returns how many rows were changed. */
   run(name: StatementName, ...values: (string | number | null)[]): number {
-    return Number(this.#current.statement(name).run(...values).changes)
+    return Number(this.#current.statement(name, 'run').run(...values).changes)
   }
 
   /**

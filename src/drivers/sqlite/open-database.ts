@@ -24,7 +24,11 @@ export class OpenDatabase {
   readonly passedIn: boolean
   readonly #database: SqliteDatabase
   readonly #asked: string
-  readonly #statements = new Map<string, Statement>()
+  readonly #statements: Record<keyof Statement, Map<StatementName, Statement>> = {
+    all: new Map(),
+    get: new Map(),
+    run: new Map(),
+  }
   #files: OpenFiles | undefined
 
   constructor(database: SqliteDatabase, source: DatabaseSource) {
@@ -44,16 +48,20 @@ export class OpenDatabase {
     return this.#database.prepare(sql).all() as Record<string, unknown>[]
   }
 
-  statement(name: StatementName): Statement {
-    const known = this.#statements.get(name)
+  /**
+   * Prepared once for each of its methods: libsql ignores the values that it is given in a `get` after an `all` of the
+   * same prepared statement, and reads the rows of another lock.
+   */
+  statement(name: StatementName, method: keyof Statement): Statement {
+    const known = this.#statements[method].get(name)
     if (known !== undefined) return known
     const prepared = this.#database.prepare(statements[name]) as Statement
-    this.#statements.set(name, prepared)
+    this.#statements[method].set(name, prepared)
     return prepared
   }
 
   forgetStatements(): void {
-    this.#statements.clear()
+    for (const prepared of Object.values(this.#statements)) prepared.clear()
   }
 
   transaction<T>(begin: string, work: () => T): T {
@@ -81,7 +89,7 @@ export class OpenDatabase {
    * caller, that is switched off for a moment and then restored.
    */
   withoutBlocking<T>(work: () => T): T {
-    const timeoutMs = this.passedIn ? Number(this.statement('busy_timeout').all().map(timeoutOf)[0]) : 0
+    const timeoutMs = this.passedIn ? Number(this.statement('busy_timeout', 'all').all().map(timeoutOf)[0]) : 0
     if (timeoutMs === 0) return work()
     this.exec('PRAGMA busy_timeout = 0')
     try {

@@ -62,6 +62,27 @@ async def _(ctx: Context) -> None:
     await must_grant(b, waiter)
 
 
+@case("rule 10: a claim is judged by the queue of its own name alone")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    lock_name = f"{ctx.lock_name} other"
+    other, holder = ctx.claim(lock_name=lock_name), ctx.claim()
+    line = [ctx.claim(lock_name=lock_name, mode=mode, wait_ms=LONG_MS) for mode in ("shared", "exclusive")]
+    waiter = ctx.claim(wait_ms=LONG_MS)
+    tokens = [(await must_grant(a, claim)).fencing_token for claim in (holder, other)]
+    for claim in (*line, waiter):
+        await must_refuse(a, claim)
+    for claim, token in zip((holder, other), tokens):
+        await release_one(a, claim, token)
+    # The last queue that the driver reads is long, and then another process empties it.
+    await must_refuse(a, line[1])
+    for claim in line:
+        await release_one(b, claim)
+    await must_refuse(a, ctx.claim())
+    await must_grant(a, waiter)
+    assert await waiters_on(a, ctx.lock_name) == []
+
+
 @case("rule 6: a release without a token takes a waiter out of the queue")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()

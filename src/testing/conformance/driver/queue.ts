@@ -52,6 +52,33 @@ export const queue: Group = (test) => {
     await mustGrant(b, waiter)
   })
 
+  test('rule 10: a claim is judged by the queue of its own name alone', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const lockName = `${context.lockName} other`
+    const other = context.claim({ lockName })
+    const line = [
+      context.claim({ lockName, mode: 'shared', waitMs: LONG_MS }),
+      context.claim({ lockName, waitMs: LONG_MS }),
+    ] as const
+    const { fencingToken: otherToken } = await mustGrant(a, other)
+    for (const claim of line) await mustRefuse(a, claim)
+    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
+    const { fencingToken } = await mustGrant(a, holder)
+    await mustRefuse(a, waiter)
+    for (const [claim, token] of [
+      [holder, fencingToken],
+      [other, otherToken],
+    ] as const) {
+      await releaseOne(a, claim, token)
+    }
+    // The last queue that the driver reads is long, and then another process empties it.
+    await mustRefuse(a, line[1])
+    for (const claim of line) await releaseOne(b, claim)
+    await mustRefuse(a, context.claim())
+    await mustGrant(a, waiter)
+    assert.deepEqual(await waitersOn(a, context.lockName), [])
+  })
+
   test('rule 6: a release without a token takes a waiter out of the queue', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
