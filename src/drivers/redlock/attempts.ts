@@ -1,17 +1,12 @@
 import type { Claim, LeaseRef } from '../../core/driver.ts'
+import { type Ballot, begin } from './ballot.ts'
 
 /** One attempt to get a claim granted, in one or more rounds of voting. */
-export interface Attempt {
+export interface Attempt extends Mutable<Ballot> {
   claim: Claim
-  /** A token for each round, the current one last. */
-  readonly tokens: number[]
-  /** `over`: no vote of it may count any more, because everything it got has been or will be released. */
-  state: 'open' | 'granted' | 'over'
-  /** It proposes again what an earlier call was granted. */
-  isRepeat: boolean
-  /** The next proposal has to be above this. */
-  mark: number
 }
+
+type Mutable<T> = { -readonly [Key in keyof T]: T[Key] }
 
 /**
  * The attempts of this driver. They keep two kinds of tokens apart: those that may be counted, and those whose release
@@ -30,11 +25,9 @@ export class Attempts {
     const [open, ended] = [this.#open.get(key), this.#ended.get(key)]
     this.#ended.delete(key)
     if (open !== undefined) open.state = 'over'
-    const fresh: Attempt = { claim, tokens: [], state: 'open', isRepeat: false, mark: 0 }
+    const ballot = begin(ended)
     // The same object, not a new one: a late vote for its token must find that the token is proposed again.
-    const repeated =
-      ended?.state === 'granted' && Object.assign(ended, { claim, state: 'open', isRepeat: true, mark: 0 })
-    const attempt = repeated || fresh
+    const attempt: Attempt = Object.assign(ballot.isRepeat && ended ? ended : {}, ballot, { claim })
     this.#open.set(key, attempt)
     return attempt
   }
@@ -62,17 +55,13 @@ export class Attempts {
     attempt.state = 'over'
     this.#open.delete(key)
     this.#ended.delete(key)
-    return fencingToken === undefined && attempt.tokens.length > 0 ? leasesOf(attempt) : [lease]
+    return fencingToken === undefined && attempt.tokens.length > 0 ? leasesOf(attempt.claim, attempt.tokens) : [lease]
   }
 }
 
-/** Whether a vote for this token is part of a grant, or may become one. */
-export const mayCount = ({ state, tokens }: Attempt, token: number): boolean =>
-  state !== 'over' && tokens.at(-1) === token
-
 /** Always with their tokens: a release that arrives late must not end the lease of a later round. */
-export const leasesOf = ({ claim, tokens }: Pick<Attempt, 'claim' | 'tokens'>): readonly Required<LeaseRef>[] =>
-  tokens.map((fencingToken) => ({ lockName: claim.lockName, claimId: claim.claimId, fencingToken }))
+export const leasesOf = ({ lockName, claimId }: LeaseRef, tokens: readonly number[]): readonly Required<LeaseRef>[] =>
+  tokens.map((fencingToken) => ({ lockName, claimId, fencingToken }))
 
 const keyOf = ({ lockName, claimId }: LeaseRef): string => `${claimId} ${lockName}`
 

@@ -15,9 +15,20 @@ import { queueMicrotask } from '../../core/time/native-time.ts'
 import type { Random } from '../../core/time/random.ts'
 import type { RedlockNode } from '../redis/driver.ts'
 import { storeErrorFrom } from '../redis/errors.ts'
-import { type Attempt, Attempts, leasesOf, mayCount } from './attempts.ts'
-import { type Outcome, Proposals, type Vote } from './proposals.ts'
-import { callNodes, type NodeError, quorumError } from './quorum.ts'
+import { acquiredAt } from './agreed-record.ts'
+import { type Attempt, Attempts, leasesOf } from './attempts.ts'
+import {
+  conclude,
+  decide,
+  learn,
+  MAX_ROUNDS,
+  mayCount,
+  NEW_PROPOSER,
+  type Outcome,
+  propose,
+  type Vote,
+} from './ballot.ts'
+import { callNodes, countYes, type NodeError, quorumError } from './quorum.ts'
 import { inspectByQuorum } from './quorum-inspect.ts'
 import { ReleaseBroadcast } from './release-broadcast.ts'
 
@@ -60,7 +71,9 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   const { nodes, quorum, timeoutMs, longestTtlMs, clock, random, onNodeError } = parts
   const maxAheadUs = longestTtlMs === undefined ? HOUR_US : Math.ceil((longestTtlMs * 1_000) / 4)
   const names = nodes.map((_, at) => `node ${at + 1}`)
-  const proposals = new Proposals({ clock, quorum, maxAheadUs })
+  const terms = { quorum, maxAheadUs }
+  const wallUs = (): number => clock.now().wallMs * 1_000
+  let proposer = NEW_PROPOSER
   const attempts = new Attempts()
   const broadcast = new ReleaseBroadcast({ nodes, quorum, clock })
   let closed = false
@@ -96,13 +109,17 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       ...common,
       entries: round.length,
       call: (node) => node.propose(proposed, longestTtlMs),
-      decide: (votes, entry) => proposals.decide(votes, round[entry] as Attempt),
+      decide(votes, entry) {
+        const decided = decide(terms, proposer, wallUs(), votes, round[entry] as Attempt)
+        proposer = decided.proposer
+        return decided.outcome
+      },
       late(node, entry, answer) {
-        proposals.learn(answer)
+        proposer = learn(terms, proposer, wallUs(), answer)
         const [attempt, token] = [round[entry] as Attempt, tokens[entry] as number]
         if (!('granted' in answer) || !answer.granted || mayCount(attempt, token)) return
         // The release may have overtaken it, and nothing else will end this lease.
-        inBackground(node, 'release', node.release(leasesOf({ claim: attempt.claim, tokens: [token] })))
+        inBackground(node, 'release', node.release(leasesOf(attempt.claim, [token])))
       },
     })
   }
@@ -122,7 +139,9 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     let open = [...begun.values()]
     for (let round = 1; open.length > 0; round += 1) {
       const voting = open
-      proposals.propose(voting)
+      const proposed = propose(proposer, wallUs(), voting)
+      proposer = proposed.proposer
+      for (const [at, attempt] of voting.entries()) attempt.tokens = proposed.tokens[at] as readonly number[]
       const outcomes = await vote(voting)
       open = voting.filter((attempt, at) => {
         const answer = answerTo(attempt, outcomes[at] as Outcome, round === MAX_ROUNDS)
@@ -135,44 +154,36 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
 
   /** Undefined: another round. */
   function answerTo(attempt: Attempt, outcome: Outcome, isLast: boolean): AcquireAnswer | Error | undefined {
-    if (attempt.state === 'over') {
-      // Even if the nodes granted it: its tokens may have been released, or a newer attempt has replaced them.
-      releaseEverywhere(leasesOf(attempt))
-      const { lockName } = attempt.claim
-      return new StoreError(`the claim of "${lockName}" was withdrawn, or asked for again, during the vote`)
-    }
-    if (outcome.kind === 'granted') {
-      attempts.end(attempt, 'granted')
-      // Nodes that did not answer this round may still have the lease of an earlier one.
-      releaseEverywhere(leasesOf(attempt).slice(0, -1))
-      attempt.tokens.splice(0, attempt.tokens.length - 1)
-      return outcome.grant
-    }
-    if (outcome.kind === 'outbid' && !isLast) {
+    const { claim } = attempt
+    const conclusion = conclude(attempt, outcome, isLast)
+    if (conclusion.kind === 'again') {
       attempt.isRepeat = false
-      attempt.mark = outcome.mark
+      attempt.mark = conclusion.mark
       return undefined
     }
-    if (outcome.kind === 'failed') {
-      const error = quorumError('acquire', quorum, nodes.length, outcome.errors)
-      // As far as is known, the earlier grant still exists, and its holder may rely on it.
-      if (attempt.isRepeat) attempts.end(attempt, 'granted')
-      else lose(attempt)
-      return error
+    // Rule 11: the attempt is over before its release is sent. From then on none of its tokens counts.
+    attempts.end(attempt, conclusion.kind === 'granted' || conclusion.kind === 'kept' ? 'granted' : 'over')
+    releaseEverywhere(leasesOf(claim, conclusion.release))
+    if (conclusion.kind === 'withdrawn') {
+      return new StoreError(`the claim of "${claim.lockName}" was withdrawn, or asked for again, during the vote`)
     }
-    lose(attempt)
+    if (conclusion.kind === 'granted') {
+      const { token } = conclusion
+      attempt.tokens = [token]
+      return { granted: true, fencingToken: token, ttlMs: claim.ttlMs, acquiredAtMs: acquiredAt(token) }
+    }
+    return outcome.kind === 'failed'
+      ? quorumError('acquire', quorum, nodes.length, outcome.errors)
+      : refusalOf(claim, outcome)
+  }
+
+  function refusalOf(claim: Claim, outcome: Outcome): Refusal {
     // Each rival in a split vote asks again at a different moment, so that they do not split the next vote, too.
     const jitterMs = RETRY_MS.least + random.fraction() * (RETRY_MS.most - RETRY_MS.least)
     const holder = outcome.kind === 'refused' && outcome.holder
     const endsInMs = outcome.kind === 'refused' && holder ? outcome.askAgainMs : undefined
     const refusal: Refusal = { granted: false, ...(holder && { holder }) }
-    return attempt.claim.waitMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
-  }
-
-  /** Rule 11: the attempt is over before its release is sent. From then on none of its tokens counts. */
-  function lose(attempt: Attempt): void {
-    attempts.end(attempt, 'over')
-    releaseEverywhere(leasesOf(attempt))
+    return claim.waitMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
   }
 
   function renew(renewals: readonly Renewal[]): Promise<readonly (RenewAnswer | Error)[]> {
@@ -180,11 +191,10 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       ...common,
       entries: renewals.length,
       call: (node) => node.renew(renewals),
-      decide({ answers, errors, pending }) {
-        const renewed = answers.filter((answer) => answer === 'renewed').length
-        if (renewed >= quorum) return 'renewed'
-        if (renewed + errors.length + pending < quorum) return 'lost'
-        return pending === 0 ? quorumError('renew', quorum, nodes.length, errors) : undefined
+      decide(votes) {
+        const decision = countYes(quorum, votes, (answer) => answer === 'renewed')
+        if (decision === 'unknown') return quorumError('renew', quorum, nodes.length, votes.errors)
+        return decision && (decision === 'yes' ? 'renewed' : 'lost')
       },
     })
   }
@@ -220,11 +230,10 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
           const answers = sent.values()
           return released.map((parts) => anyOf(parts.map(() => answers.next().value as boolean | Error)))
         },
-        decide({ answers, errors, pending }) {
-          const ended = answers.filter((answer) => answer).length
-          if (ended >= quorum) return true
-          if (ended + errors.length + pending < quorum) return false
-          return pending === 0 ? quorumError('release', quorum, nodes.length, errors) : undefined
+        decide(votes) {
+          const decision = countYes(quorum, votes, (answer) => answer)
+          if (decision === 'unknown') return quorumError('release', quorum, nodes.length, votes.errors)
+          return decision && decision === 'yes'
         },
       })
     },
@@ -265,8 +274,6 @@ function tooLong(ttlMs: number, longestTtlMs: number | undefined): Error | undef
 const anyOf = (answers: readonly (boolean | Error)[]): boolean | Error =>
   answers.includes(true) || (answers.find((answer) => answer instanceof Error) ?? false)
 
-/** After a proposal was outbid, the next one is above the mark. Only a third client can outbid that again. */
-const MAX_ROUNDS = 4
 /** How far a token may be ahead of the clock of a node that forgets nothing. */
 const HOUR_US = 3_600_000_000
 const RETRY_MS = { least: 2, most: 40 }

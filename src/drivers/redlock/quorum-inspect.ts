@@ -2,7 +2,7 @@ import { checkInspectQuery } from '../../core/arguments.ts'
 import type { InspectPage, InspectQuery, LeaseRecord } from '../../core/driver.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import type { RedlockNode } from '../redis/driver.ts'
-import { agreedRecord } from './proposals.ts'
+import { agreedRecord } from './agreed-record.ts'
 import { callNodes, type NodeError, quorumError } from './quorum.ts'
 
 export interface QuorumParts {

@@ -89,6 +89,18 @@ export function callNodes<Node, Answer, Outcome>(calls: NodeCalls<Node, Answer, 
   })
 }
 
+/** Whether a quorum says yes: no if too few are left for that, unknown if nodes failed that could have changed it. */
+export function countYes<Answer>(
+  quorum: number,
+  { answers, errors, pending }: Votes<Answer>,
+  isYes: (answer: Answer) => boolean,
+): 'yes' | 'no' | 'unknown' | undefined {
+  const yes = answers.filter(isYes).length
+  if (yes >= quorum) return 'yes'
+  if (yes + errors.length + pending < quorum) return 'no'
+  return pending === 0 ? 'unknown' : undefined
+}
+
 /** Names each node that failed, and its error. */
 export function quorumError(what: string, quorum: number, nodes: number, errors: readonly NodeError[]): StoreError {
   const failures = errors.map(({ node, error }) => `${node}: ${error.message}`)
