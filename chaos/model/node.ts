@@ -1,0 +1,134 @@
+import type { TokenRefusal } from '../../src/drivers/redis/format.ts'
+import type { Vote } from '../../src/drivers/redlock/ballot.ts'
+
+/**
+ * What a node decides about one exclusive lock, as pure functions: the same as `ballot.lua` and `leases.lua`.
+ * `test/chaos/model-node.test.ts` compares the two on a real server, in random histories.
+ */
+export interface NodeState {
+  /** The largest token that it has granted, or the least that it may have forgotten. 0: none. */
+  readonly mark: number
+  readonly lease: NodeLease | undefined
+  readonly voter: Voter | undefined
+}
+
+export interface NodeLease {
+  readonly claimId: string
+  readonly token: number
+  readonly acquiredAtMs: number
+  readonly endMs: number
+}
+
+/** What the key `holdfast:voter` contains. */
+export interface Voter {
+  readonly sinceMs: number
+  readonly longestMs: number
+  readonly runId: string
+}
+
+/** The server that runs the script. */
+export interface NodeServer {
+  readonly nowUs: number
+  readonly runId: string
+  /** At the latest. */
+  readonly startedMs: number
+}
+
+export interface Proposal {
+  readonly claimId: string
+  readonly token: number
+  readonly ttlMs: number
+  readonly maxAheadUs: number
+  readonly longestMs: number
+}
+
+/** Its leases may be forgotten: it does not vote for this long. */
+export interface Silence {
+  readonly silentMs: number
+}
+
+export const EMPTY_NODE: NodeState = { mark: 0, lease: undefined, voter: undefined }
+
+/** A proposal: first the guard of `ballot.lua`, then `acquire` of `leases.lua`. */
+export function vote(
+  node: NodeState,
+  server: NodeServer,
+  proposal: Proposal,
+): { readonly node: NodeState; readonly reply: Vote | Silence } {
+  const nowMs = Math.floor(server.nowUs / 1_000)
+  const voter = voterNow(node.voter, server, proposal.longestMs)
+  const silentMs = silenceOf(voter, nowMs)
+  if (silentMs > 0) return { node: { ...node, voter }, reply: { silentMs } }
+  const mark = Math.max(node.mark, leastMark(voter))
+  const awake = { ...alive(node, nowMs), voter, mark }
+  const { lease } = awake
+  const { claimId, token, ttlMs } = proposal
+  const isOwn = lease?.claimId === claimId
+  if (isOwn && lease.token === token) {
+    const kept = { ...lease, endMs: nowMs + ttlMs }
+    return { node: { ...awake, lease: kept }, reply: granted(token, ttlMs, lease.acquiredAtMs) }
+  }
+  if (lease !== undefined && !isOwn) return { node: awake, reply: { granted: false, answeredAtMs: nowMs } }
+  const refused = refusedToken(mark, server.nowUs, proposal)
+  if (refused !== undefined) return { node: awake, reply: refused }
+  const fresh = { claimId, token, acquiredAtMs: nowMs, endMs: nowMs + ttlMs }
+  return { node: { ...awake, mark: token, lease: fresh }, reply: granted(token, ttlMs, nowMs) }
+}
+
+export interface LeaseId {
+  readonly claimId: string
+  readonly token: number
+}
+
+export function renew(
+  node: NodeState,
+  nowMs: number,
+  { claimId, token, ttlMs }: LeaseId & { readonly ttlMs: number },
+): { readonly node: NodeState; readonly isRenewed: boolean } {
+  const { lease } = alive(node, nowMs)
+  if (lease?.claimId !== claimId || lease.token !== token) return { node, isRenewed: false }
+  return { node: { ...node, lease: { ...lease, endMs: nowMs + ttlMs } }, isRenewed: true }
+}
+
+export function release(
+  node: NodeState,
+  nowMs: number,
+  { claimId, token }: LeaseId,
+): { readonly node: NodeState; readonly isEnded: boolean } {
+  const { lease } = alive(node, nowMs)
+  if (lease?.claimId !== claimId || lease.token !== token) return { node, isEnded: false }
+  return { node: { ...node, lease: undefined }, isEnded: true }
+}
+
+/** Without a lease that has ended. */
+export const alive = (node: NodeState, nowMs: number): NodeState =>
+  node.lease !== undefined && node.lease.endMs <= nowMs ? { ...node, lease: undefined } : node
+
+/** How long the node does not vote. */
+export const silenceOf = ({ sinceMs, longestMs }: Voter, nowMs: number): number => sinceMs + longestMs - nowMs
+
+/** The highest token that the node can have forgotten: a quarter ahead of its clock, and a quarter for other clocks. */
+const leastMark = ({ sinceMs, longestMs }: Voter): number => (sinceMs + longestMs / 2) * 1_000
+
+function voterNow(kept: Voter | undefined, { nowUs, runId, startedMs }: NodeServer, longestMs: number): Voter {
+  const nowMs = Math.floor(nowUs / 1_000)
+  let sinceMs = kept?.sinceMs ?? nowMs
+  if (kept !== undefined && kept.runId !== runId) sinceMs = Math.max(sinceMs, Math.min(startedMs, nowMs))
+  return { sinceMs: Math.min(sinceMs, nowMs), longestMs: Math.max(longestMs, kept?.longestMs ?? 0), runId }
+}
+
+function refusedToken(mark: number, nowUs: number, { token, maxAheadUs }: Proposal): TokenRefusal | undefined {
+  const nowMs = Math.floor(nowUs / 1_000)
+  if (token <= mark) return { tokenRefused: true, mark, nowMs }
+  return token > Math.max(nowUs + maxAheadUs, mark + MOST_STEP) ? { tokenRefused: true, nowMs } : undefined
+}
+
+const granted = (fencingToken: number, ttlMs: number, acquiredAtMs: number): Vote => ({
+  granted: true,
+  fencingToken,
+  ttlMs,
+  acquiredAtMs,
+})
+
+/** How far above a mark that is ahead of the clock a token may be. */
+const MOST_STEP = 10_000
