@@ -9,8 +9,8 @@ import { checkLeases } from './linear/leases.ts'
 import type { Report, Times } from './report.ts'
 import { violationOf } from './violation.ts'
 
-/** The report has the details of this many violations, and of as many that are excused. */
-const MAX_VIOLATIONS = 20
+/** The report has the details of this many violations of each check. */
+const MAX_VIOLATIONS = 5
 const LINEARIZABLE = 'linearizability'
 
 /** Judges episodes, and adds them up to a report. */
@@ -68,9 +68,11 @@ export class Tally {
     const findings = [...judge(run), ...this.#linear(episode, run)]
     const report = this.#report
     for (const finding of findings) {
-      count(finding.isExcused ? report.excused : report.checks, finding.check, 1)
-      const shown = finding.isExcused ? report.excusedViolations : report.violations
-      if (shown.length < MAX_VIOLATIONS) shown.push(violationOf(episode, finding))
+      const [counts, shown] = finding.isExcused
+        ? [report.excused, report.excusedViolations]
+        : [report.checks, report.violations]
+      count(counts, finding.check, 1)
+      if ((counts[finding.check] ?? 0) <= MAX_VIOLATIONS) shown.push(violationOf(episode, finding))
     }
     const { overlaps, excused, falling } = episode.verdict
     report.overlaps += overlaps.length

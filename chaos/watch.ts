@@ -6,7 +6,7 @@ import type { Grant, HistoryWriter } from './history-writer.ts'
 /** The interval between two checks of a lease while it is held. */
 const TICK_MS = 10
 /** A process whose timers did not run for longer than this was stalled. */
-const STALL_MS = 50
+const STALL_MS = 25
 const MEMORY_EVERY_MS = 2_000
 /** How long after the loss of a lease its signal is waited for, before it counts as missing. */
 const SIGNAL_WITHIN_MS = 2_000

@@ -23,7 +23,7 @@ from holdfast import DistributedLock, HoldfastError, Lease  # noqa: E402
 
 LOOK_EVERY_SECONDS = 0.01
 # See watch.ts.
-STALL_MS = 50
+STALL_MS = 25
 MEMORY_EVERY_MS = 2_000
 EXPECTED_CODES = ("STORE_UNAVAILABLE",)
 
