@@ -1,6 +1,7 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { BestChart } from './chart/best-chart.ts'
 import type { Finding } from './checks/run.ts'
 import { tooLittle } from './enough.ts'
 import { type Episode, planEpisode, runEpisode } from './episode.ts'
@@ -51,6 +52,7 @@ export async function main(args: string[], root: string): Promise<number> {
   }
   const tally = new Tally(name, seed, { holdfast: versionAt(dist), dist, node: process.versions.node })
   const progress = new Progress(process.stdout, episodes.length)
+  const chart = new BestChart(join(out, 'chart.svg'), name)
   const startedMs = performance.now()
   mkdirSync(out, { recursive: true })
   writeFileSync(join(out, 'plan.jsonl'), plans)
@@ -66,6 +68,7 @@ export async function main(args: string[], root: string): Promise<number> {
     try {
       const episode = await runEpisode({ ...options, onFault: (fault) => progress.fault(fault) })
       const findings = tally.add(episode)
+      chart.add(episode)
       if (findings.length > 0) keep(episode, findings, join(out, `episode-${options.episode}.json`))
     } catch (error) {
       tally.failed(options.seed, error)

@@ -157,9 +157,7 @@ export class Tally {
   }
 
   #linear({ leases, seed }: Episode, { losses }: Run): Finding[] {
-    const isOfConfirmed = losses.some((loss) => loss.isOfConfirmed)
-    const judged = isOfConfirmed ? leases.map((lease) => ({ ...lease, confirmed: false })) : leases
-    const { operations, windows, violations, undecided } = checkLeases(judged, losses)
+    const { operations, windows, violations, undecided } = checkLeases(leases, losses)
     const { linear } = this.#report
     linear.operations += operations
     linear.windows += windows

@@ -1,6 +1,7 @@
 import type { DoneFault } from '../episode.ts'
+import { clientOf } from '../history.ts'
 import { lanesOf } from './lanes.ts'
-import { type ChartSource, clientOf, clientsOf, type HeldLease, pickScene, type Scene } from './scene.ts'
+import { type ChartSource, clientsOf, type HeldLease, pickScene, type Scene } from './scene.ts'
 import { colourOf, legend, page, rect, text } from './svg.ts'
 
 const WIDTH = 1_200
@@ -67,7 +68,7 @@ function draw(source: ChartSource, scene: Scene, { title, clients }: ChartOption
     }
   }
   for (const lease of scene.leases) {
-    const client = clientOf(lease)
+    const client = clientOf(lease.id)
     parts.push(bars.draw(lease, rowTop(0) + (ROW - 4 - BAR) / 2))
     parts.push(bars.draw(lease, rowTop(client + 1) + (ROW - 4 - BAR) / 2))
   }
@@ -148,7 +149,7 @@ class Bars {
     const seconds = [lease.knownAt, lease.heldUntil].map((ms) => ((ms - this.#startMs) / 1_000).toFixed(3))
     const wrong = this.#wrong.has(lease.id) ? ' wrong' : ''
     const is = `${lease.id} held it with token ${lease.token} from ${seconds[0]} s to ${seconds[1]} s, ${ENDS[lease.end]}`
-    const className = `${colourOf(clientOf(lease))}${wrong}`
+    const className = `${colourOf(clientOf(lease.id))}${wrong}`
     const bar = rect({ x: from, y, width, height: BAR, className, is })
     const label = place.length * LETTER + 4 <= width
     const name = label ? text({ x: from + width / 2, y: y + 13, className: 'token', is: place }) : ''

@@ -1,6 +1,6 @@
 import type { Verdict } from '../check.ts'
 import type { DoneFault } from '../episode.ts'
-import type { LeaseHistory } from '../history.ts'
+import { clientOf, type LeaseHistory } from '../history.ts'
 
 /** What a chart is made from: an episode, or a part of one. */
 export interface ChartSource {
@@ -65,15 +65,10 @@ function interestOf({ source: { verdict }, leases, faults }: Candidate): number 
     ...verdict.overlaps.map(({ second }) => second),
     ...verdict.falling.map(({ after }) => after),
   ].filter(({ id }) => ids.has(id))
-  const handOffs = leases.filter((lease, at) => at > 0 && clientOf(lease) !== clientOf(leases[at - 1])).length
+  const handOffs = leases.filter(({ id }, at) => at > 0 && clientOf(id) !== clientOf(leases[at - 1]?.id ?? '')).length
   const kinds = new Set(faults.map(({ fault }) => fault.kind)).size
   const longTurns = leases.filter(({ knownAt, heldUntil }) => heldUntil - knownAt > 200).length
   return 1_000 * violations.length + 4 * kinds + 2 * faults.length + Math.min(handOffs, ENOUGH_TURNS) + longTurns
-}
-
-/** The number of the client process in a lease's id: `3-1.12` is the twelfth lease of client 3. */
-export function clientOf(lease: Pick<LeaseHistory, 'id'> | undefined): number {
-  return Number.parseInt(lease?.id ?? '', 10)
 }
 
 /** The clients that a fault hits, or undefined if it hits a server, and so all of them. */

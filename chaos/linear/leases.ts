@@ -1,24 +1,24 @@
-import type { LeaseHistory } from '../history.ts'
+import type { Loss } from '../checks/losses.ts'
+import { clientOf, type LeaseHistory } from '../history.ts'
 import { fenced, fencedMutex, type LockModel, mutex, type Operation, readWriteLock, semaphore } from './model.ts'
 import { checkHistory } from './windows.ts'
 
-/** What the clients of a run have recorded of a lease. Without a mode it is exclusive. */
+/** What is judged of a lease. Without a mode it is exclusive. */
 export type LeaseRecord = Pick<
   LeaseHistory,
-  'id' | 'name' | 'token' | 'askedAt' | 'knownAt' | 'heldUntil' | 'confirmed'
-> & {
-  mode?: 'exclusive' | 'shared'
-  limit?: number
-  permits?: number
-  released?: boolean | string
-  releasedAt?: number
-}
-
-/** A time in which a server was lost, with what it had not replicated. */
-export interface LostServer {
-  fromMs: number
-  toMs: number
-}
+  | 'id'
+  | 'name'
+  | 'token'
+  | 'askedAt'
+  | 'knownAt'
+  | 'heldUntil'
+  | 'confirmed'
+  | 'mode'
+  | 'limit'
+  | 'permits'
+  | 'released'
+  | 'releasedAt'
+>
 
 export interface LinearReport {
   names: number
@@ -31,7 +31,7 @@ export interface LinearReport {
 }
 
 /** Judges the leases of a run, each lock name on its own. */
-export function checkLeases(leases: readonly LeaseRecord[], losses: readonly LostServer[] = []): LinearReport {
+export function checkLeases(leases: readonly LeaseRecord[], losses: readonly Loss[] = []): LinearReport {
   const report: LinearReport = { names: 0, operations: 0, windows: 0, violations: [], undecided: [] }
   for (const name of new Set(leases.map((lease) => lease.name))) {
     const sameName = leases.filter((lease) => lease.name === name)
@@ -51,14 +51,13 @@ export function checkLeases(leases: readonly LeaseRecord[], losses: readonly Los
 /**
  * A grant took effect between the claim and its answer. The lease ended in the store when it was released, when it
  * expired or when its process was dead for long enough: not before its holder last relied on it. That is a release
- * without an answer. A holder that never relied on it says nothing about its end. If a server was lost with the lease,
- * the lease ended with that server.
+ * without an answer. A holder that never relied on it says nothing about its end. A loss of the store may end it sooner.
  */
-export function operationsOf(lease: LeaseRecord, losses: readonly LostServer[] = []): [Operation, Operation] {
+export function operationsOf(lease: LeaseRecord, losses: readonly Loss[] = []): [Operation, Operation] {
   const { id, token, askedAt, knownAt, heldUntil = askedAt } = lease
-  const lost = lease.confirmed ? undefined : losses.find(({ toMs }) => askedAt <= toMs)
-  const endedAt = lost === undefined ? heldUntil : Math.min(heldUntil, Math.max(askedAt, lost.fromMs))
-  const isAnswered = lost === undefined && lease.released === true && lease.releasedAt !== undefined
+  const lostAt = Math.max(askedAt, Math.min(...losses.filter((loss) => hits(loss, lease)).map(({ fromMs }) => fromMs)))
+  const endedAt = Math.min(heldUntil, lostAt)
+  const isAnswered = lostAt === Number.POSITIVE_INFINITY && lease.released === true && lease.releasedAt !== undefined
   return [
     {
       id: `${id} acquire`,
@@ -82,6 +81,9 @@ export function operationsOf(lease: LeaseRecord, losses: readonly LostServer[] =
     },
   ]
 }
+
+const hits = ({ toMs, clients, isOfConfirmed = false }: Loss, { id, askedAt, confirmed }: LeaseRecord): boolean =>
+  askedAt <= toMs && (isOfConfirmed || !confirmed) && (clients?.includes(clientOf(id)) ?? true)
 
 function modelOf(leases: readonly LeaseRecord[]): LockModel {
   const hasTokens = leases.every(({ token }) => token > 0)

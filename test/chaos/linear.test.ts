@@ -207,6 +207,12 @@ describe('the leases of a run', () => {
     expect(checkLeases([lease(1, 0, 10, { confirmed: true }), second], losses).violations).toHaveLength(1)
   })
 
+  test('may end with a loss of their client, and not with that of another', () => {
+    const leases = [lease(1, 0, 10, { id: '4-1.1' }), lease(2, 9, 20)]
+    expect(checkLeases(leases, [{ fromMs: 5, toMs: 6, clients: [4] }]).violations).toEqual([])
+    expect(checkLeases(leases, [{ fromMs: 5, toMs: 6, clients: [3] }]).violations).toHaveLength(1)
+  })
+
   test('are readers and permits if they say so', () => {
     const read = { mode: 'shared' as const }
     const permits = { ...read, limit: 2, permits: 1 }

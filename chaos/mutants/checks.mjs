@@ -1,0 +1,146 @@
+// @ts-check
+import { spawn } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+
+/**
+ * What a check needs to run in a copy of the repository.
+ *
+ * @typedef {object} Check
+ * @property {readonly string[]} args of Node
+ * @property {NodeJS.ProcessEnv} [env]
+ * @property {string} [needs] a file without which it cannot run
+ */
+
+/**
+ * Checks that mutants call by a name. Every other name is a file of tests, or some tests of a file: `file :: pattern`.
+ *
+ * @type {Record<string, Check>}
+ */
+const NAMED = {
+  simulation: { args: ['chaos/mutants/simulation.mjs'] },
+  'redis histories': test('test/drivers/redis/histories.test.ts', 'none', { HISTORIES: '30' }),
+}
+
+/** A check that takes longer says nothing. The tests have timeouts of their own, which are shorter. */
+const MAX_MS = 400_000
+
+/**
+ * @param {string} name
+ * @param {string} [servers]
+ * @param {NodeJS.ProcessEnv} [env]
+ * @returns {Check}
+ */
+function test(name, servers = serversFor(name), env = {}) {
+  const [file = name, pattern] = name.split(' :: ')
+  const only = pattern === undefined ? [] : ['-t', pattern]
+  const args = ['node_modules/vitest/vitest.mjs', 'run', '--bail', '1', '--reporter=agent', ...only, file]
+  return { args, env: { HOLDFAST_TEST_SERVERS: servers, NO_COLOR: '1', ...env }, needs: file }
+}
+
+/**
+ * The same checks in fewer runs: one for all patterns of a file.
+ *
+ * @param {readonly string[]} names
+ */
+export function together(names) {
+  const patterns = new Map()
+  for (const name of names) {
+    const [file, pattern] = name.split(' :: ')
+    patterns.set(file, [...(patterns.get(file) ?? []), pattern])
+  }
+  return [...patterns].map(([file, some]) => (some.includes(undefined) ? file : `${file} :: ${some.join('|')}`))
+}
+
+/**
+ * Only the servers that the file needs, which start sooner than all of them.
+ *
+ * @param {string} file
+ */
+function serversFor(file) {
+  if (/\/(redis|redlock)\//.test(file)) return 'redis,cluster,sentinel'
+  if (/\/postgres(-advisory)?\//.test(file)) return 'postgres,pgbouncer'
+  return /\/(core|memory|sqlite)\//.test(file) ? 'none' : 'redis,cluster,sentinel,postgres,pgbouncer'
+}
+
+/**
+ * @param {string} name
+ * @returns {Check}
+ */
+const checkOf = (name) => NAMED[name] ?? test(name)
+
+/**
+ * Whether the check starts processes that use the built package. All others use the sources.
+ *
+ * @param {string} name
+ */
+export const needsBuild = (name) => /processes|known-failures|chaos|wire/.test(name) && name !== 'simulation'
+
+/**
+ * Whether the check can run in this copy.
+ *
+ * @param {string} name
+ * @param {string} root
+ */
+export const exists = (name, root) => existsSync(join(root, checkOf(name).needs ?? ''))
+
+/**
+ * Runs a check. `failed` says how it failed: the first failed test, or the end of its output.
+ *
+ * @param {string} name
+ * @param {string} root
+ * @returns {Promise<{ failed: string | undefined, seconds: number, output: string }>}
+ */
+export async function runCheck(name, root) {
+  const { args, env } = checkOf(name)
+  const startedMs = performance.now()
+  const { code, output } = await node(args, root, env)
+  const seconds = (performance.now() - startedMs) / 1_000
+  if (code === 'timeout') process.stdout.write(`${name} did not end within ${MAX_MS / 1_000} s\n`)
+  return { failed: code === 0 || code === 'timeout' ? undefined : reasonIn(output, code), seconds, output }
+}
+
+/**
+ * @param {string} output
+ * @param {number} code
+ */
+function reasonIn(output, code) {
+  const test = /^ ?FAIL {2}(?:\S+ > )?(.+)$/m.exec(output)?.[1]
+  return test ?? output.trim().split('\n').at(-1) ?? `exit code ${code}`
+}
+
+/**
+ * Runs Node in its own process group, so that nothing that it has started stays behind.
+ *
+ * @param {readonly string[]} args
+ * @param {string} cwd
+ * @param {NodeJS.ProcessEnv} [env]
+ * @returns {Promise<{ code: number | 'timeout', output: string }>}
+ */
+export function node(args, cwd, env = {}) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, args, {
+      cwd,
+      env: { ...process.env, ...env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+      detached: true,
+    })
+    let output = ''
+    for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk))
+    let isLate = false
+    const end = () => {
+      if (child.pid !== undefined && child.exitCode === null) process.kill(-child.pid, 'SIGTERM')
+    }
+    const timer = setTimeout(() => {
+      isLate = true
+      end()
+    }, MAX_MS)
+    process.on('exit', end)
+    child.on('error', reject)
+    child.on('close', (code) => {
+      clearTimeout(timer)
+      process.off('exit', end)
+      resolve({ code: isLate ? 'timeout' : (code ?? 1), output })
+    })
+  })
+}

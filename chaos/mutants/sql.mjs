@@ -1,0 +1,167 @@
+// @ts-check
+/** @import { Mutant } from './mutant.mjs' */
+
+const LEASES = 'protocol/postgres/0004-leases.sql'
+const QUEUE = 'protocol/postgres/0003-queue.sql'
+const SQLITE = 'protocol/sqlite/statements.sql'
+
+/** @type {Mutant[]} */
+export const sql = [
+  {
+    name: 'postgres-now-for-clock-timestamp',
+    breaks: 'expiry is judged by the start of the transaction, which may have waited for the row',
+    file: QUEUE,
+    search: 'v_now       CONSTANT TIMESTAMPTZ := clock_timestamp();',
+    replace: 'v_now       CONSTANT TIMESTAMPTZ := now();',
+    checks: [
+      'test/drivers/postgres/conformance.test.ts :: through pg .*rule 1|through pg .*fault: ',
+      'test/drivers/postgres/known-failures.test.ts',
+    ],
+  },
+  {
+    name: 'postgres-row-lock-dropped',
+    breaks: 'two clients read a free row, and both take it',
+    file: LEASES,
+    search: 'WHERE lock_name = p_lock_name FOR UPDATE;\n  ELSIF',
+    replace: 'WHERE lock_name = p_lock_name;\n  ELSIF',
+    checks: [
+      'test/drivers/postgres/conformance.test.ts :: through pg .*race for',
+      'test/drivers/postgres/conformance.test.ts :: through pg .*rule ',
+      'test/drivers/postgres/known-failures.test.ts',
+    ],
+  },
+  {
+    name: 'postgres-renew-compares-no-token',
+    breaks: 'a renewal for an older token prolongs a newer lease',
+    file: LEASES,
+    search: 'd.claim_id = p_claims[1] AND d.fencing_token = p_tokens[1]',
+    replace: 'd.claim_id = p_claims[1]',
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*rule 7'],
+  },
+  {
+    name: 'postgres-renew-after-expiry',
+    breaks: 'a renewal brings an expired lease back',
+    file: LEASES,
+    search: "AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() AND before.lock_name = d.lock_name",
+    replace: "AND d.mode = 'exclusive' AND before.lock_name = d.lock_name",
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*rule 7'],
+  },
+  {
+    name: 'postgres-release-compares-no-token',
+    breaks: 'a late release for an older token ends a newer lease',
+    file: LEASES,
+    search: 'claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])',
+    replace: 'claim_id = p_claims[1]',
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*rule 7'],
+  },
+  {
+    name: 'postgres-queue-is-lifo',
+    breaks: 'the last waiter is served first',
+    file: QUEUE,
+    search: 'WHERE lock_name = v_name ORDER BY place LIMIT 1;\n    IF v_waiter.place IS NULL THEN',
+    replace: 'WHERE lock_name = v_name ORDER BY place DESC LIMIT 1;\n    IF v_waiter.place IS NULL THEN',
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*rule 10'],
+  },
+  {
+    name: 'postgres-waiters-ttl-ignored',
+    breaks: 'a dead waiter is granted the lock',
+    file: QUEUE,
+    search: 'ELSIF v_waiter.expires_at <= v_now THEN',
+    replace: 'ELSIF v_waiter.expires_at IS NULL THEN',
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*failure 31'],
+  },
+  {
+    name: 'postgres-limit-off-by-one',
+    breaks: 'a semaphore of n has n + 1 permits',
+    file: QUEUE,
+    search: 'v_permits + v_waiter.permits > v_waiter.max_permits)',
+    replace: 'v_permits + v_waiter.permits > v_waiter.max_permits + 1)',
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*a limit of n'],
+  },
+  {
+    name: 'postgres-tokens-not-raised',
+    breaks: 'tokens can fall after a restart or a restored backup',
+    file: 'protocol/postgres/0002-tokens.sql',
+    search: 'IF v_last < v_target - 1000000 THEN',
+    replace: 'IF v_last < 0 THEN',
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*token', 'test/drivers/postgres/clock.test.ts'],
+  },
+  {
+    name: 'advisory-unlock-false-ignored',
+    breaks: 'a connection that is not what it seems goes on holding locks',
+    file: 'src/drivers/postgres-advisory/session.ts',
+    search: 'if (!released.every(Boolean)) {',
+    replace: 'if (released.length === 0) {',
+    checks: ['test/drivers/postgres-advisory/failures.test.ts :: an unlock that the server does not know'],
+  },
+  {
+    name: 'advisory-end-of-the-connection-unnoticed',
+    breaks: 'a holder is not notified when its session ends',
+    file: 'src/drivers/postgres-advisory/session.ts',
+    search: 'onEnd: (cause) => session?.lose(cause),',
+    replace: 'onEnd: () => undefined,',
+    checks: ['test/drivers/postgres-advisory/failures.test.ts :: pg_terminate_backend loses'],
+  },
+  {
+    name: 'advisory-locks-are-reentrant',
+    breaks: 'two claims on one connection both get the lock',
+    file: 'src/drivers/postgres-advisory/held-locks.ts',
+    search: 'return held !== undefined && !(held.shared && shared)',
+    replace: 'return held !== undefined && held.shared && !shared',
+    checks: ['test/drivers/postgres-advisory/conformance.test.ts :: exclude each other'],
+  },
+  {
+    name: 'advisory-key-of-32-bits',
+    breaks: 'two lock names share a key',
+    file: 'src/drivers/postgres-advisory/key.ts',
+    search: '.readBigInt64BE(0).toString()',
+    replace: '.readInt32BE(0).toString()',
+    checks: ['test/protocol/vectors.test.ts'],
+  },
+  {
+    name: 'sqlite-begin-without-immediate',
+    breaks: 'a transaction has no write lock while it decides',
+    file: 'src/drivers/sqlite/connection.ts',
+    search: "this.#inTransaction('BEGIN IMMEDIATE', work, busyUntilMs)",
+    replace: "this.#inTransaction('BEGIN', work, busyUntilMs)",
+    checks: ['test/drivers/sqlite/busy.test.ts', 'test/drivers/sqlite/processes.test.ts :: failure 32'],
+  },
+  {
+    name: 'sqlite-renew-compares-no-token',
+    breaks: 'a renewal for an older token prolongs a newer lease',
+    file: SQLITE,
+    search:
+      'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?\nWHERE lock_name = ? AND claim_id = ? AND fencing_token = ?',
+    replace:
+      'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?\nWHERE lock_name = ? AND claim_id = ? AND fencing_token + 1 <> ?',
+    checks: ['test/drivers/sqlite/conformance.test.ts :: rule 7'],
+  },
+  {
+    name: 'sqlite-release-after-expiry',
+    breaks: 'a release after the end of the lease answers "held"',
+    file: SQLITE,
+    search:
+      'DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND fencing_token = ? AND expires_at_ms > ?',
+    replace:
+      'DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND fencing_token = ? AND expires_at_ms <> ?',
+    checks: ['test/drivers/sqlite/conformance.test.ts :: rule 7'],
+  },
+  {
+    name: 'sqlite-queue-is-lifo',
+    breaks: 'the last waiter is served first',
+    file: SQLITE,
+    search:
+      '-- Inputs: lock_name, now_ms, how many at most (-1: all)\nSELECT * FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place LIMIT ?',
+    replace:
+      '-- Inputs: lock_name, now_ms, how many at most (-1: all)\nSELECT * FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place DESC LIMIT ?',
+    checks: ['test/drivers/sqlite/conformance.test.ts :: rule 10'],
+  },
+  {
+    name: 'sqlite-token-not-above-the-clock',
+    breaks: 'tokens begin at 1 again in a new file',
+    file: SQLITE,
+    search: 'MAX(last_token + 1, ? * 1000)',
+    replace: 'MAX(last_token + 1, ? * 0)',
+    checks: ['test/protocol/vectors.test.ts', 'test/drivers/sqlite/conformance.test.ts :: token'],
+  },
+]
