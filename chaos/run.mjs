@@ -2,29 +2,6 @@
 // Runs the chaos harness: see README.md.
 //
 //   node chaos/run.mjs --driver redlock --seconds 60 --seed 7
-//
-// Node 20 does not run TypeScript, so tsc first compiles this folder and the test harness that it uses.
-import { cpSync, mkdirSync, rmSync } from 'node:fs'
-import { pathToFileURL } from 'node:url'
-import { root, tsc } from '../scripts/support/command.mjs'
+import { runCompiled } from './compiled.mjs'
 
-const folder = `${root}.cache/chaos-${process.pid}`
-process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
-for (const [signal, code] of /** @type {const} */ ([
-  ['SIGINT', 130],
-  ['SIGTERM', 143],
-  ['SIGHUP', 129],
-])) {
-  // The harness ends all servers and client processes when this process has ended.
-  process.on(signal, () => process.exit(code))
-}
-
-mkdirSync(`${folder}/test`, { recursive: true })
-// The compiled harness needs its other programs and the source of the clock shim beside it.
-cpSync(`${root}test/harness`, `${folder}/test/harness`, { recursive: true, filter: (file) => !file.endsWith('.ts') })
-const { code, output } = await tsc(['-p', 'chaos/tsconfig.json', '--outDir', folder])
-process.stdout.write(output)
-if (code !== 0) process.exit(2)
-
-const { main } = await import(pathToFileURL(`${folder}/chaos/main.js`).href)
-process.exit(await main(process.argv.slice(2), root))
+await runCompiled('chaos/tsconfig.json', 'chaos/main.js')

@@ -168,7 +168,7 @@ function joinSockets({
   }
 }
 
-type Item = Buffer | 'end' | 'reset'
+export type Item = Buffer | 'end' | 'reset'
 
 /** One direction of one connection: a queue of chunks, each with its earliest time of delivery. */
 function makePipe(target: Socket, fault: Fault) {
@@ -203,7 +203,7 @@ function makePipe(target: Socket, fault: Fault) {
   }
 }
 
-function deliver(target: Socket, item: Item): void {
+export function deliver(target: Socket, item: Item): void {
   if (target.destroyed) return
   if (item === 'end') target.end()
   else if (item === 'reset') target.resetAndDestroy()

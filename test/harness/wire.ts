@@ -118,7 +118,8 @@ function parseRedisArray(buffer: Buffer, at: number, length: number): Parsed | u
   return { value: items, next }
 }
 
-function framed(type: string, body: Buffer): Buffer {
+/** A message of PostgreSQL's protocol. Without a type: the first message of a connection. */
+export function framed(type: string, body: Buffer): Buffer {
   const head = Buffer.alloc(type.length + 4)
   head.write(type, 'latin1')
   head.writeInt32BE(body.length + 4, type.length)

@@ -1,0 +1,192 @@
+import { inspect } from 'node:util'
+import { Draw } from '../draw.ts'
+import { nowMs } from '../history.ts'
+import { type Case, caseText } from './case.ts'
+import type { StoreName } from './client.ts'
+import { Grounds, type ServerPorts } from './grounds.ts'
+import { loadLibrary } from './library.ts'
+import { pause } from './play.ts'
+import { type Outcome, runScene } from './run-scene.ts'
+import type { Scene } from './scenes/scene.ts'
+
+export interface Exploration {
+  readonly dist: string
+  readonly scenes: readonly Scene[]
+  readonly stores: readonly StoreName[]
+  /** Runs at the same time. */
+  readonly jobs: number
+  readonly seed: string
+  /** How many pairs of faults to draw for each scene and store. */
+  readonly pairs: number
+  /** Draws this many cases of all, instead of all. */
+  readonly sample?: number
+  /** Runs just these. */
+  readonly only?: readonly Case[]
+  /** With exchanged client packages, too. */
+  readonly isMirrored?: boolean
+  readonly servers?: ServerPorts
+  report?(progress: Progress): void
+  found?(violation: Violation): void
+}
+
+export interface Violation {
+  readonly case: string
+  readonly labels: readonly string[]
+  readonly violations: readonly string[]
+}
+
+export interface Progress {
+  readonly done: number
+  readonly of: number
+  readonly violations: number
+}
+
+/** One row of the report: a scene on a store. */
+export interface Row {
+  readonly scene: string
+  readonly store: string
+  readonly messages: number
+  cases: number
+  pairs: number
+  /** Cases whose message did not come: a timer or the scheduler decided otherwise than in the healthy run. */
+  missed: number
+  grants: number
+}
+
+export interface Explored {
+  readonly rows: readonly Row[]
+  readonly violations: readonly Violation[]
+  /** Cases in which something took too long, but not when they were repeated twice. */
+  readonly unrepeated: number
+  readonly seconds: number
+}
+
+/** Runs every scene without faults, then once for every message and every fault that can hit it. */
+export async function explore(exploration: Exploration): Promise<Explored> {
+  const startedAt = nowMs()
+  const library = await loadLibrary(exploration.dist)
+  await using grounds = new Grounds(library, exploration.servers)
+  const violations: Violation[] = []
+  const rows = new Map<string, Row>()
+  const fail = (violation: Violation): void => {
+    violations.push(violation)
+    exploration.found?.(violation)
+  }
+  const once = async (each: Case): Promise<Outcome> => {
+    const ground = await grounds.take(each.scene, each.store)
+    try {
+      return await runScene({ ...each, library, ground })
+    } catch (error) {
+      const late = [`the harness failed: ${textOf(error)}`]
+      return { violations: [], late, seen: [], injected: [], grants: 0 }
+    } finally {
+      ground.leave()
+    }
+  }
+  let unrepeated = 0
+  const run = async (each: Case): Promise<Outcome> => {
+    const outcome = await once(each)
+    if (outcome.violations.length === 0 && outcome.late.length === 0) return outcome
+    const late = [...outcome.late]
+    for (let tries = 0; tries < 2 && late.length > 0; tries += 1) {
+      const again = await once(each)
+      outcome.violations.push(...again.violations)
+      // What is late only once is the machine.
+      if (again.late.length > 0) outcome.violations.push(...late.splice(0), ...again.late)
+    }
+    if (outcome.violations.length === 0) unrepeated += 1
+    else fail({ case: caseText(each), labels: each.labels, violations: [...new Set(outcome.violations)] })
+    return outcome
+  }
+  const crash = (error: unknown): void => {
+    fail({ case: 'any of the running ones', labels: [], violations: [`uncaught: ${textOf(error)}`] })
+  }
+  process.on('uncaughtException', crash).on('unhandledRejection', crash)
+  try {
+    const cases = exploration.only ?? (await casesOf(exploration, run, rows))
+    let done = 0
+    await inParallel(cases, exploration.jobs, async (each) => {
+      const { injected, grants } = await run(each)
+      const row = rows.get(rowKey(each))
+      if (row) {
+        row[each.faults.size > 1 ? 'pairs' : 'cases'] += 1
+        row.grants += grants
+        if (injected.length < each.faults.size) row.missed += 1
+      }
+      done += 1
+      exploration.report?.({ done, of: cases.length, violations: violations.length })
+    })
+  } finally {
+    process.off('uncaughtException', crash).off('unhandledRejection', crash)
+  }
+  return { rows: [...rows.values()], violations, unrepeated, seconds: (nowMs() - startedAt) / 1_000 }
+}
+
+/** With its causes. */
+const textOf = (error: unknown): string => inspect(error)
+
+const rowKey = ({ scene, store, isMirrored }: Case): string =>
+  caseText({ scene, store, isMirrored, faults: new Map(), labels: [] })
+
+/** Counts the messages of every scene, and makes a case of every message and fault. */
+async function casesOf(
+  exploration: Exploration,
+  run: (each: Case) => Promise<Outcome>,
+  rows: Map<string, Row>,
+): Promise<Case[]> {
+  const { scenes, stores, sample, pairs } = exploration
+  const healthy = scenes.flatMap((scene) =>
+    stores
+      .filter((store) => scene.stores.includes(store))
+      .flatMap((store) =>
+        (exploration.isMirrored ? [false, true] : [false]).map((isMirrored) => ({ scene, store, isMirrored })),
+      )
+      .map((each): Case => ({ ...each, faults: new Map(), labels: [] })),
+  )
+  const all: Case[] = []
+  await inParallel(healthy, exploration.jobs, async (each) => {
+    // Twice: what timers or a busy machine send only once cannot be hit again.
+    const first = new Set((await run(each)).seen.map(({ place }) => place))
+    const messages = (await run(each)).seen.filter(({ place }) => first.has(place))
+    const row = { scene: each.scene.name, store: each.store + (each.isMirrored ? '~' : ''), messages: messages.length }
+    rows.set(rowKey(each), { ...row, cases: 0, pairs: 0, missed: 0, grants: 0 })
+    const faulty = messages.flatMap(({ place, label, faults }) =>
+      faults.map((fault): Case => ({ ...each, faults: new Map([[place, fault]]), labels: [label] })),
+    )
+    // The nodes of Redlock are alike.
+    const singles = faulty.filter(({ faults }) => [...faults.keys()].every((place) => place[1] === '0'))
+    const draw = new Draw(`${exploration.seed}/${rowKey(each)}`)
+    all.push(...singles, ...Array.from({ length: pairs }, () => pairOf(draw, faulty)))
+  })
+  all.sort((x, y) => (caseText(x) < caseText(y) ? -1 : 1))
+  const draw = new Draw(exploration.seed)
+  // In a drawn order, so that runs of all kinds overlap, and the slow ones are not the last ones.
+  return draw
+    .some(all, sample ?? all.length)
+    .map((each) => ({ each, at: draw.fraction() }))
+    .sort((x, y) => x.at - y.at)
+    .map(({ each }) => each)
+}
+
+function pairOf(draw: Draw, singles: readonly Case[]): Case {
+  const [first, second] = draw.some(singles, 2) as [Case, Case]
+  return { ...first, faults: new Map([...first.faults, ...second.faults]), labels: [...first.labels, ...second.labels] }
+}
+
+/** Starts the next one only when the event loop is in time: a stalled process would be a fault of its own. */
+async function inParallel<T>(items: readonly T[], jobs: number, work: (item: T) => Promise<void>): Promise<void> {
+  const left = [...items]
+  const worker = async (): Promise<void> => {
+    for (let item = left.shift(); item !== undefined; item = left.shift()) {
+      for (let tries = 0; tries < 20; tries += 1) {
+        const at = nowMs()
+        await pause(5)
+        if (nowMs() - at < 5 + MAX_LAG_MS) break
+      }
+      await work(item)
+    }
+  }
+  await Promise.all(Array.from({ length: Math.min(jobs, items.length) }, worker))
+}
+
+const MAX_LAG_MS = 40

@@ -1,0 +1,176 @@
+import { type Server, startPostgres, startRedis } from '../../test/harness/servers.ts'
+import { askRedis } from '../../test/harness/wire.ts'
+import { LoadMeter } from '../load.ts'
+import { AddressStage } from '../scenarios/redis-address.ts'
+import { type Client, openClient, type StoreName } from './client.ts'
+import type { Library } from './library.ts'
+import type { Protocol } from './message.ts'
+import { pause } from './play.ts'
+import { postgresConversation } from './postgres.ts'
+import { respConversation } from './resp.ts'
+import type { Scene } from './scenes/scene.ts'
+
+/** The servers of one run, and a client without faults. */
+export interface Ground {
+  readonly ports: readonly number[]
+  readonly protocol: Protocol
+  fresh(): Promise<Client>
+  flushScripts(): Promise<void>
+  /** Returns the ports of the new master. */
+  failOver(): Promise<readonly number[]>
+  /** Others may use it now. */
+  leave(): void
+}
+
+export interface ServerPorts {
+  readonly redis?: readonly number[]
+  readonly postgres?: number
+}
+
+/**
+ * Starts servers when a scene needs them. Most scenes share the servers of their store, with different lock names: the
+ * proxies keep their faults apart. A scene that changes its servers has them for itself.
+ */
+export class Grounds implements AsyncDisposable {
+  readonly #library: Library
+  readonly #given: ServerPorts
+  readonly #shared = new Map<StoreName, Promise<Ground>>()
+  readonly #own: Record<'own' | 'pair', Ground[]> = { own: [], pair: [] }
+  readonly #waiting: Record<'own' | 'pair', ((ground: Ground) => void)[]> = { own: [], pair: [] }
+  readonly #counts = { own: 0, pair: 0 }
+  readonly #ends: (() => unknown)[] = []
+
+  /** `given` are servers that already run. */
+  constructor(library: Library, given: ServerPorts = {}) {
+    this.#library = library
+    this.#given = given
+  }
+
+  take(scene: Scene, store: StoreName): Promise<Ground> {
+    const { ground } = scene
+    if (ground !== undefined) return this.#takeOwn(ground)
+    const known = this.#shared.get(store) ?? this.#openShared(store)
+    this.#shared.set(store, known)
+    return known
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.allSettled(this.#ends.map(async (end) => end()))
+  }
+
+  async #openShared(store: StoreName): Promise<Ground> {
+    const isPostgres = store === 'postgres' || store === 'advisory'
+    const ports = isPostgres ? [await this.#postgresPort()] : await this.#redisPorts(store === 'redis' ? 1 : 3)
+    const fresh = await this.#openFresh(store, ports)
+    this.#ends.unshift(() => fresh.abandon())
+    await untilItGrants(fresh)
+    return {
+      ports,
+      protocol: isPostgres ? postgresConversation : respConversation,
+      fresh: async () => ({ ...fresh, abandon() {} }),
+      flushScripts: impossible,
+      failOver: impossible,
+      leave() {},
+    }
+  }
+
+  #openFresh(store: StoreName, ports: readonly number[]): Promise<Client> {
+    return openClient(this.#library, { id: 'z', store, ports, package: 0, isPatient: true })
+  }
+
+  #postgres: Promise<number> | undefined
+  /** One server for tables and advisory locks. */
+  #postgresPort(): Promise<number> {
+    const start = async (): Promise<number> => {
+      if (this.#given.postgres !== undefined) return this.#given.postgres
+      const server = this.#ending(await startPostgres({ settings: { max_connections: '900' } }))
+      return server.port
+    }
+    this.#postgres ??= start()
+    return this.#postgres
+  }
+
+  async #redisPorts(count: number): Promise<readonly number[]> {
+    const given = this.#given.redis?.slice(0, count)
+    if (given?.length === count) return given
+    const servers = await Promise.all(Array.from({ length: count }, () => startRedis()))
+    return servers.map((server) => this.#ending(server).port)
+  }
+
+  #ending(server: Server): Server {
+    this.#ends.push(() => server[Symbol.asyncDispose]())
+    return server
+  }
+
+  async #takeOwn(kind: 'own' | 'pair'): Promise<Ground> {
+    const idle = this.#own[kind].pop()
+    if (idle !== undefined) return idle
+    if (this.#counts[kind] >= MAX_OWN) return new Promise((resolve) => this.#waiting[kind].push(resolve))
+    this.#counts[kind] += 1
+    return kind === 'own' ? this.#openOwn() : this.#openPair()
+  }
+
+  #leave(kind: 'own' | 'pair', ground: Ground): void {
+    const next = this.#waiting[kind].shift()
+    if (next) next(ground)
+    else this.#own[kind].push(ground)
+  }
+
+  async #openOwn(): Promise<Ground> {
+    const server = this.#ending(await startRedis())
+    const ground: Ground = {
+      ports: [server.port],
+      protocol: respConversation,
+      fresh: () => this.#openFresh('redis', [server.port]),
+      flushScripts: async () => void (await askRedis({ port: server.port }, 'SCRIPT', 'FLUSH')),
+      failOver: impossible,
+      leave: () => this.#leave('own', ground),
+    }
+    return ground
+  }
+
+  async #openPair(): Promise<Ground> {
+    // Without clients: its proxies are not those of the scene.
+    const setting = { topology: 'address', servers: 1, clients: [], names: [], longestTtlMs: 0 }
+    const stage = await AddressStage.open(setting, new LoadMeter())
+    this.#ends.push(() => stage[Symbol.asyncDispose]())
+    const master = (): number => Number(new URL(stage.url).port)
+    const ground: Ground = {
+      get ports() {
+        return [master()]
+      },
+      protocol: respConversation,
+      fresh: () => this.#openFresh('redis', [master()]),
+      flushScripts: impossible,
+      async failOver() {
+        const fault = {
+          atMs: 0,
+          kind: 'failover',
+          by: 'replicaof',
+          gapMs: 0,
+          leave: 'all',
+          leaveMs: 0,
+          cut: [],
+        } as const
+        await stage.apply(fault, new AbortController().signal)
+        return [master()]
+      },
+      leave: () => this.#leave('pair', ground),
+    }
+    return ground
+  }
+}
+
+const MAX_OWN = 8
+
+const impossible = (): Promise<never> => Promise.reject(new Error('these servers are shared'))
+
+/** The nodes of Redlock do not vote at first. */
+async function untilItGrants(client: Client): Promise<void> {
+  for (let tries = 0; tries < 300; tries += 1) {
+    const result = await client.lock.acquire('wire:ready', { timeoutSeconds: 1 }).catch(() => undefined)
+    if (result?.acquired) return void (await result.lock.release())
+    await pause(100)
+  }
+  throw new Error(`the ${client.driver.name} servers do not grant`)
+}

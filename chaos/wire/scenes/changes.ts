@@ -1,0 +1,121 @@
+import { pause } from '../play.ts'
+import { CALL_MS, SLACK_MS, TTL_MS, WAIT_MS } from '../settings.ts'
+import { ALL, parts, type Scene } from './scene.ts'
+
+/** A lock is taken from its holder by force, while another client waits for it. */
+export const steal: Scene = {
+  name: 'steal',
+  stores: ['redis', 'postgres'],
+  clients: 3,
+  async play(play, clients) {
+    const { name, a, b, c } = parts(play, clients)
+    const first = await play.acquire(a, { name, heartbeat: true })
+    const waiting = play.acquire(c, { name, waits: true, heartbeat: true })
+    await pause(60)
+    play.watch.taken(name)
+    await play.settles('b forceRelease', CALL_MS * 6, () => b.lock.forceRelease(name, { by: 'client b' }))
+    const second = await waiting
+    await pause(60)
+    await play.release(c, second)
+    await play.release(a, first)
+  },
+}
+
+/** A leader resigns, and the next candidate is elected. It loses its term by closing. */
+export const election: Scene = {
+  name: 'election',
+  stores: ALL,
+  clients: 2,
+  async play(play, clients) {
+    const { name, a, b } = parts(play, clients)
+    const [first, second] = [a.election(name), b.election(name)]
+    const term = await play.campaign(a, first, name)
+    const campaign = play.campaign(b, second, name)
+    await pause(TTL_MS / 2)
+    if (term) {
+      play.watch.ended(term)
+      await play.settles('a resign', CALL_MS * 2, () => term.resign())
+    }
+    const next = await campaign
+    await play.settles('a leader', CALL_MS * 2, () => first.leader())
+    await pause(40)
+    if (next) play.watch.ended(next)
+    await play.settles('b close', WAIT_MS, () => second.close({ drainSeconds: 0 }))
+  },
+}
+
+/** A waiter gives up in the moment of a release. Its claim must not keep the lock. */
+export const giveUp: Scene = {
+  name: 'give-up',
+  stores: ALL,
+  clients: 3,
+  async play(play, clients) {
+    const { name, a, b, c } = parts(play, clients)
+    const first = await play.acquire(a, { name, heartbeat: true })
+    const abort = new AbortController()
+    const givenUp = play.acquire(b, { name, waits: true, signal: abort.signal })
+    await pause(80)
+    const waiting = play.acquire(c, { name, waits: true })
+    await pause(40)
+    const released = play.release(a, first)
+    abort.abort()
+    await play.release(b, await givenUp)
+    await released
+    await play.release(c, await waiting)
+  },
+}
+
+/** The process of the holder ends in order, with a waiter of its own. */
+export const closing: Scene = {
+  name: 'close',
+  stores: ALL,
+  clients: 2,
+  async play(play, clients) {
+    const { name, a, b } = parts(play, clients)
+    const first = await play.acquire(a, { name, heartbeat: true })
+    const waiting = play.acquire(b, { name, waits: true, heartbeat: true })
+    await pause(80)
+    if (first) play.watch.ended(first)
+    await play.settles('a close', WAIT_MS + SLACK_MS, () => a.lock.close({ drainSeconds: 0 }))
+    await play.release(b, await waiting)
+  },
+}
+
+/** The server forgets its scripts, while a lock is held and another client waits. */
+export const scriptsLost: Scene = {
+  name: 'scripts-lost',
+  stores: ['redis'],
+  clients: 2,
+  ground: 'own',
+  async play(play, clients, servers) {
+    const { name, a, b } = parts(play, clients)
+    await servers.flushScripts()
+    const first = await play.acquire(a, { name, heartbeat: true })
+    await servers.flushScripts()
+    const waiting = play.acquire(b, { name, waits: true, heartbeat: true })
+    await pause(TTL_MS / 2)
+    await servers.flushScripts()
+    await play.release(a, first)
+    const second = await waiting
+    await servers.flushScripts()
+    await play.release(b, second)
+  },
+}
+
+/** A planned failover, which loses no write, while a lock is held and another client waits. */
+export const failover: Scene = {
+  name: 'failover',
+  stores: ['redis'],
+  clients: 2,
+  ground: 'pair',
+  async play(play, clients, servers) {
+    const { name, a, b } = parts(play, clients)
+    const first = await play.acquire(a, { name, heartbeat: true })
+    const waiting = play.acquire(b, { name, waits: true, heartbeat: true })
+    await pause(60)
+    await servers.failOver()
+    await pause(TTL_MS / 2)
+    await play.release(a, first)
+    await play.release(b, await waiting)
+  },
+}

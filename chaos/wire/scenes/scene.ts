@@ -1,0 +1,30 @@
+import type { Client, StoreName } from '../client.ts'
+import type { Play } from '../play.ts'
+
+export interface Scene {
+  readonly name: string
+  readonly stores: readonly StoreName[]
+  readonly clients: number
+  readonly locks?: number
+  /** The clients connect in the scene, so that every message of their set-up is explored, too. */
+  readonly isCold?: true
+  /** It changes the servers, so it needs its own: one, or a master with a replica. */
+  readonly ground?: 'own' | 'pair'
+  play(play: Play, clients: readonly Client[], servers: SceneServers): Promise<void>
+}
+
+export interface SceneServers {
+  flushScripts(): Promise<void>
+  /** Moves the role of the master to the replica. No write is lost. */
+  failOver(): Promise<void>
+}
+
+export const ALL: readonly StoreName[] = ['redis', 'redlock', 'postgres', 'advisory']
+
+/** The first lock name and the clients, by their names. */
+export const parts = (play: Play, clients: readonly Client[]) => ({
+  name: play.names[0] as string,
+  a: clients[0] as Client,
+  b: clients[1] as Client,
+  c: clients[2] as Client,
+})

@@ -1,0 +1,124 @@
+import { setMaxListeners } from 'node:events'
+import { type AddressInfo, connect, createServer, type Server } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type Director, joinMessages } from './connection.ts'
+import { type Fault, faultsFor, type Place, placeText } from './fault.ts'
+import type { Protocol } from './message.ts'
+import { CALL_MS, LOST_FOR_MS, OVERTAKEN_WITHIN_MS } from './settings.ts'
+
+/** A message of a run, and the faults that can hit it. */
+export interface Seen {
+  readonly place: string
+  readonly label: string
+  readonly faults: readonly Fault[]
+}
+
+/** The proxies between the clients of one run and the servers. They number all messages from `begin` on. */
+export class Wires implements AsyncDisposable {
+  /** All numbered messages in their order. */
+  readonly seen: Seen[] = []
+  /** Where faults were injected. */
+  readonly injected = new Set<string>()
+  readonly #protocol: Protocol
+  readonly #faults: ReadonlyMap<string, Fault>
+  readonly #listeners: Server[] = []
+  readonly #open = new Set<{ reset(): void }>()
+  readonly #connections = new Map<string, number>()
+  readonly #over = new AbortController()
+  readonly #waiting: { client: string; go: () => void }[] = []
+  #targets: readonly number[]
+  #isNumbering = false
+
+  constructor(protocol: Protocol, ports: readonly number[], faults: ReadonlyMap<string, Fault>) {
+    this.#protocol = protocol
+    this.#targets = ports
+    this.#faults = faults
+    setMaxListeners(0, this.#over.signal)
+  }
+
+  /** The messages from here on belong to the scene. */
+  begin(): void {
+    this.#isNumbering = true
+  }
+
+  /** Ports through which this client reaches the servers. */
+  portsFor(client: string): Promise<number[]> {
+    return Promise.all(this.#targets.map((_, server) => this.#listen(client, server)))
+  }
+
+  /** A lease was granted: what was held back of other clients may arrive a moment later. */
+  granted(client: string): void {
+    for (const each of this.#waiting) if (each.client !== client) setTimeout(each.go, AFTER_GRANT_MS)
+  }
+
+  /** New connections go to these servers, as after a failover behind one address. Open connections are cut. */
+  redirect(ports: readonly number[]): void {
+    this.#targets = ports
+    this.cut()
+  }
+
+  cut(): void {
+    for (const connection of this.#open) connection.reset()
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#over.abort()
+    const closed = this.#listeners.map((listener) => new Promise((resolve) => listener.close(resolve)))
+    this.cut()
+    await Promise.all(closed)
+  }
+
+  async #listen(client: string, server: number): Promise<number> {
+    const listener = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
+      const port = this.#targets[server] as number
+      const target = connect({ port, host: '127.0.0.1', allowHalfOpen: true, noDelay: true })
+      const key = `${client}${server}`
+      const number = this.#connections.get(key) ?? 0
+      this.#connections.set(key, number + 1)
+      const director = this.#director({ client, server, connection: number })
+      const joined = joinMessages({ client: socket, server: target, conversation: this.#protocol(), director })
+      this.#open.add(joined)
+      socket.on('close', () => {
+        if (target.destroyed) this.#open.delete(joined)
+      })
+      target.on('close', () => {
+        if (socket.destroyed) this.#open.delete(joined)
+      })
+    })
+    this.#listeners.push(listener)
+    await new Promise<void>((resolve, reject) => listener.once('error', reject).listen(0, '127.0.0.1', resolve))
+    return (listener.address() as AddressInfo).port
+  }
+
+  #director(place: Omit<Place, 'direction'>): Director {
+    const counts = { q: 0, r: 0 }
+    return {
+      faultOf: (direction, message, conversation) => {
+        if (!this.#isNumbering) return undefined
+        counts[direction] += 1
+        const at = placeText({ ...place, direction }, counts[direction])
+        this.seen.push({ place: at, label: message.label, faults: faultsFor(conversation, message, counts[direction]) })
+        const fault = this.#faults.get(at)
+        if (fault !== undefined) this.injected.add(at)
+        return fault
+      },
+      untilLate: () => this.#pause(CALL_MS * 1.5),
+      untilGivenUp: () => this.#pause(LOST_FOR_MS),
+      untilOvertaken: () => this.#untilGrant(place.client),
+    }
+  }
+
+  #untilGrant(client: string): Promise<void> {
+    return new Promise((resolve) => {
+      this.#waiting.push({ client, go: resolve })
+      void this.#pause(OVERTAKEN_WITHIN_MS).then(resolve)
+    })
+  }
+
+  /** Ends early with the run. */
+  #pause(ms: number): Promise<void> {
+    return sleep(ms, undefined, { signal: this.#over.signal }).catch(() => {})
+  }
+}
+
+const AFTER_GRANT_MS = 25
