@@ -11,6 +11,7 @@ import {
 import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { staleTables } from '../scripts/capability-table.mjs'
+import { failurePage } from '../scripts/failure-table.mjs'
 import { stalePages } from '../scripts/reference.mjs'
 import { run, tsc } from '../scripts/support/command.mjs'
 import * as limits from '../src/core/limits.ts'
@@ -150,6 +151,8 @@ describe('links', () => {
     const published = [...files, 'README.md', 'LICENSE', 'package.json']
     const outside = pages
       .filter((page) => page === 'README.md' || page.startsWith('docs/'))
+      // Tests are in the repository only, and the page says so.
+      .filter((page) => page !== 'docs/failures.md')
       .flatMap((page) => linksOf(page).map((target) => join(dirname(page), target.split('#')[0] || '.')))
       .filter((file) => !published.some((each) => file === each || file.startsWith(`${each}/`) || file === '.'))
     expect([...new Set(outside)]).toEqual([])
@@ -173,6 +176,12 @@ describe('links', () => {
 describe('what the docs say of the code', () => {
   test('the capability tables match the drivers', async () => {
     expect((await staleTables()).map(({ file }) => `${file} is out of date: npm run capabilities`)).toEqual([])
+  })
+
+  test('every known failure has a test, and docs/failures.md links to it', () => {
+    const { before, text, untested } = failurePage()
+    expect(untested).toEqual([])
+    expect(before === text || 'docs/failures.md is out of date: npm run failures').toBe(true)
   })
 
   test('the generated pages of docs/reference are what the declarations say', () => {

@@ -98,7 +98,7 @@ const postgresFailures: readonly (readonly [what: string, at: () => string, says
   ['TLS where there is none', () => `127.0.0.1:${database.port}/postgres?sslmode=require`, /./],
 ]
 
-describe('no password in an error', { timeout: 120_000 }, () => {
+describe('failure 52: no password in an error', { timeout: 120_000 }, () => {
   for (const [client, [scheme, open]] of Object.entries(redisOpeners)) {
     it.each(redisFailures)(`${client}: %s`, async (_, at, says) => {
       await assertSecret(
@@ -213,7 +213,7 @@ describe('no password in an error', { timeout: 120_000 }, () => {
   })
 })
 
-describe.concurrent('no password on the terminal', { timeout: 120_000 }, () => {
+describe.concurrent('failure 52: no password on the terminal', { timeout: 120_000 }, () => {
   const password = HALVES.join('/')
   const encoded = encodeURIComponent(password)
   it.each([

@@ -293,7 +293,7 @@ afterAll(() => {
   vi.unstubAllEnvs()
 })
 
-describe('URLs', () => {
+describe('failure 55: every part of a URL is understood or refused', () => {
   it.each(redis)('%s means %s', (url, meaning) => {
     const { target, prefix } = redisUrl(url)
     assert.equal(`${textOf(target, target.hosts)} / ${target.database} ${prefix}`, meaning)

@@ -154,7 +154,7 @@ describe.concurrent('postgres: migrations', () => {
     assert.equal(await old(`acquire_lock('held', 'old-client')`), false)
   })
 
-  it('a transaction that has read the table delays the migration, but no plain client', async () => {
+  it('failure 46: a transaction that has read the table delays the migration, but no plain client', async () => {
     const schema = unique()
     await pool.query(PLAIN(schema))
     const reader = await pool.connect()

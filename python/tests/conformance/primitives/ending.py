@@ -143,7 +143,7 @@ async def _(ctx: Context) -> None:
 
 
 def is_a_loss(what: str, end: Callable[[DistributedLock, str], Awaitable[Any]]) -> None:
-    @case(f"{what} by another task is a loss for the function that runs under the lock")
+    @case(f"failure 49: {what} by another task is a loss for the function that runs under the lock")
     async def _(ctx: Context) -> None:
         a, b = await ctx.lock(), await ctx.lock()
         taken = asyncio.Event()

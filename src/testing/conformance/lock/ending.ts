@@ -116,7 +116,7 @@ export const lockEnding: Group = (test) => {
     'close()': (lock) => lock.close(),
   }
   for (const [what, end] of Object.entries(enders)) {
-    test(`${what} by another task is a loss for the function that runs under the lock`, async (context) => {
+    test(`failure 49: ${what} by another task is a loss for the function that runs under the lock`, async (context) => {
       const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
       const taken = deferred<Lease>()
       const settled = deferred()

@@ -1,0 +1,119 @@
+// @ts-check
+// Writes the table of docs/failures.md: how locks fail, and the tests that provoke each failure. A test names the
+// failure in its title: "failure 12: …" or "failures 5, 18: …".
+//
+//   node scripts/failure-table.mjs           writes the table
+//   node scripts/failure-table.mjs --check   fails if it is out of date, or if a failure has no test
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { isMain, root } from './support/command.mjs'
+
+const PAGE = 'docs/failures.md'
+
+/** @type {readonly [number: number, failure: string, outcome: string][]} */
+const failures = [
+  [1, 'a holder is paused past its TTL', 'its write is refused by its token, and `held` is false when it wakes'],
+  [2, 'the event loop is blocked, and a renewal runs before the expiry check', 'the deadline is checked first'],
+  [3, 'the machine is suspended, and the monotonic clock stops', 'the wall clock ends the lease'],
+  [4, 'the clock of the store jumps forward', 'the second grant has a higher token'],
+  [5, 'the clock of the store jumps back', 'tokens rise, and a forced release ends a lease that is too long'],
+  [6, 'the clock of a client is wrong', 'nothing changes'],
+  [7, 'Redis fails over before it has replicated', 'the next token is higher; waiting for replicas refuses'],
+  [8, 'an old master accepts writes', 'tokens fence it off'],
+  [9, 'a write of an old holder arrives late', 'its token is refused'],
+  [10, 'an acquire is granted after the client gave up', 'the lease is released again'],
+  [11, 'a reply is lost, and the grant is kept', 'asking again returns the same lease'],
+  [12, 'a release comes after the expiry', 'it returns false, and the successor keeps its lease'],
+  [13, 'an extension comes after the expiry', 'it returns false, and creates nothing'],
+  [14, 'a renewal is in flight during the release', 'the lock stays released'],
+  [15, 'a waiter is granted the lock after its claim has ended', 'the claim is checked again'],
+  [16, 'a Redlock node restarts empty', 'it does not vote until the longest TTL has passed'],
+  [17, 'a Redlock minority is left behind', 'it is released on all nodes'],
+  [18, 'the counter of the tokens is lost', 'the next token is higher nevertheless'],
+  [19, 'Redis evicts the keys of locks', 'a warning at the start'],
+  [20, 'the script cache is lost', 'the script is sent again'],
+  [21, 'a Cluster moves a slot', 'the same claim is asked again'],
+  [22, 'PgBouncer in transaction mode is between client and session locks', 'it is detected and refused'],
+  [23, 'a lock is unlocked on another connection of a pool', 'the connection is pinned'],
+  [24, 'locks starve the pool of the application', 'locks share one connection beside it'],
+  [25, 'a timeout of PostgreSQL ends the session of a holder', 'the lease is lost at once'],
+  [26, 'a connection is half open', 'deadlines do not depend on errors of sockets'],
+  [27, 'two names have one advisory key', 'keys have 64 bits'],
+  [28, 'the lock table of PostgreSQL is full', 'an error, and nothing is half-held'],
+  [29, 'a subscription is lost', 'the client subscribes again and asks'],
+  [30, 'a release is published before the waiter has subscribed', 'the waiter asks after it has subscribed'],
+  [31, 'the first waiter dies', 'the queue goes on within a stated bound'],
+  [32, 'SQLite is busy, on a network share, or used after a fork', 'retried within bounds, or refused'],
+  [33, 'a command outlives its lock', 'its process group is ended before the lease'],
+  [34, 'work hangs, and its heartbeat goes on', '`maxHoldSeconds` ends it'],
+  [35, 'a release wakes every waiter', 'the cost of a hand-off does not grow with the waiters'],
+  [36, 'the store announces a grant, and cannot write it', 'nothing is announced before it is written'],
+  [37, 'a message comes through a replica, or too late', 'a message proves no more than the store does'],
+  [38, 'a message is forged', 'it is ignored'],
+  [39, 'a client library sends a command again, after its successor', 'a late answer counts for nothing'],
+  [40, 'a lock is taken in an open transaction of the caller', 'it is refused'],
+  [41, 'session locks are re-entrant on one connection', 'a connection has one driver'],
+  [42, 'one file has two names', 'it is refused, or noticed before the next grant'],
+  [43, 'a clock that was ahead leaves rows from the future', 'they are shortened'],
+  [44, 'one locked row delays a list', 'only its own entry is unknown'],
+  [45, 'work grows with the waiters', 'it is bounded, and renewals do not wait for it'],
+  [46, 'a migration waits for a reader, and everyone for the migration', 'it gives up soon, and tries again'],
+  [47, 'the context of a lock leaks into a timer or a listener', 'callbacks run outside of it'],
+  [48, 'a loop on a local store starves the timers', 'the event loop gets its turns'],
+  [49, 'another task ends a lease under a running function', 'the function is notified, and the call rejects'],
+  [50, 'a waiter counts as deadlocked without a cycle', 'only locks around it count'],
+  [51, 'a store has more leases than fit on the stack', 'they are read in pages'],
+  [52, 'a password appears in an error', 'never'],
+  [53, 'a confirmation survives a reconnect', 'it is bound to one connection'],
+  [54, 'a migrating slot refuses calls with several keys', 'a renewal needs one key'],
+  [55, 'a part of a URL is ignored', 'every part is understood or refused'],
+  [56, 'two policies share a rate-limit key', 'each limit keeps its own state'],
+]
+
+/** The page as it should be, and the failures without a test. */
+export function failurePage() {
+  const tests = testsByFailure()
+  const rows = failures.map(([number, failure, outcome]) => {
+    const files = [...(tests.get(number) ?? [])]
+    return `| ${number} | ${failure} | ${outcome} | ${files.map(linked).join('<br>')} |\n`
+  })
+  const before = readFileSync(`${root}${PAGE}`, 'utf8')
+  const parts = /^([\s\S]*<!-- failures:begin -->\n)[\s\S]*?(<!-- failures:end -->[\s\S]*)$/.exec(before)
+  if (parts === null) throw new Error(`${PAGE} has no marks for its table`)
+  const head = '| # | what fails | what happens | tests |\n| --- | --- | --- | --- |\n'
+  const untested = failures.map(([number]) => number).filter((number) => !tests.has(number))
+  return { file: PAGE, before, text: `${parts[1]}${head}${rows.join('')}${parts[2]}`, untested }
+}
+
+/** @param {string} file */
+const linked = (file) => `[${file.replace(/^(src\/)?test(ing)?\//, '').replace(/\.ts$/, '')}](../${file})`
+
+/** @returns {Map<number, Set<string>>} */
+function testsByFailure() {
+  const found = new Map()
+  for (const file of sources('src/testing').concat(sources('test'))) {
+    const code = readFileSync(`${root}${file}`, 'utf8').replaceAll(/^\s*(\/\/|\*|\/\*).*$/gm, '')
+    for (const [, numbers = ''] of code.matchAll(/\bfailures? (\d+(?:, \d+)*)/g)) {
+      for (const number of numbers.split(', ').map(Number)) {
+        found.set(number, (found.get(number) ?? new Set()).add(file))
+      }
+    }
+  }
+  return found
+}
+
+/** @param {string} folder */
+function sources(folder) {
+  return readdirSync(`${root}${folder}`, { recursive: true, encoding: 'utf8' })
+    .filter((name) => name.endsWith('.ts'))
+    .map((name) => `${folder}/${name}`)
+    .sort()
+}
+
+if (isMain(import.meta.url)) {
+  const { file, before, text, untested } = failurePage()
+  for (const number of untested) console.error(`failure ${number} has no test`)
+  const isStale = text !== before
+  if (!process.argv.includes('--check')) writeFileSync(`${root}${file}`, text)
+  else if (isStale) console.error(`${file} is out of date: npm run failures`)
+  process.exitCode = untested.length > 0 || (isStale && process.argv.includes('--check')) ? 1 : 0
+}
