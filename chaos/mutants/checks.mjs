@@ -19,6 +19,7 @@ import { join } from 'node:path'
  */
 const NAMED = {
   simulation: { args: ['chaos/mutants/simulation.mjs'] },
+  model: test('test/chaos/model.test.ts', 'none'),
   'redis histories': test('test/drivers/redis/histories.test.ts', 'none', { HISTORIES: '30' }),
 }
 
@@ -96,6 +97,8 @@ export async function runCheck(name, root) {
   const startedMs = performance.now()
   const { code, output } = await node(args, root, env)
   const seconds = (performance.now() - startedMs) / 1_000
+  // A pattern that matches no test would pass with every mutant.
+  if (code === 0 && args.includes('-t') && !/Tests .*\d passed/.test(output)) throw new Error(`${name} runs no test`)
   if (code === 'timeout') process.stdout.write(`${name} did not end within ${MAX_MS / 1_000} s\n`)
   return { failed: code === 0 || code === 'timeout' ? undefined : reasonIn(output, code), seconds, output }
 }

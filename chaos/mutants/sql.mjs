@@ -14,7 +14,7 @@ export const sql = [
     search: 'v_now       CONSTANT TIMESTAMPTZ := clock_timestamp();',
     replace: 'v_now       CONSTANT TIMESTAMPTZ := now();',
     checks: [
-      'test/drivers/postgres/conformance.test.ts :: through pg .*rule 1|through pg .*fault: ',
+      'test/drivers/postgres/conformance.test.ts :: through pg: .*rule 1|through pg: .*fault: ',
       'test/drivers/postgres/known-failures.test.ts',
     ],
   },
@@ -25,8 +25,8 @@ export const sql = [
     search: 'WHERE lock_name = p_lock_name FOR UPDATE;\n  ELSIF',
     replace: 'WHERE lock_name = p_lock_name;\n  ELSIF',
     checks: [
-      'test/drivers/postgres/conformance.test.ts :: through pg .*race for',
-      'test/drivers/postgres/conformance.test.ts :: through pg .*rule ',
+      'test/drivers/postgres/conformance.test.ts :: through pg: .*race for',
+      'test/drivers/postgres/conformance.test.ts :: through pg: .*rule ',
       'test/drivers/postgres/known-failures.test.ts',
     ],
   },
@@ -36,7 +36,7 @@ export const sql = [
     file: LEASES,
     search: 'd.claim_id = p_claims[1] AND d.fencing_token = p_tokens[1]',
     replace: 'd.claim_id = p_claims[1]',
-    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*rule 7'],
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 7'],
   },
   {
     name: 'postgres-renew-after-expiry',
@@ -44,7 +44,7 @@ export const sql = [
     file: LEASES,
     search: "AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() AND before.lock_name = d.lock_name",
     replace: "AND d.mode = 'exclusive' AND before.lock_name = d.lock_name",
-    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*rule 7'],
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 7'],
   },
   {
     name: 'postgres-release-compares-no-token',
@@ -52,7 +52,7 @@ export const sql = [
     file: LEASES,
     search: 'claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])',
     replace: 'claim_id = p_claims[1]',
-    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*rule 7'],
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 7'],
   },
   {
     name: 'postgres-queue-is-lifo',
@@ -60,7 +60,7 @@ export const sql = [
     file: QUEUE,
     search: 'WHERE lock_name = v_name ORDER BY place LIMIT 1;\n    IF v_waiter.place IS NULL THEN',
     replace: 'WHERE lock_name = v_name ORDER BY place DESC LIMIT 1;\n    IF v_waiter.place IS NULL THEN',
-    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*rule 10'],
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 10'],
   },
   {
     name: 'postgres-waiters-ttl-ignored',
@@ -68,7 +68,7 @@ export const sql = [
     file: QUEUE,
     search: 'ELSIF v_waiter.expires_at <= v_now THEN',
     replace: 'ELSIF v_waiter.expires_at IS NULL THEN',
-    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*failure 31'],
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*failure 31'],
   },
   {
     name: 'postgres-limit-off-by-one',
@@ -76,7 +76,7 @@ export const sql = [
     file: QUEUE,
     search: 'v_permits + v_waiter.permits > v_waiter.max_permits)',
     replace: 'v_permits + v_waiter.permits > v_waiter.max_permits + 1)',
-    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*a limit of n'],
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*a limit of n'],
   },
   {
     name: 'postgres-tokens-not-raised',
@@ -84,7 +84,7 @@ export const sql = [
     file: 'protocol/postgres/0002-tokens.sql',
     search: 'IF v_last < v_target - 1000000 THEN',
     replace: 'IF v_last < 0 THEN',
-    checks: ['test/drivers/postgres/conformance.test.ts :: through pg .*token', 'test/drivers/postgres/clock.test.ts'],
+    checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*token', 'test/drivers/postgres/clock.test.ts'],
   },
   {
     name: 'advisory-unlock-false-ignored',
@@ -116,7 +116,7 @@ export const sql = [
     file: 'src/drivers/postgres-advisory/key.ts',
     search: '.readBigInt64BE(0).toString()',
     replace: '.readInt32BE(0).toString()',
-    checks: ['test/protocol/vectors.test.ts'],
+    checks: ['test/drivers/postgres-advisory/failures.test.ts :: failure 27'],
   },
   {
     name: 'sqlite-begin-without-immediate',
@@ -132,8 +132,7 @@ export const sql = [
     file: SQLITE,
     search:
       'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?\nWHERE lock_name = ? AND claim_id = ? AND fencing_token = ?',
-    replace:
-      'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?\nWHERE lock_name = ? AND claim_id = ? AND fencing_token + 1 <> ?',
+    replace: 'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?\nWHERE lock_name = ? AND claim_id = ? AND ? > 0',
     checks: ['test/drivers/sqlite/conformance.test.ts :: rule 7'],
   },
   {
