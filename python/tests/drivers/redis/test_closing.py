@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import Any, Callable, List, Optional
 
@@ -15,7 +16,15 @@ from redis.asyncio.cluster import RedisCluster
 from holdfast import HoldfastError
 from holdfast.core.driver import Claim, Grant, InspectQuery, Renewal
 from holdfast.drivers.redis import redis_driver
-from support.redis_drivers import unknown_to_the_driver
+from support.redis_drivers import (
+    Heard,
+    claim_on,
+    closing,
+    grant_of,
+    lease_of,
+    refusal_of,
+    unknown_to_the_driver,
+)
 
 
 @pytest.fixture(params=["redis", "cluster"])
@@ -91,3 +100,31 @@ async def test_calls_of_several_steps_that_a_synchronous_client_is_closed_under_
     left = {each for each in set(threading.enumerate()) - before if each.name.startswith("holdfast")}
     assert left == set()
     client.close()
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "sync", "thread"])
+async def test_a_forked_process_that_closes_the_driver_leaves_the_parents_connections_alone(
+    kind: str, redis_url: str, lock_name: str
+) -> None:
+    """Both processes have one epoll instance: a socket that the child took out of it would be read by neither."""
+    client: Any = (redis.asyncio.Redis if kind == "asyncio" else redis.Redis).from_url(redis_url)
+    if kind == "thread":
+        client = redis.Redis(connection_pool=unknown_to_the_driver(**client.connection_pool.connection_kwargs))
+    async with closing(redis_driver(client)) as driver:
+        await driver.listen(heard := Heard())
+        holder, waiter = claim_on(lock_name), claim_on(lock_name, wait_ms=20_000)
+        grant = await grant_of(driver, holder)
+        await refusal_of(driver, waiter)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                asyncio.run(driver.close())
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert await driver.release([lease_of(holder, grant)]) == [True]
+        assert (await heard.grant_of(waiter)).fencing_token > grant.fencing_token
+        assert not heard.causes

@@ -10,6 +10,7 @@ from typing import Any, Callable, List
 import pytest
 import redis
 
+from holdfast.drivers._redis.loop_connection import LoopConnection
 from holdfast.drivers.redis import redis_driver
 from holdfast.errors import StoreError
 from support.polling import until
@@ -84,3 +85,23 @@ async def test_a_connection_that_opens_too_late_is_closed(lock_name: str, end: s
     await asyncio.wait_for(ended.wait(), 30)
     await driver.close()
     server.close()
+
+
+async def test_a_connection_that_opens_in_the_moment_in_which_its_caller_gives_up_is_closed(redis_url: str) -> None:
+    loop = asyncio.get_running_loop()
+
+    class Watched(redis.Connection):  # type: ignore[misc]
+        def connect(self) -> None:
+            thread = threading.current_thread()
+            super().connect()
+            loop.call_soon_threadsafe(give_up_after, thread)
+
+    def give_up_after(thread: threading.Thread) -> None:
+        thread.join()  # It has reported that the connection is open, and the call has not gone on yet.
+        loop.call_soon(call.cancel)
+
+    connection = Watched(**redis.Redis.from_url(redis_url).connection_pool.connection_kwargs)
+    call = asyncio.ensure_future(LoopConnection(connection).connect())
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert connection._sock is None

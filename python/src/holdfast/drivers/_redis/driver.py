@@ -248,6 +248,7 @@ class RedisDriver:
         if self._closed:
             return
         self._closed = True
+        self._forget_parent()
         self._checks.stop()
         await self._subscription.close()
         await self.link.close()
@@ -255,8 +256,11 @@ class RedisDriver:
     def _assert_open(self) -> None:
         if self._closed:
             raise closed_error()
+        self._forget_parent()
+
+    def _forget_parent(self) -> None:
+        """After a fork: the parent's channel, its secrets and its subscription belong to the parent."""
         if self._process != os.getpid():
-            # After a fork: the parent's channel and its secrets belong to the parent.
             self._process = os.getpid()
             self._subscription = self._new_subscription()
 

@@ -58,4 +58,10 @@ async def _open_in_thread(connection: Any) -> None:
 
     # A daemon: a server that does not answer must not keep the process from ending.
     threading.Thread(target=open_it, name="holdfast-redis-connect", daemon=True).start()
-    await opened
+    try:
+        await opened
+    except BaseException:
+        # Cancelled in the moment in which it opened, or it failed in a function of the caller, half open.
+        if opened.done() and not opened.cancelled():
+            connection.disconnect()
+        raise

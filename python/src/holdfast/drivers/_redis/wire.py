@@ -204,7 +204,9 @@ class _Session(asyncio.Protocol):
             return
         ended = cause if isinstance(cause, Exception) else ConnectionError("the connection was closed")
         self.ended = ended
-        if self.loop.is_closed():
+        # In a forked process the event loop is a copy. But its epoll instance is the parent's, and the parent would never
+        # read from its connection again.
+        if self.loop.is_closed() or self.process != os.getpid():
             return
         if self._alarm is not None:
             self._alarm.cancel()
