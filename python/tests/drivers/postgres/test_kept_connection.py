@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, AsyncIterator, List
 
 import asyncpg
 import pytest
 
 from holdfast.core.driver import Driver
-from holdfast.drivers._postgres import kept_connection
+from holdfast.drivers._postgres import asyncpg_client, kept_connection
 from holdfast.drivers.postgres import postgres_driver
+from holdfast.errors import StoreError
 from support.postgres import claim_on, grant_of, lease_of, until
 
 
@@ -114,4 +115,47 @@ async def test_a_kept_connection_that_has_ended_is_not_used(postgres_url: str, l
         for connection in Counted.opened:
             connection.terminate()
         await pair(driver, lock_name)
+        await driver.close()
+
+
+async def test_a_pool_gets_back_what_its_server_has_ended(postgres_url: str, lock_name: str) -> None:
+    """asyncpg counts a connection as lent for ever if its end is noticed in the wrong moment."""
+    admin: Any = await asyncpg.connect(postgres_url)
+    async with counted_pool(postgres_url, 2) as pool:
+        driver = postgres_driver(pool)
+        for _ in range(4):
+            await pair(driver, lock_name)
+            await until("the connections", lambda: pool.get_idle_size() > 0)
+            for pid in [each.get_server_pid() for each in Counted.opened if not each.is_closed()]:
+                await admin.execute(f"SELECT pg_terminate_backend({pid})")
+            for _ in range(3):
+                with suppress(StoreError):
+                    await pair(driver, lock_name)
+        await driver.close()
+        lent = [await pool.acquire(timeout=30) for _ in range(2)]
+        for connection in lent:
+            await pool.release(connection)
+    await admin.close()
+
+
+async def test_a_setup_function_of_the_pool_that_does_not_end_fails_the_call(
+    postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may send a statement on a connection that no longer answers."""
+    is_stuck = asyncio.Event()
+
+    async def setup(connection: Any) -> None:
+        if is_stuck.is_set():
+            await asyncio.sleep(3_600)
+
+    pool: Any = asyncpg.create_pool(postgres_url, min_size=2, max_size=2, setup=setup)
+    async with pool:
+        driver = postgres_driver(pool)
+        await pair(driver, lock_name)
+        await until("the connection", lambda: pool.get_idle_size() == 2)
+        monkeypatch.setattr(asyncpg_client, "QUERY_SECONDS", 0.1)
+        is_stuck.set()
+        with pytest.raises(StoreError):
+            await asyncio.wait_for(driver.acquire([claim_on(lock_name)]), 30)
+        is_stuck.clear()
         await driver.close()

@@ -10,7 +10,7 @@ from .._shared.secrets import redacted_url
 from .asyncpg_session import AsyncpgSession, CallersSession, turn_on, unwrapped
 from .connections import CONNECT_SECONDS, QUERY_SECONDS, Row, Session, Values
 from .errors import IN_TRANSACTION
-from .kept_connection import KeptConnection, has_free_connection
+from .kept_connection import KeptConnection, has_free_connection, is_open
 from .own_pool import OwnPool
 from .url import PostgresTarget, asyncpg_settings, postgres_place
 
@@ -72,9 +72,9 @@ class AsyncpgPool:
                 self._is_checked = True
             rows: Sequence[Row] = await connection.fetch(text, *values, timeout=QUERY_SECONDS)
         except BaseException as error:
-            if isinstance(error, asyncio.TimeoutError):
+            if isinstance(error, asyncio.TimeoutError) or not is_open(connection):
                 # Its answer may still come. The pool opens another connection.
-                connection.terminate()
+                _terminate(connection)
             self._give_back(connection)
             raise
         self._kept.keep(lent)
@@ -99,9 +99,9 @@ class AsyncpgPool:
 
     async def _take(self) -> Any:
         # With a timeout, asyncpg starts a task. That is a tenth of the time of a call, and a free connection comes at
-        # once.
-        is_free = has_free_connection(self._pool)
-        return await self._pool.acquire(timeout=None if is_free else QUERY_SECONDS)
+        # once. A `setup` function of the caller may need longer.
+        comes_at_once = has_free_connection(self._pool) and getattr(self._pool, "_setup", True) is None
+        return await self._pool.acquire(timeout=None if comes_at_once else QUERY_SECONDS)
 
     def _give_back(self, connection: Any) -> None:
         # The pool resets the connection, which takes a round trip. The answer does not wait for it.
@@ -115,6 +115,14 @@ class AsyncpgPool:
         except Exception:
             # The pool has dropped the connection.
             pass
+
+
+def _terminate(connection: Any) -> None:
+    """Also one that its server has ended: asyncpg sometimes forgets to count it as given back."""
+    try:
+        connection.terminate()
+    except Exception:
+        pass  # It is back in its pool already.
 
 
 async def _refuse_cache_behind_pooler(connection: Any) -> None:

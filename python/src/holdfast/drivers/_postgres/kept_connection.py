@@ -35,7 +35,7 @@ class KeptConnection:
 
     def take(self) -> Optional[Lent]:
         lent, self._lent = self._lent, None
-        return lent if lent is not None and _is_open(lent.connection) else None
+        return lent if lent is not None and is_open(lent.connection) else None
 
     def keep(self, lent: Lent) -> None:
         """Keeps it for the next call, or gives it back."""
@@ -74,7 +74,7 @@ def has_free_connection(pool: Any) -> bool:
     return idle_size is not None and idle_size() > 0
 
 
-def _is_open(connection: Any) -> bool:
+def is_open(connection: Any) -> bool:
     """One that has ended has gone back to its pool by itself, and refuses every question."""
     try:
         return not connection.is_closed()
