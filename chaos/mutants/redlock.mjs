@@ -65,6 +65,6 @@ export const redlock = [
     file: 'src/drivers/redlock/quorum.ts',
     search: "if (yes >= quorum) return 'yes'",
     replace: "if (yes + errors.length >= quorum) return 'yes'",
-    checks: ['model'],
+    checks: ['test/drivers/redlock/count-yes.test.ts'],
   },
 ]
