@@ -4,6 +4,8 @@ import { byName, type Check, ratesOf } from './run.ts'
 
 /** Sums of fractions are not exact. */
 const ROUNDING = 0.001
+/** A store whose clock shows whole milliseconds may take a time for up to this much longer than it was. */
+const CLOCK_MS = 1
 
 /**
  * No time admits more units than its limit: at most the burst, and what comes back in that time. A step counts only for
@@ -39,7 +41,7 @@ function mostExcessive(steps: readonly RateHistory[], losses: readonly Loss[]): 
       if (askedAt < fromMs) continue
       if (losses.some((loss) => loss.fromMs <= toMs && loss.toMs >= fromMs)) break
       units += cost
-      const most = burst + (limit * (toMs - fromMs)) / periodMs
+      const most = burst + (limit * (toMs - fromMs + CLOCK_MS)) / periodMs
       const excess = worst === undefined ? ROUNDING : worst.units - worst.most
       if (units - most > excess) worst = { name, units, most, fromMs, toMs }
     }
