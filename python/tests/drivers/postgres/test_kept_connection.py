@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import asynccontextmanager, suppress
 from typing import Any, AsyncIterator, List
 
@@ -13,7 +14,7 @@ from holdfast.core.driver import Driver
 from holdfast.drivers._postgres import asyncpg_client, kept_connection
 from holdfast.drivers.postgres import postgres_driver
 from holdfast.errors import StoreError
-from support.postgres import claim_on, grant_of, lease_of, until
+from support.postgres import Heard, claim_on, grant_of, lease_of, until
 
 
 class Counted(asyncpg.Connection):  # type: ignore[misc]
@@ -158,4 +159,32 @@ async def test_a_setup_function_of_the_pool_that_does_not_end_fails_the_call(
         with pytest.raises(StoreError):
             await asyncio.wait_for(driver.acquire([claim_on(lock_name)]), 30)
         is_stuck.clear()
+        await driver.close()
+
+
+@pytest.mark.usefixtures("kept_for_long")
+async def test_a_forked_process_that_closes_the_driver_leaves_the_parents_connections_alone(
+    postgres_url: str, lock_name: str
+) -> None:
+    """Otherwise the child's statement would be sent on the parent's socket, and read by neither."""
+    async with counted_pool(postgres_url, 2) as pool:
+        driver = postgres_driver(pool)
+        await driver.listen(heard := Heard())
+        holder, waiter = claim_on(lock_name), claim_on(lock_name, wait_ms=20_000)
+        grant = await grant_of(driver, holder)
+        await driver.acquire([waiter])
+        await until("a kept connection", lambda: pool.get_idle_size() == 1)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                asyncio.run(driver.close())
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert await driver.release([lease_of(holder, grant)]) == [True]
+        await heard.wait_for("granted", waiter.claim_id)
+        assert not heard.causes
         await driver.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any, Mapping, Optional, Sequence
 
 from ...errors import StoreError
@@ -56,12 +57,14 @@ class AsyncpgPool:
     def __init__(self, pool: Any, place: Optional[str] = None) -> None:
         self._pool = pool
         self._is_checked = False
+        self._process = os.getpid()
         self._releases: set[asyncio.Future[None]] = set()
         self._kept = KeptConnection(pool, self._give_back)
         arguments, settings = _connect_arguments(pool) or ((), {})
         self.place = place or _place_of_settings(arguments, settings)
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
+        self._forget_parent()
         lent = self._kept.take() or self._kept.lent(await self._take())
         connection = lent.connection
         try:
@@ -93,9 +96,17 @@ class AsyncpgPool:
         return AsyncpgSession(await connect(*arguments, **settings))
 
     async def close(self) -> None:
+        self._forget_parent()
         self._kept.close()
         if self._releases:
             await asyncio.wait(self._releases)
+
+    def _forget_parent(self) -> None:
+        """After a fork: a connection that is kept is the parent's, and so is its socket."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._releases = set()
+            self._kept = KeptConnection(self._pool, self._give_back)
 
     async def _take(self) -> Any:
         # With a timeout, asyncpg starts a task. That is a tenth of the time of a call, and a free connection comes at

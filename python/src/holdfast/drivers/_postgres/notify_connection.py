@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from typing import Awaitable, Callable, Mapping, Optional, Set
 
@@ -48,11 +49,13 @@ class NotifyConnection:
         self._current: Optional[_Subscription] = None
         self._on_test_message: Optional[Callable[[str], None]] = None
         self._tasks: Set[asyncio.Future[None]] = set()
+        self._process = os.getpid()
         self._closed = False
 
     async def listen(self, listener: DriverListener) -> StopListening:
         if self._closed:
             raise ClosedError("the postgres driver is closed")
+        self._forget_parent()
         current = self._current or self._subscribe()
         # Added before the connection is open, so that it misses nothing.
         self._listeners.add(listener)
@@ -77,11 +80,21 @@ class NotifyConnection:
 
     async def close(self) -> None:
         self._closed = True
+        self._forget_parent()
         self._listeners.clear()
         await self._stop()
         if self._tasks:
             # The event loop may end after this.
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+
+    def _forget_parent(self) -> None:
+        """After a fork: the connection is the parent's. To close it here would end it for the parent."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._current = None
+            self._tasks = set()
+            self._listeners.clear()
+            self._hints = HintQueue(self._listeners, self._confirm)
 
     def _subscribe(self) -> _Subscription:
         subscription = self._current = _Subscription()
