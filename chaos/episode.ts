@@ -80,7 +80,13 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
   const startedMs = nowMs()
   const injected = await injectAll({ ...options, stage, clients, plan: faults, endMs: startedMs + seconds * 1_000 })
   const ranSeconds = (nowMs() - startedMs) / 1_000
-  const queue = scenario.hasQueue ? await queueForOneLock(clients, plans.length, dist, stage.url) : []
+  const queueProblems: string[] = []
+  // A client that has crashed is not in the queue. What it printed is worth more than its place.
+  const queueing = scenario.hasQueue ? queueForOneLock(clients, plans.length, dist, stage.url) : Promise.resolve([])
+  const queue = await queueing.catch((error: unknown) => {
+    queueProblems.push(`the clients did not queue for one lock: ${error}`)
+    return []
+  })
   const { histories, problems } = await clients.stop()
   const longestMs = Math.max(setting.longestTtlMs, ...plans.map(({ settings }) => settings.waiterTtlSeconds * 1_000))
   const left = await leftInStore({ dist, url: stage.url, withinMs: longestMs + LEFT_MS })
@@ -105,7 +111,7 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
     refused: sum(histories.map(({ claims }) => claims.filter(({ outcome }) => outcome === 'refused').length)),
     errors,
     unexpected: [...new Set(histories.flatMap((history) => history.unexpected))],
-    problems: [...problems, ...injected.problems],
+    problems: [...problems, ...injected.problems, ...queueProblems],
     done: injected.done,
     skipped: injected.skipped,
     records: records.histories,
