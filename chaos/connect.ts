@@ -10,7 +10,7 @@ export interface StoreSettings {
   through: 'url' | 'ioredis' | 'redis' | 'pg' | 'postgres' | 'redis.asyncio' | 'asyncpg' | 'psycopg'
   /** One port for a server, one for each node of redlock, of a Cluster or behind Sentinel, none for a file. */
   ports: number[]
-  /** The ports that a Cluster and Sentinel announce, in the order of `ports`, through which this client reaches them. */
+  /** The ports that a Cluster and Sentinel announce, in the order of `ports`, which lead this client to them. */
   announcedPorts?: number[]
   /** Redis behind Sentinel. */
   sentinel?: { masterName: string; ports: number[] }

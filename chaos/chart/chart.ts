@@ -21,7 +21,7 @@ export interface ChartOptions {
   clients: number
 }
 
-/** Draws who held a lock over time, and the faults. Returns undefined if there was no lease. The same for the same run. */
+/** Draws who held a lock over time, and the faults. Returns undefined if there was no lease. */
 export function chartOf(source: ChartSource, options: ChartOptions): { svg: string; interest: number } | undefined {
   const scene = pickScene(source)
   return scene && { svg: draw(source, scene, options), interest: scene.interest }
@@ -52,7 +52,10 @@ function draw(source: ChartSource, scene: Scene, { title, clients }: ChartOption
       x: 16,
       y: 46,
       className: 'dim',
-      is: `who held the lock ${JSON.stringify(scene.name)} from second ${seconds(scene.fromMs)} to ${seconds(scene.toMs)}: ${scene.leases.length} leases, ${scene.faults.length} faults. The number in a bar is the place of its fencing token.`,
+      is:
+        `who held the lock ${JSON.stringify(scene.name)} from second ${seconds(scene.fromMs)} to ` +
+        `${seconds(scene.toMs)}: ${scene.leases.length} leases, ${scene.faults.length} faults. ` +
+        'The number in a bar is the place of its fencing token.',
     }),
   ]
   // The rows, first that of all clients together: where its bars do not overlap, there was one holder at a time.
@@ -148,7 +151,8 @@ class Bars {
     const place = `${this.#places.get(lease.token)}`
     const seconds = [lease.knownAt, lease.heldUntil].map((ms) => ((ms - this.#startMs) / 1_000).toFixed(3))
     const wrong = this.#wrong.has(lease.id) ? ' wrong' : ''
-    const is = `${lease.id} held it with token ${lease.token} from ${seconds[0]} s to ${seconds[1]} s, ${ENDS[lease.end]}`
+    const times = `from ${seconds[0]} s to ${seconds[1]} s`
+    const is = `${lease.id} held it with token ${lease.token} ${times}, ${ENDS[lease.end]}`
     const className = `${colourOf(clientOf(lease.id))}${wrong}`
     const bar = rect({ x: from, y, width, height: BAR, className, is })
     const label = place.length * LETTER + 4 <= width

@@ -1,4 +1,4 @@
-/** Puts spans into as few lanes as possible, so that no two of a lane overlap. A span takes the first lane that fits. */
+/** Puts spans into as few lanes as possible. No two of a lane overlap. A span takes the first lane that fits. */
 export function lanesOf<T>(spans: readonly T[], sizeOf: (span: T) => { begin: number; end: number }): T[][] {
   const lanes: { members: T[]; end: number }[] = []
   for (const { span, begin, end } of spans

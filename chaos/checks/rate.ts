@@ -18,7 +18,8 @@ export const rate: Check = {
       const worst = mostExcessive(steps, run.losses)
       if (worst === undefined) return []
       const { name, units, most, fromMs, toMs } = worst
-      const text = `"${name}" admitted ${units} units within ${Math.round(toMs - fromMs)} ms, but at most ${most.toFixed(1)}`
+      const within = `within ${Math.round(toMs - fromMs)} ms`
+      const text = `"${name}" admitted ${units} units ${within}, but at most ${most.toFixed(1)}`
       return [{ text, lockName: name, fromMs, toMs }]
     }),
 }

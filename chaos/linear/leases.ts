@@ -51,7 +51,8 @@ export function checkLeases(leases: readonly LeaseRecord[], losses: readonly Los
 /**
  * A grant took effect between the claim and its answer. The lease ended in the store when it was released, when it
  * expired or when its process was dead for long enough: not before its holder last relied on it. That is a release
- * without an answer. A holder that never relied on it says nothing about its end. A loss of the store may end it sooner.
+ * without an answer. A holder that never relied on it says nothing about its end. A loss of the store may end it
+ * sooner.
  */
 export function operationsOf(lease: LeaseRecord, losses: readonly Loss[] = []): [Operation, Operation] {
   const { id, token, askedAt, knownAt, heldUntil = askedAt } = lease

@@ -194,7 +194,8 @@ export const claimId = (client: number, claims: number): string => `${'AB'[clien
 
 /**
  * Without what cannot matter any more: the memory of a client that proposes nothing more, and requests that no node can
- * grant or end. A request is of no use if every node refuses its token, now and after a restart, and none has its lease.
+ * grant or end. A request is of no use if every node refuses its token, now and after a restart, and none has its
+ * lease.
  */
 export function pruned(
   client: ClientState,

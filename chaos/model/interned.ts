@@ -1,4 +1,4 @@
-/** Gives equal values the same small number. So a state of the model is a few numbers, and every step is computed once. */
+/** Gives equal values the same small number. So a state is a few numbers, and every step is computed once. */
 export class Interned<T> {
   readonly #values: T[] = []
   readonly #ids = new Map<string, number>()

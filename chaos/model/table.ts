@@ -1,4 +1,4 @@
-/** The states that were found, each a few whole numbers, in the order in which they were found. Nothing is hashed away. */
+/** The states in the order in which they were found, each a few whole numbers. Nothing is hashed away. */
 export class StateTable {
   readonly #width: number
   #rows: Int32Array

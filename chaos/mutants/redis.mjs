@@ -106,8 +106,16 @@ export const redis = [
     breaks: 'a waiter believes in a lease that the store failed to write',
     file: LEASES,
     search: '      local token = nextToken(0)\n      if not isOwn then ttlMs = math.min(ttlMs, endMs - nowMs) end',
-    replace:
-      "      local token = math.max(mark() + 1, nowUs)\n      if not isOwn then ttlMs = math.min(ttlMs, endMs - nowMs) end\n      do local g, s = id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs), waiter[10] or ''; redis.pcall('PUBLISH', waiter[8], '[' .. g .. ',\"' .. redis.sha1hex(s .. g .. s) .. '\"]') end\n      lastToken, tokenMoved = token, true",
+    replace: [
+      '      local token = math.max(mark() + 1, nowUs)',
+      '      if not isOwn then ttlMs = math.min(ttlMs, endMs - nowMs) end',
+      '      do',
+      "        local g = id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(ttlMs)",
+      "        local s = waiter[10] or ''",
+      "        redis.pcall('PUBLISH', waiter[8], '[' .. g .. ',\"' .. redis.sha1hex(s .. g .. s) .. '\"]')",
+      '      end',
+      '      lastToken, tokenMoved = token, true',
+    ].join('\n'),
     checks: ['test/drivers/redis/grants.test.ts'],
   },
   {

@@ -48,7 +48,7 @@ async function main() {
   const copies = Array.from({ length: COPIES }, (_, at) => makeCopy(`${folder}/${at + 1}`))
 
   const results = await inCopies(copies, mutants, killMutant)
-  // Whatever failed must pass without a mutant. Otherwise it has proved nothing.
+  // A check that failed must pass without a mutant. Otherwise it has proved nothing.
   const caughtBy = [...new Set(results.flatMap(({ caughtBy }) => caughtBy ?? []))]
   const broken = await inCopies(copies, together(caughtBy), failsUnmutated)
   const alive = results.filter(({ caughtBy }) => caughtBy === undefined)

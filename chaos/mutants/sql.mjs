@@ -5,6 +5,11 @@ const LEASES = 'protocol/postgres/0004-leases.sql'
 const QUEUE = 'protocol/postgres/0003-queue.sql'
 const SQLITE = 'protocol/sqlite/statements.sql'
 
+const RENEW = 'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?'
+const WAITERS =
+  '-- Inputs: lock_name, now_ms, how many at most (-1: all)\n' +
+  'SELECT * FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ?'
+
 /** @type {Mutant[]} */
 export const sql = [
   {
@@ -122,9 +127,8 @@ export const sql = [
     name: 'sqlite-renew-compares-no-token',
     breaks: 'a renewal for an older token prolongs a newer lease',
     file: SQLITE,
-    search:
-      'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?\nWHERE lock_name = ? AND claim_id = ? AND fencing_token = ?',
-    replace: 'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?\nWHERE lock_name = ? AND claim_id = ? AND ? > 0',
+    search: `${RENEW}\nWHERE lock_name = ? AND claim_id = ? AND fencing_token = ?`,
+    replace: `${RENEW}\nWHERE lock_name = ? AND claim_id = ? AND ? > 0`,
     checks: ['test/drivers/sqlite/conformance.test.ts :: rule 7'],
   },
   {
@@ -141,10 +145,8 @@ export const sql = [
     name: 'sqlite-queue-is-lifo',
     breaks: 'the last waiter is served first',
     file: SQLITE,
-    search:
-      '-- Inputs: lock_name, now_ms, how many at most (-1: all)\nSELECT * FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place LIMIT ?',
-    replace:
-      '-- Inputs: lock_name, now_ms, how many at most (-1: all)\nSELECT * FROM holdfast_waiters WHERE lock_name = ? AND expires_at_ms > ? ORDER BY place DESC LIMIT ?',
+    search: `${WAITERS} ORDER BY place LIMIT ?`,
+    replace: `${WAITERS} ORDER BY place DESC LIMIT ?`,
     checks: ['test/drivers/sqlite/conformance.test.ts :: rule 10'],
   },
   {

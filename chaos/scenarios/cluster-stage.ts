@@ -122,7 +122,7 @@ export class ClusterStage implements Stage {
     return done
   }
 
-  /** Moves a slot that is in use, as `redis-cli --cluster reshard` does. Half of the time, its keys are on both sides. */
+  /** Moves a slot in use, as `redis-cli --cluster reshard` does. Half of the time, its keys are on both sides. */
   async #moveSlot(
     { lockName, toNext, forMs }: { lockName: string; toNext: number; forMs: number },
     signal: AbortSignal,

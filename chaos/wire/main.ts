@@ -90,9 +90,10 @@ function tableOf({ rows, violations, unrepeated, seconds }: Explored): string {
     })
   return [
     '',
-    `${'scene'.padEnd(28)}${['messages', 'faults', 'pairs', 'missed', 'grants'].map((each) => each.padStart(8)).join('')}`,
+    'scene'.padEnd(28) + ['messages', 'faults', 'pairs', 'missed', 'grants'].map((each) => each.padStart(8)).join(''),
     ...lines,
-    `${rows.length} scenes, ${sum(({ messages }) => messages)} messages, ${sum(({ cases }) => cases)} messages × faults, ` +
+    `${rows.length} scenes, ${sum(({ messages }) => messages)} messages, ` +
+      `${sum(({ cases }) => cases)} messages × faults, ` +
       `${sum(({ pairs }) => pairs)} pairs, ${sum(({ grants }) => grants)} grants, ${Math.round(seconds)} s: ` +
       `${violations.length} violations` +
       (unrepeated > 0 ? `; ${unrepeated} cases were slow once, and not again` : ''),

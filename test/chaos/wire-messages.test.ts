@@ -64,7 +64,7 @@ describe('messages are found in any chunks', () => {
   })
 })
 
-describe('requests, replies and events are told apart', () => {
+describe('requests, replies and events are distinguished', () => {
   test('a message of a subscription is an event, and the confirmation of a subscription is a reply', () => {
     const kinds = (stream: string) => respConversation().fromServer(Buffer.from(stream))
     expect(kinds('*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n')).toMatchObject([{ kind: 'event', label: 'message' }])
@@ -91,7 +91,7 @@ describe('requests, replies and events are told apart', () => {
     expect(conversation.fromServer(Buffer.concat(answer))).toMatchObject([{ label: '1tT' }])
   })
 
-  test('an injected error of PostgreSQL keeps the state of the transaction, and one that ends the connection has none', () => {
+  test('an injected error of PostgreSQL keeps the state of the transaction, unless it ends the connection', () => {
     const conversation = postgresConversation()
     for (const request of PG_REQUESTS.slice(0, 2)) conversation.fromClient(request)
     for (const reply of PG_REPLIES.slice(0, 2)) conversation.fromServer(reply)

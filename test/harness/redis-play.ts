@@ -72,8 +72,8 @@ async function checkKeys(control: Redis, name: string, { leases, waiters }: Lock
 }
 
 /**
- * The clients and the model of a random history. While `fault` is set, calls may fail with that error. A call that fails
- * must have done nothing.
+ * The clients and the model of a random history. While `fault` is set, calls may fail with that error. A call that
+ * fails must have done nothing.
  */
 export class RedisPlay {
   fault: RegExp | undefined

@@ -45,7 +45,7 @@ describe.concurrent('postgres: a Client of pg that is passed in', () => {
 })
 
 describe.concurrent('postgres-advisory: a Client of pg that is passed in', () => {
-  it('failure 41: has one driver at a time, because the server grants a session the lock that it already has', async () => {
+  it('failure 41: has one driver at a time, because the server grants a session a lock that it has', async () => {
     await using scene = await oneClient()
     const { client } = scene
     const first = postgresAdvisoryDriver({ client })

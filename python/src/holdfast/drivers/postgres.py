@@ -100,8 +100,8 @@ def postgres_driver(
     `client` is a `Pool` or a `Connection` of asyncpg, an `AsyncConnectionPool`, a `ConnectionPool`, an
     `AsyncConnection` or a `Connection` of psycopg 3, or an `AsyncEngine` of SQLAlchemy on asyncpg. A single connection
     should not be used by anything else. One of psycopg must have `autocommit=True`. Behind a pooler, a client of
-    asyncpg must have `statement_cache_size=0`. While a pool of asyncpg has another free connection, the driver keeps one
-    for its next call, for at most 10 ms.
+    asyncpg must have `statement_cache_size=0`. While a pool of asyncpg has another free connection, the driver keeps
+    one for its next call, for at most 10 ms.
 
     `durability`: with `relaxed`, a lease is granted before it has reached the disk (`synchronous_commit = off`, for the
     driver's statements only). A crash of the server can forget the leases of the last moment, and they are then granted

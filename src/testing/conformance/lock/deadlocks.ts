@@ -38,7 +38,7 @@ export const deadlocks: Group = (test) => {
     assert.deepEqual(done, ['a'])
   })
 
-  test('failure 50: tasks of two instances that wait for each other without a deadlock are left alone', async (context) => {
+  test('failure 50: tasks of two instances that wait without a cycle are left alone', async (context) => {
     // Instance a holds x and waits for y, and instance b holds y and waits for x. But the tasks that wait are not the
     // tasks that hold.
     const [a, b] = [

@@ -204,8 +204,8 @@ class _Session(asyncio.Protocol):
             return
         ended = cause if isinstance(cause, Exception) else ConnectionError("the connection was closed")
         self.ended = ended
-        # In a forked process the event loop is a copy. But its epoll instance is the parent's, and the parent would never
-        # read from its connection again.
+        # In a forked process the event loop is a copy. But its epoll instance is the parent's, and the parent would
+        # never read from its connection again.
         if self.loop.is_closed() or self.process != os.getpid():
             return
         if self._alarm is not None:
