@@ -163,7 +163,7 @@ function connecting<Client extends { connect(): Promise<unknown>; on(event: 'err
 
 async function openPostgres(settings: StoreSettings): Promise<Driver> {
   const url = urlOf({ ...settings, driver: 'postgres' })
-  const client = settings.through === 'pg' ? await openPool(url) : (await import('postgres')).default(url, { max: 3 })
+  const client = settings.through === 'pg' ? await openPool(url) : await openSql(url)
   if (settings.driver === 'advisory') {
     const file = 'drivers/postgres-advisory.js'
     const drivers = await load<typeof import('holdfast/drivers/postgres-advisory')>(settings, file)
@@ -177,6 +177,12 @@ async function openPostgres(settings: StoreSettings): Promise<Driver> {
 async function openPool(url: string) {
   const { default: pg } = await import('pg')
   return new pg.Pool({ connectionString: url, max: 3 }).on('error', () => {})
+}
+
+async function openSql(url: string) {
+  const { default: postgres } = await import('postgres')
+  // A connection that ends while postgres reads the types of arrays is an unhandled rejection.
+  return postgres(url, { max: 3, fetch_types: false })
 }
 
 const addressOf = (port: number) => ({ host: '127.0.0.1', port })

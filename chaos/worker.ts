@@ -68,7 +68,9 @@ export function queue(name: string): void {
     await lease?.release()
     return lease?.fencingToken ?? 0
   }
-  queued.set(name, wait())
+  const token = wait()
+  token.catch(() => {}) // `queuedToken` reports it, unless the harness has given up the queue.
+  queued.set(name, token)
 }
 
 /** The token with which `queue` was granted its lock. */

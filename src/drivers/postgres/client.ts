@@ -35,13 +35,25 @@ export async function openConnections(target: PostgresTarget): Promise<PostgresC
   }
   const postgres = await importIfThere('postgres')
   if (postgres !== undefined) {
-    const create = postgres['default'] as (url: string, options: object) => PostgresSql
-    const own = { max: POOL_SIZE, connect_timeout: CONNECT_MS / 1_000, onnotice: () => {} }
-    const { url, options } = postgresConfig(target)
-    const open = (): PostgresSql => create(url, { ...own, ...unrefSockets({}), ...options })
-    return sqlConnections(open(), open)
+    return openSqlConnections(postgres['default'] as CreateSql, target)
   }
   throw new MissingClientError('the postgres driver', ['pg', 'postgres'])
+}
+
+type CreateSql = (url: string, options: object) => PostgresSql
+
+/** `create` is `postgres()` of the package postgres. */
+export function openSqlConnections(create: CreateSql, target: PostgresTarget): PostgresConnections {
+  const { url, options } = postgresConfig(target)
+  const own = {
+    max: POOL_SIZE,
+    connect_timeout: CONNECT_MS / 1_000,
+    onnotice: () => {},
+    // A connection that ends while postgres reads the types of arrays is an unhandled rejection. We need none of them.
+    fetch_types: false,
+  }
+  const open = (): PostgresSql => create(url, { ...own, ...unrefSockets({}), ...options })
+  return sqlConnections(open(), open)
 }
 
 /** The connections that a driver opened by a URL uses for its calls. One more listens for notifications. */
