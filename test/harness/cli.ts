@@ -12,6 +12,9 @@ const PROGRAM = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url)
 /** How long a short step may take on a busy machine. */
 const PATIENCE_MS = 30_000
 
+/** Signals that no test sends. What the program printed before says why it crashed. */
+const CRASHES = new Set<NodeJS.Signals>(['SIGABRT', 'SIGSEGV', 'SIGBUS', 'SIGILL'])
+
 /** Other test files run at the same time. */
 export const SLOW = { timeout: 60_000 }
 
@@ -100,7 +103,7 @@ export function createStore(): Store {
     async [Symbol.asyncDispose]() {
       // Only the program itself: it promises to end its command, too.
       for (const run of runs) if (isAlive(run.pid)) run.signal('SIGKILL')
-      await Promise.all(runs.map(({ exited }) => exited))
+      await Promise.allSettled(runs.map(({ exited }) => exited))
       await (await opened)?.close()
       folder.remove()
     },
@@ -129,12 +132,14 @@ function startProgram(args: readonly string[], env: Record<string, string | unde
     stderr += text
   })
   child.stdin.on('error', () => {}) // It ended without reading. The test checks its exit code.
-  const exited = new Promise<number | NodeJS.Signals>((resolve) => {
+  const exited = new Promise<number | NodeJS.Signals>((resolve, reject) => {
     child.once('close', (code, signal) => {
       forget()
-      resolve(signal ?? code ?? 0)
+      if (signal === null || !CRASHES.has(signal)) resolve(signal ?? code ?? 0)
+      else reject(new Error(`${args.join(' ')} crashed (${signal}) and printed:\n${stdout}\n${stderr}`))
     })
   })
+  exited.catch(() => {}) // A test that does not wait for the end does not learn of a crash.
   async function printed(expected: RegExp, text: () => string): Promise<string[]> {
     await until(() => expected.test(text()) || child.exitCode !== null, {
       timeoutMs: PATIENCE_MS,
