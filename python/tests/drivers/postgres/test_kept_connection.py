@@ -139,21 +139,29 @@ async def test_a_pool_gets_back_what_its_server_has_ended(postgres_url: str, loc
     await admin.close()
 
 
-async def test_a_setup_function_of_the_pool_that_does_not_end_fails_the_call(
-    postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("function", ["setup", "init after an end", "init after an expiry"])
+async def test_a_function_of_the_pool_that_does_not_end_fails_the_call(
+    function: str, postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may send a statement on a connection that no longer answers."""
+    """It may send a statement on a connection that no longer answers. A pool with a free connection may still lend the
+    place of one that has ended, and connect first."""
     is_stuck = asyncio.Event()
 
-    async def setup(connection: Any) -> None:
+    async def wait(connection: Any) -> None:
         if is_stuck.is_set():
             await asyncio.sleep(3_600)
 
-    pool: Any = asyncpg.create_pool(postgres_url, min_size=2, max_size=2, setup=setup)
+    pool: Any = asyncpg.create_pool(postgres_url, min_size=2, max_size=2, **{function.split()[0]: wait})
     async with pool:
         driver = postgres_driver(pool)
         await pair(driver, lock_name)
         await until("the connection", lambda: pool.get_idle_size() == 2)
+        if function == "init after an end":
+            async with pool.acquire() as connection:
+                connection.terminate()
+            assert pool.get_idle_size() == 1
+        elif function == "init after an expiry":
+            await pool.expire_connections()
         monkeypatch.setattr(asyncpg_client, "QUERY_SECONDS", 0.1)
         is_stuck.set()
         with pytest.raises(StoreError):

@@ -11,7 +11,7 @@ from .._shared.secrets import redacted_url
 from .asyncpg_session import AsyncpgSession, CallersSession, turn_on, unwrapped
 from .connections import CONNECT_SECONDS, QUERY_SECONDS, Row, Session, Values
 from .errors import IN_TRANSACTION
-from .kept_connection import KeptConnection, has_free_connection, is_open
+from .kept_connection import KeptConnection, is_open, lends_at_once
 from .own_pool import OwnPool
 from .url import PostgresTarget, asyncpg_settings, postgres_place
 
@@ -109,10 +109,8 @@ class AsyncpgPool:
             self._kept = KeptConnection(self._pool, self._give_back)
 
     async def _take(self) -> Any:
-        # With a timeout, asyncpg starts a task. That is a tenth of the time of a call, and a free connection comes at
-        # once. A `setup` function of the caller may need longer.
-        comes_at_once = has_free_connection(self._pool) and getattr(self._pool, "_setup", True) is None
-        return await self._pool.acquire(timeout=None if comes_at_once else QUERY_SECONDS)
+        # With a timeout, asyncpg starts a task. That is a tenth of the time of a call.
+        return await self._pool.acquire(timeout=None if lends_at_once(self._pool) else QUERY_SECONDS)
 
     def _give_back(self, connection: Any) -> None:
         # The pool resets the connection, which takes a round trip. The answer does not wait for it.

@@ -74,6 +74,17 @@ def has_free_connection(pool: Any) -> bool:
     return idle_size is not None and idle_size() > 0
 
 
+def lends_at_once(pool: Any) -> bool:
+    """Whether the pool waits for nothing before it lends a connection. It may have free ones, but lend the place of one
+    that has ended: it then connects, and calls `init`. For each connection that it lends, it calls `setup`."""
+    try:
+        place = pool._queue._queue[-1]
+        is_fresh = place._generation == pool._generation
+        return bool(pool._setup is None and place.is_connected() and is_fresh)
+    except (AttributeError, IndexError, TypeError):
+        return False  # Not a pool of asyncpg, or a version of it that has other names.
+
+
 def is_open(connection: Any) -> bool:
     """One that has ended has gone back to its pool by itself, and refuses every question."""
     try:
