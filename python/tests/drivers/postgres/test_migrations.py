@@ -7,6 +7,8 @@ import secrets
 
 import asyncpg
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast.drivers._postgres.arrays import parse_texts, text_array
 from holdfast.drivers._postgres.placeholders import arranged, with_names, with_percent
@@ -43,6 +45,21 @@ async def test_failure_46_a_table_that_is_locked_is_waited_for_only_briefly_and_
             assert not migrating.done()
         await other.execute("COMMIT")
         assert await migrating == ALL
+
+
+async def test_a_migration_that_is_cancelled_takes_no_connection_of_an_engine(postgres_url: str) -> None:
+    url = postgres_url.replace("postgres://", "postgresql+asyncpg://")
+    engine = create_async_engine(url, pool_size=1, max_overflow=0)
+    async with engine.connect():
+        migrating = asyncio.ensure_future(migrate_postgres(engine))
+        await asyncio.sleep(0.05)  # It waits for the only connection.
+        migrating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await migrating
+    for _ in range(2):
+        async with engine.connect() as connection:
+            assert await connection.scalar(text("SELECT 1")) == 1
+    await engine.dispose()
 
 
 async def test_a_role_that_may_not_create_the_tables_is_told_what_to_run(postgres_url: str) -> None:

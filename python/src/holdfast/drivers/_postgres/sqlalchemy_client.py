@@ -29,10 +29,15 @@ class _EnginePool:
 
     async def acquire(self, timeout: float) -> Any:
         connecting = asyncio.ensure_future(self._connect())
-        done, _ = await asyncio.wait({connecting}, timeout=timeout)
-        if not done:
-            # It is given back when it is there.
-            connecting.add_done_callback(self._give_back)
+        is_given_up = True
+        try:
+            done, _ = await asyncio.wait({connecting}, timeout=timeout)
+            is_given_up = not done
+        finally:
+            # Also if the caller was cancelled. It is given back when it is there.
+            if is_given_up:
+                connecting.add_done_callback(self._give_back)
+        if is_given_up:
             raise asyncio.TimeoutError("no connection in time")
         return connecting.result()
 
