@@ -9,6 +9,7 @@ from typing import Any, Mapping, Optional, Sequence
 from ...errors import StoreError
 from .._shared.secrets import redacted_url
 from .asyncpg_session import AsyncpgSession, CallersSession, turn_on, unwrapped
+from .belonging import assert_own_loop
 from .connections import CONNECT_SECONDS, QUERY_SECONDS, Row, Session, Values
 from .errors import IN_TRANSACTION
 from .kept_connection import KeptConnection, is_open, lends_at_once
@@ -29,6 +30,7 @@ class AsyncpgConnection:
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
         """A call that the server refuses aborts the caller's transaction. A heartbeat must not do that."""
+        assert_own_loop(unwrapped(self._connection))
         async with turn_on(self._connection):
             if self._connection.is_in_transaction():
                 raise StoreError(IN_TRANSACTION, retryable=False)
@@ -41,6 +43,7 @@ class AsyncpgConnection:
     call = query
 
     async def dedicate(self) -> Session:
+        assert_own_loop(unwrapped(self._connection))
         if self._connection.is_in_transaction():
             raise StoreError(IN_TRANSACTION, retryable=False)
         return CallersSession(self._connection)
@@ -64,10 +67,12 @@ class AsyncpgPool:
         self.place = place or _place_of_settings(arguments, settings)
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
-        self._forget_parent()
+        assert_own_loop(self._pool)
         lent = self._kept.take() or self._kept.lent(await self._take())
         connection = lent.connection
         try:
+            # The pool of an engine has connections of several event loops.
+            assert_own_loop(unwrapped(connection))
             if connection.is_in_transaction():
                 raise StoreError(IN_TRANSACTION)
             if not self._is_checked:
@@ -90,23 +95,23 @@ class AsyncpgPool:
         found = _connect_arguments(self._pool)
         if found is None:
             connection = await self._pool.acquire(timeout=QUERY_SECONDS)
+            try:
+                assert_own_loop(unwrapped(connection))
+            except StoreError:
+                self._give_back(connection)
+                raise
             return AsyncpgSession(connection, lambda: self._release(connection))
         arguments, settings = found
         connect = getattr(self._pool, "_connect", None) or _asyncpg().connect
         return AsyncpgSession(await connect(*arguments, **settings))
 
     async def close(self) -> None:
-        self._forget_parent()
+        if self._process != os.getpid():
+            # After a fork: a connection that is kept is the parent's, and so is its socket.
+            return
         self._kept.close()
         if self._releases:
             await asyncio.wait(self._releases)
-
-    def _forget_parent(self) -> None:
-        """After a fork: a connection that is kept is the parent's, and so is its socket."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._releases = set()
-            self._kept = KeptConnection(self._pool, self._give_back)
 
     async def _take(self) -> Any:
         # With a timeout, asyncpg starts a task. That is a tenth of the time of a call.

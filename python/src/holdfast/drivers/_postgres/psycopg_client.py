@@ -7,6 +7,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from ...errors import StoreError
 from .._shared.worker_threads import WorkerThreads
+from .belonging import assert_own_process
 from .connections import QUERY_SECONDS, Row, Session, Values
 from .errors import IN_TRANSACTION
 from .own_pool import OwnPool
@@ -42,6 +43,7 @@ class PsycopgConnection:
         self.place = _place_of(connection)
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
+        assert_own_process(self._connection)
         self._refuse_transaction()
         sql, order = with_percent(text)
         arguments = arranged(order, values)
@@ -87,6 +89,7 @@ class PsycopgPool:
         self.place = _place_of_settings(_settings_of(pool))
 
     async def query(self, text: str, values: Values) -> Sequence[Row]:
+        assert_own_process(self._pool)
         sql, order = with_percent(text)
         arguments = arranged(order, values)
         if self._threads is not None:
