@@ -155,6 +155,9 @@ class Instance:
             watchers, self._closing_watchers = self._closing_watchers, set()
             for closing in watchers:
                 closing()
+            if self._holder is not None and self._holder.abandoned:
+                # In a forked process. What is open is the parent's, and there may be no event loop to run a task.
+                return
             # In a task of its own: a caller that is cancelled, for example because it is itself a block that has to
             # stop, must not leave the instance half closed.
             self._closing = _start(self._close(drain_ms, timeout_ms))

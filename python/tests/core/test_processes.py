@@ -56,6 +56,38 @@ def test_a_child_process_neither_holds_nor_releases_the_leases_of_its_parent(tmp
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_process_that_ends_the_copy_of_the_event_loop_withdraws_no_claim_of_its_parent(tmp_path: Path) -> None:
+    """`sys.exit` in a task makes `asyncio.run` cancel all tasks, also in the child. The parent's waiters are among them.
+    One of them may have been granted the lock in the meantime."""
+    out = run(
+        """
+        import asyncio, os, sys
+        from holdfast import DistributedLock
+
+        url = "sqlite:" + sys.argv[1]
+
+        async def main():
+            async with DistributedLock(url) as lock, DistributedLock(url) as other:
+                lease = await lock.hold("a")
+                waiting = asyncio.ensure_future(other.acquire("a", blocking_timeout_seconds=30))
+                while not (await lock.inspect("a")).waiters:
+                    await asyncio.sleep(0.01)
+                child = os.fork()
+                if child == 0:
+                    sys.exit(0)
+                print("child", os.waitpid(child, 0)[1], flush=True)
+                print("waiters", len((await lock.inspect("a")).waiters), flush=True)
+                await lease.release()
+                print("granted", bool(await waiting), flush=True)
+
+        asyncio.run(main())
+        """,
+        str(tmp_path / "locks.db"),
+    )
+    assert out.split("\n")[:3] == ["child 0", "waiters 1", "granted True"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_process_can_use_the_instance_of_its_parent(tmp_path: Path) -> None:
     out = run(
         """

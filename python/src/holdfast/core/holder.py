@@ -269,6 +269,11 @@ class Holder:
             lease.lose_silently(reason)
         self.leases.clear()
 
+    def stop_sending(self, reason: str) -> None:
+        """For a child process that ends the copy of the event loop: that cancels all tasks. What they would send, such
+        as the withdrawal of a claim that waits, concerns claims of the parent, which may hold a lock by now."""
+        self._store.stop_sending(ClosedError(reason))
+
     def forget_store(self) -> None:
         """Lets the garbage collector close the connections of an event loop that was closed. Not in a child process: it
         shares their sockets, and closing a stream would also end the parent's watch on it."""
@@ -412,6 +417,7 @@ def _after_fork() -> None:
     released them, the parent would lose them without notice."""
     for holder in list(_holders):
         holder.abandon("the process was forked, and the lease stayed with the parent process")
+        holder.stop_sending("the process was forked, and its claims stayed with the parent process")
 
 
 if hasattr(os, "register_at_fork"):

@@ -66,6 +66,7 @@ class StoreClient:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
         self.users = 0
+        self.sends = True
         self.ends_with_session = driver.capabilities.expiry == "session"
         self.background = InFlight()
         """Releases that no caller waits for."""
@@ -167,6 +168,11 @@ class StoreClient:
         """Fails every request in flight and every later one, for a store that does not answer."""
         self._calls.fail_all(error)
 
+    def stop_sending(self, error: HoldfastError) -> None:
+        """Every later request fails, and is not sent. For requests in flight, nothing changes."""
+        self.sends = False
+        self._calls.failed_with = error
+
     async def _consume(self, requests: Sequence[RateRequest]) -> Sequence[Union[RateAnswer, Exception]]:
         if not self.driver.capabilities.rate:
             raise unsupported(self.driver, "rate")
@@ -196,6 +202,9 @@ class _BackgroundRelease:
 
     def failed(self, error: HoldfastError, sent: Instant) -> None:
         store = self._store
+        if not store.sends:
+            self._end()
+            return
         if self._tries >= MAX_RELEASE_TRIES or not is_outage(error):
             log.warning('the release of "%s" failed and is left to expire: %s', self._lease.lock_name, error)
             self._end()

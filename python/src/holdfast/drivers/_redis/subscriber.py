@@ -6,6 +6,7 @@ redis-py's own `PubSub` connects and subscribes again without a word. That would
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from typing import Any, Callable, Optional, Protocol
@@ -49,6 +50,7 @@ class _Subscriber:
         self._unconfirmed: deque[asyncio.Future[None]] = deque()
         self._ended = False
         self._connection: Any = None
+        self._process = os.getpid()
 
     async def open(self, connection: Any, timeout_seconds: float) -> None:
         raise NotImplementedError
@@ -137,10 +139,14 @@ class _AsyncSubscriber(_Subscriber):
         except Exception as error:
             self._lost(error)
         finally:
-            await hang_up(self._connection)
+            # In a forked process that ends the copy of its event loop, the connection is the parent's.
+            if self._process == os.getpid():
+                await hang_up(self._connection)
 
     def end(self) -> None:
         super().end()
+        if self._process != os.getpid():
+            return
         abort(self._connection)
         # The task that calls this may be the reader itself. It ends by its own loop, and the other one by this.
         if self._reader is not None and asyncio.current_task() is not self._reader:

@@ -184,7 +184,8 @@ class _Session(asyncio.Protocol):
             self.end(error)
             raise
         finally:
-            await hang_up(self._connection)
+            if self.process == os.getpid():
+                await hang_up(self._connection)
 
     def _check(self) -> None:
         """Ends the connection if the oldest command has had no answer for too long. What was sent later can have none
