@@ -1,8 +1,9 @@
-"""A driver that is closed while it begins to listen."""
+"""A driver that is closed while it begins to listen, in a forked process, or after its event loop has ended."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import Any, List, Optional
 
@@ -13,6 +14,7 @@ import redis.asyncio
 from holdfast.core.driver import Grant
 from holdfast.drivers.redlock import redlock_driver
 from holdfast.errors import HoldfastError
+from support.redis_drivers import Heard, claim_on, grant_of, lease_of
 
 
 class _Listener:
@@ -61,3 +63,44 @@ async def test_a_driver_that_is_closed_while_it_begins_to_listen_leaves_no_subsc
         await asyncio.to_thread(thread.join, 10)
         assert not thread.is_alive(), f"{thread.name} is left"
     assert unheard == []
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_forked_process_that_closes_the_driver_leaves_the_parents_subscriptions_alone(
+    kind: str, redis_urls: List[str], lock_name: str
+) -> None:
+    module: Any = redis.asyncio if kind == "async" else redis
+    driver = redlock_driver([module.Redis.from_url(url) for url in redis_urls], persistent=True)
+    await driver.listen(heard := Heard())
+    claim = claim_on(lock_name)
+    grant = await grant_of(driver, claim)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            asyncio.run(driver.close())
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert await driver.release([lease_of(claim, grant)]) == [True]
+    await heard.wake_of(claim)
+    assert not heard.causes
+    await driver.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_driver_hears_releases_in_a_second_event_loop(kind: str, redis_urls: List[str], lock_name: str) -> None:
+    module: Any = redis.asyncio if kind == "async" else redis
+    driver = redlock_driver([module.Redis.from_url(url) for url in redis_urls], persistent=True)
+
+    async def hear() -> None:
+        await driver.listen(heard := Heard())
+        claim = claim_on(lock_name)
+        assert await driver.release([lease_of(claim, await grant_of(driver, claim))]) == [True]
+        await heard.wake_of(claim)
+
+    for _ in range(2):
+        asyncio.run(hear())
+    asyncio.run(driver.close())

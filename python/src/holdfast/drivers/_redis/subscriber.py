@@ -205,7 +205,8 @@ class _ThreadSubscriber(_Subscriber):
 
     def end(self) -> None:
         super().end()
-        shut_down(self._connection)
+        if self._process == os.getpid():
+            shut_down(self._connection)
 
 
 def _fail(future: asyncio.Future[None], error: Exception) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence
 
@@ -75,9 +76,12 @@ class ReleaseBroadcast:
         self._session: Optional[_Session] = None
         self._starting: Optional[asyncio.Task[_Session]] = None
         self._newest: Optional[_Session] = None
+        self._owner: Optional[tuple[asyncio.AbstractEventLoop, int]] = None
+        """The event loop and the process of the subscriptions."""
         self._closed = False
 
     async def listen(self, listener: DriverListener) -> StopListening:
+        self._forget_foreign()
         while self._session is None:
             if self._closed:
                 raise ClosedError("the redlock driver is closed")
@@ -122,12 +126,23 @@ class ReleaseBroadcast:
 
     async def close(self) -> None:
         self._closed = True
+        self._forget_foreign()
         self.end()
         newest = self._newest
         if newest is not None:
             # One that is being started ends only with its task, which comes to its turn later.
             newest.end()
             await newest.gone()
+
+    def _forget_foreign(self) -> None:
+        """Forgets subscriptions whose event loop is gone, and after a fork those of the parent: to end them here would
+        end them there."""
+        owner = (asyncio.get_running_loop(), os.getpid())
+        before, self._owner = self._owner, owner
+        if before is not None and before != owner and (before[0].is_closed() or before[1] != owner[1]):
+            self._session = self._starting = self._newest = None
+            self._listeners = []
+            self._received = {}
 
     async def _start(self) -> _Session:
         session = self._newest = _Session()

@@ -251,9 +251,11 @@ class RedlockDriver:
             return
         self._closed = True
         await self._broadcast.close()
-        if self._nodes.tasks:
+        loop = asyncio.get_running_loop()
+        releasing = [each for each in self._nodes.tasks if each.get_loop() is loop]
+        if releasing:
             # Releases that are under way would otherwise leave their leases until they expire.
-            await asyncio.wait(set(self._nodes.tasks), timeout=self._nodes.timeout_seconds)
+            await asyncio.wait(releasing, timeout=self._nodes.timeout_seconds)
         await asyncio.gather(*(node.driver.close() for node in self._nodes.all))
 
     def _node_failed(self, failure: NodeError) -> None:
