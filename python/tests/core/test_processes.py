@@ -57,8 +57,8 @@ def test_a_child_process_neither_holds_nor_releases_the_leases_of_its_parent(tmp
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_process_that_ends_the_copy_of_the_event_loop_withdraws_no_claim_of_its_parent(tmp_path: Path) -> None:
-    """`sys.exit` in a task makes `asyncio.run` cancel all tasks, also in the child. The parent's waiters are among them.
-    One of them may have been granted the lock in the meantime."""
+    """`sys.exit` in a task makes `asyncio.run` cancel all tasks, also in the child. Copies of the parent's waiters are
+    among them, and one of those may have been granted the lock in the meantime."""
     out = run(
         """
         import asyncio, os, sys
