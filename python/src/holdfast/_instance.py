@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextvars import Context
 from types import TracebackType
 from typing import Any, Callable, Coroutine, Optional, Type, TypeVar, Union
 
@@ -15,7 +14,7 @@ from .core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, Random, backoff_ms
 from .core.driver import Driver
 from .core.holder import Holder
 from .core.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS, WAITER_TTL_MS
-from .core.tasks import pause
+from .core.tasks import create_detached_task, pause, start_task
 from .errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
 
 
@@ -193,7 +192,7 @@ class Instance:
         if holder is not None and drain_ms > 0:
             await holder.drain(drain_ms)
         self._ended = True
-        end = asyncio.ensure_future(self._end(timeout_ms * _SETTLING))
+        end = start_task(self._end(timeout_ms * _SETTLING))
         done, _ = await asyncio.wait({end}, timeout=timeout_ms / 1_000)
         if done:
             end.result()
@@ -222,11 +221,7 @@ _background: "set[asyncio.Task[Any]]" = set()
 
 def _start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """In an empty context, so that the work does not carry the re-entry of the task that started it."""
-
-    def create() -> asyncio.Task[T]:
-        return asyncio.get_running_loop().create_task(work)
-
-    task = Context().run(create)
+    task = create_detached_task(work)
     _background.add(task)
     task.add_done_callback(_finished)
     return task

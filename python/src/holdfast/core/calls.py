@@ -73,7 +73,8 @@ class Calls:
         task.add_done_callback(done)
 
     def _create_task(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self.loop.create_task(call)
+        # As `start_task`: its first step comes after this one.
+        return asyncio.Task(call, loop=self.loop)
 
     def close(self) -> None:
         """No more calls will be made. Calls in flight keep their deadlines."""

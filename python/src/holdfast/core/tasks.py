@@ -16,10 +16,17 @@ Watch = Callable[[Callable[[], None]], StopWatching]
 """Calls its argument when the reason to stop occurs, at once if it has. Returns a function that ends that."""
 
 
+def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task that begins in the next turn of the event loop. With `asyncio.eager_task_factory`, the event loop's own
+    `create_task` would take its first step at once: before the caller has stored the task, or has added the requests
+    that the task sends."""
+    return asyncio.Task(work, loop=asyncio.get_running_loop())
+
+
 async def finish(work: Coroutine[Any, Any, T]) -> T:
     """Returns what the work returns. A caller that is cancelled waits for the end of the work, and then the
     cancellation goes on: for steps that must not be cut in half."""
-    task = asyncio.ensure_future(work)
+    task = start_task(work)
     cancelled = await _settle(task, None)
     if cancelled is not None:
         _retrieve(task)
@@ -68,7 +75,7 @@ async def supervise(call: Callable[[], Union[Awaitable[T], T]], *watches: Watch)
         result = call()
         return await result if isinstance(result, Awaitable) else result
 
-    task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work())
+    task = start_task(work())
 
     def cancel() -> None:
         nonlocal stopped
@@ -122,12 +129,7 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 def create_detached_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """A task in an empty context: it does not inherit which locks its creator holds."""
-    task: asyncio.Task[T] = Context().run(_create_task, work)
-    return task
-
-
-def _create_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    return asyncio.get_running_loop().create_task(work)
+    return Context().run(start_task, work)
 
 
 async def pause(clock: Clock, delay_ms: float, *watches: Watch) -> None:

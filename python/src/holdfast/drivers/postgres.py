@@ -25,6 +25,7 @@ from ..core.driver import (
     RenewAnswer,
     StopListening,
 )
+from ..core.tasks import start_task
 from ..errors import ClosedError, HoldfastError, InvalidArgumentError, StoreError
 from ._postgres.arrays import number_array, parse_booleans
 from ._postgres.calls import (
@@ -286,7 +287,7 @@ class _Preparation:
 
     def __init__(self, connections: Connections, schema: str, migrates: bool) -> None:
         self.done = False
-        self._task = asyncio.ensure_future(self._prepare(connections, schema, migrates))
+        self._task = start_task(self._prepare(connections, schema, migrates))
 
     async def wait(self) -> None:
         await asyncio.shield(self._task)

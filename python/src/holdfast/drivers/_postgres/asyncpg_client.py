@@ -6,6 +6,7 @@ import asyncio
 import os
 from typing import Any, Mapping, Optional, Sequence
 
+from ...core.tasks import start_task
 from ...errors import StoreError
 from .._shared.secrets import redacted_url
 from .asyncpg_session import AsyncpgSession, CallersSession, turn_on, unwrapped
@@ -119,7 +120,7 @@ class AsyncpgPool:
 
     def _give_back(self, connection: Any) -> None:
         # The pool resets the connection, which takes a round trip. The answer does not wait for it.
-        release = asyncio.ensure_future(self._release(connection))
+        release = start_task(self._release(connection))
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
 

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Awaitable, Callable, Literal, Mapping, Optional, Set
 
 from ...core.driver import DriverListener, Grant
+from ...core.tasks import start_task
 from ...errors import StoreError
 
 _MAX_HINTS = 10_000
@@ -56,7 +57,7 @@ class HintQueue:
         if hint.kind != "wake" or claim_id not in self._hints:
             self._hints[claim_id] = hint
         if self._running is None:
-            self._running = asyncio.ensure_future(self._run())
+            self._running = start_task(self._run())
 
     def clear(self) -> None:
         """Drops the hints that have not been passed on yet."""

@@ -8,6 +8,7 @@ import secrets
 from typing import Awaitable, Callable, Mapping, Optional, Set
 
 from ...core.driver import DriverListener, Grant, StopListening
+from ...core.tasks import start_task
 from ...errors import ClosedError, StoreError
 from .arrays import text_array
 from .calls import grants_in
@@ -100,7 +101,7 @@ class NotifyConnection:
         subscription = self._current = _Subscription()
         # A failure is reported to the caller of `listen`, who may have given up meanwhile.
         subscription.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
-        task = asyncio.ensure_future(self._open_and_ping(subscription))
+        task = start_task(self._open_and_ping(subscription))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return subscription

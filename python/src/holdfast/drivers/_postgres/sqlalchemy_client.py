@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Optional
 
+from ...core.tasks import start_task
 from ...errors import InvalidArgumentError
 from .asyncpg_client import AsyncpgPool
 from .url import PostgresTarget, postgres_place
@@ -28,7 +29,7 @@ class _EnginePool:
         self._late: set[asyncio.Future[None]] = set()
 
     async def acquire(self, timeout: float) -> Any:
-        connecting = asyncio.ensure_future(self._connect())
+        connecting = start_task(self._connect())
         is_given_up = True
         try:
             done, _ = await asyncio.wait({connecting}, timeout=timeout)
@@ -53,7 +54,7 @@ class _EnginePool:
 
     def _give_back(self, connected: asyncio.Future[Any]) -> None:
         if not connected.cancelled() and connected.exception() is None:
-            self._late.add(late := asyncio.ensure_future(self.release(connected.result(), 0)))
+            self._late.add(late := start_task(self.release(connected.result(), 0)))
             late.add_done_callback(self._late.discard)
 
     async def release(self, connection: Any, timeout: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Awaitable, Callable, List, Mapping, Optional, Protocol, Sequence, Set, TypeVar
 
+from ...core.tasks import start_task
 from ...errors import StoreError
 from . import deadlines
 
@@ -111,7 +112,7 @@ class Background:
         async def run() -> Any:
             return await work
 
-        task = asyncio.get_running_loop().create_task(run())
+        task = start_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(ignore_outcome)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Awaitable, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Coroutine, Dict, List, Optional, Sequence, Tuple
 
+from ...core.tasks import start_task
 from ...errors import ClosedError
 from .connections import ignore_outcome
 from .held_locks import LockRequest, SessionLease
@@ -15,7 +16,7 @@ class MainSession:
     It is opened when it is first needed, and again after it was lost.
     """
 
-    def __init__(self, open_session: Callable[[], Awaitable[Session]]) -> None:
+    def __init__(self, open_session: Callable[[], Coroutine[Any, Any, Session]]) -> None:
         self._open = open_session
         self._opening: Optional["asyncio.Future[Session]"] = None
         self._session: Optional[Session] = None
@@ -33,7 +34,7 @@ class MainSession:
             if self.current is not None:
                 return self.current
             if self._opening is None:
-                self._opening = asyncio.ensure_future(self._open())
+                self._opening = start_task(self._open())
                 self._opening.add_done_callback(ignore_outcome)
             opening = self._opening
             try:

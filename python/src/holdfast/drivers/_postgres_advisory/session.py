@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import Callable, List, Mapping, Optional, Sequence
 
+from ...core.tasks import start_task
 from ...errors import StoreError, UnsupportedError
 from .._postgres.errors import IN_TRANSACTION, sql_state, store_error_from
 from . import deadlines
@@ -252,7 +253,7 @@ class Session:
 
     def _closing_task(self) -> "asyncio.Task[None]":
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+            self._closing = start_task(self._close())
             self._closing.add_done_callback(ignore_outcome)
         return self._closing
 

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Optional, Sequence
 
+from ...core.tasks import start_task
 from ...errors import StoreError, UnsupportedError
 from .connections import Connection, Connections, NoEvents, Row, ignore_outcome
 from .statements import STATEMENTS
@@ -44,7 +45,7 @@ async def prove_session(
     for _ in range(_MAX_TRIES):
         witnesses = [await connections.dedicate(NoEvents()) for _ in range(2)]
         try:
-            proof = asyncio.ensure_future(_prove(own, witnesses, identity, rounds))
+            proof = start_task(_prove(own, witnesses, identity, rounds))
             proof.add_done_callback(ignore_outcome)
             done, _ = await asyncio.wait({proof}, timeout=_TRY_SECONDS)
             if done:

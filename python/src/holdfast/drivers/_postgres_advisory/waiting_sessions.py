@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Awaitable, Callable, Dict, Iterable, List, Optional, Sequence
 
 from ...core.driver import Claim
+from ...core.tasks import start_task
 from .connections import Background, ignore_outcome
 from .held_locks import LockRequest, SessionLease
 from .session import Session
@@ -181,7 +182,7 @@ class WaitingSessions:
             if waiter.over:
                 return
             waiter.session = session
-            turn = asyncio.ensure_future(session.wait(waiter.request))
+            turn = start_task(session.wait(waiter.request))
             turn.add_done_callback(ignore_outcome)
             waiter.sent.set()
             lease = await asyncio.shield(turn)

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Literal, Optional, Sequence
 
+from ...core.tasks import start_task
 from .failures import closed_error, is_forbidden_command
 from .link import Link, Node
 from .records import text_of
@@ -114,7 +115,7 @@ class ServerChecks:
         loop = asyncio.get_running_loop()
         has_failed = asking is not None and asking.done() and not self._complete
         if asking is None or asking.get_loop() is not loop or (has_failed and time.monotonic() >= self._again_at):
-            asking = self._asking = loop.create_task(self._ask_all())
+            asking = self._asking = start_task(self._ask_all())
             asking.add_done_callback(retrieve)
         return asking
 

@@ -10,6 +10,7 @@ import asyncio
 import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
+from ...core.tasks import start_task
 from ...errors import HoldfastError, StoreError
 from .dial import Dial
 from .failures import server_text, store_error
@@ -139,7 +140,7 @@ class ClusterLink:
     def _start_loading(self) -> asyncio.Task[None]:
         loop = asyncio.get_running_loop()
         if self._loading is None or self._loading.done() or self._loading.get_loop() is not loop:
-            self._loading = loop.create_task(self._read_map())
+            self._loading = start_task(self._read_map())
             self._loading.add_done_callback(retrieve)
         return self._loading
 
@@ -190,7 +191,7 @@ class ClusterLink:
         self._known = True
         for address in [each for each in self._nodes if each not in masters and each not in self._seeds]:
             # Not only dropped: the thread of a synchronous client would wait for commands for ever.
-            leaving = asyncio.ensure_future(self._nodes.pop(address).close())
+            leaving = start_task(self._nodes.pop(address).close())
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 

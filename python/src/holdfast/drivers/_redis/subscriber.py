@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from typing import Any, Callable, Optional, Protocol
 
+from ...core.tasks import start_task
 from .dial import Dial
 from .failures import is_reply
 from .thread_wire import shut_down
@@ -120,7 +121,7 @@ class _AsyncSubscriber(_Subscriber):
         except BaseException:
             await hang_up(connection)
             raise
-        self._reader = self._loop.create_task(self._read())
+        self._reader = start_task(self._read())
 
     async def _send(self, command: str, channel: str) -> None:
         packed = self._connection.pack_command(command, channel)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Awaitable, Callable, Optional, Sequence, TypeVar
 
 from ...core.driver import Claim, DriverListener
+from ...core.tasks import start_task
 from ...errors import HoldfastError, StoreError
 from .failures import is_forbidden, no_answer, store_error
 from .keys import STOLEN_CHANNEL, wake_channel
@@ -125,7 +126,7 @@ class Subscription:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> _Session:
         session = self._session = _Session(loop, loop.create_future())
-        opening = loop.create_task(self._open(session))
+        opening = start_task(self._open(session))
         session.opened = opening
         opening.add_done_callback(retrieve)
         return session
@@ -168,7 +169,7 @@ class Subscription:
     async def _subscriber_at(self, session: _Session, node: Node) -> Subscriber:
         known = session.subscribers.get(node.id)
         if known is None:
-            known = session.subscribers[node.id] = asyncio.ensure_future(self._open_subscriber(session, node))
+            known = session.subscribers[node.id] = start_task(self._open_subscriber(session, node))
         return await asyncio.shield(known)
 
     async def _open_subscriber(self, session: _Session, node: Node) -> Subscriber:

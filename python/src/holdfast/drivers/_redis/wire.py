@@ -13,6 +13,7 @@ import os
 from collections import deque
 from typing import Any, Optional, Protocol, Sequence
 
+from ...core.tasks import start_task
 from .dial import Dial
 from .loop_connection import LoopConnection
 from .replies import Replies
@@ -56,7 +57,7 @@ class AsyncWire:
         if self._closed:
             raise ConnectionError("the connection was closed")
         if self._connecting is None or self._connecting.get_loop() is not loop:
-            self._connecting = loop.create_task(self._connect(loop))
+            self._connecting = start_task(self._connect(loop))
             self._connecting.add_done_callback(retrieve)
         connecting = self._connecting
         try:
@@ -123,7 +124,7 @@ class _Session(asyncio.Protocol):
         self._unanswered: deque[_Unanswered] = deque()
         self._alarm: Optional[asyncio.TimerHandle] = None
         self._over: asyncio.Future[None] = loop.create_future()
-        self._cleaner = loop.create_task(self._clean_up())
+        self._cleaner = start_task(self._clean_up())
         reader, self._transport = connection._reader, connection._writer.transport
         self._stream = self._transport.get_protocol()
         self._transport.set_protocol(self)

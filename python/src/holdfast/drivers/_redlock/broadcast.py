@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence
 
 from ...core.driver import DriverListener, LeaseRef, StopListening
+from ...core.tasks import start_task
 from ...errors import ClosedError, StoreError
 from .._redis.failures import store_error
 from .._redis.keys import RELEASED_CHANNEL
@@ -86,7 +87,7 @@ class ReleaseBroadcast:
             if self._closed:
                 raise ClosedError("the redlock driver is closed")
             if self._starting is None:
-                self._starting = asyncio.ensure_future(self._start())
+                self._starting = start_task(self._start())
             starting = self._starting
             try:
                 session = await asyncio.shield(starting)
@@ -170,7 +171,7 @@ class ReleaseBroadcast:
         return session
 
     def _in_background(self, session: _Session, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        task: asyncio.Task[None] = start_task(work)
         session.tasks.add(task)
 
         def done(ended: asyncio.Task[None]) -> None:
@@ -184,7 +185,7 @@ class ReleaseBroadcast:
     async def _subscribe(self, session: _Session, node: VotingNode) -> None:
         """Raises if it fails. Another attempt is scheduled all the same: while the other nodes are a quorum, nothing
         else would subscribe to this one again."""
-        opening = asyncio.ensure_future(self._open(session, node))
+        opening = start_task(self._open(session, node))
         # It may fail when its own end was asked for, and then no one waits for it.
         opening.add_done_callback(retrieve)
         try:

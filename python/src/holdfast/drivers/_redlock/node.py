@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, Union
 
 from ...core.driver import Claim, Grant, InspectPage, LeaseRef, Refusal
+from ...core.tasks import start_task
 from ...errors import StoreError
 from .._redis.driver import RedisDriver
 from .._redis.failures import is_forbidden_command, store_error
@@ -44,7 +45,7 @@ class VotingNode:
         if distinct is None:
             return await self._propose(claims, proposals, longest_ttl_ms)
         # Both are sent before either is answered. A vote that does not count is released with the others.
-        voting = asyncio.ensure_future(self._propose(claims, proposals, longest_ttl_ms))
+        voting = start_task(self._propose(claims, proposals, longest_ttl_ms))
         try:
             await asyncio.shield(distinct)
         except Exception:
@@ -118,7 +119,7 @@ class VotingNode:
         if checked is not None and not checked.done() and checked.get_loop() is not asyncio.get_running_loop():
             checked = None
         if checked is None:
-            checked = self._checked = asyncio.ensure_future(self._check())
+            checked = self._checked = start_task(self._check())
         return None if checked.done() else checked
 
     async def _check(self) -> None:
