@@ -10,11 +10,15 @@ export interface Loss {
   isOfConfirmed?: boolean
 }
 
-/** The first lease was granted before a loss that includes it, and the second one after the loss had begun. */
-export function isExcused(
-  { first, second }: { first: LeaseHistory; second: LeaseHistory },
-  losses: readonly Loss[],
-): boolean {
+/**
+ * The lease that was granted first, by the tokens, was granted before a loss that includes it, and the other one after
+ * the loss had begun. The client of the older lease may have learned of it later.
+ */
+export function isExcused(overlap: { first: LeaseHistory; second: LeaseHistory }, losses: readonly Loss[]): boolean {
+  const [first, second] = [overlap.first, overlap.second].sort((a, b) => a.token - b.token) as [
+    LeaseHistory,
+    LeaseHistory,
+  ]
   const client = clientOf(first.id)
   return losses.some(
     ({ fromMs, toMs, clients, isOfConfirmed = false }) =>

@@ -146,6 +146,13 @@ describe('a server that was lost with what it had not replicated', () => {
     expect(verdict(leases, losses)).toEqual({ overlaps: [], excused: [[1, 2, 20]], falling: [] })
   })
 
+  test('excuses an overlap with a lease from before it that its client learned of last', () => {
+    const leases = [lease(2, 120, 160), lease(1, 140, 150, { askedAt: 90 })]
+    expect(verdict(leases, losses)).toEqual({ overlaps: [], excused: [[2, 1, 10]], falling: [] })
+    // The newer lease cannot be the one that was lost.
+    expect(verdict([lease(1, 120, 160), lease(2, 140, 150, { askedAt: 90 })], losses).overlaps).toEqual([[1, 2, 10]])
+  })
+
   test('excuses no overlap before it', () => {
     expect(verdict([lease(1, 0, 50), lease(2, 40, 99)], losses).overlaps).toEqual([[1, 2, 10]])
   })
