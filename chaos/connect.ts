@@ -20,7 +20,7 @@ export interface StoreSettings {
   nodeTimeoutSeconds: number
   callTimeoutSeconds: number
   waiterTtlSeconds: number
-  /** A grant counts only when a replica has confirmed it. */
+  /** A grant counts only when all replicas have confirmed it: one behind an address, two behind Sentinel. */
   confirmed: boolean
 }
 
@@ -80,7 +80,8 @@ type RedisClient = Parameters<typeof import('holdfast/drivers/redis').redisDrive
 
 async function onRedis(settings: StoreSettings, client: RedisClient) {
   const { redisDriver } = await load<typeof import('holdfast/drivers/redis')>(settings, 'drivers/redis.js')
-  const replicas = settings.confirmed && { replicas: { count: 1, timeoutSeconds: 1 } }
+  const count = settings.sentinel === undefined ? 1 : 2
+  const replicas = settings.confirmed && { replicas: { count, timeoutSeconds: 1 } }
   return redisDriver({ client, onWarning() {}, ...replicas })
 }
 

@@ -39,7 +39,8 @@ export interface RedisDriverOptions {
   readonly prefix?: string
   /**
    * A grant or a renewal counts only when `count` replicas have confirmed it (`WAIT`) within `timeoutSeconds`
-   * (default 1). With fewer, the claim fails and is withdrawn, and a renewal does not extend the lease.
+   * (default 1). With fewer, the claim fails and is withdrawn, and a renewal does not extend the lease. With fewer than
+   * all replicas, a failover may still lose a lease: it may promote one that has not confirmed.
    * @default no replica has to confirm
    */
   readonly replicas?: { readonly count: number; readonly timeoutSeconds?: number }

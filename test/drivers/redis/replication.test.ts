@@ -174,6 +174,28 @@ describe.concurrent('redis with replicas', () => {
     }, patience('the old master to refuse'))
   })
 
+  it('failure 8: an old master grants nothing that all replicas must confirm, once one is promoted', async () => {
+    await using pair = await startPair()
+    const { master, replica } = pair
+    await using other = await startRedis({ settings: { ...SETTINGS, replicaof: `127.0.0.1 ${master.port}` } })
+    await until(() => isLinked(other), patience('the second replica'))
+    const confirmedBy = (count: number): Driver =>
+      redisDriver({ client: client(master), replicas: { count, timeoutSeconds: 1 } })
+    const [all, one] = [confirmedBy(2), confirmedBy(1)]
+    // A replica confirms once a second, and sooner when it is asked.
+    const isConfirmed = (): Promise<boolean> =>
+      grantFrom(all, claim('before')).then(
+        () => true,
+        () => false,
+      )
+    await until(isConfirmed, patience('a lease that both replicas confirm'))
+    await ask(replica, 'REPLICAOF', 'NO', 'ONE')
+    // As docs/drivers/redis.md says: the replica that is left confirms for the old master.
+    assert.ok((await grantFrom(one, claim('order'))).granted)
+    await assert.rejects(grantFrom(all, claim('another')), /1 of 2 replicas confirmed the lease/)
+    assert.ok((await grantOn(replica, 'order')).granted, 'the new master has never seen it')
+  })
+
   for (const [through, open] of [
     ['ioredis', async (front) => redisDriver({ client: await openAt(front) })],
     ['node-redis', async (front) => redisDriver({ client: await openNodeRedisAt(front) })],

@@ -47,7 +47,8 @@ def redis_driver(
     uses nor changes those of the client. It sends nothing before the first call.
 
     `prefix` is the text before every lock name in a key. It may be empty. All clients of a lock need the same.
-    With `replicas`, a grant or a renewal counts only when so many replicas have confirmed it (`WAIT`) in time.
+    With `replicas`, a grant or a renewal counts only when so many replicas have confirmed it (`WAIT`) in time. With
+    fewer than all replicas, a failover may still lose a lease: it may promote one that has not confirmed.
     `on_warning` is called for each problem of the server: an eviction policy, a replica, an old version. Without it,
     they are warnings of Python (`RuntimeWarning`).
     """
