@@ -11,6 +11,8 @@ export interface Client {
   readonly driver: Driver
   /** With the default times, for what a busy machine must not fail. */
   readonly patient: DistributedLock
+  /** Resolves when the connections of its package are open. Those of a pool open with its first query. */
+  connected(): Promise<unknown>
   readers(): ReadWriteLock
   semaphore(limit: number): Semaphore
   election(name: string): LeaderElection
@@ -29,7 +31,7 @@ export interface ClientRequest {
 }
 
 export async function openClient(library: Library, request: ClientRequest): Promise<Client> {
-  const { driver, end } = await openDriver(library, request)
+  const { driver, connected, end } = await openDriver(library, request)
   const options: InstanceOptions = {
     driver,
     holderId: `client-${request.id}`,
@@ -47,6 +49,7 @@ export async function openClient(library: Library, request: ClientRequest): Prom
     lock,
     driver,
     patient,
+    connected,
     readers: () => closed(new library.ReadWriteLock(options)),
     semaphore: (limit) => closed(new library.Semaphore({ ...options, limit })),
     election: (name) => closed(new library.LeaderElection({ ...options, name, timeoutSeconds: seconds(TTL_MS) })),
@@ -59,6 +62,7 @@ export async function openClient(library: Library, request: ClientRequest): Prom
 
 interface Opened {
   readonly driver: Driver
+  connected(): Promise<unknown>
   end(): void
 }
 
@@ -68,12 +72,13 @@ async function openDriver(library: Library, request: ClientRequest): Promise<Ope
     const { client, end } = request.package === 0 ? await openPg(ports[0]) : await openPostgresJs(ports[0])
     const driver =
       store === 'postgres' ? library.postgresDriver({ client }) : library.postgresAdvisoryDriver({ client })
-    return { driver, end }
+    return { driver, connected: async () => undefined, end }
   }
   const isNode = store === 'redlock'
   const clients = await Promise.all(
     ports.map((port) => (request.package === 0 ? openIoredis(port, isNode) : openNodeRedis(port, isNode))),
   )
+  const connected = (): Promise<unknown> => Promise.all(clients.map((each) => each.connected))
   const end = (): void => {
     for (const each of clients) each.end()
   }
@@ -84,12 +89,12 @@ async function openDriver(library: Library, request: ClientRequest): Promise<Ope
       ...(!request.isPatient && { commandTimeoutSeconds: seconds(CALL_MS) }),
     }),
   )
-  if (!isNode) return { driver: nodes[0] as Driver, end }
+  if (!isNode) return { driver: nodes[0] as Driver, connected, end }
   const settings = {
     nodeTimeoutSeconds: request.isPatient ? 1 : seconds(CALL_MS / 2),
     longestTtlSeconds: LONGEST_TTL_SECONDS,
   }
-  return { driver: library.redlockDriver({ nodes, ...settings }), end }
+  return { driver: library.redlockDriver({ nodes, ...settings }), connected, end }
 }
 
 /** Of all clients of Redlock. A fresh node does not vote for this long. */
@@ -101,19 +106,25 @@ export async function openIoredis(port: number, isNode: boolean) {
   const retries = isNode ? { maxRetriesPerRequest: 0 } : {}
   const client = new Redis({ port, host: '127.0.0.1', retryStrategy: () => RECONNECT_MS, ...retries })
   client.on('error', () => {})
-  return { client, end: () => client.disconnect() }
+  const connected = new Promise((resolve) => client.once('ready', resolve))
+  return { client, connected, end: () => client.disconnect() }
 }
+
+let model: ReturnType<typeof import('redis').createClient> | undefined
 
 export async function openNodeRedis(port: number, isNode: boolean) {
   const { createClient } = await import('redis')
-  const client = createClient({
+  // Every call of createClient with other options makes a class with all commands, which costs more than a scene.
+  model ??= createClient()
+  const client = model.duplicate({
     socket: { port, host: '127.0.0.1', reconnectStrategy: RECONNECT_MS },
     disableOfflineQueue: isNode,
   })
   client.on('error', () => {})
+  const connected = new Promise((resolve) => client.once('ready', resolve))
   // It goes on trying in the background, if the first messages are hit by a fault.
   client.connect().catch(() => {})
-  return { client, end: () => client.destroy() }
+  return { client, connected, end: () => client.destroy() }
 }
 
 async function openPg(port: number | undefined) {
@@ -127,6 +138,7 @@ async function openPostgresJs(port: number | undefined) {
   const { default: postgres } = await import('postgres')
   const pause = { connect_timeout: 2, backoff: () => seconds(RECONNECT_MS) }
   const place = { host: '127.0.0.1', ...(port !== undefined && { port }), username: 'postgres', database: 'postgres' }
-  const client = postgres({ ...place, ...pause, max: 4, onnotice() {} })
+  // Otherwise it reads the types of arrays on each new connection, and leaves a rejection of that unhandled.
+  const client = postgres({ ...place, ...pause, fetch_types: false, max: 4, onnotice() {} })
   return { client, end: () => void client.end({ timeout: 0 }).catch(() => {}) }
 }

@@ -10,6 +10,7 @@ export interface Director {
   /** Resolves when a message that is held back may go on. */
   untilLate(): Promise<void>
   untilOvertaken(): Promise<void>
+  untilReconnected(): Promise<void>
   untilGivenUp(): Promise<void>
 }
 
@@ -33,6 +34,14 @@ export function joinMessages({
   }
   const toServer = new Lane(server)
   const toClient = new Lane(client)
+  /** The client sees the end first: a session ends its locks, and two clients are compared at the same moment. */
+  const endAfterClient = (): void => {
+    toClient.push('end')
+    toClient.silence()
+    const end = (): void => void server.resetAndDestroy()
+    client.once('close', end)
+    setTimeout(end, CLIENT_SEES_END_WITHIN_MS).unref()
+  }
 
   /** Injected replies wait for the replies to earlier requests. */
   const passInjected = (): void => {
@@ -49,9 +58,7 @@ export function joinMessages({
     } else {
       toClient.push(bytes)
     }
-    if (!isFatal) return
-    toClient.push('end')
-    server.resetAndDestroy()
+    if (isFatal) endAfterClient()
   }
 
   const pass = (lane: Lane, message: Message): void => {
@@ -63,7 +70,6 @@ export function joinMessages({
     }
   }
   const apply = (fault: Fault, lane: Lane, message: Message): void => {
-    const other = lane === toServer ? client : server
     switch (fault) {
       case 'lost':
         lane.silence()
@@ -83,12 +89,17 @@ export function joinMessages({
       case 'cut-after':
         lane.push(message.bytes)
         // Not a reset in this direction: it would also discard the bytes that the receiver has not read yet.
+        if (lane === toClient) {
+          endAfterClient()
+          return
+        }
         lane.push('end')
         lane.silence()
-        other.resetAndDestroy()
+        client.resetAndDestroy()
         return
+      case 'reconnected':
       case 'twice':
-        lane.holdUntil(director.untilOvertaken())
+        lane.holdUntil(fault === 'twice' ? director.untilOvertaken() : director.untilReconnected())
         pass(lane, message)
         lane.push('end')
         client.resetAndDestroy()
@@ -115,6 +126,8 @@ export function joinMessages({
   server.on('close', () => toClient.push('end'))
   return { reset }
 }
+
+const CLIENT_SEES_END_WITHIN_MS = 200
 
 /** One direction of a connection. */
 class Lane {

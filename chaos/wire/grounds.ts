@@ -6,6 +6,7 @@ import { type Client, openClient, type StoreName } from './client.ts'
 import type { Library } from './library.ts'
 import type { Protocol } from './message.ts'
 import { pause } from './play.ts'
+import { Pool } from './pool.ts'
 import { postgresConversation } from './postgres.ts'
 import { respConversation } from './resp.ts'
 import type { Scene } from './scenes/scene.ts'
@@ -16,6 +17,8 @@ export interface Ground {
   readonly protocol: Protocol
   fresh(): Promise<Client>
   flushScripts(): Promise<void>
+  /** What the servers still keep for a lock name, beyond what a driver shows: the keys of every Redis server. */
+  left(name: string): Promise<string[]>
   /** Returns the ports of the new master. */
   failOver(): Promise<readonly number[]>
   /** Others may use it now. */
@@ -35,9 +38,9 @@ export class Grounds implements AsyncDisposable {
   readonly #library: Library
   readonly #given: ServerPorts
   readonly #shared = new Map<StoreName, Promise<Ground>>()
-  readonly #own: Record<'own' | 'pair', Ground[]> = { own: [], pair: [] }
-  readonly #waiting: Record<'own' | 'pair', ((ground: Ground) => void)[]> = { own: [], pair: [] }
-  readonly #counts = { own: 0, pair: 0 }
+  readonly #own = new Pool(MOST_OWN, () => this.#openOwn())
+  readonly #nodes = new Pool(MOST_NODES, () => this.#openNodes())
+  readonly #pairs = new Pool(MOST_OWN, () => this.#openPair())
   readonly #ends: (() => unknown)[] = []
 
   /** `given` are servers that already run. */
@@ -48,7 +51,8 @@ export class Grounds implements AsyncDisposable {
 
   take(scene: Scene, store: StoreName): Promise<Ground> {
     const { ground } = scene
-    if (ground !== undefined) return this.#takeOwn(ground)
+    if (ground === 'pair') return this.#pairs.take()
+    if (ground === 'own') return store === 'redlock' ? this.#nodes.take() : this.#own.take()
     const known = this.#shared.get(store) ?? this.#openShared(store)
     this.#shared.set(store, known)
     return known
@@ -69,6 +73,7 @@ export class Grounds implements AsyncDisposable {
       protocol: isPostgres ? postgresConversation : respConversation,
       fresh: async () => ({ ...fresh, abandon() {} }),
       flushScripts: impossible,
+      left: isPostgres ? async () => [] : (name) => keysOf(ports, name),
       failOver: impossible,
       leave() {},
     }
@@ -92,7 +97,10 @@ export class Grounds implements AsyncDisposable {
 
   async #redisPorts(count: number): Promise<readonly number[]> {
     const given = this.#given.redis?.slice(0, count)
-    if (given?.length === count) return given
+    return given?.length === count ? given : this.#startRedis(count)
+  }
+
+  async #startRedis(count: number): Promise<readonly number[]> {
     const servers = await Promise.all(Array.from({ length: count }, () => startRedis()))
     return servers.map((server) => this.#ending(server).port)
   }
@@ -102,29 +110,25 @@ export class Grounds implements AsyncDisposable {
     return server
   }
 
-  async #takeOwn(kind: 'own' | 'pair'): Promise<Ground> {
-    const idle = this.#own[kind].pop()
-    if (idle !== undefined) return idle
-    if (this.#counts[kind] >= MAX_OWN) return new Promise((resolve) => this.#waiting[kind].push(resolve))
-    this.#counts[kind] += 1
-    return kind === 'own' ? this.#openOwn() : this.#openPair()
-  }
-
-  #leave(kind: 'own' | 'pair', ground: Ground): void {
-    const next = this.#waiting[kind].shift()
-    if (next) next(ground)
-    else this.#own[kind].push(ground)
-  }
-
   async #openOwn(): Promise<Ground> {
-    const server = this.#ending(await startRedis())
+    const [port = 0] = await this.#startRedis(1)
     const ground: Ground = {
-      ports: [server.port],
-      protocol: respConversation,
-      fresh: () => this.#openFresh('redis', [server.port]),
-      flushScripts: async () => void (await askRedis({ port: server.port }, 'SCRIPT', 'FLUSH')),
-      failOver: impossible,
-      leave: () => this.#leave('own', ground),
+      ...flushable([port]),
+      fresh: () => this.#openFresh('redis', [port]),
+      leave: () => this.#own.leave(ground),
+    }
+    return ground
+  }
+
+  async #openNodes(): Promise<Ground> {
+    const ports = await this.#startRedis(3)
+    const fresh = await this.#openFresh('redlock', ports)
+    this.#ends.unshift(() => fresh.abandon())
+    await untilItGrants(fresh)
+    const ground: Ground = {
+      ...flushable(ports),
+      fresh: async () => ({ ...fresh, abandon() {} }),
+      leave: () => this.#nodes.leave(ground),
     }
     return ground
   }
@@ -142,6 +146,7 @@ export class Grounds implements AsyncDisposable {
       protocol: respConversation,
       fresh: () => this.#openFresh('redis', [master()]),
       flushScripts: impossible,
+      left: (name) => keysOf([master()], name),
       async failOver() {
         const fault = {
           atMs: 0,
@@ -155,15 +160,30 @@ export class Grounds implements AsyncDisposable {
         await stage.apply(fault, new AbortController().signal)
         return [master()]
       },
-      leave: () => this.#leave('pair', ground),
+      leave: () => this.#pairs.leave(ground),
     }
     return ground
   }
 }
 
-const MAX_OWN = 8
+const MOST_OWN = 8
+const MOST_NODES = 4
 
 const impossible = (): Promise<never> => Promise.reject(new Error('these servers are shared'))
+
+/** Servers that may forget their scripts. */
+const flushable = (ports: readonly number[]): Omit<Ground, 'fresh' | 'leave'> => ({
+  ports,
+  protocol: respConversation,
+  flushScripts: async () => void (await Promise.all(ports.map((port) => askRedis({ port }, 'SCRIPT', 'FLUSH')))),
+  left: (name) => keysOf(ports, name),
+  failOver: impossible,
+})
+
+async function keysOf(ports: readonly number[], name: string): Promise<string[]> {
+  const keys = await Promise.all(ports.map((port) => askRedis({ port }, 'KEYS', `*${name}*`)))
+  return keys.flat().map((key) => `the key ${key}`)
+}
 
 /** The nodes of Redlock do not vote at first. */
 async function untilItGrants(client: Client): Promise<void> {

@@ -1,16 +1,18 @@
+import { writeFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { readCase } from './case.ts'
 import type { StoreName } from './client.ts'
-import { type Exploration, type Explored, explore, type Progress, type Violation } from './explore.ts'
+import { type Exploration, explore, type Progress, type Violation } from './explore.ts'
+import { figuresOf, tableOf } from './report.ts'
 import { SCENES } from './scenes/index.ts'
 import { ALL } from './scenes/scene.ts'
 
 /** Returns the exit code: 0 if nothing broke, 1 for a violation, 2 for bad arguments. */
 export async function main(args: readonly string[], root: string): Promise<number> {
-  let exploration: Exploration
+  let settings: Settings
   try {
-    exploration = explorationFrom(args, root)
+    settings = settingsFrom(args, root)
   } catch (error) {
     console.error((error as Error).message)
     return 2
@@ -21,12 +23,20 @@ export async function main(args: readonly string[], root: string): Promise<numbe
     printedAt = Date.now()
     console.log(`${done} of ${of} cases, ${violations} violations`)
   }
-  const explored = await explore({ ...exploration, report, found: printViolation })
-  console.log(tableOf(explored))
-  return explored.violations.length === 0 ? 0 : 1
+  const explored = await explore({ ...settings.exploration, report, found: printViolation })
+  const figures = figuresOf(explored, settings.exploration.seed)
+  console.log(tableOf(figures))
+  if (settings.json !== undefined) writeFileSync(settings.json, `${JSON.stringify(figures, undefined, 2)}\n`)
+  return figures.violations.length === 0 ? 0 : 1
 }
 
-function explorationFrom(args: readonly string[], root: string): Exploration {
+interface Settings {
+  readonly exploration: Exploration
+  /** The file for the figures. */
+  readonly json?: string
+}
+
+function settingsFrom(args: readonly string[], root: string): Settings {
   const { values } = parseArgs({
     args: [...args],
     options: {
@@ -34,11 +44,12 @@ function explorationFrom(args: readonly string[], root: string): Exploration {
       store: { type: 'string' },
       pairs: { type: 'string', default: '20' },
       seed: { type: 'string', default: '1' },
-      jobs: { type: 'string', default: '40' },
+      jobs: { type: 'string', default: '80' },
       sample: { type: 'string' },
       only: { type: 'string', multiple: true },
       dist: { type: 'string', default: `${root}dist` },
       mirrored: { type: 'boolean', default: false },
+      json: { type: 'string' },
     },
   })
   const wanted = values.scene?.split(',')
@@ -46,7 +57,7 @@ function explorationFrom(args: readonly string[], root: string): Exploration {
   if (unknown !== undefined) {
     throw new Error(`--scene ${unknown}: it takes some of ${SCENES.map(({ name }) => name).join(', ')}`)
   }
-  return {
+  const exploration: Exploration = {
     dist: resolve(values.dist),
     scenes: SCENES.filter(({ name }) => wanted === undefined || wanted.includes(name)),
     stores: storesFrom(values.store),
@@ -57,6 +68,7 @@ function explorationFrom(args: readonly string[], root: string): Exploration {
     ...(values.sample !== undefined && { sample: wholeNumber('sample', values.sample) }),
     ...(values.only && { only: values.only.map((text) => readCase(text, SCENES)) }),
   }
+  return { exploration, ...(values.json !== undefined && { json: values.json }) }
 }
 
 function storesFrom(list: string | undefined): readonly StoreName[] {
@@ -78,24 +90,4 @@ function printViolation({ case: which, labels, violations }: Violation): void {
   console.log(`\nVIOLATION in ${which} (${labels.join(', ')})`)
   for (const text of violations) console.log(`  ${text}`)
   console.log(`  npm run explore -- --only '${which}'`)
-}
-
-function tableOf({ rows, violations, unrepeated, seconds }: Explored): string {
-  const sum = (of: (row: Explored['rows'][number]) => number): number => rows.reduce((all, row) => all + of(row), 0)
-  const lines = [...rows]
-    .sort((x, y) => (`${x.store}/${x.scene}` < `${y.store}/${y.scene}` ? -1 : 1))
-    .map(({ scene, store, messages, cases, pairs, missed, grants }) => {
-      const cells = [messages, cases, pairs, missed, grants].map((count) => `${count}`.padStart(8))
-      return `${`${store}/${scene}`.padEnd(28)}${cells.join('')}`
-    })
-  return [
-    '',
-    'scene'.padEnd(28) + ['messages', 'faults', 'pairs', 'missed', 'grants'].map((each) => each.padStart(8)).join(''),
-    ...lines,
-    `${rows.length} scenes, ${sum(({ messages }) => messages)} messages, ` +
-      `${sum(({ cases }) => cases)} messages × faults, ` +
-      `${sum(({ pairs }) => pairs)} pairs, ${sum(({ grants }) => grants)} grants, ${Math.round(seconds)} s: ` +
-      `${violations.length} violations` +
-      (unrepeated > 0 ? `; ${unrepeated} cases were slow once, and not again` : ''),
-  ].join('\n')
 }

@@ -46,7 +46,7 @@ export async function runScene(run: SceneRun): Promise<Outcome> {
       failOver: async () => wires.redirect(await ground.failOver()),
     })
     const fresh = await ground.fresh()
-    await checkAfter(play, fresh, (client) => wires.granted(client))
+    await checkAfter({ play, fresh, ground, granted: () => wires.granted(fresh.id) })
     fresh.abandon()
   } finally {
     for (const client of clients) client.abandon()
@@ -73,6 +73,7 @@ async function openClients({ scene, store, library, isMirrored }: SceneRun, wire
 
 /** Connects a client, and makes it do everything once that it does only once. */
 async function warm(client: Client, name: string): Promise<void> {
+  await client.connected()
   let failure: unknown
   for (let tries = 0; tries < 20; tries += 1) {
     const result = await client.patient.acquire(`${name}:${client.id}`, { timeoutSeconds: 1 }).catch((error) => {
@@ -84,11 +85,18 @@ async function warm(client: Client, name: string): Promise<void> {
   throw new Error(`client ${client.id} cannot connect`, { cause: failure })
 }
 
+interface Aftermath {
+  readonly play: Play
+  readonly fresh: Client
+  readonly ground: Ground
+  granted(): void
+}
+
 /**
  * After the scene, a client without faults is granted every lock, with a higher token. It keeps it while the messages
  * that were held back arrive. Then nothing is left in the store.
  */
-async function checkAfter(play: Play, fresh: Client, granted: (client: string) => void): Promise<void> {
+async function checkAfter({ play, fresh, ground, granted }: Aftermath): Promise<void> {
   const { watch, names } = play
   await Promise.all(
     names.map(async (name) => {
@@ -100,7 +108,7 @@ async function checkAfter(play: Play, fresh: Client, granted: (client: string) =
       if (!result?.acquired) return watch.late(`a fresh client is not granted ${name} within ${waitMs} ms`)
       const { lock: lease } = result
       watch.granted({ client: 'z', name, lease, askedAt })
-      granted('z')
+      granted()
       if (lease.fencingToken <= before) watch.violation(`falling token: ${lease.fencingToken} after ${before}`)
       await pause(AFTERMATH_MS)
       const shown = await play.settles('z inspect', SLACK_MS, () => fresh.lock.inspect(name))
@@ -111,7 +119,7 @@ async function checkAfter(play: Play, fresh: Client, granted: (client: string) =
       watch.ended(lease)
       const released = await play.settles('z release', CALL_MS * 2, () => lease.release())
       if (released === false) watch.violation(`the fresh client lost ${name}: ${lease.signal.reason}`)
-      await checkEmpty(play, fresh, name)
+      await checkEmpty({ play, fresh, ground }, name)
     }),
   )
 }
@@ -121,12 +129,14 @@ const FRESH_TTL_SECONDS = LONGEST_TTL_SECONDS
 /** How long the fresh client holds the lock while late messages arrive. */
 const AFTERMATH_MS = 120
 
-async function checkEmpty(play: Play, fresh: Client, name: string): Promise<void> {
+async function checkEmpty({ play, fresh, ground }: Omit<Aftermath, 'granted'>, name: string): Promise<void> {
   const deadline = nowMs() + Math.max(TTL_MS, WAITER_MS) + SLACK_MS
   for (;;) {
     const shown = await play.settles('z inspect', CALL_MS, () => fresh.lock.inspect(name))
-    if (shown?.leases.length === 0 && shown.waiters.length === 0) return
-    if (nowMs() > deadline) return play.watch.late(`left in the store: ${JSON.stringify(shown)}`)
+    const isShown = shown?.leases.length !== 0 || shown.waiters.length !== 0
+    const left = isShown ? [JSON.stringify(shown)] : await ground.left(name)
+    if (left.length === 0) return
+    if (nowMs() > deadline) return play.watch.late(`left in the store: ${left}`)
     await pause(100)
   }
 }

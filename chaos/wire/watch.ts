@@ -28,6 +28,7 @@ export class Watch {
   readonly violations: string[] = []
   readonly tooLate: string[] = []
   readonly #all: Watched[] = []
+  readonly #takenUntil = new Map<string, number>()
   readonly #timer: NodeJS.Timeout
 
   constructor() {
@@ -49,19 +50,29 @@ export class Watch {
     for (const each of this.#all) if (each.lease === lease) each.isOver = true
   }
 
-  /** The leases of this name may end in the store before their holders can know. */
-  taken(name: string): void {
+  /**
+   * A client takes this name by force. Its leases may end in the store before their holders can know, and the thief may
+   * hold it for this long, if its call fails.
+   */
+  taken(name: string, forMs: number): void {
     for (const each of this.#all) if (each.name === name) each.isOver = true
+    this.#takenUntil.set(name, nowMs() + forMs)
+  }
+
+  /** The thief has released it. */
+  freed(name: string): void {
+    this.#takenUntil.delete(name)
   }
 
   tokensOf(name: string): number[] {
     return this.#all.filter((each) => each.name === name).map(({ lease }) => lease.fencingToken)
   }
 
-  /** When a client last believed to hold this name. */
+  /** When a client last held this name, or may have held it. */
   lastHeldAt(name: string): number {
     this.look()
-    return Math.max(0, ...this.#all.filter((each) => each.name === name).map(({ heldUntil = 0 }) => heldUntil))
+    const takenUntil = Math.min(this.#takenUntil.get(name) ?? 0, nowMs())
+    return Math.max(takenUntil, ...this.#all.filter((each) => each.name === name).map(({ heldUntil = 0 }) => heldUntil))
   }
 
   violation(text: string): void {

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { type Director, joinMessages } from './connection.ts'
 import { type Fault, faultsFor, type Place, placeText } from './fault.ts'
 import type { Protocol } from './message.ts'
-import { CALL_MS, LOST_FOR_MS, OVERTAKEN_WITHIN_MS } from './settings.ts'
+import { CALL_MS, HELD_BACK_FOR_MS, LOST_FOR_MS } from './settings.ts'
 
 /** A message of a run, and the faults that can hit it. */
 export interface Seen {
@@ -26,6 +26,8 @@ export class Wires implements AsyncDisposable {
   readonly #connections = new Map<string, number>()
   readonly #over = new AbortController()
   readonly #waiting: { client: string; go: () => void }[] = []
+  /** For the next connection of a client to a server: `a0`. */
+  readonly #successors: { key: string; go: () => void }[] = []
   #targets: readonly number[]
   #isNumbering = false
 
@@ -48,7 +50,7 @@ export class Wires implements AsyncDisposable {
 
   /** A lease was granted: what was held back of other clients may arrive a moment later. */
   granted(client: string): void {
-    for (const each of this.#waiting) if (each.client !== client) setTimeout(each.go, AFTER_GRANT_MS)
+    for (const each of this.#waiting) if (each.client !== client) setTimeout(each.go, A_MOMENT_MS)
   }
 
   /** New connections go to these servers, as after a failover behind one address. Open connections are cut. */
@@ -75,6 +77,7 @@ export class Wires implements AsyncDisposable {
       const key = `${client}${server}`
       const number = this.#connections.get(key) ?? 0
       this.#connections.set(key, number + 1)
+      for (const each of this.#successors) if (each.key === key) setTimeout(each.go, A_MOMENT_MS)
       const director = this.#director({ client, server, connection: number })
       const joined = joinMessages({ client: socket, server: target, conversation: this.#protocol(), director })
       this.#open.add(joined)
@@ -104,14 +107,16 @@ export class Wires implements AsyncDisposable {
       },
       untilLate: () => this.#pause(CALL_MS * 1.5),
       untilGivenUp: () => this.#pause(LOST_FOR_MS),
-      untilOvertaken: () => this.#untilGrant(place.client),
+      untilOvertaken: () => this.#until((go) => this.#waiting.push({ client: place.client, go })),
+      untilReconnected: () => this.#until((go) => this.#successors.push({ key: `${place.client}${place.server}`, go })),
     }
   }
 
-  #untilGrant(client: string): Promise<void> {
+  /** Resolves when `go` is called, or at the latest after a fixed time. */
+  #until(add: (go: () => void) => void): Promise<void> {
     return new Promise((resolve) => {
-      this.#waiting.push({ client, go: resolve })
-      void this.#pause(OVERTAKEN_WITHIN_MS).then(resolve)
+      add(resolve)
+      void this.#pause(HELD_BACK_FOR_MS).then(resolve)
     })
   }
 
@@ -121,4 +126,4 @@ export class Wires implements AsyncDisposable {
   }
 }
 
-const AFTER_GRANT_MS = 25
+const A_MOMENT_MS = 25

@@ -2,6 +2,9 @@ import { pause } from '../play.ts'
 import { CALL_MS, SLACK_MS, TTL_MS, WAIT_MS } from '../settings.ts'
 import { ALL, parts, type Scene } from './scene.ts'
 
+/** Of the lease by which `forceRelease` takes a lock. A process that dies in it leaves the lock for this long. */
+const THIEF_TTL_MS = 5_000
+
 /** A lock is taken from its holder by force, while another client waits for it. */
 export const steal: Scene = {
   name: 'steal',
@@ -12,8 +15,9 @@ export const steal: Scene = {
     const first = await play.acquire(a, { name, heartbeat: true })
     const waiting = play.acquire(c, { name, waits: true, heartbeat: true })
     await pause(60)
-    play.watch.taken(name)
-    await play.settles('b forceRelease', CALL_MS * 6, () => b.lock.forceRelease(name, { by: 'client b' }))
+    play.watch.taken(name, THIEF_TTL_MS)
+    const ended = await play.settles('b forceRelease', CALL_MS * 6, () => b.lock.forceRelease(name, { by: 'client b' }))
+    if (ended !== undefined) play.watch.freed(name)
     const second = await waiting
     await pause(60)
     await play.release(c, second)
@@ -81,10 +85,10 @@ export const closing: Scene = {
   },
 }
 
-/** The server forgets its scripts, while a lock is held and another client waits. */
+/** The servers forget their scripts, while a lock is held and another client waits. */
 export const scriptsLost: Scene = {
   name: 'scripts-lost',
-  stores: ['redis'],
+  stores: ['redis', 'redlock'],
   clients: 2,
   ground: 'own',
   async play(play, clients, servers) {

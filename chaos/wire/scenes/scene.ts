@@ -8,7 +8,7 @@ export interface Scene {
   readonly locks?: number
   /** The clients connect in the scene, so that every message of their set-up is explored, too. */
   readonly isCold?: true
-  /** It changes the servers, so it needs its own: one, or a master with a replica. */
+  /** It changes the servers, so it needs its own: one (three for Redlock), or a master with a replica. */
   readonly ground?: 'own' | 'pair'
   play(play: Play, clients: readonly Client[], servers: SceneServers): Promise<void>
 }
