@@ -8,12 +8,18 @@ import { setTimeout as sleep } from 'node:timers/promises'
  */
 export async function pauseProcess(pid: number): Promise<void> {
   signalTree(pid, 'SIGSTOP')
-  await until(() => processTree(pid).every((each) => stateOf(each) !== 'running'), {
-    timeoutMs: 5_000,
-    failure: () => `process ${pid} did not stop`,
-  })
-  // A child that was forked while the parent was being stopped has missed the first signal.
-  signalTree(pid, 'SIGSTOP')
+  const stopped = (): boolean => {
+    const running = processTree(pid).filter((each) => stateOf(each) === 'running')
+    // A child that was forked while its parent was being stopped has missed the first signal.
+    for (const each of running) signalOne(each, 'SIGSTOP')
+    return running.length === 0
+  }
+  try {
+    await until(stopped, { timeoutMs: 15_000, failure: () => `process ${pid} did not stop` })
+  } catch (error) {
+    resumeProcess(pid)
+    throw error
+  }
 }
 
 export function resumeProcess(pid: number): void {
