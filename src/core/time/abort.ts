@@ -6,14 +6,11 @@ export interface Abortable {
   aborted(): void
 }
 
-/**
- * Calls `aborted` once, synchronously, when the signal is aborted. Returns a function that removes the listener. It
- * does not use `addEventListener` alone: an earlier listener could stop the propagation of the event, and a claim would
- * go on waiting although its signal is aborted.
- */
+/** Calls `aborted` once, synchronously, when the signal is aborted. Returns a function that ends that. */
 export function onAbort(signal: AbortSignal, aborted: () => void): () => void {
-  const listener = addAbortListener(signal, aborted)
-  return () => listener[Symbol.dispose]()
+  const watcher = { aborted }
+  watchAbort(signal, watcher)
+  return () => unwatchAbort(signal, watcher)
 }
 
 /**
@@ -48,7 +45,10 @@ export function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefin
   })
 }
 
-/** Adds a watcher. Each signal has one listener for all of them: thousands of claims may use one shutdown signal. */
+/**
+ * Adds a watcher. Each signal has one listener for all of them: thousands of claims may use one shutdown signal. Node
+ * warns of a leak above ten listeners, and removes one of n in a time of n.
+ */
 export function watchAbort(signal: AbortSignal, watcher: Abortable): void {
   const known = watched.get(signal)
   if (known !== undefined) {
@@ -57,10 +57,17 @@ export function watchAbort(signal: AbortSignal, watcher: Abortable): void {
   }
   const watchers = new Set([watcher])
   const notifyAll = (): void => {
-    watched.delete(signal)
-    for (const each of [...watchers]) each.aborted()
+    // A watcher may remove others, which then are not called.
+    for (const each of watchers) {
+      watchers.delete(each)
+      each.aborted()
+    }
+    if (watched.get(signal)?.watchers === watchers) watched.delete(signal)
   }
-  watched.set(signal, { watchers, stop: onAbort(signal, notifyAll) })
+  // Not `addEventListener` alone: an earlier listener could stop the propagation of the event, and a claim would go on
+  // waiting although its signal is aborted.
+  const listener = addAbortListener(signal, notifyAll)
+  watched.set(signal, { watchers, stop: () => listener[Symbol.dispose]() })
 }
 
 export function unwatchAbort(signal: AbortSignal, watcher: Abortable): void {
