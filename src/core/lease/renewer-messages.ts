@@ -34,6 +34,8 @@ export interface RenewRequest {
 
 export type FromWorker =
   | RenewAnswerMessage
+  /** All code has been loaded, and the driver is open. */
+  | { readonly type: 'opened' }
   | { readonly type: 'ended'; readonly id: string }
   | { readonly type: 'renewed'; readonly id: string }
   | { readonly type: 'lost'; readonly id: string; readonly reason: string }

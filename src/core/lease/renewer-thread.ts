@@ -4,6 +4,7 @@ import { StoreError, UnsupportedError } from '../errors.ts'
 import { backoffMs } from '../time/backoff.ts'
 import type { Instant, Timer } from '../time/clock.ts'
 import { queueMicrotask } from '../time/native-time.ts'
+import { settlesWithin } from '../time/timeout.ts'
 import { trustedUntil } from './deadline.ts'
 import { createHeartbeat } from './local-renewer.ts'
 import type {
@@ -63,6 +64,9 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
   readonly #start: WorkerStart
   /** Started with the first lease: a claim that is refused needs no thread. */
   #worker: Worker | undefined
+  /** Resolves when the worker has loaded its code, or has ended. */
+  #opened: Promise<void> = Promise.resolve()
+  #confirmOpened = (): void => {}
   #aliveTimer: Timer | undefined
   #lastCall = 0
   #failures = 0
@@ -140,9 +144,12 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
     this.#settleAll(new Error('the instance was closed'))
     const worker = this.#worker
     this.#worker = undefined
+    if (worker === undefined) return
     // The caller awaits the end of the thread: the process must stay alive until then.
-    worker?.ref()
-    await worker?.terminate()
+    worker.ref()
+    // A thread that is ended while it reads files leaves them open in the process.
+    await settlesWithin(this.#parts.clock, MAX_OPENING_MS, this.#opened)
+    await worker.terminate()
   }
 
   #post(message: ToWorker): void {
@@ -174,6 +181,10 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
   #startWorker(): Worker {
     const file = new URL('./renewer-worker.js', import.meta.url)
     const worker = new Worker(file, { workerData: this.#start, name: 'holdfast-heartbeat' })
+    this.#opened = new Promise((resolve) => {
+      this.#confirmOpened = resolve
+      worker.once('exit', () => resolve())
+    })
     worker.on('message', (message: FromWorker) => this.#receive(message))
     worker.on('error', (error) => this.#takeOver(worker, error))
     worker.on('exit', (code) => this.#takeOver(worker, new Error(`the heartbeat thread ended with code ${code}`)))
@@ -183,6 +194,10 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
   }
 
   #receive(message: FromWorker): void {
+    if (message.type === 'opened') {
+      this.#confirmOpened()
+      return
+    }
     if (message.type === 'renew answer') {
       this.#calls.get(message.call)?.answer(message)
       return
@@ -249,4 +264,6 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
   }
 }
 
+/** How long `close` waits for a thread that is still loading its code. Its driver may hang while it opens. */
+const MAX_OPENING_MS = 2_000
 const RESTART = { firstMs: 2_000, maxMs: 60_000 }

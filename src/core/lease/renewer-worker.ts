@@ -121,4 +121,5 @@ events.on('renewalFailed', ({ claimId, error }) => {
 
 const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
 
+post({ type: 'opened' })
 for (const message of early) receive(message)

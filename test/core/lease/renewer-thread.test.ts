@@ -1,8 +1,9 @@
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { pathToFileURL } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 // The built package: a worker thread on Node 20 cannot load TypeScript.
 import type { DriverListener } from '../../../dist/driver.js'
@@ -76,6 +77,35 @@ describe('rule 4: the heartbeat in a worker thread', () => {
     expect(lease.held).toBe(false)
     expect(() => lease.assertHeld()).toThrow(/lost/)
     await lock.close()
+  })
+
+  it.runIf(process.platform === 'linux')('leaves no file open when it is closed while it loads its code', async () => {
+    const parts = Array.from({ length: 150 }, (_, part) => join(folder, `part-${part}.mjs`))
+    for (const part of parts) writeFileSync(part, 'export {}')
+    const large = join(folder, 'large.mjs')
+    const loading = join(folder, 'loading')
+    const code = [
+      `import { writeFileSync } from 'node:fs'`,
+      `writeFileSync(${JSON.stringify(loading)}, '')`,
+      `await Promise.all(${JSON.stringify(parts)}.map((part) => import(part)))`,
+      `export { openNoted } from ${JSON.stringify(MODULE)}`,
+    ]
+    writeFileSync(large, code.join('\n'))
+    const reopen = { module: pathToFileURL(large).href, name: 'openNoted', args: [join(folder, 'large'), server.port] }
+    const filesOpen = (): string[] =>
+      readdirSync('/proc/self/fd').flatMap((name) => {
+        const file = `/proc/self/fd/${name}`
+        return existsSync(file) && /\.m?js$/.test(readlinkSync(file)) ? [readlinkSync(file)] : []
+      })
+    const before = filesOpen()
+    for (let round = 0; round < 8; round += 1) {
+      const lock = new DistributedLock({ driver: { ...(await open()), reopen }, heartbeatThread: true })
+      await lock.hold('loading', { timeoutSeconds: 30 })
+      await created(loading)
+      rmSync(loading)
+      await lock.close()
+    }
+    expect(filesOpen()).toEqual(before)
   })
 
   it('the thread sends the extensions of the caller', async () => {
