@@ -47,6 +47,18 @@ export function text({ x, y, className, is }: { x: number; y: number; className:
   return `<text class="${className}" x="${x.toFixed(1)}" y="${y.toFixed(1)}">${escaped(is)}</text>`
 }
 
+/** A line in the colour of a client. */
+export function line({
+  points,
+  client,
+}: {
+  points: readonly (readonly [x: number, y: number])[]
+  client: number
+}): string {
+  const path = points.map(([x, y], at) => `${at === 0 ? 'M' : 'L'}${x.toFixed(1)} ${y.toFixed(1)}`).join('')
+  return `<path class="line l${client % CLIENTS.length}" d="${path}"/>`
+}
+
 export interface LegendOptions {
   x: number
   y: number
@@ -111,6 +123,7 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-seri
 .lost, .killed { fill: none; stroke-width: 2 }
 .killed { stroke-dasharray: 2 2 }
 .wrong { stroke-width: 2 }
+.line { fill: none; stroke-width: 1.6; stroke-linejoin: round }
 .violation { fill-opacity: 0.35; stroke-width: 1.5 }
 ${css(0)}
 @media (prefers-color-scheme: dark) {
@@ -139,6 +152,7 @@ function css(theme: 0 | 1): string {
     `.violation { fill: ${red[theme]}; stroke: ${red[theme]} }`,
     `.wrong { stroke: ${red[theme]} }`,
     ...CLIENTS.map((pair, client) => `.c${client} { fill: ${pair[theme]} }`),
+    ...CLIENTS.map((pair, client) => `.l${client} { stroke: ${pair[theme]} }`),
   ].join('\n')
 }
 

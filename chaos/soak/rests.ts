@@ -1,0 +1,36 @@
+/** The pauses of all tasks. They can all be ended at once. */
+export class Rests {
+  readonly #waking = new Set<() => void>()
+  readonly #setTimer: typeof setTimeout
+  readonly #clearTimer: typeof clearTimeout
+  #isOver = false
+
+  /** Takes the timers as they are now, before those of the package under test are counted. */
+  constructor() {
+    this.#setTimer = globalThis.setTimeout
+    this.#clearTimer = globalThis.clearTimeout
+  }
+
+  get isOver(): boolean {
+    return this.#isOver
+  }
+
+  rest(ms: number): Promise<void> {
+    if (this.#isOver) return Promise.resolve()
+    return new Promise((resolve) => {
+      const wake = (): void => {
+        this.#clearTimer.call(globalThis, timer)
+        this.#waking.delete(wake)
+        resolve()
+      }
+      const timer = this.#setTimer.call(globalThis, wake, ms)
+      this.#waking.add(wake)
+    })
+  }
+
+  /** Ends all pauses, and those to come. */
+  end(): void {
+    this.#isOver = true
+    for (const wake of [...this.#waking]) wake()
+  }
+}
