@@ -1,3 +1,6 @@
+/** Longer pauses are multiples of this: Node keeps a list for each length of a timer, and ten thousand cost too much. */
+const STEP_MS = 100
+
 /** The pauses of all tasks. They can all be ended at once. */
 export class Rests {
   readonly #waking = new Set<() => void>()
@@ -23,7 +26,8 @@ export class Rests {
         this.#waking.delete(wake)
         resolve()
       }
-      const timer = this.#setTimer.call(globalThis, wake, ms)
+      const roundMs = ms > 10 * STEP_MS ? Math.ceil(ms / STEP_MS) * STEP_MS : ms
+      const timer = this.#setTimer.call(globalThis, wake, roundMs)
       this.#waking.add(wake)
     })
   }
