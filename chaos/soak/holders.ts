@@ -17,12 +17,11 @@ export async function keepLease(task: Task): Promise<void> {
   await rests.rest(draw.between(0, (settings.longestTtlSeconds * 1_000) / 2))
   for (let round = 0; !rests.isOver; round += 1) {
     const kind = draw.weighted(KINDS)
-    const hasHeartbeat = draw.chance(0.5)
-    const options = drawOptions(task, hasHeartbeat)
+    const options = drawOptions(task)
     const result = await tally.attempt(kind, () => tally.asking(() => acquire(task, { kind, round, options })))
     if (result?.acquired) {
       tally.granted(kind)
-      await use(task, result.lock, hasHeartbeat).catch((error) => tally.failed(kind, error))
+      await use(task, result.lock, options).catch((error) => tally.failed(kind, error))
     } else {
       if (result !== undefined) tally.done.refused += 1
       await rests.rest(draw.between(0, AGAIN) * settings.longestTtlSeconds * 1_000)
@@ -37,8 +36,11 @@ const KINDS: readonly (readonly [Kind, number])[] = [
   ['permit', 15],
 ]
 
-function drawOptions({ world, draw, shutdown }: Task, heartbeat: boolean): LockOptions {
+type Drawn = LockOptions & { heartbeat: boolean; timeoutSeconds: number }
+
+function drawOptions({ world, draw, shutdown }: Task): Drawn {
   const longest = world.settings.longestTtlSeconds
+  const heartbeat = draw.chance(0.5)
   return {
     timeoutSeconds: draw.between(longest / 3, longest),
     heartbeat,
@@ -67,7 +69,7 @@ function acquire({ world, draw, number }: Task, { kind, round, options }: Claim)
 }
 
 /** Holds a lease for a while, and ends it in one of several ways. */
-async function use({ world, draw }: Task, lease: Lease, hasHeartbeat: boolean): Promise<void> {
+async function use({ world, draw }: Task, lease: Lease, { heartbeat: hasHeartbeat, timeoutSeconds }: Drawn) {
   const { rests, tally, settings } = world
   const ttlMs = lease.remainingSeconds * 1_000
   const endMs = performance.now() + ttlMs
@@ -77,7 +79,7 @@ async function use({ world, draw }: Task, lease: Lease, hasHeartbeat: boolean): 
   else if (how === 'release') await rests.rest(draw.between(0.3, 0.9) * ttlMs)
   else if (how === 'extend') {
     await rests.rest(ttlMs / 2)
-    isExtended = await lease.extend(ttlMs / 1_000).catch((error) => {
+    isExtended = await lease.extend(timeoutSeconds).catch((error) => {
       tally.failed('extend', error)
       return false
     })

@@ -59,7 +59,10 @@ function inProcess(): (readonly [Measure, Of])[] {
 
 function inStore(): (readonly [Measure, Of])[] {
   return [
-    [{ name: 'server memory', unit: 'bytes', part: 0.1, amount: 12 * MIB }, ({ store }) => store.processBytes],
+    [
+      { name: 'server memory', unit: 'bytes', part: 0.1, amount: 12 * MIB, leastSeconds: 600 },
+      ({ store }) => store.processBytes,
+    ],
     [{ name: 'entries', unit: 'count', part: 0.05, amount: 200 }, ({ store }) => store.entries],
     [{ name: 'connections', unit: 'count', part: 0.05, amount: 6 }, ({ store }) => store.connections],
   ]

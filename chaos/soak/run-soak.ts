@@ -68,7 +68,11 @@ export async function runSoak(options: SoakOptions): Promise<Soaked> {
   const cpuBefore = { client: cpuSeconds(client.pid), store: cpuSeconds(store.pid) }
   const startedMs = performance.now()
   const cuts: Record<string, number> = {}
-  const [samples] = await Promise.all([sampling(options, client, store), cutting(options, store, cuts)])
+  const inTurn = oneAtATime()
+  const [samples] = await Promise.all([
+    sampling(options, client, { sample: () => inTurn(store.sample) }),
+    cutting(options, { cut: (draw) => inTurn(() => store.cut(draw)) }, cuts),
+  ])
   const ranSeconds = (performance.now() - startedMs) / 1_000
   const load = {
     client: (cpuSeconds(client.pid) - cpuBefore.client) / ranSeconds,
@@ -92,7 +96,7 @@ export async function runSoak(options: SoakOptions): Promise<Soaked> {
   }
 }
 
-async function sampling(options: SoakOptions, client: Worker, store: SoakStore): Promise<Sample[]> {
+async function sampling(options: SoakOptions, client: Worker, store: Pick<SoakStore, 'sample'>): Promise<Sample[]> {
   const { seconds, sampleEverySeconds, onSample } = options
   const startedMs = performance.now()
   const samples: Sample[] = []
@@ -111,7 +115,7 @@ async function sampling(options: SoakOptions, client: Worker, store: SoakStore):
 
 async function cutting(
   { seconds, seed, cutEverySeconds }: SoakOptions,
-  store: SoakStore,
+  store: Pick<SoakStore, 'cut'>,
   cuts: Record<string, number>,
 ): Promise<void> {
   const draw = new Draw(`${seed}/cuts`)
@@ -122,6 +126,16 @@ async function cutting(
     await sleep(pauseMs)
     const what = await store.cut(draw)
     cuts[what] = (cuts[what] ?? 0) + 1
+  }
+}
+
+/** A cut must not hit the connection of a sample. */
+function oneAtATime(): <T>(work: () => Promise<T>) => Promise<T> {
+  let last: Promise<unknown> = Promise.resolve()
+  return (work) => {
+    const next = last.then(work)
+    last = next.catch(() => {})
+    return next
   }
 }
 
