@@ -72,7 +72,8 @@ function acquire({ world, draw, number }: Task, { kind, round, options }: Claim)
 async function use({ world, draw }: Task, lease: Lease, { heartbeat: hasHeartbeat, timeoutSeconds }: Drawn) {
   const { rests, tally, settings } = world
   const ttlMs = lease.remainingSeconds * 1_000
-  const endMs = performance.now() + ttlMs
+  // A grant that arrives late is renewed once to the full TTL.
+  const endMs = performance.now() + ttlMs + timeoutSeconds * 1_000
   const how = hasHeartbeat ? 'release' : draw.weighted(ENDS)
   let isExtended = false
   if (hasHeartbeat) await rests.rest(draw.between(0.2, 1.5) * settings.longestTtlSeconds * 1_000)
@@ -86,9 +87,8 @@ async function use({ world, draw }: Task, lease: Lease, { heartbeat: hasHeartbea
     if (isExtended) tally.done.extended += 1
     await rests.rest(ttlMs / 3)
   } else {
-    // Again, because a timer of Node fires too early if it was set in a long turn of the event loop.
-    for (let leftMs = ttlMs; leftMs > 0 && !rests.isOver; leftMs = endMs + EXPIRED_AFTER_MS - performance.now()) {
-      await rests.rest(leftMs)
+    while (lease.held && performance.now() < endMs && !rests.isOver) {
+      await rests.rest(lease.remainingSeconds * 1_000 + EXPIRED_AFTER_MS)
     }
   }
 
@@ -109,5 +109,5 @@ const ENDS: readonly (readonly ['release' | 'extend' | 'expire', number])[] = [
   ['extend', 20],
   ['expire', 20],
 ]
-/** A lease is no longer held after this time beyond its end. */
+/** How long after its end to look at a lease. */
 const EXPIRED_AFTER_MS = 100
