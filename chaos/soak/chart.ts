@@ -30,8 +30,8 @@ export function chartOf(report: Report): string {
   const height = TOP + panels.length * (PANEL + GAP) + 8
   const title = `${run.driver}: ${leasesAtATime.median} leases at a time for ${duration(run.seconds)}`
   const about =
-    `${grants} grants (${report.grantsPerSecond.toFixed(0)} a second), ${report.done.instances} instances opened and closed, ` +
-    `${sum(report.cuts)} cuts of connections, seed ${run.seed}. Memory in process is measured after a garbage collection.`
+    `${grants} grants (${report.grantsPerSecond.toFixed(0)} a second), ${report.done.instances} instances opened and ` +
+    `closed, ${sum(report.cuts)} cuts of connections, seed ${run.seed}. Memory is measured after a collection.`
   const parts = [
     text({ x: 16, y: 26, className: 'title', is: title }),
     text({ x: 16, y: 46, className: 'dim', is: about }),

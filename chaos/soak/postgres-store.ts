@@ -11,8 +11,8 @@ const SESSIONS = `FROM pg_stat_activity WHERE backend_type = 'client backend' AN
 /** Rows that end by themselves. */
 const ENDING = ['distributed_locks', 'holdfast_leases', 'holdfast_waiters', 'holdfast_rates']
 /**
- * Calls remove rows that have ended: one call of acquire in eight, rows that ended 5 seconds ago; one call of consume in
- * four. So the last rows go with the next calls of any client. This many calls must be enough.
+ * Calls remove rows that have ended: one call of acquire in eight, for rows that ended 5 seconds ago, and one call of
+ * consume in four. So the last rows go with the next calls of any client. This many calls must be enough.
  */
 const SWEEPING_CALLS = 200
 

@@ -1,4 +1,4 @@
-/** Longer pauses are multiples of this: Node keeps a list for each length of a timer, and ten thousand cost too much. */
+/** Longer pauses are multiples of this: Node keeps a list for each length of a timer, and thousands cost too much. */
 const STEP_MS = 100
 
 /** The pauses of all tasks. They can all be ended at once. */
