@@ -1,4 +1,4 @@
-import { clientOf } from '../history.ts'
+import { clientOf, type LeaseHistory } from '../history.ts'
 import { byName, type Check, claimsOf, clientsOf, leasesOf, type Run } from './run.ts'
 import { overlapMs } from './signal.ts'
 
@@ -10,6 +10,7 @@ interface Served {
   id: string
   name: string
   token: number
+  lease: LeaseHistory
   askedAt: number
   /** From when on it was known to be in the queue. */
   waitingAt: number | undefined
@@ -39,6 +40,7 @@ export function overtaken(run: Run): { pairs: number; found: { first: Served; by
   const found: { first: Served; by: Served }[] = []
   let pairs = 0
   if (!run.hasQueue) return { pairs, found }
+  const leases = byName(leasesOf(run))
   for (const served of byName(servedOf(run)).values()) {
     const byAsked = served.sort((a, b) => a.askedAt - b.askedAt)
     for (const [at, first] of byAsked.entries()) {
@@ -46,17 +48,33 @@ export function overtaken(run: Run): { pairs: number; found: { first: Served; by
       const later = byAsked.slice(at + 1).filter(({ askedAt }) => askedAt > waitingAt && askedAt < first.knownAt)
       if (later.length === 0 || isDisturbed(run, first)) continue
       pairs += later.length
-      for (const by of later) if (by.token < first.token) found.push({ first, by })
+      for (const by of later) {
+        if (by.token < first.token && !fitTogether(first, by, leases.get(first.name) ?? [])) found.push({ first, by })
+      }
     }
   }
   return { pairs, found }
 }
 
+/**
+ * Whether the store could grant both at the same time. Then it may grant the later one first: a driver whose waiters ask
+ * by themselves grants all that fit, in the order in which they ask.
+ */
+function fitTogether(first: Served, by: Served, leases: readonly LeaseHistory[]): boolean {
+  const [own, other] = [first.lease, by.lease]
+  if (own.mode !== 'shared' || other.mode !== 'shared') return false
+  const limit = Math.min(own.limit ?? Number.POSITIVE_INFINITY, other.limit ?? Number.POSITIVE_INFINITY)
+  const held = leases.filter(({ knownAt, heldUntil = 0 }) => knownAt <= other.knownAt && heldUntil > other.knownAt)
+  const all = new Set([...held, own, other])
+  return [...all].reduce((sum, { permits = 1 }) => sum + permits, 0) <= limit
+}
+
 function servedOf(run: Run): Served[] {
-  const tokens = new Map(leasesOf(run).map(({ claim, token }) => [claim, token]))
+  const leases = new Map(leasesOf(run).map((lease) => [lease.claim, lease]))
   return claimsOf(run).flatMap(({ id, name, askedAt, waitingAt, answeredAt: knownAt }) => {
-    const token = tokens.get(id)
-    return token === undefined || knownAt === undefined ? [] : [{ id, name, token, askedAt, waitingAt, knownAt }]
+    const lease = leases.get(id)
+    if (lease === undefined || knownAt === undefined) return []
+    return [{ id, name, token: lease.token, lease, askedAt, waitingAt, knownAt }]
   })
 }
 

@@ -173,6 +173,25 @@ describe('order', () => {
     expect(overtaken(queue([early, late])).pairs).toBe(1)
   })
 
+  test('waiters that fit together may be granted in any order', () => {
+    const shared = (each: ReturnType<typeof served>, more: Partial<LeaseHistory>) => ({
+      ...each,
+      lease: { ...each.lease, mode: 'shared' as const, ...more },
+    })
+    const overtakes = (more: Partial<LeaseHistory>): boolean =>
+      overtaken(queue([shared(early, more), shared(late, more)])).found.length > 0
+    expect(overtakes({})).toBe(false)
+    expect(overtakes({ limit: 2, permits: 1 })).toBe(false)
+    expect(overtakes({ limit: 3, permits: 2 })).toBe(true)
+    // Beside a third one, which is held when the later claim is granted.
+    const beside = (permits: number): boolean => {
+      const some = [early, late].map((each) => shared(each, { limit: 3, permits: 1 }))
+      const third = shared(served(3, 1, 4_000, 4_100), { limit: 3, permits, heldUntil: 5_600 })
+      return overtaken(queue([...some, third])).found.length > 0
+    }
+    expect([beside(1), beside(2)]).toEqual([false, true])
+  })
+
   test('a waiter that is served first is not', () => {
     const run = queue([served(1, 6, 5_000, 5_400, 5_010), late])
     expect(overtaken(run)).toEqual({ pairs: 1, found: [] })
