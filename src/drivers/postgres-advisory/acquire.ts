@@ -1,4 +1,5 @@
 import type { AcquireAnswer, Claim, Grant } from '../../core/driver.ts'
+import { StoreError } from '../../core/errors.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import type { Row } from '../postgres/connections.ts'
 import { storeErrorFrom } from '../postgres/errors.ts'
@@ -20,17 +21,24 @@ export interface AcquireParts {
 /**
  * Takes the locks that are free on the main session, and queues the other claims that wait on sessions of their own.
  */
-export async function acquire(claims: readonly Claim[], parts: AcquireParts): Promise<readonly AcquireAnswer[]> {
+export async function acquire(
+  claims: readonly Claim[],
+  parts: AcquireParts,
+): Promise<readonly (AcquireAnswer | StoreError)[]> {
   if (claims.length === 0) return []
   const { inTurn, waiting } = parts
   const attempts = await inTurn(() => takeAll(claims, parts))
   const refused = attempts.filter(({ lease }) => lease === undefined)
   const rows = refused.length === 0 ? [] : await holdersOf(refused, parts).catch(rethrow)
-  return attempts.map(({ claim, lease = waiting.leaseOf(claim), queued }): AcquireAnswer => {
+  return attempts.map(({ claim, lease: taken, queued }): AcquireAnswer | StoreError => {
+    // The connection of a lease may have ended while the other claims of the list were examined. Its loss was reported
+    // then, when core did not know of the lease yet.
+    const lease = leaseOf(claim, parts)
     if (lease !== undefined) {
       waiting.settled(claim)
       return grantOf(claim, lease)
     }
+    if (taken !== undefined) return new StoreError(`the connection that was granted "${claim.lockName}" has ended`)
     const holder = holderOf(claim.lockName, rows)
     const askAgainMs = claim.waitMs === 0 ? undefined : ASK_AGAIN_MS[queued]
     // Grants are reported in order and as they happen. So every grant that is reported after this answer is newer than
@@ -48,12 +56,18 @@ interface Attempt {
   queued: 'again' | 'first' | 'no'
 }
 
-async function takeAll(claims: readonly Claim[], { main, waiting }: AcquireParts): Promise<Attempt[]> {
+const leaseOf = (claim: Claim, { main, waiting }: AcquireParts): SessionLease | undefined =>
+  waiting.leaseOf(claim) ?? main.current?.leases.get(claim.claimId)
+
+async function takeAll(claims: readonly Claim[], parts: AcquireParts): Promise<Attempt[]> {
+  const { main, waiting } = parts
   const attempts = claims.map((claim): Attempt => {
     const request = requestOf(claim)
     // A claim that already has its lease must not be queued: it would wait for its own lock, or get a second lease that
     // is never released.
-    const lease = waiting.leaseOf(claim) ?? main.current?.leases.get(claim.claimId)
+    const lease = leaseOf(claim, parts)
+    // It asks, so it is not dead. The other claims of the list may take longer than its place lasts.
+    if (lease !== undefined) waiting.settled(claim)
     const isQueued =
       lease === undefined && claim.waitMs > 0 && waiting.hasWaitedFor(request) && waiting.start(claim, request)
     return { claim, request, lease, queued: isQueued ? 'again' : 'no' }

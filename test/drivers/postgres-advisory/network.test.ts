@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, it } from 'vitest'
+import type { AcquireAnswer } from '../../../src/core/driver.ts'
 import { advisoryKey, openPostgresAdvisory } from '../../../src/drivers/postgres-advisory.ts'
 import { DistributedLock, type DistributedLockOptions } from '../../../src/primitives/lock/distributed-lock.ts'
 import { claimOn, granted, grantOn, unique, until } from '../../harness/postgres-context.ts'
@@ -60,6 +61,60 @@ describe.concurrent('postgres-advisory: replies that are late or lost', SLOW, ()
     assert.deepEqual([await renewal, await release], [['held'], [true]])
     assert.deepEqual(await backends(claim.lockName, true), [])
   })
+})
+
+// A waiter that was granted its lock asks for it in a list, and another claim of the list is slow.
+describe.concurrent('postgres-advisory: a slow list', SLOW, () => {
+  it('the lease of a waiter that asks for it lasts until the answer, and longer than its place', async () => {
+    await using scene = await slowList()
+    await sleep(scene.waiter.waitMs + 100) // until the place of a waiter that does not ask has ended
+    const answer = await scene.answer()
+    assert.ok(!(answer instanceof Error) && answer.granted)
+    const lease = { ...scene.waiter, fencingToken: answer.fencingToken }
+    assert.deepEqual(await scene.slow.driver.renew([lease]), ['held'])
+    assert.equal(await grantOn(scene.rival.driver, scene.waiter.lockName), undefined)
+  })
+
+  it('a lease whose session ends before the answer is not granted', async () => {
+    await using scene = await slowList()
+    const [pid] = await backends(scene.waiter.lockName, true)
+    await pool.query('SELECT pg_terminate_backend($1, 5000)', [pid])
+    const lost = `the connection that was granted "${scene.waiter.lockName}" has ended`
+    await until('the loss', () => scene.lost.length > 0)
+    assert.match(String(await scene.answer()), new RegExp(lost))
+    assert.ok(await grantOn(scene.rival.driver, scene.waiter.lockName))
+  })
+
+  async function slowList() {
+    const proxy = await startProxy(server.port)
+    const [slow, rival] = [await opened({ port: proxy.port }), await opened()]
+    const holder = claimOn(unique('slow-list'))
+    const waiter = claimOn(holder.lockName, 2_500)
+    const { fencingToken } = await granted(rival.driver, holder)
+    const [heard, lost]: [string[], string[]] = [[], []]
+    const hear = (claimId: string): unknown => heard.push(claimId)
+    const notice = (claimId: string): unknown => lost.push(claimId)
+    await slow.driver.listen?.({ wake() {}, granted: hear, lost: notice, disconnected() {} })
+    await slow.driver.acquire([waiter])
+    await rival.driver.release([{ ...holder, fencingToken }])
+    await until('the grant', () => heard.length > 0)
+    proxy.hold('toServer')
+    const answers = slow.driver.acquire([waiter, claimOn(unique('other'))])
+    return {
+      slow,
+      rival,
+      waiter,
+      lost,
+      async answer(): Promise<AcquireAnswer | Error> {
+        proxy.release('toServer')
+        return (await answers)[0] as AcquireAnswer | Error
+      },
+      async [Symbol.asyncDispose]() {
+        for (const each of [slow, rival]) await each[Symbol.asyncDispose]()
+        await proxy.close()
+      },
+    }
+  }
 })
 
 describe.concurrent('postgres-advisory: leases whose session has ended', SLOW, () => {

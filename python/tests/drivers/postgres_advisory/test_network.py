@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import dataclass
 from typing import Any, AsyncIterator, Awaitable, Callable, Iterator
 
 import asyncpg
 import pytest
 from holdfast import DistributedLock
-from holdfast.core.driver import Grant, InspectQuery
+from holdfast.core.driver import Claim, Grant, InspectQuery
 from holdfast.drivers._postgres_advisory import deadlines
 from holdfast.drivers.postgres_advisory import PostgresAdvisoryDriver, postgres_advisory_driver
 from holdfast.errors import StoreError
-from support.advisory import Listener, claim_on, granted, is_free, pids, ref_of, renewal_of, until
+from support.advisory import Listener, claim_on, granted, is_free, pids, ref_of, renewal_of, terminate_holder, until
 from support.names import unique
 from support.postgres_server import PostgresServer
 from support.tcp_proxy import TcpProxy
@@ -48,6 +49,56 @@ async def test_failure_26_a_session_that_does_not_answer_is_lost_after_its_deadl
     proxy.release("to_client")
     # The connection was ended, and with it the lock.
     await until("the end of the session", lambda: _none(pids(admin, claim.lock_name)))
+
+
+@dataclass
+class _SlowList:
+    """A waiter that was granted its lock asks for it in a list, and another claim of the list is slow."""
+
+    driver: PostgresAdvisoryDriver
+    rival: PostgresAdvisoryDriver
+    listener: Listener
+    claim: Claim
+    answers: "asyncio.Task[Any]"
+
+
+async def _slow_list(proxied_url: str, proxy: TcpProxy, open_driver: OpenDriver) -> _SlowList:
+    driver, rival, listener = await open_driver(proxied_url), await open_driver(), Listener()
+    await driver.listen(listener)
+    holder = claim_on(unique("slow-list"))
+    waiter = claim_on(holder.lock_name, wait_ms=2_500)
+    grant = await granted(rival, holder)
+    await driver.acquire([waiter])
+    await rival.release([ref_of(holder, grant)])
+    await until("the grant", lambda: waiter.claim_id in listener.grants)
+    proxy.hold("to_server")
+    answers = asyncio.ensure_future(driver.acquire([waiter, claim_on(unique("other"))]))
+    await asyncio.sleep(0.05)  # until the list is under way
+    return _SlowList(driver, rival, listener, waiter, answers)
+
+
+async def test_the_lease_of_a_waiter_that_asks_for_it_in_a_slow_list_outlives_its_place(
+    proxied_url: str, proxy: TcpProxy, open_driver: OpenDriver
+) -> None:
+    scene = await _slow_list(proxied_url, proxy, open_driver)
+    await asyncio.sleep(2.6)  # until the place of a waiter that does not ask has ended
+    proxy.release("to_server")
+    answer, _ = await scene.answers
+    assert isinstance(answer, Grant), answer
+    assert await scene.driver.renew([renewal_of(scene.claim, answer)]) == ["held"]
+    assert not await is_free(scene.rival, scene.claim.lock_name)
+
+
+async def test_a_lease_whose_session_ends_before_the_answer_to_its_list_is_not_granted(
+    proxied_url: str, proxy: TcpProxy, open_driver: OpenDriver, admin: asyncpg.Pool
+) -> None:
+    scene = await _slow_list(proxied_url, proxy, open_driver)
+    await terminate_holder(admin, scene.claim.lock_name)
+    await until("the loss", lambda: scene.listener.lost_claims)
+    proxy.release("to_server")
+    answer, _ = await scene.answers
+    assert isinstance(answer, StoreError) and "has ended" in str(answer)
+    assert await is_free(scene.rival, scene.claim.lock_name)
 
 
 @pytest.mark.parametrize("kind", ["asyncpg connection", "psycopg connection", "sync psycopg connection"])

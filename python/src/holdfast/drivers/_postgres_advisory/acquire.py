@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Awaitable, Callable, List, Optional, Sequence, Union
 
 from ...core.driver import Claim, Grant, Refusal
+from ...errors import StoreError
 from .connections import Row
 from .held_locks import LockRequest, SessionLease
 from .inspect_locks import holder_of
@@ -47,12 +48,16 @@ class Acquire:
         rows = await self._holders_of(refused) if refused else []
         return [self._answer(each, rows) for each in attempts]
 
-    def _answer(self, attempt: _Attempt, rows: Sequence[Row]) -> Union[Grant, Refusal]:
+    def _answer(self, attempt: _Attempt, rows: Sequence[Row]) -> Union[Grant, Refusal, Exception]:
         claim = attempt.claim
-        lease = attempt.lease or self.waiting.lease_of(claim.claim_id)
+        # The connection of a lease may have ended while the other claims of the list were examined. Its loss was
+        # reported then, when the core did not know of the lease yet.
+        lease = self._lease_of(claim)
         if lease is not None:
             self.waiting.settled(claim.claim_id)
             return grant_of(claim, lease)
+        if attempt.lease is not None:
+            return StoreError(f'the connection that was granted "{claim.lock_name}" has ended')
         return Refusal(
             holder=holder_of(claim.lock_name, rows),
             ask_again_ms=_ASK_AGAIN_MS[attempt.queued] if claim.wait_ms > 0 else None,
@@ -77,12 +82,12 @@ class Acquire:
 
     def _attempt(self, claim: Claim) -> _Attempt:
         request = _request_of(claim)
-        current = self.main.current
         # A claim that already has its lease must not be queued: it would wait for its own lock, or get a second lease
         # that is never released.
-        lease = self.waiting.lease_of(claim.claim_id)
-        if lease is None and current is not None:
-            lease = current.leases.get(claim.claim_id)
+        lease = self._lease_of(claim)
+        if lease is not None:
+            # It asks, so it is not dead. The other claims of the list may take longer than its place lasts.
+            self.waiting.settled(claim.claim_id)
         is_queued = (
             lease is None
             and claim.wait_ms > 0
@@ -90,6 +95,12 @@ class Acquire:
             and self.waiting.start(claim, request)
         )
         return _Attempt(claim, request, lease, "again" if is_queued else "no")
+
+    def _lease_of(self, claim: Claim) -> Optional[SessionLease]:
+        lease = self.waiting.lease_of(claim.claim_id)
+        if lease is not None or self.main.current is None:
+            return lease
+        return self.main.current.leases.get(claim.claim_id)
 
     async def _holders_of(self, refused: Sequence[_Attempt]) -> Sequence[Row]:
         """The locks that prevented these claims from being granted.
