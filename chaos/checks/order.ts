@@ -57,8 +57,8 @@ export function overtaken(run: Run): { pairs: number; found: { first: Served; by
 }
 
 /**
- * Whether the store could grant both at the same time. Then it may grant the later one first: a driver whose waiters ask
- * by themselves grants all that fit, in the order in which they ask.
+ * Whether the store could grant both at the same time. Then it may grant the later one first: a driver whose waiters
+ * ask by themselves grants all that fit, in the order in which they ask.
  */
 function fitTogether(first: Served, by: Served, leases: readonly LeaseHistory[]): boolean {
   const [own, other] = [first.lease, by.lease]
