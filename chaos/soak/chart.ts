@@ -1,10 +1,10 @@
 import { line, page, rect, text } from '../chart/svg.ts'
-import type { Report } from './report.ts'
+import { mib, type Report } from './report.ts'
 
 const WIDTH = 1_000
 const LEFT = 84
 const RIGHT = 24
-const TOP = 62
+const TOP = 80
 const PANEL = 120
 const GAP = 44
 const MIB = 2 ** 20
@@ -35,9 +35,21 @@ export function chartOf(report: Report): string {
   const parts = [
     text({ x: 16, y: 26, className: 'title', is: title }),
     text({ x: 16, y: 46, className: 'dim', is: about }),
+    text({ x: 16, y: 63, className: 'dim', is: afterwards(report) }),
     ...panels.map((panel, at) => draw(panel, samples, { y: TOP + at * (PANEL + GAP) + 18, seconds: run.seconds })),
   ]
   return page({ width: WIDTH, height, title: `${title}: memory over time`, clients: 0, parts })
+}
+
+/** What there was when everything had been closed. */
+function afterwards({ memory, process, left, violations }: Report): string {
+  const { before, after } = process
+  const listeners = after.processListeners + after.signalListeners + after.clientListeners - before.processListeners
+  const more = `${after.timers} timers, ${listeners} listeners, ${after.sockets - before.sockets} sockets`
+  return (
+    `After the end: heap ${mib(memory.after)}, store ${mib(memory.storeAfter)}; ` +
+    `left are ${more}, ${left.wrong.length} leases, waiters or keys. ${violations.length} violations.`
+  )
 }
 
 function panelsOf({ run }: Report): Panel[] {

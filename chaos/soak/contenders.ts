@@ -7,13 +7,16 @@ const RIVALS = 5
 const HOLD_MS = { least: 10, most: 300 }
 const WAIT_SECONDS = { least: 0.2, most: 2 }
 const REST_MS = { least: 100, most: 2_000 }
+/** With long TTLs, contenders rest longer, too: up to this part of the longest TTL. */
+const REST_PART = 1 / 60
 
 /** Contends with a few other tasks for locks, read locks and permits, each for a moment. */
 export async function contend(task: Task): Promise<void> {
-  const { rests, tally } = task.world
+  const { rests, tally, settings } = task.world
   const { draw } = task
+  const mostMs = Math.max(REST_MS.most, settings.longestTtlSeconds * 1_000 * REST_PART)
   while (!rests.isOver) {
-    await rests.rest(draw.between(REST_MS.least, REST_MS.most))
+    await rests.rest(draw.between(REST_MS.least, mostMs))
     if (rests.isOver) return
     const [name, act] = draw.weighted(ACTS)
     await tally.attempt(name, () => act(task))
