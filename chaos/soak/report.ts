@@ -96,7 +96,7 @@ function trendText({ name, unit, second, last, course, growth, most }: Trend): s
   const bound = most === undefined ? 'not judged in so short a run' : `${shown(Math.round(most))} are allowed`
   const sign = growth > 0 ? '+' : ''
   const values = `${shown(second)} → ${shown(last)}: ${sign}${shown(growth)}, ${bound}`
-  return `${name.padEnd(18)}${values} (${course.map(shown).join(', ')})`
+  return `${name.padEnd(27)}${values} (${course.map(shown).join(', ')})`
 }
 
 export const mib = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(2)} MiB`

@@ -2,16 +2,19 @@ import type { DistributedLock } from 'holdfast'
 import type { Task } from './world.ts'
 
 const REST_MS = { least: 500, most: 2_500 }
+/** With long TTLs, visitors rest longer, too: up to this part of the longest TTL. */
+const REST_PART = 1 / 60
 
 /** Opens an instance, uses it for a moment, and closes it, again and again. */
 export async function visit(task: Task): Promise<void> {
-  const { rests, tally } = task.world
+  const { rests, tally, settings } = task.world
   const { draw } = task
+  const mostMs = Math.max(REST_MS.most, settings.longestTtlSeconds * 1_000 * REST_PART)
   for (let round = 0; !rests.isOver; round += 1) {
     const [name, act] = draw.weighted(VISITS)
     await tally.attempt(name, () => act(task, round))
     tally.done.instances += 1
-    await rests.rest(draw.between(REST_MS.least, REST_MS.most))
+    await rests.rest(draw.between(REST_MS.least, mostMs))
   }
 }
 
