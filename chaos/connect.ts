@@ -117,6 +117,15 @@ async function openIoredisCluster(settings: StoreSettings) {
     natMap: proxiesOf(settings),
     clusterRetryStrategy: () => RECONNECT_MS,
   })
+  // As docs/drivers/redis.md recommends: ioredis handles no failure of ASKING.
+  client.on('+node', (node) => {
+    const asking = node.asking.bind(node)
+    node.asking = () => {
+      const sent = asking()
+      sent.catch(() => {})
+      return sent
+    }
+  })
   return client.on('error', () => {})
 }
 

@@ -56,6 +56,21 @@ export function unrefIoredis(client: IoredisSockets): void {
   client.on('reconnecting', () => client.reconnectTimeout?.unref?.())
 }
 
+/**
+ * For the nodes of a Cluster client that the driver opened itself. While a slot is moved, ioredis sends ASKING before a
+ * command that is redirected, and handles no failure of it: a connection that ends then would end the process. The
+ * command behind it fails by itself, or is sent again.
+ */
+export function handleAsking(node: { asking?(): Promise<unknown> }): void {
+  const asking = node.asking?.bind(node)
+  if (asking === undefined) return
+  node.asking = () => {
+    const sent = asking()
+    sent.catch(() => {})
+    return sent
+  }
+}
+
 /** The sockets of a `Redis`, or of a `Cluster`, which has none itself. ioredis has no method to unref them. */
 export interface IoredisSockets {
   readonly stream?: { unref?(): void }

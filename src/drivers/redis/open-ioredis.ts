@@ -3,7 +3,7 @@ import { connectionTrouble } from '../../core/foreign-errors.ts'
 import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { HostPort } from '../shared/url.ts'
-import { type IoredisClient, type IoredisCluster, type IoredisSockets, unrefIoredis } from './ioredis.ts'
+import { handleAsking, type IoredisClient, type IoredisCluster, type IoredisSockets, unrefIoredis } from './ioredis.ts'
 import {
   CONNECT_MS,
   FIRST_RETRY_MS,
@@ -51,6 +51,7 @@ export async function openIoredis(
     : new module.Redis({ ...options, ...hosts[0], db: database })
   unrefIoredis(client)
   if (cluster) client.on('+node', unrefIoredis)
+  if (cluster) client.on('+node', handleAsking)
   if (!cluster && tls) failWithoutTls(client as IoredisClient & IoredisEvents, hosts[0] as HostPort)
   if (database !== 0) useOnlyDatabase(client as IoredisClient & IoredisEvents, database)
   // Each command reports the error itself. Without a listener, a lost connection would end the process.
