@@ -11,7 +11,7 @@ from typing import Any, Awaitable, Callable
 import asyncpg
 import pytest
 import sqlalchemy
-from holdfast import DistributedLock
+from holdfast import DistributedLock, SyncDistributedLock
 from holdfast.core.driver import InspectQuery
 from holdfast.drivers._postgres_advisory import deadlines
 from holdfast.drivers.postgres_advisory import PostgresAdvisoryDriver, postgres_advisory_driver
@@ -126,3 +126,16 @@ def _outcome(work: Any) -> Any:
     except Exception as error:
         return type(error)
     return "it waits"
+
+
+async def test_a_free_connection_of_another_event_loop_is_not_taken(postgres_url: str) -> None:
+    engine = create_async_engine(postgres_url.replace("postgres://", "postgresql+asyncpg://"), pool_size=1)
+    async with engine.connect() as connection:
+        first = await connection.scalar(sqlalchemy.text("SELECT pg_backend_pid()"))
+    lock = SyncDistributedLock(postgres_advisory_driver(engine))
+    with pytest.raises(StoreError, match="another event loop"):
+        await asyncio.to_thread(lock.acquire, unique("engine"))
+    await asyncio.to_thread(lock.close)
+    async with engine.connect() as connection:
+        assert await connection.scalar(sqlalchemy.text("SELECT pg_backend_pid()")) == first
+    await engine.dispose()

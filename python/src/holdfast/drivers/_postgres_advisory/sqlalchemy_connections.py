@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Awaitable, Callable, Dict, Optional, TypeVar
 
 from ...errors import InvalidArgumentError, MissingClientError, StoreError
+from .._postgres.belonging import assert_own_loop
 from .._postgres.clients import is_a
 from .._postgres.url import PostgresTarget, postgres_place
 from .._shared.worker_threads import WorkerThreads
@@ -42,6 +43,11 @@ class SqlalchemyConnections:
         pooled = await _in_time(opening)
         raw = pooled.driver_connection
         if is_a(raw, "asyncpg", "Connection"):
+            try:
+                assert_own_loop(raw)
+            except StoreError:
+                pooled.close()
+                raise
             # It is ours from now on. The pool opens another one in its place.
             pooled.detach()
             detect_vanished_server(raw)
