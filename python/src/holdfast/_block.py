@@ -103,8 +103,10 @@ class LeaseBlock(Generic[T]):
             lease.remove_loss_callback(self._on_loss)
         is_ours = self._take_back_cancellation(exc)
         cancelled: Optional[asyncio.CancelledError] = None
+        # In a forked process, the blocks of other threads and tasks run in the parent, and never end here.
+        is_forked = self._holder is not None and self._holder.abandoned
         for frame in self._frames:
-            if frame.blocks:
+            if frame.blocks and not is_forked:
                 try:
                     await self._inner_blocks_ended(stop=exc is not None)
                 except asyncio.CancelledError as error:

@@ -88,6 +88,38 @@ def test_a_child_process_that_ends_the_copy_of_the_event_loop_withdraws_no_claim
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_process_leaves_a_block_in_which_another_thread_of_its_parent_runs(tmp_path: Path) -> None:
+    out = run(
+        """
+        import contextvars, os, sys, threading
+        from holdfast import LeaseLostError, SyncDistributedLock
+
+        lock = SyncDistributedLock("sqlite:" + sys.argv[1])
+        entered, left = threading.Event(), threading.Event()
+
+        def inner():
+            with lock.lock("a"):
+                entered.set()
+                left.wait()
+
+        child = None
+        try:
+            with lock.lock("a"):
+                threading.Thread(target=contextvars.copy_context().run, args=(inner,), daemon=True).start()
+                entered.wait()
+                child = os.fork()
+                if child != 0:
+                    os.waitpid(child, 0)
+                    left.set()
+        except LeaseLostError:
+            print("lost in the", "child" if child == 0 else "parent", flush=True)
+        """,
+        str(tmp_path / "locks.db"),
+    )
+    assert out.strip() == "lost in the child"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_process_can_use_the_instance_of_its_parent(tmp_path: Path) -> None:
     out = run(
         """
