@@ -3,6 +3,7 @@ import { checkUrl, chooseUrl, connect, namesStore } from '../connect.ts'
 import type { Driver, LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { readPages } from '../core/pages.ts'
 import { withoutSecrets } from '../core/secrets.ts'
+import { checkedPage } from '../core/store-answers.ts'
 import { UsageError, usageErrorFrom } from './exit-codes.ts'
 import { printable, printableJson } from './text.ts'
 
@@ -10,7 +11,10 @@ export async function main(args: readonly string[]): Promise<number> {
   const { url, prefix, json } = parse(args)
   const driver = await connect(url)
   try {
-    const { leases, waiters } = await readPages((query) => driver.inspect(query), { prefix })
+    const { leases, waiters } = await readPages(
+      async (query) => checkedPage(driver.name, await driver.inspect(query)),
+      { prefix },
+    )
     process.stdout.write(json ? asJson(leases, waiters) : asTable({ driver, leases, waiters, prefix }))
     return 0
   } finally {

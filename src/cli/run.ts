@@ -9,6 +9,7 @@ import { messageOf } from '../core/foreign-errors.ts'
 import { threadHeartbeat } from '../core/lease/renewer-thread.ts'
 import { CALL_TIMEOUT_MS, MAX_WAIT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
 import { checkLockName } from '../core/names.ts'
+import { checkedLease } from '../core/store-answers.ts'
 import { systemClock } from '../core/time/clock.ts'
 import { systemRandom } from '../core/time/random.ts'
 import { holderText } from '../primitives/lock/result.ts'
@@ -47,7 +48,7 @@ export async function main(args: readonly string[]): Promise<number> {
     outage.end()
     if (!result.granted) {
       const seen = result.refusal?.holder
-      say(`"${request.lockName}" is held by ${seen === undefined ? 'another client' : holderText(seen)}`)
+      say(`"${request.lockName}" is held by ${seen === undefined ? 'another client' : holderText(checkedLease(seen))}`)
       return conflictCode
     }
     const running = superviseCommand(command, result.lease, request.ttlMs)

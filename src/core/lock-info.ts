@@ -31,5 +31,7 @@ export const lockInfoFrom = (record: LeaseRecord): LockInfo => ({
   fencingToken: record.fencingToken,
 })
 
-/** The last date that JavaScript has: for a lease that has no end of its own. */
-export const NO_EXPIRY_MS = 8.64e15
+/** The last date that JavaScript has. */
+export const MAX_TIME_MS = 8.64e15
+/** For a lease that has no end of its own. */
+export const NO_EXPIRY_MS = MAX_TIME_MS

@@ -2,16 +2,19 @@ import type {
   AcquireAnswer,
   Claim,
   Driver,
+  Grant,
   InspectPage,
   InspectQuery,
   LeaseRef,
   RateAnswer,
   RateRequest,
+  Refusal,
   RenewAnswer,
   Renewal,
 } from '../driver.ts'
 import { type HoldfastError, isOutage, StoreError } from '../errors.ts'
 import { MAX_LIST, MAX_RELEASE_TRIES } from '../limits.ts'
+import { checkedPage, isGrant, isRateAnswer, isRefusal, trimmed } from '../store-answers.ts'
 import { backoffMs } from '../time/backoff.ts'
 import type { Clock } from '../time/clock.ts'
 import { pause } from '../time/pause.ts'
@@ -108,7 +111,8 @@ export class StoreClient {
 
   inspect(query: InspectQuery): Promise<InspectPage> {
     // A caller that reads many pages of a local store must not block the event loop.
-    return turnsOf(this.#options.clock).settle(this.#calls.run('inspect', () => this.driver.inspect(query)))
+    const page = this.#calls.run('inspect', async () => checkedPage(this.driver.name, await this.driver.inspect(query)))
+    return turnsOf(this.#options.clock).settle(page)
   }
 
   /**
@@ -206,10 +210,13 @@ export class StoreClient {
       throw new StoreError(`the ${this.driver.name} driver returned ${returned} to ${requests.length} ${what} requests`)
     }
     const isAnswer = isAnswerTo[what]
-    if (answers.every(isAnswer)) return answers
-    return answers.map((answer: Answer | Error) => {
+    const { fencing } = this.driver.capabilities
+    if (answers.every((answer, at) => isAnswer(answer, requests[at], fencing) === true)) return answers
+    return answers.map((answer: Answer | Error, at) => {
       if (answer instanceof Error) return this.#calls.asStoreError(what, answer)
-      if (isAnswer(answer)) return answer
+      const isValid = isAnswer(answer, requests[at], fencing)
+      if (isValid === true) return answer
+      if (isValid === 'too long') return trimmed(answer as Grant, requests[at] as Claim) as Answer
       const text = JSON.stringify(answer)?.slice(0, 200)
       return new StoreError(`the ${this.driver.name} driver returned an invalid answer to ${what}: ${text}`)
     })
@@ -233,12 +240,20 @@ export class StoreClient {
 const inOneGroup = (before: Claim, after: Claim): boolean => before.group !== undefined && before.group === after.group
 
 /** What a valid answer is. Any other value means "unknown": it must be read neither as success nor as failure. */
-const isAnswerTo = {
-  acquire: (answer: unknown): boolean => typeof (answer as AcquireAnswer | undefined)?.granted === 'boolean',
-  renew: (answer: unknown): boolean => answer === 'renewed' || answer === 'held' || answer === 'lost',
-  release: (answer: unknown): boolean => typeof answer === 'boolean',
-  consume: (answer: unknown): boolean => typeof (answer as RateAnswer | undefined)?.allowed === 'boolean',
+const isAnswerTo: Record<'acquire' | 'renew' | 'release' | 'consume', IsAnswer> = {
+  acquire(answer, request, needsToken) {
+    const { granted } = (answer ?? {}) as Partial<AcquireAnswer>
+    if (granted === false) return isRefusal(answer as Refusal)
+    if (granted !== true || !isGrant(answer as Grant, needsToken)) return false
+    return (answer as Grant).ttlMs <= (request as Claim).ttlMs || 'too long'
+  },
+  renew: (answer) => answer === 'renewed' || answer === 'held' || answer === 'lost',
+  release: (answer) => typeof answer === 'boolean',
+  consume: (answer) => isRateAnswer((answer ?? {}) as RateAnswer),
 }
+
+/** `too long`: a grant for longer than the claim asked for, which is trusted only for that long. */
+type IsAnswer = (answer: unknown, request: unknown, needsToken: boolean) => boolean | 'too long'
 
 /**
  * Instances that use one driver with the same settings share one client, so that their requests of one turn of the

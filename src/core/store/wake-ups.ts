@@ -1,5 +1,6 @@
 import type { Claim, Driver, DriverListener, Grant, Refusal, StopListening } from '../driver.ts'
 import type { HoldfastError } from '../errors.ts'
+import { isGrant, trimmed } from '../store-answers.ts'
 import { backoffMs } from '../time/backoff.ts'
 import type { Clock, Timer } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
@@ -147,7 +148,7 @@ export class WakeUps {
     const listener: DriverListener = {
       concerns: (claimId) => this.#waitersByClaim.has(claimId) || this.#leasesByClaim.has(claimId),
       wake: (lockName, claimId) => this.wake(lockName, claimId),
-      granted: (claimId, grant) => this.#waitersByClaim.get(claimId)?.granted(grant),
+      granted: (claimId, grant) => this.#granted(claimId, grant),
       lost: (claimId, cause) => this.#leasesByClaim.get(claimId)?.(cause),
       disconnected: (cause) => {
         if (disconnected) return
@@ -175,6 +176,14 @@ export class WakeUps {
       this.#disconnected(error)
       return undefined
     }
+  }
+
+  /** What is not valid as an answer is not valid as a message either. It is a hint to ask. */
+  #granted(claimId: string, grant: Grant): void {
+    const waiter = this.#waitersByClaim.get(claimId)
+    if (waiter === undefined) return
+    if (isGrant(grant, this.#parts.driver.capabilities.fencing)) waiter.granted(trimmed(grant, waiter.claim))
+    else waiter.wake()
   }
 
   /** Wake-ups may have been missed. Subscribes again after a pause, and then wakes every waiter. */

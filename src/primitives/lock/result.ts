@@ -4,6 +4,7 @@ import { NotAcquiredError } from '../../core/errors.ts'
 import type { HeldLease } from '../../core/lease/held-lease.ts'
 import type { Lease } from '../../core/lease/lease.ts'
 import { type LockInfo, lockInfoFrom } from '../../core/lock-info.ts'
+import { checkedLease } from '../../core/store-answers.ts'
 import { lossOf } from './inner-lease.ts'
 
 /**
@@ -34,12 +35,14 @@ export function heldLeaseOf(lockName: string, result: ClaimResult): HeldLease {
 
 function refusalOf(lockName: string, { refusal, waitedMs }: Refused): LockResult & { acquired: false } {
   const waited = waitedMs >= 1 ? ` (waited ${(waitedMs / 1_000).toFixed(1)} s)` : ''
-  if (refusal?.holder === undefined)
-    return { acquired: false, error: `"${lockName}" is held by another claim${waited}` }
+  // Read once: a driver may parse it only now.
+  const seen = refusal?.holder
+  if (seen === undefined) return { acquired: false, error: `"${lockName}" is held by another claim${waited}` }
+  const holder = checkedLease(seen)
   return {
     acquired: false,
-    error: `"${lockName}" is held by ${holderText(refusal.holder)}${waited}`,
-    holder: lockInfoFrom(refusal.holder),
+    error: `"${lockName}" is held by ${holderText(holder)}${waited}`,
+    holder: lockInfoFrom(holder),
   }
 }
 
