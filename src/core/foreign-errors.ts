@@ -1,4 +1,5 @@
 import { HoldfastError } from './errors.ts'
+import { MAX_FOREIGN_MESSAGE } from './limits.ts'
 import { withoutSecrets } from './secrets.ts'
 
 /**
@@ -13,18 +14,18 @@ export function safeCause(error: unknown): Error {
 
 function copyOf(error: unknown, depth: number): Error {
   if (error instanceof HoldfastError) return error
-  if (!(error instanceof Error)) return new Error(withoutSecrets(String(error)))
+  if (!(error instanceof Error)) return new Error(safeText(String(error)))
   const { errors, cause } = error as { errors?: unknown; cause?: unknown }
-  const copy = new Error(withoutSecrets(error.message))
+  const copy = new Error(safeText(error.message))
   // So that `instanceof` returns the same for the copy as for the original.
   Object.setPrototypeOf(copy, Object.getPrototypeOf(error) as object)
   const set = (name: string, value: unknown, enumerable = false): void => {
     Object.defineProperty(copy, name, { value, enumerable, writable: true, configurable: true })
   }
-  set('stack', withoutSecrets(error.stack ?? ''))
+  set('stack', safeText(error.stack ?? '', MAX_STACK))
   for (const name of KEPT_FIELDS) {
     const value: unknown = Object.getOwnPropertyDescriptor(error, name)?.value
-    if (typeof value === 'string') set(name, withoutSecrets(value), true)
+    if (typeof value === 'string') set(name, safeText(value), true)
     else if (typeof value === 'number') set(name, value, true)
   }
   if (depth >= MAX_CAUSE_DEPTH) return copy
@@ -44,16 +45,24 @@ const KEPT_FIELDS = [
   ...['severity', 'detail', 'hint', 'position', 'where', 'schema', 'table', 'column', 'constraint', 'routine'],
   ...['schema_name', 'table_name', 'constraint_name', 'errcode', 'errstr', 'rawCode'],
 ]
+/** Without secrets, and bounded: a server may send a message of any length, and errors are kept and logged. */
+function safeText(text: string, most = MAX_FOREIGN_MESSAGE): string {
+  // A login that the first cut splits is far behind the second one.
+  const safe = withoutSecrets(text.slice(0, most * 10))
+  return text.length <= most ? safe : `${safe.slice(0, most)}… (${text.length} characters)`
+}
+
+const MAX_STACK = 2 * MAX_FOREIGN_MESSAGE
 const MAX_CAUSE_DEPTH = 5
 const MAX_ERRORS = 20
 
 /** The message of a client's error. Never empty: the `AggregateError` of several connection attempts has no message. */
 export function messageOf(error: unknown): string {
-  if (!(error instanceof Error)) return withoutSecrets(String(error))
+  if (!(error instanceof Error)) return safeText(String(error))
   const { errors } = error as { errors?: unknown }
   const [first] = Array.isArray(errors) ? (errors as readonly unknown[]) : []
   if (error.message === '' && first instanceof Error) return messageOf(first)
-  return withoutSecrets(error.message || error.name)
+  return safeText(error.message || error.name)
 }
 
 /** A network or TLS error, described for an error message. */

@@ -6,6 +6,9 @@ export const MAX_HOLDER_ID_LENGTH = 255
 export const MAX_METADATA_BYTES = 16_384
 export const MAX_METADATA_DEPTH = 32
 
+/** Characters of a message of a server or a client package in an error. */
+export const MAX_FOREIGN_MESSAGE = 2_000
+
 /** Below this, the delays of timers and of the garbage collector are as long as the lease. */
 export const MIN_TTL_MS = 50
 /** One year. A lock that is meant to last longer belongs in a table of the application. */
