@@ -10,7 +10,7 @@ import {
   MIN_TTL_MS,
 } from './limits.ts'
 import { checkLockName, isStorable } from './names.ts'
-import { checkOptions, optionNames } from './options.ts'
+import { checkOptions, isArray, optionNames } from './options.ts'
 
 /**
  * Validation of public arguments, before anything is sent. Every function throws an `InvalidArgumentError` that names
@@ -44,7 +44,14 @@ export function checkFunction(argument: string, value: unknown): void {
 
 /** For an object that the caller implements, such as a driver or a clock. */
 export function checkMethods(argument: string, value: unknown, methods: readonly string[], rule: string): void {
-  const has = (method: string): boolean => typeof (value as Record<string, unknown> | null)?.[method] === 'function'
+  const has = (method: string): boolean => {
+    try {
+      return typeof (value as Record<string, unknown> | null)?.[method] === 'function'
+    } catch {
+      // A proxy that was revoked.
+      return false
+    }
+  }
   if (!methods.every(has)) throw new InvalidArgumentError(argument, value, rule)
 }
 
@@ -105,10 +112,13 @@ export function checkJson(argument: string, value: unknown): unknown {
   return jsonCopy(argument, value, MAX_METADATA_BYTES - WRAPPING_BYTES)
 }
 
-/** Returns a copy, so that later changes to the caller's object do not change what is stored. */
+/**
+ * Returns a copy, so that later changes to the caller's object do not change what is stored. Each property is read
+ * once: a getter may return another value the next time.
+ */
 function jsonCopy<T>(argument: string, value: T, maxBytes: number): T {
-  assertJson(value, argument, 0)
-  const json = JSON.stringify(value)
+  const copy = checkedJson(value, argument, 0)
+  const json = JSON.stringify(copy)
   const bytes = Buffer.byteLength(json)
   if (bytes > maxBytes) {
     throw new InvalidArgumentError(argument, value, `at most ${maxBytes} bytes as JSON (it has ${bytes})`)
@@ -119,7 +129,7 @@ function jsonCopy<T>(argument: string, value: T, maxBytes: number): T {
 /** For the property name and the braces around the value. */
 const WRAPPING_BYTES = 16
 
-function assertJson(value: unknown, path: string, depth: number): void {
+function checkedJson(value: unknown, path: string, depth: number): unknown {
   if (depth > MAX_METADATA_DEPTH) {
     throw new InvalidArgumentError(
       path,
@@ -127,22 +137,22 @@ function assertJson(value: unknown, path: string, depth: number): void {
       `nested at most ${MAX_METADATA_DEPTH} levels deep, without circular references`,
     )
   }
-  if (value === null || value === undefined || typeof value === 'boolean') return
-  if (typeof value === 'number' && Number.isFinite(value)) return
-  if (typeof value === 'string' && isStorable(value)) return
-  if (Array.isArray(value)) {
-    value.forEach((each, index) => {
+  if (value === null || value === undefined || typeof value === 'boolean') return value
+  if (typeof value === 'number' && Number.isFinite(value)) return value
+  if (typeof value === 'string' && isStorable(value)) return value
+  if (isArray(value)) {
+    // Not with `map`, which leaves out the holes of a sparse array.
+    return Array.from(value as readonly unknown[], (each, index) => {
       if (each === undefined) throw new InvalidArgumentError(`${path}[${index}]`, each, JSON_RULE)
-      assertJson(each, `${path}[${index}]`, depth + 1)
+      return checkedJson(each, `${path}[${index}]`, depth + 1)
     })
-    return
   }
   if (isPlainObject(value)) {
-    for (const [name, each] of Object.entries(value)) {
+    const entries = Object.entries(value).map(([name, each]) => {
       if (!isStorable(name)) throw new InvalidArgumentError(`${path} property name`, name, JSON_RULE)
-      assertJson(each, `${path}.${name}`, depth + 1)
-    }
-    return
+      return [name, checkedJson(each, `${path}.${name}`, depth + 1)] as const
+    })
+    return Object.fromEntries(entries)
   }
   throw new InvalidArgumentError(path, value, JSON_RULE)
 }
@@ -161,6 +171,11 @@ function checkSeconds(argument: string, seconds: unknown, minMs: number, maxMs: 
 
 function isPlainObject(value: unknown): value is Record<string, unknown> {
   if (typeof value !== 'object' || value === null) return false
-  const prototype: unknown = Object.getPrototypeOf(value)
-  return prototype === null || prototype === Object.prototype
+  try {
+    const prototype: unknown = Object.getPrototypeOf(value)
+    return prototype === null || prototype === Object.prototype
+  } catch {
+    // A proxy that was revoked.
+    return false
+  }
 }

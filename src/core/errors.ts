@@ -389,8 +389,16 @@ function describe(value: unknown): string {
   }
   if (typeof value === 'bigint') return `${value}n`
   if (typeof value === 'function') return 'a function'
-  if (typeof value === 'object' && value !== null) {
-    return Array.isArray(value) ? 'an array' : `an object (${value.constructor?.name ?? 'no prototype'})`
+  return typeof value === 'object' && value !== null ? describeObject(value) : String(value)
+}
+
+/** A proxy that was revoked, or one whose handlers throw, must not replace the error that names the argument. */
+function describeObject(value: object): string {
+  try {
+    if (Array.isArray(value)) return 'an array'
+    const name: unknown = value.constructor?.name ?? 'no prototype'
+    return typeof name === 'string' ? `an object (${name.slice(0, 60)})` : 'an object'
+  } catch {
+    return 'an object that cannot be read'
   }
-  return String(value)
 }

@@ -27,8 +27,17 @@ export function checkOptions<Options extends object>(
 
 /** Arrays are rejected, too: an empty one has no unknown option and would pass as "no options". */
 export function checkObject(options: unknown, argument = 'options'): void {
-  if (typeof options === 'object' && options !== null && !Array.isArray(options)) return
+  if (typeof options === 'object' && options !== null && isArray(options) === false) return
   throw new InvalidArgumentError(argument, options, 'an object')
+}
+
+/** Undefined for a proxy that was revoked. */
+export function isArray(value: unknown): boolean | undefined {
+  try {
+    return Array.isArray(value)
+  } catch {
+    return undefined
+  }
 }
 
 function unknownOption(argument: string, name: string, known: ReadonlySet<string>): InvalidArgumentError {

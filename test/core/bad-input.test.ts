@@ -104,6 +104,42 @@ describe('rule 13: bad input is rejected before anything is sent, with argument,
     expect(() => new DistributedLock(options)).toThrow(expect.objectContaining({ code: 'INVALID_ARGUMENT', argument }))
   })
 
+  it('each property of metadata is read once, so that what is checked is what is stored', async () => {
+    for (const later of [1n, Number.NaN, undefined, 'x'.repeat(20_000), { at: new Date() }]) {
+      let reads = 0
+      const metadata = {
+        get a() {
+          reads += 1
+          return reads === 1 ? 'first' : later
+        },
+      }
+      const instance = new DistributedLock({ driver: memoryDriver() })
+      const lease = await instance.hold('name', { metadata })
+      expect(lease.metadata).toEqual({ a: 'first' })
+      expect(reads).toBe(1)
+      await instance.close()
+    }
+  })
+
+  it('a proxy that cannot be read is a bad argument like any other', async () => {
+    const { proxy, revoke } = Proxy.revocable({}, {})
+    revoke()
+    const calls: (() => unknown)[] = [
+      () => lock.acquire(proxy as never),
+      () => lock.acquire('name', proxy as never),
+      () => lock.acquire('name', { timeoutSeconds: proxy as never }),
+      () => lock.acquire('name', { metadata: proxy }),
+      () => lock.acquire('name', { metadata: { a: proxy } }),
+      () => new DistributedLock({ driver: proxy as never }),
+      () => new DistributedLock({ driver, clock: proxy as never }),
+      () => new DistributedLock({ driver, holderId: proxy as never }),
+    ]
+    for (const call of calls) {
+      const error = await failureOf(Promise.resolve().then(call))
+      expect(error.message).toContain('an object that cannot be read')
+    }
+  })
+
   it('the error does not contain a password', () => {
     expect(() => new DistributedLock({ url: 'mysql://user:secret@host' })).toThrow(/mysql:\/\/…@host/)
   })
