@@ -122,7 +122,8 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
   const [endMs, ahead, askAgainMs] = rest.map(Number) as [number, number, number]
   switch (kind) {
     case 'y': {
-      const [, fencingToken, acquiredAtMs] = JSON.parse(first) as [string, number, number]
+      const [, fencingToken, acquiredAtMs] = parseList(first) ?? []
+      if (!isPositive(fencingToken) || !isNumber(acquiredAtMs)) return unexpectedReply('acquire', reply)
       return { granted: true, fencingToken, ttlMs, acquiredAtMs }
     }
     case 'x':
@@ -135,9 +136,12 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
           'anything. If you know that it is the lock of another client, delete the key',
       )
     case 'b':
-      return { tokenRefused: true, mark: Number(first), nowMs }
-    case 'f':
-      return { tokenRefused: true, nowMs: Number(first) }
+    case 'f': {
+      // A mark that is no number would become the next proposal to all nodes.
+      const number = Number(first)
+      if (!Number.isSafeInteger(number) || number < 0) return unexpectedReply('acquire', reply)
+      return kind === 'b' ? { tokenRefused: true, mark: number, nowMs } : { tokenRefused: true, nowMs: number }
+    }
     case 'n': {
       const refusal: Writable<Refusal> = {
         granted: false,
@@ -146,6 +150,7 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
       }
       if (ahead >= 0) refusal.ahead = ahead
       if (askAgainMs >= 0) refusal.askAgainMs = askAgainMs
+      if (typeof first !== 'string' || Number.isNaN(endMs)) return unexpectedReply('acquire', reply)
       if (first === '' && endMs === -1) return refusal
       // Parsed only when it is read. Most refused claims wait, and never read it.
       return Object.defineProperty(refusal, 'holder', {
@@ -187,13 +192,14 @@ export const isOurs = (text: string): boolean => {
   return parts !== undefined && (isExclusive(parts) || isShared(parts))
 }
 
+/** A waiter whose text is not ours is shown with what is known of it. */
 export function readWaiter(lockName: string, id: string, text: string): WaiterRecord {
-  const [, waitingSinceMs, mode, limit, permits, , , , tail] = JSON.parse(text) as WaiterParts
-  const [holderId] = JSON.parse(`[${tail}]`) as [string]
+  const [, waitingSinceMs = 0, mode = 0, limit = 0, permits = 1, , , , tail = ''] = listIn(text) as WaiterParts
+  const [holderId] = listIn(`[${tail}]`) as [string?]
   return {
     lockName,
-    claimId: JSON.parse(id) as string,
-    holderId,
+    claimId: (parsed(id) ?? id) as string,
+    holderId: holderId ?? 'another client',
     mode: mode === 0 ? 'exclusive' : 'shared',
     ...(limit > 0 && { limit }),
     permits,
@@ -245,7 +251,7 @@ export const unexpectedReply = (what: string, reply: unknown): StoreError =>
 
 type ExclusiveParts = [string, number, number, number, string, Metadata?]
 type SharedParts = [string, number, number, number, number, number, string, Metadata?]
-type WaiterParts = [number, number, 0 | 1, number, number, number, number, string, string, string]
+type WaiterParts = [number?, number?, (0 | 1)?, number?, number?, number?, number?, string?, string?, string?]
 
 const isNumber = (value: unknown): value is number => typeof value === 'number'
 const isPositive = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) > 0
@@ -257,11 +263,22 @@ const isExclusive = (parts: unknown[]): parts is ExclusiveParts =>
 const isShared = (parts: unknown[]): parts is SharedParts =>
   typeof parts[0] === 'string' && [1, 2, 3, 4, 5].every((at) => isNumber(parts[at])) && typeof parts[6] === 'string'
 
-function parseList(text: string): unknown[] | undefined {
-  if (!text.startsWith('["')) return undefined
+function parseList(text: unknown): unknown[] | undefined {
+  if (typeof text !== 'string' || !text.startsWith('["')) return undefined
+  const found = parsed(text)
+  return Array.isArray(found) ? found : undefined
+}
+
+/** Empty for a text that is no list. */
+function listIn(text: string): unknown[] {
+  const found = parsed(text)
+  return Array.isArray(found) ? found : []
+}
+
+/** Undefined for a text that is no JSON. */
+function parsed(text: string): unknown {
   try {
-    const parsed: unknown = JSON.parse(text)
-    return Array.isArray(parsed) ? parsed : undefined
+    return JSON.parse(text)
   } catch {
     return undefined
   }

@@ -1,3 +1,4 @@
+import { MAX_TIME_MS } from '../../core/lock-info.ts'
 import { failTogether, type GroupMember, groupSize } from '../shared/groups.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { RedisConnection } from './connection.ts'
@@ -167,7 +168,8 @@ export type LeasesReply = [nowMs: number, ...answers: unknown[]]
 function readReply(operation: string, count: number, reply: unknown): LeasesReply {
   if (!isReply(reply)) throw unexpectedReply(operation, reply)
   reply[0] = Number(reply[0])
-  if (!(operation === 'acquire' ? reply[0] > 0 : reply[0] >= 0)) throw unexpectedReply(operation, reply)
+  const isTime = reply[0] >= (operation === 'acquire' ? 1 : 0) && reply[0] <= MAX_TIME_MS
+  if (!isTime) throw unexpectedReply(operation, reply)
   if (count === 1 || reply[1] !== 'g') {
     if (reply.length !== 1 + count) throw unexpectedReply(operation, reply)
     return reply

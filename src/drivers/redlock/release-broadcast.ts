@@ -136,8 +136,12 @@ export class ReleaseBroadcast {
     const timer = this.#parts.clock.setTimer(() => this.#wake(lockName), PATIENCE_MS)
     const received = { from: new Set<RedlockNode>(), timer }
     this.#received.set(text, received)
-    const [oldest] = this.#received.keys()
-    if (this.#received.size > MAX_REMEMBERED && oldest !== undefined) this.#received.delete(oldest)
+    const [oldest] = this.#received
+    if (this.#received.size > MAX_REMEMBERED && oldest !== undefined) {
+      this.#received.delete(oldest[0])
+      // In a flood of forged messages, timers must not pile up either.
+      oldest[1].timer.cancel()
+    }
     return received
   }
 
@@ -148,6 +152,7 @@ export class ReleaseBroadcast {
 
 /** Undefined for a message of another format: any client can publish on the channel. */
 export function lockNameIn(text: string): string | undefined {
+  if (text.length > MAX_MESSAGE) return undefined
   try {
     const parts: unknown = JSON.parse(text)
     return Array.isArray(parts) && typeof parts[0] === 'string' ? parts[0] : undefined
@@ -202,6 +207,8 @@ function enoughOf(promises: readonly Promise<void>[], enough: number): Promise<v
 
 const CHANNEL = 'holdfast:released'
 const MAX_REMEMBERED = 1_000
+/** A name, a claim's id and the id of the call, with every character escaped, are shorter. They are kept. */
+const MAX_MESSAGE = 4_096
 const SUBSCRIBE_AGAIN_MS = 1_000
 /**
  * How long to wait for the message from a quorum. A claim that asks earlier is refused. If a node is further away than
