@@ -37,13 +37,21 @@ export function readActivityComment(query: string | null): readonly ActivityEntr
   const end = query.indexOf(END)
   const text = query.slice(START.length, end === -1 ? undefined : end)
   try {
-    const json = text.startsWith('[') ? text : inflateRawSync(Buffer.from(text, 'base64')).toString()
-    return (JSON.parse(json) as Packed[]).map(unpacked)
+    const json = text.startsWith('[') ? text : inflated(text)
+    const found: unknown = JSON.parse(json)
+    return Array.isArray(found) ? found.filter(isPacked).slice(0, MAX_ENTRIES).map(unpacked) : []
   } catch {
     // Cut off, or written by a later version.
     return []
   }
 }
+
+/** Any session can send a comment, and a few compressed bytes can become very many. */
+const inflated = (text: string): string =>
+  inflateRawSync(Buffer.from(text, 'base64'), { maxOutputLength: MAX_INFLATED }).toString()
+
+const isPacked = (entry: unknown): entry is Packed =>
+  Array.isArray(entry) && entry.slice(0, 3).every((each) => typeof each === 'string') && entry.length >= 4
 
 type Packed = readonly [string, string, string, 0 | 1, (number | undefined)?, (number | undefined)?]
 
@@ -68,3 +76,4 @@ const START = '/*holdfast '
 /** The space keeps a slash at the end of the text from beginning another comment. */
 const END = ' */'
 const MAX_ENTRIES = 64
+const MAX_INFLATED = 1_000_000
