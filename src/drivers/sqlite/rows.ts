@@ -94,8 +94,18 @@ export const recordOf = (row: Row, nowMs: number): LeaseRecord => ({
   fencingToken: row.fencing_token,
   acquiredAtMs: row.acquired_at_ms,
   expiresAtMs: Math.min(row.expires_at_ms, nowMs + row.ttl_ms),
-  ...(row.metadata && { metadata: JSON.parse(row.metadata) as Record<string, unknown> }),
+  ...metadataOf(row),
 })
+
+/** What another program wrote is shown without it. */
+function metadataOf({ metadata }: Row): Pick<LeaseRecord, 'metadata'> {
+  if (metadata === null || metadata === undefined) return {}
+  try {
+    return { metadata: JSON.parse(metadata) as Record<string, unknown> }
+  } catch {
+    return {}
+  }
+}
 
 /**
  * How many waiters are read first, and then, to decide who is next. If the first one is exclusive, one row is enough.
