@@ -30,11 +30,13 @@
 -- however many wait.
 
 -- How long an exclusive lease lasts after it was granted or renewed. For a plain client's lease only its beginning and
--- end are known. The result is in seconds, because a day is not always 24 hours long where clocks change in spring.
+-- end are known. The result is in seconds, because a day is not always 24 hours long where clocks change in spring. It
+-- is NULL for a plain client's lease without an end (infinity): no clock that was set back explains that one.
 CREATE OR REPLACE FUNCTION holdfast_lasts(p_row distributed_locks) RETURNS INTERVAL
 LANGUAGE sql IMMUTABLE AS $$
   SELECT coalesce(CASE WHEN p_row.claim_id IS NOT NULL THEN p_row.lasts END,
-    make_interval(secs => extract(epoch FROM p_row.expires_at - p_row.acquired_at)))
+    CASE WHEN isfinite(p_row.expires_at) AND isfinite(p_row.acquired_at)
+      THEN make_interval(secs => extract(epoch FROM p_row.expires_at - p_row.acquired_at)) END)
 $$;
 
 CREATE OR REPLACE FUNCTION holdfast_admit(

@@ -372,7 +372,8 @@ BEGIN
   )
   SELECT array_agg(claim_id), array_agg(ahead),
     array_agg(CASE WHEN place IS NOT NULL THEN
-      greatest(0, extract(epoch FROM coalesce(gone[nullif(ahead, 0)], expires_at, v_now) - v_now) * 1000) END),
+      greatest(0, (extract(epoch FROM coalesce(gone[nullif(ahead, 0)], expires_at, v_now)) - extract(epoch FROM v_now))
+        * 1000) END),
     (SELECT jsonb_object_agg(lock_name, holder) FROM names WHERE holder IS NOT NULL)
   INTO refused_claims, refused_ahead, refused_until, holders FROM answers;
 END
@@ -486,7 +487,8 @@ BEGIN
     ELSIF ahead = 0 THEN
       v_next := v_row.expires_at;
     END IF;
-    until := coalesce(greatest(0, extract(epoch FROM v_next - v_now) * 1000), 0);
+    -- Not the difference of the times: a plain client's lease may end at infinity.
+    until := coalesce(greatest(0, (extract(epoch FROM v_next) - extract(epoch FROM v_now)) * 1000), 0);
   END IF;
 END
 $$;

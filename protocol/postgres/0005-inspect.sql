@@ -112,7 +112,8 @@ $$;
 
 CREATE OR REPLACE VIEW holdfast_locks AS
   SELECT lock_name, 'holds' AS state, mode, holder_id, claim_id, fencing_token, acquired_at AS since,
-    clock_timestamp() - acquired_at AS age, expires_at - clock_timestamp() AS expires_in, metadata
+    CASE WHEN isfinite(acquired_at) THEN clock_timestamp() - acquired_at END AS age,
+    CASE WHEN isfinite(expires_at) THEN expires_at - clock_timestamp() END AS expires_in, metadata
   FROM distributed_locks WHERE mode = 'exclusive' AND expires_at > clock_timestamp()
   UNION ALL
   SELECT l.lock_name, 'holds', 'shared', l.holder_id, l.claim_id, l.fencing_token, l.acquired_at,

@@ -1,0 +1,55 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { afterAll, beforeAll, expect, inject, it } from 'vitest'
+import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
+import { DistributedLock } from '../../../src/index.ts'
+import { createStore, SLOW } from '../../harness/cli.ts'
+import { unique } from '../../harness/postgres-context.ts'
+
+/** Rows that other clients wrote. Found by chaos/fuzz. */
+
+const url = inject('servers').postgres ?? ''
+const schema = `odd_${randomBytes(6).toString('hex')}`
+let pool: pg.Pool
+let lock: DistributedLock
+beforeAll(async () => {
+  pool = new pg.Pool({ connectionString: url, max: 4 })
+  await pool.query(`CREATE SCHEMA ${schema}`)
+  lock = new DistributedLock({ driver: postgresDriver({ client: pool, schema }) })
+  await migratePostgres({ client: pool, schema })
+})
+afterAll(async () => {
+  await lock.close()
+  await pool.query(`DROP SCHEMA ${schema} CASCADE`)
+  await pool.end()
+})
+
+it.each([
+  [`expires_at = 'infinity'`],
+  [`claim_id = NULL, lasts = NULL, expires_at = 'infinity'`],
+  [`claim_id = NULL, lasts = NULL, acquired_at = '-infinity', expires_at = 'infinity'`],
+  [`expires_at = '294276-12-31', lasts = '200000 years'`],
+  [`fencing_token = 9223372036854775807`],
+  [`fencing_token = -1`],
+  [`metadata = '[1]'`],
+  [`metadata = '"text"'`],
+])('postgres: a lease that another client wrote with %s is contention, and is shown', SLOW, async (set) => {
+  const name = unique('odd')
+  assert.ok((await lock.acquire(name, { timeoutSeconds: 600 })).acquired)
+  await pool.query(`UPDATE ${schema}.distributed_locks SET ${set} WHERE lock_name = $1`, [name])
+  const refused = await lock.acquire(name)
+  assert.ok(!refused.acquired)
+  expect(refused.holder?.expiresAt.getTime()).not.toBeNaN()
+  const waited = await lock.acquire(name, { blockingTimeoutSeconds: 0.2 })
+  expect(waited.acquired).toBe(false)
+  const { leases } = await lock.inspect(name)
+  expect(leases[0]?.expiresAt?.getTime()).not.toBeNaN()
+  expect(Number.isSafeInteger(leases[0]?.fencingToken)).toBe(true)
+  expect(Array.isArray(leases[0]?.metadata)).toBe(false)
+  await using store = createStore()
+  const separator = url.includes('?') ? '&' : '?'
+  const { code, stderr, stdout } = await store.run(['ls', '--url', `${url}${separator}holdfast_schema=${schema}`])
+  expect(code, stderr).toBe(0)
+  expect(stdout).toContain(name)
+})
