@@ -49,7 +49,7 @@ export class Grounds implements AsyncDisposable {
     this.#given = given
   }
 
-  take(scene: Scene, store: StoreName): Promise<Ground> {
+  take(scene: Pick<Scene, 'ground'>, store: StoreName): Promise<Ground> {
     const { ground } = scene
     if (ground === 'pair') return this.#pairs.take()
     if (ground === 'own') return store === 'redlock' ? this.#nodes.take() : this.#own.take()

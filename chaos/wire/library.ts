@@ -8,11 +8,11 @@ type Postgres = typeof import('holdfast/drivers/postgres')
 type Advisory = typeof import('holdfast/drivers/postgres-advisory')
 
 /** The built package under test. */
-export type Library = Pick<Main, 'DistributedLock' | 'ReadWriteLock' | 'Semaphore' | 'LeaderElection'> &
+export type Library = Main &
   Pick<Redis, 'redisDriver'> &
   Pick<Redlock, 'redlockDriver'> &
   Pick<Postgres, 'postgresDriver' | 'migratePostgres'> &
-  Pick<Advisory, 'postgresAdvisoryDriver'>
+  Pick<Advisory, 'postgresAdvisoryDriver' | 'advisoryKey'>
 
 /** `dist` is the folder of the build. */
 export async function loadLibrary(dist: string): Promise<Library> {

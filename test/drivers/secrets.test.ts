@@ -18,6 +18,7 @@ import { DistributedLock, HoldfastError, type LockEvent, Semaphore, StoreError }
 import { createStore, type Store } from '../harness/cli.ts'
 import { viaNodeRedis } from '../harness/node-redis-driver.ts'
 import { rejectionOf } from '../harness/rejection.ts'
+import { textsOf } from '../harness/secrets.ts'
 import { type Server, startPostgres, startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
 
@@ -318,23 +319,6 @@ function assertNowhere(thing: unknown, what: string): void {
     const found = HALVES.find((half) => text.toLowerCase().includes(half.toLowerCase()))
     // Without the text itself, which would show the password again.
     assert.ok(found === undefined, `half of the password is in: ${text.slice(0, 2_000)}\n(${what})`)
-  }
-}
-
-function* textsOf(thing: unknown): Generator<string> {
-  yield inspect(thing, {
-    showHidden: true,
-    depth: Number.POSITIVE_INFINITY,
-    maxStringLength: null,
-    maxArrayLength: null,
-  })
-  yield String(thing)
-  yield JSON.stringify(thing) ?? ''
-  for (let each = thing; each instanceof Error; each = each.cause) {
-    yield `${each.stack} ${each.message} ${String(each)}`
-    yield JSON.stringify(
-      Object.fromEntries(Object.getOwnPropertyNames(each).map((name) => [name, Reflect.get(each, name)])),
-    )
   }
 }
 
