@@ -79,7 +79,8 @@ export class Watch {
   look(): boolean {
     const atMs = nowMs()
     if (!this.#isReliedOn(atMs)) {
-      this.#isOver = true
+      // Between the two, the lease may still be valid, and be renewed.
+      if (!this.isBySignal || this.signal.aborted || atMs > this.#deadline.to) this.#isOver = true
       return false
     }
     if (this.#isOver || (!this.isBySignal && this.signal.aborted)) this.#history.resurrected(this.#number)
