@@ -126,6 +126,22 @@ async def _(ctx: Context) -> None:
     await must_grant(b, next)
 
 
+@case("a permit that becomes free goes to one waiter, and the next one waits on", needs=["limit", "queue"])
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    first, second = ctx.claim(mode="shared", limit=2), ctx.claim(mode="shared", limit=2)
+    of_first, of_second = await must_grant(a, first), await must_grant(a, second)
+    early, late = (ctx.claim(mode="shared", limit=2, wait_ms=LONG_MS) for _ in range(2))
+    await must_refuse(b, early)
+    await must_refuse(b, late)
+    await release_one(a, first, of_first.fencing_token)
+    await until_granted(b, early)
+    await must_refuse(b, late)
+    assert len(await leases_on(a, ctx.lock_name)) == 2
+    await release_one(a, second, of_second.fencing_token)
+    await until_granted(b, late)
+
+
 @case("a claim takes as many permits as it asks for", needs=["limit"])
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()

@@ -96,6 +96,26 @@ export const sharing: Group = (test) => {
     await mustGrant(drivers[1], next)
   })
 
+  test(
+    'a permit that becomes free goes to one waiter, and the next one waits on',
+    ['limit', 'queue'],
+    async (context) => {
+      const [a, b] = [await context.driver(), await context.driver()]
+      const permit = (waitMs = 0) => context.claim({ mode: 'shared', limit: 2, waitMs })
+      const [first, second] = [permit(), permit()]
+      const grants = [await mustGrant(a, first), await mustGrant(a, second)]
+      const [early, late] = [permit(LONG_MS), permit(LONG_MS)]
+      await mustRefuse(b, early)
+      await mustRefuse(b, late)
+      await releaseOne(a, first, grants[0]?.fencingToken)
+      await untilGranted(b, early)
+      await mustRefuse(b, late)
+      assert.equal((await leasesOn(a, context.lockName)).length, 2)
+      await releaseOne(a, second, grants[1]?.fencingToken)
+      await untilGranted(b, late)
+    },
+  )
+
   test('a claim takes as many permits as it asks for', ['limit'], async (context) => {
     const driver = await context.driver()
     const permits = (count: number) => context.claim({ mode: 'shared', limit: 5, permits: count })
