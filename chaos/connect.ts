@@ -192,7 +192,7 @@ async function openPool(url: string) {
 async function openSql(url: string) {
   const { default: postgres } = await import('postgres')
   // A connection that ends while postgres reads the types of arrays is an unhandled rejection.
-  return postgres(url, { max: 3, fetch_types: false })
+  return postgres(url, { max: 3, fetch_types: false, backoff: () => RECONNECT_MS / 1_000 })
 }
 
 const addressOf = (port: number) => ({ host: '127.0.0.1', port })

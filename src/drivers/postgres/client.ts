@@ -51,6 +51,8 @@ export function openSqlConnections(create: CreateSql, target: PostgresTarget): P
     onnotice: () => {},
     // A connection that ends while postgres reads the types of arrays is an unhandled rejection. We need none of them.
     fetch_types: false,
+    // Its own default grows to 20 s: a server that is back would not be noticed for that long.
+    backoff: (attempt: number) => Math.min(0.05 * 2 ** attempt, MAX_RETRY_SECONDS),
   }
   const open = (): PostgresSql => create(url, { ...own, ...unrefSockets({}), ...options })
   return sqlConnections(open(), open)
@@ -59,6 +61,7 @@ export function openSqlConnections(create: CreateSql, target: PostgresTarget): P
 /** The connections that a driver opened by a URL uses for its calls. One more listens for notifications. */
 const POOL_SIZE = 4
 const CONNECT_MS = 5_000
+const MAX_RETRY_SECONDS = 1
 
 /**
  * What `begin` passes to its callback and what `reserve` returns is a single connection, in a transaction or about to

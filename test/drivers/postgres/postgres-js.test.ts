@@ -23,3 +23,15 @@ it('postgres: a connection by URL that ends while it is set up leaves no rejecti
   process.off('unhandledRejection', hear)
   assert.deepEqual([first, unhandled], [1, []])
 })
+
+it('postgres: a server that is back is noticed within a second, after any number of attempts', async () => {
+  let options: { backoff?(attempt: number): number } = {}
+  const create = (address: string, own: object) => {
+    options = own as typeof options
+    return postgres(address, own)
+  }
+  const connections = openSqlConnections(create, postgresUrl(url).target)
+  assert.deepEqual(await connections.query('SELECT 1 AS one', []).then(([row]) => row?.['one']), 1)
+  await connections.close()
+  assert.ok([1, 5, 50].every((attempt) => (options.backoff?.(attempt) ?? 20) <= 1))
+})
