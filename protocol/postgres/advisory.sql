@@ -119,8 +119,10 @@ FROM unnest($1, $2) WITH ORDINALITY AS asked (key, shared, ord)
 SELECT pg_advisory_unlock_all() WHERE pg_backend_pid() = $1::text::integer
 
 -- name: cancel
--- Inputs: pid of a connection that waits. It leaves the server's queue and can be used again
-SELECT pg_cancel_backend($1::text::integer) AS canceled
+-- Inputs:  pid of a connection that waits. It leaves the server's queue and can be used again
+-- Outputs: canceled; pid of this connection
+PREPARE :"name" (integer) AS
+SELECT pg_cancel_backend($1) AS canceled, pg_backend_pid()::text AS pid
 
 -- name: ping
 -- Outputs: pid. Proves that the connection exists, and with it every lock on it

@@ -93,9 +93,9 @@ async function holdersOf(refused: readonly Attempt[], { clock, main, waiting }: 
   const queued = refused.filter((each) => each.queued !== 'no').map(({ claim }) => claim)
   const untilMs = clock.now().monotonicMs + MAX_VISIBLE_MS
   await waiting.sent(queued, MAX_SENT_MS)
-  for (;;) {
+  for (let pollMs = POLL_MS; ; pollMs *= 2) {
     // Each is on its way into the queue, or to a lock that has become free.
-    await waiting.served(queued, POLL_MS)
+    await waiting.served(queued, pollMs)
     // A lock that was waited for before changes hands often. Mostly its turn comes before the answer would be of use.
     const shown = refused.filter((each) => each.queued !== 'again' && waiting.leaseOf(each.claim) === undefined)
     const keys = shown.map(({ request }) => request.key)

@@ -87,7 +87,7 @@ export class Session {
 
   /** Removes another session from the queue. Closing its connection would leave it there until the server notices. */
   async cancelWait(of: Session): Promise<void> {
-    await this.#opened.connection.query(advisoryStatements.cancel, [of.pid])
+    await this.#send('cancel', [of.pid])
   }
 
   /**
@@ -204,7 +204,10 @@ export class Session {
     return statement().finally(forget)
   }
 
-  /** Sends a statement behind the activity comment. An error that leaves the connection in doubt ends it. */
+  /**
+   * Sends a statement behind the activity comment. Every statement needs it: the server shows only the last one, and
+   * without it others see none of the leases. An error that leaves the connection in doubt ends it.
+   */
   async #send(
     name: PreparedName,
     values: readonly string[],
@@ -241,12 +244,13 @@ export class Session {
   async #releaseExtra(requests: readonly LockRequest[]): Promise<void> {
     const { connection, sessionId } = this.#opened
     try {
-      const own = new Set((await connection.query(advisoryStatements.own_locks)).map((row) => row['key']))
+      const rows = await connection.query(`${this.#comment([])}${advisoryStatements.own_locks}`)
+      const own = new Set(rows.map((row) => row['key']))
       const extra = requests.filter(({ key }) => own.has(key))
       // A second lock on a key that is held in shared mode cannot be told from none.
       if (extra.some((each) => this.#held.has(each))) throw new StoreError('it is not known which locks were taken')
       const values = [keysOf(extra), booleanArray(extra.map(({ shared }) => shared))]
-      if (extra.length > 0) await connection.query(execution('unlock_list', sessionId, values))
+      if (extra.length > 0) await connection.query(`${this.#comment([])}${execution('unlock_list', sessionId, values)}`)
     } catch (error) {
       for (const each of requests) if (!this.#held.has(each)) this.#inDoubt.add(each)
       this.#destroy(storeErrorFrom(error))

@@ -4,7 +4,7 @@ import { namedStatements } from '../shared/named-statements.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { ActivityEntry } from './activity-comment.ts'
 
-const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'ping', 'locks'] as const
+const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'cancel', 'ping', 'locks'] as const
 
 export type PreparedName = (typeof PREPARED)[number]
 
@@ -14,7 +14,6 @@ type StatementName =
   | 'timeline'
   | 'witness'
   | 'unlock_all'
-  | 'cancel'
   | 'own_locks'
   | 'lock_in_transaction'
   | 'try_in_transaction'

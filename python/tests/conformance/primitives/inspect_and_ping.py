@@ -65,6 +65,26 @@ async def _(ctx: Context) -> None:
     await asyncio.wait(waiting)
 
 
+@case("inspect shows a lease after another claim of its process has stopped waiting")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.lock(), await ctx.lock()
+    wanted = ctx.name("wanted")
+    # No heartbeat may repair what others see of it.
+    lease = await a.lock.hold(ctx.lock_name, heartbeat=False)
+    await b.lock.hold(wanted)
+    waiting = asyncio.ensure_future(a.lock.acquire(wanted, blocking_timeout_seconds=60))
+    await until("its place in the queue", lambda: a.network.counts["acquire"].answered > 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    async def has_stopped() -> bool:
+        return len((await b.lock.inspect(wanted)).waiters) == 0
+
+    await until("the end of its wait", has_stopped)
+    shown = (await b.lock.inspect(ctx.lock_name)).leases
+    assert [each.fencing_token for each in shown] == [lease.fencing_token]
+
+
 @case("isLocked is true for every holder, and false for a free lock")
 async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock()

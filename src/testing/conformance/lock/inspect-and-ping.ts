@@ -51,6 +51,22 @@ export const inspectAndPing: Group = (test) => {
     )
   })
 
+  test('inspect shows a lease after another claim of its process has stopped waiting', async (context) => {
+    const [{ lock: a, network }, { lock: b }] = [await context.lock(), await context.lock()]
+    const [held, wanted] = [context.lockName, context.name('wanted')]
+    // No heartbeat may repair what others see of it.
+    const { fencingToken } = await a.hold(held, { heartbeat: false })
+    await b.hold(wanted)
+    const abort = new AbortController()
+    const waiting = a.acquire(wanted, { blockingTimeoutSeconds: 60, signal: abort.signal })
+    await until('its place in the queue', () => network.counts.acquire.answered > 1)
+    abort.abort()
+    await assert.rejects(waiting, { code: 'ABORTED' })
+    await until('the end of its wait', async () => (await b.inspect(wanted)).waiters.length === 0)
+    const shown = (await b.inspect(held)).leases.map((lease) => lease.fencingToken)
+    assert.deepEqual(shown, [fencingToken])
+  })
+
   test('isLocked is true for every holder, and false for a free lock', async (context) => {
     const [{ lock: a }, { lock: b }] = [await context.lock(), await context.lock()]
     const both = () => Promise.all([a.isLocked(context.lockName), b.isLocked(context.lockName)])

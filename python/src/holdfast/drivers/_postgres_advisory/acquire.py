@@ -112,9 +112,11 @@ class Acquire:
         loop = asyncio.get_running_loop()
         until = loop.time() + _MAX_VISIBLE_SECONDS
         await self.waiting.sent(queued, _MAX_SENT_SECONDS)
+        poll_seconds = _POLL_SECONDS
         while True:
             # Each is on its way into the queue, or to a lock that has become free.
-            await self.waiting.served(queued, _POLL_SECONDS)
+            await self.waiting.served(queued, poll_seconds)
+            poll_seconds *= 2
             # A lock that was waited for before changes hands often. Mostly its turn comes before the answer is of use.
             shown = [
                 each

@@ -84,7 +84,7 @@ class Session:
 
     async def cancel_wait(self, of: "Session") -> None:
         """Removes another session from the queue. Closing its connection would leave it there for a while."""
-        await self._opened.connection.query(STATEMENTS["cancel"], [of.pid])
+        await self._send("cancel", [str(of.pid)])
 
     async def unlock(self, leases: Sequence[SessionLease]) -> List[bool]:
         """Returns for each lease whether the server had the lock.
@@ -196,7 +196,10 @@ class Session:
         *,
         waits: bool = False,
     ) -> Row:
-        """Sends a statement behind the activity comment. An error that leaves the connection in doubt ends it."""
+        """Sends a statement behind the activity comment. An error that leaves the connection in doubt ends it.
+
+        Every statement needs the comment: the server shows only the last one, and without it others see no lease.
+        """
         if self._lost is not None:
             raise store_error_from(self._lost)
         opened = self._opened
@@ -230,13 +233,15 @@ class Session:
         """A statement that fails halfway has taken some of its locks. They are the session's: no rollback ends them."""
         connection, session_id = self._opened.connection, self._opened.session_id
         try:
-            own = {int(row["key"]) for row in await connection.query(STATEMENTS["own_locks"])}
+            rows = await connection.query(self._comment([]) + STATEMENTS["own_locks"])
+            own = {int(row["key"]) for row in rows}
             extra = [each for each in requests if each.key in own]
             # A second lock on a key that is held in shared mode cannot be told from none.
             if any(self._held.has(each) for each in extra):
                 raise StoreError("it is not known which locks were taken")
             if extra:
-                await connection.query(execution("unlock_list", session_id, [keys_of(extra), modes_of(extra)]))
+                values = [keys_of(extra), modes_of(extra)]
+                await connection.query(self._comment([]) + execution("unlock_list", session_id, values))
         except Exception as error:
             self._in_doubt.extend(each for each in requests if not self._held.has(each))
             self._destroy(error)
