@@ -7,6 +7,8 @@ export interface Case {
   readonly scene: Scene
   readonly store: StoreName
   readonly isMirrored: boolean
+  /** What it counts as. */
+  readonly kind: 'faults' | 'majorities' | 'pairs'
   /** By the place of the message. */
   readonly faults: ReadonlyMap<string, Fault>
   /** The messages, for people. */
@@ -19,6 +21,9 @@ export function caseText({ scene, store, isMirrored, faults }: Case): string {
   return `${store}${isMirrored ? '~' : ''}/${scene.name}/${each.join('+')}`
 }
 
+/** The scene on its store, which is a row of the report. */
+export const rowKey = (each: Case): string => caseText({ ...each, faults: new Map() })
+
 export function readCase(text: string, scenes: readonly Scene[]): Case {
   const [store = '', name, faults = ''] = text.split('/')
   const scene = scenes.find((each) => each.name === name)
@@ -28,5 +33,12 @@ export function readCase(text: string, scenes: readonly Scene[]): Case {
     .split('+')
     .filter(Boolean)
     .map((each) => each.split(':') as [string, Fault])
-  return { scene, store: storeName, isMirrored: store.endsWith('~'), faults: new Map(pairs), labels: [] }
+  return {
+    scene,
+    store: storeName,
+    isMirrored: store.endsWith('~'),
+    kind: 'faults',
+    faults: new Map(pairs),
+    labels: [],
+  }
 }

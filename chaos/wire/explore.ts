@@ -1,7 +1,7 @@
 import { inspect } from 'node:util'
-import { Draw } from '../draw.ts'
 import { nowMs } from '../history.ts'
-import { type Case, caseText } from './case.ts'
+import { type Case, caseText, rowKey } from './case.ts'
+import { casesOf, healthyOf, inDrawnOrder } from './cases.ts'
 import type { StoreName } from './client.ts'
 import { Grounds, type ServerPorts } from './grounds.ts'
 import { inParallel } from './in-parallel.ts'
@@ -20,6 +20,8 @@ export interface Exploration {
   readonly pairs: number
   /** Draws this many cases of all, instead of all. */
   readonly sample?: number
+  /** Draws this many rows of the report, each a scene on a store, instead of all. */
+  readonly rows?: number
   /** Runs just these. */
   readonly only?: readonly Case[]
   /** With exchanged client packages, too. */
@@ -46,7 +48,11 @@ export interface Row {
   readonly scene: string
   readonly store: string
   readonly messages: number
-  cases: number
+  /** Runs in which a fault hit one message. */
+  faults: number
+  /** Redlock: runs in which the same fault hit the same message of two nodes. */
+  majorities: number
+  /** Runs with two faults, drawn by the seed. */
   pairs: number
   /** Cases whose message did not come: a timer or the scheduler decided otherwise than in the healthy run. */
   missed: number
@@ -116,13 +122,13 @@ export async function explore(exploration: Exploration): Promise<Explored> {
   }
   process.on('uncaughtException', crash).on('unhandledRejection', crash)
   try {
-    const cases = exploration.only ?? (await casesOf(exploration, run, rows))
+    const cases = exploration.only ?? (await explored(exploration, run, rows))
     let done = 0
     await inParallel(cases, exploration.jobs, async (each) => {
       const { injected, grants } = await run(each)
       const row = rows.get(rowKey(each))
       if (row) {
-        row[each.faults.size > 1 ? 'pairs' : 'cases'] += 1
+        row[each.kind] += 1
         row.grants += grants
         if (injected.length < each.faults.size) row.missed += 1
       }
@@ -149,50 +155,20 @@ const FEW_JOBS = 10
 /** With its causes. */
 const textOf = (error: unknown): string => inspect(error)
 
-const rowKey = ({ scene, store, isMirrored }: Case): string =>
-  caseText({ scene, store, isMirrored, faults: new Map(), labels: [] })
-
-/** Counts the messages of every scene, and makes a case of every message and fault. */
-async function casesOf(
+/** Counts the messages of every scene without faults, and returns the cases to run. */
+async function explored(
   exploration: Exploration,
   run: (each: Case) => Promise<Outcome>,
   rows: Map<string, Row>,
-): Promise<Case[]> {
-  const { scenes, stores, sample, pairs } = exploration
-  const healthy = scenes.flatMap((scene) =>
-    stores
-      .filter((store) => scene.stores.includes(store))
-      .flatMap((store) =>
-        (exploration.isMirrored ? [false, true] : [false]).map((isMirrored) => ({ scene, store, isMirrored })),
-      )
-      .map((each): Case => ({ ...each, faults: new Map(), labels: [] })),
-  )
+): Promise<readonly Case[]> {
   const all: Case[] = []
-  await inParallel(healthy, Math.min(exploration.jobs, FEW_JOBS), async (each) => {
+  await inParallel(healthyOf(exploration), Math.min(exploration.jobs, FEW_JOBS), async (each) => {
     // Twice: what timers or a busy machine send only once cannot be hit again.
     const first = new Set((await run(each)).seen.map(({ place }) => place))
     const messages = (await run(each)).seen.filter(({ place }) => first.has(place))
     const row = { scene: each.scene.name, store: each.store + (each.isMirrored ? '~' : ''), messages: messages.length }
-    rows.set(rowKey(each), { ...row, cases: 0, pairs: 0, missed: 0, grants: 0 })
-    const faulty = messages.flatMap(({ place, label, faults }) =>
-      faults.map((fault): Case => ({ ...each, faults: new Map([[place, fault]]), labels: [label] })),
-    )
-    // The nodes of Redlock are alike.
-    const singles = faulty.filter(({ faults }) => [...faults.keys()].every((place) => place[1] === '0'))
-    const draw = new Draw(`${exploration.seed}/${rowKey(each)}`)
-    all.push(...singles, ...Array.from({ length: pairs }, () => pairOf(draw, faulty)))
+    rows.set(rowKey(each), { ...row, faults: 0, majorities: 0, pairs: 0, missed: 0, grants: 0 })
+    all.push(...casesOf(each, messages, exploration))
   })
-  all.sort((x, y) => (caseText(x) < caseText(y) ? -1 : 1))
-  const draw = new Draw(exploration.seed)
-  // In a drawn order, so that runs of all kinds overlap, and the slow ones are not the last ones.
-  return draw
-    .some(all, sample ?? all.length)
-    .map((each) => ({ each, at: draw.fraction() }))
-    .sort((x, y) => x.at - y.at)
-    .map(({ each }) => each)
-}
-
-function pairOf(draw: Draw, singles: readonly Case[]): Case {
-  const [first, second] = draw.some(singles, 2) as [Case, Case]
-  return { ...first, faults: new Map([...first.faults, ...second.faults]), labels: [...first.labels, ...second.labels] }
+  return inDrawnOrder(all, exploration)
 }

@@ -17,6 +17,7 @@ export interface Ground {
   readonly protocol: Protocol
   fresh(): Promise<Client>
   flushScripts(): Promise<void>
+  refuseWrites(isRefusing: boolean): Promise<void>
   /** What the servers still keep for a lock name, beyond what a driver shows: the keys of every Redis server. */
   left(name: string): Promise<string[]>
   /** Returns the ports of the new master. */
@@ -73,6 +74,7 @@ export class Grounds implements AsyncDisposable {
       protocol: isPostgres ? postgresConversation : respConversation,
       fresh: async () => ({ ...fresh, abandon() {} }),
       flushScripts: impossible,
+      refuseWrites: impossible,
       left: isPostgres ? async () => [] : (name) => keysOf(ports, name),
       failOver: impossible,
       leave() {},
@@ -113,7 +115,7 @@ export class Grounds implements AsyncDisposable {
   async #openOwn(): Promise<Ground> {
     const [port = 0] = await this.#startRedis(1)
     const ground: Ground = {
-      ...flushable([port]),
+      ...ownServers([port]),
       fresh: () => this.#openFresh('redis', [port]),
       leave: () => this.#own.leave(ground),
     }
@@ -126,7 +128,7 @@ export class Grounds implements AsyncDisposable {
     this.#ends.unshift(() => fresh.abandon())
     await untilItGrants(fresh)
     const ground: Ground = {
-      ...flushable(ports),
+      ...ownServers(ports),
       fresh: async () => ({ ...fresh, abandon() {} }),
       leave: () => this.#nodes.leave(ground),
     }
@@ -146,6 +148,7 @@ export class Grounds implements AsyncDisposable {
       protocol: respConversation,
       fresh: () => this.#openFresh('redis', [master()]),
       flushScripts: impossible,
+      refuseWrites: impossible,
       left: (name) => keysOf([master()], name),
       async failOver() {
         const fault = {
@@ -171,11 +174,15 @@ const MOST_NODES = 4
 
 const impossible = (): Promise<never> => Promise.reject(new Error('these servers are shared'))
 
-/** Servers that may forget their scripts. */
-const flushable = (ports: readonly number[]): Omit<Ground, 'fresh' | 'leave'> => ({
+/** Servers that one scene has for itself. */
+const ownServers = (ports: readonly number[]): Omit<Ground, 'fresh' | 'leave'> => ({
   ports,
   protocol: respConversation,
   flushScripts: async () => void (await Promise.all(ports.map((port) => askRedis({ port }, 'SCRIPT', 'FLUSH')))),
+  async refuseWrites(isRefusing) {
+    const replicas = isRefusing ? 1 : 0
+    await Promise.all(ports.map((port) => askRedis({ port }, 'CONFIG', 'SET', 'min-replicas-to-write', replicas)))
+  },
   left: (name) => keysOf(ports, name),
   failOver: impossible,
 })

@@ -2,8 +2,8 @@ import { nowMs } from '../history.ts'
 import { pause } from './play.ts'
 
 /**
- * Works on all items, at most `jobs` at a time, and half as many while the event loop is late: a stalled process would
- * be a fault of its own in every run.
+ * Works on all items, at most `jobs` at a time, and fewer while the event loop is late: a stalled process would be a
+ * fault of its own in every run.
  */
 export async function inParallel<T>(
   items: readonly T[],
@@ -11,7 +11,7 @@ export async function inParallel<T>(
   work: (item: T) => Promise<void>,
 ): Promise<void> {
   const left = [...items]
-  const least = Math.ceil(jobs / 2)
+  const least = Math.min(jobs, LEAST_JOBS)
   let allowed = least
   let running = 0
   let isOver = false
@@ -54,5 +54,6 @@ async function worstLag(): Promise<number> {
   return worst
 }
 
+const LEAST_JOBS = 4
 const MOST_LAG_MS = 40
 const TURN_MS = 15

@@ -2,13 +2,15 @@ import type { LeaderElection, Lease, LockResult } from 'holdfast'
 import { nowMs } from '../history.ts'
 import type { Client } from './client.ts'
 import { CALL_MS, FREE_FOR_MS, SLACK_MS, seconds, TTL_MS, WAIT_MS } from './settings.ts'
-import type { Held, Watch } from './watch.ts'
+import type { Granted, Watch } from './watch.ts'
 
 /** How a step of a scene claims a lock. */
 export interface Ask {
   readonly name: string
   readonly ttlMs?: number
   readonly waits?: boolean
+  /** No other client claims this name. */
+  readonly isAlone?: boolean
   readonly heartbeat?: boolean
   readonly signal?: AbortSignal
 }
@@ -21,9 +23,9 @@ export class Play {
   /** The lock names of this run. */
   readonly names: readonly string[]
   readonly watch: Watch
-  readonly #granted: (client: string) => void
+  readonly #granted: (granted: Granted) => void
 
-  constructor(names: readonly string[], watch: Watch, granted: (client: string) => void) {
+  constructor(names: readonly string[], watch: Watch, granted: (granted: Granted) => void) {
     this.names = names
     this.watch = watch
     this.#granted = granted
@@ -76,6 +78,13 @@ export class Play {
     return this.settles(`${client.id} extend`, CALL_MS * 2, () => lease.extend(seconds(TTL_MS)))
   }
 
+  /** The lease was ended in the store. Its holder finds out with its next renewal, or when it cannot renew. */
+  async loses(client: Client, lease: Lease | undefined): Promise<void> {
+    const deadline = nowMs() + TTL_MS + SLACK_MS
+    while (lease?.held && nowMs() < deadline) await pause(20)
+    if (lease?.held) this.watch.late(`${client.id} still holds ${lease.lockName}, which was taken from it`)
+  }
+
   /** Returns undefined if the call failed, or did not settle. */
   async settles<T>(what: string, boundMs: number, call: () => Promise<T>): Promise<T | undefined> {
     let timer: NodeJS.Timeout | undefined
@@ -106,6 +115,7 @@ export class Play {
   ): Promise<Lease | undefined> {
     const askedAt = nowMs()
     const result = await this.settles(`${client.id} acquire`, ask.waits ? WAIT_MS + CALL_MS * 2 : CALL_MS * 2, call)
+    if (result?.acquired === false && ask.isAlone) this.watch.violation(`${client.id} was locked out by itself`)
     if (result?.acquired === false && ask.waits) {
       const freeForMs = nowMs() - Math.max(askedAt, this.watch.lastHeldAt(ask.name))
       if (freeForMs > FREE_FOR_MS) {
@@ -118,9 +128,9 @@ export class Play {
     return lease
   }
 
-  #grant(granted: { client: string; name: string; lease: Held; askedAt: number; shared?: { limit: number } }): void {
+  #grant(granted: Granted): void {
     this.watch.granted(granted)
-    this.#granted(granted.client)
+    this.#granted(granted)
   }
 }
 

@@ -6,7 +6,9 @@ export interface Figures {
   /** A scene on a store counts once. */
   readonly scenes: number
   readonly messages: number
-  readonly cases: number
+  /** Messages × faults. */
+  readonly faults: number
+  readonly majorities: number
   readonly pairs: number
   readonly missed: number
   readonly grants: number
@@ -24,7 +26,8 @@ export function figuresOf(explored: Explored, seed: string): Figures {
     seed,
     scenes: rows.length,
     messages: sum(({ messages }) => messages),
-    cases: sum(({ cases }) => cases),
+    faults: sum(({ faults }) => faults),
+    majorities: sum(({ majorities }) => majorities),
     pairs: sum(({ pairs }) => pairs),
     missed: sum(({ missed }) => missed),
     grants: sum(({ grants }) => grants),
@@ -37,20 +40,24 @@ export function figuresOf(explored: Explored, seed: string): Figures {
 }
 
 export function tableOf(figures: Figures): string {
-  const { scenes, messages, cases, pairs, missed, grants, unrepeated, seconds, cpuSeconds, violations } = figures
+  const { scenes, messages, faults, majorities, pairs, missed, grants, seconds, cpuSeconds } = figures
+  const { violations, unrepeated } = figures
   const lines = figures.rows.map((row) => {
-    const cells = [row.messages, row.cases, row.pairs, row.missed, row.grants].map((count) => `${count}`.padStart(9))
+    const cells = COLUMNS.map((column) => `${row[column]}`.padStart(12))
     return `${rowName(row).padEnd(28)}${cells.join('')}`
   })
-  const head = ['messages', 'faults', 'pairs', 'missed', 'grants'].map((each) => each.padStart(9)).join('')
+  const head = COLUMNS.map((column) => column.padStart(12)).join('')
   return [
     '',
     `${'scene'.padEnd(28)}${head}`,
     ...lines,
-    `${scenes} scenes, ${messages} messages, ${cases} messages × faults, ${pairs} pairs, ${missed} missed, ` +
+    `${scenes} scenes, ${messages} messages, ${faults} messages × faults, ${majorities} on two nodes, ` +
+      `${pairs} pairs, ${missed} missed, ` +
       `${grants} grants, ${seconds} s (${cpuSeconds} s of CPU): ${violations.length} violations` +
       (unrepeated > 0 ? `; ${unrepeated} cases were slow once, and not again` : ''),
   ].join('\n')
 }
+
+const COLUMNS = ['messages', 'faults', 'majorities', 'pairs', 'missed', 'grants'] as const
 
 const rowName = ({ store, scene }: Row): string => `${store}/${scene}`

@@ -1,11 +1,11 @@
-import { nowMs } from '../history.ts'
-import { type Client, LONGEST_TTL_SECONDS, openClient, type StoreName } from './client.ts'
+import { checkAfter, confirm } from './aftermath.ts'
+import { type Client, openClient, type StoreName } from './client.ts'
 import type { Fault } from './fault.ts'
 import type { Ground } from './grounds.ts'
 import type { Library } from './library.ts'
 import { Play, pause } from './play.ts'
 import type { Scene } from './scenes/scene.ts'
-import { CALL_MS, SLACK_MS, seconds, TTL_MS, WAITER_MS } from './settings.ts'
+import { TTL_MS } from './settings.ts'
 import { Watch } from './watch.ts'
 import { type Seen, Wires } from './wires.ts'
 
@@ -36,20 +36,29 @@ export async function runScene(run: SceneRun): Promise<Outcome> {
   await using wires = new Wires(ground.protocol, ground.ports, run.faults)
   const id = Math.random().toString(36).slice(2, 10)
   const names = Array.from({ length: scene.locks ?? 1 }, (_, at) => `wire:${scene.name}:${id}:${at}`)
-  const play = new Play(names, watch, (client) => wires.granted(client))
+  const fresh = await ground.fresh()
+  const confirmations: Promise<void>[] = []
+  const play = new Play(names, watch, (granted) => {
+    wires.granted(granted.client)
+    // In a failover, the fresh client may ask the old master.
+    if (scene.ground !== 'pair') confirmations.push(confirm(granted, watch, fresh))
+  })
   const clients = await openClients(run, wires)
   try {
     if (!scene.isCold) await Promise.all(clients.map((client) => warm(client, `wire:${scene.name}:${id}:warm`)))
     wires.begin()
     await scene.play(play, clients, {
       flushScripts: ground.flushScripts,
+      refuseWrites: ground.refuseWrites,
       failOver: async () => wires.redirect(await ground.failOver()),
     })
-    const fresh = await ground.fresh()
-    await checkAfter({ play, fresh, ground, granted: () => wires.granted(fresh.id) })
-    fresh.abandon()
+    await Promise.all(confirmations)
+    const last = scene.ground === 'pair' ? await ground.fresh() : fresh
+    const longestTtlMs = Math.max(TTL_MS, scene.longestTtlMs ?? 0)
+    await checkAfter({ play, fresh: last, ground, longestTtlMs, granted: () => wires.granted(last.id) })
+    if (last !== fresh) last.abandon()
   } finally {
-    for (const client of clients) client.abandon()
+    for (const client of [...clients, fresh]) client.abandon()
     watch.end()
   }
   return {
@@ -83,60 +92,4 @@ async function warm(client: Client, name: string): Promise<void> {
     await pause(50)
   }
   throw new Error(`client ${client.id} cannot connect`, { cause: failure })
-}
-
-interface Aftermath {
-  readonly play: Play
-  readonly fresh: Client
-  readonly ground: Ground
-  granted(): void
-}
-
-/**
- * After the scene, a client without faults is granted every lock, with a higher token. It keeps it while the messages
- * that were held back arrive. Then nothing is left in the store.
- */
-async function checkAfter({ play, fresh, ground, granted }: Aftermath): Promise<void> {
-  const { watch, names } = play
-  await Promise.all(
-    names.map(async (name) => {
-      const before = Math.max(0, ...watch.tokensOf(name))
-      const waitMs = TTL_MS + WAITER_MS + CALL_MS * 2 + SLACK_MS
-      const options = { timeoutSeconds: FRESH_TTL_SECONDS, blockingTimeoutSeconds: seconds(waitMs) }
-      const askedAt = nowMs()
-      const result = await play.settles('z acquire', waitMs + CALL_MS, () => fresh.lock.acquire(name, options))
-      if (!result?.acquired) return watch.late(`a fresh client is not granted ${name} within ${waitMs} ms`)
-      const { lock: lease } = result
-      watch.granted({ client: 'z', name, lease, askedAt })
-      granted()
-      if (lease.fencingToken <= before) watch.violation(`falling token: ${lease.fencingToken} after ${before}`)
-      await pause(AFTERMATH_MS)
-      const shown = await play.settles('z inspect', SLACK_MS, () => fresh.lock.inspect(name))
-      const tokens = shown?.leases.map(({ fencingToken }) => fencingToken) ?? []
-      if (shown !== undefined && (tokens.length !== 1 || tokens[0] !== lease.fencingToken)) {
-        watch.violation(`${name} is held by z with token ${lease.fencingToken}, but the store shows ${tokens}`)
-      }
-      watch.ended(lease)
-      const released = await play.settles('z release', CALL_MS * 2, () => lease.release())
-      if (released === false) watch.violation(`the fresh client lost ${name}: ${lease.signal.reason}`)
-      await checkEmpty({ play, fresh, ground }, name)
-    }),
-  )
-}
-
-/** Long enough for a busy machine: this client must not lose its lease. */
-const FRESH_TTL_SECONDS = LONGEST_TTL_SECONDS
-/** How long the fresh client holds the lock while late messages arrive. */
-const AFTERMATH_MS = 120
-
-async function checkEmpty({ play, fresh, ground }: Omit<Aftermath, 'granted'>, name: string): Promise<void> {
-  const deadline = nowMs() + Math.max(TTL_MS, WAITER_MS) + SLACK_MS
-  for (;;) {
-    const shown = await play.settles('z inspect', CALL_MS, () => fresh.lock.inspect(name))
-    const isShown = shown?.leases.length !== 0 || shown.waiters.length !== 0
-    const left = isShown ? [JSON.stringify(shown)] : await ground.left(name)
-    if (left.length === 0) return
-    if (nowMs() > deadline) return play.watch.late(`left in the store: ${left}`)
-    await pause(100)
-  }
 }

@@ -64,6 +64,11 @@ export class Watch {
     this.#takenUntil.delete(name)
   }
 
+  /** Its holder relies on it, and nothing else may end it in the store. */
+  isRelied(lease: Held): boolean {
+    return lease.held && this.#all.some((each) => each.lease === lease && !each.isOver)
+  }
+
   tokensOf(name: string): number[] {
     return this.#all.filter((each) => each.name === name).map(({ lease }) => lease.fencingToken)
   }
@@ -116,6 +121,8 @@ export class Watch {
 
   #isHeld(each: Watched, atMs: number): boolean {
     const { lease } = each
+    // Before `held`: the lease may end between the two.
+    const { aborted } = lease.signal
     if (!lease.held) {
       each.wasLost = true
       each.lostAt ??= atMs
@@ -124,7 +131,7 @@ export class Watch {
       }
       return false
     }
-    if (each.wasLost || lease.signal.aborted) this.violation(`${textOf(each)} is held again after its loss`)
+    if (each.wasLost || aborted) this.violation(`${textOf(each)} is held again after its loss`)
     each.heldUntil = atMs
     return true
   }
@@ -136,8 +143,8 @@ const SIGNAL_WITHIN_MS = 1_000
 
 const textOf = ({ client, lease }: Watched): string => `${client} with token ${lease.fencingToken}`
 
-function historyOf({ client, name, lease, askedAt, knownAt, heldUntil }: Watched): LeaseHistory {
+function historyOf({ client, name, lease, askedAt, knownAt, heldUntil, shared }: Watched): LeaseHistory {
   const token = lease.fencingToken
   const times = { askedAt, knownAt, ...(heldUntil !== undefined && { heldUntil }) }
-  return { id: client, name, token, ttlMs: 0, end: 'lost', ...times }
+  return { id: client, name, token, ttlMs: 0, end: 'lost', ...times, ...(shared && { mode: 'shared' }) }
 }

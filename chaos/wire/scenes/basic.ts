@@ -1,5 +1,5 @@
 import { pause } from '../play.ts'
-import { TTL_MS } from '../settings.ts'
+import { TTL_MS, WAIT_MS } from '../settings.ts'
 import { ALL, parts, type Scene } from './scene.ts'
 
 /** The first claim of a fresh client, a refusal, a release. */
@@ -14,6 +14,26 @@ export const acquire: Scene = {
     const second = await play.acquire(b, { name })
     await play.release(a, first)
     await play.release(b, second)
+  },
+}
+
+/**
+ * Each client claims a lock that no other client wants, until the store answers. A lost answer must not lock it out:
+ * its own lease would end only after it has stopped to wait.
+ */
+export const askAgain: Scene = {
+  name: 'ask-again',
+  stores: ALL,
+  clients: 2,
+  locks: 2,
+  longestTtlMs: WAIT_MS + 1_000,
+  async play(play, clients) {
+    await Promise.all(
+      clients.map(async (client, at) => {
+        const ask = { name: play.names[at] as string, waits: true, ttlMs: WAIT_MS + 1_000, isAlone: true }
+        await play.release(client, await play.acquire(client, ask))
+      }),
+    )
   },
 }
 

@@ -20,6 +20,7 @@ export const steal: Scene = {
     if (ended !== undefined) play.watch.freed(name)
     const second = await waiting
     await pause(60)
+    if (ended?.some(({ fencingToken }) => fencingToken === first?.fencingToken)) await play.loses(a, first)
     await play.release(c, second)
     await play.release(a, first)
   },
@@ -81,45 +82,6 @@ export const closing: Scene = {
     await pause(80)
     if (first) play.watch.ended(first)
     await play.settles('a close', WAIT_MS + SLACK_MS, () => a.lock.close({ drainSeconds: 0 }))
-    await play.release(b, await waiting)
-  },
-}
-
-/** The servers forget their scripts, while a lock is held and another client waits. */
-export const scriptsLost: Scene = {
-  name: 'scripts-lost',
-  stores: ['redis', 'redlock'],
-  clients: 2,
-  ground: 'own',
-  async play(play, clients, servers) {
-    const { name, a, b } = parts(play, clients)
-    await servers.flushScripts()
-    const first = await play.acquire(a, { name, heartbeat: true })
-    await servers.flushScripts()
-    const waiting = play.acquire(b, { name, waits: true, heartbeat: true })
-    await pause(TTL_MS / 2)
-    await servers.flushScripts()
-    await play.release(a, first)
-    const second = await waiting
-    await servers.flushScripts()
-    await play.release(b, second)
-  },
-}
-
-/** A planned failover, which loses no write, while a lock is held and another client waits. */
-export const failover: Scene = {
-  name: 'failover',
-  stores: ['redis'],
-  clients: 2,
-  ground: 'pair',
-  async play(play, clients, servers) {
-    const { name, a, b } = parts(play, clients)
-    const first = await play.acquire(a, { name, heartbeat: true })
-    const waiting = play.acquire(b, { name, waits: true, heartbeat: true })
-    await pause(60)
-    await servers.failOver()
-    await pause(TTL_MS / 2)
-    await play.release(a, first)
     await play.release(b, await waiting)
   },
 }

@@ -1,10 +1,12 @@
-import { acquire, expiry, handOff, release, renewal } from './basic.ts'
-import { closing, election, failover, giveUp, scriptsLost, steal } from './changes.ts'
+import { acquire, askAgain, expiry, handOff, release, renewal } from './basic.ts'
+import { closing, election, giveUp, steal } from './changes.ts'
 import type { Scene } from './scene.ts'
+import { failover, refusedWrites, scriptsLost } from './servers.ts'
 import { limited, shared, vote, withLocks } from './sharing.ts'
 
 export const SCENES: readonly Scene[] = [
   acquire,
+  askAgain,
   handOff,
   release,
   renewal,
@@ -19,4 +21,5 @@ export const SCENES: readonly Scene[] = [
   closing,
   failover,
   scriptsLost,
+  refusedWrites,
 ]

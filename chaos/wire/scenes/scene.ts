@@ -6,6 +6,8 @@ export interface Scene {
   readonly stores: readonly StoreName[]
   readonly clients: number
   readonly locks?: number
+  /** If it is longer than TTL_MS. */
+  readonly longestTtlMs?: number
   /** The clients connect in the scene, so that every message of their set-up is explored, too. */
   readonly isCold?: true
   /** It changes the servers, so it needs its own: one (three for Redlock), or a master with a replica. */
@@ -15,6 +17,8 @@ export interface Scene {
 
 export interface SceneServers {
   flushScripts(): Promise<void>
+  /** Until it is called with false. */
+  refuseWrites(isRefusing: boolean): Promise<void>
   /** Moves the role of the master to the replica. No write is lost. */
   failOver(): Promise<void>
 }
