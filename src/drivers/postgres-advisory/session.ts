@@ -126,7 +126,7 @@ export class Session {
   async locks(keys: readonly string[] | undefined): Promise<readonly Row[]> {
     const { connection, sessionId } = this.#opened
     const text = execution('locks', sessionId, [keys === undefined ? null : `{${keys.join(',')}}`])
-    return connection.query(`${this.#comment([])}${text}`)
+    return connection.query(`${this.#comment()}${text}`)
   }
 
   /** Releases every lock by ending the connection, without a call of `onLost`. */
@@ -184,7 +184,7 @@ export class Session {
     timeoutMs?: number,
   ): Promise<Row> {
     try {
-      return await this.#doubting(requests, () => this.#send(name, values, requests, timeoutMs))
+      return await this.#doubting(requests, () => this.#send(name, values, timeoutMs))
     } catch (error) {
       // A cancel that arrives just after a lock was taken ends the statement, but not the lock.
       if (this.#lost === undefined && !isInFailedTransaction(error)) await this.#releaseExtra(requests)
@@ -208,16 +208,11 @@ export class Session {
    * Sends a statement behind the activity comment. Every statement needs it: the server shows only the last one, and
    * without it others see none of the leases. An error that leaves the connection in doubt ends it.
    */
-  async #send(
-    name: PreparedName,
-    values: readonly string[],
-    requests: readonly LockRequest[] = [],
-    timeoutMs?: number,
-  ): Promise<Row> {
+  async #send(name: PreparedName, values: readonly string[], timeoutMs?: number): Promise<Row> {
     if (this.#lost !== undefined) throw storeErrorFrom(this.#lost)
     const { connection, sessionId, pid } = this.#opened
     try {
-      const text = `${this.#comment(requests)}${execution(name, sessionId, values)}`
+      const text = `${this.#comment()}${execution(name, sessionId, values)}`
       const [row] = await connection.query(text, undefined, timeoutMs)
       if (row?.['pid'] === pid) return row
       throw new UnsupportedError(POOLER_REASON)
@@ -234,23 +229,26 @@ export class Session {
     }
   }
 
-  #comment(requests: readonly LockRequest[]): string {
+  /**
+   * Locks in doubt are listed, too. This statement may be shown after one that is in flight has taken its locks. Others
+   * are shown only those that the server knows of.
+   */
+  #comment(): string {
     const { maxCommentBytes } = this.#opened
-    const entries = this.leases.size === 0 ? requests : [...requests, ...[...this.leases.values()].reverse()]
-    return writeActivityComment(entries, maxCommentBytes)
+    return writeActivityComment([...this.leases.values(), ...this.#inDoubt].reverse(), maxCommentBytes)
   }
 
   /** A statement that fails halfway has taken some of its locks. They are the session's, so no rollback ends them. */
   async #releaseExtra(requests: readonly LockRequest[]): Promise<void> {
     const { connection, sessionId } = this.#opened
     try {
-      const rows = await connection.query(`${this.#comment([])}${advisoryStatements.own_locks}`)
+      const rows = await connection.query(`${this.#comment()}${advisoryStatements.own_locks}`)
       const own = new Set(rows.map((row) => row['key']))
       const extra = requests.filter(({ key }) => own.has(key))
       // A second lock on a key that is held in shared mode cannot be told from none.
       if (extra.some((each) => this.#held.has(each))) throw new StoreError('it is not known which locks were taken')
       const values = [keysOf(extra), booleanArray(extra.map(({ shared }) => shared))]
-      if (extra.length > 0) await connection.query(`${this.#comment([])}${execution('unlock_list', sessionId, values)}`)
+      if (extra.length > 0) await connection.query(`${this.#comment()}${execution('unlock_list', sessionId, values)}`)
     } catch (error) {
       for (const each of requests) if (!this.#held.has(each)) this.#inDoubt.add(each)
       this.#destroy(storeErrorFrom(error))

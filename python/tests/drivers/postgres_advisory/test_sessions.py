@@ -10,7 +10,11 @@ import asyncpg
 import pytest
 from holdfast.core.driver import Grant, InspectQuery, Refusal
 from holdfast.drivers._postgres_advisory.asyncpg_connections import AsyncpgConnection
+from holdfast.drivers._postgres_advisory.clients import connections_for_url
+from holdfast.drivers._postgres_advisory.held_locks import LockRequest
+from holdfast.drivers._postgres_advisory.inspect_locks import inspect_locks
 from holdfast.drivers._postgres_advisory.psycopg_connections import PsycopgConnection
+from holdfast.drivers._postgres_advisory.session import Session
 from holdfast.drivers.postgres_advisory import advisory_key, open_postgres_advisory, postgres_advisory_driver
 from holdfast.errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
 from support.advisory import Listener, claim_on, granted, is_free, pids, ref_of, renewal_of, terminate_holder, until
@@ -40,6 +44,22 @@ async def test_every_client_excludes_every_other_and_shows_its_holder(
     assert await driver.release([ref_of(claim, grant)]) == [True]
     assert (await granted(other, claim_on(name))).fencing_token > grant.fencing_token
     assert not await is_free(driver, name)
+
+
+async def test_a_session_shows_a_lease_although_another_statement_was_sent_before_it_knew_of_the_grant(
+    postgres_url: str, cleanup: AsyncExitStack
+) -> None:
+    connections = connections_for_url(postgres_url)
+    cleanup.push_async_callback(connections.close)
+    holder, other = [await Session.open(connections, lambda *_: None) for _ in range(2)]
+    cleanup.push_async_callback(holder.end)
+    cleanup.push_async_callback(other.end)
+    name = unique("pipelined")
+    request = LockRequest(name, "claim", "holder", False, advisory_key(name))
+    [lease], _ = await asyncio.gather(holder.try_locks([request]), holder.locks([request.key]))
+    assert lease is not None
+    [shown] = inspect_locks(InspectQuery(lock_name=name), await other.locks([request.key])).leases
+    assert (shown.lock_name, shown.fencing_token) == (name, lease.fencing_token)
 
 
 @pytest.mark.parametrize("kind", [*BESIDE, *ITSELF])

@@ -32,6 +32,8 @@ class Session:
         self._held = HeldLocks()
         # Locks that the session may or may not have, because a statement about them failed.
         self._in_doubt: List[LockRequest] = []
+        # Locks of statements in flight.
+        self._asked: List[LockRequest] = []
         # The transaction id of the last grant, which is published for `inspect`.
         self._xid = 0
         self._lost: Optional[BaseException] = None
@@ -119,7 +121,7 @@ class Session:
     async def locks(self, keys: Optional[Sequence[int]]) -> Sequence[Row]:
         listed = None if keys is None else "{" + ",".join(map(str, keys)) + "}"
         text = execution("locks", self._opened.session_id, [listed])
-        return await self._opened.connection.query(self._comment([]) + text)
+        return await self._opened.connection.query(self._comment() + text)
 
     async def end(self) -> None:
         """Releases every lock by ending the connection, without a call of `on_lost`."""
@@ -170,8 +172,9 @@ class Session:
         """Requests locks. If that fails, the locks that the statement has taken are released, or the session ends."""
         if self._opened.connection.is_in_transaction:
             raise StoreError(IN_TRANSACTION, retryable=False)
+        self._asked.extend(requests)
         try:
-            row = await self._send(name, values, requests, waits=waits)
+            row = await self._send(name, values, waits=waits)
         except Exception as error:
             if isinstance(error, NotSentError) or _is_in_failed_transaction(error):
                 raise
@@ -182,6 +185,9 @@ class Session:
                 # A cancel that arrives just after a lock was taken ends the statement, but not the lock.
                 await self._release_extra(requests)
             raise
+        finally:
+            for each in requests:
+                self._asked.remove(each)
         # Only on a connection of the caller: a transaction id that was drawn before the lock was taken may be lower
         # than that of another holder in between.
         if row["too_late"]:
@@ -192,7 +198,6 @@ class Session:
         self,
         name: str,
         values: Sequence[str],
-        requests: Sequence[LockRequest] = (),
         *,
         waits: bool = False,
     ) -> Row:
@@ -204,7 +209,7 @@ class Session:
             raise store_error_from(self._lost)
         opened = self._opened
         try:
-            text = self._comment(requests) + execution(name, opened.session_id, values)
+            text = self._comment() + execution(name, opened.session_id, values)
             rows = await opened.connection.query(text, waits=waits)
         except NotSentError:
             raise
@@ -224,16 +229,20 @@ class Session:
         self._destroy(pooler)
         raise pooler
 
-    def _comment(self, requests: Sequence[LockRequest]) -> str:
-        entries = [each.activity() for each in requests]
-        entries += [each.activity() for each in reversed(list(self.leases.values()))]
-        return write_activity_comment(entries, self._opened.max_comment_bytes)
+    def _comment(self) -> str:
+        """Lists the locks of statements in flight, too.
+
+        This statement may be shown after one of them has taken its locks. Others are shown only those that the server
+        knows of.
+        """
+        entries = [*(each.activity() for each in self.leases.values()), *(each.activity() for each in self._asked)]
+        return write_activity_comment(entries[::-1], self._opened.max_comment_bytes)
 
     async def _release_extra(self, requests: Sequence[LockRequest]) -> None:
         """A statement that fails halfway has taken some of its locks. They are the session's: no rollback ends them."""
         connection, session_id = self._opened.connection, self._opened.session_id
         try:
-            rows = await connection.query(self._comment([]) + STATEMENTS["own_locks"])
+            rows = await connection.query(self._comment() + STATEMENTS["own_locks"])
             own = {int(row["key"]) for row in rows}
             extra = [each for each in requests if each.key in own]
             # A second lock on a key that is held in shared mode cannot be told from none.
@@ -241,7 +250,7 @@ class Session:
                 raise StoreError("it is not known which locks were taken")
             if extra:
                 values = [keys_of(extra), modes_of(extra)]
-                await connection.query(self._comment([]) + execution("unlock_list", session_id, values))
+                await connection.query(self._comment() + execution("unlock_list", session_id, values))
         except Exception as error:
             self._in_doubt.extend(each for each in requests if not self._held.has(each))
             self._destroy(error)
