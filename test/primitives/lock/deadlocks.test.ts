@@ -355,7 +355,16 @@ describe('deadlocks of other shapes', () => {
 
 it('a check that fails unexpectedly is a warning, and the wait goes on', async () => {
   const driver = memoryDriver()
-  const broken = { ...driver, inspect: async () => ({}) as InspectPage }
+  // The store client reads a page once, when it checks it. What fails after that is not the store's fault.
+  const pageOnce = (reads = 0): InspectPage => ({
+    get leases() {
+      reads += 1
+      if (reads > 1) throw new TypeError('unexpected')
+      return []
+    },
+    waiters: [],
+  })
+  const broken = { ...driver, inspect: async () => pageOnce() }
   await using lock = new DistributedLock({ driver: broken, deadlockAfterSeconds: 0.05 })
   // Instead of printing it.
   const warned = new Promise((resolve) => {
