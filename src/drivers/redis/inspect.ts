@@ -3,7 +3,7 @@ import type { InspectPage, InspectQuery, LeaseRecord, WaiterRecord } from '../..
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { RedisConnection, RedisNode } from './connection.ts'
-import { isOurs, readLease, readWaiter } from './format.ts'
+import { isOurs, readLease, readWaiter, unexpectedReply } from './format.ts'
 import { isOwnKey, lockKeys, plainOfData, slotOf } from './keys.ts'
 import { protocolScript, runScript, scriptCall } from './scripts.ts'
 
@@ -67,7 +67,8 @@ async function step(nodes: readonly RedisNode[], walk: Walk, prefix: string, wan
   if (node.id !== walk.node) Object.assign(walk, { node: node.id, cursor: '0' })
   const match = walk.phase === 'plain' ? `${escaped(prefix + wanted)}*` : 'holdfast:{*:d*'
   const reply = await node.command(['SCAN', walk.cursor, 'MATCH', match, 'COUNT', `${SCAN_COUNT}`])
-  const [cursor, keys] = reply as [string, string[]]
+  const [cursor, keys] = (Array.isArray(reply) ? reply : []) as [string?, string[]?]
+  if (!Array.isArray(keys) || !keys.every(isText)) throw unexpectedReply('SCAN', reply)
   walk.cursor = `${cursor}`
   // The smallest text that sorts after the id of this node.
   if (walk.cursor === '0') walk.node = `${node.id}\0`
@@ -126,7 +127,8 @@ async function showPart(
       ]
       const froms = ofSlot.map(([, from]) => from)
       const call = scriptCall(all, [`${ofSlot.length}`, `${MAX_LOOKED_AT}`, ...froms])
-      const reply = (await runScript(connection, inspectScript(), call)) as Shown[]
+      const reply = await runScript(connection, inspectScript(), call)
+      if (!isShownList(reply)) throw unexpectedReply('inspect', reply)
       for (const [at, each] of reply.entries()) shown.set((ofSlot[at] as Part)[0], each)
     }),
   )
@@ -147,6 +149,16 @@ async function showPart(
   }
   return { page: { leases: leases.flat(), waiters: waiters.flat() }, left }
 }
+
+/** A broken server may answer anything. What is left of a lock becomes a part of the cursor. */
+const isShownList = (reply: unknown): reply is Shown[] =>
+  Array.isArray(reply) &&
+  reply.every(
+    (each: unknown) =>
+      Array.isArray(each) && isText(each[0]) && isTexts(each[2]) && isTexts(each[3]) && isText(each[4]),
+  )
+
+const isTexts = (value: unknown): boolean => Array.isArray(value) && value.every((each) => !Array.isArray(each))
 
 /** As inspect.lua returns it: plain text, its end, shared leases and ends, ids and texts of waiters, where to go on. */
 type Shown = [string, number, string[], string[], string]

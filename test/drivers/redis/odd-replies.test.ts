@@ -1,7 +1,9 @@
 import { describe, expect, it } from 'vitest'
 import type { Claim } from '../../../src/core/driver.ts'
 import { StoreError } from '../../../src/core/errors.ts'
+import type { RedisConnection } from '../../../src/drivers/redis/connection.ts'
 import { readAcquire, readWaiter } from '../../../src/drivers/redis/format.ts'
+import { inspectNames } from '../../../src/drivers/redis/inspect.ts'
 import { lockNameIn } from '../../../src/drivers/redlock/release-broadcast.ts'
 
 /** Replies and messages that no script sends. Found by chaos/fuzz. */
@@ -38,6 +40,23 @@ describe('redis: a reply that no script sends is an error, never a grant or a ma
     [-7],
   ])('%j', (reply) => {
     expect(readAcquire(claim, 1, reply)).toBeInstanceOf(StoreError)
+  })
+})
+
+describe('redis: an inspection that no script sends is an error, and never a part of a cursor', () => {
+  it.each([
+    [null],
+    ['OK'],
+    [[null]],
+    [[['', -2, [], []]]],
+    [[['', -2, [], [], 7]]],
+    [[['', -2, [], [], ['x']]]],
+    [[['', -2, 7, [], '']]],
+    [[['', -2, [['x']], [], '']]],
+    [[[7, -2, [], [], '']]],
+  ])('%j', async (reply) => {
+    const connection = { cluster: false, command: async () => reply } as unknown as RedisConnection
+    await expect(inspectNames(connection, 'lock:', ['name'])).rejects.toBeInstanceOf(StoreError)
   })
 })
 
