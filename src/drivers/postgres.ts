@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { checkInspectQuery } from '../core/arguments.ts'
 import type { AcquireAnswer, Capabilities, Claim, Driver, InspectPage } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
+import { safeCause } from '../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import {
   acquireAnswers,
@@ -172,8 +173,9 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       await ready
       const send = statement === 'inspect' ? connections.query : connections.call
       const [row] = await send(statements[statement], values)
+      if (row === undefined) throw new StoreError(`PostgreSQL answered ${statement} without a row`)
       if (statement !== 'inspect') hasWritten = true
-      return row as Row
+      return row
     } catch (error) {
       // After any failure the next call checks the tables again: they may have been dropped, or just been created.
       ready = undefined
@@ -243,7 +245,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     async inspect(query) {
       const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
       const { page } = await call('inspect', [lockName ?? null, prefix, after ?? null, String(pageSize)])
-      return JSON.parse(page as string) as InspectPage
+      return pageFrom(page)
     },
 
     consume: (requests) =>
@@ -260,6 +262,15 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       await notifyConnection.close()
       await connections.close()
     },
+  }
+}
+
+/** A proxy or a broken server may answer anything. */
+function pageFrom(text: unknown): InspectPage {
+  try {
+    return JSON.parse(String(text)) as InspectPage
+  } catch (error) {
+    throw new StoreError('PostgreSQL answered inspect with a text that is no page', { cause: safeCause(error) })
   }
 }
 

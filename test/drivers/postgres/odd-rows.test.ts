@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, beforeAll, expect, inject, it } from 'vitest'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
-import { DistributedLock } from '../../../src/index.ts'
+import { DistributedLock, StoreError } from '../../../src/index.ts'
 import { createStore, SLOW } from '../../harness/cli.ts'
 import { unique } from '../../harness/postgres-context.ts'
 
@@ -52,4 +52,16 @@ it.each([
   const { code, stderr, stdout } = await store.run(['ls', '--url', `${url}${separator}holdfast_schema=${schema}`])
   expect(code, stderr).toBe(0)
   expect(stdout).toContain(name)
+})
+
+it.each([
+  ['no row', []],
+  ['a row without a page', [{}]],
+  ['a page that is no JSON', [{ page: '\u0000{' }]],
+])('postgres: %s as the answer to inspect is an error with a code, also without an instance', async (_, rows) => {
+  // The client of a server that answers the right version, and then anything.
+  const query = async ({ text }: { text: string }) => ({ rows: text.includes('version') ? [{ version: 99 }] : rows })
+  const client = { query, connect: () => {}, on() {}, end: async () => {}, totalCount: 0 }
+  const driver = postgresDriver({ client: client as never, migrate: false })
+  await expect(driver.inspect({})).rejects.toBeInstanceOf(StoreError)
 })
