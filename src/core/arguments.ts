@@ -10,7 +10,7 @@ import {
   MIN_TTL_MS,
 } from './limits.ts'
 import { checkLockName, isStorable } from './names.ts'
-import { checkOptions, isArray, optionNames } from './options.ts'
+import { checkOptions, isArray, isReadable, optionNames } from './options.ts'
 
 /**
  * Validation of public arguments, before anything is sent. Every function throws an `InvalidArgumentError` that names
@@ -56,7 +56,8 @@ export function checkMethods(argument: string, value: unknown, methods: readonly
 }
 
 export function checkSignal(argument: string, value: unknown): AbortSignal {
-  if (!(value instanceof AbortSignal)) throw new InvalidArgumentError(argument, value, 'an AbortSignal')
+  if (!isReadable(value) || !(value instanceof AbortSignal))
+    throw new InvalidArgumentError(argument, value, 'an AbortSignal')
   return value
 }
 
@@ -142,7 +143,7 @@ function checkedJson(value: unknown, path: string, depth: number): unknown {
   if (typeof value === 'string' && isStorable(value)) return value
   if (isArray(value)) {
     // Not with `map`, which leaves out the holes of a sparse array.
-    return Array.from(value as readonly unknown[], (each, index) => {
+    return Array.from(value, (each, index) => {
       if (each === undefined) throw new InvalidArgumentError(`${path}[${index}]`, each, JSON_RULE)
       return checkedJson(each, `${path}[${index}]`, depth + 1)
     })
@@ -170,12 +171,7 @@ function checkSeconds(argument: string, seconds: unknown, minMs: number, maxMs: 
 }
 
 function isPlainObject(value: unknown): value is Record<string, unknown> {
-  if (typeof value !== 'object' || value === null) return false
-  try {
-    const prototype: unknown = Object.getPrototypeOf(value)
-    return prototype === null || prototype === Object.prototype
-  } catch {
-    // A proxy that was revoked.
-    return false
-  }
+  if (typeof value !== 'object' || value === null || !isReadable(value)) return false
+  const prototype: unknown = Object.getPrototypeOf(value)
+  return prototype === null || prototype === Object.prototype
 }

@@ -27,16 +27,20 @@ export function checkOptions<Options extends object>(
 
 /** Arrays are rejected, too: an empty one has no unknown option and would pass as "no options". */
 export function checkObject(options: unknown, argument = 'options'): void {
-  if (typeof options === 'object' && options !== null && isArray(options) === false) return
+  if (typeof options === 'object' && options !== null && isReadable(options) && !isArray(options)) return
   throw new InvalidArgumentError(argument, options, 'an object')
 }
 
-/** Undefined for a proxy that was revoked. */
-export function isArray(value: unknown): boolean | undefined {
+/** False also for a proxy that was revoked, where `Array.isArray` throws. */
+export const isArray = (value: unknown): value is readonly unknown[] => isReadable(value) && Array.isArray(value)
+
+/** False for a proxy that was revoked, or whose handlers throw: reading it would throw, too. */
+export function isReadable(value: unknown): boolean {
   try {
-    return Array.isArray(value)
+    if (typeof value === 'object' && value !== null) Object.getPrototypeOf(value)
+    return true
   } catch {
-    return undefined
+    return false
   }
 }
 

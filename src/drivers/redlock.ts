@@ -1,7 +1,7 @@
 import { checkMethods } from '../core/arguments.ts'
 import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
-import { checkOptions, optionNames } from '../core/options.ts'
+import { checkOptions, isArray, optionNames } from '../core/options.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
 import { type Random, systemRandom } from '../core/time/random.ts'
 import { connectionOf, type RedisClient } from './redis/client.ts'
@@ -166,7 +166,7 @@ function voting(
 }
 
 function checkedNodes(nodes: readonly RedisDriver[] | undefined): readonly RedlockNode[] {
-  if (!Array.isArray(nodes) || nodes.length === 0) {
+  if (!isArray(nodes) || nodes.length === 0) {
     throw new InvalidArgumentError('nodes', nodes, 'a list of at least one redis driver, unless you use `clients`')
   }
   for (const [at, node] of nodes.entries()) {
@@ -177,7 +177,7 @@ function checkedNodes(nodes: readonly RedisDriver[] | undefined): readonly Redlo
 }
 
 function nodesOn(clients: readonly RedisClient[], prefix: string): readonly RedlockNode[] {
-  if (!Array.isArray(clients) || clients.length === 0) {
+  if (!isArray(clients) || clients.length === 0) {
     throw new InvalidArgumentError('clients', clients, 'a list of at least one Redis client')
   }
   return clients.map((client, at) =>

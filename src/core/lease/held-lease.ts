@@ -2,7 +2,7 @@ import { ttlMsFrom } from '../arguments.ts'
 import { Chain } from '../claim/chain.ts'
 import type { LeaseRef } from '../driver.ts'
 import { AbortedError, HoldfastError, LeaseLostError, NotHeldError } from '../errors.ts'
-import type { LockInfo } from '../lock-info.ts'
+import { type LockInfo, MAX_TIME_MS } from '../lock-info.ts'
 import { outsideLocks } from '../reentry-context.ts'
 import type { TrackedClaim } from '../store/store-client.ts'
 import { unlessAborted } from '../time/abort.ts'
@@ -138,7 +138,7 @@ export class HeldLease implements Lease, Renewable, Releasable {
     const isFirstEnd = Math.abs(endsAtMs - this.#firstEndMs) < 0.01
     // When the grant arrived, the store's clock showed `acquiredAt` or later.
     const referenceMs = isFirstEnd ? this.#firstEndMs - this.#grantedMs : this.#answeredMs
-    return new Date(this.#storeAtMs + endsAtMs - referenceMs)
+    return new Date(Math.min(this.#storeAtMs + endsAtMs - referenceMs, MAX_TIME_MS))
   }
 
   get released(): boolean {

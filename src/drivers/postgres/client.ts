@@ -1,4 +1,5 @@
 import { InvalidArgumentError, MissingClientError } from '../../core/errors.ts'
+import { isReadable } from '../../core/options.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { PostgresConnections } from './connections.ts'
 import { pgClientConnections, pgPoolConnections } from './pg-client.ts'
@@ -16,11 +17,14 @@ export type { PostgresSql } from './postgres-js-client.ts'
 export type PostgresClient = PgPool | PgClient | PostgresSql
 
 export function connectionsOf(client: unknown): PostgresConnections {
+  if (!isReadable(client)) throw new InvalidArgumentError('client', client, RULE)
   if (isSql(client)) return sqlConnections(client)
   if (isPgClient(client)) return pgClientConnections(client)
   if (isPgPool(client)) return pgPoolConnections(client, { owned: false })
-  throw new InvalidArgumentError('client', client, 'a Pool or a Client of pg, or what postgres() gives')
+  throw new InvalidArgumentError('client', client, RULE)
 }
+
+const RULE = 'a Pool or a Client of pg, or what postgres() gives'
 
 /** Opens a small pool with pg or, without it, with postgres, so that locks never starve the application's own pool. */
 export async function openConnections(target: PostgresTarget): Promise<PostgresConnections> {

@@ -6,6 +6,7 @@ import type { HeldLease } from '../../core/lease/held-lease.ts'
 import type { Lease } from '../../core/lease/lease.ts'
 import { MAX_LOCKS_AT_ONCE } from '../../core/limits.ts'
 import { checkLockName } from '../../core/names.ts'
+import { isArray } from '../../core/options.ts'
 import { eitherSignal, onAbort } from '../../core/time/abort.ts'
 import type { Clock, Timer } from '../../core/time/clock.ts'
 import type { Claims } from './claims.ts'
@@ -34,7 +35,7 @@ export async function withLocks<T>(
 }
 
 function checkNames(lockNames: unknown): asserts lockNames is readonly string[] {
-  if (!Array.isArray(lockNames) || lockNames.length === 0 || lockNames.length > MAX_LOCKS_AT_ONCE) {
+  if (!isArray(lockNames) || lockNames.length === 0 || lockNames.length > MAX_LOCKS_AT_ONCE) {
     throw new InvalidArgumentError('lockNames', lockNames, `a list of 1 to ${MAX_LOCKS_AT_ONCE} lock names`)
   }
   lockNames.forEach((lockName: unknown, index) => {

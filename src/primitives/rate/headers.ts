@@ -1,4 +1,5 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
+import { isArray } from '../../core/options.ts'
 import type { RateLimitOptions, RateLimitResult } from './limits.ts'
 import type { RateLimiter } from './rate-limiter.ts'
 
@@ -58,7 +59,7 @@ const wholeSeconds = (seconds: number): number => Math.max(1, Math.ceil(seconds 
 
 function checkNames(names: unknown, count: number): readonly string[] {
   const isName = (name: unknown): boolean => typeof name === 'string' && /^[ !#-[\]-~]+$/.test(name)
-  if (!Array.isArray(names) || names.length !== count || !names.every(isName)) {
+  if (!isArray(names) || names.length !== count || !names.every(isName)) {
     throw new InvalidArgumentError('names', names, `${count} names, of printable ASCII without quotes and backslashes`)
   }
   return names as string[]

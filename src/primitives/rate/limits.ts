@@ -2,7 +2,7 @@ import { checkWhole } from '../../core/arguments.ts'
 import type { RateAnswer, RateLimit } from '../../core/driver.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { MAX_RATE_LIMITS, MAX_TTL_MS } from '../../core/limits.ts'
-import { checkOptions, optionNames } from '../../core/options.ts'
+import { checkOptions, isArray, optionNames } from '../../core/options.ts'
 
 /** A number of units per period. */
 export interface RateLimitOptions {
@@ -56,11 +56,12 @@ const OPTIONS = optionNames<RateLimitOptions>({ limit: true, periodSeconds: true
 
 /** Checks the limits and converts them for drivers. */
 export function limitsFrom(options: unknown): readonly Limit[] {
-  const list: readonly unknown[] = Array.isArray(options) ? options : [options]
+  const isList = isArray(options)
+  const list = isList ? options : [options]
   if (list.length === 0 || list.length > MAX_RATE_LIMITS) {
     throw new InvalidArgumentError('limits', options, `one limit, or a list of 1 to ${MAX_RATE_LIMITS}`)
   }
-  return list.map((each, index) => limitFrom(Array.isArray(options) ? `limits[${index}]` : 'limits', each))
+  return list.map((each, index) => limitFrom(isList ? `limits[${index}]` : 'limits', each))
 }
 
 function limitFrom(argument: string, options: unknown): Limit {

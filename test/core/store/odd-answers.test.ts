@@ -78,6 +78,13 @@ it('a lease is never trusted for longer than its claim asked for', async () => {
   await lock.close()
 })
 
+it('a lease that was granted at the last date there is has a valid end', async () => {
+  const lock = new DistributedLock({ driver: answering({ ...GRANT, acquiredAtMs: 8.64e15 }) })
+  const lease = await lock.hold('name', { timeoutSeconds: 0.5, heartbeat: false })
+  expect(lease.expiresAt.getTime()).not.toBeNaN()
+  await lock.close()
+})
+
 it.each(['askAgainMs', 'ahead', 'answeredAtMs'])('a refusal whose %s is no number is no answer', async (field) => {
   const lock = new DistributedLock({ driver: answering({ granted: false, [field]: Number.NaN }) })
   await expect(lock.acquire('name')).rejects.toBeInstanceOf(StoreError)
