@@ -5,12 +5,16 @@ import { bulk, list, type RespValue, readResp, whole, writeResp } from './resp-v
 /** A well-formed reply that the server did not send: a wrong type, value, order or number of parts. */
 export function mutateResp(draw: Draw, reply: Buffer): { bytes: Buffer; how: string } {
   const root: Root = { value: readResp(reply) }
-  const places = placesIn(root)
+  const isOfSubscription = SUBSCRIPTION.test(reply.toString('latin1', 0, 40))
+  const places = isOfSubscription ? placesIn(root).slice(-1) : placesIn(root)
   // The whole reply as often as a part of it.
   const place = draw.chance(0.4) ? (places[0] as Place) : draw.one(places)
-  const how = mutate(draw, place, reply)
+  const how = isOfSubscription ? mutateText(draw, place) : mutate(draw, place, reply)
   return { bytes: writeResp(root.value), how }
 }
+
+/** ioredis ends the process if one of these has another shape, and no driver can prevent that. */
+const SUBSCRIPTION = /^[*>]\d+\r\n\$\d+\r\n[sp]?(?:(?:un)?subscribe|message)\r\n/i
 
 interface Root {
   value: RespValue
@@ -56,6 +60,12 @@ function mutate(draw: Draw, place: Place, reply: Buffer): string {
   const odd = oddValue(draw, reply)
   place.set(odd)
   return `${value.type} became ${writeResp(odd).toString('latin1').slice(0, 80)}`
+}
+
+function mutateText(draw: Draw, { value }: Place): string {
+  if (!('bytes' in value)) return 'nothing changed'
+  value.bytes = Buffer.from(oddText(draw, value.bytes?.toString() ?? ''))
+  return `message ${JSON.stringify(value.bytes.toString().slice(0, 80))}`
 }
 
 function mutateList(draw: Draw, items: RespValue[]): string {
