@@ -1,5 +1,6 @@
 import { InvalidArgumentError } from './errors.ts'
 import { isStorable } from './names.ts'
+import { isReadable } from './options.ts'
 
 /** A fencing token, or an object that has one: a lease, a leader's term, a once-only run. */
 export type Token = number | { readonly fencingToken: number }
@@ -23,7 +24,8 @@ export interface FencingGuard {
 }
 
 export function tokenOf(token: Token): number {
-  const fencingToken: unknown = typeof token === 'object' && token !== null ? token.fencingToken : token
+  const isLease = typeof token === 'object' && token !== null && isReadable(token)
+  const fencingToken: unknown = isLease ? token.fencingToken : token
   if (typeof fencingToken === 'number' && Number.isSafeInteger(fencingToken) && fencingToken >= 1) return fencingToken
   throw new InvalidArgumentError('token', fencingToken, 'a lease, or its fencing token (a whole number, at least 1)')
 }

@@ -37,7 +37,7 @@ export const isArray = (value: unknown): value is readonly unknown[] => isReadab
 /** False for a proxy that was revoked, or whose handlers throw: reading it would throw, too. */
 export function isReadable(value: unknown): boolean {
   try {
-    if (typeof value === 'object' && value !== null) Object.getPrototypeOf(value)
+    if ((typeof value === 'object' && value !== null) || typeof value === 'function') Object.getPrototypeOf(value)
     return true
   } catch {
     return false

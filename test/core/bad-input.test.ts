@@ -4,6 +4,7 @@ import { memoryDriver } from '../../src/drivers/memory.ts'
 import {
   DistributedLock,
   type DistributedLockOptions,
+  Fence,
   InvalidArgumentError,
   type LockOptions,
 } from '../../src/index.ts'
@@ -130,6 +131,8 @@ describe('rule 13: bad input is rejected before anything is sent, with argument,
       () => lock.acquire('name', { timeoutSeconds: proxy as never }),
       () => lock.acquire('name', { signal: proxy as never }),
       () => lock.withLocks(proxy as never, () => 1),
+      () => lock.acquire('name', { under: proxy as never }),
+      () => new Fence().accept('name', proxy as never),
       () => lock.acquire('name', { metadata: proxy }),
       () => lock.acquire('name', { metadata: { a: proxy } }),
       () => new DistributedLock({ driver: proxy as never }),

@@ -22,7 +22,9 @@ export function oddUrl(draw: Draw, judge: Judge): string {
   ])
   const password = HALVES.join(between)
   const written = draw.chance(0.6) ? encodeURIComponent(password) : password
-  const login = draw.one([`me:${written}@`, `:${written}@`, `me:${written}:x@`, `${written}@`, `me:${written}`])
+  const logins = [`me:${written}@`, `:${written}@`, `me:${written}:x@`, `${written}@`]
+  // What follows the last @ is the host.
+  const login = draw.one(written.includes('@') ? logins : [...logins, `me:${written}`])
   const scheme = draw.one(SCHEMES)
   const host = draw.one(HOSTS)
   const port = draw.one(['', ':1', ':1', ':0', ':65536', ':99999999999', ':-1', ':x', ':1:2', ': 1'])
@@ -35,8 +37,8 @@ export function oddUrl(draw: Draw, judge: Judge): string {
     ['/', 1],
     ['///', 1],
   ])
-  // What follows `sqlite:` or `sqlite:///` is a path.
-  if (scheme !== 'sqlite' || slashes === '//') for (const half of HALVES) judge.keepSecret(half)
+  // Otherwise it is a path, or a text of any kind.
+  if (slashes === '//') for (const half of HALVES) judge.keepSecret(half)
   return `${scheme}:${slashes}${login}${hosts}${path}${search}${draw.chance(0.05) ? draw.one(ODD_TEXTS) : ''}`
 }
 

@@ -21,7 +21,8 @@ export const replies: Target = {
       const other = await fresh()
       const request = { id: judge.name, store, package: draw.one([0, 1] as const) }
       const isPostgresJs = request.package === 1 && (store === 'postgres' || store === 'advisory')
-      const hostility = hostilityFrom(draw, isPostgresJs)
+      const isIoredis = request.package === 0 && (store === 'redis' || store === 'redlock')
+      const hostility = hostilityFrom(draw, isPostgresJs, isIoredis)
       // Draws of its own: the number of replies depends on the machine.
       await using proxy = new HostileProxy(protocol, new Draw(`${judge.name}/replies`), hostility)
       const isMinority = store === 'redlock' && draw.chance(0.4)
@@ -52,13 +53,14 @@ const STORES: readonly (readonly [StoreName, number])[] = [
   ['advisory', 2],
 ]
 
-const hostilityFrom = (draw: Draw, keepsShape: boolean): Hostility => ({
+/** ioredis ends the process at a reply to no command, which a reply that ends too early makes of the next one. */
+const hostilityFrom = (draw: Draw, keepsShape: boolean, isIoredis: boolean): Hostility => ({
   keepsShape,
   at: draw.chance(0.75) ? draw.whole(0, 7) : undefined,
   kind: draw.weighted([
     ['changed', 8],
     ['cut', 1],
-    ['garbled', 1],
+    [isIoredis ? 'cut' : 'garbled', 1],
   ]),
 })
 

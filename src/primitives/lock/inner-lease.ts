@@ -4,6 +4,7 @@ import { AbortedError, LeaseLostError, NotHeldError, UnsupportedError } from '..
 import { HeldLease, ignoreHoldfastError } from '../../core/lease/held-lease.ts'
 import { type AnswerOptions, answerSignal, type Lease } from '../../core/lease/lease.ts'
 import type { LockInfo } from '../../core/lock-info.ts'
+import { isReadable } from '../../core/options.ts'
 import { outsideLocks } from '../../core/reentry-context.ts'
 import { onAbort, unlessAborted } from '../../core/time/abort.ts'
 
@@ -152,5 +153,5 @@ export const beneath = (lease: Lease): Lease => (lease instanceof InnerLease ? l
 
 /** The chain of a lease. Undefined for a lease of another copy of this package. */
 export function chainOf(lease: unknown): Chain | undefined {
-  return lease instanceof HeldLease || lease instanceof InnerLease ? lease.chain : undefined
+  return isReadable(lease) && (lease instanceof HeldLease || lease instanceof InnerLease) ? lease.chain : undefined
 }
