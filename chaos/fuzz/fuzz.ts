@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Draw } from '../draw.ts'
 import { pause } from '../wire/play.ts'
 import { described, isLate, Judge } from './judge.ts'
@@ -95,10 +96,12 @@ async function runTarget(ground: Ground, target: Target, stage: Stage, options: 
     const judge = new Judge(ground.library, `fuzz:${target.name}:${seed}:${number}${again}`)
     running.set(number, judge)
     const draw = new Draw(`${seed}/${target.name}/${number}`)
-    await Promise.race([stage.run(draw, judge), hung(judge)]).catch((error: unknown) => {
+    const over = new AbortController()
+    await Promise.race([stage.run(draw, judge), hung(judge, over.signal)]).catch((error: unknown) => {
       if (isLate(error)) judge.late.push(`the case could not begin: ${described(error)}`)
       else judge.violation(`the case failed: ${described(error)}`)
     })
+    over.abort()
     running.delete(number)
     return judge
   }
@@ -140,9 +143,10 @@ async function runTarget(ground: Ground, target: Target, stage: Stage, options: 
   return row
 }
 
-async function hung(judge: Judge): Promise<void> {
-  await pause(MAX_CASE_MS)
-  judge.late.push(`the case did not end within ${MAX_CASE_MS} ms`)
+/** `over` ends the timer, which would keep all that the case has. */
+async function hung(judge: Judge, over: AbortSignal): Promise<void> {
+  await sleep(MAX_CASE_MS, undefined, { signal: over }).catch(() => {})
+  if (!over.aborted) judge.late.push(`the case did not end within ${MAX_CASE_MS} ms`)
 }
 
 const REPORT_EVERY = 25

@@ -113,4 +113,6 @@ export const isLate = (error: unknown): boolean =>
 export const described = (error: unknown): string =>
   error instanceof Error ? (error.stack ?? String(error)) : `${typeof error} ${String(error)}`
 
-const shortened = (text: string, most = 300): string => (text.length <= most ? text : `${text.slice(0, most)}…`)
+/** A copy: a part of a text would keep the whole one in memory. */
+const shortened = (text: string, most = 300): string =>
+  Buffer.from(text.length <= most ? text : `${text.slice(0, most)}…`).toString()

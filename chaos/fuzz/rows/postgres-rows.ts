@@ -30,7 +30,7 @@ export async function openPostgresRows(library: Library, given: number | undefin
       if (driver !== undefined && draw.chance(0.7)) await fill(draw, driver, lockName)
       // So that there are rows of rate limits, too.
       const limits = [{ limit: 5, periodMs: 1_000, burst: 5 }]
-      if (draw.chance(0.3)) await driver?.consume?.([{ name: lockName, cost: 1, limits }])
+      if (draw.chance(0.3)) await driver?.consume?.([{ name: lockName, cost: 1, limits }]).catch(() => {})
       for (let count = draw.whole(1, 4); count > 0; count -= 1) {
         const { text, values } = statement(draw, schema, lockName)
         judge.note(`${text} ${JSON.stringify(values).slice(0, 120)}`)

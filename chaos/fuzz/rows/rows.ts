@@ -56,7 +56,9 @@ async function runOn(store: RowStore, ground: Ground, draw: Draw, judge: Judge):
   const names = draw.some(Object.keys(OPERATIONS), draw.whole(1, 3))
   judge.note(`${store.name}, ${names.join(' ')}`)
   // A lease from before: it is renewed and released in what others wrote.
-  const before = draw.chance(0.3) ? await client.lock.acquire(name, { timeoutSeconds: 2 }) : undefined
+  // Others may have broken what all locks share, such as a counter.
+  const take = () => client.lock.acquire(name, { timeoutSeconds: 2 })
+  const before = draw.chance(0.3) ? await judge.settles('acquire', take) : undefined
   const { isHeldByOther = false, undo } = await store.write(draw, judge, name)
   try {
     if (isHeldByOther) await checkRefused(judge, client, name)
