@@ -4,12 +4,11 @@ import type { Exploration } from './explore.ts'
 import type { Seen } from './wires.ts'
 
 /** Every scene on every store, without faults. `rows` draws so many of them. */
-export function healthyOf({ scenes, stores, isMirrored, seed, rows }: Exploration): readonly Case[] {
+export function healthyOf({ scenes, stores, isMirrored = false, seed, rows }: Exploration): readonly Case[] {
   const all = scenes.flatMap((scene) =>
     stores
       .filter((store) => scene.stores.includes(store))
-      .flatMap((store) => (isMirrored ? [false, true] : [false]).map((mirrored) => ({ store, isMirrored: mirrored })))
-      .map((each): Case => ({ ...each, scene, kind: 'faults', faults: new Map(), labels: [] })),
+      .map((store): Case => ({ scene, store, isMirrored, kind: 'faults', faults: new Map(), labels: [] })),
   )
   return new Draw(`${seed}/rows`).some(all, rows ?? all.length)
 }

@@ -24,7 +24,7 @@ export interface Exploration {
   readonly rows?: number
   /** Runs just these. */
   readonly only?: readonly Case[]
-  /** With exchanged client packages, too. */
+  /** With exchanged client packages. */
   readonly isMirrored?: boolean
   readonly servers?: ServerPorts
   report?(progress: Progress): void

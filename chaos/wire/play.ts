@@ -23,11 +23,17 @@ export class Play {
   /** The lock names of this run. */
   readonly names: readonly string[]
   readonly watch: Watch
+  readonly #hurt: ReadonlySet<string>
   readonly #granted: (granted: Granted) => void
 
-  constructor(names: readonly string[], watch: Watch, granted: (granted: Granted) => void) {
+  /** `hurt` are the clients whose messages are hit by faults. */
+  constructor(
+    { names, watch, hurt }: { names: readonly string[]; watch: Watch; hurt: ReadonlySet<string> },
+    granted: (granted: Granted) => void,
+  ) {
     this.names = names
     this.watch = watch
+    this.#hurt = hurt
     this.#granted = granted
   }
 
@@ -67,9 +73,15 @@ export class Play {
 
   async release(client: Client, lease: Lease | undefined): Promise<boolean | undefined> {
     if (lease === undefined) return undefined
+    const isRelied = this.watch.isRelied(lease)
     this.watch.ended(lease)
-    const released = this.settles(`${client.id} release`, CALL_MS * 2, () => lease.release())
+    const releasing = this.settles(`${client.id} release`, CALL_MS * 2, () => lease.release())
     if (lease.held) this.watch.violation(`${client.id} still holds ${lease.lockName} in the step of its release`)
+    const released = await releasing
+    // The first copy of a release may have ended it, if a fault hits this client. And a busy machine may be too late.
+    if (released === false && isRelied && !this.#hurt.has(client.id)) {
+      this.watch.late(`the store no longer had the lease of ${client.id} on ${lease.lockName} when it was released`)
+    }
     return released
   }
 

@@ -38,7 +38,8 @@ export async function runScene(run: SceneRun): Promise<Outcome> {
   const names = Array.from({ length: scene.locks ?? 1 }, (_, at) => `wire:${scene.name}:${id}:${at}`)
   const fresh = await ground.fresh()
   const confirmations: Promise<void>[] = []
-  const play = new Play(names, watch, (granted) => {
+  const hurt = new Set([...run.faults.keys()].map((place) => place.charAt(0)))
+  const play = new Play({ names, watch, hurt }, (granted) => {
     wires.granted(granted.client)
     // In a failover, the fresh client may ask the old master.
     if (scene.ground !== 'pair') confirmations.push(confirm(granted, watch, fresh))

@@ -70,8 +70,8 @@ function parameters(draw: Draw, password: string): string {
 
 /** Opens the store and uses it once. Everything that fails on the way is judged. */
 export async function useUrl(library: Library, judge: Judge, url: string): Promise<void> {
-  // A path of its own for a store in a file is not what this is about.
-  if (/^sqlite:/i.test(url) && !url.includes('@')) return
+  // Otherwise it is the path of a file, which would be created wherever it says.
+  if (/^sqlite:(?!\/\/[^/])/i.test(url)) return
   const expected = { refuses: [], boundMs: 20_000 }
   const driver = await judge.settles('connect', () => library.connect(url), expected)
   await judge.settles('DistributedLock', () => new library.DistributedLock({ url }).close(), expected)
