@@ -104,15 +104,16 @@ function copyCharts() {
   }
 }
 
-/** @param {{ rows: Record<string, any>[], seconds: number, violations: unknown[] }} explored */
-function exploreTable({ rows: all, seconds, violations }) {
+/** @param {import('../chaos/wire/report.ts').Figures} explored */
+function exploreTable({ rows: all, seconds, violations, unrepeated }) {
   const stores = [...new Set(all.map(({ store }) => store))].sort()
-  const columns = ['messages', 'cases', 'pairs', 'grants']
+  const columns = /** @type {const} */ (['messages', 'faults', 'majorities', 'pairs', 'missed', 'grants'])
   const line = (/** @type {string} */ name, /** @type {typeof all} */ some) =>
     cells([name, count(some.length), ...columns.map((key) => count(sum(some.map((row) => row[key]))))])
+  const heads = ['messages', 'messages × faults', 'on two nodes', 'pairs of faults', 'missed', 'grants']
   return [
-    cells(['store', 'scenes', 'messages', 'messages × faults', 'pairs of faults', 'grants']),
-    cells(Array.from({ length: 6 }, () => '---')),
+    cells(['store', 'scenes', ...heads]),
+    cells(Array.from({ length: 2 + heads.length }, () => '---')),
     ...stores.map((store) =>
       line(
         store,
@@ -121,7 +122,8 @@ function exploreTable({ rows: all, seconds, violations }) {
     ),
     line('all', all),
     '',
-    `${Math.round(seconds / 60)} minutes, ${violations.length} violations.`,
+    `${Math.round(seconds / 60)} minutes, ${violations.length} violations. ` +
+      `${count(unrepeated)} cases were slow once, and not again.`,
   ].join('\n')
 }
 
