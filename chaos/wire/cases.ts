@@ -21,11 +21,16 @@ export function casesOf(healthy: Case, messages: readonly Seen[], { seed, pairs 
   // The nodes of Redlock are alike.
   const singles = all.filter(({ faults }) => [...faults.keys()].every((place) => place[1] === '0'))
   const draw = new Draw(`${seed}/${rowKey(healthy)}`)
-  const most = all.length > 1 ? pairs : 0
+  const most = new Set(all.flatMap(({ faults }) => [...faults.keys()])).size > 1 ? pairs : 0
+  const two = (): readonly Case[] => {
+    const drawn = draw.some(all, 2)
+    // Two faults of one message are one: the second would replace the first.
+    return new Set(drawn.flatMap(({ faults }) => [...faults.keys()])).size === 2 ? drawn : two()
+  }
   return [
     ...singles,
     ...(healthy.store === 'redlock' ? majoritiesOf(singles, messages) : []),
-    ...Array.from({ length: most }, () => joined('pairs', draw.some(all, 2))),
+    ...Array.from({ length: most }, () => joined('pairs', two())),
   ]
 }
 

@@ -8,7 +8,7 @@ import { figuresOf, tableOf } from './report.ts'
 import { SCENES } from './scenes/index.ts'
 import { ALL } from './scenes/scene.ts'
 
-/** Returns the exit code: 0 if nothing broke, 1 for a violation, 2 for bad arguments. */
+/** Returns the exit code: 0 if nothing broke, 1 for a violation, 2 for bad arguments or a run that proves nothing. */
 export async function main(args: readonly string[], root: string): Promise<number> {
   let settings: Settings
   try {
@@ -27,7 +27,8 @@ export async function main(args: readonly string[], root: string): Promise<numbe
   const figures = figuresOf(explored, settings.exploration.seed)
   console.log(tableOf(figures))
   if (settings.json !== undefined) writeFileSync(settings.json, `${JSON.stringify(figures, undefined, 2)}\n`)
-  return figures.violations.length === 0 ? 0 : 1
+  if (figures.violations.length > 0) return 1
+  return figures.problems.length > 0 ? 2 : 0
 }
 
 interface Settings {

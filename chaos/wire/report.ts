@@ -1,3 +1,4 @@
+import { tooLittle } from './enough.ts'
 import type { Explored, Row } from './explore.ts'
 
 /** The figures of a run, for people and programs. */
@@ -16,6 +17,8 @@ export interface Figures {
   readonly seconds: number
   readonly cpuSeconds: number
   readonly violations: Explored['violations']
+  /** Why the run proves nothing. */
+  readonly problems: readonly string[]
   readonly rows: readonly Row[]
 }
 
@@ -35,6 +38,7 @@ export function figuresOf(explored: Explored, seed: string): Figures {
     seconds: Math.round(explored.seconds),
     cpuSeconds: Math.round(explored.cpuSeconds),
     violations: explored.violations,
+    problems: tooLittle(rows),
     rows,
   }
 }
@@ -55,6 +59,7 @@ export function tableOf(figures: Figures): string {
       `${pairs} pairs, ${missed} missed, ` +
       `${grants} grants, ${seconds} s (${cpuSeconds} s of CPU): ${violations.length} violations` +
       (unrepeated > 0 ? `; ${unrepeated} cases were slow once, and not again` : ''),
+    ...figures.problems.map((text) => `problem: ${text}`),
   ].join('\n')
 }
 

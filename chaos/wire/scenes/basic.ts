@@ -7,6 +7,7 @@ export const acquire: Scene = {
   name: 'acquire',
   stores: ALL,
   clients: 2,
+  grants: 1,
   isCold: true,
   async play(play, clients) {
     const { name, a, b } = parts(play, clients)

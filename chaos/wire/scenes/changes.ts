@@ -10,6 +10,7 @@ export const steal: Scene = {
   name: 'steal',
   stores: ['redis', 'postgres'],
   clients: 3,
+  grants: 2,
   async play(play, clients) {
     const { name, a, b, c } = parts(play, clients)
     const first = await play.acquire(a, { name, heartbeat: true })
@@ -54,6 +55,7 @@ export const giveUp: Scene = {
   name: 'give-up',
   stores: ALL,
   clients: 3,
+  grants: 2,
   async play(play, clients) {
     const { name, a, b, c } = parts(play, clients)
     const first = await play.acquire(a, { name, heartbeat: true })

@@ -6,6 +6,8 @@ export interface Scene {
   readonly stores: readonly StoreName[]
   readonly clients: number
   readonly locks?: number
+  /** How many leases its clients get without faults, at least. @default one each */
+  readonly grants?: number
   /** If it is longer than TTL_MS. */
   readonly longestTtlMs?: number
   /** The clients connect in the scene, so that every message of their set-up is explored, too. */
