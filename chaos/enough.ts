@@ -25,5 +25,9 @@ export function tooLittle(report: Report, { clients, kinds }: Planned): string[]
       `too few kinds of faults: ${injected.length}, but at least ${leastKinds} are needed. Missing: ${missing}`,
     )
   }
+  const { undecided } = report.linear
+  if (undecided.length > 0) {
+    reasons.push(`${undecided.length} histories are not decided by the check of linearizability: ${undecided[0]}`)
+  }
   return reasons
 }

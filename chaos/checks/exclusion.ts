@@ -45,9 +45,12 @@ export function excessesOf(leases: readonly LeaseHistory[]): Excess[] {
   for (const last of [...leases].sort((a, b) => a.knownAt - b.knownAt)) {
     if ((last.heldUntil ?? Number.NEGATIVE_INFINITY) <= last.knownAt) continue
     holders = [...holders.filter(({ heldUntil = 0 }) => heldUntil > last.knownAt), last]
-    const permits = holders.reduce((sum, lease) => sum + (lease.permits ?? 1), 0)
+    const permits = permitsOf(holders)
     const { limit = Number.POSITIVE_INFINITY } = last
     if (permits > limit) found.push({ holders, permits, limit })
   }
   return found
 }
+
+export const permitsOf = (leases: readonly LeaseHistory[]): number =>
+  leases.reduce((sum, lease) => sum + (lease.permits ?? 1), 0)

@@ -1,5 +1,6 @@
+import { CODES } from '../codes.ts'
 import type { LeaseHistory } from '../history.ts'
-import { excessesOf, overlapsOf } from './exclusion.ts'
+import { excessesOf, overlapsOf, permitsOf } from './exclusion.ts'
 import { fallingOf } from './fencing.ts'
 import { isExcused } from './losses.ts'
 import { memory } from './memory.ts'
@@ -28,7 +29,7 @@ const limit: Check = {
     [...byName(leasesOf(run).filter((lease) => lease.limit !== undefined)).values()].flatMap((leases) =>
       excessesOf(leases).map(({ holders, permits, limit: most }) => {
         const second = holders.at(-1) as LeaseHistory
-        const isLost = holders.some((first) => first !== second && isExcused({ first, second }, run.losses))
+        const isLost = permitsOf(afterLosses(holders, run)) <= most
         const ids = holders.map(({ id }) => id).join(', ')
         return {
           text: `${ids} held ${permits} permits of "${second.name}", but at most ${most} may be held`,
@@ -68,6 +69,20 @@ const left: Check = {
   find: (run) => run.left.map((text) => ({ text })),
 }
 
+/** A call that fails does so with an error that the documentation names, and not with one of a client package. */
+const errors: Check = {
+  name: 'errors',
+  find: ({ histories }) =>
+    histories.flatMap(({ client, errors: counts, unexpected }) =>
+      Object.keys(counts).flatMap((key) => {
+        const [where = '', code = ''] = key.split(' ')
+        if (CODES.has(code)) return []
+        const text = unexpected.find((each) => each.startsWith(`${where}: `)) ?? key
+        return [{ text: `a call of client ${client} failed with an error that is not documented: ${text}` }]
+      }),
+    ),
+}
+
 export const CHECKS: readonly Check[] = [
   exclusion,
   fencing,
@@ -80,6 +95,7 @@ export const CHECKS: readonly Check[] = [
   election,
   rate,
   left,
+  errors,
   memory,
 ]
 
@@ -88,6 +104,12 @@ export const judge = (run: Run): Finding[] =>
   CHECKS.flatMap(({ name, find }) => find(run).map((finding) => ({ check: name, ...finding })))
 
 const isNoTerm = ({ kind }: LeaseHistory): boolean => kind !== 'election'
+
+/** The holders that the store must know of when it grants the newest one: without those that a loss explains. */
+function afterLosses(holders: readonly LeaseHistory[], { losses }: Run): LeaseHistory[] {
+  const newest = holders.reduce((one, other) => (other.token > one.token ? other : one))
+  return holders.filter((first) => first === newest || !isExcused({ first, second: newest }, losses))
+}
 
 const overlaps = ({ losses }: Run, leases: readonly LeaseHistory[]) =>
   [...byName(leases).values()].flatMap(overlapsOf).map(({ first, second, forMs }) => ({

@@ -1,5 +1,8 @@
 import { clientOf, type LeaseHistory } from '../history.ts'
 
+/** An extension may be for twice the TTL of its lease: the shortest one is half of the longest. */
+const MOST_TTLS = 2
+
 /** A time in which a store lost leases. Each fault that does so declares it, as narrowly as it can. */
 export interface Loss {
   fromMs: number
@@ -12,7 +15,8 @@ export interface Loss {
 
 /**
  * The lease that was granted first, by the tokens, was granted before a loss that includes it, and the other one after
- * the loss had begun. The client of the older lease may have learned of it later.
+ * the loss had begun. The client of the older lease may have learned of it later. But no renewal succeeds after the
+ * loss: a lease that is held for longer was not lost, and explains nothing.
  */
 export function isExcused(overlap: { first: LeaseHistory; second: LeaseHistory }, losses: readonly Loss[]): boolean {
   const [first, second] = [overlap.first, overlap.second].sort((a, b) => a.token - b.token) as [
@@ -20,10 +24,12 @@ export function isExcused(overlap: { first: LeaseHistory; second: LeaseHistory }
     LeaseHistory,
   ]
   const client = clientOf(first.id)
+  const bothFrom = Math.max(first.knownAt, second.knownAt)
   return losses.some(
     ({ fromMs, toMs, clients, isOfConfirmed = false }) =>
       first.askedAt <= toMs &&
       second.knownAt >= fromMs &&
+      bothFrom <= toMs + MOST_TTLS * first.ttlMs &&
       (isOfConfirmed || !first.confirmed) &&
       (clients?.includes(client) ?? true),
   )

@@ -1,5 +1,6 @@
 import type { HoldfastError } from 'holdfast'
 import { secretsIn } from '../../test/harness/secrets.ts'
+import { CODES } from '../codes.ts'
 import type { Library } from '../wire/library.ts'
 
 /** What one case did, and what it must not do. */
@@ -100,11 +101,6 @@ export const BOUND_MS = 10_000
 const MAX_NOTES = 12
 const MAX_MESSAGE = 4_000
 const LATE = Symbol('late')
-
-export const CODES: ReadonlySet<string> = new Set([
-  ...['INVALID_ARGUMENT', 'NOT_ACQUIRED', 'LEASE_LOST', 'NOT_HELD', 'STORE_UNAVAILABLE', 'ABORTED', 'CLOSED'],
-  ...['UNSUPPORTED', 'MISSING_CLIENT', 'OVERLOADED', 'STALE_TOKEN', 'RATE_LIMITED', 'DEADLOCK', 'RESULT_NOT_KEPT'],
-])
 
 /** The store did not answer in time, as on a busy machine. */
 export const isLate = (error: unknown): boolean =>

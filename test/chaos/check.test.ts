@@ -161,6 +161,12 @@ describe('a server that was lost with what it had not replicated', () => {
     expect(verdict([lease(1, 120, 150), lease(2, 130, 160)], losses).overlaps).toEqual([[1, 2, 20]])
   })
 
+  test('excuses no overlap with a lease that is renewed for longer than a lost one could be trusted', () => {
+    const leases = (from: number) => [lease(1, 90, 9_000, { ttlMs: 1_000 }), lease(2, from, from + 5)]
+    expect(verdict(leases(2_110), losses)).toMatchObject({ overlaps: [], excused: [[1, 2, 5]] })
+    expect(verdict(leases(2_111), losses)).toMatchObject({ overlaps: [[1, 2, 5]], excused: [] })
+  })
+
   test('excuses no lease that a replica had confirmed', () => {
     const leases = [lease(1, 90, 150, { confirmed: true }), lease(2, 120, 140)]
     expect(verdict(leases, losses).overlaps).toEqual([[1, 2, 20]])

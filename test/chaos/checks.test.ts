@@ -248,6 +248,18 @@ describe('limit', () => {
     expect(found(run({ leases }, { losses: [{ fromMs: 3, toMs: 4 }] }))).toHaveProperty('excused limit')
     expect(found(run({ leases }, { losses: [{ fromMs: 30, toMs: 40 }] }))).toHaveProperty('limit')
   })
+
+  test('a loss of the store excuses only the permits from before it', () => {
+    const lost = permits(1, 0, 30, 1)
+    const since = [permits(2, 9, 30, 2), permits(3, 10, 30, 1), permits(4, 11, 30, 1)]
+    const judged = (leases: LeaseHistory[]) => Object.keys(found(run({ leases }, { losses: [{ fromMs: 3, toMs: 4 }] })))
+    expect(judged([lost, ...since.slice(0, 2)])).toEqual(['excused limit'])
+    expect(judged([lost, ...since])).toEqual(['excused limit', 'limit'])
+    // Its client may learn of it last.
+    expect(judged([...since.slice(0, 2), permits(1, 20, 30, 1)].map((each) => ({ ...each, askedAt: 0 })))).toEqual([
+      'excused limit',
+    ])
+  })
 })
 
 describe('election', () => {
@@ -310,6 +322,18 @@ describe('rate', () => {
 test('left in the store: everything that is left is found', () => {
   expect(found(run({}, { left: ['the lease 7 of "order"'] }))).toEqual({
     'left in the store': ['the lease 7 of "order"'],
+  })
+})
+
+test('errors: an error without a documented code is found, with its text', () => {
+  const errors = { 'acquire STORE_UNAVAILABLE': 9, 'extend NOT_HELD': 1 }
+  expect(found(run({ errors }))).toEqual({})
+  const unexpected = ['release: TypeError: x is undefined', 'acquire: Error: read ECONNRESET']
+  expect(found(run({ errors: { ...errors, 'acquire ECONNRESET': 1, 'release none': 2 }, unexpected }))).toEqual({
+    errors: [
+      'a call of client 0-1 failed with an error that is not documented: acquire: Error: read ECONNRESET',
+      'a call of client 0-1 failed with an error that is not documented: release: TypeError: x is undefined',
+    ],
   })
 })
 

@@ -13,6 +13,11 @@ test.each([
   ['no faults', { ...well, faultsByKind: {} }, ['too few kinds of faults: 0, but at least 3']],
   ['too few grants for the time', { ...well, grants: 29 }, ['too few grants: 29, but at least 30 are needed']],
   ['fewer grants than clients', { ...well, seconds: 2, grants: 4 }, ['too few grants: 4, but at least 5 are needed']],
+  [
+    'a history that is too much to decide',
+    { ...well, linear: { ...well.linear, undecided: ['episode 7/1: "pool"'] } },
+    ['1 histories are not decided by the check of linearizability: episode 7/1: "pool"'],
+  ],
 ])('whether a run proves something: %s', (_, report, reasons) => {
   const found = tooLittle(report, planned)
   expect(found).toHaveLength(reasons.length)

@@ -68,6 +68,7 @@ describe('a sample of chaos', { timeout: 180_000 }, () => {
     expect(report.fallingTokens).toBeGreaterThan(0)
     // The other checks find something in a longer run, too: see chaos/checks/README.md.
     expect(report.checks).toMatchObject({ 'left in the store': 1 })
+    expect(report.checks['errors']).toBeGreaterThan(0)
   })
 })
 
