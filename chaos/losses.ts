@@ -30,21 +30,25 @@ export class Losses {
     }
   }
 
-  /** A step forwards ends leases before their time. So does the way back from a step backwards. */
-  async steppingClock(
-    byMs: number,
-    { shift, meanwhile }: { shift(toMs: number): Promise<void>; meanwhile(): Promise<void> },
-  ): Promise<boolean> {
+  /** A step forwards ends leases before their time, if they have one. So does the way back from a step backwards. */
+  async steppingClock(byMs: number, { shift, meanwhile, endsLeases = true }: ClockStep): Promise<boolean> {
     return this.alone(Math.abs(byMs) + SETTLE_MS, async () => {
       const step = async (toMs: number): Promise<boolean> => {
         await shift(toMs)
         return true
       }
-      await (byMs > 0 ? this.losing({ isOfConfirmed: true }, () => step(byMs)) : step(byMs))
+      const losing = (toMs: number) => this.losing({ isOfConfirmed: true }, () => step(toMs))
+      await (endsLeases && byMs > 0 ? losing(byMs) : step(byMs))
       await meanwhile()
-      return byMs < 0 ? this.losing({ isOfConfirmed: true }, () => step(0)) : step(0)
+      return endsLeases && byMs < 0 ? losing(0) : step(0)
     })
   }
+}
+
+interface ClockStep {
+  shift(toMs: number): Promise<void>
+  meanwhile(): Promise<void>
+  endsLeases?: boolean
 }
 
 /** Time for a store to be as before, after a fault that runs alone. */

@@ -9,6 +9,12 @@ import { Losses, SETTLE_MS } from '../losses.ts'
 import { pause, type Setting, type Stage, Turns } from '../stage.ts'
 import { isAnswered, PATIENCE_MS } from './redis-node.ts'
 
+/** The last statement of a connection that listens: to listen, to be kept alive, or to confirm a grant. */
+const LISTENS = "query LIKE 'LISTEN%' OR query = 'SELECT 1' OR query LIKE '%holdfast_granted(%'"
+
+const MOST_TRIES = 20
+const TRY_AGAIN_MS = 50
+
 /** One server, and the faults that can be injected into it. */
 export class PostgresStage implements Stage {
   readonly links: Links
@@ -66,8 +72,7 @@ export class PostgresStage implements Stage {
       case 'connections-killed':
         return this.#endingSessions(() => this.#terminate("backend_type = 'client backend'"))
       case 'listeners-killed':
-        // A connection that listens is kept alive by SELECT 1.
-        return this.#terminate("query LIKE 'LISTEN%' OR query = 'SELECT 1'")
+        return this.#terminate(LISTENS)
       case 'timeout-shortened':
         return fault.setting === 'idle_session_timeout'
           ? this.#endingSessions(() => this.#shorten(fault, signal))
@@ -81,6 +86,8 @@ export class PostgresStage implements Stage {
               await pause(50, signal)
             },
             meanwhile: () => pause(fault.forMs, signal),
+            // A session lock has no end that a clock could reach.
+            endsLeases: !this.#losesWithSession,
           }),
         )
       case 'table-truncated':
@@ -88,11 +95,7 @@ export class PostgresStage implements Stage {
           this.#losses.losing({}, () => this.#isDone('TRUNCATE distributed_locks')),
         )
       case 'row-locked':
-        // Migrations may not have made the table yet.
-        return this.#isDone(
-          `BEGIN; SELECT 1 FROM distributed_locks WHERE lock_name = '${fault.lockName}' FOR UPDATE;
-           SELECT pg_sleep(${fault.forMs / 1_000}); COMMIT`,
-        )
+        return this.#lockRow(fault, signal)
       case 'table-locked':
         return this.#isDone(
           `BEGIN; LOCK TABLE distributed_locks IN ACCESS EXCLUSIVE MODE;
@@ -139,10 +142,27 @@ export class PostgresStage implements Stage {
     return true
   }
 
+  /** False if there is no such session. */
   #terminate(which: string): Promise<boolean> {
-    return this.#isDone(
-      `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (${which})`,
+    const sql = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (${which})`
+    return this.#ask(sql).then(
+      (ended) => ended.length > 0,
+      () => false,
     )
+  }
+
+  /** The row exists only while the lock is held or waited for. False if it does not within a second. */
+  async #lockRow({ lockName, forMs }: { lockName: string; forMs: number }, signal: AbortSignal): Promise<boolean> {
+    const sleep = `pg_sleep(${forMs / 1_000})`
+    const row = `SELECT 1 FROM distributed_locks WHERE lock_name = '${lockName}' FOR UPDATE`
+    const sql = `SELECT ${sleep} FROM (${row}) AS locked`
+    for (let tries = 0; tries < MOST_TRIES && !signal.aborted; tries += 1) {
+      // Migrations may not have made the table yet.
+      const locked = await this.#ask(sql).catch(() => [])
+      if (locked.length > 0) return true
+      await pause(TRY_AGAIN_MS, signal)
+    }
+    return false
   }
 
   #endingSessions(work: () => Promise<boolean>): Promise<boolean> {

@@ -75,7 +75,6 @@ function sessionRecipes(clients: number): Recipe[] {
       weight: 1,
       draw: (draw) => [{ kind: 'immediate-shutdown', downMs: ms(draw, 0, 1_500) }],
     },
-    { name: 'listeners-killed', weight: 1, draw: () => [{ kind: 'listeners-killed', servers: [0] }] },
     { name: 'connections-killed', weight: 1, draw: () => [{ kind: 'connections-killed', servers: [0] }] },
     {
       name: 'timeout-shortened',
@@ -95,6 +94,7 @@ function sessionRecipes(clients: number): Recipe[] {
 function tableRecipes(clients: number, names: readonly string[]): Recipe[] {
   return [
     ...sessionRecipes(clients),
+    { name: 'listeners-killed', weight: 1, draw: () => [{ kind: 'listeners-killed', servers: [0] }] },
     {
       name: 'table-truncated',
       weight: 1,
