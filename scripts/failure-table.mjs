@@ -1,6 +1,6 @@
 // @ts-check
-// Writes the table of docs/failures.md: how locks fail, and the tests that provoke each failure. A test names the
-// failure in its title: "failure 12: …" or "failures 5, 18: …".
+// Writes the tables of docs/failures.md: how locks fail, and the tests that provoke each failure. A test names the
+// failure in its title: "failure 12: …" or "failures 5, 18: …". A fault of other libraries names titles.
 //
 //   node scripts/failure-table.mjs           writes the table
 //   node scripts/failure-table.mjs --check   fails if it is out of date, or if a failure has no test
@@ -69,19 +69,106 @@ const failures = [
   [56, 'two policies share a rate-limit key', 'each limit keeps its own state'],
 ]
 
+/**
+ * Faults that were reproduced in other libraries. Words in the titles of the tests that none of our drivers has them.
+ *
+ * @type {readonly [fault: string, ...titles: string[]][]}
+ */
+const faults = [
+  [
+    'acquire never settles when an even number of Redlock nodes split the vote',
+    'a split vote of an even number of nodes settles',
+  ],
+  ['the client locks itself out after a lost reply', 'failure 11:'],
+  ['a lock that has already expired is returned after a slow quorum', 'fault: a grant whose reply arrives after'],
+  ['the signal of a loss waits for the retries of the renewal', 'the signal comes no later than the lease ends'],
+  [
+    'the holder is not notified when the store is killed, is restarted empty, or hangs',
+    'fault: a job under withLock is notified when the store hangs',
+    'fault: a holder learns from the next heartbeat',
+    'rule 3: a holder that is cut off is notified',
+  ],
+  ['an acquire whose reply arrives after the lease has ended is granted', 'fault: a grant whose reply arrives after'],
+  ['a release after the expiry hides the result of the job', 'fault: a lease that ended during the job'],
+  ['a silent Redlock node makes every acquire wait for it or fail', 'failure 26:'],
+  ['a quorum below the majority is accepted', 'a quorum below the majority is refused'],
+  ['`isLocked` is false when the store is down', 'fault: isLocked and inspect of a store that is down'],
+  ['one failed renewal ends a healthy lease', 'fault: one renewal that fails does not end'],
+  [
+    'renewals become a hot loop for a short TTL',
+    'fault: a short TTL does not make the heartbeat a hot loop',
+    'fault: renewals that fail are not repeated in a hot loop',
+  ],
+  ['a renewal that times out is an unhandled rejection', 'fault: a renewal that times out causes no unhandled'],
+  ['a semaphore ends the permits of others by the TTL of the caller', 'fault: a semaphore’s permits are never ended'],
+  ['a client clock that is ahead makes two holders of one permit', 'failure 6: a client whose clock is 11 s ahead'],
+  ['`attempts: 0` returns true without the lock', 'fault: blockingTimeoutSeconds: 0 never says acquired'],
+  ['after an expiry, the new holder cannot release, and the stale one can', 'fault: after an expiry takeover'],
+  ['one lease ends at different times on different stores', 'fault: a lease ends when its time to live is over'],
+  [
+    'PostgreSQL: two holders, because the row is read without a lock',
+    'fault: of two processes that race for an expired lease',
+  ],
+  ['an abort of the job aborts the release', 'rule 6: an abort of the job does not abort the release'],
+  [
+    'token and lock are set in two steps, and the stale holder has the higher token',
+    'fault: processes that race for a lock hold it in the order of their tokens',
+  ],
+  [
+    'tokens begin at 1 again after a flush, and are kept for every name',
+    'failure 18:',
+    'leaves nothing in process and store',
+  ],
+  ['scripts use keys that are not declared', 'all keys of a lock are in the slot of its plain key'],
+  ['the end of a connection is an uncaught exception', 'pg_terminate_backend loses every lease'],
+  [
+    'resigning gives the connection back without unlocking',
+    'resigning aborts the signal first, then elects the next',
+    'a released lock can be acquired at once by another process',
+  ],
+  ['the leader is not notified of a lost connection', 'rule 3: a holder that is cut off is notified'],
+  ['opposing orders of locks deadlock', 'opposing orders do not deadlock'],
+  [
+    'rate limits: periods below a second do not end, twice the limit passes, what is thrown is no Error',
+    'fault: a period below one second ends',
+    'fault: no more pass at the edge of a window',
+    'consumeOrThrow rejects with an error',
+  ],
+]
+
 /** The page as it should be, and the failures without a test. */
 export function failurePage() {
   const tests = testsByFailure()
+  const found = testsByTitle()
   const rows = failures.map(([number, failure, outcome]) => {
     const files = [...(tests.get(number) ?? [])]
     return `| ${number} | ${failure} | ${outcome} | ${files.map(linked).join('<br>')} |\n`
   })
   const before = readFileSync(`${root}${PAGE}`, 'utf8')
-  const parts = /^([\s\S]*<!-- failures:begin -->\n)[\s\S]*?(<!-- failures:end -->[\s\S]*)$/.exec(before)
-  if (parts === null) throw new Error(`${PAGE} has no marks for its table`)
   const head = '| # | what fails | what happens | tests |\n| --- | --- | --- | --- |\n'
-  const untested = failures.map(([number]) => number).filter((number) => !tests.has(number))
-  return { file: PAGE, before, text: `${parts[1]}${head}${rows.join('')}${parts[2]}`, untested }
+  const faultRows = faults.map(([fault, ...titles]) => {
+    const files = new Set(titles.flatMap((title) => [...(found.get(title) ?? [])]))
+    return `| ${fault} | ${[...files].map(linked).join('<br>')} |\n`
+  })
+  const faultHead = '| fault | tests |\n| --- | --- |\n'
+  const text = withTable(withTable(before, 'failures', head + rows.join('')), 'faults', faultHead + faultRows.join(''))
+  const untested = [
+    ...failures.flatMap(([number]) => (tests.has(number) ? [] : [`failure ${number}`])),
+    ...faults.flatMap(([, ...titles]) => titles.filter((title) => !found.has(title))),
+  ]
+  return { file: PAGE, before, text, untested }
+}
+
+/**
+ * @param {string} page
+ * @param {string} name
+ * @param {string} table
+ */
+function withTable(page, name, table) {
+  const [begin, end] = [`<!-- ${name}:begin -->\n`, `<!-- ${name}:end -->`]
+  const [from, to] = [page.indexOf(begin), page.indexOf(end)]
+  if (from === -1 || to === -1) throw new Error(`${PAGE} has no marks for its table of ${name}`)
+  return `${page.slice(0, from + begin.length)}${table}${page.slice(to)}`
 }
 
 /** @param {string} file */
@@ -101,6 +188,21 @@ function testsByFailure() {
   return found
 }
 
+/**
+ * The files that have a test with these words in its title.
+ *
+ * @returns {Map<string, Set<string>>}
+ */
+function testsByTitle() {
+  const found = new Map()
+  const titles = new Set(faults.flatMap(([, ...titles]) => titles))
+  for (const file of sources('src/testing').concat(sources('test'))) {
+    const code = readFileSync(`${root}${file}`, 'utf8').replaceAll(/^\s*(\/\/|\*|\/\*).*$/gm, '')
+    for (const title of titles) if (code.includes(title)) found.set(title, (found.get(title) ?? new Set()).add(file))
+  }
+  return found
+}
+
 /** @param {string} folder */
 function sources(folder) {
   return readdirSync(`${root}${folder}`, { recursive: true, encoding: 'utf8' })
@@ -111,7 +213,7 @@ function sources(folder) {
 
 if (isMain(import.meta.url)) {
   const { file, before, text, untested } = failurePage()
-  for (const number of untested) console.error(`failure ${number} has no test`)
+  for (const which of untested) console.error(`no test for: ${which}`)
   const isStale = text !== before
   if (!process.argv.includes('--check')) writeFileSync(`${root}${file}`, text)
   else if (isStale) console.error(`${file} is out of date: npm run failures`)
