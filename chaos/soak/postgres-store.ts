@@ -24,6 +24,7 @@ export async function openPostgres(dist: string): Promise<SoakStore> {
     const counts = await ask(ENDING.map((name) => `SELECT '${name}', count(*) FROM ${name}`).join(' UNION ALL '))
     return counts.filter(([, count]) => count !== '0').map(([name, count]) => `${count} rows in ${name}`)
   }
+  const connections = async (): Promise<number> => Number(await one(`SELECT count(*) ${SESSIONS}`))
   const sample = async (): Promise<StoreSample> => {
     const found = await ask(
       'SELECT relname, pg_total_relation_size(relid), n_live_tup, n_dead_tup FROM pg_stat_user_tables ORDER BY 1',
@@ -34,7 +35,7 @@ export async function openPostgres(dist: string): Promise<SoakStore> {
       processBytes: privateBytes(server.pid),
       entries: sum(2),
       dead: sum(3),
-      connections: Number(await one(`SELECT count(*) ${SESSIONS}`)),
+      connections: await connections(),
       tables: Object.fromEntries(found.map(([name, bytes]) => [String(name), Number(bytes)])),
     }
   }
@@ -44,6 +45,7 @@ export async function openPostgres(dist: string): Promise<SoakStore> {
     version: `PostgreSQL ${(await one('SHOW server_version')).split(' ')[0]}`,
 
     sample,
+    connections,
 
     async cut(draw: Draw): Promise<string> {
       if (draw.chance(0.3)) {

@@ -13,6 +13,8 @@ export async function openRedis(): Promise<SoakStore> {
   const server: Server = await startRedis()
   const ask = (...command: string[]) => askRedis({ port: server.port, timeoutMs: 10_000 }, ...command)
   const field = (info: string, name: string): string => new RegExp(`^${name}:(.*?)\r?$`, 'm').exec(info)?.[1] ?? ''
+  // Without the one that asks.
+  const connectionsIn = (info: string): number => Number(field(info, 'connected_clients')) - 1
   return {
     url: server.url,
     pid: server.pid,
@@ -25,10 +27,11 @@ export async function openRedis(): Promise<SoakStore> {
         processBytes: privateBytes(server.pid),
         entries: Number(await ask('DBSIZE')),
         dead: 0,
-        // Without the one that asks.
-        connections: Number(field(info, 'connected_clients')) - 1,
+        connections: connectionsIn(info),
       }
     },
+
+    connections: async () => connectionsIn(String(await ask('INFO', 'clients'))),
 
     async cut(draw: Draw): Promise<string> {
       const type = draw.one(['normal', 'pubsub'])

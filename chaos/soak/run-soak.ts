@@ -52,6 +52,8 @@ const CALL_TIMEOUT_MS = 120_000
  * rate limits for 15 s longer, and those of queues for a minute.
  */
 const SETTLED_WITHIN_MS = { redis: 15_000, postgres: 90_000 }
+/** How long the server may take to end the connections that the client has closed. */
+const ENDED_WITHIN_MS = 20_000
 
 /** Rejects if the client process ends by itself. */
 export async function runSoak(options: SoakOptions): Promise<Soaked> {
@@ -82,6 +84,7 @@ export async function runSoak(options: SoakOptions): Promise<Soaked> {
   await client.call('stop', before.resources)
   await sleep(longestTtlSeconds * 1_000)
   const left = await settle(store, SETTLED_WITHIN_MS[driver])
+  const connections = await untilDisconnected(store)
   return {
     versions: { node: process.versions.node, store: store.version },
     before,
@@ -90,7 +93,7 @@ export async function runSoak(options: SoakOptions): Promise<Soaked> {
     samples,
     cuts,
     after: (await client.call('sample')) as ClientSample,
-    storeAfter: await store.sample(),
+    storeAfter: { ...(await store.sample()), connections },
     left,
     load,
   }
@@ -146,5 +149,18 @@ async function settle(store: SoakStore, withinMs: number): Promise<Left> {
     const left = await store.left()
     if (left.wrong.length === 0 || performance.now() > endMs) return left
     await sleep(1_000)
+  }
+}
+
+/**
+ * A process of PostgreSQL ends a moment after its connection, also that of the soak's own questions. Waits for that, at
+ * most so long, and returns how many connections are left.
+ */
+async function untilDisconnected(store: SoakStore): Promise<number> {
+  const endMs = performance.now() + ENDED_WITHIN_MS
+  for (;;) {
+    await sleep(200)
+    const connections = await store.connections()
+    if (connections === 0 || performance.now() > endMs) return connections
   }
 }

@@ -21,6 +21,8 @@ export interface SoakStore extends AsyncDisposable {
   readonly version: string
   readonly pid: number
   sample(): Promise<StoreSample>
+  /** How many connections of clients are open at the server. */
+  connections(): Promise<number>
   /** Ends connections of the client. Returns which ones. */
   cut(draw: Draw): Promise<string>
   /**
