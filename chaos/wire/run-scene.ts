@@ -32,8 +32,9 @@ export interface SceneRun {
 /** Plays a scene once with these faults, and checks all invariants. */
 export async function runScene(run: SceneRun): Promise<Outcome> {
   const { scene, ground } = run
-  const watch = new Watch()
   await using wires = new Wires(ground.protocol, ground.ports, run.faults)
+  // A session keeps its locks until the server sees its unlock or its end. Both may be held back.
+  const watch = new Watch(() => (run.store === 'advisory' ? wires.lastHeldBackAt : 0))
   const id = Math.random().toString(36).slice(2, 10)
   const names = Array.from({ length: scene.locks ?? 1 }, (_, at) => `wire:${scene.name}:${id}:${at}`)
   const fresh = await ground.fresh()

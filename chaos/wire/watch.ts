@@ -29,9 +29,12 @@ export class Watch {
   readonly tooLate: string[] = []
   readonly #all: Watched[] = []
   readonly #takenUntil = new Map<string, number>()
+  readonly #mayBeHeldAt: () => number
   readonly #timer: NodeJS.Timeout
 
-  constructor() {
+  /** `mayBeHeldAt`: when the store may last have held a lock that no client relies on. */
+  constructor(mayBeHeldAt: () => number = () => 0) {
+    this.#mayBeHeldAt = mayBeHeldAt
     this.#timer = setInterval(() => this.look(), LOOK_EVERY_MS)
   }
 
@@ -77,7 +80,8 @@ export class Watch {
   lastHeldAt(name: string): number {
     this.look()
     const takenUntil = Math.min(this.#takenUntil.get(name) ?? 0, nowMs())
-    return Math.max(takenUntil, ...this.#all.filter((each) => each.name === name).map(({ heldUntil = 0 }) => heldUntil))
+    const leases = this.#all.filter((each) => each.name === name)
+    return Math.max(takenUntil, this.#mayBeHeldAt(), ...leases.map(({ heldUntil = 0 }) => heldUntil))
   }
 
   violation(text: string): void {

@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events'
 import { type AddressInfo, connect, createServer, type Server } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { nowMs } from '../history.ts'
 import { type Director, joinMessages } from './connection.ts'
 import { type Fault, faultsFor, type Place, placeText } from './fault.ts'
 import type { Protocol } from './message.ts'
@@ -30,6 +31,8 @@ export class Wires implements AsyncDisposable {
   readonly #successors: { key: string; go: () => void }[] = []
   #targets: readonly number[]
   #isNumbering = false
+  #heldBack = 0
+  #lastHeldBackAt = 0
 
   constructor(protocol: Protocol, ports: readonly number[], faults: ReadonlyMap<string, Fault>) {
     this.#protocol = protocol
@@ -51,6 +54,11 @@ export class Wires implements AsyncDisposable {
   /** A lease was granted: what was held back of other clients may arrive a moment later. */
   granted(client: string): void {
     for (const each of this.#waiting) if (each.client !== client) setTimeout(each.go, A_MOMENT_MS)
+  }
+
+  /** When a message was last held back. Until it goes on, the server does not know what its client did. */
+  get lastHeldBackAt(): number {
+    return this.#heldBack > 0 ? nowMs() : this.#lastHeldBackAt
   }
 
   /** New connections go to these servers, as after a failover behind one address. Open connections are cut. */
@@ -105,11 +113,20 @@ export class Wires implements AsyncDisposable {
         if (fault !== undefined) this.injected.add(at)
         return fault
       },
-      untilLate: () => this.#pause(CALL_MS * 1.5),
-      untilGivenUp: () => this.#pause(LOST_FOR_MS),
-      untilOvertaken: () => this.#until((go) => this.#waiting.push({ client: place.client, go })),
-      untilReconnected: () => this.#until((go) => this.#successors.push({ key: `${place.client}${place.server}`, go })),
+      untilLate: () => this.#holdBack(this.#pause(CALL_MS * 1.5)),
+      untilGivenUp: () => this.#holdBack(this.#pause(LOST_FOR_MS)),
+      untilOvertaken: () => this.#holdBack(this.#until((go) => this.#waiting.push({ client: place.client, go }))),
+      untilReconnected: () =>
+        this.#holdBack(this.#until((go) => this.#successors.push({ key: `${place.client}${place.server}`, go }))),
     }
+  }
+
+  #holdBack(moment: Promise<void>): Promise<void> {
+    this.#heldBack += 1
+    return moment.then(() => {
+      this.#heldBack -= 1
+      this.#lastHeldBackAt = nowMs()
+    })
   }
 
   /** Resolves when `go` is called, or at the latest after a fixed time. */
