@@ -11,8 +11,8 @@ export const MAX_COLUMNS = 120
 
 const folders = ['src', 'test', 'chaos', 'bench', 'scripts', 'examples', 'protocol', 'python', 'docs', '.github']
 const endings = /\.(ts|mts|mjs|js|sql|lua|py|c|md)$/
-/** The link to protocol/, and what Python's tools write. */
-const excludedFolders = /^python\/(?:src\/holdfast\/protocol|(?:.+\/)?(?:\.\w+|build|dist))\//
+/** The link to protocol/, what Python's tools write, and what the benchmarks install. */
+const excludedFolders = /^(?:bench\/node_modules|python\/(?:src\/holdfast\/protocol|(?:.+\/)?(?:\.\w+|build|dist)))\//
 const excluded = [
   // What an old release wrote into databases. It is kept as it was.
   'test/drivers/postgres/version-10.sql',

@@ -1,0 +1,115 @@
+// @ts-check
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { openIoredis, openNodeRedis, openPool } from '../support/clients.mjs'
+import { MANY } from '../support/names.mjs'
+
+/** @import { Contestant, OpenOptions } from '../types.d.ts' */
+/** @import { Claim, Driver } from '../../src/core/driver.ts' */
+
+const AT_ONCE = { blocking: false, timeoutSeconds: 30 }
+const WAITS = { timeoutSeconds: 30, blockingTimeoutSeconds: 600 }
+const HOUR_MS = 3_600_000
+
+/**
+ * @param {OpenOptions} options
+ * @returns {Promise<Contestant>}
+ */
+export async function open(options) {
+  /** @type {typeof import('../../src/index.ts')} */
+  const { DistributedLock, RateLimiter } = await load(options.dist, 'index.js')
+  const { driver, close } = await openDriver(options)
+  const lock = new DistributedLock({ driver })
+  const limiter = driver.capabilities.rate
+    ? new RateLimiter({ driver, limits: { limit: MANY, periodSeconds: 60 } })
+    : undefined
+  return {
+    async pair(name) {
+      const result = await lock.acquire(name, AT_ONCE)
+      if (!result.acquired) throw new Error(result.error)
+      await result.lock.release()
+    },
+    async hold(name) {
+      const lease = await lock.hold(name, WAITS)
+      return () => lease.release()
+    },
+    async keep(name, ttlMs, onLost) {
+      const lease = await lock.hold(name, { timeoutSeconds: ttlMs / 1_000 })
+      lease.signal.addEventListener('abort', onLost)
+      return () => lease.release()
+    },
+    ...(limiter && { consume: (key) => limiter.consume(key) }),
+    fill: (names) => driver.acquire(names.map(claimOf)),
+    async close() {
+      await lock.close()
+      await limiter?.close()
+      await driver.close()
+      await close()
+    },
+  }
+}
+
+/**
+ * @param {OpenOptions} options
+ * @returns {Promise<{ driver: Driver, close(): unknown }>}
+ */
+async function openDriver({ driver, stores, dist }) {
+  const onWarning = () => {}
+  if (driver === 'redis' || driver === 'node-redis') {
+    /** @type {typeof import('../../src/drivers/redis.ts')} */
+    const { redisDriver } = await load(dist, 'drivers/redis.js')
+    if (driver === 'redis') {
+      const client = openIoredis(stores.redis)
+      return { driver: redisDriver({ client, onWarning }), close: () => client.disconnect() }
+    }
+    const client = await openNodeRedis(stores.redis)
+    return { driver: redisDriver({ client, onWarning }), close: () => client.destroy() }
+  }
+  if (driver === 'redlock') {
+    /** @type {typeof import('../../src/drivers/redlock.ts')} */
+    const { redlockDriver } = await load(dist, 'drivers/redlock.js')
+    const clients = stores.redlock.map((url) => openIoredis(url))
+    const close = () => clients.map((client) => client.disconnect())
+    return { driver: redlockDriver({ clients, persistent: true }), close }
+  }
+  if (driver === 'postgres' || driver === 'advisory') {
+    const pool = openPool(stores.postgres)
+    const close = () => pool.end()
+    if (driver === 'postgres') {
+      /** @type {typeof import('../../src/drivers/postgres.ts')} */
+      const { postgresDriver } = await load(dist, 'drivers/postgres.js')
+      return { driver: postgresDriver({ client: pool }), close }
+    }
+    /** @type {typeof import('../../src/drivers/postgres-advisory.ts')} */
+    const { postgresAdvisoryDriver } = await load(dist, 'drivers/postgres-advisory.js')
+    return { driver: postgresAdvisoryDriver({ client: pool }), close }
+  }
+  if (driver === 'sqlite') {
+    /** @type {typeof import('../../src/connect.ts')} */
+    const { connect } = await load(dist, 'connect.js')
+    return { driver: await connect(`sqlite:${join(stores.folder, 'locks.db')}`), close() {} }
+  }
+  /** @type {typeof import('../../src/drivers/memory.ts')} */
+  const { memoryDriver } = await load(dist, 'drivers/memory.js')
+  return { driver: memoryDriver(), close() {} }
+}
+
+/**
+ * @param {string} dist
+ * @param {string} file
+ */
+const load = (dist, file) => import(pathToFileURL(join(dist, file)).href)
+
+/**
+ * @param {string} lockName
+ * @returns {Claim}
+ */
+const claimOf = (lockName) => ({
+  lockName,
+  claimId: `fill.${lockName}`,
+  holderId: 'fill',
+  mode: 'exclusive',
+  permits: 1,
+  ttlMs: HOUR_MS,
+  waitMs: 0,
+})

@@ -1,0 +1,33 @@
+// @ts-check
+// A hand-written lock table in SQLite, through the same library and with the same journal.
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+
+/** @import { Contestant, OpenOptions } from '../types.d.ts' */
+
+/**
+ * @param {OpenOptions} options
+ * @returns {Promise<Contestant>}
+ */
+export async function open({ stores, dist }) {
+  /** @type {typeof import('../../src/drivers/sqlite/client.ts')} */
+  const { openDatabase } = await import(pathToFileURL(join(dist, 'drivers/sqlite/client.js')).href)
+  const database = await openDatabase(join(stores.folder, 'bare.db'))
+  database.exec('PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL')
+  database.exec('CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, expires_at INTEGER)')
+  const insert = database.prepare('INSERT INTO locks VALUES (?, ?)')
+  const remove = database.prepare('DELETE FROM locks WHERE name = ?')
+  /** @param {() => unknown} work */
+  const transaction = (work) => {
+    database.exec('BEGIN IMMEDIATE')
+    work()
+    database.exec('COMMIT')
+  }
+  return {
+    async pair(name) {
+      transaction(() => insert.run(name, Date.now()))
+      transaction(() => remove.run(name))
+    },
+    close: async () => database.close(),
+  }
+}

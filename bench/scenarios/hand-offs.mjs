@@ -1,0 +1,156 @@
+// @ts-check
+import { setTimeout as sleep } from 'node:timers/promises'
+import { sentCommands } from '../support/clients.mjs'
+import { inRegimes, interleave, withoutPeersIfQuick } from '../support/rounds.mjs'
+
+/** @import { Contestant, DriverName, EnterOptions, Figures, Player, Scenario, Stage } from '../types.d.ts' */
+
+const PROCESSES = 8
+const HOLD_MS = 1
+
+const COLUMNS = [
+  { key: 'rate', title: 'hand-offs/s', digits: 0 },
+  { key: 'cpu', title: 'CPU µs', digits: 0 },
+  { key: 'serverCpu', title: 'server CPU µs', digits: 0 },
+  { key: 'calls', title: 'commands or transactions', digits: 1 },
+  { key: 'unfair', title: 'most ÷ least of a process', digits: 2 },
+]
+
+/** @type {Scenario} */
+export const scenario = {
+  id: 'hand-offs',
+  title: '8 processes on one name',
+  drivers: ['redis', 'node-redis', 'postgres', 'advisory', 'sqlite', 'redlock'],
+  quickDrivers: ['redis', 'postgres'],
+  async run(stage) {
+    for (const driver of stage.drivers(scenario)) {
+      /** @type {EnterOptions} */
+      const enter = {
+        does: 'hold',
+        driver,
+        scenario: 'hand-offs',
+        processes: PROCESSES,
+        only: withoutPeersIfQuick(stage),
+      }
+      await inRegimes(
+        stage,
+        enter,
+        async (players, { regime, sliceMs, rounds }) => {
+          for (const player of players) await player.call('prime')
+          const calls = await callsOf(stage, driver, players, sliceMs)
+          const rows = await interleave(players, rounds, async (player) => ({
+            ...(await handOffs(stage, player, sliceMs)),
+            calls: calls.get(player) ?? Number.NaN,
+          }))
+          const title = `${PROCESSES} processes hold one name for ${HOLD_MS} ms each, ${driver}`
+          const main = /** @type {const} */ ({ key: 'rate', better: 'more' })
+          stage.addTable({ id: `hand-offs/${driver}/${PROCESSES}`, title, regime, columns: COLUMNS, main, rows })
+        },
+        // Eight processes share the cores.
+        (player, ms) => player.callAll('warmUp', { ms: 2 * ms, tasks: player.entry.does.includes('wait') ? 2 : 1 }),
+      )
+    }
+  },
+}
+
+/**
+ * One slice in all processes of a contestant.
+ *
+ * @param {Stage} stage
+ * @param {Player} player
+ * @param {number} ms
+ * @returns {Promise<Figures & { count: number }>}
+ */
+export async function handOffs(stage, player, ms) {
+  const { driver } = player.entry
+  const before = stage.serverCpu(driver)
+  const all = await player.callAll('slice', { ms })
+  const counts = all.map(({ count = 0 }) => count)
+  const count = counts.reduce((sum, each) => sum + each, 0)
+  return {
+    count,
+    rate: count / (ms / 1_000),
+    cpu: all.reduce((sum, { cpu = 0 }) => sum + cpu, 0) / count,
+    serverCpu: (stage.serverCpu(driver) - before) / count,
+    unfair: Math.max(...counts) / Math.min(...counts),
+  }
+}
+
+export const work = {
+  /**
+   * @param {Contestant} contestant
+   * @param {undefined} _
+   * @param {string} prefix
+   */
+  async prime({ prime }, _, prefix) {
+    await prime?.(prefix)
+  },
+
+  commands: async () => ({ commands: sentCommands() }),
+
+  /**
+   * Takes turns in this process alone, so that its code is compiled.
+   *
+   * @param {Contestant} contestant
+   * @param {{ ms: number, tasks: number }} args
+   * @param {string} prefix
+   */
+  async warmUp(contestant, { ms, tasks }, prefix) {
+    const own = `${prefix}:warm-up:${process.pid}`
+    await contestant.prime?.(own)
+    await Promise.all(Array.from({ length: tasks }, () => turns(contestant, own, { ms, holdMs: 0 })))
+  },
+
+  /**
+   * @param {Contestant} contestant
+   * @param {{ ms: number }} slice
+   * @param {string} prefix
+   */
+  slice: (contestant, { ms }, prefix) => turns(contestant, prefix, { ms, holdMs: HOLD_MS }),
+}
+
+/**
+ * @param {Contestant} contestant
+ * @param {string} name
+ * @param {{ ms: number, holdMs: number }} options
+ */
+async function turns({ hold }, name, { ms, holdMs }) {
+  if (hold === undefined) throw new Error('no hold')
+  const cpuBefore = process.cpuUsage()
+  const endMs = performance.now() + ms
+  let count = 0
+  while (performance.now() < endMs) {
+    const release = await hold(name)
+    if (holdMs > 0) await sleep(holdMs)
+    // A turn that was granted after the end, because others had ended, does not count.
+    if (performance.now() < endMs) count += 1
+    await release()
+  }
+  const { user, system } = process.cpuUsage(cpuBefore)
+  return { count, cpu: user + system }
+}
+
+/**
+ * The commands or transactions of each hand-off, in a slice that is not timed.
+ *
+ * @param {Stage} stage
+ * @param {DriverName} driver
+ * @param {readonly Player[]} players
+ * @param {number} ms
+ * @returns {Promise<Map<Player, number>>}
+ */
+export async function callsOf(stage, driver, players, ms) {
+  const calls = new Map()
+  if (stage.settings.quick) return calls
+  for (const player of players) {
+    /** @type {() => Promise<number>} */
+    const count =
+      driver === 'postgres' || driver === 'advisory'
+        ? stage.transactions
+        : async () => (await player.callAll('commands')).reduce((sum, { commands = 0 }) => sum + commands, 0)
+    const before = await count()
+    const { count: turns } = await handOffs(stage, player, ms)
+    calls.set(player, ((await count()) - before) / turns || Number.NaN)
+  }
+  return calls
+}
