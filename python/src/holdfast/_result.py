@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Optional, Union
 
 from .core.driver import LeaseRecord
 from .core.lock_info import LockInfo
+from .core.store_answers import checked_lease
 from .errors import NotAcquiredError
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ LockResult = Union[Acquired, NotAcquired]
 
 def not_acquired(lock_name: str, refused: Refused) -> NotAcquired:
     waited = f" (waited {refused.waited_ms / 1_000:.1f} s)" if refused.waited_ms >= 1 else ""
-    record = refused.refusal.holder
-    if record is None:
+    seen = refused.refusal.holder
+    if seen is None:
         return NotAcquired(f'"{lock_name}" is held by another claim{waited}')
+    record = checked_lease(seen)
     return NotAcquired(f'"{lock_name}" is held by {holder_text(record)}{waited}', lock_info(record))
 
 

@@ -590,4 +590,8 @@ _WITHDRAWAL_SECONDS = 0.25
 
 
 def _datetime(ms: float) -> datetime:
-    return datetime.fromtimestamp(ms / 1_000, timezone.utc)
+    """A store whose clock is beyond the last year that Python has is shown in that year."""
+    try:
+        return datetime.fromtimestamp(ms / 1_000, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return datetime.max.replace(tzinfo=timezone.utc)

@@ -11,6 +11,7 @@ from .deadline import trusted_until
 from .driver import Claim, Grant, Refusal
 from .lease import LeaseContext, OwnClaim
 from .scheduler import Entry
+from .store_answers import trimmed
 from .store_client import AcquireAnswer, is_outage
 from .wake_ups import Waiter
 
@@ -135,6 +136,7 @@ class PendingClaim:
         """The store reports a grant that it made without a request."""
         if self._done:
             return
+        grant = trimmed(grant, self.claim)
         if self._in_flight or self._last_sent is None:
             # If the claim accepted the grant now, its request in flight could reach the store after the lease was
             # released, and acquire the lock again with no process to hold it. The answer to that request may be older
@@ -200,7 +202,7 @@ class PendingClaim:
         if self._done:
             self._withdraw()
         elif isinstance(answer, Grant):
-            self._accept(answer, sent, now)
+            self._accept(trimmed(answer, self.claim), sent, now)
         else:
             self._refused(answer)
         self._context.in_flight.end()

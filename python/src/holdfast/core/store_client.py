@@ -27,6 +27,7 @@ from .driver import (
 )
 from .in_flight import InFlight
 from .limits import MAX_RELEASE_TRIES
+from .store_answers import checked_page, is_grant, is_rate_answer, is_refusal
 from .wake_ups import WakeUps
 
 AcquireAnswer = Union[Grant, Refusal]
@@ -78,7 +79,7 @@ class StoreClient:
         self.wake_ups = WakeUps(driver, clock, random, self._calls)
         calls = self._calls
         self._acquires: Batch[Claim, AcquireAnswer] = Batch(
-            "acquire", calls, clock, driver.acquire, _is_acquire_answer, inseparable=_in_one_group
+            "acquire", calls, clock, driver.acquire, self._is_acquire_answer, inseparable=_in_one_group
         )
         self._renewals: Batch[Renewal, RenewAnswer] = Batch("renew", calls, clock, driver.renew, _is_renew_answer)
         # A store without wake-ups tells no one, so the process at least wakes its own waiters.
@@ -123,7 +124,7 @@ class StoreClient:
                 return
             call = self._calls.begin(what, self.clock.monotonic() * 1_000, fail)
             try:
-                page = await self.driver.inspect(query)
+                page = checked_page(self.driver.name, await self.driver.inspect(query))
             except BaseException as error:
                 self._calls.end(call)
                 fail(self._calls.as_error(what, error))
@@ -177,6 +178,11 @@ class StoreClient:
         if not self.driver.capabilities.rate:
             raise unsupported(self.driver, "rate")
         return await self.driver.consume(requests)
+
+    def _is_acquire_answer(self, answer: object) -> bool:
+        if isinstance(answer, Grant):
+            return is_grant(answer, self.driver.capabilities.fencing)
+        return isinstance(answer, Refusal) and is_refusal(answer)
 
     def _wake_own(self, leases: Sequence[LeaseRef]) -> None:
         for lease in leases:
@@ -273,10 +279,6 @@ def _in_one_group(before: Claim, after: Claim) -> bool:
     return before.group is not None and before.group == after.group
 
 
-def _is_acquire_answer(answer: object) -> bool:
-    return isinstance(answer, (Grant, Refusal))
-
-
 def _is_renew_answer(answer: object) -> bool:
     return answer in ("renewed", "held", "lost")
 
@@ -286,7 +288,7 @@ def _is_release_answer(answer: object) -> bool:
 
 
 def _is_rate_answer(answer: object) -> bool:
-    return isinstance(answer, RateAnswer)
+    return isinstance(answer, RateAnswer) and is_rate_answer(answer)
 
 
 __all__ = [

@@ -10,6 +10,7 @@ from ..errors import HoldfastError
 from .calls import Calls
 from .clock import Clock, Random, backoff_ms
 from .driver import Claim, Driver, Grant, Refusal, StopListening
+from .store_answers import is_grant
 
 log = logging.getLogger("holdfast")
 
@@ -45,6 +46,7 @@ class WakeUps:
 
     def __init__(self, driver: Driver, clock: Clock, random: Random, calls: Calls) -> None:
         self._driver = driver
+        self.needs_token = driver.capabilities.fencing
         self._clock = clock
         self._random = random
         self._calls = calls
@@ -227,8 +229,13 @@ class _Subscription:
 
     def granted(self, claim_id: str, grant: Grant) -> None:
         waiter = self._wake_ups.waiter(claim_id)
-        if waiter is not None:
+        if waiter is None:
+            return
+        # What is not valid as an answer is not valid as a message either. It is a hint to ask.
+        if is_grant(grant, self._wake_ups.needs_token):
             waiter.granted(grant)
+        else:
+            waiter.wake()
 
     def lost(self, claim_id: str, cause: Exception) -> None:
         self._wake_ups.lost(claim_id, cause)

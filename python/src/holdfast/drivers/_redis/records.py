@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence, Union
 
-from ...core.driver import Claim, Grant, LeaseRecord, LeaseRef, Metadata, Mode, Refusal, Renewal, WaiterRecord
+from ...core.driver import Claim, Grant, LeaseRecord, LeaseRef, Metadata, Refusal, Renewal, WaiterRecord
 from ...errors import StoreError, UnsupportedError
 from .._shared.groups import left_over
 
@@ -123,7 +123,7 @@ def read_acquire(claim: Claim, now_ms: float, reply: Any) -> AcquireReply:
     kind = text_of(reply[0])
     if kind == "y" and len(reply) == 2:
         parts = _parse_list(text_of(reply[1]))
-        if parts is None or len(parts) < 3 or not _is_token(parts[1]):
+        if parts is None or len(parts) < 3 or not _is_token(parts[1]) or not _is_number(parts[2]):
             return unexpected_reply("acquire", reply)
         return Grant(parts[1], claim.ttl_ms, parts[2])
     if kind == "n" and len(reply) == 5:
@@ -137,16 +137,20 @@ def read_acquire(claim: Claim, now_ms: float, reply: Any) -> AcquireReply:
             f'"{claim.lock_name}" cannot be taken by force: it is not a lock of Holdfast, and without a prefix the key '
             "may be anything. If you know that it is the lock of another client, delete the key"
         )
-    if kind == "b" and len(reply) == 2:
-        return TokenRefusal(now_ms, int(reply[1]))
-    if kind == "f" and len(reply) == 2:
-        return TokenRefusal(float(reply[1]))
+    if kind in ("b", "f") and len(reply) == 2:
+        # A mark that is no number would become the next proposal to all nodes.
+        number = _number_in(reply[1])
+        if number is None or not 0 <= number <= _MOST_TOKEN:
+            return unexpected_reply("acquire", reply)
+        return TokenRefusal(now_ms, int(number)) if kind == "b" else TokenRefusal(number)
     return unexpected_reply("acquire", reply)
 
 
-def _read_refusal(lock_name: str, now_ms: float, reply: Sequence[Any]) -> Refusal:
+def _read_refusal(lock_name: str, now_ms: float, reply: Sequence[Any]) -> Union[Refusal, StoreError]:
     holder_text = text_of(reply[1])
-    end_ms, ahead, ask_again_ms = (float(each) for each in reply[2:5])
+    end_ms, ahead, ask_again_ms = (_number_in(each) for each in reply[2:5])
+    if end_ms is None or ahead is None or ask_again_ms is None:
+        return unexpected_reply("acquire", reply)
     is_shown = holder_text != "" or end_ms != -1
     return Refusal(
         holder=read_lease(lock_name, holder_text, end_ms) if is_shown else None,
@@ -204,13 +208,18 @@ def is_ours(text: str) -> bool:
 
 
 def read_waiter(lock_name: str, id_text: str, text: str) -> WaiterRecord:
-    _, since_ms, mode, limit, permits, _, _, _, tail, *_ = json.loads(text)
-    modes: tuple[Mode, Mode] = ("exclusive", "shared")
+    """A waiter whose text is not ours is shown with what is known of it."""
+    parts = _list_in(text)
+    if len(parts) < 9 or not all(_is_number(each) for each in parts[1:5]):
+        parts = [0, 0, 0, 0, 1, 0, 0, "", ""]
+    _, since_ms, mode, limit, permits, _, _, _, tail = parts[:9]
+    claim_id = _parsed(id_text)
+    holder = next(iter(_list_in(f"[{tail}]")), None)
     return WaiterRecord(
         lock_name=lock_name,
-        claim_id=json.loads(id_text),
-        holder_id=json.loads(f"[{tail}]")[0],
-        mode=modes[int(mode)],
+        claim_id=claim_id if isinstance(claim_id, str) else id_text,
+        holder_id=holder if isinstance(holder, str) else "another client",
+        mode="exclusive" if mode == 0 else "shared",
         permits=int(permits),
         waiting_since_ms=since_ms,
         limit=int(limit) if limit > 0 else None,
@@ -297,8 +306,30 @@ def _is_shared(parts: Sequence[Any]) -> bool:
 def _parse_list(text: str) -> Optional[list[Any]]:
     if not text.startswith('["'):
         return None
+    parsed = _parsed(text)
+    return parsed if isinstance(parsed, list) else None
+
+
+def _list_in(text: str) -> list[Any]:
+    """Empty for a text that is no list."""
+    parsed = _parsed(text)
+    return parsed if isinstance(parsed, list) else []
+
+
+def _parsed(text: str) -> Any:
+    """None for a text that is no JSON."""
     try:
-        parsed = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return parsed if isinstance(parsed, list) else None
+
+
+def _number_in(reply: Any) -> Optional[float]:
+    """A whole number stays one: a mark has more digits than a float keeps. None for anything that is no number."""
+    if type(reply) is int:
+        return reply
+    try:
+        number = float(text_of(reply))
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else None if math.isnan(number) or math.isinf(number) else number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import dataclass
 from typing import Optional
 
@@ -54,7 +55,7 @@ def inspect(connection: Connection, query: InspectQuery) -> InspectPage:
             # One row more than there is room for shows whether there are more.
             rows = connection.all("leases_from", name, after, now_ms, room + 1)
             shown = rows[:room]
-            leases.extend(lease_record(row, now_ms) for row in sorted(shown, key=lambda row: int(row["fencing_token"])))
+            leases.extend(lease_record(row, now_ms) for row in sorted(shown, key=_token_of))
             if len(rows) > room:
                 return page(_Cursor(name, claim_id=shown[-1]["claim_id"]))
             room -= len(rows)
@@ -65,6 +66,12 @@ def inspect(connection: Connection, query: InspectQuery) -> InspectPage:
             # After its leases, if there was no room for a waiter.
             return page(_Cursor(name, place=rows[room - 1]["place"] if room > 0 else place))
     return page()
+
+
+def _token_of(row: sqlite3.Row) -> float:
+    """A row that another program wrote may have anything there."""
+    token = row["fencing_token"]
+    return token if isinstance(token, (int, float)) else 0
 
 
 def _read_cursor(after: str) -> _Cursor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import dataclass
-from typing import NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 from ...core.driver import LeaseRecord, Mode, WaiterRecord
 from .._shared.admission import Share
@@ -88,7 +88,6 @@ def waiters_of(connection: Connection, lock_name: str, now_ms: int, most: int) -
 
 
 def lease_record(row: sqlite3.Row, now_ms: int) -> LeaseRecord:
-    metadata = row["metadata"]
     return LeaseRecord(
         lock_name=row["lock_name"],
         claim_id=row["claim_id"],
@@ -97,10 +96,25 @@ def lease_record(row: sqlite3.Row, now_ms: int) -> LeaseRecord:
         permits=row["permits"],
         fencing_token=row["fencing_token"],
         acquired_at_ms=row["acquired_at_ms"],
-        expires_at_ms=min(row["expires_at_ms"], now_ms + row["ttl_ms"]),
+        expires_at_ms=_end_of(row["expires_at_ms"], row["ttl_ms"], now_ms),
         limit=row["max_permits"],
-        metadata=json.loads(metadata) if metadata else None,
+        metadata=_metadata_in(row["metadata"]),
     )
+
+
+def _end_of(expires_at_ms: Any, ttl_ms: Any, now_ms: int) -> Any:
+    """A column may have a value of any type: another program may have written it. The core repairs what it shows."""
+    if not isinstance(ttl_ms, (int, float)) or not isinstance(expires_at_ms, (int, float)):
+        return expires_at_ms
+    return min(expires_at_ms, now_ms + ttl_ms)
+
+
+def _metadata_in(text: Any) -> Any:
+    """What another program wrote is shown without it."""
+    try:
+        return json.loads(text) if isinstance(text, str) and text else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def waiter_record(row: sqlite3.Row) -> WaiterRecord:
