@@ -10,7 +10,7 @@ import type {
   RateRequest,
   Refusal,
 } from '../driver.ts'
-import { ClosedError, OverloadError, UnsupportedError } from '../errors.ts'
+import { ClosedError, type HoldfastError, OverloadError, UnsupportedError } from '../errors.ts'
 import type { Emitter } from '../events.ts'
 import type { Granted } from '../lease/granted.ts'
 import type { HandOver } from '../lease/hand-over.ts'
@@ -147,25 +147,36 @@ export class Holder {
    */
   acquire(request: ClaimRequest, onEnd?: (lease: HeldLease) => void): Promise<ClaimResult> {
     return new Promise((resolve, reject) => {
-      this.#assertOpen()
-      this.#assertSupported(request)
-      this.assertRoom(1)
-      const pending: PendingClaim = new PendingClaim(
-        this.#context,
-        this.#claimFactory.create(request),
-        request,
-        (end) => {
-          this.#pending.delete(pending)
-          if (isNested(request)) this.#deadlocks?.forget(pending)
-          const result = end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd)
-          if (result instanceof Error) reject(result)
-          else resolve(result)
-        },
-      )
-      this.#pending.set(pending, request)
-      if (isNested(request) && request.waitMs > 0) this.#deadlocks?.watch(pending)
-      pending.start()
+      this.claim(request, onEnd, (result) => {
+        if (result instanceof Error) reject(result)
+        else resolve(result)
+      })
     })
+  }
+
+  /** As `acquire`, for a caller that has a promise of its own. What is wrong with the request is thrown. */
+  claim(
+    request: ClaimRequest,
+    onEnd: ((lease: HeldLease) => void) | undefined,
+    settle: (result: ClaimResult | HoldfastError) => void,
+  ): void {
+    this.#assertOpen()
+    this.#assertSupported(request)
+    this.assertRoom(1)
+    const nested = isNested(request)
+    const pending: PendingClaim = new PendingClaim(
+      this.#context,
+      this.#claimFactory.create(request),
+      request,
+      (end) => {
+        this.#pending.delete(pending)
+        if (nested) this.#deadlocks?.forget(pending)
+        settle(end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd))
+      },
+    )
+    this.#pending.set(pending, request)
+    if (nested && request.waitMs > 0) this.#deadlocks?.watch(pending)
+    pending.start()
   }
 
   /**

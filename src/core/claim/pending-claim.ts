@@ -51,7 +51,9 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   readonly #parts: WaitParts
   readonly #signal: AbortSignal | undefined
   readonly #watcher: ClaimWatcher | undefined
-  readonly #startedMs: number
+  readonly #waitMs: number
+  /** Not read for a claim that does not wait. */
+  readonly #startedMs: number | undefined
   readonly #waitUntilMs: number
   readonly #settle: (end: Outcome | HoldfastError) => void
   #done = false
@@ -84,8 +86,9 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.claim = claim
     this.#signal = signal
     this.#watcher = watcher
-    this.#startedMs = parts.clock.now().monotonicMs
-    this.#waitUntilMs = this.#startedMs + waitMs
+    this.#waitMs = waitMs
+    this.#startedMs = waitMs > 0 ? parts.clock.now().monotonicMs : undefined
+    this.#waitUntilMs = (this.#startedMs ?? 0) + waitMs
     this.#settle = settle
   }
 
@@ -101,7 +104,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   }
 
   get waitedMs(): number {
-    return this.#parts.clock.now().monotonicMs - this.#startedMs
+    const nowMs = this.#parts.clock.now().monotonicMs
+    return nowMs - (this.#startedMs ?? this.#lastSent?.monotonicMs ?? nowMs)
   }
 
   due(): void {
@@ -157,7 +161,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   }
 
   get #waits(): boolean {
-    return this.#waitUntilMs > this.#startedMs
+    return this.#waitMs > 0
   }
 
   /**
@@ -167,7 +171,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
    */
   get #mustJoinFirst(): boolean {
     const { driver, wakeUps, callTimeoutMs } = this.#parts.store
-    return !driver.capabilities.queue || wakeUps.active || this.#waitUntilMs - this.#startedMs < callTimeoutMs
+    return !driver.capabilities.queue || wakeUps.active || this.#waitMs < callTimeoutMs
   }
 
   #join(): void {

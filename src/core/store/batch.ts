@@ -26,6 +26,37 @@ export interface ListBounds<Request = unknown> {
   readonly areInseparable?: (before: Request, after: Request) => boolean
 }
 
+/** The requests that leave together. The sender calls `answered` or `failed`, once. */
+export class RequestList<Request, Answer> {
+  readonly requests: readonly Request[]
+  readonly sent: Instant
+  readonly #receivers: readonly Receiver<Answer>[]
+  readonly #clock: Clock
+
+  constructor(requests: readonly Request[], receivers: readonly Receiver<Answer>[], sent: Instant, clock: Clock) {
+    this.requests = requests
+    this.sent = sent
+    this.#receivers = receivers
+    this.#clock = clock
+  }
+
+  /** With one answer for each request, in their order. */
+  answered(answers: readonly (Answer | Error)[]): void {
+    const receivers = this.#receivers
+    const answered = this.#clock.now()
+    for (let index = 0; index < receivers.length; index += 1) {
+      const receiver = receivers[index] as Receiver<Answer>
+      const answer = answers[index] as Answer | Error
+      if (answer instanceof Error) receiver.failed(answer, this.sent)
+      else receiver.answered(answer, this.sent, answered)
+    }
+  }
+
+  failed(error: unknown): void {
+    for (const receiver of this.#receivers) receiver.failed(error, this.sent)
+  }
+}
+
 /**
  * Collects the requests that are made in one turn of the event loop and sends them as one list.
  *
@@ -34,18 +65,14 @@ export interface ListBounds<Request = unknown> {
  * wait for the next turn, so that timers and I/O are served at all.
  */
 export class Batch<Request, Answer> {
-  readonly #send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>
+  readonly #send: (list: RequestList<Request, Answer>) => void
   readonly #bounds: ListBounds<Request>
   readonly #clock: Clock
   readonly #turns: Turns
   #requests: Request[] = []
   #receivers: Receiver<Answer>[] = []
 
-  constructor(
-    clock: Clock,
-    bounds: ListBounds<Request>,
-    send: (requests: readonly Request[]) => Promise<readonly (Answer | Error)[]>,
-  ) {
+  constructor(clock: Clock, bounds: ListBounds<Request>, send: (list: RequestList<Request, Answer>) => void) {
     this.#clock = clock
     this.#turns = turnsOf(clock)
     this.#bounds = bounds
@@ -78,13 +105,13 @@ export class Batch<Request, Answer> {
     const fewest = requests.length >= split ? Math.max(2, Math.ceil(requests.length / (2 * split))) : 1
     const parts = Math.max(Math.ceil(requests.length / maxLength), fewest)
     if (parts === 1) {
-      this.#sendList(requests, receivers, sent)
+      this.#send(new RequestList(requests, receivers, sent, this.#clock))
       return
     }
     const size = Math.ceil(requests.length / parts)
     for (let start = 0; start < requests.length; ) {
       const end = this.#cut(requests, start, start + size)
-      this.#sendList(requests.slice(start, end), receivers.slice(start, end), sent)
+      this.#send(new RequestList(requests.slice(start, end), receivers.slice(start, end), sent, this.#clock))
       start = end
     }
   }
@@ -104,24 +131,5 @@ export class Batch<Request, Answer> {
     cut = end
     while (isInsideGroup(cut)) cut += 1
     return cut
-  }
-
-  #sendList(requests: readonly Request[], receivers: readonly Receiver<Answer>[], sent: Instant): void {
-    const failAll = (error: unknown): void => {
-      for (const receiver of receivers) receiver.failed(error, sent)
-    }
-    this.#send(requests).then((answers) => {
-      if (answers.length !== requests.length) {
-        failAll(new Error(`the driver returned ${answers.length} answers to ${requests.length} requests`))
-        return
-      }
-      const answered = this.#clock.now()
-      for (let index = 0; index < receivers.length; index += 1) {
-        const receiver = receivers[index] as Receiver<Answer>
-        const answer = answers[index] as Answer | Error
-        if (answer instanceof Error) receiver.failed(answer, sent)
-        else receiver.answered(answer, sent, answered)
-      }
-    }, failAll)
   }
 }

@@ -2,6 +2,7 @@ import type { Driver } from '../driver.ts'
 import { HoldfastError, StoreError } from '../errors.ts'
 import { messageOf, safeCause } from '../foreign-errors.ts'
 import type { Clock, Timer } from '../time/clock.ts'
+import { queueMicrotask } from '../time/native-time.ts'
 
 /**
  * Gives every call to one driver a deadline, so that a hanging socket cannot hang the caller. All calls have the same
@@ -11,7 +12,7 @@ export class CallDeadlines {
   readonly #driver: Driver
   readonly #clock: Clock
   readonly #timeoutMs: number
-  readonly #inFlight = new Set<Call>()
+  readonly #inFlight = new Set<Call<unknown>>()
   #timer: Timer | undefined
   #failedWith: HoldfastError | undefined
 
@@ -26,33 +27,48 @@ export class CallDeadlines {
   }
 
   /**
-   * Runs a call. An answer that arrives after the deadline is passed to `onLateAnswer`.
+   * Runs a call.
    *
    * @throws `StoreError` when the call times out; a `HoldfastError` when it fails
    */
-  run<Answer>(what: string, call: () => Promise<Answer>, onLateAnswer?: (answer: Answer) => void): Promise<Answer> {
-    if (this.#failedWith !== undefined) return Promise.reject(this.#failedWith)
-    return new Promise((resolve, reject) => {
+  run<Answer>(what: string, send: () => Promise<Answer>, late?: (answer: Answer) => void): Promise<Answer> {
+    return new Promise((answered, failed) => {
       const dueMs = this.#clock.now().monotonicMs + this.#timeoutMs
-      const inFlight: Call = { what, dueMs, fail: reject }
-      this.#inFlight.add(inFlight)
-      this.#arm()
-      const ended = (): boolean => {
-        const inTime = this.#inFlight.delete(inFlight)
-        if (this.#inFlight.size === 0) this.#timer?.keepAlive?.(false)
-        return inTime
-      }
-      answerOf(call).then(
-        (answer) => {
-          if (ended()) resolve(answer)
-          else onLateAnswer?.(answer)
-        },
-        (error: unknown) => {
-          ended()
-          reject(this.asStoreError(what, error))
-        },
-      )
+      this.start({ what, dueMs, answered, failed, ...(late && { late }) }, send)
     })
+  }
+
+  /** As `run`, for a caller that counts every promise. It is called back once, never before this returns. */
+  start<Answer>(call: Call<Answer>, send: () => Promise<Answer>): void {
+    const failure = this.#failedWith
+    if (failure !== undefined) {
+      this.#fail(call as Call<unknown>, failure)
+      return
+    }
+    this.#inFlight.add(call as Call<unknown>)
+    this.#arm()
+    answerOf(send).then(
+      (answer) => {
+        if (this.#ended(call as Call<unknown>)) call.answered(answer)
+        else call.late?.(answer)
+      },
+      (error: unknown) => {
+        if (this.#ended(call as Call<unknown>)) call.failed(this.asStoreError(call.what, error))
+      },
+    )
+  }
+
+  /** Whether the call was still in flight. */
+  #ended(call: Call<unknown>): boolean {
+    const inTime = this.#inFlight.delete(call)
+    if (this.#inFlight.size === 0) this.#timer?.keepAlive?.(false)
+    return inTime
+  }
+
+  /** In a step of its own: what one caller does must not keep the others from their answers. */
+  #fail(call: Call<unknown>, error: HoldfastError): void {
+    this.#inFlight.delete(call)
+    queueMicrotask(() => call.failed(error))
   }
 
   /**
@@ -68,8 +84,7 @@ export class CallDeadlines {
   /** Fails every call in flight and every later call. */
   failAll(error: HoldfastError): void {
     this.#failedWith = error
-    for (const call of this.#inFlight) call.fail(error)
-    this.#inFlight.clear()
+    for (const call of this.#inFlight) this.#fail(call, error)
     this.close()
   }
 
@@ -101,8 +116,8 @@ export class CallDeadlines {
     const where = this.#driver.place === undefined ? '' : ` at ${this.#driver.place}`
     for (const call of this.#inFlight) {
       if (call.dueMs > nowMs) break
-      this.#inFlight.delete(call)
-      call.fail(
+      this.#fail(
+        call,
         new StoreError(
           `the ${this.#driver.name} store${where} did not answer ${call.what} within ${this.#timeoutMs} ms`,
         ),
@@ -121,8 +136,12 @@ function answerOf<Answer>(call: () => Promise<Answer>): Promise<Answer> {
   }
 }
 
-interface Call {
+export interface Call<Answer> {
   readonly what: string
+  /** The deadline, on the monotonic clock. */
   readonly dueMs: number
-  fail(error: HoldfastError): void
+  answered(answer: Answer): void
+  failed(error: HoldfastError): void
+  /** The answer has come after the deadline. */
+  late?(answer: Answer): void
 }

@@ -21,8 +21,9 @@ import { pause } from '../time/pause.ts'
 import type { Random } from '../time/random.ts'
 import { turnsOf } from '../time/turns.ts'
 import { unsupported } from '../unsupported.ts'
-import { Batch, type Receiver } from './batch.ts'
+import { Batch, type Receiver, type RequestList } from './batch.ts'
 import { CallDeadlines } from './call-deadlines.ts'
+import { ListCall, type ListKind } from './list-call.ts'
 import { WakeUps } from './wake-ups.ts'
 
 export interface StoreClientOptions {
@@ -77,14 +78,32 @@ export class StoreClient {
     this.#acquires = new Batch<TrackedClaim, AcquireAnswer>(
       clock,
       { ...bounds, areInseparable: inOneGroup },
-      (claims) => this.#acquireList(claims),
+      this.#sender({ what: 'acquire', send: (claims) => driver.acquire(claims), late: this.#withdrawAbandoned }),
     )
-    this.#renewals = new Batch(clock, bounds, (renewals) => this.#list('renew', renewals, () => driver.renew(renewals)))
-    this.#releases = new Batch(clock, bounds, (leases) => this.#releaseList(leases))
-    this.#consumes = new Batch(clock, bounds, (requests) =>
-      this.#list('consume', requests, async () => {
-        if (driver.consume === undefined) throw unsupported(driver, 'rate')
-        return driver.consume(requests)
+    this.#renewals = new Batch<Renewal, RenewAnswer>(
+      clock,
+      bounds,
+      this.#sender({ what: 'renew', send: (renewals) => driver.renew(renewals) }),
+    )
+    this.#releases = new Batch<LeaseRef, boolean>(
+      clock,
+      bounds,
+      this.#sender({
+        what: 'release',
+        send: (leases) => driver.release(leases),
+        // The store sends no wake-ups, so the process at least wakes its own waiters.
+        ...(!driver.capabilities.wake && { answered: this.#wakeOwn }),
+      }),
+    )
+    this.#consumes = new Batch<RateRequest, RateAnswer>(
+      clock,
+      bounds,
+      this.#sender({
+        what: 'consume',
+        async send(requests) {
+          if (driver.consume === undefined) throw unsupported(driver, 'rate')
+          return driver.consume(requests)
+        },
       }),
     )
   }
@@ -163,45 +182,36 @@ export class StoreClient {
     this.#failed.abort()
   }
 
-  #acquireList(claims: readonly TrackedClaim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    const onLateAnswers = (answers: readonly (AcquireAnswer | Error)[]): void => {
-      answers.forEach((answer, index) => {
-        const claim = claims[index]
-        if (claim === undefined || answer instanceof Error || !claim.abandoned) return
-        // It was granted or queued, and no caller is left for it. A refusal without a queue leaves nothing behind.
-        if (!answer.granted && claim.waitMs === 0) return
-        void this.withdraw(claim, () => undefined)
-      })
+  #sender<Request, Answer>(kind: ListKind<Request, Answer>): (list: RequestList<Request, Answer>) => void {
+    const check = (requests: readonly Request[], answers: unknown) =>
+      this.#checked<Answer>(kind.what, requests, answers)
+    return (list) => {
+      const dueMs = list.sent.monotonicMs + this.#options.callTimeoutMs
+      this.#calls.start(new ListCall(kind, list, dueMs, check), () => kind.send(list.requests))
     }
-    return this.#list('acquire', claims, () => this.driver.acquire(claims), onLateAnswers)
   }
 
-  #releaseList(leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]> {
-    const answers = this.#list<boolean>('release', leases, () => this.driver.release(leases))
-    if (this.driver.capabilities.wake) return answers
-    // The store sends no wake-ups, so the process at least wakes its own waiters.
-    return answers.then((answered) => {
-      for (const { lockName } of leases) this.wakeUps.wake(lockName)
-      return answered
+  /** The answers to claims came too late. What was granted or queued for a claim that no caller waits for is ended. */
+  readonly #withdrawAbandoned = (
+    claims: readonly TrackedClaim[],
+    answers: readonly (AcquireAnswer | Error)[],
+  ): void => {
+    answers.forEach((answer, index) => {
+      const claim = claims[index]
+      if (claim === undefined || answer instanceof Error || !claim.abandoned) return
+      // A refusal without a queue leaves nothing behind.
+      if (!answer.granted && claim.waitMs === 0) return
+      void this.withdraw(claim, () => undefined)
     })
   }
 
-  /** Makes a call with a list. An entry that is not a valid answer becomes an error: its outcome is unknown. */
-  #list<Answer>(
-    what: keyof typeof isAnswerTo,
-    requests: readonly unknown[],
-    call: () => Promise<readonly (Answer | Error)[]>,
-    onLateAnswers?: (answers: readonly (Answer | Error)[]) => void,
-  ): Promise<readonly (Answer | Error)[]> {
-    const onLateAnswer = (answers: readonly (Answer | Error)[]): void => {
-      if (!Array.isArray(answers) || answers.length !== requests.length) return
-      onLateAnswers?.(this.#checked(what, requests, answers))
-    }
-    return this.#calls.run(what, call, onLateAnswer).then((answers) => this.#checked(what, requests, answers))
+  readonly #wakeOwn = (leases: readonly LeaseRef[]): void => {
+    for (const { lockName } of leases) this.wakeUps.wake(lockName)
   }
 
+  /** An entry that is not a valid answer becomes an error: its outcome is unknown. */
   #checked<Answer>(
-    what: keyof typeof isAnswerTo,
+    what: ListKind<unknown, Answer>['what'],
     requests: readonly unknown[],
     answers: unknown,
   ): readonly (Answer | Error)[] {

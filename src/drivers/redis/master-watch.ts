@@ -29,6 +29,11 @@ export class MasterWatch {
     return !this.#hasWritten && !this.#mayBePromoted
   }
 
+  /** Whether it matters to this object that the server has run a write command: see `wrote`. */
+  get expectsWrite(): boolean {
+    return !this.#hasWritten || this.#isRefused
+  }
+
   /** The server has run a write command, even if there was nothing to change. */
   wrote(): void {
     this.#hasWritten = true

@@ -150,7 +150,7 @@ export function runLeases(
   return run(connection, leasesScript(), call as ScriptCall).then(
     (reply) => {
       const answers = readReply(operation, count, reply)
-      if (connection.master !== undefined && hasWritten(answers)) connection.master.wrote()
+      if (connection.master?.expectsWrite && hasWritten(answers)) connection.master.wrote()
       return answers
     },
     (error: unknown) => {

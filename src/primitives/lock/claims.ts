@@ -126,19 +126,28 @@ export class Claims {
     return this.#turns.settle(result)
   }
 
-  async #acquire(
-    lockName: string,
-    share: RequestedShare,
-    options: LockOptions,
-    heartbeat: boolean,
-  ): Promise<LockResult> {
-    const request = this.request(lockName, share, options, heartbeat)
-    const entered = this.reentry.enter(request, share)
-    if (entered !== undefined) return await this.settle(Promise.resolve({ acquired: true, lock: entered }))
-    const { holder } = this.#instance
-    // The usual case, with one promise less than `#ask`. With 64 claims at once, that is 3 % of the time.
-    if (holder === undefined || this.#hooks.instead !== undefined) return await this.#ask(request)
-    return answerOf(lockName, this.#noted(await holder.acquire(request, this.#hooks.ended)))
+  /** One promise for the usual case: with 64 claims at once, each further one is 3 % of the time. */
+  #acquire(lockName: string, share: RequestedShare, options: LockOptions, heartbeat: boolean): Promise<LockResult> {
+    return new Promise((resolve, reject) => {
+      const request = this.request(lockName, share, options, heartbeat)
+      const entered = this.reentry.enter(request, share)
+      const { holder } = this.#instance
+      if (entered !== undefined) {
+        resolve(this.settle(Promise.resolve({ acquired: true, lock: entered })))
+      } else if (holder === undefined || this.#hooks.instead !== undefined) {
+        resolve(this.#ask(request))
+      } else {
+        holder.claim(request, this.#hooks.ended, (result) => {
+          try {
+            if (result instanceof Error) reject(result)
+            else resolve(answerOf(lockName, this.#noted(result)))
+          } catch (error) {
+            // A driver may parse the holder only now.
+            reject(error)
+          }
+        })
+      }
+    })
   }
 
   async #ask(request: ClaimRequest): Promise<LockResult> {
