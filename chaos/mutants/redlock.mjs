@@ -20,6 +20,14 @@ export const redlock = [
     checks: ['test/drivers/redlock/votes.test.ts', 'test/drivers/redlock/rounds.test.ts'],
   },
   {
+    name: 'redlock-mark-forgotten-for-free-locks',
+    breaks: 'a node grants a free lock with a token below its mark',
+    file: 'protocol/redis/ballot.lua',
+    search: 'and not isLeft[counter] and proposed > mark',
+    replace: 'and not isLeft[counter] and proposed > 0',
+    checks: ['test/drivers/redlock/votes.test.ts', 'test/drivers/redlock/rounds.test.ts'],
+  },
+  {
     name: 'redlock-released-ballot-counted',
     breaks: 'a claim is granted by votes whose release was sent',
     file: 'src/drivers/redlock/ballot.ts',

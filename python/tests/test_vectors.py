@@ -156,13 +156,15 @@ def test_the_text_of_a_claim_id(example):
 
 @each("redis-values", "acquire")
 def test_the_arguments_of_an_acquire(example):
-    proposals = [fields["proposal"] for fields in example["claims"] if "proposal" in fields]
-    arguments = records.acquire_args(
-        [claim_of(fields) for fields in example["claims"]],
-        [records.Proposal(each["token"], each["maxAheadUs"]) for each in proposals] or None,
-        example["spares"],
-    )
-    assert arguments == example["args"]
+    claims = [claim_of(fields) for fields in example["claims"]]
+    assert records.acquire_args(claims, example["spares"]) == example["args"]
+
+
+@each("redis-values", "ballots")
+def test_the_keys_and_arguments_of_a_ballot(example):
+    proposals = [records.Proposal(claim_of(each["claim"]), each["token"]) for each in example["proposals"]]
+    assert keys.ballot_keys("lock:", [each.lock_name for each in proposals]) == example["keys"]
+    assert records.ballot_args(proposals, example["maxAheadUs"], example["longestTtlMs"]) == example["args"]
 
 
 @each("redis-values", "renew")

@@ -21,6 +21,7 @@ import {
   slotCounter,
   slotOf,
 } from '../../dist/drivers/redis/keys.js'
+import { ballotCall } from '../../dist/drivers/redis/proposals.js'
 import { lockNameIn } from '../../dist/drivers/redlock/release-broadcast.js'
 
 /** @typedef {import('../../dist/core/driver.js').Claim} Claim */
@@ -99,7 +100,7 @@ const WAITING = { ...PLAIN, claimId: 'Zk3v9Q.2-abcdefghijkl', waitMs: 10_000 }
 const READER = { ...PLAIN, claimId: 'Zk3v9Q.3-abcdefghijkl', mode: /** @type {const} */ ('shared') }
 const PERMIT = { ...READER, claimId: 'Zk3v9Q.4-abcdefghijkl', limit: 5, permits: 2 }
 
-/** @type {{ claims: import('../../dist/drivers/redis/format.js').ProposedClaim[], spares?: boolean }[]} */
+/** @type {{ claims: Claim[], spares?: boolean }[]} */
 const acquireCalls = [
   { claims: [PLAIN] },
   { claims: [WITH_METADATA] },
@@ -122,17 +123,36 @@ const acquireCalls = [
   { claims: [{ ...PLAIN, steal: true, stealUpTo: TOKEN }] },
   { claims: [{ ...PLAIN, steal: true, stealUpTo: 0 }] },
   { claims: [{ ...PLAIN, steal: true }], spares: true },
-  { claims: [{ ...PLAIN, proposal: { token: TOKEN, maxAheadUs: 600_000_000 } }] },
 ]
+
+/** @typedef {import('../../dist/drivers/redis/proposals.js').ProposedClaim} ProposedClaim */
+
+/** @type {{ proposals: ProposedClaim[], longestTtlMs: number | null }[]} */
+const ballots = [
+  { proposals: [proposalOf(PLAIN, TOKEN)], longestTtlMs: 60_000 },
+  { proposals: [proposalOf(WITH_METADATA, TOKEN)], longestTtlMs: null },
+  { proposals: [proposalOf(PLAIN, TOKEN), proposalOf({ ...PLAIN, lockName: '{b}' }, TOKEN + 1)], longestTtlMs: 60_000 },
+  { proposals: [proposalOf(PLAIN, TOKEN), proposalOf(READER, TOKEN + 1)], longestTtlMs: 60_000 },
+]
+
+/**
+ * @param {Claim} claim
+ * @param {number} token
+ */
+function proposalOf(claim, token) {
+  return { lockName: claim.lockName, claim, token }
+}
 
 export function redisValues() {
   return {
     about:
       'Values in Redis. ids: the JSON text of a claim’s id, which is compared byte by byte. acquire, renew, release: ' +
       'the arguments of leases.lua after its channel and secret, from ARGV[4] on; terms that are the same for all ' +
-      'entries are sent once, and times are rounded up to milliseconds. leases: what is stored for a granted claim ' +
-      '(with its token, at acquiredAtMs), and the record that a client shows of it; other: values of other clients. ' +
-      'waiters: what is stored for a claim that waits, written by the server’s cjson, which escapes slashes.',
+      'entries are sent once, and times are rounded up to milliseconds. ballots: the keys and arguments of ' +
+      'ballot.lua, with the prefix `lock:`; without longestTtlMs, the nodes are persistent. leases: what is stored ' +
+      'for a granted claim (with its token, at acquiredAtMs), and the record that a client shows of it; other: ' +
+      'values of other clients. waiters: what is stored for a claim that waits, written by the server’s cjson, which ' +
+      'escapes slashes.',
     ids: [
       'Zk3v9Q.1-abcdefghijkl',
       'plain',
@@ -144,6 +164,12 @@ export function redisValues() {
       '<script>&amp;</script>',
     ].map((claimId) => ({ claimId, text: idText(claimId) })),
     acquire: acquireCalls.map(({ claims, spares = false }) => ({ claims, spares, args: acquireArgs(claims, spares) })),
+    ballots: ballots.map(({ proposals, longestTtlMs }) => {
+      const terms = { maxAheadUs: 600_000_000, longestTtlMs: longestTtlMs ?? undefined }
+      const [, , count, ...rest] = ballotCall('lock:', proposals, terms)
+      const [keys, args] = [rest.slice(0, Number(count)), rest.slice(Number(count))]
+      return { proposals: proposals.map(({ claim, token }) => ({ claim, token })), ...terms, longestTtlMs, keys, args }
+    }),
     renew: [
       [{ lockName: 'a', claimId: 'c.1', fencingToken: TOKEN, ttlMs: 30_000 }],
       [

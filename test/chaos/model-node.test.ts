@@ -3,8 +3,10 @@ import fc from 'fast-check'
 import { Redis } from 'ioredis'
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import { alive, EMPTY_NODE, type NodeState, type Proposal, release, renew, vote } from '../../chaos/model/node.ts'
+import type { Claim } from '../../src/core/driver.ts'
 import type { RedlockNode } from '../../src/drivers/redis/driver.ts'
 import { slotCounter, slotOf, VOTER } from '../../src/drivers/redis/keys.ts'
+import { Proposals } from '../../src/drivers/redis/proposals.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { type ShiftedClock, shiftedClock } from '../harness/clock-shim.ts'
 import { type Server, startRedis } from '../harness/servers.ts'
@@ -109,21 +111,21 @@ class Play {
       maxAheadUs: MAX_AHEAD_US,
       longestMs: TTL_MS,
     }
+    const claim: Claim = {
+      lockName: NAME,
+      claimId,
+      holderId: 'h',
+      mode: 'exclusive',
+      permits: 1,
+      ttlMs: TTL_MS,
+      waitMs: 0,
+    }
     const [answer] = await this.#node
       .propose(
-        [
-          {
-            lockName: NAME,
-            claimId,
-            holderId: 'h',
-            mode: 'exclusive',
-            permits: 1,
-            ttlMs: TTL_MS,
-            waitMs: 0,
-            proposal: { token: proposal.token, maxAheadUs: MAX_AHEAD_US },
-          },
-        ],
-        TTL_MS,
+        new Proposals([{ lockName: NAME, claim, token: proposal.token }], {
+          maxAheadUs: MAX_AHEAD_US,
+          longestTtlMs: TTL_MS,
+        }),
       )
       .catch((error: Error) => [error])
     const afterMs = (await nowUs()) / 1_000

@@ -13,19 +13,12 @@ import { StoreError } from '../../core/errors.ts'
 import { type Clock, systemClock } from '../../core/time/clock.ts'
 import type { RedisConnection } from './connection.ts'
 import { closedError, inTime } from './errors.ts'
-import {
-  acquireArgs,
-  type ProposedClaim,
-  readAcquire,
-  releaseArgs,
-  type TokenRefusal,
-  unexpectedReply,
-} from './format.ts'
+import { acquireArgs, readAcquire, releaseArgs, type TokenRefusal, unexpectedReply } from './format.ts'
 import { inspect, inspectNames } from './inspect.ts'
+import { type Proposals, runBallot } from './proposals.ts'
 import { consume } from './rates.ts'
 import { renewEach, renewList } from './renewals.ts'
 import { confirmGrants, type ReplicaWait, renewOnReplicas } from './replicas.ts'
-import { ballotRunner, runScript } from './scripts.ts'
 import {
   type Chunk,
   type LeasesReply,
@@ -62,14 +55,8 @@ export interface RedisDriver extends Driver {
 /** What Redlock needs of a node, beyond what every driver has. Not part of the public types. */
 export interface RedlockNode extends RedisDriver {
   readonly connection: RedisConnection
-  /**
-   * Claims with the tokens that the caller proposes. They do not queue. Rejects if the node may have forgotten a lease
-   * of up to `longestTtlMs`. Undefined: the node forgets nothing.
-   */
-  propose(
-    claims: readonly ProposedClaim[],
-    longestTtlMs: number | undefined,
-  ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
+  /** Claims with tokens that the caller proposes. They do not queue. Rejects if the node may have forgotten leases. */
+  propose(proposals: Proposals): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
   /** As `release`. In the same step, after the leases were ended, it publishes a message for each. */
   releaseAndPublish(leases: readonly LeaseRef[], broadcast: ReleaseMessages): Promise<readonly (boolean | Error)[]>
   /** All leases and waiters of these names. */
@@ -161,16 +148,9 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
 
     acquire: (claims) => whileOpen(() => sendList<Claim, AcquireAnswer>(parts, claims, acquireChunk)),
 
-    async propose(claims, longestTtlMs) {
+    async propose(proposals) {
       assertOpen()
-      const run = longestTtlMs === undefined ? runScript : ballotRunner(longestTtlMs)
-      const bySlot = { ...parts, bySlot: true }
-      const proposals = claims.map((claim) => ({ ...claim, waitMs: 0 }))
-      return sendList<ProposedClaim, AcquireAnswer | TokenRefusal>(bySlot, proposals, async (chunk) => {
-        const args = acquireArgs(chunk.requests)
-        const [nowMs, ...replies] = await runLeases(bySlot, 'acquire', chunk, args, undefined, run)
-        return chunk.requests.map((claim, index) => readAcquire(claim, nowMs, replies[index]))
-      })
+      return sendList(parts, proposals.claims, ({ requests }) => runBallot(parts, proposals, requests))
     },
 
     async inspectNames(lockNames) {

@@ -22,22 +22,11 @@ import { leftOver } from '../shared/groups.ts'
 export const idText = (claimId: string): string => JSON.stringify(claimId)
 
 /**
- * A claim for leases.lua. With a `proposal`, the client chooses the token (Redlock). Otherwise the server does.
- */
-export type ProposedClaim = Claim & { readonly proposal?: Proposal }
-
-export interface Proposal {
-  readonly token: number
-  /** How far ahead of a server's clock a token may be. */
-  readonly maxAheadUs: number
-}
-
-/**
  * The arguments of leases.lua for these claims: their ids and their terms. `spares`: a claim that steals takes no key
  * that is not a lock of Holdfast.
  */
-export function acquireArgs(claims: readonly ProposedClaim[], spares = false): string[] {
-  const first = claims[0] as ProposedClaim
+export function acquireArgs(claims: readonly Claim[], spares = false): string[] {
+  const first = claims[0] as Claim
   let ids = idText(first.claimId)
   for (let index = 1; index < claims.length; index += 1) ids += `\n${idText((claims[index] as Claim).claimId)}`
   // Terms that are the same for all claims, as is usual, are sent once.
@@ -70,7 +59,7 @@ function entriesOf(leases: readonly LeaseRef[]): string {
 export const entryOf = ({ claimId, fencingToken }: LeaseRef): string =>
   fencingToken === undefined ? idText(claimId) : `${idText(claimId)},${fencingToken}`
 
-const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
+const isLike = (one: Claim, other: Claim): boolean =>
   one.ttlMs === other.ttlMs &&
   one.holderId === other.holderId &&
   one.mode === other.mode &&
@@ -78,26 +67,25 @@ const isLike = (one: ProposedClaim, other: ProposedClaim): boolean =>
   one.limit === other.limit &&
   one.permits === other.permits &&
   one.metadata === other.metadata &&
-  one.proposal === other.proposal &&
   one.steal === other.steal &&
   one.group === other.group &&
   one.stealUpTo === other.stealUpTo
 
-function termsOf(claim: ProposedClaim, spares: boolean): [ttlMs: string, tail: string, rest: string] {
-  const { mode, limit = 0, permits, waitMs, holderId, metadata, steal, stealUpTo, group, proposal } = claim
-  const holder = JSON.stringify(holderId)
-  const tail = metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
-  if (group !== undefined && proposal === undefined) return [ttlText(claim), tail, `g${group}`]
-  const isPlain = mode === 'exclusive' && waitMs === 0 && proposal === undefined && !steal
+function termsOf(claim: Claim, spares: boolean): [ttlMs: string, tail: string, rest: string] {
+  const { mode, limit = 0, permits, waitMs, steal, stealUpTo, group } = claim
+  const tail = tailOf(claim)
+  if (group !== undefined) return [ttlText(claim), tail, `g${group}`]
+  const isPlain = mode === 'exclusive' && waitMs === 0 && !steal
   const wait = Math.ceil(waitMs)
-  const end =
-    proposal === undefined
-      ? steal
-        ? `0,${stealUpTo ?? true}${spares ? ',0,true' : ''}`
-        : '0'
-      : `${proposal.token},false,${proposal.maxAheadUs}`
+  const end = steal ? `0,${stealUpTo ?? true}${spares ? ',0,true' : ''}` : '0'
   const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${end}]`
   return [ttlText(claim), tail, rest]
+}
+
+/** The holder and the metadata, as they are stored with the lease. */
+export function tailOf({ holderId, metadata }: Claim): string {
+  const holder = JSON.stringify(holderId)
+  return metadata === undefined ? holder : `${holder},${JSON.stringify(metadata)}`
 }
 
 /** A node refuses the token that a client proposed. */

@@ -1,9 +1,6 @@
 import { createHash } from 'node:crypto'
-import { StoreError } from '../../core/errors.ts'
-import { readProtocol } from '../shared/read-protocol.ts'
 import type { RedisConnection } from './connection.ts'
 import { isNoScript } from './errors.ts'
-import { VOTER } from './keys.ts'
 
 /** A script of `protocol/redis/`. */
 export interface Script {
@@ -47,21 +44,6 @@ export function runScript(
   })
 }
 
-/**
- * For Redlock: runs a script behind ballot.lua. Rejects if the server may have forgotten leases that are still held.
- */
-export const ballotRunner =
-  (longestTtlMs: number): typeof runScript =>
-  async (connection, script, call) => {
-    const afterKeys = 3 + Number(call[2])
-    const keys = [...call.slice(3, afterKeys), VOTER]
-    const args = [...call.slice(afterKeys), `${longestTtlMs}`]
-    const reply = await runScript(connection, guardedScript(script), scriptCall(keys, args))
-    if (!Array.isArray(reply) || reply[0] !== 's') return reply
-    const seconds = Math.ceil(Number(reply[1]) / 1_000)
-    throw new StoreError(`it does not vote for another ${seconds} s, because it may have forgotten leases`)
-  }
-
 function send(
   connection: Pick<RedisConnection, 'command'>,
   call: ScriptCall,
@@ -73,11 +55,3 @@ function send(
   filled[1] = script
   return connection.command(call[3], filled)
 }
-
-function guardedScript({ text, sha }: Script): Script {
-  const known = guardedScripts.get(sha) ?? scriptOf(`${readProtocol('redis/ballot.lua')}\n${text}`)
-  guardedScripts.set(sha, known)
-  return known
-}
-
-const guardedScripts = new Map<string, Script>()

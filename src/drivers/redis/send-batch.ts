@@ -13,11 +13,6 @@ export interface ListParts {
   readonly connection: RedisConnection
   readonly prefix: string
   readonly timeoutMs: number
-  /**
-   * One call for each slot, with the slot's own token counter. A Cluster needs it. Redlock's proposals use it, too:
-   * with one counter, proposals for different names would outbid each other.
-   */
-  readonly bySlot?: boolean
 }
 
 /** The part of a list that goes to the server in one call. */
@@ -37,7 +32,8 @@ export function sendList<Request extends ListEntry, Answer>(
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
 ): Promise<readonly (Answer | Error)[]> {
   if (requests.length === 0) return Promise.resolve([])
-  const { connection, prefix, bySlot = connection.cluster } = parts
+  const { connection, prefix } = parts
+  const bySlot = connection.cluster
   if (reachesOwnKeys(prefix) && requests.some(({ lockName }) => isOwnKey(prefix + lockName))) {
     return sendAllowed(parts, requests, send)
   }
@@ -123,7 +119,7 @@ async function sendParts<Request extends ListEntry, Answer>(
  * script's arguments from the fourth on.
  */
 export function runLeases(
-  { connection, prefix, bySlot = connection.cluster }: ListParts,
+  { connection, prefix }: ListParts,
   operation: 'acquire' | 'renew' | 'release',
   { requests, slot }: Chunk<{ readonly lockName: string }>,
   args: readonly string[],
@@ -135,7 +131,7 @@ export function runLeases(
   const call = new Array<string>(7 + 3 * count + args.length)
   call[0] = call[1] = ''
   call[2] = `${1 + 3 * count}`
-  call[3] = bySlot ? slotCounter(slot) : COUNTER
+  call[3] = connection.cluster ? slotCounter(slot) : COUNTER
   for (let index = 0; index < count; index += 1) {
     const { plain, data, order } = lockKeys(prefix, (requests[index] as { lockName: string }).lockName)
     call[4 + index] = plain

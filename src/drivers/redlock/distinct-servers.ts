@@ -42,9 +42,9 @@ function votingOnce(node: RedlockNode, name: string, known: Map<string, string>)
 
   return {
     ...node,
-    async propose(...proposals) {
+    async propose(proposals) {
       // Both are sent before either is answered. A vote that does not count is released with the others.
-      const [, votes] = await Promise.all([isDistinct(), node.propose(...proposals)])
+      const [, votes] = await Promise.all([isDistinct(), node.propose(proposals)])
       return votes
     },
   }

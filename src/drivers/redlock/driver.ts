@@ -15,6 +15,7 @@ import { queueMicrotask } from '../../core/time/native-time.ts'
 import type { Random } from '../../core/time/random.ts'
 import type { RedlockNode } from '../redis/driver.ts'
 import { storeErrorFrom } from '../redis/errors.ts'
+import { Proposals } from '../redis/proposals.ts'
 import { acquiredAt } from './agreed-record.ts'
 import { type Attempt, Attempts, leasesOf } from './attempts.ts'
 import {
@@ -104,11 +105,12 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   /** One round: proposes a token for each attempt to every node. */
   function vote(round: readonly Attempt[]): Promise<readonly Outcome[]> {
     const tokens = round.map((attempt) => attempt.tokens.at(-1) as number)
-    const proposed = round.map(({ claim }, at) => ({ ...claim, proposal: { token: tokens[at] as number, maxAheadUs } }))
+    const proposed = round.map(({ claim }, at) => ({ lockName: claim.lockName, claim, token: tokens[at] as number }))
+    const proposals = new Proposals(proposed, { maxAheadUs, longestTtlMs })
     return callNodes<RedlockNode, Vote, Outcome>({
       ...common,
       entries: round.length,
-      call: (node) => node.propose(proposed, longestTtlMs),
+      call: (node) => node.propose(proposals),
       decide(votes, entry) {
         const decided = decide(terms, proposer, wallUs(), votes, round[entry] as Attempt)
         proposer = decided.proposer

@@ -4,6 +4,7 @@ import { beforeEach, describe, it } from 'vitest'
 import type { AcquireAnswer, Driver } from '../../../src/core/driver.ts'
 import type { RedlockNode } from '../../../src/drivers/redis/driver.ts'
 import { slotCounter, slotOf } from '../../../src/drivers/redis/keys.ts'
+import { Proposals } from '../../../src/drivers/redis/proposals.ts'
 import { until } from '../../harness/processes.ts'
 import type { FaultProxy } from '../../harness/proxy.ts'
 import {
@@ -109,13 +110,14 @@ describe('redlock: rounds of one claim', () => {
     const { fencingToken } = await granted(driver, held)
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
     const [node] = nodesOn(servers()) as unknown as [RedlockNode]
-    const late = { ...held, proposal: { token: fencingToken - 1, maxAheadUs: 1_000_000 } }
-    const [refused] = await node.propose([late], 5_000)
+    const proposed = { lockName: held.lockName, claim: held, token: fencingToken - 1 }
+    const late = new Proposals([proposed], { maxAheadUs: 1_000_000, longestTtlMs: 5_000 })
+    const [refused] = await node.propose(late)
     assert.ok(refused && 'tokenRefused' in refused, JSON.stringify(refused))
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
     await untilFree(held.lockName, 3_000)
-    const [again] = await node.propose([late], 5_000)
+    const [again] = await node.propose(late)
     assert.ok(again && 'tokenRefused' in again, JSON.stringify(again))
     assert.deepEqual(await tokensOn(servers(), held), [undefined, undefined, undefined])
   })

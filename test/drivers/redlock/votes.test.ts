@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Cluster } from 'ioredis'
+import { Cluster, type Redis } from 'ioredis'
 import { describe, it } from 'vitest'
 import type { Clock } from '../../../src/core/time/clock.ts'
+import { slotCounter, slotOf } from '../../../src/drivers/redis/keys.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
 import { openRedlock, redlockDriver } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
@@ -17,6 +18,7 @@ import {
   nodesOn,
   redlock,
   untilOnly,
+  untilTokens,
 } from '../../harness/redlock-nodes.ts'
 import type { Server } from '../../harness/servers.ts'
 
@@ -96,6 +98,57 @@ describe('redlock: votes', () => {
     assert.ok(held.filter((count) => count === 1).length >= 2, `granted, and held on ${held}`)
   })
 
+  it('a list of names in many slots is one command to each node', async () => {
+    const driver = redlock()
+    await cycle(driver) // So that the nodes know the script.
+    await sleep(50) // for votes that are still in flight
+    const calls = (): Promise<number[]> => Promise.all(all.map(({ port }) => scriptCalls(client(port))))
+    const before = await calls()
+    const held = Array.from({ length: 100 }, () => claim())
+    const answers = await driver.acquire(held)
+    assert.ok(answers.every((answer) => 'granted' in answer && answer.granted))
+    const after = await calls()
+    assert.deepEqual(
+      after.map((count, at) => count - (before[at] as number)),
+      all.map(() => 1),
+    )
+    const leases = held.map(({ lockName, claimId }) => ({ lockName, claimId }))
+    assert.ok((await driver.release(leases)).every((answer) => answer === true))
+  })
+
+  it('each name of a list gets its own answer', async () => {
+    const nodes = nodesOn(all.slice(0, 3))
+    const driver = redlock({ nodes })
+    const [free, held, shared, read] = [claim(), claim(), claim({ mode: 'shared' }), claim()]
+    const [first, second] = [claim({ lockName: `{${name()}}:1` }), claim()]
+    const third = { ...second, lockName: first.lockName.replace(/1$/, '2') }
+    const marked = claim()
+    await granted(driver, { ...held, claimId: 'rival' })
+    await granted(driver, { ...shared, claimId: 'another reader' })
+    await granted(driver, { ...read, claimId: 'a reader', mode: 'shared' })
+    const own = claim()
+    const before = await granted(driver, own)
+    const mark = (Date.now() + 60_000) * 1_000
+    for (const { port } of all.slice(0, 3)) {
+      await client(port).set(slotCounter(slotOf(`lock:${marked.lockName}`)), mark)
+    }
+    const answers = await driver.acquire([free, held, shared, read, first, third, own, marked])
+    const said = answers.map((answer) =>
+      'granted' in answer ? (answer.granted ? 'granted' : answer.holder?.claimId) : answer.message,
+    )
+    assert.deepEqual(said, ['granted', 'rival', 'granted', 'a reader', 'granted', 'granted', 'granted', 'granted'])
+    const tokens = answers.map((answer) => ('fencingToken' in answer ? answer.fencingToken : 0))
+    assert.equal(tokens[6], before.fencingToken, 'asking again is no new grant')
+    assert.ok((tokens[7] as number) > mark, 'granted below the mark')
+    for (const [at, each] of [free, first, third].entries()) {
+      const token = tokens[[0, 4, 5][at] as number] as number
+      await untilTokens(all.slice(0, 3), each, [token, token, token])
+      const counter = slotCounter(slotOf(`lock:${each.lockName}`))
+      const kept = Number(await client((all[0] as Server).port).get(counter))
+      assert.ok(kept >= token, `the mark ${kept} is below the token ${token}`)
+    }
+  })
+
   it('a split vote names no holder, and the claim asks again at once', async () => {
     const lockName = name()
     const rival = claim({ lockName })
@@ -170,3 +223,8 @@ describe('redlock: votes', () => {
     await assert.rejects(driver.acquire([held]), { code: 'CLOSED' })
   })
 })
+
+async function scriptCalls(probe: Redis): Promise<number> {
+  const calls = /cmdstat_evalsha:calls=(\d+)/.exec(await probe.info('commandstats'))
+  return Number(calls?.[1] ?? 0)
+}

@@ -24,11 +24,11 @@ class FakeNode:
         self.leases: List[LeaseRef] = []
         self.driver = SimpleNamespace(release=self._release)
 
-    async def propose(self, claims: Any, proposals: Any, longest_ttl_ms: Any) -> Any:
+    async def propose(self, proposals: Any, *rest: Any) -> Any:
         await self.lets.wait()
-        for claim, proposal in zip(claims, proposals):
-            self.leases.append(LeaseRef(claim.lock_name, claim.claim_id, proposal.token))
-        return [Grant(proposal.token, claim.ttl_ms, 1) for claim, proposal in zip(claims, proposals)]
+        for each in proposals:
+            self.leases.append(LeaseRef(each.lock_name, each.claim.claim_id, each.token))
+        return [Grant(each.token, each.claim.ttl_ms, 1) for each in proposals]
 
     async def release(self, leases: Any, *rest: Any) -> Any:
         return await self._release(leases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Sequence
 
 from ...core.arguments import is_storable
 from ...errors import InvalidArgumentError
@@ -28,6 +28,13 @@ class LockKeys(NamedTuple):
 def lock_keys(prefix: str, lock_name: str) -> LockKeys:
     plain = prefix + lock_name
     return LockKeys(plain, sibling_key(plain, "d"), sibling_key(plain, "o"))
+
+
+def ballot_keys(prefix: str, lock_names: Sequence[str]) -> list[str]:
+    """The keys of ballot.lua."""
+    keys = [lock_keys(prefix, name) for name in lock_names]
+    counters = [slot_counter(slot_of(each.plain)) for each in keys]
+    return [*counters, *(k.plain for k in keys), *(k.data for k in keys), *(k.order for k in keys), VOTER]
 
 
 def is_own_key(key: str) -> bool:

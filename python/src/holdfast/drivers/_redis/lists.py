@@ -31,7 +31,7 @@ class Part(Generic[R]):
     """What goes to a server together: lists of one script each, one after the other."""
 
     slot: int
-    """The slot of all keys on a Cluster, and for Redlock. Otherwise 0."""
+    """The slot of all keys on a Cluster. Otherwise 0."""
     chunks: Sequence[Sequence[R]]
 
 
@@ -43,8 +43,7 @@ class Lists:
     prefix: str
     timeout_ms: float
     by_slot: bool
-    """One call for each slot, with the slot's own token counter. A Cluster needs it. Redlock's proposals use it, too:
-    with one counter, proposals for different names would outbid each other."""
+    """One call for each slot, with the slot's own token counter. A Cluster needs it."""
 
     async def send(
         self, requests: Sequence[R], send: Callable[[Part[R]], Awaitable[Sequence[Answers[A]]]]

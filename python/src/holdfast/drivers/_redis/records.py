@@ -20,11 +20,14 @@ _MOST_NUMBER = 1e300
 
 @dataclass(frozen=True)
 class Proposal:
-    """A token that the client chooses (Redlock)."""
+    """A claim with the token that its client chooses (Redlock)."""
 
+    claim: Claim
     token: int
-    most_ahead_us: int
-    """How far ahead of a server's clock a token may be."""
+
+    @property
+    def lock_name(self) -> str:
+        return self.claim.lock_name
 
 
 @dataclass(frozen=True)
@@ -50,19 +53,27 @@ def text_of(reply: Any) -> str:
     return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
 
 
-def acquire_args(
-    claims: Sequence[Claim], proposals: Optional[Sequence[Proposal]] = None, spares: bool = False
-) -> list[str]:
+def acquire_args(claims: Sequence[Claim], spares: bool = False) -> list[str]:
     """The arguments of leases.lua from the fourth on. `spares`: a claim that steals takes no key that is not a lock of
     Holdfast."""
     ids = "\n".join(json_text(claim.claim_id) for claim in claims)
-    terms = [
-        _terms(claim, None if proposals is None else proposals[at], spares) for at, claim in enumerate(claims)
-    ]
-    # Terms that are the same for all claims, as is usual, are sent once.
+    return [ids, *_once([_terms(claim, spares) for claim in claims])]
+
+
+def ballot_args(
+    proposals: Sequence[Proposal], most_ahead_us: int, longest_ttl_ms: Optional[int]
+) -> list[str]:
+    """The arguments of ballot.lua. `most_ahead_us`: how far ahead of a server's clock a token may be."""
+    longest = "" if longest_ttl_ms is None else str(longest_ttl_ms)
+    entries = "\n".join(f"{json_text(each.claim.claim_id)},{each.token}" for each in proposals)
+    return [longest, str(most_ahead_us), entries, *_once([_ballot_terms(each.claim) for each in proposals])]
+
+
+def _once(terms: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Terms that are the same for all claims, as is usual, are sent once."""
     if all(each == terms[0] for each in terms):
-        return [ids, *terms[0]]
-    return [ids, *(part for each in terms for part in each)]
+        return list(terms[0])
+    return [part for each in terms for part in each]
 
 
 def renew_args(renewals: Sequence[Renewal]) -> list[str]:
@@ -89,24 +100,31 @@ def _entries(leases: Sequence[Union[LeaseRef, Renewal]]) -> str:
     return "\n".join(entry_of(lease) for lease in leases)
 
 
-def _terms(claim: Claim, proposal: Optional[Proposal], spares: bool) -> tuple[str, str, str]:
-    holder = json_text(claim.holder_id)
-    tail = holder if claim.metadata is None else f"{holder},{json_text(claim.metadata)}"
+def _terms(claim: Claim, spares: bool) -> tuple[str, str, str]:
+    tail = _tail(claim)
     ttl = ttl_text(claim.ttl_ms)
-    if claim.group is not None and proposal is None:
+    if claim.group is not None:
         return ttl, tail, f"g{claim.group}"
-    if claim.mode == "exclusive" and claim.wait_ms == 0 and proposal is None and not claim.steal:
+    if claim.mode == "exclusive" and claim.wait_ms == 0 and not claim.steal:
         return ttl, tail, ""
-    if proposal is not None:
-        end = f"{proposal.token},false,{proposal.most_ahead_us}"
-    elif claim.steal:
+    if claim.steal:
         steals = "true" if claim.steal_up_to is None else str(claim.steal_up_to)
         end = f"0,{steals}{',0,true' if spares else ''}"
     else:
         end = "0"
     mode = 0 if claim.mode == "exclusive" else 1
-    wait_ms = 0 if proposal is not None else math.ceil(claim.wait_ms)
-    return ttl, tail, f"[{mode},{claim.limit or 0},{claim.permits},{wait_ms},{end}]"
+    return ttl, tail, f"[{mode},{claim.limit or 0},{claim.permits},{math.ceil(claim.wait_ms)},{end}]"
+
+
+def _ballot_terms(claim: Claim) -> tuple[str, str, str]:
+    permits = "" if claim.mode == "exclusive" else str(claim.permits)
+    return ttl_text(claim.ttl_ms), _tail(claim), permits
+
+
+def _tail(claim: Claim) -> str:
+    """The holder and the metadata, as they are stored with the lease."""
+    holder = json_text(claim.holder_id)
+    return holder if claim.metadata is None else f"{holder},{json_text(claim.metadata)}"
 
 
 AcquireReply = Union[Grant, Refusal, TokenRefusal, Exception]

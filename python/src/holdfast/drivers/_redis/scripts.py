@@ -38,9 +38,11 @@ def protocol_script(name: str) -> Script:
 
 
 @lru_cache(maxsize=None)
-def guarded_script(script: Script) -> Script:
-    """For Redlock: the script behind ballot.lua."""
-    return script_of(f"{_protocol.read('redis/ballot.lua')}\n{script.text}")
+def ballot_script() -> Script:
+    """For Redlock: ballot.lua, which calls leases.lua as a function."""
+    leases = _protocol.read("redis/leases.lua")
+    ballot = _protocol.read("redis/ballot.lua")
+    return script_of(f"local function leases(KEYS, ARGV)\n{leases}\nend\n{ballot}")
 
 
 async def run_scripts(link: Link, what: str, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:

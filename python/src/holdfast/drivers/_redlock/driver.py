@@ -125,10 +125,10 @@ class RedlockDriver:
         """One round: proposes a token for each attempt to every node."""
         claims = [attempt.claim for attempt in attempts]
         tokens = [attempt.tokens[-1] for attempt in attempts]
-        proposals = [Proposal(token, self._most_ahead_us) for token in tokens]
+        proposals = [Proposal(claim, token) for claim, token in zip(claims, tokens)]
 
         async def call(node: VotingNode) -> Sequence[Union[Vote, Exception]]:
-            return await node.propose(claims, proposals, self._longest_ttl_ms)
+            return await node.propose(proposals, self._most_ahead_us, self._longest_ttl_ms)
 
         def decide(votes: Votes[Vote], entry: int) -> Optional[Outcome]:
             return self._proposals.decide(votes, attempts[entry])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, Union
 
 from ...core.driver import Claim, Grant, InspectPage, LeaseRef, Refusal
@@ -13,10 +12,18 @@ from ...core.tasks import start_task
 from ...errors import StoreError
 from .._redis.driver import RedisDriver
 from .._redis.failures import is_forbidden_command, store_error
-from .._redis.keys import VOTER
+from .._redis.keys import ballot_keys
 from .._redis.lists import Part
-from .._redis.records import Proposal, TokenRefusal, acquire_args, read_acquire, release_args, text_of
-from .._redis.scripts import Script, ScriptCall, guarded_script, run_scripts
+from .._redis.records import (
+    Proposal,
+    TokenRefusal,
+    ballot_args,
+    read_acquire,
+    release_args,
+    text_of,
+    unexpected_reply,
+)
+from .._redis.scripts import ScriptCall, ballot_script, run_scripts
 from .._redis.walk import inspect_names
 
 Answer = Union[Grant, Refusal, TokenRefusal, Exception]
@@ -37,15 +44,15 @@ class VotingNode:
         self._checked: Optional[asyncio.Task[None]] = None
 
     async def propose(
-        self, claims: Sequence[Claim], proposals: Sequence[Proposal], longest_ttl_ms: Optional[int]
+        self, proposals: Sequence[Proposal], most_ahead_us: int, longest_ttl_ms: Optional[int]
     ) -> Sequence[Answer]:
         """Claims with the tokens that the caller proposes. They do not queue. Fails if the node may have forgotten a
         lease of up to `longest_ttl_ms`. None: the node forgets nothing."""
         distinct = self._distinct()
         if distinct is None:
-            return await self._propose(claims, proposals, longest_ttl_ms)
+            return await self._propose(proposals, most_ahead_us, longest_ttl_ms)
         # Both are sent before either is answered. A vote that does not count is released with the others.
-        voting = start_task(self._propose(claims, proposals, longest_ttl_ms))
+        voting = start_task(self._propose(proposals, most_ahead_us, longest_ttl_ms))
         try:
             await asyncio.shield(distinct)
         except Exception:
@@ -55,31 +62,22 @@ class VotingNode:
         return await voting
 
     async def _propose(
-        self, claims: Sequence[Claim], proposals: Sequence[Proposal], longest_ttl_ms: Optional[int]
+        self, proposals: Sequence[Proposal], most_ahead_us: int, longest_ttl_ms: Optional[int]
     ) -> Sequence[Answer]:
-        lists = replace(self.driver.lists, by_slot=True)
-        # By identity: a list may have one claim twice, with two tokens.
-        token_of = {id(claim): proposal for claim, proposal in zip(claims, proposals)}
+        lists = self.driver.lists
 
-        async def run(script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
-            if longest_ttl_ms is None:
-                return await run_scripts(lists.link, "acquire", script, calls)
-            guarded = [ScriptCall([*each.keys, VOTER], [*each.args, str(longest_ttl_ms)]) for each in calls]
-            replies = await run_scripts(lists.link, "acquire", guarded_script(script), guarded)
-            return [_abstention(reply) or reply for reply in replies]
+        async def send(part: Part[Proposal]) -> list[list[Answer]]:
+            calls = [
+                ScriptCall(
+                    ballot_keys(lists.prefix, [each.lock_name for each in chunk]),
+                    ballot_args(chunk, most_ahead_us, longest_ttl_ms),
+                )
+                for chunk in part.chunks
+            ]
+            replies = await run_scripts(lists.link, "acquire", ballot_script(), calls)
+            return [_votes(chunk, reply, self.place) for chunk, reply in zip(part.chunks, replies)]
 
-        async def send(part: Part[Claim]) -> list[list[Answer]]:
-            args = [acquire_args(chunk, [token_of[id(claim)] for claim in chunk]) for chunk in part.chunks]
-            answers: list[list[Answer]] = []
-            for chunk, reply in zip(part.chunks, await lists.run_leases("acquire", part, args, run=run)):
-                if isinstance(reply, Exception):
-                    answers.append([reply] * len(chunk))
-                else:
-                    now_ms = reply.now_ms
-                    answers.append([read_acquire(claim, now_ms, each) for claim, each in zip(chunk, reply.answers)])
-            return answers
-
-        return await lists.send(claims, send)
+        return await lists.send(proposals, send)
 
     async def release(
         self,
@@ -142,8 +140,20 @@ class VotingNode:
         return match[1] if match else None
 
 
-def _abstention(reply: Any) -> Optional[StoreError]:
-    if not isinstance(reply, list) or not reply or reply[0] != b"s":
-        return None
-    seconds = math.ceil(int(reply[1]) / 1_000)
-    return StoreError(f"it does not vote for another {seconds} s, because it may have forgotten leases")
+def _votes(proposals: Sequence[Proposal], reply: Any, place: str) -> list[Answer]:
+    if isinstance(reply, Exception):
+        return [store_error("acquire", reply, place)] * len(proposals)
+    if not isinstance(reply, list) or len(reply) < 2:
+        return [unexpected_reply("acquire", reply)] * len(proposals)
+    first, *answers = reply
+    if first == b"s" and type(answers[0]) is int:
+        seconds = math.ceil(answers[0] / 1_000)
+        silent = StoreError(f"it does not vote for another {seconds} s, because it may have forgotten leases")
+        return [silent] * len(proposals)
+    if type(first) is not int or first < 1:
+        return [unexpected_reply("acquire", reply)] * len(proposals)
+    if answers == [b"g"]:
+        return [Grant(each.token, each.claim.ttl_ms, first) for each in proposals]
+    if len(answers) != len(proposals):
+        return [unexpected_reply("acquire", reply)] * len(proposals)
+    return [read_acquire(each.claim, first, answer) for each, answer in zip(proposals, answers)]
