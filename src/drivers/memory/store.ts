@@ -46,15 +46,18 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
    */
   let lastToken = 0
 
-  /**
-   * One time for all claims of a group. Otherwise a lease that expires in the middle could make one claim fail alone.
-   */
-  let groupAtMs: number | undefined
+  /** The time of the step that runs. All of a step happens at one time, so no lease expires in its middle. */
+  let now = 0
 
-  const nowMs = (): number => groupAtMs ?? clock.now().wallMs
+  function step<Request, Answer>(run: (request: Request) => Answer): (request: Request) => Answer {
+    return (request) => {
+      now = clock.now().wallMs
+      return run(request)
+    }
+  }
 
   function nextToken(): number {
-    lastToken = tokenAfter(lastToken, nowMs() * 1_000)
+    lastToken = tokenAfter(lastToken, now * 1_000)
     return lastToken
   }
 
@@ -64,7 +67,6 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   }
 
   function withoutEnded(lock: Lock): Lock {
-    const now = nowMs()
     // What was written while the clock was ahead ends as if it had been written now, which is later than any client
     // trusts it.
     for (const lease of lock.leases) lease.expiresAtMs = Math.min(lease.expiresAtMs, now + lease.ttlMs)
@@ -113,93 +115,87 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     return admittedFrom({ ...lock, waiters: [...lock.waiters, last] }).includes(last)
   }
 
-  const store: MemoryStore = {
+  function acquire(claim: Claim): AcquireAnswer {
+    const { lockName, claimId, ttlMs, waitMs } = claim
+    const lock = lockNamed(lockName)
+
+    const own = lock.leases.find((lease) => lease.claim.claimId === claimId)
+    if (own !== undefined) {
+      const sooner = now + ttlMs < own.expiresAtMs
+      own.ttlMs = ttlMs
+      own.expiresAtMs = now + ttlMs
+      if (sooner) changed(lockName, lock)
+      return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
+    }
+
+    const newer = lock.leases.find(({ fencingToken }) => fencingToken > (claim.stealUpTo ?? Number.POSITIVE_INFINITY))
+    if (newer !== undefined) return { granted: false, holder: recordOf(newer), answeredAtMs: now }
+    if (claim.steal === true) {
+      const stolen = lock.leases
+      lock.leases = []
+      for (const { claim: ended } of stolen) notifyLost(ended, claim)
+    }
+
+    const waiting = lock.waiters.find((waiter) => waiter.claim.claimId === claimId)
+    const waiter = waiting ?? { claim, waitingSinceMs: now, waitMs, expiresAtMs: now + waitMs }
+    waiter.waitMs = waitMs
+    waiter.expiresAtMs = now + waitMs
+    const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
+
+    if (claim.steal === true || admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
+      const terms = { fencingToken: nextToken(), acquiredAtMs: now, ttlMs, expiresAtMs: now + ttlMs }
+      const lease: StoredLease = { claim, ...terms }
+      forgetIdleLocks()
+      lock.leases.push(lease)
+      lock.waiters = lock.waiters.filter((each) => each !== waiter)
+      changed(lockName, lock)
+      return { granted: true, fencingToken: lease.fencingToken, ttlMs, acquiredAtMs: now }
+    }
+
+    const [holder] = lock.leases
+    const seen = holder && { holder: recordOf(holder) }
+    if (waitMs > 0) lock.waiters = queue
+    keep(lockName, lock)
+    if (waitMs === 0) return { granted: false, ...seen, answeredAtMs: now }
+    const ahead = queue.indexOf(waiter)
+    // The first waiter waits for a lease to expire, the others for a waiter ahead of them, which may be dead, to end.
+    const askAgainMs = firstEndMs(ahead === 0 ? lock.leases : queue.slice(0, ahead)) - now
+    return { granted: false, ...seen, ahead, askAgainMs, answeredAtMs: now }
+  }
+
+  return {
     listeners,
+    acquire: step(acquire),
 
-    acquire(claim) {
-      const { lockName, claimId, ttlMs, waitMs } = claim
-      const now = nowMs()
-      const lock = lockNamed(lockName)
+    acquireGroup: step((claims: readonly Claim[]) => {
+      const held = claims.map(({ lockName, claimId }) =>
+        lockNamed(lockName).leases.some(({ claim }) => claim.claimId === claimId),
+      )
+      const open = claims.map((claim, index) => held[index] || isOpenTo(claim))
+      if (!open.includes(false)) return claims.map(acquire)
+      return claims.map(({ lockName }, index) => {
+        if (held[index]) return leftOver(lockName)
+        if (open[index]) return { granted: false, free: true, answeredAtMs: now }
+        const [holder] = lockNamed(lockName).leases
+        return { granted: false, ...(holder && { holder: recordOf(holder) }), answeredAtMs: now }
+      })
+    }),
 
-      const own = lock.leases.find((lease) => lease.claim.claimId === claimId)
-      if (own !== undefined) {
-        const sooner = now + ttlMs < own.expiresAtMs
-        own.ttlMs = ttlMs
-        own.expiresAtMs = now + ttlMs
-        if (sooner) changed(lockName, lock)
-        return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
-      }
-
-      const newer = lock.leases.find(({ fencingToken }) => fencingToken > (claim.stealUpTo ?? Number.POSITIVE_INFINITY))
-      if (newer !== undefined) return { granted: false, holder: recordOf(newer), answeredAtMs: now }
-      if (claim.steal === true) {
-        const stolen = lock.leases
-        lock.leases = []
-        for (const { claim: ended } of stolen) notifyLost(ended, claim)
-      }
-
-      const waiting = lock.waiters.find((waiter) => waiter.claim.claimId === claimId)
-      const waiter = waiting ?? { claim, waitingSinceMs: now, waitMs, expiresAtMs: now + waitMs }
-      waiter.waitMs = waitMs
-      waiter.expiresAtMs = now + waitMs
-      const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
-
-      if (claim.steal === true || admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
-        const terms = { fencingToken: nextToken(), acquiredAtMs: now, ttlMs, expiresAtMs: now + ttlMs }
-        const lease: StoredLease = { claim, ...terms }
-        forgetIdleLocks()
-        lock.leases.push(lease)
-        lock.waiters = lock.waiters.filter((each) => each !== waiter)
-        changed(lockName, lock)
-        return { granted: true, fencingToken: lease.fencingToken, ttlMs, acquiredAtMs: now }
-      }
-
-      const [holder] = lock.leases
-      const seen = holder && { holder: recordOf(holder) }
-      if (waitMs > 0) lock.waiters = queue
-      keep(lockName, lock)
-      if (waitMs === 0) return { granted: false, ...seen, answeredAtMs: now }
-      const ahead = queue.indexOf(waiter)
-      // The first waiter waits for a lease to expire, the others for a waiter ahead of them, which may be dead, to end.
-      const askAgainMs = firstEndMs(ahead === 0 ? lock.leases : queue.slice(0, ahead)) - now
-      return { granted: false, ...seen, ahead, askAgainMs, answeredAtMs: now }
-    },
-
-    acquireGroup(claims) {
-      const answeredAtMs = nowMs()
-      groupAtMs = answeredAtMs
-      try {
-        const held = claims.map(({ lockName, claimId }) =>
-          lockNamed(lockName).leases.some(({ claim }) => claim.claimId === claimId),
-        )
-        const open = claims.map((claim, index) => held[index] || isOpenTo(claim))
-        if (!open.includes(false)) return claims.map(store.acquire)
-        return claims.map(({ lockName }, index) => {
-          if (held[index]) return leftOver(lockName)
-          if (open[index]) return { granted: false, free: true, answeredAtMs }
-          const [holder] = lockNamed(lockName).leases
-          return { granted: false, ...(holder && { holder: recordOf(holder) }), answeredAtMs }
-        })
-      } finally {
-        groupAtMs = undefined
-      }
-    },
-
-    renew({ lockName, claimId, fencingToken, ttlMs }) {
+    renew: step(({ lockName, claimId, fencingToken, ttlMs }: Renewal) => {
       const lock = lockNamed(lockName)
       const lease = lock.leases.find((each) => each.claim.claimId === claimId && each.fencingToken === fencingToken)
       if (lease === undefined) {
         changed(lockName, lock)
         return 'lost'
       }
-      const sooner = nowMs() + ttlMs < lease.expiresAtMs
+      const sooner = now + ttlMs < lease.expiresAtMs
       lease.ttlMs = ttlMs
-      lease.expiresAtMs = nowMs() + ttlMs
+      lease.expiresAtMs = now + ttlMs
       if (sooner) changed(lockName, lock)
       return 'renewed'
-    },
+    }),
 
-    release({ lockName, claimId, fencingToken }) {
+    release: step(({ lockName, claimId, fencingToken }: LeaseRef) => {
       const lock = lockNamed(lockName)
       const lease = lock.leases.find(
         (each) => each.claim.claimId === claimId && (fencingToken === undefined || each.fencingToken === fencingToken),
@@ -208,11 +204,11 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
       lock.waiters = lock.waiters.filter((each) => each.claim.claimId !== claimId)
       changed(lockName, lock)
       return lease !== undefined
-    },
+    }),
 
     consume: rates.consume,
 
-    inspect(query) {
+    inspect: step((query: InspectQuery) => {
       const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
       const asked = lockName === undefined ? [...locks.keys()] : [lockName].filter((name) => locks.has(name))
       const names = asked.filter((name) => name.startsWith(prefix) && (after === undefined || name > after)).sort()
@@ -229,9 +225,8 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
         ),
         ...(next !== undefined && { next }),
       }
-    },
+    }),
   }
-  return store
 }
 
 interface Lock {
