@@ -10,6 +10,7 @@ import { join } from 'node:path'
  * @property {readonly string[]} args of Node
  * @property {NodeJS.ProcessEnv} [env]
  * @property {string} [needs] a file without which it cannot run
+ * @property {RegExp} fails what it prints if it has found something. Without that it could not run
  */
 
 /**
@@ -18,7 +19,7 @@ import { join } from 'node:path'
  * @type {Record<string, Check>}
  */
 const NAMED = {
-  simulation: { args: ['chaos/mutants/simulation.mjs'] },
+  simulation: { args: ['chaos/mutants/simulation.mjs'], fails: /^seed \d+: /m },
   model: test('test/chaos/model.test.ts', 'none'),
   'redis histories': test('test/drivers/redis/histories.test.ts', 'none', { HISTORIES: '30' }),
 }
@@ -36,7 +37,8 @@ function test(name, servers = serversFor(name), env = {}) {
   const [file = name, pattern] = name.split(' :: ')
   const only = pattern === undefined ? [] : ['-t', pattern]
   const args = ['node_modules/vitest/vitest.mjs', 'run', '--bail', '1', '--reporter=agent', ...only, file]
-  return { args, env: { HOLDFAST_TEST_SERVERS: servers, NO_COLOR: '1', ...env }, needs: file }
+  const fails = /^ *(?:Tests .*\b\d+ failed|Errors +\d+ error)/m
+  return { args, env: { HOLDFAST_TEST_SERVERS: servers, NO_COLOR: '1', ...env }, needs: file, fails }
 }
 
 /**
@@ -90,7 +92,7 @@ export const exists = (name, root) => existsSync(join(root, checkOf(name).needs 
  *
  * @param {string} name
  * @param {string} root
- * @returns {Promise<{ failed: string | undefined, seconds: number, output: string }>}
+ * @returns {Promise<{ failed: string | undefined, isPassed: boolean, seconds: number, output: string }>}
  */
 export async function runCheck(name, root) {
   const { args, env } = checkOf(name)
@@ -100,7 +102,24 @@ export async function runCheck(name, root) {
   // A pattern that matches no test would pass with every mutant.
   if (code === 0 && args.includes('-t') && !/Tests .*\d passed/.test(output)) throw new Error(`${name} runs no test`)
   if (code === 'timeout') process.stdout.write(`${name} did not end within ${MAX_MS / 1_000} s\n`)
-  return { failed: code === 0 || code === 'timeout' ? undefined : reasonIn(output, code), seconds, output }
+  const failed = failureIn(name, code, output)
+  if (typeof code === 'number' && code > 0 && failed === undefined) {
+    process.stdout.write(`${name} could not run: ${reasonIn(output, code)}\n`)
+  }
+  return { failed, isPassed: code === 0, seconds, output }
+}
+
+/**
+ * How a check failed. Undefined if it passed, and also if it could not run, such as without a server or with code that
+ * does not compile: that says nothing about a mutant.
+ *
+ * @param {string} name
+ * @param {number | 'timeout'} code
+ * @param {string} output
+ */
+export function failureIn(name, code, output) {
+  if (code === 0 || code === 'timeout' || !checkOf(name).fails.test(output)) return undefined
+  return reasonIn(output, code)
 }
 
 /**

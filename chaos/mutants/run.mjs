@@ -101,11 +101,11 @@ async function inCopies(copies, items, work) {
  */
 async function failsUnmutated(check, copy) {
   if (needsBuild(check)) await build(copy)
-  const { failed, seconds, output } = await runCheck(check, copy)
-  if (failed !== undefined) process.stdout.write(`${output}\n`)
-  const verdict = failed === undefined ? 'passes' : 'FAILS, and so proves nothing,'
+  const { isPassed, seconds, output } = await runCheck(check, copy)
+  if (!isPassed) process.stdout.write(`${output}\n`)
+  const verdict = isPassed ? 'passes' : 'FAILS, and so proves nothing,'
   process.stdout.write(`without a mutant, ${check} ${verdict} in ${seconds.toFixed(1)} s\n`)
-  return failed !== undefined
+  return !isPassed
 }
 
 /**
