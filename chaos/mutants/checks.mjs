@@ -37,7 +37,8 @@ function test(name, servers = serversFor(name), env = {}) {
   const [file = name, pattern] = name.split(' :: ')
   const only = pattern === undefined ? [] : ['-t', pattern]
   const args = ['node_modules/vitest/vitest.mjs', 'run', '--bail', '1', '--reporter=agent', ...only, file]
-  const fails = /^ *(?:Tests .*\b\d+ failed|Errors +\d+ error)/m
+  // With --bail, vitest may end before it has reported the failed test. Those that it skips did not run.
+  const fails = /^ *(?:Tests .*\b\d+ (?:failed|passed)|Errors +\d+ error)/m
   return { args, env: { HOLDFAST_TEST_SERVERS: servers, NO_COLOR: '1', ...env }, needs: file, fails }
 }
 

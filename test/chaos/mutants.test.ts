@@ -36,6 +36,8 @@ test.each([
     'a',
   ],
   ['test/a.test.ts', 1, ' Test Files  1 passed (1)\n      Tests  1 passed (1)\n     Errors  1 error\nlast', 'last'],
+  // Its failure was not reported: the run ended too early.
+  ['test/a.test.ts', 1, ' Test Files   (1)\n      Tests  7 passed | 910 skipped (982)\nlast', 'last'],
   ['simulation', 1, 'seed 7: "two holders"\n', 'seed 7: "two holders"'],
   ['test/a.test.ts', 0, '      Tests  2 passed (2)', undefined],
   ['test/a.test.ts', 'timeout', '      Tests  1 failed | 2 passed (3)', undefined],

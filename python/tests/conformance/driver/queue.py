@@ -109,6 +109,19 @@ async def _(ctx: Context) -> None:
     await until_granted(a, alive)
 
 
+@case("failure 31: a waiter whose time was up before the release is passed over at once")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    holder = ctx.claim()
+    dead, alive = ctx.claim(wait_ms=SHORT_MS), ctx.claim(wait_ms=LONG_MS)
+    token = (await must_grant(a, holder)).fencing_token
+    await must_refuse(b, dead)
+    await must_refuse(a, alive)
+    await outlast(SHORT_MS)
+    assert await release_one(a, holder, token) is True
+    await must_grant(a, alive)
+
+
 @case("a waiter that died is no longer shown when its time is up")
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()

@@ -106,6 +106,18 @@ export const queue: Group = (test) => {
     await untilGranted(a, alive)
   })
 
+  test('failure 31: a waiter whose time was up before the release is passed over at once', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const holder = context.claim()
+    const [dead, alive] = [context.claim({ waitMs: SHORT_MS }), context.claim({ waitMs: LONG_MS })]
+    const { fencingToken } = await mustGrant(a, holder)
+    await mustRefuse(b, dead)
+    await mustRefuse(a, alive)
+    await outlast(SHORT_MS)
+    assert.equal(await releaseOne(a, holder, fencingToken), true)
+    await mustGrant(a, alive)
+  })
+
   test('a waiter that died is no longer shown when its time is up', async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim())
