@@ -4,6 +4,36 @@ import { type Ballot, begin } from './ballot.ts'
 /** One attempt to get a claim granted, in one or more rounds of voting. */
 export interface Attempt extends Mutable<Ballot> {
   claim: Claim
+  /** The newest release of its tokens, and where they begin in its list. */
+  ending?: { readonly release: ReleaseList; readonly from: number }
+}
+
+/** Leases whose release is sent to every node. */
+export interface ReleaseList {
+  readonly leases: LeaseRef[]
+  /** What each node answers, in the order of the nodes. Empty until the list is sent. */
+  answers: readonly Promise<readonly (boolean | Error)[]>[]
+}
+
+export const newReleaseList = (): ReleaseList => ({ leases: [], answers: [] })
+
+export function addToRelease(release: ReleaseList, attempt: Attempt, leases: readonly LeaseRef[]): void {
+  if (leases.length === 0) return
+  attempt.ending = { release, from: release.leases.length }
+  release.leases.push(...leases)
+}
+
+/**
+ * What a node answers to the release of this token, if one was sent: true if it has ended its lease. Undefined if none
+ * was sent.
+ */
+export async function endingOf({ ending }: Attempt, token: number, nodeAt: number): Promise<boolean | undefined> {
+  if (ending === undefined) return undefined
+  const { leases, answers } = ending.release
+  let at = ending.from
+  while (at < leases.length && leases[at]?.fencingToken !== token) at += 1
+  const ofNode = await answers[nodeAt]?.catch(() => undefined)
+  return at < leases.length ? ofNode?.[at] === true : undefined
 }
 
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] }
@@ -44,18 +74,24 @@ export class Attempts {
   }
 
   /**
-   * Ends the attempt that got this lease. Returns what to release: if the caller names no token, a lease for each token
-   * of the attempt.
+   * Ends the attempt that got this lease. Adds to the list what to release, and returns how many leases that are. If
+   * the caller names no token, it is a lease for each token of the attempt.
    */
-  release(lease: LeaseRef): readonly LeaseRef[] {
+  release(lease: LeaseRef, list: ReleaseList): number {
     const key = keyOf(lease)
     const { fencingToken } = lease
     const attempt = this.#open.get(key) ?? this.#ended.get(key)
-    if (attempt === undefined || (fencingToken !== undefined && fencingToken !== attempt.tokens.at(-1))) return [lease]
+    if (attempt === undefined || (fencingToken !== undefined && fencingToken !== attempt.tokens.at(-1))) {
+      list.leases.push(lease)
+      return 1
+    }
     attempt.state = 'over'
     this.#open.delete(key)
     this.#ended.delete(key)
-    return fencingToken === undefined && attempt.tokens.length > 0 ? leasesOf(attempt.claim, attempt.tokens) : [lease]
+    const isWhole = fencingToken === undefined && attempt.tokens.length > 0
+    const leases = isWhole ? leasesOf(attempt.claim, attempt.tokens) : [lease]
+    addToRelease(list, attempt, leases)
+    return leases.length
   }
 }
 

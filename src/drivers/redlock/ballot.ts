@@ -135,6 +135,13 @@ export function conclude({ state, tokens, isRepeat }: Ballot, outcome: Outcome, 
 export const mayCount = ({ state, tokens }: Ballot, token: number): boolean =>
   state !== 'over' && tokens.at(-1) === token
 
+/**
+ * Whether a late vote for a released token has to be released again. `hasEnded`: what the node answered to the release
+ * of that token, if it is known. A node that has ended the lease of a token never grants that token again, because its
+ * mark is not below it. So the vote is older than the release.
+ */
+export const isOwed = (hasEnded: boolean | undefined): boolean => hasEnded !== true
+
 /** Learns from a vote that arrived after the decision. */
 export function learn({ maxAheadUs }: BallotTerms, proposer: Proposer, wallUs: number, vote: Vote): Proposer {
   if (!isTokenRefusal(vote) || vote.mark === undefined || vote.mark <= proposer.last) return proposer

@@ -17,10 +17,19 @@ import type { RedlockNode } from '../redis/driver.ts'
 import { storeErrorFrom } from '../redis/errors.ts'
 import { Proposals } from '../redis/proposals.ts'
 import { acquiredAt } from './agreed-record.ts'
-import { type Attempt, Attempts, leasesOf } from './attempts.ts'
+import {
+  type Attempt,
+  Attempts,
+  addToRelease,
+  endingOf,
+  leasesOf,
+  newReleaseList,
+  type ReleaseList,
+} from './attempts.ts'
 import {
   conclude,
   decide,
+  isOwed,
   learn,
   MAX_ROUNDS,
   mayCount,
@@ -97,9 +106,24 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   }
 
   /** Releases on every node, also on those that did not answer. */
-  const releaseEverywhere = (leases: readonly LeaseRef[]): void => {
-    if (leases.length === 0) return
-    for (const node of nodes) inBackground(node, 'release', node.release(leases))
+  const releaseEverywhere = (list: ReleaseList): void => {
+    if (list.leases.length === 0) return
+    list.answers = nodes.map((node) => node.release(list.leases))
+    for (const [at, node] of nodes.entries()) inBackground(node, 'release', list.answers[at] as Promise<unknown[]>)
+  }
+
+  /**
+   * Releases votes that arrived after their tokens were released. Usually the release follows the proposal over the
+   * same connection, and has ended the lease. Only if it overtook the proposal, nothing else will end it.
+   */
+  async function giveBack(at: number, votes: readonly { attempt: Attempt; token: number }[]): Promise<void> {
+    const left: LeaseRef[] = []
+    for (const { attempt, token } of votes) {
+      const hasEnded = await endingOf(attempt, token, at)
+      if (isOwed(hasEnded)) left.push(...leasesOf(attempt.claim, [token]))
+    }
+    const node = nodes[at] as RedlockNode
+    if (left.length > 0) inBackground(node, 'release', node.release(left))
   }
 
   /** One round: proposes a token for each attempt to every node. */
@@ -116,12 +140,14 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
         proposer = decided.proposer
         return decided.outcome
       },
-      late(node, entry, answer) {
-        proposer = learn(terms, proposer, wallUs(), answer)
-        const [attempt, token] = [round[entry] as Attempt, tokens[entry] as number]
-        if (!('granted' in answer) || !answer.granted || mayCount(attempt, token)) return
-        // The release may have overtaken it, and nothing else will end this lease.
-        inBackground(node, 'release', node.release(leasesOf(attempt.claim, [token])))
+      late(at, late) {
+        const owed: { attempt: Attempt; token: number }[] = []
+        for (const { entry, answer } of late) {
+          proposer = learn(terms, proposer, wallUs(), answer)
+          const [attempt, token] = [round[entry] as Attempt, tokens[entry] as number]
+          if ('granted' in answer && answer.granted && !mayCount(attempt, token)) owed.push({ attempt, token })
+        }
+        if (owed.length > 0) void giveBack(at, owed)
       },
     })
   }
@@ -145,17 +171,24 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       proposer = proposed.proposer
       for (const [at, attempt] of voting.entries()) attempt.tokens = proposed.tokens[at] as readonly number[]
       const outcomes = await vote(voting)
+      const released = newReleaseList()
       open = voting.filter((attempt, at) => {
-        const answer = answerTo(attempt, outcomes[at] as Outcome, round === MAX_ROUNDS)
+        const answer = answerTo(attempt, outcomes[at] as Outcome, round === MAX_ROUNDS, released)
         if (answer !== undefined) answers.set(attempt, answer)
         return answer === undefined
       })
+      releaseEverywhere(released)
     }
     return attempted.map((each) => (each instanceof Error ? each : (answers.get(each) as AcquireAnswer | Error)))
   }
 
-  /** Undefined: another round. */
-  function answerTo(attempt: Attempt, outcome: Outcome, isLast: boolean): AcquireAnswer | Error | undefined {
+  /** Undefined: another round. `released`: gets what has to be released. */
+  function answerTo(
+    attempt: Attempt,
+    outcome: Outcome,
+    isLast: boolean,
+    released: ReleaseList,
+  ): AcquireAnswer | Error | undefined {
     const { claim } = attempt
     const conclusion = conclude(attempt, outcome, isLast)
     if (conclusion.kind === 'again') {
@@ -165,7 +198,7 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     }
     // Rule 11: the attempt is over before its release is sent. From then on none of its tokens counts.
     attempts.end(attempt, conclusion.kind === 'granted' || conclusion.kind === 'kept' ? 'granted' : 'over')
-    releaseEverywhere(leasesOf(claim, conclusion.release))
+    addToRelease(released, attempt, leasesOf(claim, conclusion.release))
     if (conclusion.kind === 'withdrawn') {
       return new StoreError(`the claim of "${claim.lockName}" was withdrawn, or asked for again, during the vote`)
     }
@@ -221,16 +254,22 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
 
     async release(leases) {
       assertOpen()
-      const released = leases.map((lease) => attempts.release(lease))
+      const list = newReleaseList()
+      const counts = leases.map((lease) => attempts.release(lease, list))
       const messages = broadcast.messages(random.id())
+      list.answers = nodes.map((node) => {
+        const unpublished = (error: Error): void => nodeFailed(node, 'publish a release', error)
+        return node.releaseAndPublish(list.leases, { ...messages, failed: unpublished })
+      })
       return callNodes<RedlockNode, boolean, boolean | Error>({
         ...common,
         entries: leases.length,
-        async call(node) {
-          const unpublished = (error: Error): void => nodeFailed(node, 'publish a release', error)
-          const sent = await node.releaseAndPublish(released.flat(), { ...messages, failed: unpublished })
+        async call(_, at) {
+          const sent = await (list.answers[at] as ReleaseList['answers'][number])
+          // By far the most frequent case: one token for each lease.
+          if (sent.length === leases.length) return sent
           const answers = sent.values()
-          return released.map((parts) => anyOf(parts.map(() => answers.next().value as boolean | Error)))
+          return counts.map((count) => anyOf(Array.from({ length: count }, () => answers.next().value ?? false)))
         },
         decide(votes) {
           const decision = countYes(quorum, votes, (answer) => answer)

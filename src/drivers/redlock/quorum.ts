@@ -21,13 +21,19 @@ export interface NodeCalls<Node, Answer, Outcome> {
   readonly entries: number
   /** The time of each node. A later answer counts as an error, and is still passed to `late`. */
   readonly timeoutMs: number
-  call(node: Node): Promise<readonly (Answer | Error)[]>
+  /** `at`: the place of the node in `nodes`. */
+  call(node: Node, at: number): Promise<readonly (Answer | Error)[]>
   /** Undefined while the entry is undecided. Must decide when no node is pending. */
   decide(votes: Votes<Answer>, entry: number): Outcome | undefined
   /** Called once for each node that failed or timed out, also if the others were enough. */
   failed?(failure: NodeError): void
-  /** Called with an answer that arrived after the entry was decided. */
-  late?(node: Node, entry: number, answer: Answer): void
+  /** Called with the answers of a node that arrived after their entries were decided. */
+  late?(at: number, late: readonly Late<Answer>[]): void
+}
+
+export interface Late<Answer> {
+  readonly entry: number
+  readonly answer: Answer
 }
 
 /**
@@ -59,30 +65,42 @@ export function callNodes<Node, Answer, Outcome>(calls: NodeCalls<Node, Answer, 
       if (open === 0) resolve(outcomes as Outcome[])
     }
 
-    nodes.forEach((node, at) => {
+    const isCounted = new Array<boolean>(nodes.length).fill(false)
+    const countAll = (at: number, answers: readonly (Answer | Error)[] | Error): void => {
       const name = names[at] as string
-      let counted = false
-      const countAll = (answers: readonly (Answer | Error)[] | Error): void => {
-        const error = answers instanceof Error ? answers : answers.find((answer) => answer instanceof Error)
-        if (error !== undefined && !counted) calls.failed?.({ node: name, error })
-        for (let entry = 0; entry < entries; entry += 1) {
-          const answer = answers instanceof Error ? answers : (answers[entry] as Answer | Error)
-          const outcome = outcomes[entry]
-          if (!counted) count(entry, name, answer)
-          // The entry was decided without this answer, which may have to be undone.
-          if (outcome !== undefined && !(answer instanceof Error)) calls.late?.(node, entry, answer)
-        }
-        counted = true
+      const isFirst = !isCounted[at]
+      isCounted[at] = true
+      const error = answers instanceof Error ? answers : answers.find((answer) => answer instanceof Error)
+      if (error !== undefined && isFirst) calls.failed?.({ node: name, error })
+      const late: Late<Answer>[] = []
+      for (let entry = 0; entry < entries; entry += 1) {
+        const answer = answers instanceof Error ? answers : (answers[entry] as Answer | Error)
+        // The entry was decided without this answer, which may have to be undone.
+        if (outcomes[entry] !== undefined && !(answer instanceof Error)) late.push({ entry, answer })
+        if (isFirst) count(entry, name, answer)
       }
-      const timer = setTimeout(() => countAll(new StoreError(`no answer within ${timeoutMs} ms`)), timeoutMs)
-      new Promise<readonly (Answer | Error)[]>((go) => go(calls.call(node))).then(
+      if (late.length > 0) calls.late?.(at, late)
+    }
+
+    let unanswered = nodes.length
+    // One timer for all nodes: they are called in the same moment.
+    const timer = setTimeout(() => {
+      const error = new StoreError(`no answer within ${timeoutMs} ms`)
+      for (const at of nodes.keys()) if (!isCounted[at]) countAll(at, error)
+    }, timeoutMs)
+    const answered = (): void => {
+      unanswered -= 1
+      if (unanswered === 0) clearTimeout(timer)
+    }
+    nodes.forEach((node, at) => {
+      calls.call(node, at).then(
         (answers) => {
-          clearTimeout(timer)
-          countAll(answers)
+          answered()
+          countAll(at, answers)
         },
         (error: unknown) => {
-          clearTimeout(timer)
-          if (!counted) countAll(storeErrorFrom('answer', error))
+          answered()
+          if (!isCounted[at]) countAll(at, storeErrorFrom('answer', error))
         },
       )
     })
