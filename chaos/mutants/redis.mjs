@@ -33,8 +33,8 @@ export const redis = [
     name: 'redis-single-renew-compares-nothing',
     breaks: 'on a Cluster, a stale holder renews the lease of its successor',
     file: 'protocol/redis/renew.lua',
-    search: "if type(text) ~= 'string' or string.sub(text, 1, #head) ~= head then return 0 end",
-    replace: "if type(text) ~= 'string' then return 0 end",
+    search: 'if not text or find(text, head, 1, true) ~= 1 then return 0 end',
+    replace: 'if not text then return 0 end',
     checks: ['test/drivers/redis/cluster.test.ts :: rule 7'],
   },
   {

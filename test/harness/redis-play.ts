@@ -24,7 +24,6 @@ const IDS = [
   '',
   '["x",1,2,"y"]',
 ]
-
 export const claimTerms = fc.array(
   fc.record({
     name: fc.nat({ max: NAMES.length - 1 }),
@@ -45,7 +44,16 @@ export const steps = fc.oneof(
     weight: 4,
     arbitrary: fc.record({ kind: fc.constant('release' as const), client, numbers, byToken: fc.boolean() }),
   },
-  { weight: 2, arbitrary: fc.record({ kind: fc.constant('renew' as const), client, numbers, alike: fc.boolean() }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      kind: fc.constant('renew' as const),
+      client,
+      numbers,
+      alike: fc.boolean(),
+      long: fc.boolean(),
+    }),
+  },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('steal' as const), client, numbers }) },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('stale' as const), client, numbers }) },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('listen' as const), client }) },
@@ -71,6 +79,9 @@ async function checkKeys(control: Redis, name: string, { leases, waiters }: Lock
   assert.equal(Number(fields['n'] ?? 0), permits)
 }
 
+const repeated = (numbers: readonly number[]): number[] =>
+  Array.from({ length: 20 }, (_, at) => numbers[at % numbers.length] as number)
+
 /**
  * The clients and the model of a random history. While `fault` is set, calls may fail with that error. A call that
  * fails must have done nothing.
@@ -79,6 +90,8 @@ export class RedisPlay {
   fault: RegExp | undefined
   /** How many calls have failed. */
   failures = 0
+  /** Whether some lists of renewals are long. These go through renew.lua, and what it leaves through leases.lua. */
+  renewsLongLists = false
   readonly #control: Redis
   readonly #drivers: readonly RedisDriver[]
   readonly #terms: Terms
@@ -117,16 +130,15 @@ export class RedisPlay {
       for (const answer of renewed) assert.equal(answer, 'lost')
       touch()
     } else if (step.kind === 'renew') {
-      const renewals = step.numbers.map((number, at) => ({
+      const asked = step.long && this.renewsLongLists ? repeated(step.numbers) : step.numbers
+      const renewals = asked.map((number, at) => ({
         ...this.#ref(number),
         fencingToken: this.#tokens.get(this.#id(number)) ?? 1,
         ttlMs: step.alike ? TTL_MS : TTL_MS + at,
       }))
       const answers = await this.#answersTo(driver.renew(renewals))
       if (answers === undefined) return
-      const expected = step.numbers.map((number) =>
-        this.#modelOf(number).renew(this.#id(number)) ? 'renewed' : 'lost',
-      )
+      const expected = asked.map((number) => (this.#modelOf(number).renew(this.#id(number)) ? 'renewed' : 'lost'))
       assert.deepEqual(answers, expected)
     } else if (step.kind === 'release') {
       const refs = step.numbers.map((number) => this.#ref(number, step.byToken))

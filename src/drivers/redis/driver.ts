@@ -17,7 +17,7 @@ import { acquireArgs, readAcquire, releaseArgs, type TokenRefusal, unexpectedRep
 import { inspect, inspectNames } from './inspect.ts'
 import { type Proposals, runBallot } from './proposals.ts'
 import { consume } from './rates.ts'
-import { renewEach, renewList } from './renewals.ts'
+import { MAX_RENEWALS, renewEach, renewMany } from './renewals.ts'
 import { confirmGrants, type ReplicaWait, renewOnReplicas } from './replicas.ts'
 import {
   type Chunk,
@@ -126,6 +126,11 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
     return replicas === undefined ? answers : confirmGrants(parts, replicas, chunk, answers)
   }
 
+  function renewChunk(chunk: Chunk<Renewal>): Promise<readonly (RenewAnswer | Error)[]> {
+    if (replicas !== undefined) return renewOnReplicas(parts, replicas, chunk)
+    return connection.cluster ? renewEach(parts, chunk) : renewMany(parts, chunk)
+  }
+
   function releaseChunk(chunk: Chunk<LeaseRef>, messages?: ReleaseMessages): Promise<readonly (boolean | Error)[]> {
     const { requests } = chunk
     for (const lease of requests) subscription.forget(lease)
@@ -159,12 +164,10 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
     },
 
     renew: (renewals) =>
-      whileOpen(() =>
-        sendList<Renewal, RenewAnswer>(parts, renewals, (chunk) => {
-          if (replicas !== undefined) return renewOnReplicas(parts, replicas, chunk)
-          return connection.cluster ? renewEach(parts, chunk) : renewList(parts, chunk)
-        }),
-      ),
+      whileOpen(() => {
+        const most = replicas === undefined && !connection.cluster ? MAX_RENEWALS : MAX_ENTRIES
+        return sendList<Renewal, RenewAnswer>(parts, renewals, renewChunk, most)
+      }),
 
     release: (leases) => whileOpen(() => sendList<LeaseRef, boolean>(parts, leases, (chunk) => releaseChunk(chunk))),
 

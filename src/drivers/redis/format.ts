@@ -35,9 +35,9 @@ export function acquireArgs(claims: readonly Claim[], spares = false): string[] 
 }
 
 export function renewArgs(renewals: readonly Renewal[]): string[] {
-  const ttls = renewals.map(ttlText)
-  const alike = ttls.every((ttl) => ttl === ttls[0])
-  return [entriesOf(renewals), ...(alike ? ttls.slice(0, 1) : ttls)]
+  const first = renewals[0] as Renewal
+  const alike = renewals.every(({ ttlMs }) => ttlMs === first.ttlMs)
+  return [entriesOf(renewals), ...(alike ? [ttlText(first)] : renewals.map(ttlText))]
 }
 
 /** Rounded up to milliseconds. A lease that lasts longer than its holder believes is safe. A shorter one is not. */

@@ -30,18 +30,19 @@ export function sendList<Request extends ListEntry, Answer>(
   parts: ListParts,
   requests: readonly Request[],
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+  mostEntries = MAX_ENTRIES,
 ): Promise<readonly (Answer | Error)[]> {
   if (requests.length === 0) return Promise.resolve([])
   const { connection, prefix } = parts
   const bySlot = connection.cluster
   if (reachesOwnKeys(prefix) && requests.some(({ lockName }) => isOwnKey(prefix + lockName))) {
-    return sendAllowed(parts, requests, send)
+    return sendAllowed(parts, requests, send, mostEntries)
   }
   // By far the most frequent case, and the one in which every microsecond counts.
-  if (!bySlot && requests.length <= MAX_ENTRIES) return sendChunk({ requests, slot: 0 }, send)
+  if (!bySlot && requests.length <= mostEntries) return sendChunk({ requests, slot: 0 }, send)
   const slotOfRequest = (request: Request): number => (bySlot ? slotOf(prefix + request.lockName) : 0)
   const sizeAt = (index: number): number => groupSize(requests, index)
-  return sendParts(requests, chunksOf(requests, slotOfRequest, MAX_ENTRIES, sizeAt), send)
+  return sendParts(requests, chunksOf(requests, slotOfRequest, mostEntries, sizeAt), send)
 }
 
 type ListEntry = GroupMember & { readonly lockName: string }
@@ -51,13 +52,14 @@ async function sendAllowed<Request extends ListEntry, Answer>(
   parts: ListParts,
   requests: readonly Request[],
   send: (chunk: Chunk<Request>) => Promise<readonly (Answer | Error)[]>,
+  mostEntries: number,
 ): Promise<readonly (Answer | Error)[]> {
   const refusals = failTogether(
     requests,
     requests.map(({ lockName }) => ownKeyError(parts.prefix, lockName)),
   )
   const allowed = requests.filter((_, index) => refusals[index] === undefined)
-  const answers = [...(await sendList(parts, allowed, send))]
+  const answers = [...(await sendList(parts, allowed, send, mostEntries))]
   return refusals.map((refusal) => refusal ?? (answers.shift() as Answer | Error))
 }
 

@@ -51,6 +51,7 @@ async function play(counter: 'kept' | 'lost' | 'ahead', terms: Terms, history: r
   const drivers = clients.map((each) => redisDriver({ client: each, onWarning() {} }))
   try {
     const played = new RedisPlay(control, drivers, terms)
+    played.renewsLongLists = true
     for (const step of history) {
       if (step.kind === 'counter') await spoilCounter(counter, step.how)
       else await played.step(step)
