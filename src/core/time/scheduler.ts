@@ -1,11 +1,14 @@
 import { MAX_SLEEP_MS } from '../limits.ts'
-import type { Clock, Timer } from './clock.ts'
+import type { Clock, Instant, Timer } from './clock.ts'
 import type { Random } from './random.ts'
 
 /** Something that has to run at a certain time. */
 export interface Task {
-  /** Reads the clock and decides what is due. It may be called too early. */
-  due(): void
+  /**
+   * Decides what is due. It may be called too early. `now` is when the scheduler began to run the tasks that are due,
+   * and so may be a little in the past.
+   */
+  due(now: Instant): void
   /** A waiting claim keeps the process alive. A lease that is only held does not. */
   readonly keepsAlive: boolean
   /** Belongs to the scheduler. It is stored here because a lookup would cost more than everything else. */
@@ -39,6 +42,8 @@ export class Scheduler {
   #keepAlives = 0
   #sequence = 0
   #wallOffsetMs = 0
+  /** When it began to run the tasks that are due. Undefined while it runs none. */
+  #tickMs: number | undefined
 
   constructor(clock: Clock, random: Random) {
     this.#clock = clock
@@ -58,22 +63,23 @@ export class Scheduler {
     return Math.floor((atMs - phaseMs) / stepMs) * stepMs + phaseMs
   }
 
-  /** Runs the task at `atMs` on the monotonic clock. Replaces the time that was set before. */
-  set(task: Task, atMs: number): void {
+  /** Runs the task at `wantedMs` on the monotonic clock. Replaces the time that was set before. */
+  set(task: Task, wantedMs: number): void {
     const existing = task.schedulerEntry
+    // A task that is due again at once runs in the next turn, so that it cannot block the loop over the tasks.
+    const atMs = this.#tickMs === undefined ? wantedMs : Math.max(wantedMs, this.#tickMs + SHORTEST_MS)
     this.#sequence += 1
     if (existing === undefined) {
       if (this.#heap.length === 0) this.#wallOffsetMs = this.#readWallOffset()
       const entry = { task, atMs, order: this.#sequence, index: this.#heap.length }
       task.schedulerEntry = entry
       this.#heap.push(entry)
-      this.#siftUp(entry)
+      this.#moveTo(entry.index, entry)
       if (task.keepsAlive) this.#keepAlives += 1
     } else {
       existing.atMs = atMs
       existing.order = this.#sequence
-      this.#siftUp(existing)
-      this.#siftDown(existing)
+      this.#moveTo(existing.index, existing)
     }
     this.#arm()
   }
@@ -84,11 +90,7 @@ export class Scheduler {
     task.schedulerEntry = undefined
     if (task.keepsAlive) this.#keepAlives -= 1
     const last = this.#heap.pop()
-    if (last !== undefined && last !== entry) {
-      this.#place(last, entry.index)
-      this.#siftUp(last)
-      this.#siftDown(last)
-    }
+    if (last !== undefined && last !== entry) this.#moveTo(entry.index, last)
     this.#arm()
   }
 
@@ -102,27 +104,33 @@ export class Scheduler {
   #tick(): void {
     this.#timer = undefined
     this.#timerAtMs = Number.POSITIVE_INFINITY
-    const wallOffsetMs = this.#readWallOffset()
+    const now = this.#clock.now()
+    const wallOffsetMs = now.wallMs - now.monotonicMs
     const jumped = wallOffsetMs - this.#wallOffsetMs > WALL_JUMP_MS
     this.#wallOffsetMs = wallOffsetMs
-    if (jumped) {
-      for (const { task } of [...this.#heap]) if (task.schedulerEntry !== undefined) task.due()
-    } else {
-      this.#runDue()
+    this.#tickMs = now.monotonicMs
+    try {
+      if (jumped) this.#runAll(now)
+      else this.#runDue(now)
+    } finally {
+      this.#tickMs = undefined
+      this.#arm()
     }
-    this.#arm()
   }
 
-  #runDue(): void {
-    // All due tasks are collected before any runs, so that a task that is due again at once cannot block this loop.
-    const nowMs = this.#clock.now().monotonicMs
-    const due: Task[] = []
-    for (let first = this.#heap[0]; first !== undefined && first.atMs <= nowMs; first = this.#heap[0]) {
+  #runAll(now: Instant): void {
+    for (const { task } of [...this.#heap]) if (task.schedulerEntry !== undefined) task.due(now)
+  }
+
+  #runDue(now: Instant): void {
+    for (let first = this.#heap[0]; first !== undefined && first.atMs <= now.monotonicMs; first = this.#heap[0]) {
+      const { task, order } = first
+      task.due(now)
+      if (task.schedulerEntry !== first || first.order !== order) continue
+      // The task has not been set again.
       first.atMs = Number.POSITIVE_INFINITY
-      this.#siftDown(first)
-      due.push(first.task)
+      this.#moveTo(first.index, first)
     }
-    for (const task of due) if (task.schedulerEntry !== undefined) task.due()
   }
 
   /**
@@ -131,6 +139,7 @@ export class Scheduler {
    * faster than a timer's shortest delay.
    */
   #arm(): void {
+    if (this.#tickMs !== undefined) return
     const keepsAlive = this.#keepAlives > 0
     if (this.#timerKeepsAlive !== keepsAlive) this.#timer?.keepAlive?.(keepsAlive)
     this.#timerKeepsAlive = keepsAlive
@@ -149,33 +158,31 @@ export class Scheduler {
     return now.wallMs - now.monotonicMs
   }
 
-  #siftUp(entry: SchedulerEntry): void {
-    while (entry.index > 0) {
-      const parent = this.#heap[(entry.index - 1) >> 1]
-      if (parent === undefined || !isBefore(entry, parent)) return
-      this.#swap(entry, parent)
+  /** Puts an entry at this index of the heap, or where it belongs above or below. */
+  #moveTo(from: number, entry: SchedulerEntry): void {
+    const heap = this.#heap
+    let index = from
+    while (index > 0) {
+      const parent = heap[(index - 1) >> 1]
+      if (parent === undefined || !isBefore(entry, parent)) break
+      index = this.#place(parent, index)
     }
-  }
-
-  #siftDown(entry: SchedulerEntry): void {
     for (;;) {
-      const left = this.#heap[2 * entry.index + 1]
-      const right = this.#heap[2 * entry.index + 2]
+      const left = heap[2 * index + 1]
+      const right = heap[2 * index + 2]
       const smaller = right !== undefined && left !== undefined && isBefore(right, left) ? right : left
-      if (smaller === undefined || !isBefore(smaller, entry)) return
-      this.#swap(entry, smaller)
+      if (smaller === undefined || !isBefore(smaller, entry)) break
+      index = this.#place(smaller, index)
     }
+    this.#place(entry, index)
   }
 
-  #swap(a: SchedulerEntry, b: SchedulerEntry): void {
-    const index = a.index
-    this.#place(a, b.index)
-    this.#place(b, index)
-  }
-
-  #place(entry: SchedulerEntry, index: number): void {
+  /** Returns the index that the entry had before. */
+  #place(entry: SchedulerEntry, index: number): number {
+    const before = entry.index
     entry.index = index
     this.#heap[index] = entry
+    return before
   }
 }
 
@@ -184,3 +191,6 @@ const isBefore = (a: SchedulerEntry, b: SchedulerEntry): boolean =>
 
 /** More than NTP slews the clock between two ticks, and more than the rounding of the wall clock to milliseconds. */
 const WALL_JUMP_MS = 5
+
+/** Timers are not more precise than this. */
+const SHORTEST_MS = 0.001
