@@ -55,5 +55,7 @@ export const MAX_RELEASE_TRIES = 6
 export const MAX_SLEEP_MS = 1_000
 /** How long the answers of a local store can keep timers and sockets from being served. */
 export const MAX_TURN_MS = 10
+/** Heartbeats that an instance sends in one turn of the event loop. */
+export const MAX_RENEWALS_PER_TURN = 512
 /** Default time for which a heartbeat in a worker thread covers a blocked main thread. */
 export const STALLED_AFTER_MS = 30_000

@@ -1,7 +1,9 @@
+import type { RenewAnswer } from '../driver.ts'
 import { StoreError } from '../errors.ts'
 import { dueAtMs, type Instant } from '../time/clock.ts'
 import type { SchedulerEntry, Task } from '../time/scheduler.ts'
 import { LeaseDeadline } from './deadline.ts'
+import { type DueHeartbeat, HeartbeatQueue } from './heartbeat-queue.ts'
 import {
   type Heartbeat,
   type HeartbeatParts,
@@ -14,30 +16,38 @@ import {
   type RenewMode,
   TIMER_GRAIN_MS,
 } from './renewer.ts'
+import { type RenewalResult, type RenewalSender, SentRenewal } from './sent-renewal.ts'
 
 /** The heartbeat on the event loop of the instance. */
-export const createHeartbeat = (parts: HeartbeatParts): Heartbeat => ({
-  createRenewer: (lease, start, options) => new LocalRenewer(parts, lease, start, options),
-  close: async () => {},
-})
+export function createHeartbeat(parts: HeartbeatParts): Heartbeat {
+  const own = { ...parts, queue: new HeartbeatQueue(parts.clock) }
+  return {
+    createRenewer: (lease, start, options) => new LocalRenewer(own, lease, start, options),
+    close: async () => {},
+  }
+}
 
-class LocalRenewer implements Renewer, Task {
+interface RenewerParts extends HeartbeatParts {
+  readonly queue: HeartbeatQueue
+}
+
+class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender, RenewalResult {
   readonly keepsAlive = false
   schedulerEntry: SchedulerEntry | undefined
-  readonly #parts: HeartbeatParts
+  readonly #parts: RenewerParts
   readonly #lease: Renewable
-  readonly #leaseDeadline: LeaseDeadline
+  readonly #leaseDeadline: LeaseDeadline<SentRenewal>
   #hasHeartbeat: boolean
   /** When the heartbeat stops renewing (`maxHoldSeconds`), on the monotonic clock. */
   readonly #stopsAtMs: number
-  /** Renewals that an extension must wait for. Created with the first of them: most leases end before one is due. */
-  #lengthening: Set<Promise<boolean>> | undefined
   /** The TTLs of the extensions in flight. A heartbeat that is sent at the same time must not shorten them. */
   #extensionsMs: number[] | undefined
   #renewAtMs = Number.POSITIVE_INFINITY
+  /** A heartbeat is in the queue, and still wanted. */
+  #isQueued = false
   #checking: 'once' | 'again' | undefined
 
-  constructor(parts: HeartbeatParts, lease: Renewable, start: RenewerStart, options: RenewerOptions) {
+  constructor(parts: RenewerParts, lease: Renewable, start: RenewerStart, options: RenewerOptions) {
     const { sent, answered, grantedMs } = start
     this.#parts = parts
     this.#lease = lease
@@ -66,18 +76,24 @@ class LocalRenewer implements Renewer, Task {
     return this.#leaseDeadline.unansweredMs
   }
 
-  due(): void {
-    const { clock, scheduler, isPaused } = this.#parts
-    const now = clock.now()
+  due(now: Instant): void {
+    const { scheduler, isPaused } = this.#parts
     if (loseIfDue(this.#lease, this.deadline, now)) return
     if (isPaused?.()) {
       scheduler.set(this, Math.min(dueAtMs(this.deadline, now), now.monotonicMs + PAUSED_MS))
       return
     }
     if (now.monotonicMs >= this.#stopsAtMs) this.#renewAtMs = Number.POSITIVE_INFINITY
-    if (now.monotonicMs >= this.#renewAtMs) this.#sendHeartbeat(now.monotonicMs)
-    // Undefined if the lease expired while the heartbeat was being sent: a stall can come between any two statements.
+    if (now.monotonicMs >= this.#renewAtMs) this.#queueHeartbeat(now)
+    // Undefined if the lease expired meanwhile: a stall can come between any two statements.
     if (this.schedulerEntry !== undefined) this.#schedule(now)
+  }
+
+  sendHeartbeat(now: Instant): void {
+    // The lease may have ended, or was extended, while the heartbeat was in the queue. It would undo the extension.
+    if (!this.#isQueued) return
+    this.#isQueued = false
+    this.#send(this.#longest(this.#lease.ttlMs), true, this, now)
   }
 
   async renew(ttlMs: number, mode: RenewMode): Promise<boolean> {
@@ -87,10 +103,10 @@ class LocalRenewer implements Renewer, Task {
     try {
       // A renewal of the heartbeat in flight could arrive after this one and undo what the caller asked for.
       await this.#lengtheningSettled()
-      if (mode === 'set') return await this.#renewOnce(ttlMs)
+      if (mode === 'set') return await this.#renewOnce(ttlMs, false)
       const now = this.#parts.clock.now()
       if (dueAtMs(this.deadline, now) - now.monotonicMs >= ttlMs) return this.#lease.held
-      return await this.#lengthen(ttlMs)
+      return await this.#renewOnce(this.#longest(ttlMs), true)
     } finally {
       extensionsMs.splice(extensionsMs.indexOf(ttlMs), 1)
     }
@@ -120,85 +136,101 @@ class LocalRenewer implements Renewer, Task {
     if (!this.#lease.held || ttlMs <= 0) return
     this.#checking = 'once'
     const renewAtMs = this.#renewAtMs
-    void this.#renewInBackground(ttlMs).then(() => {
+    const checked = (): void => {
       if (!isHeartbeat) this.#renewAtMs = renewAtMs
       const again = this.#checking === 'again'
       this.#checking = undefined
       if (again) this.check()
-    })
+    }
+    const failed = (error: unknown): void => {
+      this.failed(error)
+      checked()
+    }
+    this.#send(this.#longest(ttlMs), true, { renewed: checked, failed }, this.#parts.clock.now())
   }
 
   end(): Promise<unknown> | undefined {
+    this.#isQueued = false
     this.#parts.scheduler.clear(this)
     return this.#lengtheningSettled()
   }
 
-  #lengtheningSettled(): Promise<unknown> | undefined {
-    const lengthening = this.#lengthening
-    return lengthening === undefined || lengthening.size === 0 ? undefined : Promise.allSettled(lengthening)
-  }
-
-  async #renewOnce(ttlMs: number): Promise<boolean> {
-    const { clock, store, events } = this.#parts
+  answered(renewal: SentRenewal, answer: RenewAnswer, now: Instant): boolean {
     const lease = this.#lease
-    // A stalled process must not renew its way past a loss that it has not noticed. So this is checked before sending …
-    if (!lease.held) return false
-    const now = clock.now()
-    const endMs = this.deadline.monotonicMs
-    const renewal = this.#leaseDeadline.sending(now, ttlMs)
-    // A renewal that shortens the lease may never be answered. So the next renewal moves to before the new deadline.
-    if (this.deadline.monotonicMs < endMs) this.#renewAtMs = Math.min(this.#renewAtMs, this.#nextRenewal(now))
-    this.#schedule(now)
-    const answer = await store.renew({ ...lease.ref, ttlMs }).catch((error: unknown) => {
-      this.#leaseDeadline.unanswered(renewal)
-      throw error
-    })
-    // … and after the answer, which may say "renewed" about a lease whose loss was already reported.
+    // The deadline is checked again: the answer may say "renewed" about a lease whose loss was already reported.
     if (!lease.held) return false
     if (answer === 'lost') {
       lease.lose(NOT_IN_STORE)
       return false
     }
     this.#leaseDeadline.confirmed(renewal)
-    const confirmed = clock.now()
-    this.#renewAtMs = this.#nextRenewal(confirmed)
-    this.#schedule(confirmed)
-    events.emit('renewed', () => lease.eventBase)
+    this.#isQueued = false
+    this.#renewAtMs = this.#nextRenewal(now)
+    this.#schedule(now)
+    this.#parts.events.emit('renewed', () => lease.eventBase)
     return true
   }
 
-  #sendHeartbeat(nowMs: number): void {
-    const { ttlMs } = this.#lease
-    // The next try does not wait for the answer to this one: a renewal that hangs must not use up the lease.
-    this.#renewAtMs = nowMs + (ttlMs / RETRIES_PER_TTL) * (1 - this.#parts.random.fraction() * JITTER)
-    void this.#renewInBackground(ttlMs)
+  unanswered(renewal: SentRenewal): void {
+    this.#leaseDeadline.unanswered(renewal)
   }
 
-  /**
-   * A renewal that shortens no extension: it covers the longest extension in flight, and later extensions wait for it.
-   */
-  #lengthen(ttlMs: number): Promise<boolean> {
-    this.#lengthening ??= new Set()
-    const lengthening = this.#lengthening
-    const longestMs = Math.max(ttlMs, ...(this.#extensionsMs ?? []))
-    const renewal = this.#renewOnce(longestMs).finally(() => lengthening.delete(renewal))
-    lengthening.add(renewal)
-    return renewal
-  }
+  /** The result of a heartbeat. Whether the lease is held is already known. */
+  renewed(): void {}
 
-  /** Never rejects. */
-  async #renewInBackground(ttlMs: number): Promise<void> {
+  failed(error: unknown): void {
     const lease = this.#lease
-    try {
-      await this.#lengthen(ttlMs)
-    } catch (error) {
-      // No event follows the loss of a lease.
-      if (!lease.held) return
-      // One failed renewal is not a loss: with a `StoreError` the result is unknown, and the next try may succeed. Any
-      // other error would only happen again.
-      if (!(error instanceof StoreError)) lease.lose('the driver failed to renew it', error)
-      else this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
+    // No event follows the loss of a lease.
+    if (!lease.held) return
+    // One failed renewal is not a loss: with a `StoreError` the result is unknown, and the next try may succeed. Any
+    // other error would only happen again.
+    if (!(error instanceof StoreError)) lease.lose('the driver failed to renew it', error)
+    else this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
+  }
+
+  /** Resolves when the renewals that are in flight now, and that an extension must not overtake, have settled. */
+  #lengtheningSettled(): Promise<unknown> | undefined {
+    const lengthening = this.#leaseDeadline.inFlight?.filter(({ lengthens }) => lengthens) ?? []
+    return lengthening.length === 0 ? undefined : Promise.all(lengthening.map(({ settled }) => settled))
+  }
+
+  #queueHeartbeat(now: Instant): void {
+    // The next try does not wait for the answer to this one: a renewal that hangs must not use up the lease.
+    const jitter = 1 - this.#parts.random.fraction() * JITTER
+    this.#renewAtMs = now.monotonicMs + (this.#lease.ttlMs / RETRIES_PER_TTL) * jitter
+    if (this.#isQueued) return
+    this.#isQueued = true
+    this.#parts.queue.add(this, dueAtMs(this.deadline, now) - now.monotonicMs)
+  }
+
+  #renewOnce(ttlMs: number, lengthens: boolean): Promise<boolean> {
+    return new Promise((renewed, failed) => {
+      this.#send(ttlMs, lengthens, { renewed, failed }, this.#parts.clock.now())
+    })
+  }
+
+  /** A renewal that shortens no extension covers the longest one in flight. Later extensions wait for it. */
+  #longest(ttlMs: number): number {
+    return this.#extensionsMs === undefined ? ttlMs : Math.max(ttlMs, ...this.#extensionsMs)
+  }
+
+  #send(ttlMs: number, lengthens: boolean, result: RenewalResult, now: Instant): void {
+    const lease = this.#lease
+    // A stalled process must not renew its way past a loss that it has not noticed.
+    if (!lease.held) {
+      result.renewed(false)
+      return
     }
+    const { deadline } = this
+    const renewal = new SentRenewal(this, result, { sent: now, ttlMs, lengthens })
+    this.#leaseDeadline.sending(renewal)
+    if (this.deadline !== deadline) {
+      // A renewal that shortens the lease may never be answered. So the next renewal moves to before the new deadline.
+      this.#renewAtMs = Math.min(this.#renewAtMs, this.#nextRenewal(now))
+      this.#schedule(now)
+    }
+    const { lockName, claimId, fencingToken } = lease.ref
+    this.#parts.store.sendRenewal({ lockName, claimId, fencingToken, ttlMs }, renewal)
   }
 
   /**

@@ -72,9 +72,10 @@ export interface HeartbeatParts {
   readonly isPaused?: () => boolean
 }
 
-/** Loses the lease if it ends before another timer could fire, so that the loss is not reported late. */
+/**
+ * Loses a lease that has not ended if it ends before another timer could fire, so that the loss is not reported late.
+ */
 export function loseIfDue(lease: Renewable, deadline: Instant, now: Instant): boolean {
-  if (!lease.held) return true
   if (dueAtMs(deadline, now) - now.monotonicMs > TIMER_GRAIN_MS) return false
   lease.lose(NOT_RENEWED)
   return true

@@ -85,11 +85,10 @@ export class ThreadRenewer implements Renewer, Task {
   }
 
   /** Takes the lease back if the worker has not renewed it in time. */
-  due(): void {
-    const { clock } = this.#parts
-    if (this.#local !== undefined || loseIfDue(this.lease, this.deadline, clock.now())) return
+  due(now: Instant): void {
+    if (this.#local !== undefined || loseIfDue(this.lease, this.deadline, now)) return
     if (this.#schedule()) return
-    this.renewLocally(clock.now())
+    this.renewLocally(this.#parts.clock.now())
     this.#forgotten = this.#thread.forget(this.lease, this.#options.slot)
   }
 
@@ -127,7 +126,7 @@ export class ThreadRenewer implements Renewer, Task {
       this.#unanswered.delete(request)
       if (this.#local !== undefined) return undefined
       // The extension may have shortened the lease.
-      if (this.lease.held) this.due()
+      if (this.lease.held) this.due(this.#parts.clock.now())
       return renewed
     } catch (error) {
       if (this.#local !== undefined) return undefined

@@ -82,7 +82,8 @@ export class StoreClient {
     )
     this.#renewals = new Batch<Renewal, RenewAnswer>(
       clock,
-      bounds,
+      // Not split: callers wait for claims and releases, and for hardly any renewal.
+      { maxLength: MAX_LIST },
       this.#sender({ what: 'renew', send: (renewals) => driver.renew(renewals) }),
     )
     this.#releases = new Batch<LeaseRef, boolean>(
@@ -118,6 +119,11 @@ export class StoreClient {
 
   renew(renewal: Renewal): Promise<RenewAnswer> {
     return this.#renewals.ask(renewal)
+  }
+
+  /** As `renew`, without a promise. */
+  sendRenewal(renewal: Renewal, receiver: Receiver<RenewAnswer>): void {
+    this.#renewals.add(renewal, receiver)
   }
 
   release(lease: LeaseRef, receiver: Receiver<boolean>): void {

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { grantFrom, LeaseDeadline, type RenewalInFlight, trustedUntil } from '../../../src/core/lease/deadline.ts'
-import { isPast, later } from '../../../src/core/time/clock.ts'
+import { type Instant, isPast, later } from '../../../src/core/time/clock.ts'
 
 const start = { monotonicMs: 1_000, wallMs: 1_700_000_000_000 }
 
@@ -20,28 +20,28 @@ describe('rule 2: a lease is trusted until the time of sending + ttl − margin'
 
   it('a shorter renewal brings the deadline forward when it is sent, before it is answered', () => {
     const lease = new LeaseDeadline({ sent: start, grantedMs: 30_000 })
-    lease.sending(later(start, 10), 100)
+    sending(lease, later(start, 10), 100)
     expect(lease.deadline).toEqual(trustedUntil(later(start, 10), 100))
   })
 
   it('failure 3: a renewal that is sent after the machine slept does not move the deadline of the other clock', () => {
     const lease = new LeaseDeadline({ sent: start, grantedMs: 60_000 })
     const slept = { monotonicMs: start.monotonicMs + 10, wallMs: start.wallMs + 50_000 }
-    lease.sending(slept, 30_000)
+    sending(lease, slept, 30_000)
     expect(lease.deadline.wallMs).toBe(trustedUntil(start, 60_000).wallMs)
     expect(lease.deadline.monotonicMs).toBe(trustedUntil(slept, 30_000).monotonicMs)
   })
 
   it('a renewal that was never answered may still shorten the lease after a later renewal is confirmed', () => {
     const lease = new LeaseDeadline({ sent: start, grantedMs: 30_000 })
-    lease.unanswered(lease.sending(start, 1_000))
-    lease.confirmed(lease.sending(later(start, 500), 60_000))
+    lease.unanswered(sending(lease, start, 1_000))
+    lease.confirmed(sending(lease, later(start, 500), 60_000))
     expect(lease.deadline).toEqual(trustedUntil(later(start, 500), 1_000))
   })
 
   it('an earlier request that was never answered may still arrive after an extension', () => {
     const lease = new LeaseDeadline({ sent: start, grantedMs: 500, unansweredMs: 500 })
-    lease.confirmed(lease.sending(later(start, 100), 60_000))
+    lease.confirmed(sending(lease, later(start, 100), 60_000))
     expect(lease.deadline).toEqual(trustedUntil(later(start, 100), 500))
   })
 
@@ -69,7 +69,7 @@ describe('rule 2: a lease is trusted until the time of sending + ttl − margin'
               ? { atMs: sentMs + 700, run: () => lease.unanswered(renewal as RenewalInFlight) }
               : { atMs: arrivesMs + answerAfterMs, run: () => lease.confirmed(renewal as RenewalInFlight) }
           const send = () => {
-            renewal = lease.sending(sent, ms)
+            renewal = sending(lease, sent, ms)
           }
           return [{ atMs: sentMs, run: send }, { atMs: arrivesMs, run: store }, answer]
         })
@@ -88,3 +88,9 @@ describe('rule 2: a lease is trusted until the time of sending + ttl − margin'
     )
   })
 })
+
+function sending(lease: LeaseDeadline, sent: Instant, ttlMs: number): RenewalInFlight {
+  const renewal = { sent, ttlMs, provenMs: ttlMs }
+  lease.sending(renewal)
+  return renewal
+}

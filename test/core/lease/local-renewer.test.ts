@@ -20,7 +20,7 @@ describe('the renewer on the event loop', () => {
     }
     const random = { fraction, id: () => 'id' }
     const scheduler = new Scheduler(clock, random)
-    const store = { renew: async () => 'renewed' } as unknown as StoreClient
+    const store = { sendRenewal: () => undefined } as unknown as StoreClient
     const lost: string[] = []
     const ref = { lockName: 'name', claimId: 'claim', fencingToken: 1 }
     const lease: Renewable = {
