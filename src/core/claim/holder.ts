@@ -108,7 +108,10 @@ export class Holder {
       const store = new StoreClient(driver, { clock, random, callTimeoutMs })
       this.#deadlocks = new DeadlockWatch({ ...parts, store }, deadlockAfterMs)
     }
-    this.#context = { ...parts, heartbeat: this.#heartbeat }
+    const ended = (lease: HeldLease): void => {
+      if (this.#leases.delete(lease)) this.#held.end()
+    }
+    this.#context = { ...parts, heartbeat: this.#heartbeat, ended }
     this.#restorer = new LeaseRestorer({ ...parts, assertOpen: () => this.#assertOpen() })
   }
 
@@ -340,10 +343,7 @@ export class Holder {
     options: LeaseOptions,
     onEnd: ((lease: HeldLease) => void) | undefined,
   ): HeldLease {
-    const lease = new HeldLease(this.#context, claim, granted, options, (ended) => {
-      if (this.#leases.delete(ended)) this.#held.end()
-      onEnd?.(ended)
-    })
+    const lease = new HeldLease(this.#context, claim, granted, options, onEnd)
     this.#leases.add(lease)
     this.#held.begin()
     return lease

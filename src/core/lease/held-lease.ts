@@ -27,6 +27,8 @@ import {
 export interface LeaseContext extends ReleaseParts {
   readonly random: Random
   readonly heartbeat: Heartbeat
+  /** Called once for each lease, when it has ended by release, loss or hand-over. */
+  readonly ended: (lease: HeldLease) => void
 }
 
 export interface LeaseOptions extends RenewerOptions {
@@ -50,16 +52,15 @@ export class HeldLease implements Lease, Renewable, Releasable {
   /** How many functions run under the lease and rely on it until they have settled. */
   users = 0
   readonly #acquiredAtMs: number
-  /** A lower bound of the store's clock at the moment from which the lease is trusted: when its request was sent. */
-  readonly #storeAtMs: number
+  readonly #handedOverAtMs: number | undefined
   readonly #context: LeaseContext
-  readonly #options: LeaseOptions
-  readonly #onEnd: (lease: HeldLease) => void
+  readonly #onEnd: ((lease: HeldLease) => void) | undefined
   readonly #grantedMs: number
-  /** When the grant ends without a renewal, counted from its request, on the monotonic clock. */
-  readonly #firstEndMs: number
-  /** When the answer to the request arrived, on the monotonic clock. */
-  readonly #answeredMs: number
+  readonly #minHoldMs: number
+  readonly #maxHoldMs: number
+  /** When the request was sent, and when its answer arrived. All leases of a list share these objects. */
+  readonly #sent: Instant
+  readonly #answered: Instant
   readonly #renewer: Renewer
   #ended: 'released' | 'handed over' | LeaseLostError | undefined
   #abort: AbortController | undefined
@@ -74,24 +75,27 @@ export class HeldLease implements Lease, Renewable, Releasable {
   #stopRequest: LeaseLostError | undefined
   #chain: Chain | undefined
 
-  /** `onEnd` is called once, when the lease has ended by release, loss or hand-over. */
+  /** `onEnd` is called after `ended` of the context. */
   constructor(
     context: LeaseContext,
     claim: TrackedClaim,
-    { grant, sent, answered, unansweredMs, storeAtMs = grant.acquiredAtMs }: Granted,
+    { grant, sent, answered, unansweredMs, storeAtMs }: Granted,
     options: LeaseOptions,
-    onEnd: (lease: HeldLease) => void,
+    onEnd?: (lease: HeldLease) => void,
   ) {
     this.#context = context
     this.claim = claim
     this.fencingToken = grant.fencingToken
     this.#acquiredAtMs = grant.acquiredAtMs
-    this.#storeAtMs = storeAtMs
+    this.#handedOverAtMs = storeAtMs
     if (claim.metadata !== undefined) this.metadata = claim.metadata
     this.#grantedMs = grant.ttlMs
-    this.#firstEndMs = sent.monotonicMs + grant.ttlMs
-    this.#answeredMs = answered.monotonicMs
-    this.#options = options
+    // Not the options themselves: they are the whole request.
+    this.#minHoldMs = options.minHoldMs
+    this.#maxHoldMs = options.maxHoldMs
+    this.#chain = options.sharedChain
+    this.#sent = sent
+    this.#answered = answered
     this.#onEnd = onEnd
     if (options.watchesLoss || this.#endsWithSession) {
       this.#stopWatching = context.store.wakeUps.watchLoss(claim.claimId, (cause) => this.#onLossMessage(cause))
@@ -107,7 +111,7 @@ export class HeldLease implements Lease, Renewable, Releasable {
 
   /** Created at the first access: most leases have no claim made under them. */
   get chain(): Chain {
-    this.#chain ??= this.#options.sharedChain ?? new Chain(this.claim.claimId, this.#context.random)
+    this.#chain ??= new Chain(this.claim.claimId, this.#context.random)
     return this.#chain
   }
 
@@ -135,10 +139,15 @@ export class HeldLease implements Lease, Renewable, Releasable {
   /** In the store's time, derived from this process's monotonic clock. It may be a little early, never late. */
   get expiresAt(): Date {
     const { endsAtMs } = this.#renewer
-    const isFirstEnd = Math.abs(endsAtMs - this.#firstEndMs) < 0.01
+    const isFirstEnd = Math.abs(endsAtMs - this.#sent.monotonicMs - this.#grantedMs) < 0.01
     // When the grant arrived, the store's clock showed `acquiredAt` or later.
-    const referenceMs = isFirstEnd ? this.#firstEndMs - this.#grantedMs : this.#answeredMs
+    const referenceMs = (isFirstEnd ? this.#sent : this.#answered).monotonicMs
     return new Date(Math.min(this.#storeAtMs + endsAtMs - referenceMs, MAX_TIME_MS))
+  }
+
+  /** A lower bound of the store's clock at the moment from which the lease is trusted: when its request was sent. */
+  get #storeAtMs(): number {
+    return this.#handedOverAtMs ?? this.#acquiredAtMs
   }
 
   get released(): boolean {
@@ -227,15 +236,15 @@ export class HeldLease implements Lease, Renewable, Releasable {
       fencingToken: this.fencingToken,
       acquiredAtMs: this.#acquiredAtMs,
       storeAtMs: this.#storeAtMs,
-      heldMs: now.monotonicMs - this.#answeredMs,
+      heldMs: now.monotonicMs - this.#answered.monotonicMs,
       unansweredMs: this.#renewer.unansweredMs,
-      minHoldMs: this.#options.minHoldMs,
-      maxHoldMs: this.#options.maxHoldMs,
+      minHoldMs: this.#minHoldMs,
+      maxHoldMs: this.#maxHoldMs,
     })
   }
 
   release(options?: AnswerOptions): Promise<boolean> {
-    if (options === undefined) return this.#release(this.#options.minHoldMs, 'released')
+    if (options === undefined) return this.#release(this.#minHoldMs, 'released')
     return this.#releaseUnlessAborted(options)
   }
 
@@ -251,7 +260,7 @@ export class HeldLease implements Lease, Renewable, Releasable {
    * @returns whether the lease was still held
    */
   revoke(reason: string, cause?: Error): Promise<boolean> {
-    return this.#release(this.#options.minHoldMs, this.#lossError(reason, cause))
+    return this.#release(this.#minHoldMs, this.#lossError(reason, cause))
   }
 
   /** Releases a lease that was never used: without `minHoldSeconds`, and without an error. */
@@ -267,7 +276,7 @@ export class HeldLease implements Lease, Renewable, Releasable {
   #release(minHoldMs: number, how: 'released' | LeaseLostError): Promise<boolean> {
     const now = this.#context.clock.now()
     if (!this.#heldAt(now)) return Promise.resolve(false)
-    const heldMs = now.monotonicMs - this.#answeredMs
+    const heldMs = now.monotonicMs - this.#answered.monotonicMs
     const held = { heldMs, deadline: this.#renewer.deadline }
     const delayMs = Math.ceil(minHoldMs - heldMs)
     // From here on this process must not rely on the lease, even if the call fails.
@@ -341,7 +350,8 @@ export class HeldLease implements Lease, Renewable, Releasable {
     this.#ended = how
     this.#stopWatching?.()
     this.#lastRenewals = this.#renewer.end()
-    this.#onEnd(this)
+    this.#context.ended(this)
+    this.#onEnd?.(this)
   }
 
   /** What a log or a response shows of the lease. */

@@ -53,7 +53,8 @@ class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender, Renewa
     this.#lease = lease
     this.#leaseDeadline = new LeaseDeadline(start)
     this.#hasHeartbeat = options.heartbeat
-    this.#stopsAtMs = sent.monotonicMs + options.maxHoldMs
+    // Not computed if infinite: a number that was computed takes 16 bytes.
+    this.#stopsAtMs = options.maxHoldMs === Number.POSITIVE_INFINITY ? options.maxHoldMs : sent.monotonicMs + options.maxHoldMs
     this.#renewAtMs = this.#nextRenewal(answered)
     // A grant that arrived late, or that is shorter than the claim's TTL, is renewed once to the full TTL, even without
     // a heartbeat. That happens early enough that the renewal can fail twice.
