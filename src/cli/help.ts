@@ -6,15 +6,20 @@ export function helpFor(command: string | undefined): string {
 }
 
 const STORE = `  --url URL         the store: sqlite:PATH, postgres://…, redis://…, redlock://…
-                    (default: $HOLDFAST_URL, or else a file in your state folder)`
+                    (default: $HOLDFAST_URL, else a file in your state folder)`
 
 const overview = `holdfast: make sure that only one process does a job at a time
 
-  holdfast run NAME [options] -- COMMAND [ARGUMENT …]   run a command under a lock
-  holdfast ls [PREFIX] [options]                        show holders and waiters
-  holdfast migrate [options]                            create or upgrade the tables in PostgreSQL
-  holdfast help COMMAND                                 show the help of a command
-  holdfast --version                                    show the version
+  holdfast run NAME [options] -- COMMAND …   run a command under a lock
+  holdfast ls [PREFIX] [options]             list the locks that are held
+  holdfast show NAME [options]               show one lock and its queue
+  holdfast wait NAME [options]               wait until a lock is free
+  holdfast break NAME --reason TEXT          end the leases on a lock by force
+  holdfast migrate [options]                 create or upgrade the tables in
+                                             PostgreSQL
+  holdfast completion bash|zsh|fish          print a script for your shell
+  holdfast help COMMAND                      show the help of a command
+  holdfast --version                         show the version
 
 ${STORE}
 `
@@ -22,20 +27,26 @@ ${STORE}
 const texts: Record<string, string> = {
   run: `holdfast run NAME [options] -- COMMAND [ARGUMENT …]
 
-Runs COMMAND while it holds the lock NAME, and renews the lease while COMMAND runs. If the lease cannot be renewed,
-COMMAND and all its child processes are ended before the lease ends.
+Runs COMMAND while it holds the lock NAME, and renews the lease while COMMAND
+runs. If the lease cannot be renewed, COMMAND and all its child processes are
+ended before the lease ends.
 
 ${STORE}
-  --ttl SECONDS     time to live of the lease: how long other processes wait after a crash (default: 30)
+  --ttl SECONDS     time to live of the lease: how long other processes wait
+                    after a crash (default: 30)
   --wait SECONDS    how long to wait for the lock (default: no limit)
   --no-wait         do not wait
-  --shared          share the lock with other --shared holders, but never with an exclusive one
+  --shared          share the lock with other --shared holders, but never with
+                    an exclusive one
   --min-hold SECONDS
-                    keep the lock at least this long, so that a machine with a late clock does not repeat the job
+                    keep the lock at least this long, so that a machine with a
+                    late clock does not repeat the job
   --max-hold SECONDS
-                    stop renewing after this time: a command that hangs loses its lock and is ended
+                    stop renewing after this time: a command that hangs loses
+                    its lock and is ended
   --store-timeout SECONDS
-                    how long to retry a store that does not answer, before COMMAND runs (default: 60)
+                    how long to retry a store that does not answer, before
+                    COMMAND runs (default: 60)
   -E, --conflict-exit-code CODE
                     exit code if the lock was not acquired (default: ${exitCodes.notAcquired})
 
@@ -51,28 +62,101 @@ Environment of COMMAND
 
 Examples
   holdfast run nightly-backup -- ./backup.sh
-  holdfast run cron:cleanup --no-wait --min-hold 60 -- ./cleanup.sh      # in the crontab of every machine
-  holdfast run deploy --wait 300 -E 0 -- make deploy                     # succeeds without the lock, too
+  # in the crontab of every machine
+  holdfast run cron:cleanup --no-wait --min-hold 60 -- ./cleanup.sh
+  # succeeds without the lock, too
+  holdfast run deploy --wait 300 -E 0 -- make deploy
 `,
   ls: `holdfast ls [PREFIX] [options]
 
-Shows the holders and waiters of all locks, or of those whose names begin with PREFIX.
+Lists the locks that are held, or those whose names begin with PREFIX: the mode,
+the holder, for how long it has held the lock, the time that is left unless the
+lease is renewed, and how many wait. Names are cut to fit the terminal, or 80
+columns.
 
 ${STORE}
-  --json            print one JSON object per line, for each lease and each waiter
+  --wide            cut nothing; a line for each waiter; times and tokens
+  --json            print one JSON object per line, for each lease and waiter
+  --sort ORDER      name, age (the oldest first) or waiters (the most first)
+  --held-longer-than TIME
+                    only leases that are older: 90s, 5m, 2h, 1d
+  --watch           show it again every second
+  --all             show bookkeeping, too: results of once-only jobs, records
+                    of breaks, and marks of who waits for what
 
 Examples
   holdfast ls
   holdfast ls cron: --json | jq -r .lockName
+  holdfast ls --held-longer-than 1h --sort age
+`,
+  show: `holdfast show NAME [options]
+
+Shows one lock: its holders with their metadata and tokens, the queue in its
+order, what a holder itself waits for, a deadlock if there is one, and who ended
+its leases by force in the last 30 days.
+
+${STORE}
+  --json            print one JSON object
+
+Examples
+  holdfast show order:123
+  holdfast show order:123 --json | jq .waiters
+`,
+  wait: `holdfast wait NAME [options]
+
+Waits until the lock is free. It takes no place in the queue, and the lock
+may be held again when it returns. To do something alone, use holdfast run.
+
+${STORE}
+  --timeout TIME    give up after this time: 90s, 5m, 2h (default: no limit)
+
+Exit codes
+  0   the lock was free
+  ${exitCodes.unavailable}  the store is not available
+  ${exitCodes.notAcquired}  the lock was still held at the end of --timeout
+
+Examples
+  holdfast wait deploy --timeout 10m && ./next-step.sh
+`,
+  break: `holdfast break NAME --reason TEXT [options]
+
+Ends the leases on a lock by force, and gives it to the next waiter. It shows
+who is affected and asks first. If the lock has another holder by then, nothing
+is ended. A holder that is alive loses the lock in the middle of its work: its
+signal aborts, but only a fencing token stops a write that is on its way.
+
+Who did it, when and why is kept for 30 days: see holdfast show.
+
+${STORE}
+  --reason TEXT     why. It is recorded
+  --by WHO          who. It is recorded (default: USER@HOST)
+  -y, --yes         do not ask
+
+Exit codes
+  0   the leases were ended, or the lock was free
+  ${exitCodes.unavailable}  the store is not available, or cannot do it
+  ${exitCodes.notAcquired}  nothing was ended: you said no, or the lock has another holder
+
+Examples
+  holdfast break report --reason "host web-3 is gone"
+`,
+  completion: `holdfast completion bash|zsh|fish
+
+Prints a script that completes commands, options and names of held locks.
+
+Examples
+  holdfast completion bash > /etc/bash_completion.d/holdfast
+  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
 `,
   migrate: `holdfast migrate [options]
 
-Creates or upgrades the tables and functions of the PostgreSQL driver. It is safe to run it again, and on several
-machines at once.
+Creates or upgrades the tables and functions of the PostgreSQL driver. It is
+safe to run it again, and on several machines at once.
 
   --url URL         the database: postgres://… (default: $HOLDFAST_URL)
   --schema NAME     the schema (default: public)
-  --only fence      create only what postgresFence needs, in a database that keeps protected data but no locks
+  --only fence      create only what postgresFence needs, in a database that
+                    keeps protected data but no locks
   --print           print the SQL instead, for your own migration tool
 
 Examples

@@ -1,105 +1,95 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
-import { checkUrl, chooseUrl, connect, namesStore } from '../connect.ts'
-import type { Driver, LeaseRecord, WaiterRecord } from '../core/driver.ts'
-import { readPages } from '../core/pages.ts'
+import { namesStore } from '../connect.ts'
+import type { Driver } from '../core/driver.ts'
 import { withoutSecrets } from '../core/secrets.ts'
-import { checkedPage } from '../core/store-answers.ts'
-import { UsageError, usageErrorFrom } from './exit-codes.ts'
-import { printable, printableJson } from './text.ts'
+import { durationMsFrom } from './duration.ts'
+import { UsageError } from './exit-codes.ts'
+import { jsonLines, narrowTable, type Sorting, wideTable } from './ls-output.ts'
+import { isBookkeeping, look, outputWidth, parsing, type Seen, urlFrom, withDriver } from './store.ts'
+import { printable } from './text.ts'
 
-export async function main(args: readonly string[]): Promise<number> {
-  const { url, prefix, json } = parse(args)
-  const driver = await connect(url)
-  try {
-    const { leases, waiters } = await readPages(
-      async (query) => checkedPage(driver.name, await driver.inspect(query)),
-      { prefix },
-    )
-    process.stdout.write(json ? asJson(leases, waiters) : asTable({ driver, leases, waiters, prefix }))
-    return 0
-  } finally {
-    await driver.close()
-  }
+export function main(args: readonly string[]): Promise<number> {
+  const options = parsing(() => parse(args))
+  return withDriver(options.url, async (driver) => {
+    for (;;) {
+      const output = outputOf(driver, select(await look(driver, { prefix: options.prefix }), options), options)
+      if (!options.watch) {
+        process.stdout.write(output)
+        return 0
+      }
+      // On a terminal each table replaces the one before it. Cleared line by line, it does not flicker.
+      const screen = `\u001b[H${output.replaceAll('\n', '\u001b[K\n')}\u001b[J`
+      process.stdout.write(process.stdout.isTTY ? screen : `${output}\n`)
+      await sleep(WATCH_EVERY_MS)
+    }
+  })
 }
 
-function parse(args: readonly string[]): { url: string; prefix: string; json: boolean } {
-  try {
-    const { values, positionals } = parseArgs({
-      args: [...args],
-      allowPositionals: true,
-      options: { url: { type: 'string' }, json: { type: 'boolean' } },
-    })
-    if (positionals.length > 1) throw new UsageError(`ls takes at most one prefix, but got ${positionals.length}`)
-    const [prefix = ''] = positionals
-    // Without this check, `ls redis://…` would list the default store.
-    if (prefix.includes('://') && namesStore(prefix)) throw new UsageError('pass the store with --url: ls --url URL')
-    const url = chooseUrl(values.url)
-    checkUrl(url)
-    return { url, prefix, json: values.json ?? false }
-  } catch (error) {
-    throw error instanceof TypeError ? usageErrorFrom(error) : error
-  }
-}
+const WATCH_EVERY_MS = 1_000
 
-function asJson(leases: readonly LeaseRecord[], waiters: readonly WaiterRecord[]): string {
-  const lines = [
-    ...leases.map(({ acquiredAtMs, expiresAtMs, ...lease }) => ({
-      state: 'holds',
-      ...lease,
-      // Unknown for a lock that another library took.
-      ...(acquiredAtMs > 0 && { acquiredAt: new Date(acquiredAtMs) }),
-      ...(expiresAtMs !== undefined && { expiresAt: new Date(expiresAtMs) }),
-    })),
-    ...waiters.map(({ waitingSinceMs, ...waiter }) => ({
-      state: 'waits',
-      ...waiter,
-      waitingSince: new Date(waitingSinceMs),
-    })),
-  ]
-  return lines.map((line) => `${printableJson(line)}\n`).join('')
-}
-
-interface Found {
-  readonly driver: Driver
-  readonly leases: readonly LeaseRecord[]
-  readonly waiters: readonly WaiterRecord[]
+interface Options {
+  readonly url: string
   readonly prefix: string
+  readonly form: 'narrow' | 'wide' | 'json'
+  readonly sort: Sorting
+  readonly watch: boolean
+  readonly all: boolean
+  readonly heldLongerThanMs?: number
 }
 
-function asTable({ driver, leases, waiters, prefix }: Found): string {
+function parse(args: readonly string[]): Options {
+  const { values, positionals } = parseArgs({
+    args: [...args],
+    allowPositionals: true,
+    options: {
+      url: { type: 'string' },
+      json: { type: 'boolean' },
+      wide: { type: 'boolean' },
+      all: { type: 'boolean' },
+      watch: { type: 'boolean' },
+      sort: { type: 'string' },
+      'held-longer-than': { type: 'string' },
+    },
+  })
+  if (positionals.length > 1) throw new UsageError(`ls takes at most one prefix, but got ${positionals.length}`)
+  const [prefix = ''] = positionals
+  // Without this check, `ls redis://…` would list the default store.
+  if (prefix.includes('://') && namesStore(prefix)) throw new UsageError('pass the store with --url: ls --url URL')
+  const { json, wide, watch = false, all = false, 'held-longer-than': heldLongerThan } = values
+  if (json && wide) throw new UsageError('--json and --wide exclude each other')
+  return {
+    url: urlFrom(values.url),
+    prefix,
+    form: json ? 'json' : wide ? 'wide' : 'narrow',
+    sort: sortingFrom(values.sort ?? 'name'),
+    watch,
+    all,
+    ...(heldLongerThan !== undefined && { heldLongerThanMs: durationMsFrom('--held-longer-than', heldLongerThan) }),
+  }
+}
+
+function sortingFrom(text: string): Sorting {
+  if (text === 'name' || text === 'age' || text === 'waiters') return text
+  throw new UsageError(`--sort must be age, waiters or name, but is "${text}"`)
+}
+
+function select({ leases, waiters }: Seen, { all, heldLongerThanMs }: Options): Seen {
+  const shown = all ? leases : leases.filter((lease) => !isBookkeeping(lease))
+  if (heldLongerThanMs === undefined) return { leases: shown, waiters }
+  const since = Date.now() - heldLongerThanMs
+  // It is unknown since when another client holds its lock.
+  const old = shown.filter(({ acquiredAtMs }) => acquiredAtMs > 0 && acquiredAtMs <= since)
+  const names = new Set(old.map(({ lockName }) => lockName))
+  return { leases: old, waiters: waiters.filter(({ lockName }) => names.has(lockName)) }
+}
+
+function outputOf({ capabilities }: Driver, seen: Seen, { prefix, form, sort }: Options): string {
+  if (form === 'json') return jsonLines(seen, sort)
   const filter = prefix === '' ? '' : ` whose names begin with "${printable(withoutSecrets(prefix))}"`
-  if (leases.length === 0 && waiters.length === 0) return `no locks are held${filter}\n`
-  const endless = driver.capabilities.expiry === 'session' ? 'with its session' : 'no expiry'
-  const rows = [
-    ...leases.map((lease) => [
-      printable(lease.lockName),
-      'holds',
-      lease.mode,
-      printable(lease.holderId),
-      lease.acquiredAtMs > 0 ? time(lease.acquiredAtMs) : 'unknown',
-      lease.expiresAtMs === undefined ? endless : time(lease.expiresAtMs),
-      lease.fencingToken > 0 ? String(lease.fencingToken) : 'none',
-    ]),
-    ...waiters.map((waiter) => [
-      printable(waiter.lockName),
-      'waits',
-      waiter.mode,
-      printable(waiter.holderId),
-      time(waiter.waitingSinceMs),
-      '',
-      '',
-    ]),
-  ].sort(([a = ''], [b = '']) => (a < b ? -1 : a > b ? 1 : 0))
-  const table = [['LOCK', '', 'MODE', 'HOLDER', 'SINCE', 'EXPIRES', 'TOKEN'], ...rows]
-  const widths = table.reduce<number[]>((most, row) => row.map((cell, i) => Math.max(most[i] ?? 0, cell.length)), [])
-  const lines = table.map((row) =>
-    row
-      .map((cell, i) => cell.padEnd(widths[i] ?? 0))
-      .join('  ')
-      .trimEnd(),
-  )
+  if (seen.leases.length === 0 && seen.waiters.length === 0) return `no locks are held${filter}\n`
+  const isSession = capabilities.expiry === 'session'
+  const lines = form === 'wide' ? wideTable(seen, sort, isSession) : narrowTable(seen, sort, outputWidth())
   if (filter !== '') lines.push('', `Only locks${filter} are shown.`)
   return `${lines.join('\n')}\n`
 }
-
-const time = (ms: number): string => new Date(ms).toISOString()

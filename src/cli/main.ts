@@ -9,7 +9,11 @@ import { say } from './text.ts'
 const commands: Record<string, () => Promise<{ main(args: readonly string[]): Promise<number> }>> = {
   run: () => import('./run.ts'),
   ls: () => import('./ls.ts'),
+  show: () => import('./show.ts'),
+  wait: () => import('./wait.ts'),
+  break: () => import('./break.ts'),
   migrate: () => import('./migrate.ts'),
+  completion: () => import('./completion.ts'),
 }
 
 async function main([command = '--help', ...args]: readonly string[]): Promise<number> {

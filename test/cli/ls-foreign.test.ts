@@ -11,7 +11,7 @@ test('a lock that another library took is shown without the times and the token 
   const ask = (...command: (string | number)[]) => askRedis(redis, ...command)
   await ask('SET', `lock:${name}`, 'theirs')
   await ask('SET', `lock:${name}:ends`, 'theirs', 'PX', 600_000)
-  const { stdout } = await store.run(['ls', name, '--url', url])
+  const { stdout } = await store.run(['ls', name, '--wide', '--url', url])
   expect(stdout).toMatch(new RegExp(`^${name} +holds +exclusive +another client +unknown +no expiry +none$`, 'm'))
   expect(stdout).toMatch(
     new RegExp(`^${name}:ends +holds +exclusive +another client +unknown +20\\d\\d-\\S+Z +none$`, 'm'),

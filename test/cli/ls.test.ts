@@ -9,10 +9,73 @@ describe.concurrent('holdfast ls', SLOW, () => {
     expect(await store.run(['ls', '--json'])).toEqual({ code: 0, stdout: '', stderr: '' })
   })
 
-  test('shows holders and waiters in a table', async () => {
+  test('shows a line for each lock that is held', async () => {
+    await using store = createStore()
+    const { holder } = await busy(store)
+    const { code, stdout } = await store.run(['ls'])
+    expect(code).toBe(0)
+    expect(stdout.trimEnd().split('\n')).toEqual([
+      expect.stringMatching(/^LOCK +MODE +HOLDER +AGE +LEFT +WAITERS$/),
+      expect.stringMatching(new RegExp(String.raw`^cron:a +exclusive +\S+:${holder.pid} +\d+s +\d+s +1$`)),
+      expect.stringMatching(/^report +shared +\S+ +\d+s +\d+s +0$/),
+    ])
+  })
+
+  test('cuts long names to fit 80 columns', async () => {
+    await using store = createStore()
+    const driver = await store.driver()
+    await hold(driver, [`cache:${'x'.repeat(200)}`], { holderId: `pod-${'y'.repeat(200)}` })
+    const { stdout } = await store.run(['ls'])
+    const [head = '', row = ''] = stdout.split('\n')
+    expect(head).toHaveLength(80)
+    expect(row).toMatch(/^cache:x+… +exclusive +pod-y+… +\d+s +\S+ \S+ +0$/)
+    expect(row.length).toBeLessThanOrEqual(80)
+    expect((await store.run(['ls', '--wide'])).stdout).toContain(`cache:${'x'.repeat(200)}  holds`)
+  })
+
+  test('sorts by age and by waiters, and shows only old leases', async () => {
+    await using store = createStore()
+    const driver = await store.driver()
+    await hold(driver, ['b'])
+    await new Promise((resolve) => setTimeout(resolve, 1_100))
+    await hold(driver, ['a', 'c'], { holderId: 'other' })
+    const waiting = { mode: 'exclusive', permits: 1, ttlMs: 600_000, waitMs: 600_000 } as const
+    await driver.acquire([{ lockName: 'c', claimId: 'w', holderId: 'waiter', ...waiting }])
+    const names = async (...args: string[]) =>
+      (await store.run(['ls', '--json', ...args])).stdout
+        .trimEnd()
+        .split('\n')
+        .map((line) => JSON.parse(line) as { state: string; lockName: string })
+        .filter(({ state }) => state === 'holds')
+        .map(({ lockName }) => lockName)
+    expect(await names()).toEqual(['a', 'b', 'c'])
+    expect(await names('--sort', 'age')).toEqual(['b', 'a', 'c'])
+    expect(await names('--sort', 'waiters')).toEqual(['c', 'a', 'b'])
+    expect(await names('--held-longer-than', '1s')).toContain('b')
+    expect((await store.run(['ls', '--held-longer-than', '1h'])).stdout).toBe('no locks are held\n')
+  })
+
+  test('shows bookkeeping only with --all', async () => {
+    await using store = createStore()
+    await hold(await store.driver(), ['once:invoice:done', 'job'])
+    expect((await store.run(['ls'])).stdout).not.toContain('once:')
+    expect((await store.run(['ls', '--all'])).stdout).toContain('once:invoice:done')
+  })
+
+  test('shows it again every second with --watch', async () => {
+    await using store = createStore()
+    const run = store.start(['ls', '--watch'])
+    await run.says(/no locks are held/)
+    await hold(await store.driver(), ['job'])
+    await run.says(/job +exclusive/)
+    run.signal('SIGINT')
+    expect(await run.exited).toBe('SIGINT')
+  })
+
+  test('shows holders and waiters in a wide table', async () => {
     await using store = createStore()
     const { holder, waiter } = await busy(store)
-    const { code, stdout } = await store.run(['ls'])
+    const { code, stdout } = await store.run(['ls', '--wide'])
     expect(code).toBe(0)
     const time = String.raw`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`
     const [head = '', ...rows] = stdout.trimEnd().split('\n')
@@ -89,7 +152,13 @@ describe.concurrent('holdfast ls', SLOW, () => {
     await using store = createStore()
     const driver = await store.driver()
     await hold(driver, [EVIL], { holderId: EVIL, metadata: { text: EVIL, [EVIL]: 1 } })
-    const commands = [['ls'], ['ls', EVIL.slice(0, 3)], ['ls', '--json'], ['run', EVIL, '--no-wait', '--', 'true']]
+    const commands = [
+      ['ls', '--wide'],
+      ['ls', EVIL.slice(0, 3), '--wide'],
+      ['ls', '--json'],
+      ['show', EVIL],
+      ['run', EVIL, '--no-wait', '--', 'true'],
+    ]
     for (const args of commands) {
       const { stdout, stderr } = await store.run(args)
       expect(stdout + stderr).toContain('\\u001b[2J\\u009b31m\\u202e')

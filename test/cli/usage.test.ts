@@ -39,9 +39,21 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs no c
     ['an unknown option', ['run', 'job', '--tll', '5', '--', 'COMMAND'], /Unknown option '--tll'/],
     ['an unknown store', ['run', 'job', '--url', 'floppy:a', '--', 'COMMAND'], /url must be .* "floppy:…"/],
     ['a path without a scheme', ['run', 'job', '--url', '/tmp/locks.db', '--', 'COMMAND'], /url must be .* sqlite:/],
-    ['an unknown command', ['walk', 'job'], /unknown command "walk"; the commands are run, ls, migrate/],
+    [
+      'an unknown command',
+      ['walk', 'job'],
+      /unknown command "walk"; the commands are run, ls, show, wait, break, migrate/,
+    ],
     ['an unknown option of ls', ['ls', '--jsno'], /Unknown option '--jsno'/],
     ['two prefixes', ['ls', 'a', 'b'], /ls takes at most one prefix, but got 2/],
+    ['an unknown order', ['ls', '--sort', 'size'], /--sort must be age, waiters or name, but is "size"/],
+    ['an age that is no time', ['ls', '--held-longer-than', 'long'], /must be a time such as 90, 90s, 5m/],
+    ['two forms of output', ['ls', '--json', '--wide'], /exclude each other/],
+    ['no name to show', ['show'], /show needs one lock name, but got 0/],
+    ['two names to wait for', ['wait', 'a', 'b'], /wait needs one lock name, but got 2/],
+    ['a break without a reason', ['break', 'a', '--yes'], /break needs --reason TEXT/],
+    ['a break with an empty reason', ['break', 'a', '--yes', '--reason', ' '], /break needs --reason TEXT/],
+    ['an unknown shell', ['completion', 'tcsh'], /completion needs one shell: bash, zsh or fish/],
     ['an unknown store of ls', ['ls', '--url', 'floppy:a'], /url must be/],
   ]
   test.each(wrong)('%s', async (_, args, message) => {

@@ -1,4 +1,5 @@
 import type { Holder } from '../../core/claim/holder.ts'
+import type { LeaseRecord, Metadata } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { type LockInfo, lockInfoFrom } from '../../core/lock-info.ts'
 import { readPages } from '../../core/pages.ts'
@@ -27,6 +28,28 @@ export async function forceRelease(holder: Holder, lockName: string, by: string)
     leases = await look()
   }
   throw new StoreError(`"${lockName}" was not released by force: new holders came ${MAX_TRIES} times meanwhile`)
+}
+
+/**
+ * Ends exactly the leases that were shown to the caller. Undefined if the lock has other holders since: nothing is
+ * ended then.
+ */
+export async function endShown(holder: Holder, shown: Shown): Promise<readonly LeaseRecord[] | undefined> {
+  holder.assertSupports('steal')
+  const { lockName, leases, metadata } = shown
+  const stealUpTo = leases.reduce((most, { fencingToken }) => Math.max(most, fencingToken), 0)
+  const claim = { lockName, mode: 'exclusive', ttlMs: TTL_MS, waitMs: 0, steal: true, stealUpTo } as const
+  const result = await holder.acquire({ ...claim, metadata, heartbeat: false, minHoldMs: 0, maxHoldMs: TTL_MS })
+  if (!result.granted) return undefined
+  await result.lease.release()
+  return leases
+}
+
+export interface Shown {
+  readonly lockName: string
+  readonly leases: readonly LeaseRecord[]
+  /** Of the lease that replaces the others for a moment. */
+  readonly metadata: Metadata
 }
 
 /** If this process dies before the release, the lock is free after this time. */

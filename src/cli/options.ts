@@ -1,0 +1,16 @@
+/** The options of each command, for completion. test/cli/usage.test.ts compares them with the help. */
+export const commandOptions: Readonly<Record<string, readonly string[]>> = {
+  run: [
+    ...['--url', '--ttl', '--wait', '--no-wait', '--shared', '--min-hold', '--max-hold', '--store-timeout'],
+    '--conflict-exit-code',
+  ],
+  ls: ['--url', '--wide', '--json', '--sort', '--held-longer-than', '--watch', '--all'],
+  show: ['--url', '--json'],
+  wait: ['--url', '--timeout'],
+  break: ['--url', '--reason', '--by', '--yes'],
+  migrate: ['--url', '--schema', '--only', '--print'],
+  completion: [],
+}
+
+/** The commands that take the name of a lock. */
+export const takesName: readonly string[] = ['run', 'show', 'wait', 'break']

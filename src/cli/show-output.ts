@@ -1,0 +1,81 @@
+import type { LeaseRecord } from '../core/driver.ts'
+import { durationText } from './duration.ts'
+import type { Shown, Wait } from './show.ts'
+import { tableOf } from './table.ts'
+import { printable, printableJson } from './text.ts'
+
+/** For people: the holders, the queue in its order, a deadlock, and earlier breaks. */
+export function shownText({ lockName, leases, waiters, holdersWaitFor, deadlock, breaks }: Shown): string {
+  const nowMs = Date.now()
+  const lines = [printable(lockName)]
+  if (leases.length === 0) lines.push('', 'it is free')
+  leases.forEach((lease, at) => {
+    lines.push('', ...holderLines(lease, holdersWaitFor[at] ?? [], nowMs))
+  })
+  if (waiters.length > 0) {
+    const rows = waiters.map(({ holderId, mode, permits, waitingSinceMs }, at) => [
+      `${at + 1}`,
+      printable(holderId),
+      permits > 1 ? `${mode}, ${permits} permits` : mode,
+      durationText(nowMs - waitingSinceMs),
+    ])
+    const columns = [{ title: 'QUEUE' }, { title: 'WAITER', shrinks: true }, { title: 'MODE' }, { title: 'WAITING' }]
+    lines.push('', ...tableOf(columns, rows, process.stdout.columns ?? 80))
+  }
+  if (deadlock !== undefined) {
+    lines.push('', 'deadlock: none of these can go on until one gives up')
+    for (const { waiter, blocker } of deadlock) {
+      const how = 'fencingToken' in blocker ? 'which is held by' : 'behind'
+      lines.push(printable(`  ${waiter.holderId} waits for ${waiter.lockName}, ${how} ${blocker.holderId}`))
+    }
+  }
+  if (breaks.length > 0) lines.push('', 'broken before')
+  for (const { by, reason, at, ended } of breaks) {
+    const ago = durationText(nowMs - at.getTime())
+    lines.push(printable(`  ${ago} ago by ${by}: ${reason} (held by ${ended.join(', ')})`))
+  }
+  return `${lines.join('\n')}\n`
+}
+
+function holderLines(lease: LeaseRecord, waits: readonly Wait[], nowMs: number): string[] {
+  const { holderId, mode, permits, limit, acquiredAtMs, expiresAtMs, fencingToken, metadata } = lease
+  const share = limit === undefined ? mode : `${permits} of ${limit} permits`
+  const fields: [string, string][] = [['held by', `${holderId} (${share})`]]
+  if (acquiredAtMs > 0) fields.push(['since', `${durationText(nowMs - acquiredAtMs)} (${time(acquiredAtMs)})`])
+  if (expiresAtMs === undefined) fields.push(['ends', 'with its session'])
+  else fields.push(['ends in', `${durationText(expiresAtMs - nowMs)}, unless it is renewed`])
+  if (fencingToken > 0) fields.push(['token', `${fencingToken}`])
+  if (metadata !== undefined) fields.push(['metadata', JSON.stringify(metadata)])
+  for (const { lockName, sinceMs } of waits) {
+    fields.push(['waits for', `${lockName}, for ${durationText(nowMs - sinceMs)}`])
+  }
+  return fields.map(([name, text]) => `${name.padEnd(11)}${printable(text)}`)
+}
+
+/** One object. Times are absolute. */
+export function shownJson({ lockName, leases, waiters, holdersWaitFor, deadlock, breaks }: Shown): string {
+  const value = {
+    lockName,
+    leases: leases.map(({ lockName: _, acquiredAtMs, expiresAtMs, ...lease }, at) => ({
+      ...lease,
+      ...(acquiredAtMs > 0 && { acquiredAt: time(acquiredAtMs) }),
+      ...(expiresAtMs !== undefined && { expiresAt: time(expiresAtMs) }),
+      waitsFor: (holdersWaitFor[at] ?? []).map((wait) => ({ lockName: wait.lockName, since: time(wait.sinceMs) })),
+    })),
+    waiters: waiters.map(({ lockName: _, waitingSinceMs, ...waiter }) => ({
+      ...waiter,
+      waitingSince: time(waitingSinceMs),
+    })),
+    ...(deadlock && {
+      deadlock: deadlock.map(({ waiter, blocker }) => ({
+        holderId: waiter.holderId,
+        lockName: waiter.lockName,
+        heldBy: blocker.holderId,
+      })),
+    }),
+    breaks,
+  }
+  return `${printableJson(value)}\n`
+}
+
+const time = (ms: number): string => new Date(ms).toISOString()

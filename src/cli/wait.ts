@@ -1,0 +1,50 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
+import type { Driver, LeaseRecord } from '../core/driver.ts'
+import { checkLockName } from '../core/names.ts'
+import { holderText } from '../primitives/lock/result.ts'
+import { durationMsFrom } from './duration.ts'
+import { exitCodes, UsageError } from './exit-codes.ts'
+import { look, parsing, urlFrom, withDriver } from './store.ts'
+import { say } from './text.ts'
+
+/** Waits until the lock is free. It takes no place in the queue, and does not keep the lock free. */
+export function main(args: readonly string[]): Promise<number> {
+  const { url, lockName, timeoutMs } = parsing(() => parse(args))
+  const untilMs = performance.now() + timeoutMs
+  return withDriver(url, async (driver) => {
+    let reported: string | undefined
+    for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)) {
+      const [holder] = await holdersOf(driver, lockName)
+      if (holder === undefined) return 0
+      // Once for each holder: a script's log must not fill up.
+      if (holder.claimId !== reported) say(`"${lockName}" is held by ${holderText(holder)}`)
+      reported = holder.claimId
+      const leftMs = untilMs - performance.now()
+      if (leftMs <= 0) return exitCodes.notAcquired
+      await sleep(Math.min(pauseMs, leftMs))
+    }
+  })
+}
+
+const holdersOf = async (driver: Driver, lockName: string): Promise<readonly LeaseRecord[]> =>
+  (await look(driver, { lockName })).leases
+
+const FIRST_PAUSE_MS = 50
+const MAX_PAUSE_MS = 1_000
+
+function parse(args: readonly string[]): { url: string; lockName: string; timeoutMs: number } {
+  const { values, positionals } = parseArgs({
+    args: [...args],
+    allowPositionals: true,
+    options: { url: { type: 'string' }, timeout: { type: 'string' } },
+  })
+  const [lockName, ...more] = positionals
+  if (lockName === undefined || more.length > 0) {
+    throw new UsageError(`wait needs one lock name, but got ${positionals.length}`)
+  }
+  checkLockName(lockName)
+  const { timeout } = values
+  const timeoutMs = timeout === undefined ? Number.POSITIVE_INFINITY : durationMsFrom('--timeout', timeout)
+  return { url: urlFrom(values.url), lockName, timeoutMs }
+}
