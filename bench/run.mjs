@@ -93,9 +93,8 @@ async function main() {
   } finally {
     await stage[Symbol.asyncDispose]()
   }
-  process.stdout.write(
-    `${printTargets(tables, { all: values.scenario === undefined && values.driver === undefined })}\n`,
-  )
+  const all = values.scenario === undefined && values.driver === undefined
+  process.stdout.write(printTargets(tables, { all }))
   if (values.json) {
     writeFileSync(values.json, `${JSON.stringify({ machine, settings, tables, plots }, null, 1)}\n`)
   }

@@ -1,6 +1,7 @@
 /** What the programs of this folder hand to each other. */
 
-export type Kind = 'holdfast' | 'other build' | 'floor' | 'peer'
+/** A `variant` is Holdfast with other options. */
+export type Kind = 'holdfast' | 'variant' | 'other build' | 'floor' | 'peer'
 
 export type DriverName = 'redis' | 'node-redis' | 'postgres' | 'advisory' | 'sqlite' | 'memory' | 'redlock'
 
@@ -17,6 +18,10 @@ export interface Entry {
   readonly does: readonly Ability[]
   /** The library fails with more calls at once. */
   readonly maxAtOnce?: number
+  /** Not in a quick run. */
+  readonly slow?: boolean
+  /** `relaxed` durability, or a rate limiter with a local share. */
+  readonly variant?: 'relaxed' | 'local share'
   /** The built package. By default that of this repository. */
   readonly dist?: string
 }
@@ -34,6 +39,7 @@ export interface OpenOptions {
   readonly driver: DriverName
   readonly stores: Stores
   readonly dist: string
+  readonly variant?: Entry['variant']
 }
 
 /** What a file of `contestants/` opens. It has the methods of its entry's `does`. */

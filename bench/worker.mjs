@@ -34,7 +34,13 @@ async function open({ open: { module, scenario, ...options } }) {
 
 /** @param {Call} message */
 async function call({ call: name, args }) {
+  if (name === 'cpu') return cpu()
   const run = work[name]
   if (contestant === undefined || run === undefined) throw new Error(`there is no ${name}`)
   return run(contestant, args, prefix)
+}
+
+function cpu() {
+  const { user, system } = process.cpuUsage()
+  return { micros: user + system }
 }

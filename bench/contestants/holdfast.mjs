@@ -10,6 +10,8 @@ import { MANY } from '../support/names.mjs'
 const AT_ONCE = { blocking: false, timeoutSeconds: 30 }
 const WAITS = { timeoutSeconds: 30, blockingTimeoutSeconds: 600 }
 const HOUR_MS = 3_600_000
+const LIMITS = { limit: MANY, periodSeconds: 60 }
+const SHARE = { units: 100, forSeconds: 1 }
 
 /**
  * @param {OpenOptions} options
@@ -21,7 +23,7 @@ export async function open(options) {
   const { driver, close } = await openDriver(options)
   const lock = new DistributedLock({ driver })
   const limiter = driver.capabilities.rate
-    ? new RateLimiter({ driver, limits: { limit: MANY, periodSeconds: 60 } })
+    ? new RateLimiter({ driver, limits: LIMITS, ...(options.variant === 'local share' && { localShare: SHARE }) })
     : undefined
   return {
     async pair(name) {
@@ -53,7 +55,7 @@ export async function open(options) {
  * @param {OpenOptions} options
  * @returns {Promise<{ driver: Driver, close(): unknown }>}
  */
-async function openDriver({ driver, stores, dist }) {
+async function openDriver({ driver, stores, dist, variant }) {
   const onWarning = () => {}
   if (driver === 'redis' || driver === 'node-redis') {
     /** @type {typeof import('../../src/drivers/redis.ts')} */
@@ -78,7 +80,8 @@ async function openDriver({ driver, stores, dist }) {
     if (driver === 'postgres') {
       /** @type {typeof import('../../src/drivers/postgres.ts')} */
       const { postgresDriver } = await load(dist, 'drivers/postgres.js')
-      return { driver: postgresDriver({ client: pool }), close }
+      const durability = variant === 'relaxed' ? 'relaxed' : 'crash-safe'
+      return { driver: postgresDriver({ client: pool, durability }), close }
     }
     /** @type {typeof import('../../src/drivers/postgres-advisory.ts')} */
     const { postgresAdvisoryDriver } = await load(dist, 'drivers/postgres-advisory.js')

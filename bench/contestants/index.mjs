@@ -15,7 +15,12 @@ export const entries = [
   entry('INCR', 'floor', 'redis', 'redis-floor', ['consume']),
   entry('async-mutex', 'floor', 'redis', 'async-mutex', ['wait']),
   entry('holdfast', 'holdfast', 'redis', 'holdfast', [...LOCK, 'keep', 'consume']),
-  entry('redlock', 'peer', 'redis', 'redlock-package', [...LOCK, 'keep']),
+  {
+    ...entry('holdfast, local share', 'variant', 'redis', 'holdfast', ['consume']),
+    variant: 'local share',
+    slow: true,
+  },
+  { ...entry('redlock', 'peer', 'redis', 'redlock-package', [...LOCK, 'keep']), slow: true },
   entry('redis-semaphore', 'peer', 'redis', 'redis-semaphore', [...LOCK, 'keep']),
   entry('@verrou/core', 'peer', 'redis', 'verrou', LOCK),
   entry('rate-limiter-flexible', 'peer', 'redis', 'rate-limiter-flexible', ['consume']),
@@ -31,6 +36,16 @@ export const entries = [
   entry('upsert', 'floor', 'postgres', 'postgres-floor', ['consume']),
   entry('async-mutex', 'floor', 'postgres', 'async-mutex', ['wait']),
   entry('holdfast', 'holdfast', 'postgres', 'holdfast', [...LOCK, 'keep', 'consume']),
+  {
+    ...entry('holdfast, relaxed', 'variant', 'postgres', 'holdfast', ['pair', 'hold']),
+    variant: 'relaxed',
+    slow: true,
+  },
+  {
+    ...entry('holdfast, local share', 'variant', 'postgres', 'holdfast', ['consume']),
+    variant: 'local share',
+    slow: true,
+  },
   entry('@verrou/core', 'peer', 'postgres', 'verrou', LOCK),
   entry('rate-limiter-flexible', 'peer', 'postgres', 'rate-limiter-flexible', ['consume']),
 
@@ -39,7 +54,7 @@ export const entries = [
   entry('async-mutex', 'floor', 'advisory', 'async-mutex', ['wait']),
   entry('holdfast', 'holdfast', 'advisory', 'holdfast', LOCK),
   // It opens a connection for each lock.
-  { ...entry('advisory-lock', 'peer', 'advisory', 'advisory-lock', ['pair', 'hold']), maxAtOnce: 64 },
+  { ...entry('advisory-lock', 'peer', 'advisory', 'advisory-lock', ['pair', 'hold']), maxAtOnce: 64, slow: true },
 
   entry('INSERT, DELETE', 'floor', 'sqlite', 'sqlite-floor', ['pair']),
   entry('async-mutex', 'floor', 'sqlite', 'async-mutex', ['wait']),
@@ -47,6 +62,7 @@ export const entries = [
 
   entry('async-mutex', 'floor', 'memory', 'async-mutex', ['pair', 'wait']),
   entry('holdfast', 'holdfast', 'memory', 'holdfast', ['pair', 'wait', 'consume']),
+  entry('rate-limiter-flexible', 'peer', 'memory', 'rate-limiter-flexible', ['consume']),
 
   entry('five SET NX PX to quorum', 'floor', 'redlock', 'redlock-floor', ['pair']),
   entry('holdfast', 'holdfast', 'redlock', 'holdfast', LOCK),

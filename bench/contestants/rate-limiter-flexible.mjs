@@ -6,6 +6,7 @@ import { MANY } from '../support/names.mjs'
 /**
  * @typedef {{ consume(key: string): Promise<unknown> }} Limiter
  * @typedef {new (options: object, done?: (error?: Error) => void) => Limiter} LimiterClass
+ * @typedef {Record<'RateLimiterMemory' | 'RateLimiterPostgres' | 'RateLimiterRedis', LimiterClass>} Limiters
  */
 
 const LIMITS = { points: MANY, duration: 60 }
@@ -15,10 +16,13 @@ const LIMITS = { points: MANY, duration: 60 }
  * @returns {Promise<Contestant>}
  */
 export async function open({ driver, stores }) {
-  const { RateLimiterPostgres, RateLimiterRedis } =
-    /** @type {{ RateLimiterPostgres: LimiterClass, RateLimiterRedis: LimiterClass }} */ (
-      await importPeer('rate-limiter-flexible')
-    )
+  const { RateLimiterMemory, RateLimiterPostgres, RateLimiterRedis } = /** @type {Limiters} */ (
+    await importPeer('rate-limiter-flexible')
+  )
+  if (driver === 'memory') {
+    const limiter = new RateLimiterMemory(LIMITS)
+    return { consume: (key) => limiter.consume(key), async close() {} }
+  }
   if (driver === 'redis') {
     const client = openIoredis(stores.redis)
     const limiter = new RateLimiterRedis({ ...LIMITS, storeClient: client })

@@ -46,12 +46,18 @@ export const scenario = {
           const main = /** @type {const} */ ({ key: 'rate', better: 'more' })
           stage.addTable({ id: `hand-offs/${driver}/${PROCESSES}`, title, regime, columns: COLUMNS, main, rows })
         },
-        // Eight processes share the cores.
-        (player, ms) => player.callAll('warmUp', { ms: 2 * ms, tasks: player.entry.does.includes('wait') ? 2 : 1 }),
+        compete,
       )
     }
   },
 }
+
+/**
+ * @param {Player} player
+ * @param {number} ms
+ */
+export const compete = (player, ms) =>
+  player.callAll('compete', { ms, tasks: player.entry.does.includes('wait') ? 2 : 1 })
 
 /**
  * One slice in all processes of a contestant.
@@ -76,6 +82,8 @@ export async function handOffs(stage, player, ms) {
   }
 }
 
+let primed = false
+
 export const work = {
   /**
    * @param {Contestant} contestant
@@ -95,9 +103,10 @@ export const work = {
    * @param {{ ms: number, tasks: number }} args
    * @param {string} prefix
    */
-  async warmUp(contestant, { ms, tasks }, prefix) {
+  async compete(contestant, { ms, tasks }, prefix) {
     const own = `${prefix}:warm-up:${process.pid}`
-    await contestant.prime?.(own)
+    if (!primed) await contestant.prime?.(own)
+    primed = true
     await Promise.all(Array.from({ length: tasks }, () => turns(contestant, own, { ms, holdMs: 0 })))
   },
 

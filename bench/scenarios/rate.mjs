@@ -19,7 +19,8 @@ const COLUMNS = [
 export const scenario = {
   id: 'rate',
   title: 'rate limiter, 64 at once',
-  drivers: ['redis', 'postgres'],
+  drivers: ['redis', 'postgres', 'memory'],
+  quickDrivers: ['redis', 'postgres'],
   async run(stage) {
     for (const driver of stage.drivers(scenario)) {
       await inRegimes(

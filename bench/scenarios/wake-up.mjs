@@ -1,6 +1,6 @@
 // @ts-check
 import { setTimeout as sleep } from 'node:timers/promises'
-import { interleave } from '../support/rounds.mjs'
+import { interleave, withoutPeersIfQuick } from '../support/rounds.mjs'
 import { leave } from '../support/stage.mjs'
 import { median } from '../support/statistics.mjs'
 
@@ -22,10 +22,11 @@ export const scenario = {
   quickDrivers: ['redis', 'postgres'],
   async run(stage) {
     const { quick } = stage.settings
+    const only = withoutPeersIfQuick(stage)
     const holdMs = quick ? 200 : 2_000
     const [rounds, samples] = quick ? [3, 3] : [5, 5]
     for (const driver of stage.drivers(scenario)) {
-      const players = await stage.enter({ does: 'hold', driver, scenario: 'wake-up', processes: 2 })
+      const players = await stage.enter({ does: 'hold', driver, scenario: 'wake-up', processes: 2, only })
       try {
         for (const player of players) await player.call('prime')
         for (const player of players) await wakeUp(player, 20)

@@ -6,8 +6,8 @@ import { bestPeerOf, floorOf, ratioOf } from './table.mjs'
 const COLORS = ['#1f6feb', '#d9822b', '#2da44e', '#8250df', '#cf222e', '#57606a']
 const STYLE = 'text { font: 12px system-ui, sans-serif; fill: #57606a } .title { font-size: 14px; fill: #24292f }'
 const ROW = 34
-const LEFT = 330
-const WIDTH = 860
+const LEFT = 440
+const WIDTH = 960
 
 /**
  * A bar for Holdfast and one for its best peer, as a multiple of the floor's speed, on a logarithmic scale. Further

@@ -34,9 +34,9 @@ function cpuOf(pid) {
     const nanos = threads.map((each) =>
       Number(readFileSync(`/proc/${pid}/task/${each}/schedstat`, 'utf8').split(' ')[0]),
     )
-    return nanos.reduce((sum, each) => sum + each, 0) / 1_000
+    return nanos.reduce((sum, each) => sum + each, 0) / 1_000 + endedChildren(pid) * TICK_MICROS
   } catch {
-    return ticksOf(pid) * TICK_MICROS
+    return (ticksOf(pid) + endedChildren(pid)) * TICK_MICROS
   }
 }
 
@@ -45,11 +45,23 @@ function cpuOf(pid) {
  *
  * @param {number} pid
  */
-function ticksOf(pid) {
+const ticksOf = (pid) => statOf(pid, 11) + statOf(pid, 12)
+
+/**
+ * The time of children that have ended, such as a backend whose client has disconnected. It must not be missing later.
+ *
+ * @param {number} pid
+ */
+const endedChildren = (pid) => statOf(pid, 13) + statOf(pid, 14)
+
+/**
+ * @param {number} pid
+ * @param {number} field counted after the name of the program
+ */
+function statOf(pid, field) {
   try {
-    const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
-    return Number(fields[11]) + Number(fields[12])
+    return Number(readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[field])
   } catch {
-    return 0
+    return 0 // It has ended.
   }
 }

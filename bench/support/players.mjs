@@ -24,18 +24,19 @@ let entered = 0
 export async function startPlayer(entry, { scenario, processes = 1, nodeOptions = [], stores }) {
   const children = Array.from({ length: processes }, () =>
     fork(WORKER, {
-      execArgv: [...nodeOptions],
+      // pg warns about a second query on a connection, which is how the floor of the advisory driver pipelines.
+      execArgv: ['--no-deprecation', ...nodeOptions],
       serialization: 'advanced',
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     }),
   )
-  const { module, driver, dist = DIST } = entry
+  const { module, driver, variant, dist = DIST } = entry
   // The processes of a contestant share its names. No other contestant has them, and no later one.
   entered += 1
   const prefix = `bench:${entered}`
   const stop = () => Promise.all(children.map(end))
   try {
-    const open = { module, driver, dist, stores, scenario, prefix }
+    const open = { module, driver, variant, dist, stores, scenario, prefix }
     await Promise.all(children.map((child) => ask(child, { open })))
   } catch (error) {
     await stop()

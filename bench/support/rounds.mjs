@@ -34,18 +34,36 @@ export async function interleave(players, rounds, slice) {
  * @param {Stage} stage
  * @param {EnterOptions} options
  * @param {(players: Player[], pace: Pace) => Promise<void>} measure
- * @param {(player: Player, ms: number) => Promise<unknown>} warmUp
+ * @param {(player: Player, ms: number) => Promise<unknown>} run for so long, to warm up
  */
-export async function inRegimes(stage, options, measure, warmUp) {
+export async function inRegimes(stage, options, measure, run) {
   for (const pace of stage.paces()) {
     const players = await stage.enter(options)
     try {
-      for (const player of players) await warmUp(player, pace.warmUpMs)
+      for (const player of players) await warmUp(player, pace.warmUpMs / Math.sqrt(player.processes), run)
       await measure(players, pace)
     } finally {
       await leave(players)
     }
   }
+}
+
+/**
+ * Until each process has had so much CPU time, because on a busy machine it gets less of it. A peer that mostly sleeps
+ * never has it, so the time is limited as well.
+ *
+ * @param {Player} player
+ * @param {number} cpuMs
+ * @param {(player: Player, ms: number) => Promise<unknown>} run
+ */
+export async function warmUp(player, cpuMs, run) {
+  const used = async () => {
+    const all = await player.callAll('cpu')
+    return all.reduce((sum, { micros = 0 }) => sum + micros, 0) / 1_000 / player.processes
+  }
+  const [before, endMs] = [await used(), performance.now() + cpuMs * (2 + player.processes / 2)]
+  do await run(player, Math.min(cpuMs, 250))
+  while ((await used()) - before < cpuMs && performance.now() < endMs)
 }
 
 /**
@@ -63,9 +81,10 @@ export async function withServerCpu(stage, driver, slice) {
 }
 
 /**
- * Peers that poll take longer to end a contended slice than a quick run has time.
+ * Without peers and variants in a quick run. Peers that poll take longer to end a contended slice than it has time.
  *
  * @param {Stage} stage
  * @returns {((entry: Entry) => boolean) | undefined}
  */
-export const withoutPeersIfQuick = (stage) => (stage.settings.quick ? ({ kind }) => kind !== 'peer' : undefined)
+export const withoutPeersIfQuick = (stage) =>
+  stage.settings.quick ? ({ kind }) => kind !== 'peer' && kind !== 'variant' : undefined

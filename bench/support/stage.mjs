@@ -68,18 +68,15 @@ export function openStage(settings, { onTable, onPlot }) {
     paces: () => settings.regimes.map((regime) => paceOf(regime, settings.quick)),
     async enter(options) {
       const all = { ...(await stores(options.driver)), ...options.stores }
-      /** @type {Player[]} */
-      const players = []
-      try {
-        for (const entry of chosen(options.driver, settings)) {
-          if (!entry.does.includes(options.does) || options.only?.(entry) === false) continue
-          players.push(await startPlayer(entry, { ...options, stores: all }))
-        }
-      } catch (error) {
-        await leave(players)
-        throw error
-      }
-      return players
+      const able = chosen(options.driver, settings).filter(
+        (entry) => entry.does.includes(options.does) && options.only?.(entry) !== false,
+      )
+      const settled = await Promise.allSettled(able.map((entry) => startPlayer(entry, { ...options, stores: all })))
+      const players = settled.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
+      const failed = settled.find((each) => each.status === 'rejected')
+      if (failed === undefined) return players
+      await leave(players)
+      throw failed.reason
     },
     serverCpu(driver) {
       const kind = kindOf(driver)
@@ -108,9 +105,9 @@ export async function leave(players) {
  * @param {Settings} settings
  * @returns {Entry[]}
  */
-function chosen(driver, { otherDist }) {
+function chosen(driver, { otherDist, quick }) {
   return entries
-    .filter((entry) => entry.driver === driver)
+    .filter((entry) => entry.driver === driver && !(quick && entry.slow))
     .flatMap((entry) => {
       if (entry.kind !== 'holdfast' || otherDist === undefined) return [entry]
       return [entry, { ...entry, kind: 'other build', title: 'holdfast (other build)', dist: otherDist }]
@@ -124,7 +121,7 @@ function chosen(driver, { otherDist }) {
  */
 function paceOf(regime, quick) {
   if (regime === 'steady') return { regime, warmUpMs: quick ? 1_000 : 4_000, sliceMs: quick ? 500 : 2_000, rounds: 5 }
-  return { regime, warmUpMs: 300, sliceMs: quick ? 150 : 500, rounds: quick ? 3 : 7 }
+  return { regime, warmUpMs: 300, sliceMs: quick ? 100 : 500, rounds: quick ? 3 : 7 }
 }
 
 /**

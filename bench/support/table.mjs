@@ -1,7 +1,7 @@
 // @ts-check
 import { median } from './statistics.mjs'
 
-/** @import { Row, Table } from '../types.d.ts' */
+/** @import { Figures, Row, Table } from '../types.d.ts' */
 
 /** @typedef {{ median: number, least: number, most: number }} Ratio */
 
@@ -11,7 +11,7 @@ import { median } from './statistics.mjs'
  * @param {Row} row
  * @param {string} column
  */
-export const figureOf = (row, column) => median(row.rounds.map((round) => round[column] ?? Number.NaN))
+export const figureOf = (row, column) => median(row.rounds.map((round) => cellOf(round, column)))
 
 /**
  * A row's figure divided by another row's figure of the same round.
@@ -22,9 +22,7 @@ export const figureOf = (row, column) => median(row.rounds.map((round) => round[
  * @returns {Ratio}
  */
 export function ratioOf(row, other, column) {
-  const ratios = row.rounds.map(
-    (round, index) => (round[column] ?? Number.NaN) / (other.rounds[index]?.[column] ?? Number.NaN),
-  )
+  const ratios = row.rounds.map((round, index) => cellOf(round, column) / cellOf(other.rounds[index] ?? {}, column))
   return { median: median(ratios), least: Math.min(...ratios), most: Math.max(...ratios) }
 }
 
@@ -49,10 +47,13 @@ export function printTable(table) {
   const compared = columns.find(({ key }) => key === main.key)?.title ?? main.key
   const head = ['', ...columns.map(({ title }) => title)]
   if (floor) head.push(`${compared} ÷ floor (least to most)`)
+  const hasCpu = floor !== undefined && columns.some(({ key }) => key === 'cpu')
+  if (hasCpu) head.push('all CPU ÷ floor')
   if (peer) head.push('÷ best peer')
   const body = rows.map((row) => {
     const cells = columns.map(({ key, digits }) => shown(figureOf(row, key), digits))
     if (floor) cells.push(row === floor ? 'floor' : spread(ratioOf(row, floor, main.key)))
+    if (hasCpu) cells.push(row === floor ? 'floor' : ratio(ratioOf(row, floor, 'cost').median))
     if (peer) cells.push(row === peer ? 'best peer' : ratio(ratioOf(row, peer, main.key).median))
     return [row.title, ...cells]
   })
@@ -87,3 +88,12 @@ const ratio = (value) => (Number.isFinite(value) ? value.toFixed(value < 10 ? 2 
 
 /** @param {Ratio} of */
 const spread = ({ median, least, most }) => `${ratio(median)} (${ratio(least)} to ${ratio(most)})`
+
+/**
+ * @param {Figures} round
+ * @param {string} column or `cost`: the CPU time of the process and of the server
+ */
+function cellOf(round, column) {
+  if (column === 'cost') return (round['cpu'] ?? Number.NaN) + (round['serverCpu'] ?? 0)
+  return round[column] ?? Number.NaN
+}

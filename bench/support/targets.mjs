@@ -22,17 +22,18 @@ export function printTargets(tables, { all }) {
       target.atMost === undefined ? `≥ ${shownFor(target, target.atLeast)}` : `≤ ${shownFor(target, target.atMost)}`
     const figures = found.map(({ ours }) => shownFor(target, ours)).join(' / ')
     const peers = found.map(({ peer }) => shownFor(target, peer)).join(' / ')
-    const met =
-      found.length === 0
-        ? 'not measured'
-        : found.every(({ met }) => met)
-          ? 'met'
-          : found.some(({ met }) => met)
-            ? 'met in part'
-            : 'not met'
-    return [[target.title, limit, target.before, figures || '–', peers || '–', met]]
+    const cpu = found.map(({ cpu }) => shown(cpu, 2)).join(' / ')
+    return [[target.title, limit, target.before, figures || '–', peers || '–', cpu || '–', verdict(found)]]
   })
-  return markdown(['scenario', 'target', 'before', 'now', 'best peer now', ''], body)
+  if (body.length === 0) return ''
+  return `${markdown(['scenario', 'target', 'before', 'now', 'best peer now', 'all CPU ÷ floor', ''], body)}\n`
+}
+
+/** @param {readonly { met: boolean }[]} found in each regime */
+function verdict(found) {
+  if (found.length === 0) return 'not measured'
+  if (found.every(({ met }) => met)) return 'met'
+  return found.some(({ met }) => met) ? 'met in part' : 'not met'
 }
 
 /**
@@ -53,7 +54,8 @@ function measured(table, target) {
   const ours = figure(row)
   const met =
     ours <= (target.atMost ?? Number.POSITIVE_INFINITY) && ours >= (target.atLeast ?? Number.NEGATIVE_INFINITY)
-  return [{ ours, peer: figure(best), met }]
+  const cpu = target.toFloor && floor !== undefined ? ratioOf(row, floor, 'cost').median : Number.NaN
+  return [{ ours, peer: figure(best), cpu, met }]
 }
 
 /**
@@ -61,4 +63,6 @@ function measured(table, target) {
  * @param {number} [value]
  */
 const shownFor = ({ unit, toFloor }, value = Number.NaN) =>
-  unit === undefined || toFloor ? shown(value, 2) : `${shown(value, value < 100 ? 1 : 0)} ${unit}`
+  unit === undefined || toFloor || Number.isNaN(value)
+    ? shown(value, 2)
+    : `${shown(value, value < 100 ? 1 : 0)} ${unit}`.trim()

@@ -29,6 +29,7 @@ export async function timed({ atOnce, ms, batch = 1 }, turn) {
   return {
     count,
     rate: count / (tookMs / 1_000),
+    p10: quantile(micros, 0.1),
     p50: quantile(micros, 0.5),
     p99: quantile(micros, 0.99),
     cpu: (user + system) / count,

@@ -49,7 +49,7 @@ describe('redlock: failures', () => {
       for (const index of [1, 3]) await hurt(index)
       await sleep(50) // for the clients to notice it, if they can
       const hurtMs = await medianMs(driver)
-      // A call that waits for a failed node takes three seconds. bench/redlock.mjs measures the exact cost.
+      // A call that waits for a failed node takes three seconds. `npm run bench` measures the exact cost.
       assert.ok(hurtMs < 1_000, `${hurtMs} ms`)
     })
   }
