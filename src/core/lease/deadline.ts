@@ -37,9 +37,10 @@ export const grantFrom = (deadline: Instant, ttlMs: number): { readonly sent: In
  */
 export class LeaseDeadline<Renewal extends RenewalInFlight = RenewalInFlight> {
   #deadline: Instant
-  #endsAtMs: number
+  // Fields that hold a fraction from the start are updated in place. Otherwise each update allocates a number.
+  #endsAtMs = Number.POSITIVE_INFINITY
   /** The shortest TTL that was sent and never answered. */
-  #unansweredMs: number
+  #unansweredMs = Number.POSITIVE_INFINITY
   /** Undefined while there is none, which is most of the time. */
   #inFlight: Renewal[] | undefined
 

@@ -1,5 +1,6 @@
 import type { RenewAnswer } from '../driver.ts'
 import { StoreError } from '../errors.ts'
+import { MAX_RENEWALS_PER_TURN } from '../limits.ts'
 import { dueAtMs, type Instant } from '../time/clock.ts'
 import type { SchedulerEntry, Task } from '../time/scheduler.ts'
 import { LeaseDeadline } from './deadline.ts'
@@ -39,7 +40,7 @@ class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender, Renewa
   readonly #leaseDeadline: LeaseDeadline<SentRenewal>
   #hasHeartbeat: boolean
   /** When the heartbeat stops renewing (`maxHoldSeconds`), on the monotonic clock. */
-  readonly #stopsAtMs: number
+  readonly #stopsAtMs = Number.POSITIVE_INFINITY
   /** The TTLs of the extensions in flight. A heartbeat that is sent at the same time must not shorten them. */
   #extensionsMs: number[] | undefined
   #renewAtMs = Number.POSITIVE_INFINITY
@@ -53,8 +54,7 @@ class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender, Renewa
     this.#lease = lease
     this.#leaseDeadline = new LeaseDeadline(start)
     this.#hasHeartbeat = options.heartbeat
-    // Not computed if infinite: a number that was computed takes 16 bytes.
-    this.#stopsAtMs = options.maxHoldMs === Number.POSITIVE_INFINITY ? options.maxHoldMs : sent.monotonicMs + options.maxHoldMs
+    this.#stopsAtMs = sent.monotonicMs + options.maxHoldMs
     this.#renewAtMs = this.#nextRenewal(answered)
     // A grant that arrived late, or that is shorter than the claim's TTL, is renewed once to the full TTL, even without
     // a heartbeat. That happens early enough that the renewal can fail twice.
@@ -246,8 +246,10 @@ class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender, Renewa
     const endMs = dueAtMs(this.deadline, now)
     const remainingMs = Math.max(1, Math.min(ttlMs, endMs - now.monotonicMs))
     const dueMs = endMs - remainingMs * (2 / 3 + random.fraction() * JITTER)
+    // So many leases that those of one step would take more than two turns have smaller steps: they are spread.
+    const points = Math.max(GRID_POINTS, (1.5 * scheduler.size) / MAX_RENEWALS_PER_TURN)
     // Steps are powers of two, so that leases with slightly different remaining times share a grid.
-    return scheduler.round(dueMs, 2 ** Math.floor(Math.log2(remainingMs / GRID_POINTS)))
+    return scheduler.round(dueMs, 2 ** Math.floor(Math.log2(remainingMs / points)))
   }
 
   #schedule(now: Instant): void {
