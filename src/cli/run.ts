@@ -17,6 +17,7 @@ import { superviseCommand } from './command.ts'
 import { exitCodes, UsageError, usageErrorFrom } from './exit-codes.ts'
 import { Outage } from './outage.ts'
 import { say } from './text.ts'
+import { WaitingReport } from './waiting.ts'
 
 export async function main(args: readonly string[]): Promise<number> {
   const { url, request, command, conflictCode, storeTimeoutMs } = parse(args)
@@ -36,6 +37,8 @@ export async function main(args: readonly string[]): Promise<number> {
       thread: threadHeartbeat({ callTimeoutMs: CALL_TIMEOUT_MS, stalledAfterMs: STALLED_AFTER_MS }),
     }),
   })
+  const waiting = new WaitingReport(driver, request.lockName)
+  events.on('waiting', () => waiting.begin())
   const interrupted = new AbortController()
   const interrupt = (signal: NodeJS.Signals): void => interrupted.abort(signal)
   for (const signal of INTERRUPTS) process.on(signal, interrupt)
@@ -44,7 +47,7 @@ export async function main(args: readonly string[]): Promise<number> {
   let isLostLate = false
   try {
     const signal = AbortSignal.any([interrupted.signal, outage.signal])
-    const result = await holder.acquire({ ...request, signal })
+    const result = await holder.acquire({ ...request, signal }).finally(() => waiting.end())
     outage.end()
     if (!result.granted) {
       const seen = result.refusal?.holder

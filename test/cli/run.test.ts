@@ -17,6 +17,18 @@ describe.concurrent('the exit code of holdfast run', SLOW, () => {
     expect(await store.run(['run', 'job', '--no-wait', '--', 'true'])).toMatchObject({ code: 0 })
   })
 
+  test('says that it waits, and for whom', async () => {
+    await using store = createStore()
+    const holder = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
+    await holder.says(/up/)
+    const waiter = store.start(['run', 'job', '--', 'true'])
+    await waiter.reports(
+      new RegExp(String.raw`holdfast: waiting for "job", which is held by \S+:${holder.pid} since 20`),
+    )
+    await holder.end()
+    expect(await waiter.exited).toBe(0)
+  })
+
   test('is 75 if the lock is held, with its holder and time on standard error', async () => {
     await using store = createStore()
     const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
