@@ -59,6 +59,18 @@ export async function superviseCommand(
   }
 }
 
+/** Runs a command in the foreground, without a lease, and returns its exit code. Signals are passed on to it. */
+export async function runCommand([program, ...args]: readonly [string, ...string[]]): Promise<number> {
+  const child = spawn(program, args, { stdio: 'inherit' })
+  const passOn = (signal: NodeJS.Signals): void => void child.kill(signal)
+  for (const signal of PASSED_ON) process.on(signal, passOn)
+  try {
+    return await exitOf(child)
+  } finally {
+    for (const signal of PASSED_ON) process.off(signal, passOn)
+  }
+}
+
 const PASSED_ON: readonly NodeJS.Signals[] = [
   'SIGINT',
   'SIGTERM',

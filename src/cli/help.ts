@@ -15,6 +15,8 @@ const overview = `holdfast: make sure that only one process does a job at a time
   holdfast show NAME [options]               show one lock and its queue
   holdfast wait NAME [options]               wait until a lock is free
   holdfast break NAME --reason TEXT          end the leases on a lock by force
+  holdfast elect NAME -- COMMAND …           run a command on the leader only
+  holdfast limit KEY --rate N/s -- COMMAND … run a command as often as allowed
   holdfast migrate [options]                 create or upgrade the tables in
                                              PostgreSQL
   holdfast completion bash|zsh|fish          print a script for your shell
@@ -147,6 +149,45 @@ Prints a script that completes commands, options and names of held locks.
 Examples
   holdfast completion bash > /etc/bash_completion.d/holdfast
   holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+`,
+  elect: `holdfast elect NAME [options] -- COMMAND [ARGUMENT …]
+
+Runs COMMAND on one machine at a time: on the leader. If the leader loses its
+term, COMMAND is ended there and started on the next leader; this process then
+campaigns again. If COMMAND ends by itself, so does this process, with its exit
+code.
+
+${STORE}
+  --ttl SECONDS     time to live of a term: how long the others wait after a
+                    crash (default: 15)
+  --store-timeout SECONDS
+                    how long to retry a store that does not answer, before
+                    COMMAND runs (default: 60)
+
+Exit codes and the environment of COMMAND are those of holdfast run.
+
+Examples
+  holdfast elect scheduler -- node scheduler.js
+`,
+  limit: `holdfast limit KEY --rate RATE [options] -- COMMAND [ARGUMENT …]
+
+Runs COMMAND as often as the limit allows, over all processes and machines that
+use the same store, key and rate. It waits until it may.
+
+${STORE}
+  --rate RATE       10/s, 100/m, 1000/h, 5/d or 10/30s
+  --burst N         how many may run at once after a pause (default: as many as
+                    in one period)
+  --wait TIME       give up after this time: 90s, 5m (default: no limit)
+  --no-wait         do not wait
+
+Exit codes
+  COMMAND's own
+  ${exitCodes.unavailable}  the store is not available
+  ${exitCodes.notAcquired}  COMMAND did not run, because of the limit
+
+Examples
+  holdfast limit mail:newsletter --rate 10/s -- ./send-one.sh
 `,
   migrate: `holdfast migrate [options]
 

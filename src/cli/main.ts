@@ -12,6 +12,8 @@ const commands: Record<string, () => Promise<{ main(args: readonly string[]): Pr
   show: () => import('./show.ts'),
   wait: () => import('./wait.ts'),
   break: () => import('./break.ts'),
+  elect: () => import('./elect.ts'),
+  limit: () => import('./limit.ts'),
   migrate: () => import('./migrate.ts'),
   completion: () => import('./completion.ts'),
 }

@@ -8,9 +8,11 @@ export const commandOptions: Readonly<Record<string, readonly string[]>> = {
   show: ['--url', '--json'],
   wait: ['--url', '--timeout'],
   break: ['--url', '--reason', '--by', '--yes'],
+  elect: ['--url', '--ttl', '--store-timeout'],
+  limit: ['--url', '--rate', '--burst', '--wait', '--no-wait'],
   migrate: ['--url', '--schema', '--only', '--print'],
   completion: [],
 }
 
 /** The commands that take the name of a lock. */
-export const takesName: readonly string[] = ['run', 'show', 'wait', 'break']
+export const takesName: readonly string[] = ['run', 'show', 'wait', 'break', 'elect']

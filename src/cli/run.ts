@@ -19,8 +19,16 @@ import { Outage } from './outage.ts'
 import { say } from './text.ts'
 import { WaitingReport } from './waiting.ts'
 
-export async function main(args: readonly string[]): Promise<number> {
-  const { url, request, command, conflictCode, storeTimeoutMs } = parse(args)
+export const main = (args: readonly string[]): Promise<number> => runUnderLock(parse(args))
+
+/** Runs a command while it holds a lock. Returns the exit code for `holdfast`. */
+export async function runUnderLock({
+  url,
+  request,
+  command,
+  conflictCode,
+  storeTimeoutMs,
+}: LockedRun): Promise<number> {
   const outage = new Outage({ boundMs: storeTimeoutMs, waitMs: request.waitMs })
   const driver = await outage.open(() => connect(url))
   const events = new Emitter()
@@ -98,7 +106,7 @@ async function closeWithin(ms: number, close: () => Promise<void>): Promise<void
 /** Signals that end the wait. After the grant, they go to the command. */
 const INTERRUPTS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SIGHUP']
 
-interface Parsed {
+export interface LockedRun {
   readonly url: string
   readonly request: ClaimRequest
   readonly command: readonly [string, ...string[]]
@@ -106,11 +114,9 @@ interface Parsed {
   readonly storeTimeoutMs: number
 }
 
-function parse(args: readonly string[]): Parsed {
-  const end = args.indexOf('--')
-  const [program, ...programArgs] = end === -1 ? [] : args.slice(end + 1)
-  if (program === undefined) throw new UsageError('run needs a command after --')
-  const { values, positionals } = parseOwn(end === -1 ? args : args.slice(0, end))
+function parse(args: readonly string[]): LockedRun {
+  const { own, command } = splitCommand('run', args)
+  const { values, positionals } = parseOwn(own)
   const [lockName, ...more] = positionals
   if (lockName === undefined || more.length > 0)
     throw new UsageError(`run needs one lock name, but got ${positionals.length}`)
@@ -123,7 +129,7 @@ function parse(args: readonly string[]): Parsed {
   const { 'min-hold': minHold = '0', 'max-hold': maxHold, 'conflict-exit-code': code } = values
   return {
     url,
-    command: [program, ...programArgs],
+    command,
     storeTimeoutMs: ttlMsFrom('--store-timeout', numberFrom('--store-timeout', values['store-timeout'] ?? '60')),
     conflictCode: code === undefined ? exitCodes.notAcquired : checkWhole('-E', numberFrom('-E', code), 0, 255),
     request: {
@@ -132,7 +138,7 @@ function parse(args: readonly string[]): Parsed {
       ttlMs,
       waitMs: values['no-wait'] ? 0 : waitMs,
       heartbeat: true,
-      metadata: { command: program, pid: process.pid },
+      metadata: { command: command[0], pid: process.pid },
       minHoldMs: waitMsFrom('--min-hold', numberFrom('--min-hold', minHold)),
       maxHoldMs:
         maxHold === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('--max-hold', numberFrom('--max-hold', maxHold)),
@@ -162,8 +168,19 @@ function parseOwn(args: readonly string[]) {
   }
 }
 
+/** Splits the arguments at `--`. Throws a `UsageError` unless a command follows. */
+export function splitCommand(
+  name: string,
+  args: readonly string[],
+): { own: readonly string[]; command: readonly [string, ...string[]] } {
+  const end = args.indexOf('--')
+  const [program, ...programArgs] = end === -1 ? [] : args.slice(end + 1)
+  if (program === undefined) throw new UsageError(`${name} needs a command after --`)
+  return { own: args.slice(0, end), command: [program, ...programArgs] }
+}
+
 /** `Number('')` is 0. An empty variable in a script must not mean 0 seconds. */
-function numberFrom(option: string, text: string): number {
+export function numberFrom(option: string, text: string): number {
   const number = text.trim() === '' ? Number.NaN : Number(text)
   if (Number.isNaN(number)) throw new UsageError(`${option} must be a number, but is "${text}"`)
   return number

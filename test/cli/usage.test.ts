@@ -42,7 +42,7 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs no c
     [
       'an unknown command',
       ['walk', 'job'],
-      /unknown command "walk"; the commands are run, ls, show, wait, break, migrate/,
+      /unknown command "walk"; the commands are run, ls, show, wait, break, elect, limit/,
     ],
     ['an unknown option of ls', ['ls', '--jsno'], /Unknown option '--jsno'/],
     ['two prefixes', ['ls', 'a', 'b'], /ls takes at most one prefix, but got 2/],
@@ -53,6 +53,10 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs no c
     ['two names to wait for', ['wait', 'a', 'b'], /wait needs one lock name, but got 2/],
     ['a break without a reason', ['break', 'a', '--yes'], /break needs --reason TEXT/],
     ['a break with an empty reason', ['break', 'a', '--yes', '--reason', ' '], /break needs --reason TEXT/],
+    ['an election without a command', ['elect', 'a'], /elect needs a command after --/],
+    ['a limit without a rate', ['limit', 'a', '--', 'COMMAND'], /limit needs --rate, such as 10\/s/],
+    ['a rate that is none', ['limit', 'a', '--rate', '10', '--', 'COMMAND'], /--rate must be such as 10\/s/],
+    ['a rate of 0', ['limit', 'a', '--rate', '0/s', '--', 'COMMAND'], /--rate must be/],
     ['an unknown shell', ['completion', 'tcsh'], /completion needs one shell: bash, zsh or fish/],
     ['an unknown store of ls', ['ls', '--url', 'floppy:a'], /url must be/],
   ]

@@ -1,0 +1,56 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
+import { ttlMsFrom } from '../core/arguments.ts'
+import { MAX_WAIT_MS } from '../core/limits.ts'
+import { checkLockName } from '../core/names.ts'
+import { exitCodes, UsageError } from './exit-codes.ts'
+import { type LockedRun, numberFrom, runUnderLock, splitCommand } from './run.ts'
+import { parsing, urlFrom } from './store.ts'
+import { say } from './text.ts'
+
+/**
+ * Runs a command while this process leads. When the term is lost, the command is ended, and started again in the next
+ * term. When the command ends by itself, so does the election.
+ */
+export async function main(args: readonly string[]): Promise<number> {
+  const run = parsing(() => parse(args))
+  for (;;) {
+    const code = await runUnderLock(run)
+    if (code !== exitCodes.lost) return code
+    say(`no longer the leader of "${run.request.lockName}"; campaigning again`)
+    // A store that keeps losing the lease must not be asked without a pause.
+    await sleep(PAUSE_MS)
+  }
+}
+
+const PAUSE_MS = 500
+
+function parse(args: readonly string[]): LockedRun {
+  const { own, command } = splitCommand('elect', args)
+  const { values, positionals } = parseArgs({
+    args: [...own],
+    allowPositionals: true,
+    options: { url: { type: 'string' }, ttl: { type: 'string' }, 'store-timeout': { type: 'string' } },
+  })
+  const [lockName, ...more] = positionals
+  if (lockName === undefined || more.length > 0) {
+    throw new UsageError(`elect needs one name, but got ${positionals.length}`)
+  }
+  checkLockName(lockName)
+  return {
+    url: urlFrom(values.url),
+    command,
+    storeTimeoutMs: ttlMsFrom('--store-timeout', numberFrom('--store-timeout', values['store-timeout'] ?? '60')),
+    conflictCode: exitCodes.notAcquired,
+    request: {
+      lockName,
+      mode: 'exclusive',
+      ttlMs: ttlMsFrom('--ttl', numberFrom('--ttl', values.ttl ?? '15')),
+      waitMs: MAX_WAIT_MS,
+      heartbeat: true,
+      metadata: { command: command[0], pid: process.pid },
+      minHoldMs: 0,
+      maxHoldMs: Number.POSITIVE_INFINITY,
+    },
+  }
+}
