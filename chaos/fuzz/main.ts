@@ -1,10 +1,11 @@
 import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { loadLibrary } from '../wire/library.ts'
+import { tooLittle } from './enough.ts'
 import { type Finding, type Fuzzed, type FuzzOptions, fuzz, type Row } from './fuzz.ts'
 import { TARGETS } from './targets.ts'
 
-/** Returns the exit code: 0 if nothing broke, 1 for a violation, 2 for bad arguments. */
+/** Returns the exit code: 0 if nothing broke, 1 for a violation, 2 for bad arguments or a run that proves nothing. */
 export async function main(args: readonly string[], root: string): Promise<number> {
   let options: FuzzOptions & { dist: string }
   try {
@@ -24,7 +25,10 @@ export async function main(args: readonly string[], root: string): Promise<numbe
   const ground = { library: await loadLibrary(dist), dist, root, servers: {} }
   const fuzzed = await fuzz(ground, { ...options, report, found: (finding) => printFinding(finding, seed) })
   console.log(tableOf(fuzzed))
-  return fuzzed.findings.length === 0 ? 0 : 1
+  if (fuzzed.findings.length > 0) return 1
+  const problems = options.only === undefined ? tooLittle(fuzzed.rows) : []
+  for (const text of problems) console.log(`problem: ${text}`)
+  return problems.length > 0 ? 2 : 0
 }
 
 function optionsFrom(args: readonly string[], root: string): FuzzOptions & { dist: string } {

@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import { beforeAll, describe, expect, inject, test } from 'vitest'
+import { tooLittle } from '../../chaos/fuzz/enough.ts'
 import { fuzz } from '../../chaos/fuzz/fuzz.ts'
 import { main } from '../../chaos/fuzz/main.ts'
 import type { Ground } from '../../chaos/fuzz/target.ts'
@@ -35,4 +36,18 @@ describe.concurrent('odd input causes only typed errors', { timeout: 120_000 }, 
 
 test('an unknown target is refused', async () => {
   expect(await main(['--target', 'nonsense'], root)).toBe(2)
+})
+
+test('a run proves nothing if a target has few cases, or few calls that end well', () => {
+  const row = { target: 'rows', findings: 0, slowOnce: 0, seconds: 60, grownBytes: 0 }
+  const outcomes = (ok: number, failed: number) => ({
+    calls: ok + failed,
+    outcomes: new Map(Object.entries({ ok, STORE_UNAVAILABLE: failed })),
+  })
+  expect(tooLittle([{ ...row, cases: 10, ...outcomes(25, 75) }])).toEqual([])
+  expect(tooLittle([{ ...row, cases: 9, ...outcomes(24, 76) }])).toEqual([
+    'too few cases of rows: 9, but at least 10 are needed',
+    'too few calls of rows ended well: 24 of 100',
+  ])
+  expect(tooLittle([{ ...row, cases: 20, ...outcomes(0, 0) }])).toHaveLength(1)
 })

@@ -98,7 +98,10 @@ async function changeKey(draw: Draw, redis: Redis, key: string, type: string): P
   if (type === 'string') {
     await redis.set(key, oddText(draw, (await redis.get(key)) ?? ''), 'KEEPTTL')
   } else if (type === 'hash') {
-    const [field, value] = draw.one(Object.entries<string>(await redis.hgetall(key)))
+    const fields = Object.entries<string>(await redis.hgetall(key))
+    // It has expired meanwhile.
+    if (fields.length === 0) return
+    const [field, value] = draw.one(fields)
     if (draw.chance(0.2)) await redis.hdel(key, field)
     else await redis.hset(key, field, oddText(draw, value))
   } else if (type === 'zset') {
