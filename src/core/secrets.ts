@@ -17,15 +17,19 @@ export function redactedUrl(url: unknown): unknown {
 }
 
 /**
- * Removes user name and password from all URLs in a text. Also removes the arguments that a Redis server quotes when it
- * does not know a command: for AUTH, they are the password. The example login `user:password` stays, because it shows
- * what a URL looks like.
+ * Removes user name and password from all URLs in a text, with the parameters of such a URL, and parameters that name a
+ * password from every URL. Also removes the arguments that a Redis server quotes when it does not know a command: for
+ * AUTH, they are the password. The example login `user:password` stays, because it shows what a URL looks like.
  */
 export const withoutSecrets = (text: string): string =>
   text
     .replaceAll(/\b([a-z][a-z\d+.-]*:\/\/)(?!user:password@\w+(?![^\s]*@))\S*@/gi, '$1…@')
+    .replaceAll(/(:\/\/…@[^\s?#]*)[?#]\S*?(?=["']?(?:\s|$))/g, '$1?…')
+    .replaceAll(/([?&;]\w*(?:pass|pwd|secret)\w*=)[^&;\s]*?(?=["']?(?:[&;\s]|$))/gi, '$1…')
     .replaceAll(/(args beginning with: ).*/gi, '$1…')
 
-/** Redacts any value that looks like a URL with a login, because a URL may be passed in place of another argument. */
+/** Redacts any value that looks like a URL with a password, because a URL may be passed in place of another argument. */
 export const withoutLogin = (value: unknown): unknown =>
-  typeof value === 'string' && /^\s*[a-z][a-z\d+.-]*:\/\/.*@/is.test(value) ? redactedUrl(value) : value
+  typeof value === 'string' && WITH_PASSWORD.test(value) ? redactedUrl(value) : value
+
+const WITH_PASSWORD = /^\s*[a-z][a-z\d+.-]*:\/\/.*(?:@|[?&;]\w*(?:pass|pwd|secret)\w*=)/is

@@ -1,5 +1,6 @@
 import type { Claim, Grant, InspectPage, LeaseRecord, RateAnswer, Refusal, WaiterRecord } from './driver.ts'
 import { StoreError } from './errors.ts'
+import { MAX_HOLDER_ID_LENGTH } from './limits.ts'
 import { MAX_TIME_MS } from './lock-info.ts'
 
 /**
@@ -66,7 +67,7 @@ type Share = Pick<LeaseRecord, 'lockName' | 'claimId' | 'holderId' | 'mode' | 'l
 const checkedShare = ({ lockName, claimId, holderId, mode, limit, permits }: Share): Share => ({
   lockName,
   claimId: textOf(claimId),
-  holderId: textOf(holderId),
+  holderId: textOf(holderId).slice(0, MAX_HOLDER_ID_LENGTH),
   mode: mode === 'shared' ? 'shared' : 'exclusive',
   ...(Number.isFinite(limit) && { limit: limit as number }),
   permits: Number.isFinite(permits) ? permits : 1,
@@ -78,6 +79,8 @@ const isShare = (record: Share | undefined): record is Share =>
   typeof record?.lockName === 'string' &&
   typeof record.claimId === 'string' &&
   typeof record.holderId === 'string' &&
+  // It is a part of error messages.
+  record.holderId.length <= MAX_HOLDER_ID_LENGTH &&
   (record.mode === 'exclusive' || record.mode === 'shared') &&
   (record.limit === undefined || Number.isFinite(record.limit)) &&
   Number.isFinite(record.permits)

@@ -149,6 +149,23 @@ describe('rule 13: bad input is rejected before anything is sent, with argument,
     expect(() => new DistributedLock({ url: 'mysql://user:secret@host' })).toThrow(/mysql:\/\/…@host/)
   })
 
+  it.each([
+    ['"postgres://h/db?password=S3CR3T"', '"postgres://h/db?password=…"'],
+    ['postgres://h/db?a=1&sslpassword=S3"C&b=2 is wrong', 'postgres://h/db?a=1&sslpassword=…&b=2 is wrong'],
+    [`"postgres://:x@h:1/db?schema=S3'CR3T&db="\nTry`, '"postgres://…@h:1/db?…"\nTry'],
+    ['redis://me:x@h#S3CR3T', 'redis://…@h?…'],
+    ['see https://example.com/a?page=2#top', 'see https://example.com/a?page=2#top'],
+  ])('withoutSecrets removes parameters that may be passwords: %s', (text, shown) => {
+    expect(withoutSecrets(text)).toBe(shown)
+  })
+
+  it('a URL with a password in a parameter is not shown in place of another argument', async () => {
+    const lock = new DistributedLock({ driver: memoryDriver() })
+    const seconds = 'postgres://h/db?password=S3CR3T' as unknown as number
+    await expect(lock.acquire('name', { timeoutSeconds: seconds })).rejects.toThrow(/^(?!.*S3CR3T)/s)
+    await lock.close()
+  })
+
   it('withoutSecrets removes the login from URLs in a text, except from an example', () => {
     const text = `redis://u:p'"w@h, redis://user:password@host and redis://user:password@x@h`
     expect(withoutSecrets(text)).toBe('redis://…@h, redis://user:password@host and redis://…@h')

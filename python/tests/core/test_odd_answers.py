@@ -112,9 +112,10 @@ async def test_a_refusal_with_a_time_that_is_no_number_is_no_answer(field: str) 
         {"fencing_token": -1},
         {"metadata": [1]},
         {"claim_id": 7, "holder_id": {"a": 1}},
+        {"holder_id": "x" * 20_000},
         {"mode": "weird", "permits": "many", "limit": {}},
     ],
-    ids=str,
+    ids=lambda change: str(change)[:60],
 )
 async def test_a_record_that_another_client_wrote_is_shown_and_nothing_fails(change: Any) -> None:
     record = replace(LEASE, **change)
@@ -127,6 +128,7 @@ async def test_a_record_that_another_client_wrote_is_shown_and_nothing_fails(cha
     lock = DistributedLock(Showing(Refusal(holder=record)))
     refused = await lock.acquire("name")
     assert refused.holder is not None and isinstance(refused.holder.holder_id, str)
+    assert refused.error is not None and len(refused.error) < 1_000
     inspection = await lock.inspect("name")
     [shown] = inspection.leases
     assert 0 <= shown.fencing_token < 2**53 and isinstance(shown.permits, int)

@@ -100,6 +100,7 @@ describe('a record that another client wrote', () => {
     ['has a negative token', { fencingToken: -1 }],
     ['has metadata that is no object', { metadata: [1] }],
     ['has ids that are no text', { claimId: 7, holderId: { a: 1 } }],
+    ['has a holder id that is too long for a message', { holderId: 'x'.repeat(20_000) }],
     ['has an unknown mode', { mode: 'weird', permits: 'many', limit: {} }],
   ]
   it.each(odd)('%s: it is shown, and nothing fails', async (_, changes) => {
@@ -112,6 +113,7 @@ describe('a record that another client wrote', () => {
     expect(holder?.acquiredAt.getTime()).not.toBeNaN()
     expect(holder?.expiresAt.getTime()).not.toBeNaN()
     expect(typeof holder?.holderId).toBe('string')
+    expect(refused.acquired ? '' : refused.error.length).toBeLessThan(1_000)
     const { leases, waiters } = await lock.inspect('name')
     expect(leases[0]?.fencingToken).toBeGreaterThanOrEqual(0)
     expect(leases[0]?.expiresAt?.getTime()).not.toBeNaN()

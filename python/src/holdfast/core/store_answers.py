@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from ..errors import StoreError
 from .driver import Claim, Grant, InspectPage, LeaseRecord, Mode, RateAnswer, Refusal, WaiterRecord
+from .limits import MAX_HOLDER_ID_LENGTH
 
 _MAX_TOKEN = 2**53 - 1
 _MAX_TIME_MS = 8.64e15
@@ -77,7 +78,7 @@ def checked_lease(record: LeaseRecord) -> LeaseRecord:
     return LeaseRecord(
         lock_name=record.lock_name,
         claim_id=_text(record.claim_id),
-        holder_id=_text(record.holder_id),
+        holder_id=_text(record.holder_id)[:MAX_HOLDER_ID_LENGTH],
         mode=_mode(record.mode),
         permits=_permits(record.permits),
         fencing_token=checked_token,
@@ -94,7 +95,7 @@ def _checked_waiter(record: WaiterRecord) -> WaiterRecord:
     return WaiterRecord(
         lock_name=record.lock_name,
         claim_id=_text(record.claim_id),
-        holder_id=_text(record.holder_id),
+        holder_id=_text(record.holder_id)[:MAX_HOLDER_ID_LENGTH],
         mode=_mode(record.mode),
         permits=_permits(record.permits),
         waiting_since_ms=_nearest_time(record.waiting_since_ms),
@@ -106,6 +107,8 @@ def _is_shared_valid(record: Any) -> bool:
     return (
         isinstance(record.claim_id, str)
         and isinstance(record.holder_id, str)
+        # It is a part of error messages.
+        and len(record.holder_id) <= MAX_HOLDER_ID_LENGTH
         and record.mode in ("exclusive", "shared")
         and type(record.permits) is int
         and (record.limit is None or type(record.limit) is int)
