@@ -2,7 +2,7 @@ import type { Row } from './fuzz.ts'
 
 /** With fewer cases, a target has seen little. */
 const LEAST_CASES = 10
-/** Most calls end well: the store is there, and only one answer of it is odd. With a smaller share, it was not there. */
+/** Most calls end well: the store is there, and one answer of it is odd. With a smaller share, it was not there. */
 const OK_SHARE = 0.25
 
 /** Reasons why a run without findings proves nothing: it did too little. */

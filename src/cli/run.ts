@@ -175,7 +175,8 @@ export function splitCommand(
 ): { own: readonly string[]; command: readonly [string, ...string[]] } {
   const end = args.indexOf('--')
   const [program, ...programArgs] = end === -1 ? [] : args.slice(end + 1)
-  if (program === undefined) throw new UsageError(`${name} needs a command after --`)
+  // An empty text is what a variable of the shell leaves that is not set. It must not cost a grant.
+  if (program === undefined || program === '') throw new UsageError(`${name} needs a command after --`)
   return { own: args.slice(0, end), command: [program, ...programArgs] }
 }
 

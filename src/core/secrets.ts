@@ -28,7 +28,7 @@ export const withoutSecrets = (text: string): string =>
     .replaceAll(/([?&;]\w*(?:pass|pwd|secret)\w*=)[^&;\s]*?(?=["']?(?:[&;\s]|$))/gi, '$1…')
     .replaceAll(/(args beginning with: ).*/gi, '$1…')
 
-/** Redacts any value that looks like a URL with a password, because a URL may be passed in place of another argument. */
+/** Redacts any value that looks like a URL with a password: a URL may be passed in place of another argument. */
 export const withoutLogin = (value: unknown): unknown =>
   typeof value === 'string' && WITH_PASSWORD.test(value) ? redactedUrl(value) : value
 

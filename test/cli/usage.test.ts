@@ -15,6 +15,7 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs no c
     ['a lock name that is too long', ['run', 'x'.repeat(256), '--', 'COMMAND'], /lockName must be/],
     ['no command', ['run', 'job'], /run needs a command after --/],
     ['no command after --', ['run', 'job', '--'], /run needs a command after --/],
+    ['an empty command', ['run', 'job', '--', '', 'x'], /run needs a command after --/],
     ['a command without --', ['run', 'job', 'touch'], /run needs a command after --/],
     [
       'a TTL that is not a number',

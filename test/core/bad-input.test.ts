@@ -7,7 +7,9 @@ import {
   Fence,
   InvalidArgumentError,
   type LockOptions,
+  RateLimiter,
 } from '../../src/index.ts'
+import { rateLimitExpress } from '../../src/primitives/rate/http.ts'
 
 const circular: Record<string, unknown> = {}
 circular['self'] = circular
@@ -137,6 +139,8 @@ describe('rule 13: bad input is rejected before anything is sent, with argument,
       () => lock.acquire('name', { metadata: { a: proxy } }),
       () => new DistributedLock({ driver: proxy as never }),
       () => new DistributedLock({ driver, clock: proxy as never }),
+      () => new RateLimiter({ driver, limits: { limit: 1, periodSeconds: 1 }, fallback: proxy as never }),
+      () => rateLimitExpress({ limiter: proxy as never, key: () => '' }),
       () => new DistributedLock({ driver, holderId: proxy as never }),
     ]
     for (const call of calls) {

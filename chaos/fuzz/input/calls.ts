@@ -49,6 +49,8 @@ const isWhole =
     Number.isSafeInteger(value) && between(least, most)(value)
 
 const name: Slot = { valid: (bench) => bench.name, isRight: isName }
+/** Of a fence: a text of any length. */
+const resource: Slot = { valid: (bench) => bench.name, isRight: (value) => typeof value === 'string' && value !== '' }
 const ttl: Slot = { valid: () => 1, isRight: between(0.05, YEAR) }
 const wait: Slot = { valid: () => 0.05, isRight: between(0, YEAR) }
 const flag: Slot = { valid: ({ draw }) => draw.chance(0.5), isRight: isBoolean }
@@ -215,7 +217,7 @@ export const CALLS: readonly PublicCall[] = [
   { name: 'Fence', args: [{ options: { maxResources: anything } }], call: ({ library }, [a]) => new library.Fence(a) },
   {
     name: 'Fence.accept',
-    args: [name, { valid: () => 7, isRight: (value) => typeof value === 'number' || typeof value === 'object' }],
+    args: [resource, { valid: () => 7, isRight: (value) => typeof value === 'number' || typeof value === 'object' }],
     call: ({ library }, [a, b]) => new library.Fence().accept(a as never, b as never),
   },
   {

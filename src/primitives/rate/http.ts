@@ -1,7 +1,7 @@
 import { checkBoolean, checkFunction } from '../../core/arguments.ts'
 import { warnOfFault } from '../../core/call-listener.ts'
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
-import { checkOptions, optionNames } from '../../core/options.ts'
+import { checkOptions, isReadable, optionNames } from '../../core/options.ts'
 import { rateLimitHeaders } from './headers.ts'
 import { RateLimiter } from './rate-limiter.ts'
 
@@ -190,7 +190,9 @@ function judgeFrom<Request>(
 ): (request: Request) => Promise<Verdict | undefined> {
   checkOptions(options, OPTIONS)
   const { limiter, key: keyOf, cost: costOf = () => 1, names, failOpen = false } = options
-  if (!(limiter instanceof RateLimiter)) throw new InvalidArgumentError('limiter', limiter, 'a RateLimiter')
+  if (!isReadable(limiter) || !(limiter instanceof RateLimiter)) {
+    throw new InvalidArgumentError('limiter', limiter, 'a RateLimiter')
+  }
   checkFunction('key', keyOf)
   checkFunction('cost', costOf)
   checkBoolean('failOpen', failOpen)

@@ -3,7 +3,7 @@ import type { Holder } from '../../core/claim/holder.ts'
 import type { RateAnswer, RateChange, RateRequest } from '../../core/driver.ts'
 import { ClosedError, InvalidArgumentError, RateLimitedError, UnsupportedError } from '../../core/errors.ts'
 import { checkLockName } from '../../core/names.ts'
-import { checkOptions, optionNames } from '../../core/options.ts'
+import { checkOptions, isReadable, optionNames } from '../../core/options.ts'
 import type { Instant } from '../../core/time/clock.ts'
 import { type Turns, turnsOf } from '../../core/time/turns.ts'
 import { everything } from '../everything.ts'
@@ -105,7 +105,7 @@ export class RateLimiter extends Closable {
       this.#shares = new LocalShares(share, clock, (key, cost) => this.#ask(key, cost))
     }
     const { fallback, fallbackSeconds = 1 } = options
-    if (fallback !== undefined && !(fallback instanceof RateLimiter)) {
+    if (fallback !== undefined && !(isReadable(fallback) && fallback instanceof RateLimiter)) {
       throw new InvalidArgumentError('fallback', fallback, 'a RateLimiter')
     }
     const tryAgainMs = waitMsFrom('fallbackSeconds', fallbackSeconds)

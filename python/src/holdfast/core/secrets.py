@@ -30,8 +30,8 @@ def redacted_url(url: object) -> object:
 
 
 def without_secrets(text: str) -> str:
-    """Removes user name and password from all URLs in a text, with the parameters of such a URL, and parameters that name
-    a password from every URL. Also what a Redis server quotes of an AUTH command."""
+    """Removes user name and password from all URLs in a text, with the parameters of such a URL, and parameters that
+    name a password from every URL. Also what a Redis server quotes of an AUTH command."""
     text = re.sub(r"(?i)\b([a-z][a-z\d+.-]*://)(?!user:password@\w+(?!\S*@))\S*@", r"\1…@", text)
     text = re.sub(r"(://…@[^\s?#]*)[?#]\S*?(?=[\"']?(?:\s|$))", r"\1?…", text)
     text = re.sub(r"(?i)([?&;]\w*(?:pass|pwd|secret)\w*=)[^&;\s]*?(?=[\"']?(?:[&;\s]|$))", r"\1…", text)
