@@ -7,8 +7,8 @@ export const redlock = [
     name: 'redlock-quorum-off-by-one',
     breaks: 'half of the nodes are enough, and two clients have half each',
     file: 'src/drivers/redlock/ballot.ts',
-    search: 'if (grants.length >= quorum) {',
-    replace: 'if (grants.length >= quorum - 1) {',
+    search: 'if (grants >= quorum) {',
+    replace: 'if (grants >= quorum - 1) {',
     checks: ['model', 'test/drivers/redlock/votes.test.ts'],
   },
   {

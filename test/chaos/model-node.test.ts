@@ -6,7 +6,7 @@ import { alive, EMPTY_NODE, type NodeState, type Proposal, release, renew, vote 
 import type { Claim } from '../../src/core/driver.ts'
 import type { RedlockNode } from '../../src/drivers/redis/driver.ts'
 import { slotCounter, slotOf, VOTER } from '../../src/drivers/redis/keys.ts'
-import { Proposals } from '../../src/drivers/redis/proposals.ts'
+import { proposalsOf } from '../../src/drivers/redis/proposals.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { type ShiftedClock, shiftedClock } from '../harness/clock-shim.ts'
 import { type Server, startRedis } from '../harness/servers.ts'
@@ -122,7 +122,7 @@ class Play {
     }
     const [answer] = await this.#node
       .propose(
-        new Proposals([{ lockName: NAME, claim, token: proposal.token }], {
+        proposalsOf([{ lockName: NAME, claim, token: proposal.token }], {
           maxAheadUs: MAX_AHEAD_US,
           longestTtlMs: TTL_MS,
         }),

@@ -15,7 +15,7 @@ import type { RedisConnection } from './connection.ts'
 import { closedError, inTime } from './errors.ts'
 import { acquireArgs, readAcquire, releaseArgs, type TokenRefusal, unexpectedReply } from './format.ts'
 import { inspect, inspectNames } from './inspect.ts'
-import { type Proposals, runBallot } from './proposals.ts'
+import { type ProposedClaim, runBallot } from './proposals.ts'
 import { consume } from './rates.ts'
 import { MAX_RENEWALS, renewEach, renewMany } from './renewals.ts'
 import { confirmGrants, type ReplicaWait, renewOnReplicas } from './replicas.ts'
@@ -26,8 +26,10 @@ import {
   MAX_ENTRIES,
   type Publication,
   runLeases,
+  sendLeases,
   sendList,
 } from './send-batch.ts'
+import type { SharedCall } from './shared-call.ts'
 import { Subscription } from './subscription.ts'
 
 export const redisCapabilities: Capabilities = {
@@ -56,19 +58,14 @@ export interface RedisDriver extends Driver {
 export interface RedlockNode extends RedisDriver {
   readonly connection: RedisConnection
   /** Claims with tokens that the caller proposes. They do not queue. Rejects if the node may have forgotten leases. */
-  propose(proposals: Proposals): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
-  /** As `release`. In the same step, after the leases were ended, it publishes a message for each. */
-  releaseAndPublish(leases: readonly LeaseRef[], broadcast: ReleaseMessages): Promise<readonly (boolean | Error)[]>
+  propose(proposals: SharedCall<ProposedClaim>): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
+  /**
+   * As `release`. In the same step, after the leases were ended, it publishes a message for each. `unpublished` is
+   * called if the server refuses to publish.
+   */
+  releaseAndPublish(leases: SharedCall<LeaseRef>, unpublished: () => void): Promise<readonly (boolean | Error)[]>
   /** All leases and waiters of these names. */
   inspectNames(lockNames: readonly string[]): Promise<InspectPage>
-}
-
-export interface ReleaseMessages {
-  readonly channel: string
-  /** One line. */
-  messageOf(lease: LeaseRef): string
-  /** The leases were ended, but the server refused to publish. */
-  failed(error: Error): void
 }
 
 export interface RedisDriverParts extends ListParts {
@@ -131,15 +128,23 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
     return connection.cluster ? renewEach(parts, chunk) : renewMany(parts, chunk)
   }
 
-  function releaseChunk(chunk: Chunk<LeaseRef>, messages?: ReleaseMessages): Promise<readonly (boolean | Error)[]> {
+  function releaseChunk(chunk: Chunk<LeaseRef>): Promise<readonly (boolean | Error)[]> {
     const { requests } = chunk
     for (const lease of requests) subscription.forget(lease)
     const wasResent = connection.watchResends?.()
-    const publication = messages && { channel: messages.channel, text: linesOf(requests, messages) }
-    return runLeases(parts, 'release', chunk, releaseArgs(requests), publication).then((reply) => {
-      if (reply[0] === 1) messages?.failed(new StoreError(`the server refused to publish on ${messages.channel}`))
-      const answers = requests.map((_, index) => Number(reply[1 + index]) === 1)
-      return wasResent === undefined || !answers.includes(false) ? answers : unlessResent(answers, wasResent)
+    return runLeases(parts, 'release', chunk, releaseArgs(requests)).then((reply) => ended(requests, reply, wasResent))
+  }
+
+  function releaseShared(
+    leases: readonly LeaseRef[],
+    shared: SharedCall<LeaseRef>,
+    unpublished: () => void,
+  ): Promise<readonly (boolean | Error)[]> {
+    const wasResent = connection.watchResends?.()
+    const call = shared.callFor(prefix, leases)
+    return sendLeases(connection, 'release', leases.length, call).then((reply) => {
+      if (reply[0] === 1) unpublished()
+      return ended(leases, reply, wasResent)
     })
   }
 
@@ -153,10 +158,8 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
 
     acquire: (claims) => whileOpen(() => sendList<Claim, AcquireAnswer>(parts, claims, acquireChunk)),
 
-    async propose(proposals) {
-      assertOpen()
-      return sendList(parts, proposals.claims, ({ requests }) => runBallot(parts, proposals, requests))
-    },
+    propose: (proposals) =>
+      whileOpen(() => sendList(parts, proposals.requests, ({ requests }) => runBallot(parts, proposals, requests))),
 
     async inspectNames(lockNames) {
       assertOpen()
@@ -169,12 +172,14 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
         return sendList<Renewal, RenewAnswer>(parts, renewals, renewChunk, most)
       }),
 
-    release: (leases) => whileOpen(() => sendList<LeaseRef, boolean>(parts, leases, (chunk) => releaseChunk(chunk))),
+    release: (leases) => whileOpen(() => sendList<LeaseRef, boolean>(parts, leases, releaseChunk)),
 
-    async releaseAndPublish(leases, messages) {
-      assertOpen()
-      return sendList<LeaseRef, boolean>(parts, leases, (chunk) => releaseChunk(chunk, messages))
-    },
+    releaseAndPublish: (leases, unpublished) =>
+      whileOpen(() =>
+        sendList<LeaseRef, boolean>(parts, leases.requests, ({ requests }) =>
+          releaseShared(requests, leases, unpublished),
+        ),
+      ),
 
     async consume(requests) {
       assertOpen()
@@ -232,9 +237,15 @@ function readAnswer(claim: Claim, reply: LeasesReply, index: number): AcquireAns
 
 const isUnfinished = (answer: unknown): boolean => Array.isArray(answer) && answer[0] === 'm'
 
-/** Each message once. */
-const linesOf = (leases: readonly LeaseRef[], messages: ReleaseMessages): string =>
-  [...new Set(leases.map((lease) => messages.messageOf(lease)))].join('\n')
+/** What the script's answers to a release say. */
+function ended(
+  leases: readonly LeaseRef[],
+  reply: LeasesReply,
+  wasResent: (() => boolean | Promise<boolean>) | undefined,
+): readonly boolean[] | Promise<readonly (boolean | Error)[]> {
+  const answers = leases.map((_, index) => Number(reply[1 + index]) === 1)
+  return wasResent === undefined || !answers.includes(false) ? answers : unlessResent(answers, wasResent)
+}
 
 async function unlessResent(
   answers: readonly boolean[],

@@ -7,6 +7,7 @@ import { entryOf, readAcquire, type TokenRefusal, tailOf, ttlText, unexpectedRep
 import { lockKeys, slotCounter, slotOf, VOTER } from './keys.ts'
 import { protocolScript, runScript, type ScriptCall } from './scripts.ts'
 import type { ListParts } from './send-batch.ts'
+import { SharedCall } from './shared-call.ts'
 
 /** A claim with the token that its client proposes (Redlock). */
 export interface ProposedClaim {
@@ -22,45 +23,27 @@ export interface ProposalTerms {
   readonly longestTtlMs: number | undefined
 }
 
-/** What is proposed to all nodes. They usually have the same prefix, so that the call is put together once. */
-export class Proposals {
-  readonly claims: readonly ProposedClaim[]
-  readonly #terms: ProposalTerms
-  #prefix = ''
-  #call: ScriptCall | undefined
-
-  constructor(claims: readonly ProposedClaim[], terms: ProposalTerms) {
-    this.claims = claims
-    this.#terms = terms
-  }
-
-  /** The call of ballot.lua for these claims, which are all or some of the list. */
-  callFor(prefix: string, claims: readonly ProposedClaim[]): ScriptCall {
-    if (claims !== this.claims) return ballotCall(prefix, claims, this.#terms)
-    if (this.#call === undefined || this.#prefix !== prefix) {
-      this.#call = ballotCall(prefix, claims, this.#terms)
-      this.#prefix = prefix
-    }
-    return this.#call
-  }
-}
+/** What is proposed to all nodes. */
+export const proposalsOf = (claims: readonly ProposedClaim[], terms: ProposalTerms): SharedCall<ProposedClaim> =>
+  new SharedCall(claims, (prefix, some) => ballotCall(prefix, some, terms))
 
 /** Rejects if the server may have forgotten leases that are still held. */
-export async function runBallot(
+export function runBallot(
   { connection, prefix }: ListParts,
-  proposals: Proposals,
+  proposals: SharedCall<ProposedClaim>,
   claims: readonly ProposedClaim[],
 ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]> {
-  let reply: unknown
-  try {
-    reply = await runScript(connection, ballotScript(), proposals.callFor(prefix, claims))
-  } catch (error) {
-    throw storeErrorFrom('acquire', error, connection)
-  }
-  const answers = readBallot(claims, reply)
-  // A token is refused before the script writes anything, which a replica can do, too.
-  if (answers.some((answer) => 'granted' in answer)) connection.master?.wrote()
-  return answers
+  return runScript(connection, ballotScript(), proposals.callFor(prefix, claims)).then(
+    (reply) => {
+      const answers = readBallot(claims, reply)
+      // A token is refused before the script writes anything, which a replica can do, too.
+      if (connection.master?.expectsWrite && answers.some((answer) => 'granted' in answer)) connection.master.wrote()
+      return answers
+    },
+    (error: unknown) => {
+      throw storeErrorFrom('acquire', error, connection)
+    },
+  )
 }
 
 /** The call of ballot.lua. */
@@ -113,15 +96,15 @@ function readBallot(
   reply: unknown,
 ): readonly (AcquireAnswer | TokenRefusal | Error)[] {
   if (!Array.isArray(reply)) throw unexpectedReply('acquire', reply)
-  const [first, ...answers] = reply as unknown[]
+  const [first, second] = reply as unknown[]
   if (first === 's') {
-    const seconds = Math.ceil(Number(answers[0]) / 1_000)
+    const seconds = Math.ceil(Number(second) / 1_000)
     throw new StoreError(`it does not vote for another ${seconds} s, because it may have forgotten leases`)
   }
   // With ioredis' `stringNumbers`, numbers arrive as text, here and in every answer.
   const nowMs = Number(first)
   if (!(nowMs >= 1 && nowMs <= MAX_TIME_MS)) throw unexpectedReply('acquire', reply)
-  if (answers[0] === 'g' && answers.length === 1) {
+  if (second === 'g' && reply.length === 2) {
     return claims.map(({ claim, token }) => ({
       granted: true,
       fencingToken: token,
@@ -129,8 +112,8 @@ function readBallot(
       acquiredAtMs: nowMs,
     }))
   }
-  if (answers.length !== claims.length) throw unexpectedReply('acquire', reply)
-  return claims.map(({ claim }, index) => readAcquire(claim, nowMs, answers[index]))
+  if (reply.length !== 1 + claims.length) throw unexpectedReply('acquire', reply)
+  return claims.map(({ claim }, index) => readAcquire(claim, nowMs, reply[1 + index]))
 }
 
 const ballotScript = protocolScript(() => {

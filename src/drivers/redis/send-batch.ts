@@ -122,18 +122,37 @@ async function sendParts<Request extends ListEntry, Answer>(
  */
 export function runLeases(
   { connection, prefix }: ListParts,
-  operation: 'acquire' | 'renew' | 'release',
+  operation: LeasesOperation,
   { requests, slot }: Chunk<{ readonly lockName: string }>,
   args: readonly string[],
-  { channel, text }: Publication = NOTHING,
+  publication: Publication = NOTHING,
   run: typeof runScript = runScript,
 ): Promise<LeasesReply> {
+  const counter = connection.cluster ? slotCounter(slot) : COUNTER
+  const call = leasesCall({ prefix, counter, operation, requests, args, publication })
+  return sendLeases(connection, operation, requests.length, call, run)
+}
+
+export type LeasesOperation = 'acquire' | 'renew' | 'release'
+
+export interface LeasesCall {
+  readonly prefix: string
+  readonly counter: string
+  readonly operation: LeasesOperation
+  readonly requests: readonly { readonly lockName: string }[]
+  /** From the fourth on. */
+  readonly args: readonly string[]
+  readonly publication: Publication
+}
+
+/** The keys and arguments of leases.lua. */
+export function leasesCall({ prefix, counter, operation, requests, args, publication }: LeasesCall): ScriptCall {
   const count = requests.length
   // Filled by index instead of built from parts: it is the longest array on the way of a claim.
   const call = new Array<string>(7 + 3 * count + args.length)
   call[0] = call[1] = ''
   call[2] = `${1 + 3 * count}`
-  call[3] = connection.cluster ? slotCounter(slot) : COUNTER
+  call[3] = counter
   for (let index = 0; index < count; index += 1) {
     const { plain, data, order } = lockKeys(prefix, (requests[index] as { lockName: string }).lockName)
     call[4 + index] = plain
@@ -142,10 +161,21 @@ export function runLeases(
   }
   const at = 4 + 3 * count
   call[at] = operation
-  call[at + 1] = channel
-  call[at + 2] = text
+  call[at + 1] = publication.channel
+  call[at + 2] = publication.text
   for (let index = 0; index < args.length; index += 1) call[at + 3 + index] = args[index] as string
-  return run(connection, leasesScript(), call as ScriptCall).then(
+  return call as ScriptCall
+}
+
+/** `count`: of the entries. */
+export function sendLeases(
+  connection: RedisConnection,
+  operation: LeasesOperation,
+  count: number,
+  call: ScriptCall,
+  run: typeof runScript = runScript,
+): Promise<LeasesReply> {
+  return run(connection, leasesScript(), call).then(
     (reply) => {
       const answers = readReply(operation, count, reply)
       if (connection.master?.expectsWrite && hasWritten(answers)) connection.master.wrote()

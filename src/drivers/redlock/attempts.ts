@@ -4,8 +4,9 @@ import { type Ballot, begin } from './ballot.ts'
 /** One attempt to get a claim granted, in one or more rounds of voting. */
 export interface Attempt extends Mutable<Ballot> {
   claim: Claim
+  readonly key: string
   /** The newest release of its tokens, and where they begin in its list. */
-  ending?: { readonly release: ReleaseList; readonly from: number }
+  ending: { readonly release: ReleaseList; readonly from: number } | undefined
 }
 
 /** Leases whose release is sent to every node. */
@@ -50,14 +51,17 @@ export class Attempts {
   /** The newest attempt of each claim that is not open, in case the claim asks again or is withdrawn. */
   readonly #ended = new Map<string, Attempt>()
 
-  begin(claim: Claim): Attempt {
+  /** `begun`: the attempts of the same call. A claim that is in its list twice has one attempt. */
+  begin(claim: Claim, begun: ReadonlySet<Attempt>): Attempt {
     const key = keyOf(claim)
-    const [open, ended] = [this.#open.get(key), this.#ended.get(key)]
-    this.#ended.delete(key)
+    const open = this.#open.get(key)
+    if (open !== undefined && begun.has(open)) return open
+    const ended = this.#ended.get(key)
+    if (ended !== undefined) this.#ended.delete(key)
     if (open !== undefined) open.state = 'over'
     const ballot = begin(ended)
     // The same object, not a new one: a late vote for its token must find that the token is proposed again.
-    const attempt: Attempt = Object.assign(ballot.isRepeat && ended ? ended : {}, ballot, { claim })
+    const attempt = ballot.isRepeat && ended ? Object.assign(ended, ballot, { claim }) : newAttempt(ballot, claim, key)
     this.#open.set(key, attempt)
     return attempt
   }
@@ -66,11 +70,12 @@ export class Attempts {
   end(attempt: Attempt, state: 'granted' | 'over'): void {
     if (attempt.state !== 'open') return
     attempt.state = state
-    const key = keyOf(attempt.claim)
+    const { key } = attempt
     this.#open.delete(key)
     this.#ended.set(key, attempt)
+    if (this.#ended.size <= MAX_REMEMBERED) return
     const [oldest] = this.#ended.keys()
-    if (this.#ended.size > MAX_REMEMBERED && oldest !== undefined) this.#ended.delete(oldest)
+    if (oldest !== undefined) this.#ended.delete(oldest)
   }
 
   /**
@@ -94,6 +99,17 @@ export class Attempts {
     return leases.length
   }
 }
+
+/** Without a spread, which takes longer than all the rest of a new attempt. */
+const newAttempt = ({ tokens, state, isRepeat, mark }: Ballot, claim: Claim, key: string): Attempt => ({
+  tokens,
+  state,
+  isRepeat,
+  mark,
+  claim,
+  key,
+  ending: undefined,
+})
 
 /** Always with their tokens: a release that arrives late must not end the lease of a later round. */
 export const leasesOf = ({ lockName, claimId }: LeaseRef, tokens: readonly number[]): readonly Required<LeaseRef>[] =>

@@ -83,8 +83,11 @@ export function decide(
   const proposer = trustClock(terms, known, wallUs, answers)
   const token = tokens.at(-1) as number
   const nodes = answers.length + errors.length + pending
-  const grants = answers.filter((answer) => isGrant(answer) && answer.fencingToken === token)
-  if (grants.length >= quorum) {
+  let grants = 0
+  for (const answer of answers) if (isGrant(answer) && answer.fencingToken === token) grants += 1
+  if (grants >= quorum) {
+    // By far the most frequent case: there is nothing to learn.
+    if (grants === answers.length) return { proposer, outcome: { kind: 'granted', token } }
     const learned = learnAll(terms, proposer, wallUs, answers)
     // A node that has granted a higher token may be the only one left that remembers it. A repeat is no new grant.
     const higher = isRepeat ? 0 : highestMark(terms, answers, nodes)
@@ -92,7 +95,7 @@ export function decide(
     // Core checks whether enough of the lease is left, counted from before the first proposal was sent.
     return { proposer: isRepeat ? proposer : learned, outcome: { kind: 'granted', token } }
   }
-  if (grants.length + pending >= quorum) return { proposer, outcome: undefined }
+  if (grants + pending >= quorum) return { proposer, outcome: undefined }
   const refusals = answers.filter(isRefusal)
   if (errors.length > nodes - quorum) return { proposer, outcome: { kind: 'failed', errors } }
   if (refusals.length + errors.length + pending <= nodes - quorum) {
@@ -107,7 +110,7 @@ export function decide(
     return { proposer, outcome: undefined }
   }
   // If this claim got some of the votes, only a quorum of refusals makes another claim the holder.
-  const enough = grants.length > 0 ? quorum : nodes - quorum + 1
+  const enough = grants > 0 ? quorum : nodes - quorum + 1
   return { proposer, outcome: { kind: 'refused', ...holderIn(refusals, enough) } }
 }
 

@@ -22,6 +22,7 @@ export function distinctServers(nodes: readonly RedlockNode[], argument: string)
 /** `known`: the name of the node for each `run_id`. */
 function votingOnce(node: RedlockNode, name: string, known: Map<string, string>): RedlockNode {
   let checked: Promise<void> | undefined
+  let isChecked = false
 
   async function check(): Promise<void> {
     const runId = await runIdOf(node)
@@ -30,6 +31,7 @@ function votingOnce(node: RedlockNode, name: string, known: Map<string, string>)
       throw new StoreError(`it is the same server as ${other} (run_id ${runId}), and a server has one vote`)
     }
     if (runId !== undefined) known.set(runId, name)
+    isChecked = true
   }
 
   function isDistinct(): Promise<void> {
@@ -42,10 +44,10 @@ function votingOnce(node: RedlockNode, name: string, known: Map<string, string>)
 
   return {
     ...node,
-    async propose(proposals) {
+    propose(proposals) {
+      const votes = node.propose(proposals)
       // Both are sent before either is answered. A vote that does not count is released with the others.
-      const [, votes] = await Promise.all([isDistinct(), node.propose(proposals)])
-      return votes
+      return isChecked ? votes : Promise.all([votes, isDistinct()]).then(([counted]) => counted)
     },
   }
 }

@@ -15,7 +15,7 @@ import { queueMicrotask } from '../../core/time/native-time.ts'
 import type { Random } from '../../core/time/random.ts'
 import type { RedlockNode } from '../redis/driver.ts'
 import { storeErrorFrom } from '../redis/errors.ts'
-import { Proposals } from '../redis/proposals.ts'
+import { proposalsOf } from '../redis/proposals.ts'
 import { acquiredAt } from './agreed-record.ts'
 import {
   type Attempt,
@@ -40,7 +40,7 @@ import {
 } from './ballot.ts'
 import { callNodes, countYes, type NodeError, quorumError } from './quorum.ts'
 import { inspectByQuorum } from './quorum-inspect.ts'
-import { ReleaseBroadcast } from './release-broadcast.ts'
+import { publishedRelease, publishRefused, ReleaseBroadcast } from './release-broadcast.ts'
 
 export const redlockCapabilities: Capabilities = {
   expiry: 'ttl',
@@ -96,6 +96,7 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   const common = { nodes, names, timeoutMs, failed }
   const nodeFailed = (node: RedlockNode, what: string, error: unknown): void =>
     failed({ node: names[nodes.indexOf(node)] as string, error: storeErrorFrom(what, error, node.connection) })
+  const unpublished = names.map((node) => () => failed({ node, error: publishRefused() }))
   /** For work that no caller waits for. */
   const inBackground = (node: RedlockNode, what: string, work: Promise<readonly unknown[]>): void => {
     const report = (error: unknown): void => nodeFailed(node, what, error)
@@ -130,7 +131,7 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   function vote(round: readonly Attempt[]): Promise<readonly Outcome[]> {
     const tokens = round.map((attempt) => attempt.tokens.at(-1) as number)
     const proposed = round.map(({ claim }, at) => ({ lockName: claim.lockName, claim, token: tokens[at] as number }))
-    const proposals = new Proposals(proposed, { maxAheadUs, longestTtlMs })
+    const proposals = proposalsOf(proposed, { maxAheadUs, longestTtlMs })
     return callNodes<RedlockNode, Vote, Outcome>({
       ...common,
       entries: round.length,
@@ -155,16 +156,15 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
     const answers = new Map<Attempt, AcquireAnswer | Error>()
     // A claim that is in the list twice has one attempt.
-    const begun = new Map<string, Attempt>()
+    const begun = new Set<Attempt>()
     const attempted = claims.map((claim) => {
       const refused = unsupported(claim, longestTtlMs)
       if (refused !== undefined) return refused
-      const key = `${claim.claimId} ${claim.lockName}`
-      const attempt = begun.get(key) ?? attempts.begin(claim)
-      begun.set(key, attempt)
+      const attempt = attempts.begin(claim, begun)
+      begun.add(attempt)
       return attempt
     })
-    let open = [...begun.values()]
+    let open = [...begun]
     for (let round = 1; open.length > 0; round += 1) {
       const voting = open
       const proposed = propose(proposer, wallUs(), voting)
@@ -256,21 +256,12 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       assertOpen()
       const list = newReleaseList()
       const counts = leases.map((lease) => attempts.release(lease, list))
-      const messages = broadcast.messages(random.id())
-      list.answers = nodes.map((node) => {
-        const unpublished = (error: Error): void => nodeFailed(node, 'publish a release', error)
-        return node.releaseAndPublish(list.leases, { ...messages, failed: unpublished })
-      })
+      const published = publishedRelease(list.leases, random.id())
+      list.answers = nodes.map((node, at) => node.releaseAndPublish(published, unpublished[at] as () => void))
       return callNodes<RedlockNode, boolean, boolean | Error>({
         ...common,
         entries: leases.length,
-        async call(_, at) {
-          const sent = await (list.answers[at] as ReleaseList['answers'][number])
-          // By far the most frequent case: one token for each lease.
-          if (sent.length === leases.length) return sent
-          const answers = sent.values()
-          return counts.map((count) => anyOf(Array.from({ length: count }, () => answers.next().value ?? false)))
-        },
+        call: (_, at) => joined(list.answers[at] as ReleaseAnswers, counts, list.leases.length),
         decide(votes) {
           const decision = countYes(quorum, votes, (answer) => answer)
           if (decision === 'unknown') return quorumError('release', quorum, nodes.length, votes.errors)
@@ -309,6 +300,17 @@ function tooLong(ttlMs: number, longestTtlMs: number | undefined): Error | undef
   const bound = `longestTtlSeconds (${longestTtlMs / 1_000})`
   const rule = `at most the redlock driver's ${bound}, for which a restarted node does not vote`
   return new InvalidArgumentError('timeoutSeconds', ttlMs / 1_000, rule)
+}
+
+type ReleaseAnswers = ReleaseList['answers'][number]
+
+/** One answer for each lease. `counts`: under how many tokens each of them was released. */
+function joined(sent: ReleaseAnswers, counts: readonly number[], total: number): ReleaseAnswers {
+  if (total === counts.length) return sent
+  return sent.then((answers) => {
+    const each = answers.values()
+    return counts.map((count) => anyOf(Array.from({ length: count }, () => each.next().value ?? false)))
+  })
 }
 
 /** One lease may have been released under several tokens. */

@@ -70,16 +70,20 @@ export function callNodes<Node, Answer, Outcome>(calls: NodeCalls<Node, Answer, 
       const name = names[at] as string
       const isFirst = !isCounted[at]
       isCounted[at] = true
-      const error = answers instanceof Error ? answers : answers.find((answer) => answer instanceof Error)
+      const failure = answers instanceof Error ? answers : undefined
+      const error = failure ?? (answers as readonly (Answer | Error)[]).find((answer) => answer instanceof Error)
       if (error !== undefined && isFirst) calls.failed?.({ node: name, error })
-      const late: Late<Answer>[] = []
+      let late: Late<Answer>[] | undefined
       for (let entry = 0; entry < entries; entry += 1) {
-        const answer = answers instanceof Error ? answers : (answers[entry] as Answer | Error)
+        const answer = failure ?? ((answers as readonly (Answer | Error)[])[entry] as Answer | Error)
         // The entry was decided without this answer, which may have to be undone.
-        if (outcomes[entry] !== undefined && !(answer instanceof Error)) late.push({ entry, answer })
+        if (outcomes[entry] !== undefined && calls.late !== undefined && !(answer instanceof Error)) {
+          late ??= []
+          late.push({ entry, answer })
+        }
         if (isFirst) count(entry, name, answer)
       }
-      if (late.length > 0) calls.late?.(at, late)
+      if (late !== undefined) calls.late?.(at, late)
     }
 
     let unanswered = nodes.length
@@ -113,7 +117,8 @@ export function countYes<Answer>(
   { answers, errors, pending }: Votes<Answer>,
   isYes: (answer: Answer) => boolean,
 ): 'yes' | 'no' | 'unknown' | undefined {
-  const yes = answers.filter(isYes).length
+  let yes = 0
+  for (const answer of answers) if (isYes(answer)) yes += 1
   if (yes >= quorum) return 'yes'
   if (yes + errors.length + pending < quorum) return 'no'
   return pending === 0 ? 'unknown' : undefined

@@ -1,9 +1,13 @@
-import type { DriverListener, StopListening } from '../../core/driver.ts'
+import type { DriverListener, LeaseRef, StopListening } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import type { Clock, Timer } from '../../core/time/clock.ts'
 import type { Subscriber } from '../redis/connection.ts'
-import type { RedlockNode, ReleaseMessages } from '../redis/driver.ts'
+import type { RedlockNode } from '../redis/driver.ts'
 import { inTime, storeErrorFrom } from '../redis/errors.ts'
+import { releaseArgs } from '../redis/format.ts'
+import { COUNTER } from '../redis/keys.ts'
+import { leasesCall } from '../redis/send-batch.ts'
+import { SharedCall } from '../redis/shared-call.ts'
 
 export interface ReleaseBroadcastParts {
   readonly nodes: readonly RedlockNode[]
@@ -28,11 +32,6 @@ export class ReleaseBroadcast {
 
   constructor(parts: ReleaseBroadcastParts) {
     this.#parts = parts
-  }
-
-  /** The messages of one call to release. `id` is new with each call: a repeated release wakes waiters again. */
-  messages(id: string): Omit<ReleaseMessages, 'failed'> {
-    return { channel: CHANNEL, messageOf: ({ lockName, claimId }) => JSON.stringify([lockName, claimId, id]) }
   }
 
   async listen(listener: DriverListener, timeoutMs: number): Promise<StopListening> {
@@ -150,6 +149,21 @@ export class ReleaseBroadcast {
   }
 }
 
+/** A release with its messages. `id` is new with each call: a repeated release wakes waiters again. */
+export const publishedRelease = (leases: readonly LeaseRef[], id: string): SharedCall<LeaseRef> =>
+  new SharedCall(leases, (prefix, requests) =>
+    leasesCall({
+      prefix,
+      counter: COUNTER,
+      operation: 'release',
+      requests,
+      args: releaseArgs(requests),
+      publication: { channel: CHANNEL, text: messagesOf(requests, id) },
+    }),
+  )
+
+export const publishRefused = (): StoreError => new StoreError(`the server refused to publish on ${CHANNEL}`)
+
 /** Undefined for a message of another format: any client can publish on the channel. */
 export function lockNameIn(text: string): string | undefined {
   if (text.length > MAX_MESSAGE) return undefined
@@ -159,6 +173,13 @@ export function lockNameIn(text: string): string | undefined {
   } catch {
     return undefined
   }
+}
+
+/** One in each line. A lease that is released under several tokens has one message. */
+function messagesOf(leases: readonly LeaseRef[], id: string): string {
+  const lines = new Set<string>()
+  for (const { lockName, claimId } of leases) lines.add(JSON.stringify([lockName, claimId, id]))
+  return [...lines].join('\n')
 }
 
 interface Received {

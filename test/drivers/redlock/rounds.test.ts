@@ -4,7 +4,7 @@ import { beforeEach, describe, it } from 'vitest'
 import type { AcquireAnswer, Driver } from '../../../src/core/driver.ts'
 import type { RedlockNode } from '../../../src/drivers/redis/driver.ts'
 import { slotCounter, slotOf } from '../../../src/drivers/redis/keys.ts'
-import { Proposals } from '../../../src/drivers/redis/proposals.ts'
+import { proposalsOf } from '../../../src/drivers/redis/proposals.ts'
 import { until } from '../../harness/processes.ts'
 import type { FaultProxy } from '../../harness/proxy.ts'
 import {
@@ -111,7 +111,7 @@ describe('redlock: rounds of one claim', () => {
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
     const [node] = nodesOn(servers()) as unknown as [RedlockNode]
     const proposed = { lockName: held.lockName, claim: held, token: fencingToken - 1 }
-    const late = new Proposals([proposed], { maxAheadUs: 1_000_000, longestTtlMs: 5_000 })
+    const late = proposalsOf([proposed], { maxAheadUs: 1_000_000, longestTtlMs: 5_000 })
     const [refused] = await node.propose(late)
     assert.ok(refused && 'tokenRefused' in refused, JSON.stringify(refused))
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
