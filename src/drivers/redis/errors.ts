@@ -18,6 +18,22 @@ export function storeErrorFrom(what: string, error: unknown, server?: AskedServe
   const failure = server?.failureBehind?.(error) ?? error
   // It may have been wrapped already, by the code that opens the client.
   if (failure instanceof HoldfastError) return failure
+  if (server === undefined || !(failure instanceof Error)) return wrapped(what, failure, server)
+  // All commands that wait for a connection fail with one error, often many at once. To wrap it means to copy its
+  // stack, which takes longer than everything else about a command. So it is done once for each kind of command.
+  let last = lastFailures.get(server)
+  if (last?.failure !== failure) {
+    last = { failure, errors: new Map() }
+    lastFailures.set(server, last)
+  }
+  const known = last.errors.get(what) ?? wrapped(what, failure, server)
+  last.errors.set(what, known)
+  return known
+}
+
+const lastFailures = new WeakMap<AskedServer, { failure: Error; errors: Map<string, StoreError> }>()
+
+function wrapped(what: string, failure: unknown, server: AskedServer | undefined): StoreError {
   const message = messageOf(failure)
   const trouble = connectionTrouble(failure)
   const neverWrote = server?.master?.neverWrote === true
