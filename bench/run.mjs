@@ -22,6 +22,7 @@ const HELP = `npm run bench -- [options]
   --driver a,b     only these: redis, node-redis, postgres, advisory, sqlite, memory, redlock
   --quick          shorter and fewer slices: everything but growth in less than a minute
   --regime short   only short slices, or only steady
+  --rounds N       that many rounds in every scenario
   --dist DIR       also measures the build in DIR
   --fsync          PostgreSQL waits for the disk
   --targets        prints only the table of targets
@@ -35,6 +36,7 @@ const { values } = parseArgs({
     driver: { type: 'string' },
     quick: { type: 'boolean', default: false },
     regime: { type: 'string' },
+    rounds: { type: 'string' },
     dist: { type: 'string' },
     fsync: { type: 'boolean', default: false },
     targets: { type: 'boolean', default: false },
@@ -57,6 +59,7 @@ async function main() {
     regimes,
     drivers: /** @type {DriverName[] | undefined} */ (values.driver?.split(',')),
     otherDist: values.dist === undefined ? undefined : resolve(values.dist),
+    rounds: values.rounds === undefined ? undefined : Number(values.rounds),
     fsync: values.fsync,
   }
   /** @type {Table[]} */

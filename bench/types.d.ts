@@ -125,6 +125,7 @@ export interface Settings {
   readonly drivers: readonly DriverName[] | undefined
   /** Another build, measured in the same rounds. */
   readonly otherDist: string | undefined
+  readonly rounds: number | undefined
   readonly fsync: boolean
 }
 
@@ -163,6 +164,8 @@ export interface Stage {
   /** The scenario's drivers that were asked for. */
   drivers(scenario: Scenario): DriverName[]
   paces(): Pace[]
+  /** What was asked for, or else these. */
+  rounds(usual: { readonly quick: number; readonly full: number }): number
   stores(driver: DriverName): Promise<Stores>
   /** Every contestant that can do it, each in its own process. */
   enter(options: EnterOptions): Promise<Player[]>

@@ -96,7 +96,7 @@ async function point(stage, driver, { stores, from, to }) {
     }
     await players[0]?.call('slice', { ms: stage.settings.quick ? 500 : 2_000 })
     const ms = stage.settings.quick ? 300 : 1_000
-    const [row] = await interleave(players, 5, (player) =>
+    const [row] = await interleave(players, stage.rounds({ quick: 3, full: 5 }), (player) =>
       withServerCpu(stage, driver, () => player.call('slice', { ms })),
     )
     return /** @type {Row} */ (row)

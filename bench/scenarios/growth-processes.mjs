@@ -39,7 +39,7 @@ export const scenario = {
             await warmUp(player, 300, compete)
           }
           const calls = await callsOf(stage, driver, players, 1_000)
-          rows = await interleave(players, quick ? 2 : 3, async (player) => ({
+          rows = await interleave(players, stage.rounds({ quick: 2, full: 3 }), async (player) => ({
             ...(await handOffs(stage, player, quick ? 300 : 1_500)),
             calls: calls.get(player) ?? Number.NaN,
           }))

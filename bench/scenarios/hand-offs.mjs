@@ -1,6 +1,7 @@
 // @ts-check
 import { setTimeout as sleep } from 'node:timers/promises'
 import { sentCommands } from '../support/clients.mjs'
+import { nowMicros } from '../support/monotonic.mjs'
 import { inRegimes, interleave, withoutPeersIfQuick } from '../support/rounds.mjs'
 
 /** @import { Contestant, DriverName, EnterOptions, Figures, Player, Scenario, Stage } from '../types.d.ts' */
@@ -10,6 +11,7 @@ const HOLD_MS = 1
 
 const COLUMNS = [
   { key: 'rate', title: 'hand-offs/s', digits: 0 },
+  { key: 'turns', title: 'turns/s', digits: 0 },
   { key: 'cpu', title: 'CPU µs', digits: 0 },
   { key: 'serverCpu', title: 'server CPU µs', digits: 0 },
   { key: 'calls', title: 'commands or transactions', digits: 1 },
@@ -70,17 +72,23 @@ export const compete = (player, ms) =>
 export async function handOffs(stage, player, ms) {
   const { driver } = player.entry
   const before = stage.serverCpu(driver)
-  const all = await player.callAll('slice', { ms })
-  const counts = all.map(({ count = 0 }) => count)
-  const count = counts.reduce((sum, each) => sum + each, 0)
+  const all = /** @type {Turns[]} */ (await player.callAll('slice', { ms }))
+  const counts = all.map(({ times }) => times.length)
+  // A process that takes the lock again at once has not handed it off.
+  const holders = all.flatMap(({ times }, holder) => times.map((at) => ({ at, holder }))).sort((a, b) => a.at - b.at)
+  const changes = holders.filter(({ holder }, index) => holder !== holders[index - 1]?.holder).length
+  const count = player.processes === 1 ? holders.length : changes
   return {
     count,
     rate: count / (ms / 1_000),
-    cpu: all.reduce((sum, { cpu = 0 }) => sum + cpu, 0) / count,
+    turns: holders.length / (ms / 1_000),
+    cpu: all.reduce((sum, { cpu }) => sum + cpu, 0) / count,
     serverCpu: (stage.serverCpu(driver) - before) / count,
     unfair: Math.max(...counts) / Math.min(...counts),
   }
 }
+
+/** @typedef {{ times: number[], cpu: number }} Turns when each turn began, and the CPU time of all in microseconds */
 
 let primed = false
 
@@ -122,21 +130,23 @@ export const work = {
  * @param {Contestant} contestant
  * @param {string} name
  * @param {{ ms: number, holdMs: number }} options
+ * @returns {Promise<Turns>}
  */
 async function turns({ hold }, name, { ms, holdMs }) {
   if (hold === undefined) throw new Error('no hold')
   const cpuBefore = process.cpuUsage()
   const endMs = performance.now() + ms
-  let count = 0
+  /** @type {number[]} */
+  const times = []
   while (performance.now() < endMs) {
     const release = await hold(name)
-    if (holdMs > 0) await sleep(holdMs)
     // A turn that was granted after the end, because others had ended, does not count.
-    if (performance.now() < endMs) count += 1
+    if (performance.now() < endMs) times.push(nowMicros())
+    if (holdMs > 0) await sleep(holdMs)
     await release()
   }
   const { user, system } = process.cpuUsage(cpuBefore)
-  return { count, cpu: user + system }
+  return { times, cpu: user + system }
 }
 
 /**

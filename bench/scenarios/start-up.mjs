@@ -62,7 +62,7 @@ async function imports(stage) {
   ]
   /** @type {(Row & { rounds: { ms: number }[] })[]} */
   const rows = subjects.map(({ title, kind }) => ({ title, kind, rounds: [] }))
-  for (let round = 0; round < (stage.settings.quick ? 2 : 9); round += 1) {
+  for (let round = 0; round < stage.rounds({ quick: 2, full: 9 }); round += 1) {
     for (const [index, { modules }] of subjects.entries()) rows[index]?.rounds.push({ ms: await importMs(modules) })
   }
   const columns = [{ key: 'ms', title: 'ms', digits: 1 }]
@@ -93,7 +93,7 @@ async function importMs(modules) {
 async function firstAcquires(stage, driver) {
   /** @type {Row[]} */
   let rows = []
-  for (let round = 0; round < (stage.settings.quick ? 2 : 7); round += 1) {
+  for (let round = 0; round < stage.rounds({ quick: 2, full: 7 }); round += 1) {
     const players = await stage.enter({ does: 'pair', driver, scenario: 'start-up' })
     const measured = await interleave(players, 1, (player) => player.call('first')).finally(() => leave(players))
     rows = measured.map((row, index) => ({ ...row, rounds: [...(rows[index]?.rounds ?? []), ...row.rounds] }))

@@ -1,5 +1,6 @@
 // @ts-check
 import { setTimeout as sleep } from 'node:timers/promises'
+import { nowMicros } from '../support/monotonic.mjs'
 import { interleave, withoutPeersIfQuick } from '../support/rounds.mjs'
 import { leave } from '../support/stage.mjs'
 import { median } from '../support/statistics.mjs'
@@ -24,7 +25,8 @@ export const scenario = {
     const { quick } = stage.settings
     const only = withoutPeersIfQuick(stage)
     const holdMs = quick ? 200 : 2_000
-    const [rounds, samples] = quick ? [3, 3] : [5, 5]
+    const rounds = stage.rounds({ quick: 3, full: 5 })
+    const samples = quick ? 3 : 5
     for (const driver of stage.drivers(scenario)) {
       const players = await stage.enter({ does: 'hold', driver, scenario: 'wake-up', processes: 2, only })
       try {
@@ -82,8 +84,6 @@ export const work = {
 
 /** @type {() => Promise<unknown> | unknown} */
 let release = () => {}
-
-const nowMicros = () => Number(process.hrtime.bigint() / 1_000n)
 
 /**
  * All contestants hold at the same time, and are released one after the other.

@@ -40,7 +40,7 @@ export async function inRegimes(stage, options, measure, run) {
   for (const pace of stage.paces()) {
     const players = await stage.enter(options)
     try {
-      for (const player of players) await warmUp(player, pace.warmUpMs / Math.sqrt(player.processes), run)
+      for (const player of players) await warmUp(player, pace.warmUpMs / (player.processes > 1 ? 2 : 1), run)
       await measure(players, pace)
     } finally {
       await leave(players)

@@ -65,7 +65,8 @@ export function openStage(settings, { onTable, onPlot }) {
       if (settings.drivers === undefined) return [...(settings.quick ? quickDrivers : drivers)]
       return drivers.filter((each) => settings.drivers?.includes(each))
     },
-    paces: () => settings.regimes.map((regime) => paceOf(regime, settings.quick)),
+    paces: () => settings.regimes.map((regime) => paceOf(regime, settings)),
+    rounds: ({ quick, full }) => settings.rounds ?? (settings.quick ? quick : full),
     async enter(options) {
       const all = { ...(await stores(options.driver)), ...options.stores }
       const able = chosen(options.driver, settings).filter(
@@ -116,12 +117,12 @@ function chosen(driver, { otherDist, quick }) {
 
 /**
  * @param {Pace['regime']} regime
- * @param {boolean} quick
+ * @param {Settings} settings
  * @returns {Pace}
  */
-function paceOf(regime, quick) {
-  if (regime === 'steady') return { regime, warmUpMs: quick ? 1_000 : 4_000, sliceMs: quick ? 500 : 2_000, rounds: 5 }
-  return { regime, warmUpMs: 300, sliceMs: quick ? 100 : 500, rounds: quick ? 3 : 7 }
+function paceOf(regime, { quick, rounds = quick ? 3 : 7 }) {
+  if (regime === 'steady') return { regime, warmUpMs: quick ? 1_000 : 4_000, sliceMs: quick ? 500 : 2_000, rounds }
+  return { regime, warmUpMs: 300, sliceMs: quick ? 100 : 500, rounds }
 }
 
 /**

@@ -79,9 +79,11 @@ export function markdown(head, body) {
  * @param {number} digits
  */
 export const shown = (value, digits) =>
-  Number.isFinite(value)
-    ? value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits })
-    : '–'
+  value === Number.POSITIVE_INFINITY
+    ? '∞'
+    : Number.isFinite(value)
+      ? value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits })
+      : '–'
 
 /** @param {number} value */
 const ratio = (value) => (Number.isFinite(value) ? value.toFixed(value < 10 ? 2 : 1) : '–')
