@@ -44,9 +44,14 @@ const rules: Record<string, { folder: RegExp; mayImport: RegExp }> = {
     }),
   ),
   'testing imports core and primitives': { folder: /^testing\//, mayImport: /^(?:testing|core|primitives)\// },
-  'cli imports what is public, core and primitives': {
+  'doctor imports core, primitives and drivers': {
+    folder: /^doctor\//,
+    mayImport: /^(?:doctor\/|core\/|primitives\/|drivers\/|connect\.ts$)/,
+  },
+  'cli imports what is public, core, primitives and doctor': {
     folder: /^cli\//,
-    mayImport: /^(?:cli\/|core\/|primitives\/|index\.ts$|connect\.ts$|drivers\/[^/]+\.ts$|testing\/index\.ts$)/,
+    mayImport:
+      /^(?:cli\/|doctor\/|core\/|primitives\/|index\.ts$|connect\.ts$|drivers\/[^/]+\.ts$|testing\/index\.ts$)/,
   },
   'lock.ts imports only core and primitives, so that bundles stay small': {
     folder: /^lock\.ts$/,

@@ -9,6 +9,10 @@ export const exitCodes = {
   notAcquired: 75,
   /** The lease was lost while the command ran, and the command was ended. */
   lost: 76,
+  /** doctor: locks work, but will not in some situation. */
+  doubtful: 1,
+  /** doctor: locks do not work, or exclude too little. */
+  broken: 2,
   notExecutable: 126,
   notFound: 127,
   /** Plus the signal's number: a signal ended the command. */

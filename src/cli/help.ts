@@ -17,6 +17,7 @@ const overview = `holdfast: make sure that only one process does a job at a time
   holdfast break NAME --reason TEXT          end the leases on a lock by force
   holdfast elect NAME -- COMMAND …           run a command on the leader only
   holdfast limit KEY --rate N/s -- COMMAND … run a command as often as allowed
+  holdfast doctor [options]                  examine a store
   holdfast migrate [options]                 create or upgrade the tables in
                                              PostgreSQL
   holdfast completion bash|zsh|fish          print a script for your shell
@@ -188,6 +189,24 @@ Exit codes
 
 Examples
   holdfast limit mail:newsletter --rate 10/s -- ./send-one.sh
+`,
+  doctor: `holdfast doctor [options]
+
+Examines a store: settings of its servers that endanger locks, missing rights,
+round trips, and whether waiters are woken. It says what is wrong, why that
+matters and what to change. It prints nothing if all is well. It acquires and
+releases locks whose names begin with doctor: and ping:.
+
+${STORE}
+  --json            print one JSON object per line, for each finding
+
+Exit codes
+  0   nothing was found
+  ${exitCodes.doubtful}   warnings
+  ${exitCodes.broken}   errors: locks do not work, or exclude too little
+
+Examples
+  holdfast doctor --url redis://localhost:6379
 `,
   migrate: `holdfast migrate [options]
 

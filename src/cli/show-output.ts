@@ -1,8 +1,26 @@
+import type { Cycle } from '../core/deadlock/find.ts'
 import type { LeaseRecord } from '../core/driver.ts'
+import type { BreakRecord } from './break-record.ts'
 import { durationText } from './duration.ts'
-import type { Shown, Wait } from './show.ts'
+import type { Seen } from './store.ts'
 import { tableOf } from './table.ts'
 import { printable, printableJson } from './text.ts'
+
+/** What is known of one lock. */
+export interface Shown extends Seen {
+  readonly lockName: string
+  /** What the holders themselves wait for, in the order of the leases. */
+  readonly holdersWaitFor: readonly (readonly Wait[])[]
+  /** Claims that wait for each other, and of which one has to give up. The lock is part of it. */
+  readonly deadlock?: Cycle
+  /** The last ones first. */
+  readonly breaks: readonly BreakRecord[]
+}
+
+export interface Wait {
+  readonly lockName: string
+  readonly sinceMs: number
+}
 
 /** For people: the holders, the queue in its order, a deadlock, and earlier breaks. */
 export function shownText({ lockName, leases, waiters, holdersWaitFor, deadlock, breaks }: Shown): string {

@@ -8,10 +8,10 @@ import { checkLockName } from '../core/names.ts'
 import { StoreClient } from '../core/store/store-client.ts'
 import { systemClock } from '../core/time/clock.ts'
 import { systemRandom } from '../core/time/random.ts'
-import { type BreakRecord, breaksOf, recordPrefix } from './break-record.ts'
+import { breaksOf, recordPrefix } from './break-record.ts'
 import { UsageError } from './exit-codes.ts'
-import { shownJson, shownText } from './show-output.ts'
-import { look, parsing, type Seen, urlFrom, withDriver } from './store.ts'
+import { type Shown, shownJson, shownText, type Wait } from './show-output.ts'
+import { look, parsing, urlFrom, withDriver } from './store.ts'
 
 export function main(args: readonly string[]): Promise<number> {
   const { url, lockName, json } = parsing(() => parse(args))
@@ -20,22 +20,6 @@ export function main(args: readonly string[]): Promise<number> {
     process.stdout.write(json ? shownJson(shown) : shownText(shown))
     return 0
   })
-}
-
-/** What is known of one lock. */
-export interface Shown extends Seen {
-  readonly lockName: string
-  /** What the holders themselves wait for, in the order of the leases. */
-  readonly holdersWaitFor: readonly (readonly Wait[])[]
-  /** Claims that wait for each other, and of which one has to give up. The lock is part of it. */
-  readonly deadlock?: Cycle
-  /** The last ones first. */
-  readonly breaks: readonly BreakRecord[]
-}
-
-export interface Wait {
-  readonly lockName: string
-  readonly sinceMs: number
 }
 
 async function examine(driver: Driver, lockName: string): Promise<Shown> {

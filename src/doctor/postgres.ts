@@ -1,0 +1,150 @@
+import { messageOf } from '../core/foreign-errors.ts'
+import { openConnections } from '../drivers/postgres/client.ts'
+import type { PostgresConnections } from '../drivers/postgres/connections.ts'
+import { latestVersion, readVersion } from '../drivers/postgres/migrate.ts'
+import { postgresUrl } from '../drivers/postgres/url.ts'
+import { openPostgres } from '../drivers/postgres.ts'
+import { openPostgresAdvisory } from '../drivers/postgres-advisory.ts'
+import type { Finding } from './finding.ts'
+import { aboutClock } from './redis.ts'
+import { examineUse } from './use.ts'
+
+/** The table, or with `advisory` the locks of sessions. */
+export async function examinePostgres(url: string, advisory: boolean): Promise<Finding[]> {
+  const plain = url.replace(/^(postgres(?:ql)?)\+advisory:/i, '$1:')
+  const { target, options } = postgresUrl(advisory ? plain : url)
+  const connections = await openConnections(target)
+  const findings: Finding[] = []
+  try {
+    findings.push(...(await examineServer(connections)))
+    if (!advisory) findings.push(...(await aboutSchema(connections, options.schema ?? 'public')))
+  } catch (error) {
+    const fix = 'Check the address, the network and the server.'
+    return [{ code: 'UNREACHABLE', severity: 'error', what: messageOf(error), why: 'No lock can be acquired.', fix }]
+  } finally {
+    await connections.close()
+  }
+  // Using it would create the tables, and fail on a standby.
+  if (findings.some(({ code }) => code === 'POSTGRES_READ_ONLY' || code === 'POSTGRES_SCHEMA')) return findings
+  const rights = `GRANT USAGE, CREATE ON SCHEMA ${options.schema ?? 'public'} TO ${target.user ?? 'ROLE'};`
+  return [...findings, ...(await examineUse(() => (advisory ? openPostgresAdvisory(url) : openPostgres(url)), rights))]
+}
+
+async function examineServer(connections: PostgresConnections): Promise<Finding[]> {
+  const before = Date.now()
+  const [row = {}] = await connections.query(FACTS, [])
+  const offsetMs = Number(row['now_ms']) - (before + Date.now()) / 2
+  return [
+    ...aboutVersion(Number(row['version'])),
+    ...aboutStandby(row['standby'] === 'true'),
+    ...aboutTimeouts(row),
+    ...aboutDurability(String(row['synchronous_commit']), String(row['fsync'])),
+    ...aboutClock(offsetMs),
+    ...(await aboutPooler(connections)),
+  ]
+}
+
+/** A pooler sends a number of its own as the process id of the session. */
+async function aboutPooler(connections: PostgresConnections): Promise<Finding[]> {
+  const session = await connections.dedicate({ onEnd() {} })
+  try {
+    const [row = {}] = await session.query('SELECT pg_backend_pid()::text AS pid')
+    if (session.serverPid === undefined || session.serverPid === String(row['pid'])) return []
+  } finally {
+    await session.end()
+  }
+  return [
+    {
+      code: 'POSTGRES_POOLER',
+      severity: 'warning',
+      what: 'There is a pooler, such as PgBouncer, between this machine and the server.',
+      why: 'In transaction mode, advisory locks are refused, and messages to waiters do not arrive.',
+      fix: 'Connect to PostgreSQL itself, or to a pool in session mode.',
+    },
+  ]
+}
+
+/** All as text: each client package has its own types. */
+const FACTS = `SELECT current_setting('server_version_num') AS version, pg_is_in_recovery()::text AS standby,
+  (extract(epoch FROM clock_timestamp()) * 1000)::text AS now_ms,
+  current_setting('statement_timeout') AS statement_timeout,
+  current_setting('idle_in_transaction_session_timeout') AS idle_in_transaction_session_timeout,
+  coalesce(current_setting('idle_session_timeout', true), '0') AS idle_session_timeout,
+  coalesce(current_setting('transaction_timeout', true), '0') AS transaction_timeout,
+  current_setting('synchronous_commit') AS synchronous_commit, current_setting('fsync') AS fsync`
+
+function aboutVersion(version: number): Finding[] {
+  if (!(version < 130_000)) return []
+  return [
+    {
+      code: 'POSTGRES_TOO_OLD',
+      severity: 'error',
+      what: `The server is PostgreSQL ${Math.floor(version / 10_000)}.`,
+      why: 'The functions need 13 or later.',
+      fix: 'Upgrade PostgreSQL.',
+    },
+  ]
+}
+
+function aboutStandby(isStandby: boolean): Finding[] {
+  if (!isStandby) return []
+  return [
+    {
+      code: 'POSTGRES_READ_ONLY',
+      severity: 'error',
+      what: 'The server is a standby, and accepts no writes.',
+      why: 'It cannot grant locks.',
+      fix: 'Connect to the primary, for example with target_session_attrs=read-write.',
+    },
+  ]
+}
+
+function aboutTimeouts(row: Readonly<Record<string, unknown>>): Finding[] {
+  return TIMEOUTS.flatMap(([setting, why]): Finding[] => {
+    const value = String(row[setting])
+    if (value === '0') return []
+    return [
+      {
+        code: 'POSTGRES_TIMEOUT',
+        severity: 'warning',
+        what: `${setting} is ${value}.`,
+        why,
+        fix: `ALTER ROLE … SET ${setting} = 0; for the role that uses locks.`,
+      },
+    ]
+  })
+}
+
+const TIMEOUTS = [
+  ['idle_session_timeout', 'The server ends sessions that wait for messages, and those that hold advisory locks.'],
+  ['statement_timeout', 'The server ends claims that wait for a lock inside the database.'],
+  ['transaction_timeout', 'The server ends transactions, and the advisory locks that they hold.'],
+  ['idle_in_transaction_session_timeout', 'The server ends idle transactions, and the advisory locks that they hold.'],
+] as const
+
+function aboutDurability(synchronousCommit: string, fsync: string): Finding[] {
+  if (fsync !== 'off') return []
+  return [
+    {
+      code: 'POSTGRES_NOT_DURABLE',
+      severity: 'warning',
+      what: `fsync is off (synchronous_commit is ${synchronousCommit}).`,
+      why: 'After a crash the server may have forgotten leases, which are then granted again while they are held.',
+      fix: 'ALTER SYSTEM SET fsync = on;',
+    },
+  ]
+}
+
+async function aboutSchema(connections: PostgresConnections, schema: string): Promise<Finding[]> {
+  const version = await readVersion(connections, schema)
+  if (version >= latestVersion()) return []
+  return [
+    {
+      code: 'POSTGRES_SCHEMA',
+      severity: 'error',
+      what: `The tables in the schema ${schema} have version ${version} of ${latestVersion()}.`,
+      why: 'The driver creates them with its first call, if its role may. Otherwise every call fails.',
+      fix: `holdfast migrate --schema ${schema}`,
+    },
+  ]
+}

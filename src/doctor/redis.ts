@@ -1,0 +1,178 @@
+import { connectionOf } from '../drivers/redis/client.ts'
+import type { RedisNode } from '../drivers/redis/connection.ts'
+import { inTime } from '../drivers/redis/errors.ts'
+import { openClient } from '../drivers/redis/open.ts'
+import { type RedisTarget, redisUrl } from '../drivers/redis/url.ts'
+import { openRedis } from '../drivers/redis.ts'
+import type { Finding } from './finding.ts'
+import { examineUse } from './use.ts'
+
+export async function examineRedis(url: string): Promise<Finding[]> {
+  const { target, prefix } = redisUrl(url)
+  const servers = await examineServers(target)
+  if (servers.some(({ code }) => code === 'UNREACHABLE' || code === 'REDIS_REPLICA')) return servers
+  return [...servers, ...(await examineUse(() => openRedis(url), rightsFor(target.username, prefix)))]
+}
+
+/** The settings of each server. */
+export async function examineServers(target: RedisTarget): Promise<Finding[]> {
+  const { client, close } = await openClient(target)
+  try {
+    const connection = connectionOf(client)
+    const nodes = await inTime('find the servers', TIMEOUT_MS, () => connection.nodes(), connection)
+    return (await Promise.all(nodes.map((node) => examineNode(node)))).flat()
+  } catch (error) {
+    const what = error instanceof Error ? error.message : String(error)
+    const fix = 'Check the address, the network and the server.'
+    return [{ code: 'UNREACHABLE', severity: 'error', what, why: 'No lock can be acquired.', fix }]
+  } finally {
+    await close()
+  }
+}
+
+async function examineNode(node: RedisNode): Promise<Finding[]> {
+  const ask = (...args: string[]): Promise<unknown> => inTime(args[0] ?? '', TIMEOUT_MS, () => node.command(args))
+  const info = await ask('INFO').then(String, () => '')
+  const field = (name: string): string => new RegExp(`^${name}:(.*)$`, 'm').exec(info)?.[1]?.trim() ?? ''
+  const before = Date.now()
+  const time = (await ask('TIME').catch(() => undefined)) as [string, string] | undefined
+  const after = Date.now()
+  const settings = await settingsOf(ask)
+  const offsetMs = time === undefined ? 0 : Number(time[0]) * 1_000 + Number(time[1]) / 1_000 - (before + after) / 2
+  return [
+    ...aboutVersion(field('redis_version')),
+    ...aboutRole(field('role'), field('master_host')),
+    ...aboutEviction(field('maxmemory_policy')),
+    ...aboutMemory(Number(field('used_memory')), Number(field('maxmemory'))),
+    ...aboutPersistence(field('aof_enabled'), settings.get('save')),
+    ...aboutReplicas(Number(field('connected_slaves')), field('min_slaves_good_slaves'), settings),
+    ...aboutClock(offsetMs),
+  ].map((finding) => ({ ...finding, where: node.id }))
+}
+
+async function settingsOf(ask: (...args: string[]) => Promise<unknown>): Promise<Map<string, string>> {
+  const names = ['save', 'min-replicas-to-write']
+  const settings = new Map<string, string>()
+  for (const name of names) {
+    // Hosted servers forbid CONFIG.
+    const reply = await ask('CONFIG', 'GET', name).catch(() => undefined)
+    const pairs = Array.isArray(reply) ? reply : Object.entries((reply ?? {}) as object).flat()
+    if (pairs[1] !== undefined) settings.set(name, String(pairs[1]))
+  }
+  return settings
+}
+
+function aboutVersion(version: string): Finding[] {
+  const [major = 0, minor = 0] = version.split('.').map(Number)
+  if (version === '' || major > 6 || (major === 6 && minor >= 2)) return []
+  return [
+    {
+      code: 'REDIS_TOO_OLD',
+      severity: 'error',
+      what: `The server is Redis ${version}.`,
+      why: 'The scripts need commands of 6.2.',
+      fix: 'Upgrade to Redis 6.2 or later, or to Valkey.',
+    },
+  ]
+}
+
+function aboutRole(role: string, master: string): Finding[] {
+  if (role !== 'slave') return []
+  return [
+    {
+      code: 'REDIS_REPLICA',
+      severity: 'error',
+      what: `The server is a read-only replica of ${master}.`,
+      why: 'It cannot grant locks.',
+      fix: 'Connect to the master, or through Sentinel.',
+    },
+  ]
+}
+
+function aboutEviction(policy: string): Finding[] {
+  if (policy === '' || policy === 'noeviction') return []
+  return [
+    {
+      code: 'REDIS_EVICTION',
+      severity: 'error',
+      what: `maxmemory-policy is ${policy}.`,
+      why: 'A lock that is evicted is granted again while it is held.',
+      fix: 'CONFIG SET maxmemory-policy noeviction, or a separate server for locks.',
+    },
+  ]
+}
+
+function aboutMemory(used: number, most: number): Finding[] {
+  if (!(most > 0) || used < most * 0.9) return []
+  return [
+    {
+      code: 'REDIS_MEMORY',
+      severity: 'warning',
+      what: `The server uses ${Math.round((used / most) * 100)} % of maxmemory.`,
+      why: 'When its memory is full, it refuses claims (OOM).',
+      fix: 'Raise maxmemory, or use a separate server for locks.',
+    },
+  ]
+}
+
+function aboutPersistence(aof: string, save: string | undefined): Finding[] {
+  // Unknown is not "off".
+  if (aof !== '0' || save === undefined || save !== '') return []
+  return [
+    {
+      code: 'REDIS_NO_PERSISTENCE',
+      severity: 'warning',
+      what: 'The server keeps nothing on disk.',
+      why: 'After a restart it has forgotten all locks: each can be granted again while it is held. Tokens still rise.',
+      fix: 'CONFIG SET appendonly yes, and let the protected resource check fencing tokens.',
+    },
+  ]
+}
+
+function aboutReplicas(connected: number, good: string, settings: ReadonlyMap<string, string>): Finding[] {
+  const needed = Number(settings.get('min-replicas-to-write') ?? 0)
+  if (needed > 0 && good !== '' && Number(good) < needed) {
+    return [
+      {
+        code: 'REDIS_TOO_FEW_REPLICAS',
+        severity: 'error',
+        what: `min-replicas-to-write is ${needed}, but ${good} replicas are up to date.`,
+        why: 'The server refuses all writes (NOREPLICAS), and so all claims, renewals and releases.',
+        fix: 'Repair the replicas, or lower min-replicas-to-write.',
+      },
+    ]
+  }
+  if (connected === 0 || needed > 0 || !settings.has('min-replicas-to-write')) return []
+  return [
+    {
+      code: 'REDIS_TOO_FEW_REPLICAS',
+      severity: 'warning',
+      what: `The server has ${connected} replicas, and grants locks without any of them.`,
+      why: 'After a failover, a replica that had not got a lease grants the lock again. An old master does, too.',
+      fix: 'CONFIG SET min-replicas-to-write 1, or the option replicas of the driver.',
+    },
+  ]
+}
+
+export function aboutClock(offsetMs: number): Finding[] {
+  if (Math.abs(offsetMs) < MOST_OFFSET_MS) return []
+  const side = offsetMs > 0 ? 'ahead of' : 'behind'
+  return [
+    {
+      code: 'CLOCK_OFFSET',
+      severity: 'warning',
+      what: `The clock of the server is ${(Math.abs(offsetMs) / 1_000).toFixed(1)} s ${side} the one of this machine.`,
+      why: 'Leases are not affected. Times that are shown are wrong, and fencing tokens may be compared with others.',
+      fix: 'Synchronize the clocks (NTP).',
+    },
+  ]
+}
+
+/** The statement that gives a user all rights that it needs. */
+export function rightsFor(username: string | undefined, prefix: string): string {
+  const commands = '+@read +@write +@scripting +@pubsub +@connection +info +time +wait'
+  return `ACL SETUSER ${username ?? 'NAME'} ~${prefix}* ~holdfast:* &holdfast:* ${commands}`
+}
+
+const TIMEOUT_MS = 5_000
+const MOST_OFFSET_MS = 2_000
