@@ -5,7 +5,7 @@ import { sentCommands } from '../support/clients.mjs'
 import { withoutPeersIfQuick } from '../support/rounds.mjs'
 import { leave } from '../support/stage.mjs'
 
-/** @import { Contestant, Figures, Row, Scenario } from '../types.d.ts' */
+/** @import { Contestant, DriverName, Figures, Row, Scenario } from '../types.d.ts' */
 
 const LEASES = 10_000
 
@@ -42,7 +42,7 @@ export const scenario = {
       try {
         // One after the other: each has the machine to itself.
         for (const player of players) {
-          const kept = await player.call('keep', { leases: LEASES, ttlMs })
+          const kept = await player.call('keep', { leases: LEASES, ttlMs, atOnce: atOnce(driver) })
           const serverBefore = stage.serverCpu(driver)
           const watched = await player.call('watch', { ms: 2 * ttlMs })
           const serverMs = (stage.serverCpu(driver) - serverBefore) / 1_000
@@ -62,6 +62,13 @@ export const scenario = {
   },
 }
 
+/**
+ * On a busy machine, a table takes longer for 10,000 rows than a call may take.
+ *
+ * @param {DriverName} driver
+ */
+const atOnce = (driver) => (driver === 'postgres' ? 1_000 : LEASES)
+
 let lost = 0
 const onLost = () => {
   lost += 1
@@ -70,15 +77,21 @@ const onLost = () => {
 export const work = {
   /**
    * @param {Contestant} contestant
-   * @param {{ leases: number, ttlMs: number }} args
+   * @param {{ leases: number, ttlMs: number, atOnce: number }} args
    * @param {string} prefix
    * @returns {Promise<Figures>}
    */
-  async keep({ keep }, { leases, ttlMs }, prefix) {
+  async keep({ keep }, { leases, ttlMs, atOnce }, prefix) {
     if (keep === undefined) throw new Error('no keep')
     /** @param {string} kind */
-    const keepAll = (kind) =>
-      Promise.all(Array.from({ length: leases }, (_, index) => keep(`${prefix}:${kind}:${index}`, ttlMs, onLost)))
+    const keepAll = async (kind) => {
+      const all = []
+      for (let from = 0; from < leases; from += atOnce) {
+        const names = Array.from({ length: atOnce }, (_, index) => `${prefix}:${kind}:${from + index}`)
+        all.push(...(await Promise.all(names.map((name) => keep(name, ttlMs, onLost)))))
+      }
+      return all
+    }
     // A first round, so that compiled code and first allocations are not counted as leases.
     await Promise.all((await keepAll('warm')).map((release) => release()))
     await sleep(100)
