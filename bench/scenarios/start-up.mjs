@@ -5,7 +5,7 @@ import { gzippedSize } from '../support/bundle.mjs'
 import { interleave } from '../support/rounds.mjs'
 import { leave } from '../support/stage.mjs'
 
-/** @import { Contestant, DriverName, Kind, Row, Scenario, Stage } from '../types.d.ts' */
+/** @import { Contestant, DriverName, Figures, Kind, Row, Scenario, Stage } from '../types.d.ts' */
 
 const DIST = fileURLToPath(new URL('../../dist', import.meta.url))
 const BENCH = fileURLToPath(new URL('..', import.meta.url))
@@ -60,12 +60,15 @@ async function imports(stage) {
     })),
     ...PEERS.map((title) => ({ title, kind: /** @type {Kind} */ ('peer'), modules: [title] })),
   ]
-  /** @type {(Row & { rounds: { ms: number }[] })[]} */
+  /** @type {(Row & { rounds: Figures[] })[]} */
   const rows = subjects.map(({ title, kind }) => ({ title, kind, rounds: [] }))
   for (let round = 0; round < stage.rounds({ quick: 2, full: 9 }); round += 1) {
-    for (const [index, { modules }] of subjects.entries()) rows[index]?.rounds.push({ ms: await importMs(modules) })
+    for (const [index, { modules }] of subjects.entries()) rows[index]?.rounds.push(await importTimes(modules))
   }
-  const columns = [{ key: 'ms', title: 'ms', digits: 1 }]
+  const columns = [
+    { key: 'ms', title: 'ms', digits: 1 },
+    { key: 'cpuMs', title: 'CPU ms', digits: 1 },
+  ]
   const main = /** @type {const} */ ({ key: 'ms', better: 'less' })
   const title = 'time of the import in a new process'
   stage.addTable({ id: 'start-up/import/root', title, regime: undefined, columns, main, rows })
@@ -73,15 +76,16 @@ async function imports(stage) {
 
 /**
  * @param {readonly string[]} modules
- * @returns {Promise<number>}
+ * @returns {Promise<Figures>}
  */
-async function importMs(modules) {
-  const source = `const startedMs = performance.now()
+async function importTimes(modules) {
+  const source = `const [startedMs, before] = [performance.now(), process.cpuUsage()]
     await Promise.all(${JSON.stringify(modules)}.map((each) => import(each)))
-    console.log(performance.now() - startedMs)`
-  const { stdout, output } = await run(process.execPath, ['--input-type=module', '-e', source], { cwd: BENCH })
-  if (!(Number(stdout) > 0)) throw new Error(output)
-  return Number(stdout)
+    const { user, system } = process.cpuUsage(before)
+    console.log(JSON.stringify({ ms: performance.now() - startedMs, cpuMs: (user + system) / 1_000 }))`
+  const { code, stdout, output } = await run(process.execPath, ['--input-type=module', '-e', source], { cwd: BENCH })
+  if (code !== 0) throw new Error(output)
+  return JSON.parse(stdout)
 }
 
 /**
