@@ -1,7 +1,7 @@
 // @ts-check
 import { setTimeout as sleep } from 'node:timers/promises'
 import { namesOf } from '../support/names.mjs'
-import { interleave } from '../support/rounds.mjs'
+import { interleave, withoutPeersIfQuick } from '../support/rounds.mjs'
 import { leave } from '../support/stage.mjs'
 import { timed } from '../support/timed.mjs'
 
@@ -81,9 +81,10 @@ export const work = {
 async function openGroup(stage) {
   const servers = await stage.startRedis(NODES)
   const stores = { redlock: servers.map(({ url }) => url) }
+  const only = withoutPeersIfQuick(stage)
   return {
     servers,
-    players: await stage.enter({ does: 'pair', driver: 'redlock', scenario: 'redlock-faults', stores }),
+    players: await stage.enter({ does: 'pair', driver: 'redlock', scenario: 'redlock-faults', stores, only }),
   }
 }
 
