@@ -6,7 +6,7 @@ import { storeErrorFrom } from './errors.ts'
 import { entryOf, readAcquire, type TokenRefusal, tailOf, ttlText, unexpectedReply } from './format.ts'
 import { lockKeys, slotCounter, slotOf, VOTER } from './keys.ts'
 import { protocolScript, runScript, type ScriptCall } from './scripts.ts'
-import type { ListParts } from './send-batch.ts'
+import { type ListParts, leasesScript } from './send-batch.ts'
 import { SharedCall } from './shared-call.ts'
 
 /** A claim with the token that its client proposes (Redlock). */
@@ -117,6 +117,7 @@ function readBallot(
 }
 
 const ballotScript = protocolScript(() => {
-  const [leases, ballot] = [readProtocol('redis/leases.lua'), readProtocol('redis/ballot.lua')]
-  return `local function leases(KEYS, ARGV)\n${leases}\nend\n${ballot}`
+  // Not read a second time: a bundle would have its text twice.
+  const { text } = leasesScript()
+  return `local function leases(KEYS, ARGV)\n${text}\nend\n${readProtocol('redis/ballot.lua')}`
 })

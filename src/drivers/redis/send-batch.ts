@@ -7,7 +7,7 @@ import { unexpectedReply } from './format.ts'
 import { COUNTER, isOwnKey, lockKeys, ownKeyError, reachesOwnKeys, slotCounter, slotOf } from './keys.ts'
 import { protocolScript, runScript, type ScriptCall } from './scripts.ts'
 
-const leasesScript = protocolScript(() => readProtocol('redis/leases.lua'))
+export const leasesScript = protocolScript(() => readProtocol('redis/leases.lua'))
 
 export interface ListParts {
   readonly connection: RedisConnection
