@@ -16,16 +16,22 @@ export async function untilFree<T>(
   clock: Clock,
   path: string,
   attempt: () => T,
-  untilMs = clock.now().monotonicMs + MAX_BUSY_MS,
+  { untilMs = clock.now().monotonicMs + MAX_BUSY_MS, mayPass = isBusy }: BusyOptions = {},
 ): Promise<T> {
   for (let tries = 1; ; tries += 1) {
     try {
       return attempt()
     } catch (error) {
-      if (!isBusy(error) || clock.now().monotonicMs >= untilMs) throw storeErrorFrom(error, path)
+      if (!mayPass(error) || clock.now().monotonicMs >= untilMs) throw storeErrorFrom(error, path)
       await pause(clock, tries)
     }
   }
+}
+
+export interface BusyOptions {
+  readonly untilMs?: number
+  /** Which errors are worth another attempt. */
+  readonly mayPass?: (error: unknown) => boolean
 }
 
 /** The first pauses last one turn of the event loop: most transactions of another process are over by then. */

@@ -121,7 +121,9 @@ export class SqliteConnection {
   async #inTransaction<T>(begin: string, work: () => T, busyUntilMs?: number): Promise<T> {
     for (let tries = 1; ; tries += 1) {
       try {
-        return await untilFree(this.#clock, this.path, () => this.#current.transaction(begin, work), busyUntilMs)
+        return await untilFree(this.#clock, this.path, () => this.#current.transaction(begin, work), {
+          ...(busyUntilMs !== undefined && { untilMs: busyUntilMs }),
+        })
       } catch (error) {
         if (!(error instanceof MovedError) || 'passedIn' in this.#source || tries === MAX_REOPENINGS) throw error
         await this.#reopen(this.#source)

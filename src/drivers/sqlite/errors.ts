@@ -14,12 +14,19 @@ export function sqliteCode(error: unknown): string | undefined {
 
 export const isBusy = (error: unknown): boolean => ['SQLITE_BUSY', 'SQLITE_LOCKED'].includes(sqliteCode(error) ?? '')
 
+/**
+ * SQLite says this about an open transaction, and also while a statement has not ended. A package may leave one behind
+ * that found the file busy, until it is used again.
+ */
+export const isInTransaction = (error: unknown): boolean =>
+  error instanceof Error && error.message.includes('within a transaction')
+
 /** Wraps an error of a client. It says what is wrong with the file and what to do, and then what SQLite said. */
 export function storeErrorFrom(error: unknown, path: string): HoldfastError {
   if (error instanceof HoldfastError) return error
   const code = sqliteCode(error)
   const said = error instanceof Error ? error.message : String(error)
-  const known = said.includes('within a transaction') ? IN_TRANSACTION : reasons[code ?? '']
+  const known = isInTransaction(error) ? IN_TRANSACTION : reasons[code ?? '']
   const reason = known ?? 'SQLite could not work with it'
   return new StoreError(`the lock file ${path}: ${reason} (${code ?? 'no code'}: ${said})`, {
     cause: error,

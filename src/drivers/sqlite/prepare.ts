@@ -2,6 +2,7 @@ import { StoreError } from '../../core/errors.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import { untilFree } from './busy.ts'
+import { isBusy, isInTransaction } from './errors.ts'
 import { refusePlace } from './file.ts'
 import { type DatabaseSource, OpenDatabase } from './open-database.ts'
 import { statements } from './statements.ts'
@@ -32,23 +33,28 @@ const SETTINGS = `PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = ${4 *
  * changed.
  */
 async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
-  const isReady = await untilFree(clock, opened.path, () => {
-    if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
-    // In one transaction: otherwise tables that another process is creating would look like another program's.
-    const ready = opened.transaction('BEGIN', () => formatOf(opened) === FORMAT)
-    const [mode] = opened.withoutBlocking(() => opened.rows('PRAGMA journal_mode = WAL'))
-    if (mode?.['journal_mode'] !== 'wal') {
-      throw new StoreError(
-        `the database ${opened.path} cannot be put into WAL mode: it stays in mode ${mode?.['journal_mode']}. ` +
-          'Is a transaction open on it?',
-      )
-    }
-    if (!opened.passedIn) opened.exec(SETTINGS)
-    // The first read in this mode opens the files beside the database.
-    opened.rows(statements.format_table)
-    opened.watchFiles()
-    return ready
-  })
+  const isReady = await untilFree(
+    clock,
+    opened.path,
+    () => {
+      if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
+      // In one transaction: otherwise tables that another process is creating would look like another program's.
+      const ready = opened.transaction('BEGIN', () => formatOf(opened) === FORMAT)
+      const [mode] = opened.withoutBlocking(() => opened.rows('PRAGMA journal_mode = WAL'))
+      if (mode?.['journal_mode'] !== 'wal') {
+        throw new StoreError(
+          `the database ${opened.path} cannot be put into WAL mode: it stays in mode ${mode?.['journal_mode']}. ` +
+            'Is a transaction open on it?',
+        )
+      }
+      if (!opened.passedIn) opened.exec(SETTINGS)
+      // The first read in this mode opens the files beside the database.
+      opened.rows(statements.format_table)
+      opened.watchFiles()
+      return ready
+    },
+    { mayPass: (error) => isBusy(error) || (!opened.passedIn && isInTransaction(error)) },
+  )
   if (isReady) return
   await untilFree(clock, opened.path, () =>
     opened.transaction('BEGIN IMMEDIATE', () => {
