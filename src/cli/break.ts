@@ -8,11 +8,11 @@ import { CALL_TIMEOUT_MS, WAITER_TTL_MS } from '../core/limits.ts'
 import { checkLockName, checkText } from '../core/names.ts'
 import { systemClock } from '../core/time/clock.ts'
 import { systemRandom } from '../core/time/random.ts'
-import { endShown } from '../primitives/lock/force-release.ts'
+import { endLeases } from '../primitives/lock/force-release.ts'
 import { type BreakRecord, canRecord, KEPT_MS, metadataOf, recordName } from './break-record.ts'
 import { durationText } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
-import { look, parsing, type Seen, urlFrom, withDriver } from './store.ts'
+import { look, oneName, parsing, type Seen, urlFrom, withDriver } from './store.ts'
 import { printable, say } from './text.ts'
 
 /** Ends the leases on a lock by force. */
@@ -56,12 +56,12 @@ async function breakLock(driver: Driver, { lockName, leases, record }: Break): P
     // First: a break without a record is worse than a record of a break that did not happen.
     if (canRecord(driver)) await keepRecord(holder, lockName, leases, record)
     else say(`the ${driver.name} store cannot keep a record of this`)
-    const ended = await endShown(holder, { lockName, leases, metadata: { forcedBy: record.by, reason: record.reason } })
-    if (ended === undefined) {
+    const metadata = { forcedBy: record.by, reason: record.reason }
+    if (!(await endLeases(holder, { lockName, leases, metadata }))) {
       say(`"${lockName}" has another holder since. Nothing was ended: look again with holdfast show`)
       return exitCodes.notAcquired
     }
-    say(`ended ${ended.length === 1 ? 'the lease' : `${ended.length} leases`} on "${lockName}"`)
+    say(`ended ${leases.length === 1 ? 'the lease' : `${leases.length} leases`} on "${lockName}"`)
     return 0
   } finally {
     await holder.close()
@@ -132,11 +132,7 @@ function parse(args: readonly string[]): Options {
       yes: { type: 'boolean', short: 'y' },
     },
   })
-  const [lockName, ...more] = positionals
-  if (lockName === undefined || more.length > 0) {
-    throw new UsageError(`break needs one lock name, but got ${positionals.length}`)
-  }
-  checkLockName(lockName)
+  const lockName = oneName('break', positionals)
   const { reason, by = `${userName()}@${hostname()}`, yes = false } = values
   if (reason === undefined || reason.trim() === '') throw new UsageError('break needs --reason TEXT')
   checkText('--reason', reason, MAX_REASON_LENGTH)

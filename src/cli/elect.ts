@@ -2,10 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { ttlMsFrom } from '../core/arguments.ts'
 import { MAX_WAIT_MS } from '../core/limits.ts'
-import { checkLockName } from '../core/names.ts'
-import { exitCodes, UsageError } from './exit-codes.ts'
+import { exitCodes } from './exit-codes.ts'
 import { type LockedRun, numberFrom, runUnderLock, splitCommand } from './run.ts'
-import { parsing, urlFrom } from './store.ts'
+import { oneName, parsing, urlFrom } from './store.ts'
 import { say } from './text.ts'
 
 /**
@@ -32,11 +31,7 @@ function parse(args: readonly string[]): LockedRun {
     allowPositionals: true,
     options: { url: { type: 'string' }, ttl: { type: 'string' }, 'store-timeout': { type: 'string' } },
   })
-  const [lockName, ...more] = positionals
-  if (lockName === undefined || more.length > 0) {
-    throw new UsageError(`elect needs one name, but got ${positionals.length}`)
-  }
-  checkLockName(lockName)
+  const lockName = oneName('elect', positionals, 'name')
   return {
     url: urlFrom(values.url),
     command,

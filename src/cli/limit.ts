@@ -2,13 +2,12 @@ import { parseArgs } from 'node:util'
 import { checkWhole } from '../core/arguments.ts'
 import { RateLimitedError } from '../core/errors.ts'
 import { MAX_WAIT_MS } from '../core/limits.ts'
-import { checkLockName } from '../core/names.ts'
 import { RateLimiter } from '../primitives/rate/rate-limiter.ts'
 import { runCommand } from './command.ts'
 import { durationMsFrom } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { numberFrom, splitCommand } from './run.ts'
-import { parsing, urlFrom, withDriver } from './store.ts'
+import { oneName, parsing, urlFrom, withDriver } from './store.ts'
 import { say } from './text.ts'
 
 /** Runs a command as often as a limit allows, over all machines. */
@@ -53,9 +52,7 @@ function parse(args: readonly string[]): Options {
       'no-wait': { type: 'boolean' },
     },
   })
-  const [key, ...more] = positionals
-  if (key === undefined || more.length > 0) throw new UsageError(`limit needs one key, but got ${positionals.length}`)
-  checkLockName(key, 'key')
+  const key = oneName('limit', positionals, 'key')
   const { rate, burst, wait, 'no-wait': noWait } = values
   if (rate === undefined) throw new UsageError('limit needs --rate, such as 10/s, 100/m or 1000/h')
   if (noWait && wait !== undefined) throw new UsageError('--wait and --no-wait exclude each other')

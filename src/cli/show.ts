@@ -4,14 +4,12 @@ import { type Cycle, findCycles, type Snapshot, waitForGraph } from '../core/dea
 import { readSnapshot } from '../core/deadlock/snapshot.ts'
 import type { Driver, LeaseRecord } from '../core/driver.ts'
 import { CALL_TIMEOUT_MS } from '../core/limits.ts'
-import { checkLockName } from '../core/names.ts'
 import { StoreClient } from '../core/store/store-client.ts'
 import { systemClock } from '../core/time/clock.ts'
 import { systemRandom } from '../core/time/random.ts'
 import { breaksOf, recordPrefix } from './break-record.ts'
-import { UsageError } from './exit-codes.ts'
 import { type Shown, shownJson, shownText, type Wait } from './show-output.ts'
-import { look, parsing, urlFrom, withDriver } from './store.ts'
+import { look, oneName, parsing, urlFrom, withDriver } from './store.ts'
 
 export function main(args: readonly string[]): Promise<number> {
   const { url, lockName, json } = parsing(() => parse(args))
@@ -59,10 +57,6 @@ function parse(args: readonly string[]): { url: string; lockName: string; json: 
     allowPositionals: true,
     options: { url: { type: 'string' }, json: { type: 'boolean' } },
   })
-  const [lockName, ...more] = positionals
-  if (lockName === undefined || more.length > 0) {
-    throw new UsageError(`show needs one lock name, but got ${positionals.length}`)
-  }
-  checkLockName(lockName)
+  const lockName = oneName('show', positionals)
   return { url: urlFrom(values.url), lockName, json: values.json ?? false }
 }

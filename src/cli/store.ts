@@ -1,10 +1,11 @@
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import { isWaitMarker } from '../core/deadlock/wait-marker.ts'
 import type { Driver, InspectQuery, LeaseRecord, WaiterRecord } from '../core/driver.ts'
+import { checkLockName } from '../core/names.ts'
 import { readPages } from '../core/pages.ts'
 import { checkedPage } from '../core/store-answers.ts'
 import { isBreakRecord } from './break-record.ts'
-import { usageErrorFrom } from './exit-codes.ts'
+import { UsageError, usageErrorFrom } from './exit-codes.ts'
 
 /** The store of `--url` or `HOLDFAST_URL`, or the default. Throws `InvalidArgumentError`. */
 export function urlFrom(option: string | undefined): string {
@@ -20,6 +21,16 @@ export function parsing<Parsed>(parse: () => Parsed): Parsed {
   } catch (error) {
     throw error instanceof TypeError ? usageErrorFrom(error) : error
   }
+}
+
+/** The one name that a command takes. `what` is how its help calls it. */
+export function oneName(command: string, positionals: readonly string[], what = 'lock name'): string {
+  const [name, ...more] = positionals
+  if (name === undefined || more.length > 0) {
+    throw new UsageError(`${command} needs one ${what}, but got ${positionals.length}`)
+  }
+  checkLockName(name, what === 'key' ? what : undefined)
+  return name
 }
 
 /** Opens the store for as long as `use` takes. */

@@ -1,11 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import type { Driver, LeaseRecord } from '../core/driver.ts'
-import { checkLockName } from '../core/names.ts'
 import { holderText } from '../primitives/lock/result.ts'
 import { durationMsFrom } from './duration.ts'
-import { exitCodes, UsageError } from './exit-codes.ts'
-import { look, parsing, urlFrom, withDriver } from './store.ts'
+import { exitCodes } from './exit-codes.ts'
+import { look, oneName, parsing, urlFrom, withDriver } from './store.ts'
 import { say } from './text.ts'
 
 /** Waits until the lock is free. It takes no place in the queue, and does not keep the lock free. */
@@ -39,11 +38,7 @@ function parse(args: readonly string[]): { url: string; lockName: string; timeou
     allowPositionals: true,
     options: { url: { type: 'string' }, timeout: { type: 'string' } },
   })
-  const [lockName, ...more] = positionals
-  if (lockName === undefined || more.length > 0) {
-    throw new UsageError(`wait needs one lock name, but got ${positionals.length}`)
-  }
-  checkLockName(lockName)
+  const lockName = oneName('wait', positionals)
   const { timeout } = values
   const timeoutMs = timeout === undefined ? Number.POSITIVE_INFINITY : durationMsFrom('--timeout', timeout)
   return { url: urlFrom(values.url), lockName, timeoutMs }

@@ -1,5 +1,5 @@
 import { connect } from '../connect.ts'
-import type { Finding } from './finding.ts'
+import { type Finding, unreachable } from './finding.ts'
 
 /** Examines the store of a URL. Reads settings, and acquires and releases locks whose names begin with `doctor:`. */
 export async function examine(url: string): Promise<readonly Finding[]> {
@@ -14,7 +14,6 @@ export async function examine(url: string): Promise<readonly Finding[]> {
   try {
     return await examineUse(() => connect(url), 'Give the user write access to the folder of the file.')
   } catch (error) {
-    const what = error instanceof Error ? error.message : String(error)
-    return [{ code: 'UNREACHABLE', severity: 'error', what, why: 'No lock can be acquired.', fix: 'See the message.' }]
+    return [unreachable(error, 'Change what the message names.')]
   }
 }

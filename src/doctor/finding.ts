@@ -1,3 +1,5 @@
+import { messageOf } from '../core/foreign-errors.ts'
+
 /** Something about a store that endangers locks, or that makes them slow or hard to operate. */
 export interface Finding {
   /** Stable, for scripts and for docs/reference/doctor.md. */
@@ -13,6 +15,15 @@ export interface Finding {
   /** What to change: a command or a setting where there is one. */
   readonly fix: string
 }
+
+/** The store could not be used at all. */
+export const unreachable = (error: unknown, fix = 'Check the address, the network and the server.'): Finding => ({
+  code: 'UNREACHABLE',
+  severity: 'error',
+  what: messageOf(error),
+  why: 'No lock can be acquired.',
+  fix,
+})
 
 export type FindingCode =
   | 'UNREACHABLE'

@@ -1,11 +1,10 @@
-import { messageOf } from '../core/foreign-errors.ts'
 import { openConnections } from '../drivers/postgres/client.ts'
 import type { PostgresConnections } from '../drivers/postgres/connections.ts'
 import { latestVersion, readVersion } from '../drivers/postgres/migrate.ts'
 import { postgresUrl } from '../drivers/postgres/url.ts'
 import { openPostgres } from '../drivers/postgres.ts'
 import { openPostgresAdvisory } from '../drivers/postgres-advisory.ts'
-import type { Finding } from './finding.ts'
+import { type Finding, unreachable } from './finding.ts'
 import { aboutClock } from './redis.ts'
 import { examineUse } from './use.ts'
 
@@ -19,8 +18,7 @@ export async function examinePostgres(url: string, advisory: boolean): Promise<F
     findings.push(...(await examineServer(connections)))
     if (!advisory) findings.push(...(await aboutSchema(connections, options.schema ?? 'public')))
   } catch (error) {
-    const fix = 'Check the address, the network and the server.'
-    return [{ code: 'UNREACHABLE', severity: 'error', what: messageOf(error), why: 'No lock can be acquired.', fix }]
+    return [unreachable(error)]
   } finally {
     await connections.close()
   }

@@ -4,7 +4,7 @@ import { inTime } from '../drivers/redis/errors.ts'
 import { openClient } from '../drivers/redis/open.ts'
 import { type RedisTarget, redisUrl } from '../drivers/redis/url.ts'
 import { openRedis } from '../drivers/redis.ts'
-import type { Finding } from './finding.ts'
+import { type Finding, unreachable } from './finding.ts'
 import { examineUse } from './use.ts'
 
 export async function examineRedis(url: string): Promise<Finding[]> {
@@ -22,9 +22,7 @@ export async function examineServers(target: RedisTarget): Promise<Finding[]> {
     const nodes = await inTime('find the servers', TIMEOUT_MS, () => connection.nodes(), connection)
     return (await Promise.all(nodes.map((node) => examineNode(node)))).flat()
   } catch (error) {
-    const what = error instanceof Error ? error.message : String(error)
-    const fix = 'Check the address, the network and the server.'
-    return [{ code: 'UNREACHABLE', severity: 'error', what, why: 'No lock can be acquired.', fix }]
+    return [unreachable(error)]
   } finally {
     await close()
   }

@@ -1,8 +1,9 @@
 import type { Driver } from '../core/driver.ts'
 import { isOutage } from '../core/errors.ts'
 import { messageOf } from '../core/foreign-errors.ts'
+import { systemRandom } from '../core/time/random.ts'
 import { DistributedLock } from '../primitives/lock/distributed-lock.ts'
-import type { Finding } from './finding.ts'
+import { type Finding, unreachable } from './finding.ts'
 
 /**
  * Uses the store as an application does: acquires and releases, and waits for a lock that another instance releases.
@@ -40,8 +41,7 @@ function failure(error: unknown, rights: string): Finding {
       fix: rights,
     }
   }
-  const fix = isOutage(error) ? 'Check the address, the network and the server.' : 'Change what the message names.'
-  return { code: 'UNREACHABLE', severity: 'error', what: message, why: 'No lock can be acquired.', fix }
+  return isOutage(error) ? unreachable(error) : unreachable(error, 'Change what the message names.')
 }
 
 function slow(timesMs: readonly number[]): Finding[] {
@@ -63,7 +63,7 @@ function slow(timesMs: readonly number[]): Finding[] {
 /** Whether a waiter is woken by a release, and does not have to poll. */
 async function wakeUps(holder: DistributedLock, waiter: DistributedLock, driver: Driver): Promise<Finding[]> {
   if (!driver.capabilities.wake) return []
-  const lockName = `doctor:${Math.random().toString(36).slice(2)}`
+  const lockName = `doctor:${systemRandom.id()}`
   const lease = await holder.hold(lockName, { timeoutSeconds: 20 })
   const failures: unknown[] = []
   const stop = waiter.on('listenFailed', ({ error }) => failures.push(error))

@@ -16,14 +16,7 @@ export async function forceRelease(holder: Holder, lockName: string, by: string)
   for (let tries = 0; tries < MAX_TRIES; tries += 1) {
     // The leases of the first look have ended, by themselves or by an earlier try.
     if (!leases.some(({ fencingToken }) => first.has(fencingToken))) return []
-    const stealUpTo = leases.reduce((most, { fencingToken }) => Math.max(most, fencingToken), 0)
-    const claim = { lockName, mode: 'exclusive', ttlMs: TTL_MS, waitMs: 0, steal: true, stealUpTo } as const
-    const options = { metadata: { forcedBy: by }, heartbeat: false, minHoldMs: 0, maxHoldMs: TTL_MS }
-    const result = await holder.acquire({ ...claim, ...options })
-    if (result.granted) {
-      await result.lease.release()
-      return leases.map(lockInfoFrom)
-    }
+    if (await endLeases(holder, { lockName, leases, metadata: { forcedBy: by } })) return leases.map(lockInfoFrom)
     // Readers that came meanwhile have to be ended together with the earlier ones.
     leases = await look()
   }
@@ -31,21 +24,20 @@ export async function forceRelease(holder: Holder, lockName: string, by: string)
 }
 
 /**
- * Ends exactly the leases that were shown to the caller. Undefined if the lock has other holders since: nothing is
- * ended then.
+ * Ends exactly these leases. False if the lock has a newer one: then nothing is ended.
+ *
+ * @throws `UnsupportedError`
  */
-export async function endShown(holder: Holder, shown: Shown): Promise<readonly LeaseRecord[] | undefined> {
+export async function endLeases(holder: Holder, { lockName, leases, metadata }: Robbed): Promise<boolean> {
   holder.assertSupports('steal')
-  const { lockName, leases, metadata } = shown
   const stealUpTo = leases.reduce((most, { fencingToken }) => Math.max(most, fencingToken), 0)
   const claim = { lockName, mode: 'exclusive', ttlMs: TTL_MS, waitMs: 0, steal: true, stealUpTo } as const
   const result = await holder.acquire({ ...claim, metadata, heartbeat: false, minHoldMs: 0, maxHoldMs: TTL_MS })
-  if (!result.granted) return undefined
-  await result.lease.release()
-  return leases
+  if (result.granted) await result.lease.release()
+  return result.granted
 }
 
-export interface Shown {
+export interface Robbed {
   readonly lockName: string
   readonly leases: readonly LeaseRecord[]
   /** Of the lease that replaces the others for a moment. */
