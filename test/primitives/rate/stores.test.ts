@@ -57,9 +57,11 @@ describe.each(Object.entries(stores))('four processes on %s', (name, open) => {
       const allowed = (parts as Bracket[][]).flat().sort(([a], [b]) => a - b)
       const elapsedMs = Math.max(...allowed.map(([, answeredMs]) => answeredMs)) - (allowed[0]?.[0] ?? 0)
 
+      let possible = CALLS
       for (const { limit, periodSeconds, burst } of LIMITS) {
         const most = mostWithin(allowed, periodSeconds * 1_000)
         const total = burst + (limit * elapsedMs) / (periodSeconds * 1_000)
+        possible = Math.min(possible, total)
         if (process.env['HOLDFAST_RATE_CALLS'] !== undefined) {
           console.log(
             `${name}: ${allowed.length} of ${CALLS} calls allowed in ${(elapsedMs / 1_000).toFixed(1)} s; ` +
@@ -69,8 +71,8 @@ describe.each(Object.entries(stores))('four processes on %s', (name, open) => {
         expect(most).toBeLessThanOrEqual(limit + burst)
         expect(allowed.length).toBeLessThanOrEqual(total * 1.01 + 1)
       }
-      // With far fewer allowed calls, the test would prove nothing.
-      expect(allowed.length).toBeGreaterThan(800)
+      // With far fewer allowed calls, the test would prove nothing. A fast machine has less time for them.
+      expect(allowed.length).toBeGreaterThan(possible / 2)
     } finally {
       for (const worker of workers) await worker.kill()
       clean?.()
