@@ -1,10 +1,11 @@
 import { spawn } from 'node:child_process'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { readable } from '../../scripts/conformance-table.mjs'
 import { findBinaries } from './binaries.ts'
 import { makeFolder } from './folders.ts'
 import { killProcess } from './processes.ts'
+import { pytestParts } from './pytest-parts.ts'
 import { assertPython, python } from './python.ts'
 import { reapProcess } from './reaper.ts'
 import type { SharedServers } from './shared-servers.ts'
@@ -27,31 +28,62 @@ export interface PythonTest {
   readonly seconds: number
 }
 
+const PACKAGE = join(import.meta.dirname, '../../python')
+const TESTS = join(PACKAGE, 'tests')
 /** The tests wait more than they compute. */
-const PROCESSES = 4
+const PROCESSES = 6
 /** Several times what the suite takes, for a machine that is busy. A test that hangs fails long before. */
 const TIMEOUT_MS = 480_000
 
 /** Runs the Python tests. `HOLDFAST_TEST_PYTEST="tests/core -x"` replaces the arguments that select tests. */
 export async function runPytest(servers: SharedServers): Promise<PytestRun> {
   await assertPython()
-  const cwd = join(import.meta.dirname, '../../python')
   const folder = makeFolder('pytest')
-  const report = join(folder.path, 'report.json')
+  const environment = await serverVariables(servers)
   const some = process.env['HOLDFAST_TEST_PYTEST']
-  const selection = some?.split(' ') ?? ['-n', `${PROCESSES}`, '--dist', 'loadgroup']
+  const parts = some === undefined ? pytestParts(TESTS) : [{ args: some.split(' ') }]
+  const waiting = [...parts.entries()]
+  const runs: PytestRun[] = []
+  // One process after the other in each row. Not by a plugin of pytest: each of its processes would collect all tests,
+  // and send every report to the first one.
+  const row = async (): Promise<void> => {
+    for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
+      const [index, { args, variables }] = next
+      runs.push(await runPart(args, join(folder.path, `${index}`), { ...environment, ...variables }))
+    }
+  }
+  try {
+    await Promise.all(Array.from({ length: PROCESSES }, row))
+    return {
+      isWhole: some === undefined,
+      code: runs.find(({ code }) => code !== 0)?.code ?? 0,
+      output: runs.map(({ output }) => output).join('\n'),
+      tests: runs.flatMap(({ tests }) => tests),
+    }
+  } finally {
+    folder.remove()
+  }
+}
+
+async function runPart(
+  selection: readonly string[],
+  folder: string,
+  variables: Record<string, string>,
+): Promise<PytestRun> {
+  mkdirSync(folder)
+  const report = join(folder, 'report.json')
   const args = ['-m', 'pytest', '-q', '-p', 'support.json_report', '-p', 'no:cacheprovider', ...selection]
   const child = spawn(python, args, {
-    cwd,
+    cwd: PACKAGE,
     env: {
       ...process.env,
-      ...(await serverVariables(servers)),
+      ...variables,
       NODE_OPTIONS: '',
-      PYTHONPATH: [join(cwd, 'src'), join(cwd, 'tests')].join(':'),
+      PYTHONPATH: [join(PACKAGE, 'src'), TESTS].join(':'),
       PYTHONDONTWRITEBYTECODE: '',
       HOLDFAST_TEST_NODE: process.execPath,
       HOLDFAST_TEST_REPORT: report,
-      TMPDIR: folder.path,
+      TMPDIR: folder,
     },
     stdio: ['ignore', 'pipe', 'pipe'],
     detached: true,
@@ -71,16 +103,11 @@ export async function runPytest(servers: SharedServers): Promise<PytestRun> {
   }, TIMEOUT_MS)
   try {
     const code = await new Promise<number | null>((resolve) => child.once('close', resolve))
-    return {
-      isWhole: some === undefined,
-      code,
-      output,
-      tests: existsSync(report) ? testsOf(readFileSync(report, 'utf8')) : [],
-    }
+    const tests = existsSync(report) ? testsOf(readFileSync(report, 'utf8')) : []
+    return { isWhole: false, code, output, tests }
   } finally {
     clearTimeout(deadline)
     forget()
-    folder.remove()
   }
 }
 
@@ -106,8 +133,7 @@ function testsOf(lines: string): PythonTest[] {
   return lines.split('\n').flatMap((line) => {
     if (line === '') return []
     const { id, ...rest } = JSON.parse(line) as Omit<PythonTest, 'file' | 'name'> & { id: string }
-    // `--dist loadgroup` appends the group of a test to its id.
-    const [file = id, ...names] = readable(id.replace(/(?<=\])@[\w-]+$/, '')).split('::')
+    const [file = id, ...names] = readable(id).split('::')
     return { ...rest, file: `python/${file}`, name: names.join('::') || 'is collected' }
   })
 }

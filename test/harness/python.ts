@@ -26,7 +26,6 @@ const DEBIAN_PACKAGES = {
   setuptools: 'python3-setuptools',
   sqlalchemy: 'python3-sqlalchemy',
   wheel: 'python3-wheel',
-  xdist: 'python3-pytest-xdist',
 } as const
 
 type Module = keyof typeof DEBIAN_PACKAGES

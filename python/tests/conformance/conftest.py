@@ -19,7 +19,9 @@ def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: object) 
     # Not by parametrization: thousands of functions with fixtures would cost each process seconds.
     if name != "test_conformance":
         return None
-    runs = [StoreRun(kind) for kind in STORES]
+    # The test command deals the stores out to several processes.
+    part, parts = map(int, os.environ.get("HOLDFAST_TEST_PART", "0/1").split("/"))
+    runs = [StoreRun(kind) for kind in STORES[part::parts]]
     return [CaseItem.make(collector, obj, run, case) for run in runs for case in cases_of(run.kind)]
 
 
@@ -30,6 +32,5 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: Optional[pytest.Item]) 
     if report is None:
         return None
     item.ihook.pytest_runtest_logreport(report=report)
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)  # Shows the progress.
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)  # Shows the progress.
     return True

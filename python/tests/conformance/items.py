@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Callable, Dict, List, Optional
 
 import pytest
@@ -20,8 +19,6 @@ class StoreRun:
         self.kind = kind
         self.outcomes: Dict[Case, Outcome] = {}
         self.marks = [
-            # One worker gets all cases of a store, because it runs them at the same time.
-            pytest.mark.xdist_group(f"conformance-{kind.name}").mark,
             # The first test of a store waits for all of them.
             pytest.mark.timeout(300).mark,
         ]
@@ -49,9 +46,6 @@ class CaseItem(pytest.Item):
 
     def _selected(self) -> List[Case]:
         """The cases that this process will report, too."""
-        # Only with `--dist loadgroup`, which appends the group to the test's id, one worker gets all cases of a store.
-        if "PYTEST_XDIST_WORKER" in os.environ and "@" not in self.nodeid.rpartition("]")[2]:
-            return [self.case]
         return [each.case for each in self.session.items if isinstance(each, CaseItem) and each.run is self.run]
 
     def only_report(self) -> Optional[pytest.TestReport]:

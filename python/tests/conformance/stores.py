@@ -286,7 +286,8 @@ STORES = [
     StoreKind("postgres-psycopg", postgres_psycopg, second_client=True),
     StoreKind("redis-asyncio", redis_asyncio),
     StoreKind("postgres-asyncpg", postgres_asyncpg),
-    StoreKind("sqlite", sqlite, damageable=True),
+    # More threads than this mostly wait for each other, and for the interpreter's lock.
+    StoreKind("sqlite", sqlite, damageable=True, at_a_time=12),
     StoreKind("redis-sync", redis_sync, second_client=True),
     StoreKind("postgres-psycopg-sync", postgres_psycopg_sync, second_client=True),
     StoreKind("memory", memory, damageable=True),

@@ -49,8 +49,6 @@ def _record(report: Any) -> None:
 
 
 def _write(nodeid: str) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return  # One of xdist's processes. The first process has the reports of all of them.
     print(json.dumps(_outcomes.pop(nodeid)), file=_file(), flush=True)
 
 

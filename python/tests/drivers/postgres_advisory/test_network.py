@@ -214,10 +214,6 @@ async def test_an_unlock_that_is_canceled_ends_the_session_so_that_no_lock_is_le
     await connection.close()
 
 
-with_own_server = pytest.mark.xdist_group("a PostgreSQL server of its own")
-"""One process gets these tests, because a server takes long to start."""
-
-
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
     """A server with room for few locks, which the tests may kill."""
@@ -225,7 +221,6 @@ def own_server() -> Iterator[PostgresServer]:
         yield server
 
 
-@with_own_server
 async def test_failure_28_when_the_lock_table_is_full_the_error_says_so_and_nothing_is_half_held(
     own_server: PostgresServer, open_driver: OpenDriver
 ) -> None:
@@ -248,7 +243,6 @@ async def test_failure_28_when_the_lock_table_is_full_the_error_says_so_and_noth
     assert held == 1 + number * 1_000
 
 
-@with_own_server
 async def test_failure_18_tokens_rise_over_a_crash_of_the_server_and_the_leases_are_lost_at_once(
     own_server: PostgresServer, open_driver: OpenDriver
 ) -> None:

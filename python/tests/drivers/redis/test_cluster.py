@@ -22,8 +22,6 @@ from holdfast.errors import InvalidArgumentError, StoreError, UnsupportedError
 from support.redis_drivers import Heard, claim_on, closing, error_of, grant_of, lease_of, refusal_of, renewal_of
 from support.redis_server import RedisServer
 
-pytestmark = pytest.mark.xdist_group("a Cluster of its own")
-
 _files = itertools.count()
 
 
