@@ -23,6 +23,11 @@ export interface RedisConnection {
    * clients that never send a command again by themselves.
    */
   watchResends?(): () => boolean | Promise<boolean>
+  /**
+   * Makes the client ask for the masters again, after it has sent a command to a replica. Resolves also if it does not
+   * find them. Absent for clients that never do so.
+   */
+  findMasters?(): Promise<void>
   /** Absent for clients that find a new master by themselves. */
   readonly master?: MasterWatch
   /** The masters: one, or on a Cluster one for each shard. */

@@ -30,7 +30,9 @@ export interface IoredisClient {
 export interface IoredisCluster {
   readonly isCluster: boolean
   readonly options: { readonly keyPrefix?: string | undefined }
+  readonly status: string
   readonly slots: readonly (readonly string[])[]
+  refreshSlotsCache(done: () => void): void
   call(command: string, ...args: string[]): Promise<unknown>
   nodes(role: 'master'): IoredisClient[]
   on(event: '-node', listener: () => void): unknown
@@ -109,7 +111,14 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
       nodeOfSlot: async () => node,
     }
   }
-  const nodes = async () => client.nodes('master').map(nodeOf)
+  const findMasters = () => new Promise<void>((done) => client.refreshSlotsCache(() => done()))
+  const nodes = async () => {
+    // Its nodes are unknown before it has connected, and while it reconnects.
+    if (client.status !== 'ready') await client.call('PING')
+    if (!knowsMasters(client)) await findMasters()
+    if (!knowsMasters(client)) throw new Error('the Cluster client does not know all masters')
+    return client.nodes('master').map(nodeOf)
+  }
   // A node whose connection has ended is removed, and its unanswered commands are sent to the node that replaces it.
   client.on('-node', count)
   return {
@@ -120,6 +129,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
     },
     command,
     watchResends,
+    findMasters,
     nodes,
     async nodeOfSlot(slot) {
       await client.call('GET', slotCounter(slot))
@@ -130,6 +140,16 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
       return node
     },
   }
+}
+
+/**
+ * ioredis forgets a node whose connection has ended, until an error of a command makes it ask for the slots again. If
+ * it knows only replicas, it sends all commands to them. To a script, the replica of the right slot does not answer
+ * MOVED: it runs the script until its first write.
+ */
+function knowsMasters(client: IoredisCluster): boolean {
+  const known = new Set(client.nodes('master').map(idOf))
+  return known.size > 0 && client.slots.every(([master]) => master === undefined || known.has(master))
 }
 
 /** If the connection ends, ioredis sends the entire pipeline again, or fails the rest if part of it was answered. */
@@ -182,10 +202,12 @@ type CommandArgs = [string, ...string[]]
 
 const isCluster = (client: IoredisClient | IoredisCluster): client is IoredisCluster => client.isCluster
 
+/** As `slots` of a Cluster names the node. */
+const idOf = ({ options: { host = '127.0.0.1', port = 6379 } }: IoredisClient): string => `${host}:${port}`
+
 function nodeOf(client: IoredisClient): RedisNode {
-  const { host = '127.0.0.1', port = 6379 } = client.options
   return {
-    id: `${host}:${port}`,
+    id: idOf(client),
     command: (args) => client.call(...(args as CommandArgs)),
     subscriber: (events) => openSubscriber(client, events),
   }
