@@ -14,7 +14,8 @@ do
   local token = ARGV[1]
   -- Compared as numbers: tokens are integers below 2^53, which Lua keeps exactly.
   if tonumber(token) < (tonumber(largest) or 0) then return { 'holdfast:stale', largest } end
-  if token ~= largest then redis.call('SET', KEYS[1], token) end
+  -- Also a token that is there already: a replica, which may lack a larger one, refuses the write.
+  redis.call('SET', KEYS[1], token)
   table.remove(KEYS, 1)
   table.remove(ARGV, 1)
 end

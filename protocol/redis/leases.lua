@@ -40,7 +40,8 @@
 --   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
 --
--- An acquire that is granted, refused or queued has run a write command. So a replica answers it with READONLY.
+-- Every answer but `b` and `f` comes after a write command, even if there was nothing to change. So a replica, which may
+-- lack the newest leases, answers READONLY.
 --
 -- Returns [nowMs or 0, answer …]. The time is returned for acquire. With more than one entry, [nowMs or 0, 'g', first]
 -- is short for "yes to all"; for acquire, with the tokens from `first` on
@@ -219,7 +220,8 @@ else
     end
   end
   yes = #ours
-  if yes > 0 then call('DEL', unpack(ours)) end
+  -- There is nothing to delete in data, but it is a write command: see the header.
+  if yes > 0 then call('DEL', unpack(ours)) else call('HDEL', KEYS[n + 2], '') end
 end
 
 if tokenMoved then call('SET', KEYS[1], string.format('%.0f', lastToken)) end
@@ -663,7 +665,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
 
   local member = 'w' .. id
   if steals then
-    -- A write command, as in every acquire, and one that deletes: a server that is out of memory then does not refuse
+    -- A write command, as in every answer, and one that deletes: a server that is out of memory then does not refuse
     -- the lease.
     dropWaiter(data, order, member)
     local foreign = isForeign(plainNow)
@@ -709,8 +711,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     return token
   end
   if waitMs == 0 then
-    -- There is nothing to delete, but it is a write command. So a replica cannot answer with a refusal, and a client
-    -- that gets an answer knows that this server was a master.
+    -- A write command, as in every answer. There is nothing to delete.
     take('HDEL', data, member)
     return refusal(plain, data, order, text, -1, nil)
   end
@@ -764,7 +765,7 @@ local function acquireGroup(i, last)
     elseif look.free then
       answers[1 + each] = { 'x' }
     else
-      -- A write command, as in every acquire that is refused.
+      -- A write command, as in every answer.
       take('HDEL', data, 'w' .. id)
       answers[1 + each] = refusal(plain, data, order, text, -1, nil)
     end
@@ -780,6 +781,8 @@ local function renew(plain, data, order, entry, ttlMs)
     return 1
   end
   advance(plain, data, order, text, false)
+  -- A write command, as in every answer. There is no such field.
+  take('HDEL', data, '')
   return 0
 end
 
