@@ -27,7 +27,10 @@ export async function queueForOneLock(
       await clients.call(client, 'queue', name)
       const lateMs = nowMs() + QUEUED_WITHIN_MS
       while ((await lock.inspect(name)).waiters.length <= client) {
-        if (nowMs() > lateMs) throw new Error(`client ${client} is not in the queue of "${name}"`)
+        if (nowMs() > lateMs) {
+          const state = await clients.call(client, 'queueState', name).catch((error: Error) => error.message)
+          throw new Error(`client ${client} is not in the queue of "${name}": ${state}`)
+        }
         await new Promise((resolve) => setTimeout(resolve, 20))
       }
     }

@@ -24,10 +24,12 @@ let store: Store | undefined
 let history: HistoryWriter | undefined
 let watches: Watches | undefined
 let record: RecordClient | undefined
+let through = ''
 const queued = new Map<string, Promise<number>>()
 
 export async function start(settings: ClientSettings): Promise<void> {
   const stop = new AbortController()
+  through = settings.through
   const writer = new HistoryWriter(settings.file)
   const work = workOf(settings)
   const opened = await openStore(settings, work)
@@ -76,6 +78,28 @@ export function queue(name: string): void {
 /** The token with which `queue` was granted its lock. */
 export async function queuedToken(name: string): Promise<number> {
   return (await queued.get(name)) ?? 0
+}
+
+/** Why `queue` has no place in the queue: how far it has come, and what the store says to this client. */
+export async function queueState(name: string): Promise<string> {
+  let own = 'it still waits'
+  queued.get(name)?.then(
+    (token) => {
+      own = `it was granted ${token}`
+    },
+    (error: unknown) => {
+      own = `it failed: ${error}`
+    },
+  )
+  const seen = await store?.lock.inspect(name).then(
+    ({ leases, waiters }) => `it sees ${leases.length} leases and ${waiters.length} waiters`,
+    (error: unknown) => `it cannot inspect: ${error}`,
+  )
+  const asked = await store?.lock.acquire(name, { blocking: false }).then(
+    ({ acquired }) => `another claim of it is ${acquired ? 'granted' : 'refused'}`,
+    (error: unknown) => `another claim of it fails: ${error}`,
+  )
+  return [`through ${through}`, own, seen, asked].join('; ')
 }
 
 export async function stop(): Promise<void> {
