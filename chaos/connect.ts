@@ -159,7 +159,13 @@ async function openNodeCluster(settings: StoreSettings) {
     nodeAddressMap: proxiesOf(settings),
     defaults: { socket: { reconnectStrategy: RECONNECT_MS } },
   })
-  return connecting(client)
+  client.on('error', () => {})
+  // It asks each node once. If none of them answers, as under a fault, it stays closed.
+  const connect = (): void => {
+    client.connect().catch(() => setTimeout(connect, RECONNECT_MS).unref())
+  }
+  connect()
+  return client
 }
 
 /** The client goes on trying in the background: the servers may be under a fault already. */
