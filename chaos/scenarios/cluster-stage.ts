@@ -1,5 +1,6 @@
 import { type ShiftedClock, shiftedClock } from '../../test/harness/clock-shim.ts'
 import { until } from '../../test/harness/processes.ts'
+import { untilClusterIsWhole } from '../../test/harness/redis.ts'
 import { type RedisCluster, type Server, startRedis, startRedisCluster } from '../../test/harness/servers.ts'
 import type { Fault } from '../faults.ts'
 import { nowMs } from '../history.ts'
@@ -60,6 +61,9 @@ export class ClusterStage implements Stage {
     const shards = cluster.nodes.map((master, at) => ({ master, replica: replicas[at] as Server }))
     await Promise.all(shards.map(joinReplica))
     const ports = [...cluster.nodes, ...replicas].map(({ port }) => port)
+    // A new replica knows only its master at first. A client of redis that asks it for the slots then never finds the
+    // others.
+    await Promise.all(ports.map((port) => untilClusterIsWhole(port, ports.length)))
     return new ClusterStage({ cluster, clock, shards, links: await Links.open(clients.length, ports), meter })
   }
 

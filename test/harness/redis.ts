@@ -172,7 +172,8 @@ async function launchRedis({
   })
 }
 
-async function untilClusterIsWhole(port: number, size: number): Promise<void> {
+/** Waits until this node knows all nodes and the owners of all slots, and accepts writes if it is a master. */
+export async function untilClusterIsWhole(port: number, size: number): Promise<void> {
   let info = ''
   await until(
     async () => {
