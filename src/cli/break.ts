@@ -1,15 +1,10 @@
 import { hostname, userInfo } from 'node:os'
 import { createInterface } from 'node:readline/promises'
 import { parseArgs } from 'node:util'
-import { Holder } from '../core/claim/holder.ts'
-import type { Driver, LeaseRecord } from '../core/driver.ts'
-import { Emitter } from '../core/events.ts'
-import { CALL_TIMEOUT_MS, WAITER_TTL_MS } from '../core/limits.ts'
+import type { Driver } from '../core/driver.ts'
 import { checkLockName, checkText } from '../core/names.ts'
-import { systemClock } from '../core/time/clock.ts'
-import { systemRandom } from '../core/time/random.ts'
-import { endLeases } from '../primitives/lock/force-release.ts'
-import { type BreakRecord, canRecord, KEPT_MS, metadataOf, recordName } from './break-record.ts'
+import { type Break, breakLock } from '../primitives/lock/break-lock.ts'
+import { canRecord } from '../primitives/lock/break-record.ts'
 import { durationText } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { look, oneName, parsing, type Seen, urlFrom, withDriver } from './store.ts'
@@ -31,62 +26,18 @@ export function main(args: readonly string[]): Promise<number> {
       return exitCodes.notAcquired
     }
     const record = { by, reason, at: new Date(), ended: seen.leases.map(({ holderId }) => holderId) }
-    return breakLock(driver, { lockName, leases: seen.leases, record })
+    return end(driver, { lockName, leases: seen.leases, record })
   })
 }
 
-interface Break {
-  readonly lockName: string
-  readonly leases: readonly LeaseRecord[]
-  readonly record: BreakRecord
-}
-
-async function breakLock(driver: Driver, { lockName, leases, record }: Break): Promise<number> {
-  const holder = new Holder({
-    driver,
-    holderId: record.by,
-    clock: systemClock,
-    random: systemRandom,
-    callTimeoutMs: CALL_TIMEOUT_MS,
-    waiterTtlMs: WAITER_TTL_MS,
-    events: new Emitter(),
-  })
-  try {
-    holder.assertSupports('steal')
-    // First: a break without a record is worse than a record of a break that did not happen.
-    if (canRecord(driver)) await keepRecord(holder, lockName, leases, record)
-    else say(`the ${driver.name} store cannot keep a record of this`)
-    const metadata = { forcedBy: record.by, reason: record.reason }
-    if (!(await endLeases(holder, { lockName, leases, metadata }))) {
-      say(`"${lockName}" has another holder since. Nothing was ended: look again with holdfast show`)
-      return exitCodes.notAcquired
-    }
-    say(`ended ${leases.length === 1 ? 'the lease' : `${leases.length} leases`} on "${lockName}"`)
-    return 0
-  } finally {
-    await holder.close()
+async function end(driver: Driver, { lockName, leases, record }: Break): Promise<number> {
+  if (driver.capabilities.steal && !canRecord(driver)) say(`the ${driver.name} store cannot keep a record of this`)
+  if (!(await breakLock(driver, { lockName, leases, record }))) {
+    say(`"${lockName}" has another holder since. Nothing was ended: look again with holdfast show`)
+    return exitCodes.notAcquired
   }
-}
-
-async function keepRecord(
-  holder: Holder,
-  lockName: string,
-  leases: readonly LeaseRecord[],
-  record: BreakRecord,
-): Promise<void> {
-  const token = leases.reduce((most, { fencingToken }) => Math.max(most, fencingToken), 0)
-  const ttlMs = Math.min(KEPT_MS, holder.longestTtlMs)
-  const unheld = { waitMs: 0, heartbeat: false, minHoldMs: 0, maxHoldMs: ttlMs }
-  const name = recordName(lockName, token)
-  const claim = holder.createClaim({
-    lockName: name,
-    mode: 'exclusive',
-    ttlMs,
-    metadata: metadataOf(record),
-    ...unheld,
-  })
-  // A refusal means that there is a record of the same break already: it was tried before.
-  await holder.ask(claim)
+  say(`ended ${leases.length === 1 ? 'the lease' : `${leases.length} leases`} on "${lockName}"`)
+  return 0
 }
 
 function affected(lockName: string, { leases, waiters }: Seen): string {

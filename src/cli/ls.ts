@@ -3,10 +3,11 @@ import { parseArgs } from 'node:util'
 import { namesStore } from '../connect.ts'
 import type { Driver } from '../core/driver.ts'
 import { withoutSecrets } from '../core/secrets.ts'
+import { isBookkeeping } from '../primitives/lock/bookkeeping.ts'
 import { durationMsFrom } from './duration.ts'
 import { UsageError } from './exit-codes.ts'
 import { jsonLines, narrowTable, type Sorting, wideTable } from './ls-output.ts'
-import { isBookkeeping, look, outputWidth, parsing, type Seen, urlFrom, withDriver } from './store.ts'
+import { look, outputWidth, parsing, type Seen, urlFrom, withDriver } from './store.ts'
 import { printable } from './text.ts'
 
 export function main(args: readonly string[]): Promise<number> {

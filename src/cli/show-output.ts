@@ -1,6 +1,6 @@
 import type { Cycle } from '../core/deadlock/find.ts'
 import type { LeaseRecord } from '../core/driver.ts'
-import type { BreakRecord } from './break-record.ts'
+import type { BreakRecord } from '../primitives/lock/break-record.ts'
 import { durationText } from './duration.ts'
 import type { Seen } from './store.ts'
 import { tableOf } from './table.ts'

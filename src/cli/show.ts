@@ -7,7 +7,7 @@ import { CALL_TIMEOUT_MS } from '../core/limits.ts'
 import { StoreClient } from '../core/store/store-client.ts'
 import { systemClock } from '../core/time/clock.ts'
 import { systemRandom } from '../core/time/random.ts'
-import { breaksOf, recordPrefix } from './break-record.ts'
+import { breaksOf, recordPrefix } from '../primitives/lock/break-record.ts'
 import { type Shown, shownJson, shownText, type Wait } from './show-output.ts'
 import { look, oneName, parsing, urlFrom, withDriver } from './store.ts'
 

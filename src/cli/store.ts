@@ -1,10 +1,8 @@
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
-import { isWaitMarker } from '../core/deadlock/wait-marker.ts'
 import type { Driver, InspectQuery, LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { checkLockName } from '../core/names.ts'
 import { readPages } from '../core/pages.ts'
 import { checkedPage } from '../core/store-answers.ts'
-import { isBreakRecord } from './break-record.ts'
 import { UsageError, usageErrorFrom } from './exit-codes.ts'
 
 /** The store of `--url` or `HOLDFAST_URL`, or the default. Throws `InvalidArgumentError`. */
@@ -51,13 +49,6 @@ export interface Seen {
 
 export const look = (driver: Driver, query: InspectQuery): Promise<Seen> =>
   readPages(async (page) => checkedPage(driver.name, await driver.inspect(page)), query)
-
-/**
- * Whether a lease is no lock that a process holds: the result of a once-only job, a mark of what a holder waits for, or
- * a record of a break.
- */
-export const isBookkeeping = (lease: LeaseRecord): boolean =>
-  isWaitMarker(lease) || isBreakRecord(lease) || /^once:.*:done$/s.test(lease.lockName)
 
 /** Where the output is cut: at the width of the terminal, or after 80 columns. */
 export const outputWidth = (): number => process.stdout.columns ?? 80

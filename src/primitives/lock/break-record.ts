@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
-import type { Driver, LeaseRecord, Metadata } from '../core/driver.ts'
-import { MAX_NAME_LENGTH } from '../core/limits.ts'
+import type { Driver, LeaseRecord, Metadata } from '../../core/driver.ts'
+import { MAX_NAME_LENGTH } from '../../core/limits.ts'
 
 /**
  * Who ended leases by force, when and why. The record is a lease that no process holds, beside the lock: so every store
@@ -48,7 +48,7 @@ export const breaksOf = (lockName: string, leases: readonly LeaseRecord[]): Brea
     .sort((a, b) => b.at.getTime() - a.at.getTime())
 
 /** Undefined if the lease is no such record. Any client can write one. */
-function readBreakRecord({ lockName, metadata }: LeaseRecord): BreakRecord | undefined {
+export function readBreakRecord({ lockName, metadata }: LeaseRecord): BreakRecord | undefined {
   const { brokenBy: by, reason, at, ended } = metadata ?? {}
   if (!lockName.startsWith(PREFIX) || typeof by !== 'string' || typeof reason !== 'string') return undefined
   const date = new Date(typeof at === 'string' ? at : Number.NaN)
