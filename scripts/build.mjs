@@ -1,8 +1,9 @@
 // @ts-check
-// Builds dist/ from src/ with plain tsc, and embeds the files of protocol/. It builds into an empty folder, so that no
+// Builds dist/ from src/ with plain tsc, and embeds the files of protocol/ and the page of the dashboard. It builds into an empty folder, so that no
 // file of an earlier build remains, and replaces dist/ at the end, so that dist/ is complete at any time.
 import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { isMain, root, tsc } from './support/command.mjs'
+import { dashboardAssets } from './support/dashboard-assets.mjs'
 
 /** @returns {Promise<{ code: number, output: string }>} */
 export async function build() {
@@ -13,6 +14,7 @@ export async function build() {
     const { code, output } = await tsc(['-p', 'tsconfig.build.json', '--outDir', fresh])
     if (code === 0) {
       embedProtocol(fresh)
+      writeFileSync(`${fresh}/dashboard/assets.js`, await dashboardAssets())
       swap(fresh, `${root}dist`, old)
     }
     return { code, output }

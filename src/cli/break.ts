@@ -1,4 +1,3 @@
-import { hostname, userInfo } from 'node:os'
 import { createInterface } from 'node:readline/promises'
 import { parseArgs } from 'node:util'
 import type { Driver } from '../core/driver.ts'
@@ -9,6 +8,7 @@ import { durationText } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { look, oneName, parsing, type Seen, urlFrom, withDriver } from './store.ts'
 import { printable, say } from './text.ts'
+import { userAtHost } from './user.ts'
 
 /** Ends the leases on a lock by force. */
 export function main(args: readonly string[]): Promise<number> {
@@ -84,20 +84,11 @@ function parse(args: readonly string[]): Options {
     },
   })
   const lockName = oneName('break', positionals)
-  const { reason, by = `${userName()}@${hostname()}`, yes = false } = values
+  const { reason, by = userAtHost(), yes = false } = values
   if (reason === undefined || reason.trim() === '') throw new UsageError('break needs --reason TEXT')
   checkText('--reason', reason, MAX_REASON_LENGTH)
   checkLockName(by, '--by')
   return { url: urlFrom(values.url), lockName, reason, by, yes }
-}
-
-/** A container may run as a user that has no name. */
-function userName(): string {
-  try {
-    return userInfo().username
-  } catch {
-    return `uid ${process.getuid?.() ?? 'unknown'}`
-  }
 }
 
 const MAX_REASON_LENGTH = 500

@@ -17,6 +17,7 @@ const overview = `holdfast: make sure that only one process does a job at a time
   holdfast break NAME --reason TEXT          end the leases on a lock by force
   holdfast elect NAME -- COMMAND …           run a command on the leader only
   holdfast limit KEY --rate N/s -- COMMAND … run a command as often as allowed
+  holdfast dashboard [options]               show all locks live in a browser
   holdfast doctor [options]                  examine a store
   holdfast migrate [options]                 create or upgrade the tables in
                                              PostgreSQL
@@ -189,6 +190,30 @@ Exit codes
 
 Examples
   holdfast limit mail:newsletter --rate 10/s -- ./send-one.sh
+`,
+  dashboard: `holdfast dashboard [options]
+
+Serves a page that shows the locks, queues, elections, semaphores and rate
+limits of one or more stores, live. It prints the URL of the page. The URL
+contains an access token, which is new each time. The stores are read only while
+a browser shows the page.
+
+  --url URL         a store: sqlite:PATH, postgres://…, redis://…, redlock://…
+                    Repeat it for several stores
+                    (default: $HOLDFAST_URL, else a file in your state folder)
+  --port PORT       the port. 0 takes any that is free (default: 7411)
+  --host ADDRESS    the address to listen on (default: 127.0.0.1)
+  --allow-host NAME accept requests for this host name, too, as from a proxy
+  --allow-actions   let viewers end leases by force
+  --by WHO          who. It is recorded with each forced release
+                    (default: USER@HOST)
+  --elections PREFIX
+                    show locks whose names begin with PREFIX as elections, even
+                    if their leaders publish no value. May be repeated
+
+Examples
+  holdfast dashboard --url redis://localhost:6379
+  holdfast dashboard --url redis://cache --url postgres://db/app --port 0
 `,
   doctor: `holdfast doctor [options]
 

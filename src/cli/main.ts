@@ -14,6 +14,7 @@ const commands: Record<string, () => Promise<{ main(args: readonly string[]): Pr
   break: () => import('./break.ts'),
   elect: () => import('./elect.ts'),
   limit: () => import('./limit.ts'),
+  dashboard: () => import('./dashboard.ts'),
   doctor: () => import('./doctor.ts'),
   migrate: () => import('./migrate.ts'),
   completion: () => import('./completion.ts'),

@@ -10,6 +10,7 @@ export const commandOptions: Readonly<Record<string, readonly string[]>> = {
   break: ['--url', '--reason', '--by', '--yes'],
   elect: ['--url', '--ttl', '--store-timeout'],
   limit: ['--url', '--rate', '--burst', '--wait', '--no-wait'],
+  dashboard: ['--url', '--port', '--host', '--allow-host', '--allow-actions', '--by', '--elections'],
   doctor: ['--url', '--json'],
   migrate: ['--url', '--schema', '--only', '--print'],
   completion: [],

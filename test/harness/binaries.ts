@@ -48,6 +48,7 @@ const DEBIAN_PACKAGES = {
   initdb: 'postgresql',
   pg_basebackup: 'postgresql',
   pgbouncer: 'pgbouncer',
+  chromium: 'chromium',
 } as const
 
 const BINARIES = Object.keys(DEBIAN_PACKAGES) as BinaryName[]

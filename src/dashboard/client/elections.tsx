@@ -1,0 +1,5 @@
+import type { LiveStore } from './live.ts'
+
+export function Elections({ stores }: { stores: LiveStore[] }) {
+  return <p>{stores.length}</p>
+}

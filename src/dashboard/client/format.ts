@@ -1,0 +1,44 @@
+/** The two largest units: `350 ms`, `12 s`, `3 m 12 s`, `2 h 5 m`. */
+export function duration(ms: number): string {
+  if (ms < 1_000) return `${Math.max(0, Math.round(ms))} ms`
+  let seconds = Math.floor(ms / 1_000)
+  const parts: string[] = []
+  for (const [unit, size] of UNITS) {
+    const count = Math.floor(seconds / size)
+    seconds -= count * size
+    if (count > 0) parts.push(`${count} ${unit}`)
+    else if (parts.length > 0) break
+    if (parts.length === 2) break
+  }
+  return parts.join(' ')
+}
+
+const UNITS = [
+  ['d', 86_400],
+  ['h', 3_600],
+  ['m', 60],
+  ['s', 1],
+] as const
+
+/** Whole seconds, for what counts up or down every second. */
+export const seconds = (ms: number): string => (ms < 1_000 ? '0 s' : duration(ms))
+
+export const count = (value: number): string => value.toLocaleString('en')
+
+/** `1 lock`, `2 locks`. */
+export const counted = (value: number, one: string, many = `${one}s`): string =>
+  `${count(value)} ${value === 1 ? one : many}`
+
+export const clockTime = (ms: number): string => new Date(ms).toLocaleTimeString('en-GB')
+
+/**
+ * Makes visible what a browser would hide or act on. Any client of the store can write names and metadata, and a
+ * direction mark could make one name look like another.
+ */
+export const visible = (text: string): string => text.replaceAll(INVISIBLE, escaped)
+
+const INVISIBLE =
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: it looks for control characters
+  /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb]/g
+
+const escaped = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`

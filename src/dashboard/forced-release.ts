@@ -1,0 +1,51 @@
+import { HoldfastError } from '../core/errors.ts'
+import { messageOf } from '../core/foreign-errors.ts'
+import { MAX_HOLDER_ID_LENGTH } from '../core/limits.ts'
+import { withoutSecrets } from '../core/secrets.ts'
+import { json } from './responses.ts'
+import type { WatchedStore } from './watched-store.ts'
+import type { BreakRequest } from './wire.ts'
+
+/**
+ * Ends the leases that the viewer has confirmed, and no others: if the lock has other holders by now, nothing happens.
+ */
+export async function forceRelease(store: WatchedStore, request: BreakRequest, user: string): Promise<Response> {
+  const { name: lockName, tokens, reason } = request
+  try {
+    const leases = await store.leasesOf(lockName)
+    if (leases.length === 0) return json({ error: 'The lock is free already.' }, 409)
+    const confirmed = new Set(tokens)
+    if (leases.some(({ fencingToken }) => !confirmed.has(fencingToken))) return json({ error: CHANGED }, 409)
+    const by = user.slice(0, MAX_HOLDER_ID_LENGTH)
+    const isEnded = await store.breakLock({ lockName, leases, by, reason })
+    return isEnded ? json({ ended: leases.length }) : json({ error: CHANGED }, 409)
+  } catch (error) {
+    if (!(error instanceof HoldfastError)) throw error
+    return json({ error: withoutSecrets(messageOf(error)) }, 502)
+  }
+}
+
+/** The request, or what is wrong with it. */
+export async function breakRequestFrom(request: Request): Promise<BreakRequest | string> {
+  const { headers } = request
+  if (!/^application\/json\b/i.test(headers.get('content-type') ?? '')) return 'The request must be JSON.'
+  if (Number(headers.get('content-length') ?? 0) > MAX_BODY_BYTES) return 'The request is too long.'
+  const text = await request.text()
+  if (text.length > MAX_BODY_BYTES) return 'The request is too long.'
+  let body: unknown
+  try {
+    body = JSON.parse(text)
+  } catch {
+    return 'The request must be JSON.'
+  }
+  const { store, name, tokens, reason } = (body ?? {}) as Partial<BreakRequest>
+  if (typeof store !== 'number' || typeof name !== 'string') return 'The request must name a store and a lock.'
+  if (!Array.isArray(tokens) || !tokens.every(Number.isSafeInteger)) return 'The request must have the tokens.'
+  if (typeof reason !== 'string' || reason.trim() === '') return 'Say why: it is recorded.'
+  if (reason.length > MAX_REASON_LENGTH) return `The reason may have at most ${MAX_REASON_LENGTH} characters.`
+  return { store, name, tokens, reason }
+}
+
+const CHANGED = 'The lock has other holders now. Nothing was ended: look again.'
+const MAX_BODY_BYTES = 64 * 1_024
+const MAX_REASON_LENGTH = 500

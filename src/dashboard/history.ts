@@ -1,0 +1,183 @@
+import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
+import { recordPrefix } from '../primitives/lock/break-record.ts'
+import type { LockView, SeenBreak, StoreView } from './lock-view.ts'
+import { HISTORY_MS, type Span, type SpanEnd } from './wire.ts'
+
+/** What happened between two readings. */
+export interface Happened {
+  granted: number
+  released: number
+  expired: number
+  broken: number
+}
+
+type OpenSpan = { -readonly [Name in keyof Span]: Span[Name] } & { lastEndMs?: number; round: number }
+
+/**
+ * Who held which lock when, for one hour. It is derived from readings: a lease that began and ended between two of them
+ * is not seen. How a lease ended follows from its last known end, the lease that follows it, and the record of a break.
+ * Everything that decides is on the store's clock.
+ */
+export class History {
+  readonly #spans = new Map<string, OpenSpan[]>()
+  readonly #open = new Map<string, { name: string; span: OpenSpan }>()
+  /** Since when each claim waits that was in a queue at the last reading. */
+  #waiting = new Map<string, number>()
+  readonly #gaps: [number, number][] = []
+  #watchedSinceMs: number | undefined
+  #lastMs: number | undefined
+  #round = 0
+  #count = 0
+  #prunedMs = 0
+
+  get watchedSinceMs(): number {
+    return this.#watchedSinceMs ?? 0
+  }
+
+  gaps(): readonly (readonly [number, number])[] {
+    return this.#gaps
+  }
+
+  of(name: string): Span[] {
+    return (this.#spans.get(name) ?? []).map(({ lastEndMs: _, round: __, ...span }) => span)
+  }
+
+  /** Adds a reading. `gapMs`: after a longer pause, what happened in it is unknown. */
+  record(view: StoreView, gapMs: number): Happened {
+    const { nowMs } = view.reading
+    const happened = { granted: 0, released: 0, expired: 0, broken: 0 }
+    const isFirst = this.#lastMs === undefined
+    const gapFrom = this.#lastMs !== undefined && nowMs - this.#lastMs > gapMs ? this.#lastMs : undefined
+    if (gapFrom !== undefined) this.#gaps.push([gapFrom, nowMs])
+    this.#watchedSinceMs ??= nowMs
+    this.#round += 1
+    for (const lock of view.locks.values()) {
+      for (const lease of lock.leases) if (this.#see(lease, nowMs) && !isFirst) happened.granted += 1
+    }
+    for (const [key, { name, span }] of this.#open) {
+      if (span.round === this.#round) continue
+      this.#open.delete(key)
+      if (gapFrom === undefined) this.#end(span, view.locks.get(name), breaksOf(view, name), nowMs)
+      else Object.assign(span, { to: gapFrom, end: 'unknown' })
+      const { end } = span
+      if (end === 'expired' || end === 'broken') happened[end] += 1
+      else if (end !== 'unknown') happened.released += 1
+    }
+    this.#waiting = new Map(view.reading.waiters.map((waiter) => [keyOf(waiter), waiter.waitingSinceMs]))
+    this.#lastMs = nowMs
+    if (nowMs - this.#prunedMs > PRUNE_EVERY_MS || this.#count > MAX_SPANS) this.#prune(nowMs)
+    return happened
+  }
+
+  /** True if the lease is new. */
+  #see(lease: LeaseRecord, nowMs: number): boolean {
+    const key = keyOf(lease)
+    const open = this.#open.get(key)
+    if (open !== undefined && open.span.token === lease.fencingToken) {
+      open.span.round = this.#round
+      setEnd(open.span, lease)
+      return false
+    }
+    const spans = this.#spans.get(lease.lockName) ?? []
+    const last = spans.at(-1)
+    // A reading in several pages can miss a lease that is there.
+    if (last?.token === lease.fencingToken && last.holder === lease.holderId && last.token > 0) {
+      delete last.to
+      delete last.end
+      last.round = this.#round
+      setEnd(last, lease)
+      this.#open.set(key, { name: lease.lockName, span: last })
+      return false
+    }
+    const span = this.#spanFrom(lease, nowMs)
+    if (spans.length === 0) this.#spans.set(lease.lockName, spans)
+    if (spans.length >= MAX_SPANS_OF_LOCK) {
+      spans.shift()
+      this.#count -= 1
+    }
+    spans.push(span)
+    this.#count += 1
+    this.#open.set(key, { name: lease.lockName, span })
+    return true
+  }
+
+  #spanFrom(lease: LeaseRecord, nowMs: number): OpenSpan {
+    const from = lease.acquiredAtMs > 0 ? lease.acquiredAtMs : nowMs
+    const waitingSinceMs = this.#waiting.get(keyOf(lease))
+    const span: OpenSpan = {
+      holder: lease.holderId,
+      token: lease.fencingToken,
+      shared: lease.mode === 'shared',
+      from,
+      round: this.#round,
+      ...(waitingSinceMs !== undefined && { waited: Math.max(0, from - waitingSinceMs) }),
+    }
+    setEnd(span, lease)
+    return span
+  }
+
+  #end(span: OpenSpan, lock: LockView | undefined, breaks: readonly SeenBreak[], nowMs: number): void {
+    const broken = breaks.find(({ token, atMs }) => token >= span.token && atMs >= span.from)
+    if (broken !== undefined) {
+      const { by, reason } = broken.record
+      Object.assign(span, { end: 'broken', to: Math.min(broken.atMs, nowMs), by, reason })
+      return
+    }
+    const next = lock?.leases
+      .filter(({ fencingToken, mode }) => fencingToken > span.token && (mode === 'exclusive' || !span.shared))
+      .reduce<LeaseRecord | undefined>(
+        (first, lease) => (first === undefined || lease.fencingToken < first.fencingToken ? lease : first),
+        undefined,
+      )
+    const forcedBy = next?.metadata?.['forcedBy']
+    if (typeof forcedBy === 'string') {
+      Object.assign(span, { end: 'broken', to: next?.acquiredAtMs ?? nowMs, by: forcedBy })
+      return
+    }
+    const endedMs = Math.max(span.from, next === undefined ? nowMs : next.acquiredAtMs)
+    const isExpired = span.lastEndMs !== undefined && span.lastEndMs <= endedMs + CLOCK_ERROR_MS
+    span.to = isExpired ? Math.max(span.from, Math.min(span.lastEndMs ?? endedMs, endedMs)) : endedMs
+    span.end = isExpired ? 'expired' : this.#endOfReleased(lock, next)
+  }
+
+  #endOfReleased(lock: LockView | undefined, next: LeaseRecord | undefined): SpanEnd {
+    if (next !== undefined) return this.#waiting.has(keyOf(next)) ? 'passed' : 'released'
+    // The next holder of a permit is not always the one with the next token.
+    return lock?.leases.some((lease) => this.#waiting.has(keyOf(lease))) ? 'passed' : 'released'
+  }
+
+  /** Forgets what is older than an hour, and then, if it is still too much, the oldest half. */
+  #prune(nowMs: number): void {
+    this.#prunedMs = nowMs
+    let sinceMs = nowMs - HISTORY_MS
+    for (let tries = 0; tries < 2; tries += 1) {
+      for (const [name, spans] of this.#spans) {
+        const kept = spans.filter(({ to }) => to === undefined || to > sinceMs)
+        this.#count -= spans.length - kept.length
+        if (kept.length === 0) this.#spans.delete(name)
+        else if (kept.length < spans.length) this.#spans.set(name, kept)
+      }
+      while (this.#gaps[0] !== undefined && this.#gaps[0][1] <= sinceMs) this.#gaps.shift()
+      if (this.#watchedSinceMs !== undefined) this.#watchedSinceMs = Math.max(this.#watchedSinceMs, sinceMs)
+      if (this.#count <= MAX_SPANS) return
+      const ends = [...this.#spans.values()].flatMap((spans) => spans.flatMap(({ to }) => to ?? []))
+      sinceMs = ends.sort((a, b) => a - b)[ends.length >> 1] ?? nowMs
+    }
+  }
+}
+
+const breaksOf = ({ breaks }: StoreView, name: string): readonly SeenBreak[] => breaks.get(recordPrefix(name)) ?? []
+
+const keyOf = ({ lockName, claimId }: LeaseRecord | WaiterRecord): string => `${lockName}\0${claimId}`
+
+function setEnd(span: OpenSpan, { expiresAtMs }: LeaseRecord): void {
+  if (expiresAtMs === undefined) delete span.lastEndMs
+  else span.lastEndMs = expiresAtMs
+}
+
+/** Beyond this the oldest half is forgotten. About 20 MB. */
+const MAX_SPANS = 100_000
+const MAX_SPANS_OF_LOCK = 500
+const PRUNE_EVERY_MS = 60_000
+/** How far our idea of the store's clock may be off. A release this shortly before the end counts as an expiry. */
+const CLOCK_ERROR_MS = 50

@@ -1,0 +1,91 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+
+/** What `toNodeHandler` needs of a request: Node's own, or that of Express. */
+export type NodeRequest = IncomingMessage & { readonly originalUrl?: string; readonly body?: unknown }
+export type NodeResponse = ServerResponse
+
+/** A handler for node:http, Express and Connect. It answers every request that it gets. */
+export type NodeHandler = (request: NodeRequest, response: NodeResponse) => void
+
+/**
+ * Makes a handler for Node's `http` server of one for web requests: `app.use('/locks', toNodeHandler(dashboard))` in
+ * Express, `createServer(toNodeHandler(dashboard))` without a framework. A stream ends when its client has gone.
+ */
+export function toNodeHandler(handler: (request: Request) => Promise<Response>): NodeHandler {
+  return (request, response) => {
+    void answer(handler, request, response).catch(() => {
+      // The handler has thrown, or the client has gone in the middle. What was sent so far cannot be taken back.
+      if (response.headersSent) response.destroy()
+      else response.writeHead(500).end()
+    })
+  }
+}
+
+async function answer(
+  handler: (request: Request) => Promise<Response>,
+  incoming: NodeRequest,
+  outgoing: NodeResponse,
+): Promise<void> {
+  const gone = new AbortController()
+  outgoing.once('close', () => gone.abort())
+  const request = await requestFrom(incoming, gone.signal)
+  if (request === undefined) {
+    outgoing.writeHead(400).end()
+    return
+  }
+  const { status, headers, body } = await handler(request)
+  outgoing.writeHead(status, headersOf(headers))
+  if (body === null) {
+    outgoing.end()
+    return
+  }
+  const reader = body.getReader()
+  gone.signal.addEventListener('abort', () => void reader.cancel().catch(() => undefined))
+  for (;;) {
+    const { done, value } = await reader.read()
+    if (done || gone.signal.aborted) break
+    if (!outgoing.write(value)) await drained(outgoing)
+  }
+  outgoing.end()
+}
+
+/** Express removes the path of the mount from `url`. Undefined for a request that no browser sends. */
+async function requestFrom(incoming: NodeRequest, signal: AbortSignal): Promise<Request | undefined> {
+  const { method = 'GET', headers, originalUrl, url = '/' } = incoming
+  const address = `http://${headers.host ?? 'localhost'}/${(originalUrl ?? url).replace(/^\/+/, '')}`
+  if (!URL.canParse(address)) return undefined
+  const body = method === 'GET' || method === 'HEAD' ? undefined : await bodyOf(incoming)
+  const pairs = Object.entries(headers).flatMap(([name, value]): [string, string][] =>
+    value === undefined || name.startsWith(':') ? [] : [[name, Array.isArray(value) ? value.join(', ') : value]],
+  )
+  return new Request(address, { method, headers: pairs, signal, ...(body && { body }) })
+}
+
+/** At most as much as any request needs. The handler rejects a longer one by what is left of it. */
+async function bodyOf(incoming: NodeRequest): Promise<Uint8Array> {
+  // `express.json()` has read it already.
+  if (incoming.readableEnded && incoming.body !== undefined) return Buffer.from(JSON.stringify(incoming.body))
+  const chunks: Uint8Array[] = []
+  let length = 0
+  for await (const chunk of incoming as AsyncIterable<Uint8Array>) {
+    length += chunk.length
+    if (length <= MAX_BODY_BYTES) chunks.push(chunk)
+  }
+  return Buffer.concat(chunks)
+}
+
+function headersOf(headers: Headers): Record<string, string | string[]> {
+  const cookies = headers.getSetCookie()
+  return { ...Object.fromEntries(headers), ...(cookies.length > 0 && { 'set-cookie': cookies }) }
+}
+
+const drained = (outgoing: NodeResponse): Promise<void> =>
+  new Promise((resolve) => {
+    const done = (): void => {
+      outgoing.off('drain', done).off('close', done)
+      resolve()
+    }
+    outgoing.on('drain', done).on('close', done)
+  })
+
+const MAX_BODY_BYTES = 128 * 1_024

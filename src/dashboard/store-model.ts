@@ -1,0 +1,111 @@
+import type { LeaseRecord } from '../core/driver.ts'
+import { detailOf } from './detail.ts'
+import { Figures } from './figures.ts'
+import { History } from './history.ts'
+import { type Reading, type StoreView, viewOf } from './lock-view.ts'
+import { changeOf, rowOf } from './rows.ts'
+import { waitGraphOf } from './wait-graph.ts'
+import type { LockDetail, Row, Step, StoreInfo, WaitGraph } from './wire.ts'
+
+/** What is known of one store: the last reading, what changed with it, and one hour of history. */
+export class StoreModel {
+  readonly #store: number
+  readonly #isElection: (lease: LeaseRecord) => boolean
+  readonly #history = new History()
+  readonly #figures = new Figures()
+  #rows = new Map<string, Row>()
+  #view: StoreView = viewOf(NOTHING)
+  #baseMs: number | undefined
+  #nextId = 1
+  #error: string | undefined
+
+  constructor(store: number, isElection: (lease: LeaseRecord) => boolean) {
+    this.#store = store
+    this.#isElection = isElection
+  }
+
+  get view(): StoreView {
+    return this.#view
+  }
+
+  /** Takes a reading, and returns what has changed. `gapMs`: see `History.record`. */
+  apply(reading: Reading, gapMs: number): Step {
+    this.#error = undefined
+    this.#baseMs ??= Math.floor(reading.nowMs)
+    const view = viewOf(reading)
+    this.#view = view
+    const before = this.#rows
+    const after = new Map<string, Row>()
+    const rows: Row[] = []
+    const ends: number[] = []
+    for (const lock of view.locks.values()) {
+      const known = before.get(lock.name)
+      const row = rowOf(lock, {
+        id: known?.[0] ?? this.#nextId++,
+        baseMs: this.#baseMs,
+        isDeadlocked: view.deadlocked.has(lock.name),
+        isElection: this.#isElection,
+      })
+      const change = known === undefined ? 'row' : changeOf(known, row)
+      // The same object is kept: most of 10,000 rows do not change in a step.
+      after.set(lock.name, change === 'none' && known !== undefined ? known : row)
+      if (change === 'row') rows.push(row)
+      else if (change === 'end') ends.push(row[0], row[8])
+    }
+    const gone: number[] = []
+    for (const [name, [id]] of before) if (!after.has(name)) gone.push(id)
+    this.#rows = after
+    // A reading that is not complete misses leases, which would look as if they had ended.
+    if (reading.complete) this.#record(view, gapMs)
+    const figures = this.#figures.last
+    return {
+      ...this.#head(),
+      ...(rows.length > 0 && { rows }),
+      ...(ends.length > 0 && { ends }),
+      ...(gone.length > 0 && { gone }),
+      ...(figures && { figures }),
+    }
+  }
+
+  /** The store could not be read. What was read before is kept. */
+  fail(error: string, nowMs: number): Step {
+    this.#error = error
+    return { ...this.#head(), now: nowMs }
+  }
+
+  /** Everything, for a viewer that has just come, or could not keep up. */
+  full(info: StoreInfo): Step {
+    return {
+      ...this.#head(),
+      full: { base: this.#baseMs ?? 0, info, history: this.#figures.all() },
+      rows: [...this.#rows.values()],
+    }
+  }
+
+  detail(name: string): LockDetail {
+    return detailOf(name, this.#view, this.#history)
+  }
+
+  waits(): WaitGraph {
+    return waitGraphOf(this.#view)
+  }
+
+  #record(view: StoreView, gapMs: number): void {
+    const happened = this.#history.record(view, gapMs)
+    let held = 0
+    for (const { leases } of view.locks.values()) if (leases.length > 0) held += 1
+    this.#figures.add(view.reading.nowMs, held, view.reading.waiters.length, happened)
+  }
+
+  #head(): Step {
+    const { nowMs, complete } = this.#view.reading
+    return {
+      store: this.#store,
+      now: nowMs,
+      ...(this.#error !== undefined && { error: this.#error }),
+      ...(!complete && { partial: true as const }),
+    }
+  }
+}
+
+const NOTHING: Reading = { leases: [], waiters: [], complete: true, nowMs: 0 }
