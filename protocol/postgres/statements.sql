@@ -40,6 +40,15 @@ SELECT :"schema".holdfast_inspect($1::text, $2::text, $3::text, $4::text::intege
 CALL :"schema".holdfast_call_consume($1::text::text[], $2::text::integer[], $3::text::integer[], $4::text::float8[],
   $5::text::boolean, NULL)
 
+-- name: rates
+-- Inputs: prefix; the name after which to begin; how many names
+-- Outputs: rates, JSON: for each name, in order, the name and the numbers of the ids of its limits
+SELECT coalesce(json_agg(json_build_array(name, state[4:3 + 3 * state[3]::integer])), '[]')::text AS rates FROM (
+  SELECT name, state FROM :"schema".holdfast_rates
+  WHERE name > $2::text AND starts_with(name, $1::text) AND expires_at > clock_timestamp()
+  ORDER BY name LIMIT $3::text::integer
+) AS found
+
 -- name: change_rate
 -- Inputs and outputs: as holdfast_change_rate in 0012-rate-changes.sql
 CALL :"schema".holdfast_call_change_rate($1::text, $2::text::float8[], $3::text::float8, $4::text::boolean, NULL)

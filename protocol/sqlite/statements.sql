@@ -148,6 +148,11 @@ DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND expires_at_
 -- Inputs: name, limit_id
 SELECT reset_at_ms, block FROM holdfast_rates WHERE name = ? AND limit_id = ?
 
+-- name: rates_from
+-- Inputs: name and limit_id, after which to begin; now_ms; how many
+SELECT name, limit_id FROM holdfast_rates
+WHERE (name, limit_id) > (?, ?) AND reset_at_ms > ? ORDER BY name, limit_id LIMIT ?
+
 -- name: set_rate
 -- Inputs: name, limit_id, reset_at_ms, block
 INSERT INTO holdfast_rates (name, limit_id, reset_at_ms, block) VALUES (?, ?, ?, ?)

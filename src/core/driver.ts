@@ -88,6 +88,14 @@ export interface Driver {
    */
   consume?(requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]>
 
+  /**
+   * Lists the limits of which something is in use, in pages, for code that shows them to people. `consume` with a cost
+   * of 0 returns how much. A limit that has just run out may be listed.
+   *
+   * @throws `InvalidArgumentError` for a query that `checkInspectQuery` rejects
+   */
+  inspectRates?(query: RatesQuery): Promise<RatesPage>
+
   /** Closes the connections that the driver has opened. Does not end any lease. Every later call rejects. */
   close(): Promise<void>
 }
@@ -315,6 +323,20 @@ export interface RateLimit {
   readonly periodMs: number
   /** The number of units that can be taken at once after a pause. At most `limit + burst` are taken in any period. */
   readonly burst: number
+}
+
+export type RatesQuery = Omit<InspectQuery, 'lockName'>
+
+export interface RatesPage {
+  readonly rates: readonly RateRecord[]
+  /** Pass it as `after` to get the next page. Absent on the last page. */
+  readonly next?: string
+}
+
+/** A limit in the store, and the name that it is used with. */
+export interface RateRecord {
+  readonly name: string
+  readonly limit: RateLimit
 }
 
 export interface RateAnswer {

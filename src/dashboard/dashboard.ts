@@ -1,3 +1,5 @@
+import { HoldfastError } from '../core/errors.ts'
+import { withoutSecrets } from '../core/secrets.ts'
 import { systemClock } from '../core/time/clock.ts'
 import { breakRequestFrom, forceRelease } from './forced-release.ts'
 import { checkDashboardOptions, type DashboardOptions } from './options.ts'
@@ -62,6 +64,7 @@ export function createDashboard(options: DashboardOptions): Dashboard {
       await store.poller.refresh()
       return json(store.model.waits())
     }
+    if (call === 'rates') return rates(store.store)
     return notFound()
   }
 
@@ -93,6 +96,15 @@ export function createDashboard(options: DashboardOptions): Dashboard {
   }
 
   return Object.assign(handle, { close })
+}
+
+async function rates(store: WatchedStore): Promise<Response> {
+  try {
+    return json(await store.rates())
+  } catch (error) {
+    if (!(error instanceof HoldfastError)) throw error
+    return json({ error: withoutSecrets(error.message) }, 502)
+  }
 }
 
 const notFound = (): Response => json({ error: 'There is no such thing here.' }, 404)

@@ -8,8 +8,9 @@ import { systemRandom } from '../core/time/random.ts'
 import { everything } from '../primitives/everything.ts'
 import { breakLock } from '../primitives/lock/break-lock.ts'
 import type { Reading } from './lock-view.ts'
+import { readRates } from './rates.ts'
 import { StoreClock } from './store-clock.ts'
-import type { StoreInfo } from './wire.ts'
+import type { RateList, StoreInfo } from './wire.ts'
 
 /** A store as the dashboard uses it: opened at the first reading, and read in pages. */
 export class WatchedStore {
@@ -18,6 +19,7 @@ export class WatchedStore {
   readonly #storeClock = new StoreClock()
   #opening: Promise<Opened> | undefined
   #opened: Opened | undefined
+  #rates: { readonly atMs: number; readonly list: Promise<RateList> } | undefined
   #closed = false
 
   constructor(source: StoreSource, clock: Clock) {
@@ -31,7 +33,7 @@ export class WatchedStore {
     const { name = nameOf(this.#source, driver) } = this.#source
     if (driver === undefined) return { name }
     const { queue, metadata, limit, rate, steal, expiry } = driver.capabilities
-    const rates = rate ? 'unlisted' : 'no'
+    const rates = driver.inspectRates !== undefined ? 'listed' : rate ? 'unlisted' : 'no'
     return { name, driver: driver.name, can: { queue, metadata, semaphores: limit, rates, steal, expiry } }
   }
 
@@ -46,6 +48,16 @@ export class WatchedStore {
     const read = await readPages((query) => client.inspect(query), { pageSize: PAGE_SIZE }, { records: MAX_RECORDS })
     this.#storeClock.learn(read, startedMs, this.#clock.now().wallMs)
     return { ...read, nowMs: this.nowMs }
+  }
+
+  /** The limits in use. One reading serves all viewers that ask within a second. */
+  rates(): Promise<RateList> {
+    const nowMs = this.#clock.now().monotonicMs
+    if (this.#rates === undefined || nowMs - this.#rates.atMs > RATES_EVERY_MS) {
+      const list = this.#open().then(({ driver, client }) => readRates(driver, client))
+      this.#rates = { atMs: nowMs, list }
+    }
+    return this.#rates.list
   }
 
   async leasesOf(lockName: string): Promise<readonly LeaseRecord[]> {
@@ -110,3 +122,4 @@ function nameOf({ url, driver: passed }: StoreSource, driver = passed): string {
 /** More are not shown. The page says so. */
 const MAX_RECORDS = 50_000
 const PAGE_SIZE = 1_000
+const RATES_EVERY_MS = 900

@@ -207,9 +207,8 @@ export interface RateDetail {
   readonly limit: number
   readonly periodMs: number
   readonly burst: number
-  /** After how long its full capacity is back, and how long that takes from nothing. */
+  /** After how long its full capacity is back. */
   readonly usedMs: number
-  readonly fullMs: number
   readonly blockedMs: number
 }
 

@@ -1,4 +1,4 @@
-import type { Capabilities, Driver, DriverListener, InspectPage } from '../core/driver.ts'
+import type { Capabilities, Driver, DriverListener, InspectPage, RatesPage } from '../core/driver.ts'
 import { ClosedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { createMemoryStore, type MemoryStore } from './memory/store.ts'
@@ -65,6 +65,7 @@ export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
       if (closed) throw new ClosedError('the memory driver is closed')
       return store.consume(requests)
     },
+    inspectRates: async (query) => (await each([query], store.inspectRates))[0] as RatesPage,
     inspect: async (query) => (await each([query], store.inspect))[0] as InspectPage,
     async listen(listener) {
       if (closed) throw new ClosedError('the memory driver is closed')

@@ -17,7 +17,7 @@ import type { PostgresConnections, Row } from './postgres/connections.ts'
 import { rowLocked, storeErrorFrom } from './postgres/errors.ts'
 import { checkScope, latestVersion, type MigrationScope, migrate, readVersion } from './postgres/migrate.ts'
 import { NotifyConnection } from './postgres/notify-connection.ts'
-import { consume } from './postgres/rates.ts'
+import { consume, ratesFrom } from './postgres/rates.ts'
 import { statementsFor } from './postgres/statements.ts'
 import { postgresUrl } from './postgres/url.ts'
 
@@ -164,17 +164,27 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   let closed = false
 
   async function call(
-    statement: 'acquire' | 'acquire_groups' | 'steal' | 'renew' | 'release' | 'inspect' | 'consume' | 'change_rate',
+    statement:
+      | 'acquire'
+      | 'acquire_groups'
+      | 'steal'
+      | 'renew'
+      | 'release'
+      | 'inspect'
+      | 'consume'
+      | 'change_rate'
+      | 'rates',
     values: readonly (string | null)[],
   ): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
     ready ??= prepare(connections, schema, migrates)
     try {
       await ready
-      const send = statement === 'inspect' ? connections.query : connections.call
+      const isRead = statement === 'inspect' || statement === 'rates'
+      const send = isRead ? connections.query : connections.call
       const [row] = await send(statements[statement], values)
       if (row === undefined) throw new StoreError(`PostgreSQL answered ${statement} without a row`)
-      if (statement !== 'inspect') hasWritten = true
+      if (!isRead) hasWritten = true
       return row
     } catch (error) {
       // After any failure the next call checks the tables again: they may have been dropped, or just been created.
@@ -253,6 +263,12 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
         step: (values) => call('consume', [...values, relaxed]),
         change: (values) => call('change_rate', [...values, relaxed]),
       }),
+
+    async inspectRates(query) {
+      const { prefix, after, pageSize } = checkInspectQuery(query)
+      const { rates } = await call('rates', [prefix, after ?? '', String(pageSize)])
+      return ratesFrom(String(rates), pageSize)
+    },
 
     listen: (listener) => notifyConnection.listen(listener),
 

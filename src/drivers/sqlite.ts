@@ -24,7 +24,7 @@ import { defaultPath, prepareFile } from './sqlite/file.ts'
 import { inspect } from './sqlite/inspect.ts'
 import { inParts } from './sqlite/list-parts.ts'
 import { LockViews } from './sqlite/lock-view.ts'
-import { lookAll, takeOne } from './sqlite/rates.ts'
+import { inspectRates, lookAll, takeOne } from './sqlite/rates.ts'
 import { firstWaiterOf, readNow } from './sqlite/rows.ts'
 import { sweeper } from './sqlite/sweep.ts'
 import { sqlitePath, sqliteUrl } from './sqlite/url.ts'
@@ -224,6 +224,11 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     renew: (renewals) => inParts<Renewal, RenewAnswer>(connection, renewals, renew),
     release: (leases) => inParts<LeaseRef, boolean>(connection, leases, release),
     consume: (requests) => inParts<RateRequest, RateAnswer>(connection, requests, consume),
+
+    async inspectRates(query) {
+      const checked = checkInspectQuery(query)
+      return connection.read(() => inspectRates(connection, checked))
+    },
 
     async inspect(query) {
       const checked = checkInspectQuery(query)

@@ -1,7 +1,17 @@
-import type { RateAnswer, RateRequest } from '../../core/driver.ts'
+import { checkInspectQuery } from '../../core/arguments.ts'
+import type { RateAnswer, RateRecord, RateRequest, RatesPage, RatesQuery } from '../../core/driver.ts'
+import { InvalidArgumentError } from '../../core/errors.ts'
 import { type Clock, systemClock, type Timer } from '../../core/time/clock.ts'
 import { wallClock } from '../../core/time/native-time.ts'
-import { consumeStep, endOf, type Moment, noMoment, type Policy, policyFor } from '../shared/consume-step.ts'
+import {
+  consumeStep,
+  endOf,
+  limitFromId,
+  type Moment,
+  noMoment,
+  type Policy,
+  policyFor,
+} from '../shared/consume-step.ts'
 
 /**
  * The rate limits of a memory store. A sweep removes those that are no longer used, and runs as long as there are any.
@@ -86,8 +96,31 @@ export function createRates(clock: Clock): Rates {
     }
   }
 
+  /** The cursor is a number of limits to skip. What is added or removed meanwhile can move the others by one. */
+  function inspect(query: RatesQuery): RatesPage {
+    const { prefix, after, pageSize } = checkInspectQuery(query)
+    if (after !== undefined && !/^\d+$/.test(after)) {
+      throw new InvalidArgumentError('after', after, '`next` of the page before')
+    }
+    const now = nowMs()
+    const rates: RateRecord[] = []
+    let at = 0
+    for (const [id, table] of tables) {
+      const limit = limitFromId(id)
+      for (const [name, moment] of table) {
+        at += 1
+        if (at <= Number(after ?? 0) || limit === undefined || !name.startsWith(prefix) || endOf(moment) <= now)
+          continue
+        if (rates.length === pageSize) return { rates, next: `${at - 1}` }
+        rates.push({ name, limit })
+      }
+    }
+    return { rates }
+  }
+
   return {
     consume,
+    inspect,
     get size() {
       return [...tables.values()].reduce((sum, table) => sum + table.size, 0)
     },
@@ -96,6 +129,7 @@ export function createRates(clock: Clock): Rates {
 
 export interface Rates {
   consume(requests: readonly RateRequest[]): RateAnswer[]
+  inspect(query: RatesQuery): RatesPage
   /** How many moments are kept: one for each name and limit. */
   readonly size: number
 }

@@ -9,6 +9,8 @@ import type {
   LeaseRef,
   RateAnswer,
   RateRequest,
+  RatesPage,
+  RatesQuery,
   RenewAnswer,
   Renewal,
 } from '../../core/driver.ts'
@@ -27,6 +29,7 @@ export interface MemoryStore {
   renew(renewal: Renewal): RenewAnswer
   release(lease: LeaseRef): boolean
   consume(requests: readonly RateRequest[]): RateAnswer[]
+  inspectRates(query: RatesQuery): RatesPage
   inspect(query: InspectQuery): InspectPage
   readonly listeners: Set<DriverListener>
 }
@@ -207,6 +210,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     }),
 
     consume: rates.consume,
+    inspectRates: rates.inspect,
 
     inspect: step((query: InspectQuery) => {
       const { lockName, prefix, after, pageSize } = checkInspectQuery(query)

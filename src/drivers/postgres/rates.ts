@@ -1,4 +1,4 @@
-import type { RateAnswer, RateRequest } from '../../core/driver.ts'
+import type { RateAnswer, RateRecord, RateRequest, RatesPage } from '../../core/driver.ts'
 import { OverloadError } from '../../core/errors.ts'
 import {
   answerTake,
@@ -13,6 +13,21 @@ import {
 } from '../shared/consume-step.ts'
 import { numberArray, parseNumbers, textArray } from './arrays.ts'
 import type { Row } from './connections.ts'
+
+/** A page of names, each with all of its limits: a name may have up to 32 of them. */
+export function ratesFrom(text: string, pageSize: number): RatesPage {
+  const names = JSON.parse(text) as [name: string, numbers: number[]][]
+  const rates = names.flatMap(([name, numbers]) => {
+    const limits: RateRecord[] = []
+    for (let at = 0; at + 2 < numbers.length; at += 3) {
+      const [limit = 0, micros = 0, burst = 0] = numbers.slice(at, at + 3)
+      limits.push({ name, limit: { limit, periodMs: micros / 1_000, burst } })
+    }
+    return limits
+  })
+  const last = names.at(-1)
+  return names.length < pageSize || last === undefined ? { rates } : { rates, next: last[0] }
+}
 
 export interface RateCalls {
   step(values: readonly string[]): Promise<Row>

@@ -13,6 +13,7 @@ export type StatementName =
   | 'inspect'
   | 'consume'
   | 'change_rate'
+  | 'rates'
   | 'fence'
   | 'reset_fence'
   | 'version'

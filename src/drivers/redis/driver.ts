@@ -15,6 +15,7 @@ import type { RedisConnection } from './connection.ts'
 import { closedError, inTime } from './errors.ts'
 import { acquireArgs, readAcquire, releaseArgs, type TokenRefusal, unexpectedReply } from './format.ts'
 import { inspect, inspectNames } from './inspect.ts'
+import { inspectRates } from './inspect-rates.ts'
 import { type ProposedClaim, runBallot } from './proposals.ts'
 import { consume } from './rates.ts'
 import { MAX_RENEWALS, renewEach, renewMany } from './renewals.ts'
@@ -184,6 +185,11 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
     async consume(requests) {
       assertOpen()
       return consume(parts, requests)
+    },
+
+    async inspectRates(query) {
+      assertOpen()
+      return inTime('inspect', timeoutMs, () => inspectRates(connection, prefix, query), connection)
     },
 
     async inspect(query) {

@@ -75,6 +75,12 @@ export const channelOf = (clientId: string, slot?: number): string =>
 export const rateKey = (prefix: string, name: string, limitId: string): string =>
   siblingKey(prefix + name, `r${limitId}`)
 
+/** The plain key and the limit's id of a rate's key. */
+export function rateOfKey(key: string): { plain: string; id: string } | undefined {
+  const [, tag, id, plain] = /^holdfast:\{([^}]+)\}:r(\d+\/\d+\/\d+)(?::(.+))?$/s.exec(key) ?? []
+  return tag === undefined || id === undefined ? undefined : { plain: plain ?? tag, id }
+}
+
 export const slotOf = (key: string): number => slotOfText(hashTag(key) ?? key)
 
 /**

@@ -51,6 +51,13 @@ export interface Policy {
  */
 export const limitId = (limit: RateLimit): string => `${limit.limit}/${periodMicros(limit)}/${limit.burst}`
 
+/** Undefined for a text that is no such id. */
+export function limitFromId(id: string): RateLimit | undefined {
+  const [, limit, micros, burst] = /^(\d+)\/(\d+)\/(\d+)$/.exec(id) ?? []
+  if (burst === undefined) return undefined
+  return { limit: Number(limit), periodMs: Number(micros) / 1_000, burst: Number(burst) }
+}
+
 /** Whole microseconds, so that every language writes the same digits. */
 export const periodMicros = ({ periodMs }: RateLimit): number => Math.round(periodMs * 1_000)
 

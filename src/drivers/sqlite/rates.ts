@@ -1,4 +1,7 @@
-import { endOf, type Moment, type Take, type Taken, takeStep } from '../shared/consume-step.ts'
+import type { CheckedInspectQuery } from '../../core/arguments.ts'
+import type { RateRecord, RatesPage } from '../../core/driver.ts'
+import { InvalidArgumentError } from '../../core/errors.ts'
+import { endOf, limitFromId, type Moment, type Take, type Taken, takeStep } from '../shared/consume-step.ts'
 import type { SqliteConnection } from './connection.ts'
 import { readNow } from './rows.ts'
 
@@ -23,6 +26,46 @@ export function takeOne(connection: SqliteConnection, take: Take, nowMs: number)
     else connection.run('set_rate', name, id, endOf(moment), blockText(moment, nowMs))
   })
   return taken
+}
+
+/** Reads one page. Rows are read in parts: a prefix may select few of many. */
+export function inspectRates(
+  connection: SqliteConnection,
+  { prefix, after, pageSize }: CheckedInspectQuery,
+): RatesPage {
+  const nowMs = readNow(connection)
+  const rates: RateRecord[] = []
+  let [name, id] = after === undefined ? [prefix, ''] : readCursor(after)
+  for (;;) {
+    const rows = connection.all('rates_from', name, id, nowMs, ROWS_AT_ONCE) as RateNameRow[]
+    for (const row of rows) {
+      const limit = limitFromId(row.limit_id)
+      // Names are in order, byte by byte: behind the last one with the prefix there is none.
+      if (!row.name.startsWith(prefix)) return { rates }
+      if (rates.length === pageSize) return { rates, next: JSON.stringify([name, id]) }
+      name = row.name
+      id = row.limit_id
+      if (limit !== undefined) rates.push({ name, limit })
+    }
+    if (rows.length < ROWS_AT_ONCE) return { rates }
+  }
+}
+
+interface RateNameRow {
+  readonly name: string
+  readonly limit_id: string
+}
+
+const ROWS_AT_ONCE = 500
+
+function readCursor(after: string): [name: string, id: string] {
+  try {
+    const [name, id] = JSON.parse(after) as unknown[]
+    if (typeof name === 'string' && typeof id === 'string') return [name, id]
+  } catch {
+    // The error below says what is wrong.
+  }
+  throw new InvalidArgumentError('after', after, '`next` of the page before')
 }
 
 /** A blocked row keeps its moment beside the block, and ends with the later of the two. */

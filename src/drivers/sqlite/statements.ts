@@ -38,6 +38,7 @@ export const statements = {
     | 'rate'
     | 'set_rate'
     | 'delete_rate'
+    | 'rates_from'
     | 'names'
   >(readProtocol('sqlite/statements.sql')),
   data_version: 'PRAGMA data_version',

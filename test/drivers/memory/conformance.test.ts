@@ -87,6 +87,7 @@ async function openStore(): Promise<OpenMemoryStore> {
     renew: (renewal) => current.renew(renewal),
     release: (lease) => current.release(lease),
     consume: (request) => current.consume(request),
+    inspectRates: (query) => current.inspectRates(query),
     inspect: (query) => current.inspect(query),
   }
   return {
