@@ -68,8 +68,11 @@ function addBreak(breaks: Map<string, SeenBreak[]>, lease: LeaseRecord, record: 
   else known.push(seen)
 }
 
-/** A cycle needs a claim that waits inside a callback. Without one, the search is left out. */
+/**
+ * A cycle needs a claim that waits inside a callback, whose id has the id of another claim in it. Without one, the search
+ * is left out.
+ */
 function cyclesIn({ leases, waiters }: Reading): Cycle[] {
-  if (!waiters.some(({ claimId }) => chainIdsOf(claimId).length > 1)) return []
+  if (!waiters.some(({ claimId }) => chainIdsOf(claimId).length > 2)) return []
   return [...findCycles(waitForGraph({ leases, waiters })).values()]
 }

@@ -100,7 +100,7 @@ function LockCells({ lock, tabIndex, showsStore }: { lock: Lock; tabIndex: 0 | -
       </span>
       {showsStore && (
         <span role="cell" class="store">
-          {store?.info.name}
+          {store?.info.name.replace(/^[\w+]+:\/\//, '')}
         </span>
       )}
     </>

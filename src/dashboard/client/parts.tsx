@@ -55,7 +55,7 @@ export function Empty({ children }: { children: ComponentChildren }) {
 export function Level({ used, of, label }: { used: number; of: number; label: string }) {
   if (of <= MAX_PIPS) {
     return (
-      <span class="pips" role="img" aria-label={label}>
+      <span class={used >= of ? 'pips full' : 'pips'} role="img" aria-label={label}>
         {Array.from({ length: of }, (_, at) => (
           <i class={at < used ? 'taken' : ''} />
         ))}

@@ -3,7 +3,7 @@ import type { LockDetail, Span, SpanEnd } from '../wire.ts'
 import { clockTime, duration, visible } from './format.ts'
 import { Empty, StoreText } from './parts.tsx'
 
-const WINDOWS = [60_000, 300_000, 900_000, 3_600_000]
+const WINDOWS = [60_000, 120_000, 300_000, 900_000, 3_600_000]
 const LANE = 30
 const WIDTH = 1_000
 const MAX_LANES = 14
