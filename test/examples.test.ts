@@ -6,6 +6,9 @@ import { run } from '../scripts/support/command.mjs'
 
 const root = join(import.meta.dirname, '..')
 
+/** The same in every framework. */
+const DASHBOARD = ['without a user: 401', 'for ada: 200, text/html; charset=utf-8', 'order:123 is held by instance-1']
+
 /** The output of each example, line by line. */
 const outputs: Record<string, string[]> = {
   payment: ['instance-2 skipped order 123: instance-1 is processing it', 'instance-1 charged the card for order 123'],
@@ -76,6 +79,10 @@ const outputs: Record<string, string[]> = {
     'ann: 429, r=0, with Retry-After',
     'bob: 200, r=2',
   ],
+  'dashboard-hono': DASHBOARD,
+  'dashboard-express': DASHBOARD,
+  'dashboard-fastify': DASHBOARD,
+  'dashboard-next': [...DASHBOARD, 'actions are not allowed: 403'],
   'several-locks': [
     '40 transfers done: ann 60, ben 140',
     'the first: done',

@@ -15,7 +15,7 @@ export async function main(_: readonly string[], root: string): Promise<number> 
   await using browser = await startBrowser()
   const open = async (viewport: typeof DESKTOP, colorScheme: 'light' | 'dark', hash = ''): Promise<Page> => {
     const isPhone = viewport === PHONE
-    const { page } = await browser.page({ viewport, colorScheme, deviceScaleFactor: 2, isMobile: isPhone })
+    const { page } = await browser.page({ viewport, colorScheme, deviceScaleFactor: 1.5, isMobile: isPhone })
     await page.goto(address)
     await page.getByText('Live').waitFor()
     await page.goto(`${new URL('/', address)}${hash}`)
@@ -54,10 +54,6 @@ export async function main(_: readonly string[], root: string): Promise<number> 
   await shoot(lock, 'lock', true)
   await shoot(await open(DESKTOP, 'dark'), 'dark')
   await shoot(await open(PHONE, 'light'), 'phone')
-  await shoot(await open(PHONE, 'dark', '#/lock/0/report%3Adaily'), 'phone-lock')
   await shoot(await open(DESKTOP, 'light', '#/waits'), 'waits', true)
-  await shoot(await open(DESKTOP, 'light', '#/elections'), 'elections')
-  await shoot(await open(DESKTOP, 'light', '#/semaphores'), 'semaphores')
-  await shoot(await open(DESKTOP, 'light', '#/rates'), 'rates')
   return 0
 }

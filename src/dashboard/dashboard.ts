@@ -39,9 +39,9 @@ export function createDashboard(options: DashboardOptions): Dashboard {
   const isElection = electionTest(electionPrefixes)
   const stores = sources.map((source, index) => {
     const store = new WatchedStore(source, systemClock)
-    const model = new StoreModel(index, isElection)
+    const model = new StoreModel({ store: index, baseMs: systemClock.now().wallMs, isElection })
     const poller = new Poller({ store, model, clock: systemClock, everyMs: POLL_EVERY_MS })
-    return { store, model, poller, full: () => model.full(store.info) }
+    return { store, model, poller, full: () => model.full(store.info), isRead: () => model.isRead }
   })
   const streams = new Set<AbortController>()
 

@@ -17,7 +17,10 @@ export async function admit(
 ): Promise<Viewer | RefusedRequest> {
   const host = hostOf(request)
   if (hosts !== undefined && !hosts.includes(host) && !hosts.includes(withoutPort(host))) {
-    return { status: 421, reason: 'This dashboard is not reached under this host name.' }
+    return {
+      status: 421,
+      reason: 'This dashboard does not answer under this host name. Add it with --allow-host, or to `hosts`.',
+    }
   }
   if (isFromElsewhere(request, host)) return { status: 403, reason: 'This request comes from another site.' }
   const allowed = authorize === 'none' ? true : await authorize(request)

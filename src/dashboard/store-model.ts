@@ -15,23 +15,26 @@ export class StoreModel {
   readonly #figures = new Figures()
   #rows = new Map<string, Row>()
   #view: StoreView = viewOf(NOTHING)
-  #baseMs: number | undefined
+  readonly #baseMs: number
+  #isRead = false
   #nextId = 1
   #error: string | undefined
 
-  constructor(store: number, isElection: (lease: LeaseRecord) => boolean) {
+  constructor({ store, baseMs, isElection }: StoreModelParts) {
     this.#store = store
+    this.#baseMs = Math.floor(baseMs)
     this.#isElection = isElection
   }
 
-  get view(): StoreView {
-    return this.#view
+  /** False before the first reading. */
+  get isRead(): boolean {
+    return this.#isRead
   }
 
   /** Takes a reading, and returns what has changed. `gapMs`: see `History.record`. */
   apply(reading: Reading, gapMs: number): Step {
     this.#error = undefined
-    this.#baseMs ??= Math.floor(reading.nowMs)
+    this.#isRead = true
     const view = viewOf(reading)
     this.#view = view
     const before = this.#rows
@@ -77,7 +80,7 @@ export class StoreModel {
   full(info: StoreInfo): Step {
     return {
       ...this.#head(),
-      full: { base: this.#baseMs ?? 0, info, history: this.#figures.all() },
+      full: { base: this.#baseMs, info, history: this.#figures.all() },
       rows: [...this.#rows.values()],
     }
   }
@@ -106,6 +109,14 @@ export class StoreModel {
       ...(!complete && { partial: true as const }),
     }
   }
+}
+
+export interface StoreModelParts {
+  /** Its index. */
+  readonly store: number
+  /** What the times of rows are relative to. */
+  readonly baseMs: number
+  isElection(this: void, lease: LeaseRecord): boolean
 }
 
 const NOTHING: Reading = { leases: [], waiters: [], complete: true, nowMs: 0 }

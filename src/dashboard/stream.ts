@@ -7,6 +7,8 @@ import type { Step, Welcome } from './wire.ts'
 export interface StreamedStore {
   readonly poller: Pick<Poller, 'watch'>
   full(): Step
+  /** Whether it was read at least once. */
+  isRead(): boolean
 }
 
 export interface StreamParts {
@@ -55,7 +57,7 @@ export function eventStream(
         for (const store of stores) {
           const stop = store.poller.watch((step) => {
             if (!hasRoom()) stale.add(store)
-            else if (stale.delete(store)) sendEvent('step', store.full())
+            else if (store.isRead() && stale.delete(store)) sendEvent('step', store.full())
             else sendEvent('step', step)
           })
           cleanUp.push(stop)

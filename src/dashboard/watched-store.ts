@@ -33,8 +33,10 @@ export class WatchedStore {
     const { name = nameOf(this.#source, driver) } = this.#source
     if (driver === undefined) return { name }
     const { queue, metadata, limit, rate, steal, expiry } = driver.capabilities
+    // A session store has no queue of its own, but shows who waits.
+    const waiters = queue || expiry === 'session'
     const rates = driver.inspectRates !== undefined ? 'listed' : rate ? 'unlisted' : 'no'
-    return { name, driver: driver.name, can: { queue, metadata, semaphores: limit, rates, steal, expiry } }
+    return { name, driver: driver.name, can: { waiters, metadata, semaphores: limit, rates, steal, expiry } }
   }
 
   get nowMs(): number {

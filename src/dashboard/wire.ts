@@ -20,7 +20,7 @@ export interface StoreInfo {
 
 /** What a store can show. The page says so where it cannot. */
 export interface StoreAbilities {
-  readonly queue: boolean
+  readonly waiters: boolean
   readonly metadata: boolean
   readonly semaphores: boolean
   /** `no`: it has no rate limits. `unlisted`: it has some, but cannot list them. */

@@ -74,6 +74,7 @@ export function App() {
           <LockPage key={place} store={stores[route.store]} name={route.name} />
         ) : (
           <>
+            <h1 class="hidden">{TITLES.find(([tab]) => tab === route.tab)?.[1]}</h1>
             {route.tab === 'locks' && <FigureStrip stores={shown} />}
             {route.tab === 'locks' && <LockList stores={shown} showsStore={shown.length > 1} />}
             {route.tab === 'elections' && <Elections stores={shown} />}

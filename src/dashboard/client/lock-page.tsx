@@ -156,7 +156,7 @@ function Queue({ store, detail: { waiters, waiterCount } }: { store: LiveStore; 
       <h2>
         Queue <span class="muted">{count(waiterCount)}</span>
       </h2>
-      {store.info.can?.queue === false && waiterCount === 0 ? (
+      {store.info.can?.waiters === false && waiterCount === 0 ? (
         <Empty>This store does not show who waits.</Empty>
       ) : waiterCount === 0 ? (
         <Empty>No claim waits.</Empty>

@@ -34,7 +34,7 @@ function Graph({ store, graph }: { store: LiveStore; graph: WaitGraph }) {
   if (graph.nodes.length === 0) {
     return (
       <Empty>
-        {store.info.can?.queue === false ? 'This store does not show who waits.' : 'No claim waits for a lock.'}
+        {store.info.can?.waiters === false ? 'This store does not show who waits.' : 'No claim waits for a lock.'}
       </Empty>
     )
   }
