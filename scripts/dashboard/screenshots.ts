@@ -54,6 +54,6 @@ export async function main(_: readonly string[], root: string): Promise<number> 
   await shoot(lock, 'lock', true)
   await shoot(await open(DESKTOP, 'dark'), 'dark')
   await shoot(await open(PHONE, 'light'), 'phone')
-  await shoot(await open(DESKTOP, 'light', '#/waits'), 'waits', true)
+  await shoot(await open(DESKTOP, 'light', '#/waits'), 'waits')
   return 0
 }

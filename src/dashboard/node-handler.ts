@@ -1,8 +1,27 @@
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import { warnOfFault } from '../core/call-listener.ts'
 
-/** What `toNodeHandler` needs of a request: Node's own, or that of Express. */
-export type NodeRequest = IncomingMessage & { readonly originalUrl?: string; readonly body?: unknown }
-export type NodeResponse = ServerResponse
+/** The members of a request that node:http, Connect and Express have. */
+export interface NodeRequest extends AsyncIterable<unknown> {
+  readonly method?: string | undefined
+  readonly url?: string | undefined
+  /** Express: the URL before the path of the mount was removed from it. */
+  readonly originalUrl?: string
+  readonly headers: Readonly<Record<string, string | string[] | undefined>>
+  readonly readableEnded: boolean
+  /** Express: what a parser has made of the body. */
+  readonly body?: unknown
+}
+
+/** The members of a response that node:http, Connect and Express have. */
+export interface NodeResponse {
+  readonly headersSent: boolean
+  writeHead(status: number, headers?: Record<string, string | string[]>): NodeResponse
+  write(chunk: Uint8Array): boolean
+  end(): unknown
+  destroy(): unknown
+  once(event: 'drain' | 'close', listener: () => void): unknown
+  off(event: 'drain' | 'close', listener: () => void): unknown
+}
 
 /** A handler for node:http, Express and Connect. It answers every request that it gets. */
 export type NodeHandler = (request: NodeRequest, response: NodeResponse) => void
@@ -13,8 +32,9 @@ export type NodeHandler = (request: NodeRequest, response: NodeResponse) => void
  */
 export function toNodeHandler(handler: (request: Request) => Promise<Response>): NodeHandler {
   return (request, response) => {
-    void answer(handler, request, response).catch(() => {
-      // The handler has thrown, or the client has gone in the middle. What was sent so far cannot be taken back.
+    void answer(handler, request, response).catch((error: unknown) => {
+      warnOfFault('the dashboard', error)
+      // What was sent so far cannot be taken back.
       if (response.headersSent) response.destroy()
       else response.writeHead(500).end()
     })
@@ -34,6 +54,8 @@ async function answer(
     return
   }
   const { status, headers, body } = await handler(request)
+  // Otherwise a stream for a client that has gone would never end.
+  if (gone.signal.aborted) return body?.cancel()
   outgoing.writeHead(status, headersOf(headers))
   if (body === null) {
     outgoing.end()
@@ -44,7 +66,7 @@ async function answer(
   for (;;) {
     const { done, value } = await reader.read()
     if (done || gone.signal.aborted) break
-    if (!outgoing.write(value)) await drained(outgoing)
+    if (!outgoing.write(value) && !gone.signal.aborted) await drained(outgoing)
   }
   outgoing.end()
 }
@@ -82,10 +104,12 @@ function headersOf(headers: Headers): Record<string, string | string[]> {
 const drained = (outgoing: NodeResponse): Promise<void> =>
   new Promise((resolve) => {
     const done = (): void => {
-      outgoing.off('drain', done).off('close', done)
+      outgoing.off('drain', done)
+      outgoing.off('close', done)
       resolve()
     }
-    outgoing.on('drain', done).on('close', done)
+    outgoing.once('drain', done)
+    outgoing.once('close', done)
   })
 
 const MAX_BODY_BYTES = 128 * 1_024

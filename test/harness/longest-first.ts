@@ -8,6 +8,7 @@ const LONGEST = [
   'drivers/postgres/conformance.test.ts',
   'drivers/redis/conformance.test.ts',
   'drivers/redis/cluster.test.ts',
+  'dashboard/browser.test.ts',
   'drivers/postgres-advisory/conformance.test.ts',
   'drivers/sqlite/processes.test.ts',
   'drivers/memory/conformance.test.ts',

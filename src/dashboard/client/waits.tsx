@@ -101,11 +101,7 @@ function GraphBox({ placed: { node, x, y }, store }: { placed: Placed; store: Li
     </g>
   )
   if (node.kind === 'holder') return box
-  return (
-    <a href={lockHref(store.index, node.label)} aria-label={wordsFor(node)}>
-      {box}
-    </a>
-  )
+  return <a href={lockHref(store.index, node.label)}>{box}</a>
 }
 
 const wordsFor = ({ kind, label, waiters }: GraphNode): string =>

@@ -25,7 +25,7 @@ export function storyTests(openPage: TestBrowser['page']): void {
     ['redis', ownRedisUrl],
     ['postgres', () => inject('servers').postgres ?? ''],
   ]
-  test.each(stores)(
+  test.concurrent.each(stores)(
     'the timeline tells the story on %s: killed, paused, released, broken from the page',
     async (_, url) => {
       const name = `story:${randomUUID()}`
