@@ -1,6 +1,7 @@
 // @ts-check
-// Builds dist/ from src/ with plain tsc, and embeds the files of protocol/ and the page of the dashboard. It builds into an empty folder, so that no
-// file of an earlier build remains, and replaces dist/ at the end, so that dist/ is complete at any time.
+// Builds dist/ from src/ with plain tsc, and embeds the files of protocol/ and the page of the dashboard. It builds
+// into an empty folder, so that no file of an earlier build remains, and replaces dist/ at the end, so that dist/ is
+// complete at any time.
 import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { isMain, root, tsc } from './support/command.mjs'
 import { dashboardAssets } from './support/dashboard-assets.mjs'

@@ -69,8 +69,8 @@ function addBreak(breaks: Map<string, SeenBreak[]>, lease: LeaseRecord, record: 
 }
 
 /**
- * A cycle needs a claim that waits inside a callback, whose id has the id of another claim in it. Without one, the search
- * is left out.
+ * A cycle needs a claim that waits inside a callback, whose id has the id of another claim in it. Without one, the
+ * search is left out.
  */
 function cyclesIn({ leases, waiters }: Reading): Cycle[] {
   if (!waiters.some(({ claimId }) => chainIdsOf(claimId).length > 2)) return []

@@ -25,8 +25,8 @@ export interface DashboardOptions {
   allowActions?: boolean
   /**
    * The hosts under which this dashboard is reached, such as `['ops.example.com', 'localhost:3000']`. One without a
-   * port means every port. A request for another host is refused. Set it wherever a browser on the same machine or network could be led here under a
-   * foreign name (DNS rebinding), which `authorize: 'none'` does not notice.
+   * port means every port. A request for another host is refused. Set it wherever a browser on the same machine or
+   * network could be led here under a foreign name (DNS rebinding), which `authorize: 'none'` does not notice.
    *
    * @default any
    */

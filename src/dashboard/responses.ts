@@ -38,7 +38,7 @@ export const sentence = (text: string, status: number, more = {}): Response =>
   )
 
 /**
- * The page. Its links are relative, so that it works wherever it is mounted and whatever a proxy removes from the path:
+ * The page. Its links are relative, so that it works under every path, and behind a proxy that removes a part of it:
  * with and without a slash at the end.
  */
 export function page(pathname: string): Response {

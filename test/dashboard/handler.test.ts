@@ -110,7 +110,7 @@ describe('what is sent', () => {
     await dashboard.close()
   })
 
-  test('the page loads its parts relative to itself, whatever it is mounted under', async () => {
+  test('the page loads its parts relative to itself, under every path', async () => {
     const dashboard = open()
     for (const [path, expected] of [
       ['/', './app.js'],

@@ -66,7 +66,7 @@ test('a lease that was not renewed is lost at its end, whether another follows o
   ])
 })
 
-test('a release shortly before the end of the lease is told from a loss by the lease that follows', () => {
+test('the lease that follows shows that a release shortly before the end was no loss', () => {
   const ends = endsAfter(
     [1_800, [lease('one', 1, { at: 0, end: 2_000 })], [waiter('two', 2, 0)]],
     [2_300, [lease('two', 2, { at: 1_850, end: 9_000 })]],

@@ -2,7 +2,7 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import { Announcer } from './announcer.tsx'
 import { Elections } from './elections.tsx'
 import { FigureStrip } from './figure-strip.tsx'
-import { count } from './format.ts'
+import { count, visible } from './format.ts'
 import { type LiveStore, useLive } from './live.ts'
 import { LockList } from './lock-list.tsx'
 import { LockPage } from './lock-page.tsx'
@@ -30,7 +30,7 @@ export function App() {
   const place = route.tab === 'lock' ? `lock ${route.store} ${route.name}` : route.tab
   const lastPlace = useRef(place)
   useEffect(() => {
-    document.title = route.tab === 'lock' ? `${route.name} · Holdfast` : 'Holdfast'
+    document.title = route.tab === 'lock' ? `${visible(route.name)} · Holdfast` : 'Holdfast'
     // A screen reader goes on at the new content, not at the top of the page.
     if (lastPlace.current !== place) main.current?.focus({ preventScroll: false })
     lastPlace.current = place

@@ -37,8 +37,9 @@ export const clockTime = (ms: number): string => new Date(ms).toLocaleTimeString
  */
 export const visible = (text: string): string => text.replaceAll(INVISIBLE, escaped)
 
+/** C0 except line feeds, DEL, C1, line separators, direction marks and characters without width. */
 const INVISIBLE =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: it looks for control characters
-  /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb]/g
+  /[\0-\t\v-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb]/g
 
 const escaped = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`

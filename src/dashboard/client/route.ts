@@ -5,7 +5,7 @@ export type Route = { readonly tab: Tab } | { readonly tab: 'lock'; readonly sto
 
 const TABS: readonly Tab[] = ['locks', 'elections', 'semaphores', 'rates', 'waits']
 
-/** After the `#`, so that the server has one page, whatever its path is. */
+/** After the `#`, so that the server has only one page. */
 export const lockHref = (store: number, name: string): string => `#/lock/${store}/${encodeName(name)}`
 export const tabHref = (tab: Tab): string => `#/${tab}`
 

@@ -7,7 +7,7 @@ import { serveDashboard } from '../../harness/dashboard.ts'
 import { askHttp } from '../../harness/http.ts'
 
 export function accessTests(openPage: TestBrowser['page']): void {
-  test('names and metadata are text, whatever they contain', async () => {
+  test('names and metadata are text, and nothing in them is executed', async () => {
     const driver = memoryDriver()
     const hostile = [
       '<img src=x onerror="document.title=\'pwned\'">',

@@ -85,7 +85,7 @@ export function flowTests(openPage: TestBrowser['page']): void {
       ['#/locks', 'account:alice'],
       ['#/elections', '10.0.0.11:8080'],
       ['#/semaphores', '3 of 5'],
-      ['#/rates', '10 per 1 m'],
+      ['#/rates', '10 per 1 h'],
       ['#/waits', 'None of these can go on'],
       ['#/lock/0/account%3Aalice', 'Fencing token'],
     ]
@@ -158,8 +158,8 @@ async function shows(page: Page, names: readonly string[]): Promise<void> {
 }
 
 /**
- * Rows keep their elements when they move, so the order of the elements is not that of the rows. A text, because it runs
- * in the page.
+ * Rows keep their elements when they move, so the order of the elements is not that of the rows. A text, because it
+ * runs in the page.
  */
 const NAMES_IN_ORDER = `(all) => all
   .sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)
@@ -171,7 +171,8 @@ async function violations(page: Page): Promise<string[]> {
   // Through the debugger, which the content security policy of the page does not apply to.
   await page.evaluate(`${AXE};0`)
   return page.evaluate(
-    `axe.run().then(({ violations }) => violations.map(({ id, nodes }) => id + ': ' + nodes.map(n => n.html).join(' ')))`,
+    `axe.run().then(({ violations }) =>
+      violations.map(({ id, nodes }) => id + ': ' + nodes.map(({ html }) => html).join(' ')))`,
   )
 }
 
@@ -182,7 +183,7 @@ async function startScene() {
   const two = new DistributedLock({ driver, holderId: 'two', deadlockAfterSeconds: false })
   const election = new LeaderElection({ driver, holderId: 'one', name: 'leader:jobs' })
   const semaphore = new Semaphore({ driver, holderId: 'two', limit: 5 })
-  const limiter = new RateLimiter({ driver, limits: { limit: 10, periodSeconds: 60 } })
+  const limiter = new RateLimiter({ driver, limits: { limit: 10, periodSeconds: 3_600 } })
   await election.campaign({ value: '10.0.0.11:8080' })
   for (let permits = 0; permits < 3; permits += 1) await semaphore.acquire('pool:mail')
   await limiter.consume('api:customer:42')
