@@ -1,6 +1,6 @@
 import { count, counted, seconds } from './format.ts'
 import { type LiveStore, type Lock, storeNow } from './live.ts'
-import { Empty, StoreText, TimeLeft } from './parts.tsx'
+import { Empty, Scroll, StoreText, TimeLeft } from './parts.tsx'
 import { lockHref } from './route.ts'
 
 export function Elections({ stores }: { stores: LiveStore[] }) {
@@ -30,7 +30,7 @@ function ElectionTable({ store, showsStore }: { store: LiveStore; showsStore: bo
       {elections.length === 0 ? (
         <Empty>{publishes ? 'No leader is known.' : 'Leaders cannot publish a value in this store.'}</Empty>
       ) : (
-        <div class="scroll">
+        <Scroll label={`Leaders in ${store.info.name}`}>
           <table class="plain">
             <thead>
               <tr>
@@ -65,7 +65,7 @@ function ElectionTable({ store, showsStore }: { store: LiveStore; showsStore: bo
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
       {elections.length === MAX_ROWS && <p class="note muted">Only the first {counted(MAX_ROWS, 'election')}.</p>}
     </section>

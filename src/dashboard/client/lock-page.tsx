@@ -151,6 +151,7 @@ function Holder({ store, lease, longestMs }: { store: LiveStore; lease: LeaseDet
 
 function Queue({ store, detail: { waiters, waiterCount } }: { store: LiveStore; detail: LockDetail }) {
   const nowMs = storeNow(store)
+  const shown = waiters.slice(0, MAX_SHOWN)
   return (
     <section class="panel" aria-label="Queue">
       <h2>
@@ -162,7 +163,7 @@ function Queue({ store, detail: { waiters, waiterCount } }: { store: LiveStore; 
         <Empty>No claim waits.</Empty>
       ) : (
         <ol class="queue">
-          {waiters.map(({ holder, shared, permits, since }) => (
+          {shown.map(({ holder, shared, permits, since }) => (
             <li>
               <StoreText text={holder} />
               <span class="muted">
@@ -174,10 +175,12 @@ function Queue({ store, detail: { waiters, waiterCount } }: { store: LiveStore; 
           ))}
         </ol>
       )}
-      {waiterCount > waiters.length && <p class="note muted">and {count(waiterCount - waiters.length)} more</p>}
+      {waiterCount > shown.length && <p class="note muted">and {count(waiterCount - shown.length)} more</p>}
     </section>
   )
 }
+
+const MAX_SHOWN = 50
 
 function Breaks({ detail: { breaks, now } }: { detail: LockDetail }) {
   return (

@@ -51,6 +51,22 @@ export function Empty({ children }: { children: ComponentChildren }) {
   return <p class="empty">{children}</p>
 }
 
+/** A wide table or graph. On a narrow page it scrolls sideways, and a keyboard must reach it for that. */
+export function Scroll({ label, class: name = '', children }: ScrollProps) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: as the comment above says
+    <div class={`scroll ${name}`} role="region" aria-label={label} tabIndex={0}>
+      {children}
+    </div>
+  )
+}
+
+interface ScrollProps {
+  readonly label: string
+  readonly class?: string
+  readonly children: ComponentChildren
+}
+
 /** What of a limited amount is taken. Few units are shown one by one. */
 export function Level({ used, of, label }: { used: number; of: number; label: string }) {
   if (of <= MAX_PIPS) {

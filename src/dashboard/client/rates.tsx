@@ -2,7 +2,7 @@ import type { RateDetail, RateList } from '../wire.ts'
 import { apiUrl, useFetched } from './api.ts'
 import { count, duration } from './format.ts'
 import { type LiveStore, storeNow } from './live.ts'
-import { Empty, Level, StoreText } from './parts.tsx'
+import { Empty, Level, Scroll, StoreText } from './parts.tsx'
 
 export function Rates({ stores }: { stores: LiveStore[] }) {
   return (
@@ -32,7 +32,7 @@ function ListedRates({ store }: { store: LiveStore }) {
   if (value.rates.length === 0) return <Empty>Nothing of any limit is in use.</Empty>
   return (
     <>
-      <div class="scroll">
+      <Scroll label={`Levels in ${store.info.name}`}>
         <table class="plain">
           <thead>
             <tr>
@@ -49,7 +49,7 @@ function ListedRates({ store }: { store: LiveStore }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {!value.complete && <p class="note muted">There are more than the {count(value.rates.length)} shown.</p>}
     </>
   )

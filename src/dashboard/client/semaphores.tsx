@@ -2,7 +2,7 @@ import { SEMAPHORE } from '../wire.ts'
 import { byName } from './elections.tsx'
 import { count, seconds } from './format.ts'
 import { type LiveStore, storeNow } from './live.ts'
-import { Empty, holderOf, Level, StoreText } from './parts.tsx'
+import { Empty, holderOf, Level, Scroll, StoreText } from './parts.tsx'
 import { lockHref } from './route.ts'
 
 export function Semaphores({ stores }: { stores: LiveStore[] }) {
@@ -29,7 +29,7 @@ function SemaphoreTable({ store, showsStore }: { store: LiveStore; showsStore: b
             : 'No permit is held.'}
         </Empty>
       ) : (
-        <div class="scroll">
+        <Scroll label={`Permits in ${store.info.name}`}>
           <table class="plain">
             <thead>
               <tr>
@@ -64,7 +64,7 @@ function SemaphoreTable({ store, showsStore }: { store: LiveStore; showsStore: b
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
       {found.length > shown.length && <p class="note muted">and {count(found.length - shown.length)} more</p>}
     </section>

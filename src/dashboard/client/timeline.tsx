@@ -1,7 +1,7 @@
 import { useState } from 'preact/hooks'
 import type { LockDetail, Span, SpanEnd } from '../wire.ts'
 import { clockTime, duration, visible } from './format.ts'
-import { Empty, StoreText } from './parts.tsx'
+import { Empty, Scroll, StoreText } from './parts.tsx'
 
 const WINDOWS = [60_000, 120_000, 300_000, 900_000, 3_600_000]
 const LANE = 30
@@ -168,7 +168,7 @@ function SpanList({ spans, nowMs }: { spans: readonly Span[]; nowMs: number }) {
   return (
     <details open={spans.length <= 12}>
       <summary>In words</summary>
-      <div class="scroll">
+      <Scroll label="In words">
         <table class="plain spans" aria-label="History">
           <thead>
             <tr>
@@ -199,7 +199,7 @@ function SpanList({ spans, nowMs }: { spans: readonly Span[]; nowMs: number }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </details>
   )
 }

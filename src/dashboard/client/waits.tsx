@@ -4,7 +4,7 @@ import { counted, visible } from './format.ts'
 import { layOut, NODE_HEIGHT, NODE_WIDTH, type Placed } from './graph-layout.ts'
 import { type LiveStore, live } from './live.ts'
 import { DeadlockNotice } from './lock-page.tsx'
-import { Empty } from './parts.tsx'
+import { Empty, Scroll } from './parts.tsx'
 import { lockHref } from './route.ts'
 
 /** Who waits for whom, as a picture and in words. */
@@ -46,7 +46,7 @@ function Graph({ store, graph }: { store: LiveStore; graph: WaitGraph }) {
           <DeadlockNotice detail={{ cycle }} />
         </div>
       ))}
-      <div class="scroll graph">
+      <Scroll label={`Graph of ${store.info.name}`} class="graph">
         <svg width={width} height={height} role="group" aria-label="The wait-for graph">
           <defs>
             {['', 'bad'].map((tone) => (
@@ -75,7 +75,7 @@ function Graph({ store, graph }: { store: LiveStore; graph: WaitGraph }) {
             <GraphBox placed={placed} store={store} />
           ))}
         </svg>
-      </div>
+      </Scroll>
       <p class="note muted">
         A dashed line waits for a lock; a solid line leads to who holds it.
         {graph.more > 0 &&
