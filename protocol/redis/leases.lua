@@ -40,8 +40,8 @@
 --   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
 --
--- Every answer but `b` and `f` comes after a write command, even if there was nothing to change. So a replica, which may
--- lack the newest leases, answers READONLY.
+-- Every answer but `b` and `f` comes after a write command, even if there was nothing to change. So a replica, which
+-- may lack the newest leases, answers READONLY.
 --
 -- Returns [nowMs or 0, answer …]. The time is returned for acquire. With more than one entry, [nowMs or 0, 'g', first]
 -- is short for "yes to all"; for acquire, with the tokens from `first` on
