@@ -88,8 +88,8 @@ async function openDriver({ driver, stores, dist, variant }) {
     return { driver: postgresAdvisoryDriver({ client: pool }), close }
   }
   if (driver === 'sqlite') {
-    /** @type {typeof import('../../src/connect.ts')} */
-    const { connect } = await load(dist, 'connect.js')
+    /** @type {typeof import('../../src/index.ts')} */
+    const { connect } = await load(dist, 'index.js')
     return { driver: await connect(`sqlite:${join(stores.folder, 'locks.db')}`), close() {} }
   }
   /** @type {typeof import('../../src/drivers/memory.ts')} */

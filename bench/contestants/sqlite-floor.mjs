@@ -1,7 +1,7 @@
 // @ts-check
 // A hand-written lock table in SQLite, through the same library and with the same journal.
+import { createRequire, isBuiltin } from 'node:module'
 import { join } from 'node:path'
-import { pathToFileURL } from 'node:url'
 
 /** @import { Contestant, OpenOptions } from '../types.d.ts' */
 
@@ -9,10 +9,11 @@ import { pathToFileURL } from 'node:url'
  * @param {OpenOptions} options
  * @returns {Promise<Contestant>}
  */
-export async function open({ stores, dist }) {
-  /** @type {typeof import('../../src/drivers/sqlite/client.ts')} */
-  const { openDatabase } = await import(pathToFileURL(join(dist, 'drivers/sqlite/client.js')).href)
-  const database = await openDatabase(join(stores.folder, 'bare.db'))
+export async function open({ stores }) {
+  const load = createRequire(import.meta.url)
+  // As the driver chooses it.
+  const Database = isBuiltin('node:sqlite') ? load('node:sqlite').DatabaseSync : load('libsql')
+  const database = new Database(join(stores.folder, 'bare.db'))
   database.exec('PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL')
   database.exec('CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, expires_at INTEGER)')
   const insert = database.prepare('INSERT INTO locks VALUES (?, ?)')

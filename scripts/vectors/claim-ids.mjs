@@ -1,5 +1,5 @@
 // @ts-check
-import { Chain, chainIdOf, chainIdsOf, madeBefore } from '../../dist/core/claim/chain.js'
+import { Chain, chainIdOf, chainIdsOf, madeBefore } from '../../src/core/claim/chain.ts'
 
 export function claimIds() {
   return {

@@ -6,10 +6,10 @@ import {
   parseNumbers,
   parseTexts,
   textArray,
-} from '../../dist/drivers/postgres/arrays.js'
-import { parseEvents, parseTheft } from '../../dist/drivers/postgres/notifications.js'
-import { readActivityComment, writeActivityComment } from '../../dist/drivers/postgres-advisory/activity-comment.js'
-import { advisoryKey } from '../../dist/drivers/postgres-advisory/key.js'
+} from '../../src/drivers/postgres/arrays.ts'
+import { parseEvents, parseTheft } from '../../src/drivers/postgres/notifications.ts'
+import { readActivityComment, writeActivityComment } from '../../src/drivers/postgres-advisory/activity-comment.ts'
+import { advisoryKey } from '../../src/drivers/postgres-advisory/key.ts'
 
 export function advisoryKeys() {
   return {

@@ -1,8 +1,8 @@
 // @ts-check
-import { consumeStep, policyFor } from '../../dist/drivers/shared/consume-step.js'
+import { consumeStep, policyFor } from '../../src/drivers/shared/consume-step.ts'
 
-/** @typedef {import('../../dist/core/driver.js').RateLimit} RateLimit */
-/** @typedef {import('../../dist/drivers/shared/consume-step.js').Moment} Moment */
+/** @typedef {import('../../src/core/driver.ts').RateLimit} RateLimit */
+/** @typedef {import('../../src/drivers/shared/consume-step.ts').Moment} Moment */
 
 const HOUR_MS = 3_600_000
 const TEN_AN_HOUR = { limit: 10, periodMs: HOUR_MS, burst: 10 }

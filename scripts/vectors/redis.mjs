@@ -10,7 +10,7 @@ import {
   readWaiter,
   releaseArgs,
   renewArgs,
-} from '../../dist/drivers/redis/format.js'
+} from '../../src/drivers/redis/format.ts'
 import {
   channelOf,
   isOwnKey,
@@ -20,11 +20,11 @@ import {
   siblingKey,
   slotCounter,
   slotOf,
-} from '../../dist/drivers/redis/keys.js'
-import { ballotCall } from '../../dist/drivers/redis/proposals.js'
-import { lockNameIn } from '../../dist/drivers/redlock/release-broadcast.js'
+} from '../../src/drivers/redis/keys.ts'
+import { ballotCall } from '../../src/drivers/redis/proposals.ts'
+import { lockNameIn } from '../../src/drivers/redlock/release-broadcast.ts'
 
-/** @typedef {import('../../dist/core/driver.js').Claim} Claim */
+/** @typedef {import('../../src/core/driver.ts').Claim} Claim */
 
 export function redisKeys() {
   const names = [
@@ -125,7 +125,7 @@ const acquireCalls = [
   { claims: [{ ...PLAIN, steal: true }], spares: true },
 ]
 
-/** @typedef {import('../../dist/drivers/redis/proposals.js').ProposedClaim} ProposedClaim */
+/** @typedef {import('../../src/drivers/redis/proposals.ts').ProposedClaim} ProposedClaim */
 
 /** @type {{ proposals: ProposedClaim[], longestTtlMs: number | null }[]} */
 const ballots = [

@@ -1,5 +1,5 @@
 // @ts-check
-import { tokenAfter } from '../../dist/drivers/shared/tokens.js'
+import { tokenAfter } from '../../src/drivers/shared/tokens.ts'
 
 /** 2026-03-01 12:00 UTC, in microseconds. */
 const NOW_US = 1_772_366_400_000_000

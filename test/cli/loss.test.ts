@@ -192,8 +192,8 @@ function isStopped(pid: number): boolean {
 /** Another program that keeps the database's write lock, so that every renewal fails with "busy". */
 async function keepFromWriting({ path }: Store): Promise<AsyncDisposable & { readonly alive: boolean }> {
   const source = `
-    import { openDatabase } from '${new URL('../../dist/drivers/sqlite/client.js', import.meta.url).href}'
-    const database = await openDatabase(process.argv[1])
+    import Database from 'libsql'
+    const database = new Database(process.argv[1])
     database.exec('PRAGMA busy_timeout = 5000')
     database.exec('BEGIN IMMEDIATE')
     console.log('has it')
