@@ -1,5 +1,4 @@
-import assert from 'node:assert/strict'
-import { Worker } from 'node:worker_threads'
+import type { Worker } from 'node:worker_threads'
 import { StoreError, UnsupportedError } from '../errors.ts'
 import { backoffMs } from '../time/backoff.ts'
 import type { Instant, Timer } from '../time/clock.ts'
@@ -76,7 +75,7 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
 
   constructor(parts: HeartbeatParts, { callTimeoutMs, stalledAfterMs }: ThreadOptions) {
     const { reopen } = parts.store.driver
-    assert(reopen !== undefined)
+    if (reopen === undefined) throw new Error('the holder accepts a thread only with a driver that has `reopen`')
     this.#parts = parts
     this.local = createHeartbeat(parts)
     this.#stalledAfterMs = stalledAfterMs
@@ -180,6 +179,8 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
 
   #startWorker(): Worker {
     const file = new URL('./renewer-worker.js', import.meta.url)
+    // Imported when it is needed: it would be a tenth of the time that an import of the package takes.
+    const { Worker } = process.getBuiltinModule('node:worker_threads')
     const worker = new Worker(file, { workerData: this.#start, name: 'holdfast-heartbeat' })
     this.#opened = new Promise((resolve) => {
       this.#confirmOpened = resolve
