@@ -1,26 +1,30 @@
 // @ts-check
-// Builds dist/ from src/ with plain tsc, and embeds the files of protocol/ and the page of the dashboard. It builds
-// into an empty folder, so that no file of an earlier build remains, and replaces dist/ at the end, so that dist/ is
-// complete at any time.
-import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+// Builds dist/ from src/: tsc compiles it and writes the declarations, the files of protocol/ and the page of the
+// dashboard are embedded, and the modules are joined into few files. It builds into an empty folder, so that no file of
+// an earlier build remains, and replaces dist/ at the end, so that dist/ is complete at any time.
+import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { bundle } from './support/bundle.mjs'
 import { isMain, root, tsc } from './support/command.mjs'
 import { dashboardAssets } from './support/dashboard-assets.mjs'
 
 /** @returns {Promise<{ code: number, output: string }>} */
 export async function build() {
+  const modules = `${root}.cache/modules-${process.pid}`
   const fresh = `${root}.cache/build-${process.pid}`
   const old = `${root}.cache/built-before-${process.pid}`
   mkdirSync(`${root}.cache`, { recursive: true })
   try {
-    const { code, output } = await tsc(['-p', 'tsconfig.build.json', '--outDir', fresh])
+    const { code, output } = await tsc(['-p', 'tsconfig.build.json', '--outDir', modules])
     if (code === 0) {
-      embedProtocol(fresh)
-      writeFileSync(`${fresh}/dashboard/assets.js`, await dashboardAssets())
+      embedProtocol(modules)
+      writeFileSync(`${modules}/dashboard/assets.js`, await dashboardAssets())
+      await bundle(modules, fresh)
+      cpSync(modules, fresh, { recursive: true, filter: (path) => !path.endsWith('.js') })
       swap(fresh, `${root}dist`, old)
     }
     return { code, output }
   } finally {
-    for (const folder of [fresh, old]) rmSync(folder, { recursive: true, force: true })
+    for (const folder of [modules, fresh, old]) rmSync(folder, { recursive: true, force: true })
   }
 }
 

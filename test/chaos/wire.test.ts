@@ -30,7 +30,7 @@ describe.concurrent('a sample of messages and faults', { timeout: 300_000 }, () 
   })
 
   test('finds a release that compares nothing', async ({ expect }) => {
-    const dist = brokenCopy('drivers/redis/send-batch.js', {
+    const dist = brokenCopy('chunks/redis.js', {
       search: 'sub(text, 1, #head) == head and not ours[plain]',
       replace: 'not ours[plain]',
     })
