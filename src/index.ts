@@ -19,7 +19,7 @@ export {
   StoreError,
   UnsupportedError,
 } from './core/errors.ts'
-export type { LockEvent, LockEvents } from './core/events.ts'
+export type { LockEvent, LockEvents, LossReason } from './core/events.ts'
 export type { FencingGuard } from './core/fencing.ts'
 export type { Lease } from './core/lease/lease.ts'
 export type { LockInfo } from './core/lock-info.ts'

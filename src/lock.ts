@@ -15,7 +15,7 @@ export {
   StoreError,
   UnsupportedError,
 } from './core/errors.ts'
-export type { LockEvent, LockEvents } from './core/events.ts'
+export type { LockEvent, LockEvents, LossReason } from './core/events.ts'
 export type { Lease } from './core/lease/lease.ts'
 export type { LockInfo } from './core/lock-info.ts'
 export type { CloseOptions } from './primitives/instance.ts'

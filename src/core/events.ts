@@ -2,6 +2,7 @@ import { channel } from 'node:diagnostics_channel'
 import { checkFunction, checkOneOf } from './arguments.ts'
 import { callListener } from './call-listener.ts'
 import type { Metadata } from './driver.ts'
+import type { LockInfo } from './lock-info.ts'
 import { outsideLocks } from './reentry-context.ts'
 
 /**
@@ -9,24 +10,58 @@ import { outsideLocks } from './reentry-context.ts'
  * the diagnostics channel `holdfast:<event>`.
  */
 export interface LockEvents {
-  /** A claim was refused for the first time, and now waits. */
-  waiting: { lockName: string; holderId: string; claimId: string }
+  /**
+   * A claim is about to be sent. Called in the async context of the caller. One of `acquired`, `refused` and
+   * `acquireFailed` follows.
+   */
+  requested: { lockName: string; holderId: string; claimId: string; waits: boolean }
+  /**
+   * A claim found the lock held, and now waits. Emitted once. `holder` is one of the current holders, if the store shows
+   * it. `ahead` is the number of waiters before the claim, if the store has a queue.
+   */
+  waiting: { lockName: string; holderId: string; claimId: string; holder?: LockInfo; ahead?: number }
   /** A claim was granted. */
   acquired: { lockName: string; holderId: string; claimId: string; fencingToken: number; waitedMs: number }
-  /** A claim ended without a lease because of contention. */
-  refused: { lockName: string; holderId: string; claimId: string; waitedMs: number }
-  /** The store confirmed a renewal. */
-  renewed: { lockName: string; holderId: string; claimId: string; fencingToken: number }
+  /** A claim ended without a lease because of contention. `holder` is one of the holders, if the store shows it. */
+  refused: { lockName: string; holderId: string; claimId: string; waitedMs: number; holder?: LockInfo }
+  /** A claim ended with an error: an outage, an abort, a deadlock, or the end of its instance. */
+  acquireFailed: { lockName: string; holderId: string; claimId: string; waitedMs: number; error: Error }
+  /** A function is about to run under a lease, in `withLock` and its siblings. Not emitted for a re-entry. */
+  running: {
+    lockName: string
+    holderId: string
+    claimId: string
+    fencingToken: number
+    /**
+     * Puts a function around the one that runs under the lease. It must call what it is passed exactly once.
+     *
+     * @internal
+     */
+    wrap: (around: Around) => void
+  }
+  /** The store confirmed a renewal. `tookMs`: how long that took. */
+  renewed: { lockName: string; holderId: string; claimId: string; fencingToken: number; tookMs: number }
   /** One renewal failed. The lease is held until its deadline, and renewals continue. */
   renewalFailed: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: unknown }
   /** A claim of this instance took the lock from its holders. Their instances emit `lost`. */
   stolen: { lockName: string; holderId: string; claimId: string; fencingToken: number; metadata?: Metadata }
-  /** A lease ended before it was released. `error` is the reason of the lease's `signal`. */
-  lost: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: Error }
+  /**
+   * A lease ended before it was released. `error` is the reason of the lease's `signal`, and `reason` the kind of loss.
+   * `heldMs`: how long it was held.
+   */
+  lost: {
+    lockName: string
+    holderId: string
+    claimId: string
+    fencingToken: number
+    heldMs: number
+    reason: LossReason
+    error: Error
+  }
   /** A lease was released. `heldMs`: how long it was held. */
   released: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
-  /** A lease was handed over to another process, which emits `restored`. */
-  handedOver: { lockName: string; holderId: string; claimId: string; fencingToken: number }
+  /** A lease was handed over to another process, which emits `restored`. `heldMs`: how long it was held here. */
+  handedOver: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
   /** A lease that another process had handed over continues in this instance. */
   restored: { lockName: string; holderId: string; claimId: string; fencingToken: number }
   /** A release failed. It is sent again a limited number of times. If all of them fail, the lease expires. */
@@ -35,7 +70,22 @@ export interface LockEvents {
   heartbeatFailed: { error: unknown }
   /** The subscription to the store's wake-ups failed. Waiting claims poll until it works again. */
   listenFailed: { error: unknown }
+  /**
+   * The store could not be opened, or did not answer a claim or a step of a rate limiter. A claim that waits tries again.
+   * Renewals, releases and subscriptions that fail have events of their own.
+   */
+  storeFailed: { operation: 'open' | 'acquire' | 'consume'; error: unknown }
+  /** A rate limiter has decided. `fallback`: its store did not answer, and the limiter's `fallback` decided. */
+  consumed: { key: string; cost: number; allowed: boolean; fallback: boolean }
 }
+
+/**
+ * Why a lease was lost. `expired`: it was not renewed in time. `missing`: the store no longer had it. `stolen`: another
+ * claim took the lock by force. `session`: the connection that carried it has ended. `failed`: the driver failed.
+ */
+export type LossReason = 'expired' | 'missing' | 'stolen' | 'session' | 'failed'
+
+type Around = <T>(run: () => Promise<T>) => Promise<T>
 
 /** The name of an event. */
 export type LockEvent = keyof LockEvents
@@ -63,6 +113,13 @@ export class Emitter {
     }
   }
 
+  /** Whether anything listens. It saves the most frequent callers the function that makes the payload. */
+  hears(event: LockEvent): boolean {
+    if (channels[event].hasSubscribers) return true
+    const listeners = this.#listeners.get(event)
+    return listeners !== undefined && listeners.size > 0
+  }
+
   emit<E extends LockEvent>(event: E, make: () => LockEvents[E]): void {
     const listeners = this.#listeners.get(event)
     const traced = channels[event]
@@ -79,9 +136,12 @@ export class Emitter {
 }
 
 const EVENTS = [
+  'requested',
   'waiting',
   'acquired',
   'refused',
+  'acquireFailed',
+  'running',
   'renewed',
   'renewalFailed',
   'stolen',
@@ -92,6 +152,8 @@ const EVENTS = [
   'releaseFailed',
   'heartbeatFailed',
   'listenFailed',
+  'storeFailed',
+  'consumed',
 ] as const satisfies readonly LockEvent[]
 
 const channels = Object.fromEntries(EVENTS.map((event) => [event, channel(`holdfast:${event}`)])) as Record<

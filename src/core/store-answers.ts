@@ -1,7 +1,7 @@
 import type { Claim, Grant, InspectPage, LeaseRecord, RateAnswer, Refusal, WaiterRecord } from './driver.ts'
 import { StoreError } from './errors.ts'
 import { MAX_HOLDER_ID_LENGTH } from './limits.ts'
-import { MAX_TIME_MS } from './lock-info.ts'
+import { type LockInfo, lockInfoFrom, MAX_TIME_MS } from './lock-info.ts'
 
 /**
  * What a store may answer. Others write to a store, too, and a proxy or a broken server may send
@@ -56,6 +56,19 @@ export function checkedLease(record: LeaseRecord): LeaseRecord {
     acquiredAtMs: nearestTime(acquiredAtMs),
     ...(expiresAtMs !== undefined && { expiresAtMs: nearestTime(expiresAtMs) }),
     ...(isObject(metadata) && { metadata }),
+  }
+}
+
+/**
+ * The holder that a refusal names, for an event. A driver may parse it only now. If it cannot, the caller of the claim
+ * gets that error; an event must not fail the claim.
+ */
+export function holderOf(refusal: Refusal | undefined): LockInfo | undefined {
+  try {
+    const seen = refusal?.holder
+    return seen && lockInfoFrom(checkedLease(seen))
+  } catch {
+    return undefined
   }
 }
 

@@ -1,7 +1,7 @@
 import { waitMsFrom } from '../core/arguments.ts'
 import { Holder } from '../core/claim/holder.ts'
 import type { Driver } from '../core/driver.ts'
-import { ClosedError, isOutage } from '../core/errors.ts'
+import { ClosedError, isOutage, StoreError } from '../core/errors.ts'
 import type { Emitter } from '../core/events.ts'
 import { CLOSE_TIMEOUT_MS } from '../core/limits.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
@@ -154,6 +154,7 @@ export class Instance {
     } catch (error) {
       // A store that was down at the first use may be up at the next.
       this.#opening = undefined
+      if (error instanceof StoreError) this.events.emit('storeFailed', () => ({ operation: 'open', error }))
       throw error
     }
     try {

@@ -26,6 +26,16 @@ export abstract class Closable implements AsyncDisposable {
     return this.#instance.close(options)
   }
 
+  /**
+   * Calls `listener` at each `event`. Returns a function that removes it. If the listener throws, that is a process
+   * warning. The same events are published on the diagnostics channels `holdfast:<event>`.
+   *
+   * @throws `InvalidArgumentError` for an unknown event, and for a listener that is not a function
+   */
+  on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
+    return this.#instance.events.on(event, listener)
+  }
+
   /** Closes it, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.close()
@@ -58,15 +68,5 @@ export abstract class Primitive extends Closable {
    */
   ping(): Promise<void> {
     return this.#instance.ping()
-  }
-
-  /**
-   * Calls `listener` at each `event`. Returns a function that removes it. If the listener throws, that is a process
-   * warning. The same events are published on the diagnostics channels `holdfast:<event>`.
-   *
-   * @throws `InvalidArgumentError` for an unknown event, and for a listener that is not a function
-   */
-  on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
-    return this.#instance.events.on(event, listener)
   }
 }

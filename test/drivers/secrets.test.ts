@@ -269,7 +269,10 @@ async function assertSecret(
   )
 }
 
-const EVENTS: readonly LockEvent[] = ['refused', 'waiting', 'releaseFailed', 'listenFailed', 'renewalFailed', 'lost']
+const EVENTS: readonly LockEvent[] = [
+  ...(['refused', 'waiting', 'acquireFailed', 'storeFailed'] as const),
+  ...(['releaseFailed', 'listenFailed', 'renewalFailed', 'lost'] as const),
+]
 
 async function failureAt(url: string, open: Open): Promise<{ error: unknown; events: unknown[] }> {
   const events: unknown[] = []

@@ -28,6 +28,7 @@ import {
   StoreClient,
   type TrackedClaim,
 } from '../store/store-client.ts'
+import { holderOf } from '../store-answers.ts'
 import type { Clock } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
@@ -174,12 +175,25 @@ export class Holder {
       (end) => {
         this.#pending.delete(pending)
         if (nested) this.#deadlocks?.forget(pending)
-        settle(end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd))
+        const result = end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd)
+        if (result instanceof Error) this.#emitFailed(pending, result)
+        settle(result)
       },
     )
     this.#pending.set(pending, request)
     if (nested && request.waitMs > 0) this.#deadlocks?.watch(pending)
+    // Nearly every claim passes here without a listener.
+    if (this.events.hears('requested')) this.#emitRequested(pending, request)
     pending.start()
+  }
+
+  #emitRequested({ claim: { lockName, holderId, claimId } }: PendingClaim, { waitMs }: ClaimRequest): void {
+    this.events.emit('requested', () => ({ lockName, holderId, claimId, waits: waitMs > 0 }))
+  }
+
+  #emitFailed(pending: PendingClaim, error: HoldfastError): void {
+    const { lockName, holderId, claimId } = pending.claim
+    this.events.emit('acquireFailed', () => ({ lockName, holderId, claimId, waitedMs: pending.waitedMs, error }))
   }
 
   /**
@@ -321,7 +335,10 @@ export class Holder {
     const { lockName, holderId, claimId } = claim
     if (!outcome.granted) {
       const { waitedMs } = pending
-      this.events.emit('refused', () => ({ lockName, holderId, claimId, waitedMs }))
+      this.events.emit('refused', () => {
+        const holder = holderOf(outcome.refusal)
+        return { lockName, holderId, claimId, waitedMs, ...(holder && { holder }) }
+      })
       // A claim that does not wait reports 0: the round trip to the store is not waiting.
       return { granted: false, refusal: outcome.refusal, waitedMs: request.waitMs > 0 ? waitedMs : 0 }
     }
@@ -362,7 +379,7 @@ export class Holder {
   readonly #onStolen = (stealing: StealingLease): void => {
     for (const lease of [...this.#leases]) {
       const isOlder = lease.lockName === stealing.lockName && lease.fencingToken < stealing.fencingToken
-      if (isOlder) lease.lose(`it was stolen by ${stealing.holderId}`)
+      if (isOlder) lease.lose(`it was stolen by ${stealing.holderId}`, undefined, 'stolen')
     }
   }
 

@@ -7,6 +7,7 @@ import type { Receiver } from '../store/batch.ts'
 import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
 import type { Waiter } from '../store/wake-ups.ts'
+import { holderOf } from '../store-answers.ts'
 import { unwatchAbort, watchAbort } from '../time/abort.ts'
 import { dueAtMs, type Instant } from '../time/clock.ts'
 import type { SchedulerEntry, Task } from '../time/scheduler.ts'
@@ -58,6 +59,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   readonly #settle: (end: Outcome | HoldfastError) => void
   #done = false
   #joined = false
+  /** `waiting` was emitted. */
+  #announced = false
   /** False behind another waiter of this process, where the store has no queue: only the first one sends requests. */
   #mayRequest = true
   #requestInFlight = false
@@ -93,14 +96,20 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   }
 
   start(): void {
+    // A listener of `requested` may have ended the claim.
+    if (this.#done) return
     if (this.#signal?.aborted) {
       this.aborted()
       return
     }
     if (this.#signal !== undefined) watchAbort(this.#signal, this)
     if (this.#waits && this.#mustJoinFirst) this.#join()
-    if (this.#mayRequest) this.#request()
-    else this.#watcher?.placed()
+    if (this.#mayRequest) {
+      this.#request()
+      return
+    }
+    this.#announce(undefined)
+    this.#watcher?.placed()
   }
 
   get waitedMs(): number {
@@ -217,6 +226,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     this.#unansweredSinceMs = undefined
     this.#lastSent ??= sent
     this.#unanswered = true
+    if (error instanceof StoreError) this.#parts.events.emit('storeFailed', () => ({ operation: 'acquire', error }))
     if (this.#done) this.#withdraw()
     else this.#retryOrGiveUp(error, sent)
     this.#parts.inFlight.end()
@@ -238,9 +248,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   }
 
   #refused(refusal: Refusal): void {
-    if (this.#refusal === undefined && this.#waits) {
-      const { lockName, holderId, claimId } = this.claim
-      this.#parts.events.emit('waiting', () => ({ lockName, holderId, claimId }))
+    if (this.#waits) {
+      this.#announce(refusal)
       // A listener may have ended the claim. Joining now would leave a waiter that is never removed.
       if (this.#done) return
     }
@@ -267,6 +276,18 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
     // compared for equality, not by order: where time does not move, as under fake timers, every request would be as
     // old as the subscription.)
     else if (subscribedAtMs !== this.#subscriptionAtRequest) this.#request()
+  }
+
+  /** `refusal` is undefined for a waiter behind another one of its process: it has sent no request. */
+  #announce(refusal: Refusal | undefined): void {
+    if (this.#announced) return
+    this.#announced = true
+    const { lockName, holderId, claimId } = this.claim
+    this.#parts.events.emit('waiting', () => {
+      const holder = holderOf(refusal)
+      const ahead = refusal?.ahead
+      return { lockName, holderId, claimId, ...(holder && { holder }), ...(ahead !== undefined && { ahead }) }
+    })
   }
 
   /** Wake-ups arrive from now on. A lock may have been released before, so the claim asks again. */

@@ -2,6 +2,7 @@ import { ttlMsFrom } from '../arguments.ts'
 import { Chain } from '../claim/chain.ts'
 import type { LeaseRef } from '../driver.ts'
 import { AbortedError, HoldfastError, LeaseLostError, NotHeldError } from '../errors.ts'
+import type { LossReason } from '../events.ts'
 import { type LockInfo, MAX_TIME_MS } from '../lock-info.ts'
 import { outsideLocks } from '../reentry-context.ts'
 import type { TrackedClaim } from '../store/store-client.ts'
@@ -230,13 +231,14 @@ export class HeldLease implements Lease, Renewable, Releasable {
     // A renewal of this process that arrives after the first one of the other process would set another end than the
     // one that the other process relies on.
     await this.#context.inFlight.track(Promise.allSettled([this.#lastRenewals, ...(this.#extensions ?? [])]))
-    this.#context.events.emit('handedOver', () => this.eventBase)
+    const heldMs = now.monotonicMs - this.#answered.monotonicMs
+    this.#context.events.emit('handedOver', () => ({ ...this.eventBase, heldMs }))
     return writeHandOver({
       claim: this.claim,
       fencingToken: this.fencingToken,
       acquiredAtMs: this.#acquiredAtMs,
       storeAtMs: this.#storeAtMs,
-      heldMs: now.monotonicMs - this.#answered.monotonicMs,
+      heldMs,
       unansweredMs: this.#renewer.unansweredMs,
       minHoldMs: this.#minHoldMs,
       maxHoldMs: this.#maxHoldMs,
@@ -298,8 +300,8 @@ export class HeldLease implements Lease, Renewable, Releasable {
     outsideLocks(() => this.#abort?.abort(this.#stopRequest))
   }
 
-  /** The lease has ended without a release. */
-  lose(reason: string, cause?: unknown): void {
+  /** The lease has ended without a release. `kind` is needed for reasons that are not those of `renewer.ts`. */
+  lose(reason: string, cause?: unknown, kind: LossReason = this.#kindOf(reason)): void {
     if (this.#ended !== undefined) return
     const error = this.#lossError(reason, cause)
     this.#end(error)
@@ -308,13 +310,20 @@ export class HeldLease implements Lease, Renewable, Releasable {
     // The store may still have the lease: for the length of the margin, or forever if it ends with a session. This
     // process no longer relies on it. No event reports whether this release arrives: that makes no difference any more.
     void inFlight.track(store.releaseUntilAnswered(this.ref, () => undefined))
-    this.#reportLoss(error)
+    this.#reportLoss(error, kind)
   }
 
   lostBeforeRelease(): void {
     const error = this.#lossError('the store no longer had it when it was released')
     this.#ended = error
-    this.#reportLoss(error)
+    this.#reportLoss(error, this.#kindOf(NOT_IN_STORE))
+  }
+
+  #kindOf(reason: string): LossReason {
+    if (reason === NOT_RENEWED) return 'expired'
+    if (reason !== NOT_IN_STORE) return 'failed'
+    // The store has reported that the lease was stolen, and now confirmed that it is gone.
+    return this.#unconfirmedLoss === undefined ? 'missing' : 'stolen'
   }
 
   #lossError(reason: string, cause?: unknown): LeaseLostError {
@@ -324,8 +333,11 @@ export class HeldLease implements Lease, Renewable, Releasable {
     return new LeaseLostError(this.claim.lockName, this.fencingToken, confirmed?.message ?? reason, options)
   }
 
-  #reportLoss(error: LeaseLostError): void {
-    this.#context.events.emit('lost', () => ({ ...this.eventBase, error }))
+  #reportLoss(error: LeaseLostError, reason: LossReason): void {
+    this.#context.events.emit('lost', () => {
+      const heldMs = this.#context.clock.now().monotonicMs - this.#answered.monotonicMs
+      return { ...this.eventBase, heldMs, reason, error }
+    })
     outsideLocks(() => this.#abort?.abort(error))
   }
 
@@ -335,7 +347,7 @@ export class HeldLease implements Lease, Renewable, Releasable {
    */
   #onLossMessage(cause: Error): void {
     if (this.#endsWithSession) {
-      this.lose(cause.message, cause)
+      this.lose(cause.message, cause, 'session')
       return
     }
     this.#unconfirmedLoss = cause

@@ -168,7 +168,8 @@ class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender, Renewa
     this.#isQueued = false
     this.#renewAtMs = this.#nextRenewal(now)
     this.#schedule(now)
-    this.#parts.events.emit('renewed', () => lease.eventBase)
+    const { sent } = renewal
+    this.#parts.events.emit('renewed', () => ({ ...lease.eventBase, tookMs: now.monotonicMs - sent.monotonicMs }))
     return true
   }
 

@@ -37,7 +37,7 @@ export type FromWorker =
   /** All code has been loaded, and the driver is open. */
   | { readonly type: 'opened' }
   | { readonly type: 'ended'; readonly id: string }
-  | { readonly type: 'renewed'; readonly id: string }
+  | { readonly type: 'renewed'; readonly id: string; readonly tookMs: number }
   | { readonly type: 'lost'; readonly id: string; readonly reason: string }
   | { readonly type: 'renewal failed'; readonly id: string; readonly error: string }
 

@@ -221,7 +221,8 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
     if (!lease.held) return
     if (message.type === 'renewed') {
       this.#failures = 0
-      this.#parts.events.emit('renewed', () => lease.eventBase)
+      const { tookMs } = message
+      this.#parts.events.emit('renewed', () => ({ ...lease.eventBase, tookMs }))
     } else {
       this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error: new StoreError(message.error) }))
     }

@@ -113,7 +113,7 @@ async function renew({ id, call, ttlMs, mode }: RenewRequest): Promise<void> {
   }
 }
 
-events.on('renewed', ({ claimId }) => post({ type: 'renewed', id: claimId }))
+events.on('renewed', ({ claimId, tookMs }) => post({ type: 'renewed', id: claimId, tookMs }))
 
 events.on('renewalFailed', ({ claimId, error }) => {
   post({ type: 'renewal failed', id: claimId, error: messageOf(error) })

@@ -2,6 +2,7 @@ import { checkFunction } from '../../core/arguments.ts'
 import type { Chain } from '../../core/claim/chain.ts'
 import type { ClaimRequest, ClaimResult, Holder, RestoreRequest } from '../../core/claim/holder.ts'
 import { AbortedError, InvalidArgumentError, LeaseLostError } from '../../core/errors.ts'
+import type { Emitter } from '../../core/events.ts'
 import type { HandOver } from '../../core/lease/hand-over.ts'
 import { HeldLease } from '../../core/lease/held-lease.ts'
 import type { Lease } from '../../core/lease/lease.ts'
@@ -63,7 +64,14 @@ export class Claims {
   }
 
   #under<T>(lease: Lease, share: RequestedShare, fn: LeaseFunction<T>): Promise<T> {
-    return this.running([lease], () => this.reentry.run(lease, share, async () => fn(lease)))
+    return this.running([lease], () => this.enter(lease, share, async () => fn(lease)))
+  }
+
+  /** Runs a callback of a lease, inside what listeners of `running` put around it. */
+  enter<T>(lease: Lease, share: RequestedShare, callback: () => Promise<T>): Promise<T> {
+    const { events } = this.#instance
+    const isHeard = events.hears('running') && lease instanceof HeldLease
+    return this.reentry.run(lease, share, isHeard ? wrapped(events, lease, callback) : callback)
   }
 
   /** Runs a function under leases of this instance and releases them. Until it has settled, they are in use. */
@@ -191,6 +199,18 @@ export interface ClaimHooks {
 export type ClaimFunction = (request: ClaimRequest) => Promise<ClaimResult>
 
 export type LeaseFunction<T> = (lease: Lease) => Promise<T> | T
+
+function wrapped<T>(events: Emitter, lease: HeldLease, callback: () => Promise<T>): () => Promise<T> {
+  let run = callback
+  events.emit('running', () => ({
+    ...lease.eventBase,
+    wrap(around) {
+      const inner = run
+      run = () => around(inner)
+    },
+  }))
+  return run
+}
 
 function assertBegun(lease: Lease): void {
   if (lease.held) return

@@ -28,7 +28,7 @@ export async function withLocks<T>(
   using _ = claims.reentry.keep(entered)
   const leases = await claims.settle(takeAll(claims, requests, entered))
   const run = [...leases.values()].reduceRight(
-    (inner: () => Promise<T>, lease) => () => claims.reentry.run(lease, EXCLUSIVE, inner),
+    (inner: () => Promise<T>, lease) => () => claims.enter(lease, EXCLUSIVE, inner),
     async () => fn(lockNames.map((lockName) => leases.get(lockName) as Lease)),
   )
   return await claims.running([...leases.values()], run)

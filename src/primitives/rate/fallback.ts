@@ -11,14 +11,17 @@ export class RateFallback<Limiter extends LimiterWithLimits> {
   readonly limiter: Limiter
   readonly #clock: Clock
   readonly #tryAgainMs: number
+  readonly #onFailure: (error: StoreError) => void
   readonly #mostCost: number
   /** On the monotonic clock: when to try the store again. Undefined: it answered the last call. */
   #tryAtMs: number | undefined
 
-  constructor(limiter: Limiter, clock: Clock, tryAgainMs: number) {
+  /** `onFailure` is called when the store has failed and the fallback answers. */
+  constructor(limiter: Limiter, clock: Clock, tryAgainMs: number, onFailure: (error: StoreError) => void) {
     this.limiter = limiter
     this.#clock = clock
     this.#tryAgainMs = tryAgainMs
+    this.#onFailure = onFailure
     this.#mostCost = Math.min(...limiter.limits.map(({ burst }) => burst))
   }
 
@@ -48,6 +51,7 @@ export class RateFallback<Limiter extends LimiterWithLimits> {
       }
       this.#tryAtMs = this.#clock.now().monotonicMs + this.#tryAgainMs
       if (!canAnswer) throw error
+      this.#onFailure(error)
       return this.#answerOf(other)
     }
   }

@@ -1,7 +1,7 @@
 import { checkSignal, checkWhole, waitMsFrom } from '../../core/arguments.ts'
 import type { Holder } from '../../core/claim/holder.ts'
 import type { RateAnswer, RateChange, RateRequest } from '../../core/driver.ts'
-import { ClosedError, InvalidArgumentError, RateLimitedError, UnsupportedError } from '../../core/errors.ts'
+import { ClosedError, InvalidArgumentError, RateLimitedError, StoreError, UnsupportedError } from '../../core/errors.ts'
 import { checkLockName } from '../../core/names.ts'
 import { checkOptions, isReadable, optionNames } from '../../core/options.ts'
 import type { Instant } from '../../core/time/clock.ts'
@@ -109,7 +109,7 @@ export class RateLimiter extends Closable {
       throw new InvalidArgumentError('fallback', fallback, 'a RateLimiter')
     }
     const tryAgainMs = waitMsFrom('fallbackSeconds', fallbackSeconds)
-    this.#fallback = fallback && new RateFallback(fallback, clock, tryAgainMs)
+    this.#fallback = fallback && new RateFallback(fallback, clock, tryAgainMs, (error) => this.#emitFailed(error))
   }
 
   /** The limits of this limiter, each with its burst. */
@@ -131,12 +131,40 @@ export class RateLimiter extends Closable {
    * @throws `ClosedError`
    */
   consume(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
-    // Not an async function: each call passes here, and one promise is enough.
     try {
-      return this.#turns.settle(this.#take(key, this.#checked(key, options)))
+      const cost = this.#checked(key, options)
+      return this.#noted(this.#turns.settle(this.#take(key, cost)), key, cost)
     } catch (error) {
       return Promise.reject(error)
     }
+  }
+
+  /** Without an event: the limiter that this is the fallback of emits one. */
+  async #consumeAsFallback(key: string, cost: number): Promise<RateLimitResult> {
+    return this.#turns.settle(this.#take(key, this.#checked(key, { cost })))
+  }
+
+  /** Not an async function: each call passes here, and one promise is enough where no one listens. */
+  #noted(result: Promise<RateLimitResult>, key: string, cost: number): Promise<RateLimitResult> {
+    const { events } = this.#instance
+    if (!events.hears('consumed') && !events.hears('storeFailed')) return result
+    const decided = (allowed: boolean, fallback: boolean): void =>
+      events.emit('consumed', () => ({ key, cost, allowed, fallback }))
+    return result.then(
+      (known) => {
+        decided(known.allowed, known.fallback === true)
+        return known
+      },
+      (error: unknown) => {
+        if (error instanceof RateLimitedError) decided(false, false)
+        else if (error instanceof StoreError) this.#emitFailed(error)
+        throw error
+      },
+    )
+  }
+
+  #emitFailed(error: StoreError): void {
+    this.#instance.events.emit('storeFailed', () => ({ operation: 'consume', error }))
   }
 
   /**
@@ -223,7 +251,7 @@ export class RateLimiter extends Closable {
     const { blockingTimeoutSeconds = 10, signal } = options
     const waitMs = waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds)
     if (signal !== undefined) checkSignal('signal', signal)
-    return this.#turns.settle(this.#waiting.wait({ key, cost, waitMs, signal }))
+    return this.#noted(this.#turns.settle(this.#waiting.wait({ key, cost, waitMs, signal })), key, cost)
   }
 
   /** Rejects the calls that wait, and closes the store if this limiter opened it. Later calls throw `ClosedError`. */
@@ -240,7 +268,7 @@ export class RateLimiter extends Closable {
     if (refusal !== undefined) return Promise.resolve(refusal)
     return this.#fallback.or(
       () => this.#takeHere(key, cost),
-      (other) => other.consume(key, { cost }),
+      (other) => other.#consumeAsFallback(key, cost),
       cost,
     )
   }

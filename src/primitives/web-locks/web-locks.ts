@@ -1,6 +1,5 @@
 import { ttlMsFrom } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
-import type { LockEvent, LockListener } from '../../core/events.ts'
 import { isStorable } from '../../core/names.ts'
 import { optionNames } from '../../core/options.ts'
 import { everything } from '../everything.ts'
@@ -141,16 +140,6 @@ export class LockManager extends Closable {
   /** What `query` shows as the client of this manager's locks. It is the `holderId`. */
   get clientId(): string {
     return this.#instance.holderId
-  }
-
-  /**
-   * Calls `listener` at each `event`. Returns a function that removes it. If the listener throws, that is a process
-   * warning. The same events are published on the diagnostics channels `holdfast:<event>`.
-   *
-   * @throws `InvalidArgumentError` for an unknown event, and for a listener that is not a function
-   */
-  on<E extends LockEvent>(event: E, listener: LockListener<E>): () => void {
-    return this.#instance.events.on(event, listener)
   }
 
   /**
