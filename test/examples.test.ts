@@ -100,6 +100,22 @@ const outputs: Record<string, string[]> = {
     'another instance meanwhile: false, held: true',
     'released: true, and again: false',
   ],
+  prometheus: [
+    'holdfast_lock_hold_duration_seconds_count{lock="order:{id}",outcome="released"} 1',
+    'holdfast_lock_hold_duration_seconds_count{lock="other",outcome="released"} 1',
+    'holdfast_lock_refusals_total{lock="order:{id}"} 1',
+    'holdfast_lock_refusals_total{lock="other"} 0',
+    'holdfast_lock_held{lock="order:{id}"} 1',
+    'holdfast_lock_held{lock="other"} 0',
+  ],
+  opentelemetry: [
+    'ship > acquire order:{id}',
+    'ship > locked order:{id}',
+    'ship',
+    'invoice > acquire order:{id}, waited for locked order:{id}',
+    'invoice > locked order:{id}',
+    'invoice',
+  ],
   abort: ['gave up: the user has gone, long before 60 s: true', 'stopped: the lease was lost: true, still held: false'],
 }
 

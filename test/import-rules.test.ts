@@ -44,6 +44,7 @@ const rules: Record<string, { folder: RegExp; mayImport: RegExp }> = {
     }),
   ),
   'testing imports core and primitives': { folder: /^testing\//, mayImport: /^(?:testing|core|primitives)\// },
+  'telemetry imports core and primitives': { folder: /^telemetry\//, mayImport: /^(?:telemetry|core|primitives)\// },
   'doctor imports core, primitives and drivers': {
     folder: /^doctor\//,
     mayImport: /^(?:doctor\/|core\/|primitives\/|drivers\/|connect\.ts$)/,
@@ -105,7 +106,8 @@ describe('import rules', () => {
     const strays = sources
       .filter(
         (file) =>
-          /^(?:core|primitives|drivers)\/|^testing\/virtual-clock/.test(file) && file !== 'core/time/native-time.ts',
+          /^(?:core|primitives|drivers|telemetry)\/|^testing\/virtual-clock/.test(file) &&
+          file !== 'core/time/native-time.ts',
       )
       .flatMap((file) => {
         const code = withoutComments(read(file))

@@ -37,7 +37,7 @@ describe('what is published', () => {
   test('is the built code, the stored format, docs, examples and project files, and nothing else', () => {
     const allowed = new RegExp(
       [
-        String.raw`^(?:dist/.+\.(?:js|d\.ts)|protocol/.+|docs/.+\.(?:md|svg|png)|examples/.+\.(?:md|ts|mjs|json)`,
+        String.raw`^(?:dist/.+\.(?:js|d\.ts)|protocol/.+|docs/.+\.(?:md|svg|png)|examples/.+\.(?:md|ts|mjs|json|yml)`,
         String.raw`(?:README|CHANGELOG|CONTRIBUTING|SECURITY)\.md|LICENSE|package\.json)$`,
       ].join('|'),
     )

@@ -57,5 +57,7 @@ export const MAX_SLEEP_MS = 1_000
 export const MAX_TURN_MS = 10
 /** Heartbeats that an instance sends in one turn of the event loop. */
 export const MAX_RENEWALS_PER_TURN = 512
+/** Templates of lock names in metrics. A further one is `other`. Each makes about 130 series at most. */
+export const MAX_TEMPLATES = 100
 /** Default time for which a heartbeat in a worker thread covers a blocked main thread. */
 export const STALLED_AFTER_MS = 30_000

@@ -49,6 +49,8 @@ const DEBIAN_PACKAGES = {
   pg_basebackup: 'postgresql',
   pgbouncer: 'pgbouncer',
   chromium: 'chromium',
+  prometheus: 'prometheus',
+  promtool: 'prometheus',
 } as const
 
 const BINARIES = Object.keys(DEBIAN_PACKAGES) as BinaryName[]

@@ -1,0 +1,79 @@
+import { checkBoolean, checkMethods } from '../core/arguments.ts'
+import { checkOptions, optionNames } from '../core/options.ts'
+import type { TelemetryOptions } from './listen.ts'
+import type { OpenTelemetryApi } from './opentelemetry/api.ts'
+import { recordWithMeter } from './opentelemetry/instruments.ts'
+import { traceSpans } from './opentelemetry/spans.ts'
+
+export type { ObservedInstance, TelemetryOptions } from './listen.ts'
+export type { OpenTelemetryApi } from './opentelemetry/api.ts'
+export { traceMetadata } from './opentelemetry/links.ts'
+export type { Templates } from './templates.ts'
+
+export interface OpenTelemetryOptions extends TelemetryOptions {
+  /** `import * as api from '@opentelemetry/api'`, after the SDK has been set up. */
+  api: OpenTelemetryApi
+  /**
+   * Records metrics.
+   *
+   * @default true
+   */
+  metrics?: boolean
+  /**
+   * Records a span for each claim, and one for each function of `withLock` and its siblings.
+   *
+   * @default true
+   */
+  spans?: boolean
+  /**
+   * Whether spans have the name of the lock, and the messages of errors, which contain it. Metrics never have it.
+   *
+   * @default true
+   */
+  lockNames?: boolean
+}
+
+const OPTIONS = optionNames<OpenTelemetryOptions>({
+  api: true,
+  templates: true,
+  instances: true,
+  metrics: true,
+  spans: true,
+  lockNames: true,
+})
+
+/**
+ * Reports what the locks, rate limiters and other instances of this process do to OpenTelemetry. Call it once, after the
+ * SDK has been set up and before the first lock is taken. docs/reference/telemetry.md lists metrics, spans and
+ * attributes.
+ *
+ * @returns an object whose `close` ends it
+ * @throws `InvalidArgumentError`
+ *
+ * @example
+ * ```ts
+ * import * as api from '@opentelemetry/api'
+ *
+ * const telemetry = openTelemetry({ api, templates: ['order:{id}', 'cron:{job}'] })
+ * ```
+ */
+export function openTelemetry(options: OpenTelemetryOptions): { close(): void } {
+  checkOptions(options, OPTIONS)
+  const { api, templates, instances, metrics = true, spans = true, lockNames = true } = options
+  const { metrics: meters, trace, context } = api ?? {}
+  checkMethods('api.metrics', meters, ['getMeter'], RULE)
+  checkMethods('api.trace', trace, ['getTracer', 'getSpan', 'setSpan'], RULE)
+  checkMethods('api.context', context, ['active', 'with'], RULE)
+  for (const [name, value] of Object.entries({ metrics, spans, lockNames })) checkBoolean(name, value)
+  const stops: (() => void)[] = []
+  if (metrics) stops.push(recordWithMeter(meters.getMeter(SCOPE), { templates, instances }))
+  if (spans) stops.push(traceSpans({ api, tracer: trace.getTracer(SCOPE), templates, instances, lockNames }))
+  return {
+    close() {
+      for (const stop of stops.splice(0)) stop()
+    },
+  }
+}
+
+const SCOPE = 'holdfast'
+const RULE = "that of the module '@opentelemetry/api'"
