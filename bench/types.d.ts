@@ -20,8 +20,8 @@ export interface Entry {
   readonly maxAtOnce?: number
   /** Not in a quick run. */
   readonly slow?: boolean
-  /** `relaxed` durability, or a rate limiter with a local share. */
-  readonly variant?: 'relaxed' | 'local share'
+  /** `relaxed` durability, a rate limiter with a local share, or with telemetry that listens. */
+  readonly variant?: 'relaxed' | 'local share' | 'prometheus' | 'opentelemetry'
   /** The built package. By default that of this repository. */
   readonly dist?: string
 }

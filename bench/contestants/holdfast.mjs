@@ -21,6 +21,7 @@ export async function open(options) {
   /** @type {typeof import('../../src/index.ts')} */
   const { DistributedLock, RateLimiter } = await load(options.dist, 'index.js')
   const { driver, close } = await openDriver(options)
+  const telemetry = await openTelemetry(options)
   const lock = new DistributedLock({ driver })
   const limiter = driver.capabilities.rate
     ? new RateLimiter({ driver, limits: LIMITS, ...(options.variant === 'local share' && { localShare: SHARE }) })
@@ -45,6 +46,7 @@ export async function open(options) {
     async close() {
       await lock.close()
       await limiter?.close()
+      telemetry?.close()
       await driver.close()
       await close()
     },
@@ -95,6 +97,33 @@ async function openDriver({ driver, stores, dist, variant }) {
   /** @type {typeof import('../../src/drivers/memory.ts')} */
   const { memoryDriver } = await load(dist, 'drivers/memory.js')
   return { driver: memoryDriver(), close() {} }
+}
+
+/**
+ * What listens to the events. OpenTelemetry has its real SDK, with metrics and with spans that are dropped when they
+ * end.
+ *
+ * @param {OpenOptions} options
+ * @returns {Promise<{ close(): void } | undefined>}
+ */
+async function openTelemetry({ dist, variant }) {
+  const templates = ['order:{id}', 'cron:{job}', 'user:{id}:profile']
+  if (variant === 'prometheus') {
+    /** @type {typeof import('../../src/telemetry/prometheus.ts')} */
+    const { prometheusMetrics } = await load(dist, 'telemetry/prometheus.js')
+    return prometheusMetrics({ templates })
+  }
+  if (variant !== 'opentelemetry') return undefined
+  const api = await import('@opentelemetry/api')
+  const { MeterProvider } = await import('@opentelemetry/sdk-metrics')
+  const { BasicTracerProvider } = await import('@opentelemetry/sdk-trace-base')
+  const { AsyncLocalStorageContextManager } = await import('@opentelemetry/context-async-hooks')
+  api.context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable())
+  api.trace.setGlobalTracerProvider(new BasicTracerProvider())
+  api.metrics.setGlobalMeterProvider(new MeterProvider())
+  /** @type {typeof import('../../src/telemetry/opentelemetry.ts')} */
+  const { openTelemetry: open } = await load(dist, 'telemetry/opentelemetry.js')
+  return open({ api, templates })
 }
 
 /**

@@ -62,6 +62,16 @@ export const entries = [
 
   entry('async-mutex', 'floor', 'memory', 'async-mutex', ['pair', 'wait']),
   entry('holdfast', 'holdfast', 'memory', 'holdfast', ['pair', 'wait', 'consume']),
+  {
+    ...entry('holdfast, prometheus', 'variant', 'memory', 'holdfast', ['pair', 'consume']),
+    variant: 'prometheus',
+    slow: true,
+  },
+  {
+    ...entry('holdfast, opentelemetry', 'variant', 'memory', 'holdfast', ['pair', 'consume']),
+    variant: 'opentelemetry',
+    slow: true,
+  },
   entry('rate-limiter-flexible', 'peer', 'memory', 'rate-limiter-flexible', ['consume']),
 
   entry('five SET NX PX to quorum', 'floor', 'redlock', 'redlock-floor', ['pair']),
