@@ -108,9 +108,9 @@ async function main() {
 }
 
 function choose() {
-  // Growth takes minutes, so a quick run has it only on request.
+  // These take minutes, so a quick run has them only on request.
   const wanted = values.scenario?.split(',')
-  if (wanted === undefined) return scenarios.filter(({ id }) => !(values.quick && id.startsWith('growth')))
+  if (wanted === undefined) return scenarios.filter(({ id }) => !(values.quick && /^growth|^capacity/.test(id)))
   const unknown = wanted.find((id) => !scenarios.some((each) => each.id === id))
   if (unknown !== undefined) throw new Error(`unknown scenario ${unknown}\n${HELP}`)
   return scenarios.filter(({ id }) => wanted.includes(id))

@@ -173,6 +173,8 @@ export interface Stage {
   serverCpu(driver: DriverName): number
   /** Transactions of PostgreSQL so far. */
   transactions(): Promise<number>
+  /** How many clients the server of a driver has. */
+  connections(driver: DriverName): Promise<number>
   startRedis(count: number): Promise<readonly HarnessServer[]>
   addTable(table: Table): void
   addPlot(plot: Plot): void

@@ -1,5 +1,6 @@
 // @ts-check
 import { scenario as acquire } from './acquire.mjs'
+import { scenario as capacity } from './capacity.mjs'
 import { scenario as growthLeases } from './growth-leases.mjs'
 import { scenario as growthProcesses } from './growth-processes.mjs'
 import { scenario as growthWaiters } from './growth-waiters.mjs'
@@ -26,4 +27,5 @@ export const scenarios = [
   growthWaiters,
   growthProcesses,
   growthLeases,
+  capacity,
 ]

@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Redis } from 'ioredis'
 import pg from 'pg'
 import { entries } from '../contestants/index.mjs'
 import { cpuOfTree } from './cpu.mjs'
@@ -85,6 +86,10 @@ export function openStage(settings, { onTable, onPlot }) {
       const server = kind === undefined ? undefined : servers[kind]
       return server === undefined ? 0 : cpuOfTree(server.pid)
     },
+    async connections(driver) {
+      if (kindOf(driver) === 'postgres' && servers.postgres) return postgresConnections(servers.postgres.url)
+      return servers.redis ? redisConnections(servers.redis.url) : Number.NaN
+    },
     transactions: async () => (servers.postgres ? transactions(servers.postgres.url) : 0),
     async [Symbol.asyncDispose]() {
       for (const server of started) server.resume()
@@ -133,6 +138,25 @@ function kindOf(driver) {
   if (driver === 'redis' || driver === 'node-redis') return 'redis'
   if (driver === 'postgres' || driver === 'advisory') return 'postgres'
   return driver === 'redlock' ? 'redlock' : undefined
+}
+
+/** @param {string} url */
+async function postgresConnections(url) {
+  const client = new pg.Client(url)
+  await client.connect()
+  const { rows } = await client.query(
+    "SELECT count(*) AS count FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+  )
+  await client.end()
+  return Number(rows[0].count)
+}
+
+/** @param {string} url */
+async function redisConnections(url) {
+  const client = new Redis(url)
+  const found = /connected_clients:(\d+)/.exec(await client.info('clients'))
+  client.disconnect()
+  return Number(found?.[1]) - 1
 }
 
 /** @param {string} url */
