@@ -31,6 +31,7 @@ const columns = [
   ['metadata', ({ metadata }) => yesOrNo(metadata)],
   ['rate limits', ({ rate }) => yesOrNo(rate)],
   ['stealing', ({ steal }) => yesOrNo(steal)],
+  ['forced release', ({ force }) => yesOrNo(force)],
   ['several names in one step', ({ groups }) => yesOrNo(groups)],
 ]
 

@@ -23,6 +23,7 @@ export {
   DistributedLock,
   type DistributedLockOptions,
 } from './primitives/lock/distributed-lock.ts'
+export type { ForceReleaseOptions } from './primitives/lock/force-release.ts'
 export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/lock/inspect.ts'
 export type { LockOptions } from './primitives/lock/options.ts'
 export type { LockResult } from './primitives/lock/result.ts'

@@ -113,7 +113,7 @@ function registered(capabilities: Capabilities): { titles: string[]; skips: stri
   return { titles, skips }
 }
 
-const FLAGS = ['fencing', 'shared', 'limit', 'queue', 'wake', 'metadata', 'rate', 'steal', 'groups'] as const
+const FLAGS = ['fencing', 'shared', 'limit', 'queue', 'wake', 'metadata', 'rate', 'steal', 'force', 'groups'] as const
 const flags = (value: boolean) =>
   Object.fromEntries(FLAGS.map((flag) => [flag, value])) as Record<(typeof FLAGS)[number], boolean>
 

@@ -170,3 +170,78 @@ SELECT true AS got FROM (SELECT CASE WHEN $2::text::boolean THEN pg_advisory_xac
 -- Outputs: got
 SELECT CASE WHEN $2::text::boolean THEN pg_try_advisory_xact_lock_shared($1::text::bigint)
   ELSE pg_try_advisory_xact_lock($1::text::bigint) END AS got
+
+-- Ending a lease by force. The client that wants it ended takes, exclusively, the key of the text `holdfast:break:` +
+-- claim id + `:` + token for each lease, and then, shared, the flag 7813544519228563563. It keeps them until the holder
+-- has let go. So nothing is sent that could be forged: the holder reads from the server who asks, and lets go only for
+-- a role that could end its session anyway.
+
+-- name: break_flag
+-- Outputs: raised, whether a client has the flag. Takes it exclusively until the end of its transaction, which has only
+--          this statement. If two holders do that at the same time, one of them looks for requests without need
+SELECT NOT pg_try_advisory_xact_lock(7813544519228563563) AS raised
+
+-- name: break_requests
+-- Outputs: key and role of each request whose client may end the sessions of this role
+WITH locks AS MATERIALIZED (
+  SELECT pid, mode, classid::bigint << 32 | objid::bigint AS key FROM pg_locks
+  WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+SELECT asked.key::text, them.rolname::text AS role
+FROM locks AS flag JOIN locks AS asked USING (pid) JOIN pg_stat_activity AS activity USING (pid)
+  JOIN pg_roles AS them ON them.oid = activity.usesysid JOIN pg_roles AS me ON me.rolname = session_user
+WHERE flag.key = 7813544519228563563 AND flag.mode = 'ShareLock' AND asked.mode = 'ExclusiveLock'
+  AND (them.rolsuper OR (NOT me.rolsuper AND (pg_has_role(them.oid, me.oid, 'USAGE')
+    OR coalesce(pg_has_role(them.oid, to_regrole('pg_signal_backend')::oid, 'USAGE'), false))))
+
+-- name: may_end
+-- Inputs:  pids
+-- Outputs: for each that exists: pid; role, its role; super, whether that is a superuser; own_role; may, whether
+--          own_role may end it
+SELECT activity.pid::text, them.rolname::text AS role, them.rolsuper AS super, me.rolname::text AS own_role,
+  me.rolsuper OR (NOT them.rolsuper AND (pg_has_role(me.oid, them.oid, 'USAGE')
+    OR coalesce(pg_has_role(me.oid, to_regrole('pg_signal_backend')::oid, 'USAGE'), false))) AS may
+FROM pg_stat_activity AS activity JOIN pg_roles AS them ON them.oid = activity.usesysid
+  JOIN pg_roles AS me ON me.rolname = session_user
+WHERE activity.pid = ANY ($1::text::integer[])
+
+-- name: request_break
+-- Inputs:  keys of requests. Before raise_flag: a holder that sees the flag finds the requests
+-- Outputs: requested, how many of them this connection has now
+SELECT count(*) FILTER (WHERE pg_try_advisory_lock(key))::text AS requested
+FROM unnest($1::text::bigint[]) AS asked (key)
+
+-- name: raise_flag
+-- Outputs: raised, whether this connection has the flag. Holders have it for moments: try again
+SELECT pg_try_advisory_lock_shared(7813544519228563563) AS raised
+
+-- name: lower_flag
+SELECT pg_advisory_unlock_shared(7813544519228563563) AS lowered
+
+-- name: withdraw_break
+-- Inputs:  keys of requests
+SELECT count(pg_advisory_unlock(key))::text AS withdrawn FROM unnest($1::text::bigint[]) AS asked (key)
+
+-- name: log_break
+-- Inputs: a text for the log of the server
+SELECT set_config('holdfast.break', $1::text, false)
+
+-- name: write_log
+-- After log_break. Every role may do this, and the log shows the role
+DO $$ BEGIN RAISE LOG 'holdfast: %', current_setting('holdfast.break'); END $$
+
+-- name: end_session
+-- Inputs:  pid of a session; the key of a lock; the token of the session's last grant, as the statement locks returns
+--          it (0: none); the lead of tokens
+-- Outputs: a row with ended if the session still has the lock and was granted no other since; otherwise none
+SELECT pg_terminate_backend(held.pid) AS ended FROM pg_locks AS held
+WHERE held.pid = $1::text::integer AND held.locktype = 'advisory' AND held.objsubid = 1 AND held.granted
+  AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND held.classid::bigint << 32 | held.objid::bigint = $2::text::bigint
+  AND $3::text::bigint = coalesce((SELECT max(published.classid::bigint << 32 | published.objid::bigint)
+    + (extract(epoch FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(),
+      pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint + $4::text::bigint
+    FROM pg_locks AS published WHERE published.pid = held.pid AND published.locktype = 'advisory'
+      AND published.objsubid = 2 AND published.mode = 'ShareLock' AND published.database = held.database), 0)
+LIMIT 1

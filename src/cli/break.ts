@@ -1,9 +1,9 @@
 import { createInterface } from 'node:readline/promises'
 import { parseArgs } from 'node:util'
-import type { Driver } from '../core/driver.ts'
+import type { Driver, LeaseRecord } from '../core/driver.ts'
 import { checkLockName, checkText } from '../core/names.ts'
 import { type Break, breakLock } from '../primitives/lock/break-lock.ts'
-import { canRecord } from '../primitives/lock/break-record.ts'
+import { canRecord, KEPT_MS } from '../primitives/lock/break-record.ts'
 import { durationText } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { look, oneName, parsing, type Seen, urlFrom, withDriver } from './store.ts'
@@ -15,29 +15,50 @@ export function main(args: readonly string[]): Promise<number> {
   const options = parsing(() => parse(args))
   const { url, lockName, reason, by } = options
   return withDriver(url, async (driver) => {
+    if (options.endSession && driver.capabilities.expiry !== 'session') {
+      throw new UsageError('--end-session is for postgres+advisory, where a lease ends with its session')
+    }
     const seen = await look(driver, { lockName })
     if (seen.leases.length === 0) {
       say(`"${lockName}" is free`)
       return 0
     }
     process.stderr.write(affected(lockName, seen))
+    if (options.endSession) process.stderr.write(await endsToo(driver, seen.leases))
     if (!options.yes && !(await isConfirmed())) {
       say('nothing was changed')
       return exitCodes.notAcquired
     }
     const record = { by, reason, at: new Date(), ended: seen.leases.map(({ holderId }) => holderId) }
-    return end(driver, { lockName, leases: seen.leases, record })
+    return end(driver, { lockName, leases: seen.leases, record, endSession: options.endSession })
   })
 }
 
-async function end(driver: Driver, { lockName, leases, record }: Break): Promise<number> {
-  if (driver.capabilities.steal && !canRecord(driver)) say(`the ${driver.name} store cannot keep a record of this`)
-  if (!(await breakLock(driver, { lockName, leases, record }))) {
+async function end(driver: Driver, broken: Break): Promise<number> {
+  const { lockName } = broken
+  const { longestTtlMs = KEPT_MS } = driver
+  if (!canRecord(driver)) say(`the ${driver.name} store keeps no record of this. It is only in the log of the server`)
+  else if (longestTtlMs < KEPT_MS) say(`this store keeps the record of it for ${durationText(longestTtlMs)}`)
+  const ended = await breakLock(driver, broken)
+  if (ended === 0) {
     say(`"${lockName}" has another holder since. Nothing was ended: look again with holdfast show`)
     return exitCodes.notAcquired
   }
-  say(`ended ${leases.length === 1 ? 'the lease' : `${leases.length} leases`} on "${lockName}"`)
+  say(`ended ${ended === 1 ? 'the lease' : `${ended} leases`} on "${lockName}"`)
   return 0
+}
+
+/** What else ends with the sessions of these leases. */
+async function endsToo(driver: Driver, leases: readonly LeaseRecord[]): Promise<string> {
+  const sessions = new Set(leases.flatMap(({ session }) => session ?? []))
+  if (sessions.size === 0) return ''
+  const own = new Set(leases.map(({ claimId }) => claimId))
+  const all = (await look(driver, {})).leases
+  const others = all.filter(({ session, claimId }) => sessions.has(session ?? '') && !own.has(claimId))
+  const names = [...sessions].join(', ')
+  if (others.length === 0) return `${printable(`the session (${names}) ends, with no other lock that is visible`)}\n`
+  const lines = others.map(({ lockName, holderId }) => `  ${printable(`${lockName}, held by ${holderId}`)}`)
+  return `${printable(`the session (${names}) ends, and with it`)}\n${lines.join('\n')}\n`
 }
 
 function affected(lockName: string, { leases, waiters }: Seen): string {
@@ -70,6 +91,7 @@ interface Options {
   readonly reason: string
   readonly by: string
   readonly yes: boolean
+  readonly endSession: boolean
 }
 
 function parse(args: readonly string[]): Options {
@@ -81,14 +103,15 @@ function parse(args: readonly string[]): Options {
       reason: { type: 'string' },
       by: { type: 'string' },
       yes: { type: 'boolean', short: 'y' },
+      'end-session': { type: 'boolean' },
     },
   })
   const lockName = oneName('break', positionals)
-  const { reason, by = userAtHost(), yes = false } = values
+  const { reason, by = userAtHost(), yes = false, 'end-session': endSession = false } = values
   if (reason === undefined || reason.trim() === '') throw new UsageError('break needs --reason TEXT')
   checkText('--reason', reason, MAX_REASON_LENGTH)
   checkLockName(by, '--by')
-  return { url: urlFrom(values.url), lockName, reason, by, yes }
+  return { url: urlFrom(values.url), lockName, reason, by, yes, endSession }
 }
 
 const MAX_REASON_LENGTH = 500

@@ -129,12 +129,15 @@ who is affected and asks first. If the lock has another holder by then, nothing
 is ended. A holder that is alive loses the lock in the middle of its work: its
 signal aborts, but only a fencing token stops a write that is on its way.
 
-Who did it, when and why is kept for 30 days: see holdfast show.
+Who did it, when and why is kept for 30 days: see holdfast show. (redlock: for
+its longest time to live. postgres+advisory: only in the log of the server.)
 
 ${STORE}
   --reason TEXT     why. It is recorded
   --by WHO          who. It is recorded (default: USER@HOST)
   -y, --yes         do not ask
+  --end-session     postgres+advisory: if the holder does not let go, end its
+                    connection, and all other locks of that connection
 
 Exit codes
   0   the leases were ended, or the lock was free

@@ -7,7 +7,7 @@ export const commandOptions: Readonly<Record<string, readonly string[]>> = {
   ls: ['--url', '--wide', '--json', '--sort', '--held-longer-than', '--watch', '--all'],
   show: ['--url', '--json'],
   wait: ['--url', '--timeout'],
-  break: ['--url', '--reason', '--by', '--yes'],
+  break: ['--url', '--reason', '--by', '--yes', '--end-session'],
   elect: ['--url', '--ttl', '--store-timeout'],
   limit: ['--url', '--rate', '--burst', '--wait', '--no-wait'],
   dashboard: ['--url', '--port', '--host', '--allow-host', '--allow-actions', '--by', '--elections'],

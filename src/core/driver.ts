@@ -83,6 +83,23 @@ export interface Driver {
   listen?(listener: DriverListener): Promise<StopListening>
 
   /**
+   * Starts to report leases that other clients have ended by force, for a process that holds leases and need not wait
+   * for any. Every report is a hint: core renews the lease, and the store's answer decides. Must not cost more for a
+   * process that holds more leases, and must not deliver what only waiters need. Otherwise as `listen`. Absent: a
+   * holder learns of a forced release with its next renewal.
+   */
+  watch?(listener: LossListener): Promise<StopListening>
+
+  /**
+   * For a driver that cannot `steal`: ends leases of other clients, as `inspect` returned them. Compares claim and
+   * fencing token, and touches no other lease. For each, `true` if this call ended it, `false` if it had ended before
+   * or has a newer token. An `Error`: it was not ended, or that is unknown.
+   *
+   * It may take up to 15 s, which is longer than other calls: it may have to wait for the holders.
+   */
+  forceRelease?(leases: readonly LeaseRecord[], options: ForceOptions): Promise<readonly (boolean | Error)[]>
+
+  /**
    * Executes one rate-limiting step (GCRA) for each request, on the store's clock. Requests for one name are executed
    * in the order of the list.
    */
@@ -122,6 +139,8 @@ export interface Capabilities {
   readonly rate: boolean
   /** Supports claims with `steal`. */
   readonly steal: boolean
+  /** Leases can be ended by a client that does not hold them: by a claim with `steal`, or by `forceRelease`. */
+  readonly force: boolean
   /** Supports claims with a `group`: grants all of them in one step, or none. */
   readonly groups: boolean
   /** Why something is not supported. It becomes the end of the `UnsupportedError`'s message, after a colon. */
@@ -130,6 +149,7 @@ export interface Capabilities {
     readonly limit?: string
     readonly rate?: string
     readonly steal?: string
+    readonly force?: string
   }
 }
 
@@ -235,6 +255,8 @@ export interface LeaseRecord {
   /** Absent if the lease lasts as long as its session. */
   readonly expiresAtMs?: number
   readonly metadata?: Metadata
+  /** The session that the lease ends with, as the store names it. All leases of a session end together. */
+  readonly session?: string
 }
 
 /** A queued claim in the store. */
@@ -270,24 +292,37 @@ export interface InspectPage {
   readonly next?: string
 }
 
-/** What a driver reports to the core. All methods are synchronous. */
-export interface DriverListener {
+/** What a driver reports of leases. All methods are synchronous. */
+export interface LossListener {
   /**
-   * Whether this claim waits here or its lease is watched here. A driver that has to ask the store about a message
-   * calls this first, so that messages about other claims cost nothing. Absent: every claim may be meant.
+   * The store has ended a lease, of this process or of another one. With `session` expiry the lease is lost at once.
+   * With `ttl` expiry this is a hint: the holder renews the lease, and loses it if the store answers `lost`.
+   */
+  lost(claimId: string, cause: Error): void
+  /** The subscription has broken and reports nothing more. */
+  disconnected(cause: Error): void
+}
+
+/** What a driver reports of waiting claims and of leases. All methods are synchronous. */
+export interface DriverListener extends LossListener {
+  /**
+   * Whether this claim waits here. A driver that has to ask the store about a message to a waiter calls this first, so
+   * that messages about other claims cost nothing. Absent: every claim may be meant.
    */
   concerns?(claimId: string): boolean
   /** A hint that another request may succeed: for one claim, or for every claim on the lock name. */
   wake(lockName: string, claimId?: string): void
   /** The store has granted a waiting claim without a request. */
   granted(claimId: string, grant: Grant): void
+}
+
+export interface ForceOptions {
+  /** Who does it and why, for the record. */
+  readonly by: string
   /**
-   * The store has ended a lease. With `session` expiry the lease is lost at once. With `ttl` expiry this is a hint: the
-   * holder renews the lease, and loses it if the store answers `lost`.
+   * For `session` expiry: if the holder does not let go, ends its session, and with it all leases of that session.
    */
-  lost(claimId: string, cause: Error): void
-  /** The subscription has broken and reports nothing more. */
-  disconnected(cause: Error): void
+  readonly endSession: boolean
 }
 
 /** Ends a subscription. */

@@ -43,7 +43,11 @@ export interface LockEvents {
   renewed: { lockName: string; holderId: string; claimId: string; fencingToken: number; tookMs: number }
   /** One renewal failed. The lease is held until its deadline, and renewals continue. */
   renewalFailed: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: unknown }
-  /** A claim of this instance took the lock from its holders. Their instances emit `lost`. */
+  /**
+   * This instance took the lock from its holders, by a claim or by `forceRelease`. Their instances emit `lost`. With a
+   * driver that ends leases one by one (`redlock`, `postgres-advisory`), `claimId` and `fencingToken` are those of the
+   * lease that was ended.
+   */
   stolen: { lockName: string; holderId: string; claimId: string; fencingToken: number; metadata?: Metadata }
   /**
    * A lease ended before it was released. `error` is the reason of the lease's `signal`, and `reason` the kind of loss.
@@ -68,7 +72,10 @@ export interface LockEvents {
   releaseFailed: { lockName: string; holderId: string; claimId: string; error: unknown }
   /** The heartbeat's worker thread has ended. From now on this thread renews its leases. */
   heartbeatFailed: { error: unknown }
-  /** The subscription to the store's wake-ups failed. Waiting claims poll until it works again. */
+  /**
+   * The subscription to the store's messages failed. Until it works again, waiting claims poll, and a holder learns of
+   * a forced release with its next renewal.
+   */
   listenFailed: { error: unknown }
   /**
    * The store could not be opened, or did not answer a claim or a step of a rate limiter. A claim that waits tries again.

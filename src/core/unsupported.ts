@@ -14,4 +14,5 @@ const missing = {
   limit: 'limits, which semaphores need',
   rate: 'rate limits',
   steal: 'taking a lock from its holder',
+  force: 'ending the lease of another client',
 } satisfies Record<keyof NonNullable<Capabilities['reasons']>, string>

@@ -17,8 +17,8 @@ export async function forceRelease(store: WatchedStore, request: BreakRequest, u
     const confirmed = new Set(tokens)
     if (leases.some(({ fencingToken }) => !confirmed.has(fencingToken))) return json({ error: CHANGED }, 409)
     const by = user.slice(0, MAX_HOLDER_ID_LENGTH)
-    const isEnded = await store.breakLock({ lockName, leases, by, reason })
-    return isEnded ? json({ ended: leases.length }) : json({ error: CHANGED }, 409)
+    const ended = await store.breakLock({ lockName, leases, by, reason })
+    return ended > 0 ? json({ ended }) : json({ error: CHANGED }, 409)
   } catch (error) {
     if (!(error instanceof HoldfastError)) throw error
     return json({ error: withoutSecrets(messageOf(error)) }, 502)

@@ -32,11 +32,11 @@ export class WatchedStore {
     const driver = this.#opened?.driver
     const { name = nameOf(this.#source, driver) } = this.#source
     if (driver === undefined) return { name }
-    const { queue, metadata, limit, rate, steal, expiry } = driver.capabilities
+    const { queue, metadata, limit, rate, force, expiry } = driver.capabilities
     // A session store has no queue of its own, but shows who waits.
     const waiters = queue || expiry === 'session'
     const rates = driver.inspectRates !== undefined ? 'listed' : rate ? 'unlisted' : 'no'
-    return { name, driver: driver.name, can: { waiters, metadata, semaphores: limit, rates, steal, expiry } }
+    return { name, driver: driver.name, can: { waiters, metadata, semaphores: limit, rates, force, expiry } }
   }
 
   get nowMs(): number {
@@ -67,8 +67,8 @@ export class WatchedStore {
     return (await readPages((query) => client.inspect(query), { lockName })).leases
   }
 
-  /** False if the lock has a newer lease: then nothing was ended. */
-  async breakLock({ lockName, leases, by, reason }: ForcedRelease): Promise<boolean> {
+  /** How many leases were ended: none if the lock has a newer one. */
+  async breakLock({ lockName, leases, by, reason }: ForcedRelease): Promise<number> {
     const { driver } = await this.#open()
     const record = { by, reason, at: new Date(this.#clock.now().wallMs), ended: leases.map(({ holderId }) => holderId) }
     return breakLock(driver, { lockName, leases, record })

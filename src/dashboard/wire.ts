@@ -25,7 +25,7 @@ export interface StoreAbilities {
   readonly semaphores: boolean
   /** `no`: it has no rate limits. `unlisted`: it has some, but cannot list them. */
   readonly rates: 'listed' | 'unlisted' | 'no'
-  readonly steal: boolean
+  readonly force: boolean
   readonly expiry: 'ttl' | 'session'
 }
 

@@ -1,9 +1,10 @@
-import type { Capabilities, Driver, DriverListener, InspectPage, RatesPage } from '../core/driver.ts'
+import type { Capabilities, Driver, DriverListener, InspectPage, RatesPage, StopListening } from '../core/driver.ts'
 import { ClosedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { createMemoryStore, type MemoryStore } from './memory/store.ts'
 import { memoryName } from './memory/url.ts'
 import { inGroups } from './shared/groups.ts'
+import { lossesOnly } from './shared/losses-only.ts'
 
 export { createMemoryStore, type MemoryStore } from './memory/store.ts'
 
@@ -18,6 +19,7 @@ export const capabilities: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  force: true,
   groups: true,
 }
 
@@ -55,6 +57,16 @@ export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
     return requests.map(step)
   }
 
+  async function listen(listener: DriverListener): Promise<StopListening> {
+    if (closed) throw new ClosedError('the memory driver is closed')
+    mine.add(listener)
+    store.listeners.add(listener)
+    return async () => {
+      mine.delete(listener)
+      store.listeners.delete(listener)
+    }
+  }
+
   return {
     name: 'memory',
     capabilities,
@@ -67,15 +79,8 @@ export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
     },
     inspectRates: async (query) => (await each([query], store.inspectRates))[0] as RatesPage,
     inspect: async (query) => (await each([query], store.inspect))[0] as InspectPage,
-    async listen(listener) {
-      if (closed) throw new ClosedError('the memory driver is closed')
-      mine.add(listener)
-      store.listeners.add(listener)
-      return async () => {
-        mine.delete(listener)
-        store.listeners.delete(listener)
-      }
-    },
+    listen,
+    watch: (listener) => listen(lossesOnly(listener)),
     async close() {
       closed = true
       for (const listener of mine) store.listeners.delete(listener)

@@ -1,6 +1,16 @@
 import { checkInspectQuery } from '../core/arguments.ts'
-import type { Capabilities, Claim, Driver, DriverListener, LeaseRef, RenewAnswer, Renewal } from '../core/driver.ts'
-import { ClosedError, InvalidArgumentError } from '../core/errors.ts'
+import type {
+  Capabilities,
+  Claim,
+  Driver,
+  DriverListener,
+  ForceOptions,
+  LeaseRecord,
+  LeaseRef,
+  RenewAnswer,
+  Renewal,
+} from '../core/driver.ts'
+import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
 import { settlesWithin } from '../core/time/timeout.ts'
@@ -10,6 +20,8 @@ import { storeErrorFrom } from './postgres/errors.ts'
 import { createSerialQueue } from './postgres/serial-queue.ts'
 import { postgresUrl } from './postgres/url.ts'
 import { acquire, grantOf } from './postgres-advisory/acquire.ts'
+import { BreakRequests } from './postgres-advisory/break-requests.ts'
+import { forceRelease } from './postgres-advisory/force-release.ts'
 import type { SessionLease } from './postgres-advisory/held-locks.ts'
 import { inspectLocks } from './postgres-advisory/inspect.ts'
 import { advisoryKey } from './postgres-advisory/key.ts'
@@ -17,6 +29,7 @@ import { MainSession } from './postgres-advisory/main-session.ts'
 import { occupy } from './postgres-advisory/occupied-clients.ts'
 import { Session } from './postgres-advisory/session.ts'
 import { WaitingSessions } from './postgres-advisory/waiting-sessions.ts'
+import { LossPoll } from './shared/loss-poll.ts'
 
 export type { PgClient, PgPool, PostgresClient, PostgresSql } from './postgres/client.ts'
 export type { PostgresTransaction } from './postgres/transaction.ts'
@@ -34,12 +47,14 @@ export const capabilities: Capabilities = {
   metadata: false,
   rate: false,
   steal: false,
+  force: true,
   groups: false,
   reasons: {
     limit:
       'an advisory lock is free, shared or exclusive, and the server does not count. The postgres driver has limits',
     rate: 'it stores nothing that could be counted. The postgres driver has them',
-    steal: 'the server gives a session lock to no other session before its own has ended',
+    steal:
+      'the server gives a session lock to no other session before its own has let go. forceRelease asks it to let go',
   },
 }
 
@@ -118,6 +133,20 @@ function driverOn(
     granted: reportGrant,
   })
   const queue = createSerialQueue()
+  const sessions = (): Session[] => [...(main.current ? [main.current] : []), ...waiting.sessions]
+  const breakRequests = new BreakRequests({
+    session: () => main.current,
+    leases: () => sessions().flatMap(({ leases }) => [...leases.values()]),
+    release: (lease) => inTurn(() => releaseAll([lease])),
+  })
+  const lossPoll = new LossPoll({
+    clock,
+    everyMs: LOSS_POLL_MS,
+    look: (watchers) =>
+      breakRequests.look(watchers).catch((error: unknown) => {
+        throw storeErrorFrom(error, connections)
+      }),
+  })
   let closed = false
   let hasOpened = false
 
@@ -171,7 +200,7 @@ function driverOn(
   }
 
   function sessionOf({ claimId, fencingToken }: LeaseRef): Session | undefined {
-    for (const session of [...(main.current ? [main.current] : []), ...waiting.sessions]) {
+    for (const session of sessions()) {
       const lease = session.lost === undefined ? session.leases.get(claimId) : undefined
       if (lease !== undefined && (fencingToken === undefined || lease.fencingToken === fencingToken)) return session
     }
@@ -212,6 +241,24 @@ function driverOn(
     return answers
   }
 
+  async function forceReleaseAll(
+    leases: readonly LeaseRecord[],
+    options: ForceOptions,
+  ): Promise<readonly (boolean | Error)[]> {
+    const isOwn = leases.map((lease) => sessionOf(lease) !== undefined)
+    const others = leases.filter((_, at) => !isOwn[at])
+    const parts = { connections, clock, session: await main.get() }
+    const answers = (others.length === 0 ? [] : await forceRelease(parts, others, options)).values()
+    const error = new StoreError(`it was ended by ${options.by}`)
+    for (const [at, { claimId }] of leases.entries()) {
+      // Core releases a lease that it has lost.
+      if (isOwn[at]) for (const listener of [...listeners]) listener.lost(claimId, error)
+    }
+    const own = leases.filter((_, at) => isOwn[at])
+    if (own.length > 0) await inTurn(() => releaseAll(own))
+    return isOwn.map((is) => is || (answers.next().value ?? false))
+  }
+
   return {
     name: 'postgres-advisory',
     place: connections.place,
@@ -235,9 +282,21 @@ function driverOn(
       }
     },
 
+    watch: (listener) => lossPoll.watch(listener),
+
+    async forceRelease(leases, options) {
+      if (closed) throw new ClosedError('the postgres-advisory driver is closed')
+      try {
+        return await forceReleaseAll(leases, options)
+      } catch (error) {
+        throw storeErrorFrom(error, connections)
+      }
+    },
+
     async close() {
       if (closed) return
       closed = true
+      lossPoll.end()
       listeners.clear()
       // Bounded, because a server that does not answer would keep the connections open until its calls time out.
       await settlesWithin(
@@ -261,6 +320,9 @@ async function proofOf(session: Session): Promise<RenewAnswer> {
     return 'lost'
   }
 }
+
+/** How often a holder looks whether it is asked to let go. */
+const LOSS_POLL_MS = 500
 
 /** How long closing waits for the calls in flight. */
 const MAX_SETTLE_MS = 1_000

@@ -4,6 +4,7 @@ import type { AcquireAnswer, Capabilities, Claim, Driver, InspectPage } from '..
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
 import { safeCause } from '../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
+import { systemClock } from '../core/time/clock.ts'
 import {
   acquireAnswers,
   acquireGroupsAnswers,
@@ -14,12 +15,14 @@ import {
 import { numberArray, parseBooleans } from './postgres/arrays.ts'
 import { connectionsOf, openConnections, type PostgresClient } from './postgres/client.ts'
 import type { PostgresConnections, Row } from './postgres/connections.ts'
-import { rowLocked, storeErrorFrom } from './postgres/errors.ts'
+import { rowLocked, storeErrorFrom, unlessInTransaction } from './postgres/errors.ts'
+import { ForcedReleases } from './postgres/forced-releases.ts'
 import { checkScope, latestVersion, type MigrationScope, migrate, readVersion } from './postgres/migrate.ts'
 import { NotifyConnection } from './postgres/notify-connection.ts'
 import { consume, ratesFrom } from './postgres/rates.ts'
-import { statementsFor } from './postgres/statements.ts'
+import { type StatementName, statementsFor } from './postgres/statements.ts'
 import { postgresUrl } from './postgres/url.ts'
+import { LossPoll } from './shared/loss-poll.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
 export type { PgClient, PgPool, PostgresClient, PostgresSql } from './postgres/client.ts'
@@ -42,6 +45,7 @@ export const capabilities: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  force: true,
   groups: true,
 }
 
@@ -163,19 +167,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   let hasWritten = false
   let closed = false
 
-  async function call(
-    statement:
-      | 'acquire'
-      | 'acquire_groups'
-      | 'steal'
-      | 'renew'
-      | 'release'
-      | 'inspect'
-      | 'consume'
-      | 'change_rate'
-      | 'rates',
-    values: readonly (string | null)[],
-  ): Promise<Row> {
+  async function call(statement: StatementName, values: readonly (string | null)[]): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
     ready ??= prepare(connections, schema, migrates)
     try {
@@ -184,7 +176,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       const send = isRead ? connections.query : connections.call
       const [row] = await send(statements[statement], values)
       if (row === undefined) throw new StoreError(`PostgreSQL answered ${statement} without a row`)
-      if (!isRead) hasWritten = true
+      if (!isRead && statement !== 'forced') hasWritten = true
       return row
     } catch (error) {
       // After any failure the next call checks the tables again: they may have been dropped, or just been created.
@@ -192,6 +184,14 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       throw storeErrorFrom(error, { place: connections.place, isPool: connections.isPool, hasWritten })
     }
   }
+
+  const forcedReleases = new ForcedReleases((after) => call('forced', [after]))
+  const lossPoll = new LossPoll({
+    clock: systemClock,
+    everyMs: LOSS_POLL_MS,
+    // The caller's one connection cannot be asked during a transaction of the caller. The next look may succeed.
+    look: (listeners) => forcedReleases.look(listeners).catch(unlessInTransaction),
+  })
 
   async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
     if (claims.length === 0) return []
@@ -271,10 +271,12 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     },
 
     listen: (listener) => notifyConnection.listen(listener),
+    watch: (listener) => lossPoll.watch(listener),
 
     async close() {
       if (closed) return
       closed = true
+      lossPoll.end()
       await notifyConnection.close()
       await connections.close()
     },
@@ -308,3 +310,6 @@ function checkSettings(durability: unknown, migrates: unknown): void {
   }
   if (typeof migrates !== 'boolean') throw new InvalidArgumentError('migrate', migrates, 'true or false')
 }
+
+/** A forced release is noticed within this time. */
+const LOSS_POLL_MS = 500

@@ -16,6 +16,7 @@ import { checkOptions, optionNames } from '../core/options.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
 import { answerTake, type Taken, takesOf } from './shared/consume-step.ts'
 import { inGroups } from './shared/groups.ts'
+import { LossPoll } from './shared/loss-poll.ts'
 import { acquireGroup, acquireOne } from './sqlite/acquire.ts'
 import { openDatabase, type SqliteDatabase } from './sqlite/client.ts'
 import { SqliteConnection } from './sqlite/connection.ts'
@@ -27,6 +28,7 @@ import { LockViews } from './sqlite/lock-view.ts'
 import { inspectRates, lookAll, takeOne } from './sqlite/rates.ts'
 import { firstWaiterOf, readNow } from './sqlite/rows.ts'
 import { sweeper } from './sqlite/sweep.ts'
+import { Thefts } from './sqlite/thefts.ts'
 import { sqlitePath, sqliteUrl } from './sqlite/url.ts'
 import { SqliteWakeUps } from './sqlite/wake-ups.ts'
 
@@ -43,6 +45,7 @@ export const capabilities: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  force: true,
   groups: true,
 }
 
@@ -113,6 +116,7 @@ function checkDatabase(database: unknown): void {
 
 function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   const wakeUps = new SqliteWakeUps(connection, clock)
+  const lossPoll = new LossPoll({ clock, everyMs: LOSS_POLL_MS, look: new Thefts(connection).look })
   const sweep = sweeper(connection)
 
   /** One transaction. It may be rolled back and begin again. */
@@ -240,12 +244,18 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
       return async () => wakeUps.stop(listener)
     },
 
+    watch: (listener) => lossPoll.watch(listener),
+
     async close() {
+      lossPoll.end()
       wakeUps.end()
       connection.close()
     },
   }
 }
+
+/** A forced release is noticed within this time. */
+const LOSS_POLL_MS = 250
 
 const isGranted = (answer: AcquireAnswer | Error | undefined): boolean =>
   answer !== undefined && !(answer instanceof Error) && answer.granted

@@ -1,36 +1,11 @@
 import { describe, expect, inject, test } from 'vitest'
-import { DistributedLock, type Lease } from '../../src/index.ts'
+import { DistributedLock } from '../../src/index.ts'
 import { createStore, SLOW } from '../harness/cli.ts'
+import { until } from '../harness/processes.ts'
 
-const { redis, postgres } = inject('servers')
-const stores = (sqlite: string): [string, string][] => [
-  ['sqlite', sqlite],
-  ['redis', redis?.[0] ?? ''],
-  ['postgres', postgres ?? ''],
-]
+const { postgres = '' } = inject('servers')
 
 describe.concurrent('holdfast break', SLOW, () => {
-  test.each(['sqlite', 'redis', 'postgres'])(
-    'on %s, ends the lease of a holder, which finds out with its next renewal',
-    async (name) => {
-      await using store = createStore()
-      const url = new Map(stores(`sqlite:${store.path}`)).get(name) ?? ''
-      const lockName = `break:${store.folder}`
-      await using lock = new DistributedLock({ url, holderId: 'victim' })
-      const lease = await lock.hold(lockName, { timeoutSeconds: 60 })
-      const lost = lossOf(lease)
-      const args = ['break', lockName, '--reason', 'the host is gone', '--by', 'anna', '--yes', '--url', url]
-      const { code, stderr } = await store.run(args)
-      expect(stderr).toMatch(/is held by\n {2}victim, for \d+s\nno claim waits for it\nholdfast: ended the lease on/)
-      expect(code).toBe(0)
-      await lost
-      expect(lease.held).toBe(false)
-      const { stdout } = await store.run(['show', lockName, '--url', url])
-      expect(stdout).toMatch(/it is free\n\nbroken before\n {2}\d+s ago by anna: the host is gone \(held by victim\)\n/)
-      expect((await store.run(['ls', '--url', url])).stdout).not.toContain(`broken:${lockName}`)
-    },
-  )
-
   test('says so if the lock is free', async () => {
     await using store = createStore()
     const run = await store.run(['break', 'job', '--reason', 'x', '--yes'])
@@ -47,17 +22,26 @@ describe.concurrent('holdfast break', SLOW, () => {
     expect((await lock.inspect('job')).leases).toHaveLength(1)
   })
 
-  test('says why a store cannot do it', async () => {
+  test('ends the session of a holder that does not let go only if asked to, and shows what ends with it', async () => {
     await using store = createStore()
-    const url = (postgres ?? '').replace('postgres:', 'postgres+advisory:')
-    await using lock = new DistributedLock({ url })
-    const lockName = `break:${store.folder}`
-    const lease = await lock.hold(lockName)
-    const { code, stderr } = await store.run(['break', lockName, '--reason', 'x', '--yes', '--url', url])
-    expect({ code, held: lease.held }).toEqual({ code: 69, held: true })
-    expect(stderr).toMatch(/the server gives a session lock to no other session before its own has ended/)
+    const url = postgres.replace('postgres:', 'postgres+advisory:')
+    await using lock = new DistributedLock({ url, holderId: 'victim', watchForcedReleases: false })
+    const [lockName, otherName] = [`break:${store.folder}`, `other:${store.folder}`]
+    const leases = [await lock.hold(lockName), await lock.hold(otherName)]
+    const args = ['break', lockName, '--reason', 'it hangs', '--yes', '--url', url]
+    const asked = await store.run(args)
+    expect({ code: asked.code, held: leases.map(({ held }) => held) }).toEqual({ code: 69, held: [true, true] })
+    expect(asked.stderr).toMatch(/it did not let go within 4 s: it hangs, or does not listen.*use --end-session/)
+    const ended = await store.run([...args, '--end-session'])
+    expect(ended.stderr).toContain(` ends, and with it\n  ${otherName}, held by victim\n`)
+    expect(ended.code).toBe(0)
+    await until(() => leases.every(({ held }) => !held), { timeoutMs: 30_000, failure: () => 'a lease is still held' })
+  })
+
+  test('refuses to end sessions of a store that has none', async () => {
+    await using store = createStore()
+    const { code, stderr } = await store.run(['break', 'job', '--reason', 'x', '--yes', '--end-session'])
+    expect(code).toBe(64)
+    expect(stderr).toContain('--end-session is for postgres+advisory, where a lease ends with its session')
   })
 })
-
-const lossOf = ({ signal }: Lease): Promise<unknown> =>
-  new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }))

@@ -3,21 +3,24 @@ import type {
   AcquireAnswer,
   Capabilities,
   Driver,
+  ForceOptions,
   InspectPage,
   InspectQuery,
+  LeaseRecord,
   LeaseRef,
   RateAnswer,
   RateRequest,
   Refusal,
 } from '../driver.ts'
-import { ClosedError, type HoldfastError, OverloadError, UnsupportedError } from '../errors.ts'
+import { ClosedError, type HoldfastError, OverloadError, StoreError, UnsupportedError } from '../errors.ts'
 import type { Emitter } from '../events.ts'
 import type { Granted } from '../lease/granted.ts'
 import type { HandOver } from '../lease/hand-over.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions } from '../lease/held-lease.ts'
 import { createHeartbeat } from '../lease/local-renewer.ts'
+import { LossWatch } from '../lease/loss-watch.ts'
 import { type Heartbeat, type HeartbeatParts, NOT_IN_STORE } from '../lease/renewer.ts'
-import { MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS } from '../limits.ts'
+import { FORCE_TIMEOUT_MS, MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS } from '../limits.ts'
 import type { Receiver } from '../store/batch.ts'
 import { InFlight } from '../store/in-flight.ts'
 import {
@@ -32,7 +35,7 @@ import { holderOf } from '../store-answers.ts'
 import type { Clock } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
-import { settlesWithin } from '../time/timeout.ts'
+import { settlesWithin, withTimeout } from '../time/timeout.ts'
 import { unsupported } from '../unsupported.ts'
 import type { Chain } from './chain.ts'
 import { ClaimFactory, type ClaimRequest } from './claim-factory.ts'
@@ -54,6 +57,8 @@ export interface HolderOptions {
   readonly events: Emitter
   /** How long a nested claim waits before it looks for a deadlock. Absent: it never looks. */
   readonly deadlockAfterMs?: number | undefined
+  /** Whether to listen for forced releases while a lease is held. By default it does. */
+  readonly watchesForcedReleases?: boolean
   /** Creates a heartbeat in a worker thread. Absent: the heartbeat runs in this thread. */
   readonly thread?: CreateHeartbeat
 }
@@ -85,6 +90,7 @@ export class Holder {
   /** Functions that run under a lease. */
   readonly #running = new InFlight()
   readonly #deadlocks: DeadlockWatch | undefined
+  readonly #lossWatch: LossWatch
   readonly #onListenFailed: (error: unknown) => void
   #closing: Promise<void> | undefined
 
@@ -101,6 +107,13 @@ export class Holder {
     this.#store = openStoreClient(driver, { clock, random, callTimeoutMs })
     this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
     this.#store.wakeUps.onFailed.add(this.#onListenFailed)
+    this.#store.lossHints.onFailed.add(this.#onListenFailed)
+    this.#lossWatch = new LossWatch({
+      scheduler: this.#scheduler,
+      hints: this.#store.lossHints,
+      leases: this.#leases,
+      listens: options.watchesForcedReleases ?? true,
+    })
     this.#store.onStolen.add(this.#onStolen)
     const parts = { clock, random, store: this.#store, scheduler: this.#scheduler, events, inFlight: this.#inFlight }
     this.#heartbeat = (thread ?? createHeartbeat)(parts)
@@ -139,7 +152,7 @@ export class Holder {
   }
 
   /** Throws `UnsupportedError` if the driver cannot do this. */
-  assertSupports(what: 'shared' | 'limit' | 'steal'): void {
+  assertSupports(what: 'shared' | 'limit' | 'steal' | 'force'): void {
     if (!this.capabilities[what]) throw unsupported(this.#store.driver, what)
   }
 
@@ -240,6 +253,30 @@ export class Holder {
     return new Promise((answered, failed) => this.#store.release(lease, { answered, failed }))
   }
 
+  /**
+   * Ends leases of other holders, with a driver that cannot steal. See `Driver.forceRelease`.
+   *
+   * @throws what the driver throws
+   */
+  async forceRelease(leases: readonly LeaseRecord[], options: ForceOptions): Promise<readonly (boolean | Error)[]> {
+    this.#assertOpen()
+    const { driver, lossHints } = this.#store
+    if (driver.forceRelease === undefined) throw unsupported(driver, 'force')
+    const late = (): StoreError => new StoreError(`the ${driver.name} store did not answer a forced release in time`)
+    const answers = await this.#inFlight.track(
+      withTimeout(this.clock, FORCE_TIMEOUT_MS, driver.forceRelease(leases, options), late),
+    )
+    // A holder in this process learns of it without a message of the store.
+    const cause = new StoreError(`it was ended by ${options.by}`)
+    const metadata = { forcedBy: options.by }
+    leases.forEach(({ lockName, claimId, fencingToken }, at) => {
+      if (answers[at] !== true) return
+      this.events.emit('stolen', () => ({ lockName, holderId: this.holderId, claimId, fencingToken, metadata }))
+      lossHints.add(claimId, cause)
+    })
+    return answers
+  }
+
   /** Renews a lease of this holder. True if the store still has it. If not, the lease is lost. */
   async confirm(lease: HeldLease): Promise<boolean> {
     const answer = await this.#store.renew({ ...lease.ref, ttlMs: lease.ttlMs })
@@ -312,7 +349,9 @@ export class Holder {
     await Promise.allSettled([...this.#leases].map((lease) => lease.revoke('its instance was closed', cause)))
     await this.#inFlight.idle()
     await this.#heartbeat.close()
+    this.#lossWatch.close()
     this.#store.wakeUps.onFailed.delete(this.#onListenFailed)
+    this.#store.lossHints.onFailed.delete(this.#onListenFailed)
     this.#store.onStolen.delete(this.#onStolen)
     this.#scheduler.close()
     await this.#deadlocks?.close()
@@ -363,6 +402,7 @@ export class Holder {
     const lease = new HeldLease(this.#context, claim, granted, options, onEnd)
     this.#leases.add(lease)
     this.#held.begin()
+    this.#lossWatch.begin(lease)
     return lease
   }
 

@@ -38,10 +38,7 @@ export interface LeaseOptions extends RenewerOptions {
   readonly chain?: Chain | undefined
   /** The callback of this lease, if it shares the callback with leases that are acquired together with it. */
   readonly sharedChain?: Chain | undefined
-  /**
-   * Subscribes to messages of the driver about the loss of the lease, so that the process learns of it at once if the
-   * store ends the lease. Costs a subscription while the lease is held.
-   */
+  /** Listens for the forced end of the lease from its first moment, not only when it is older than a second. */
   readonly watchesLoss?: boolean | undefined
 }
 
@@ -98,8 +95,13 @@ export class HeldLease implements Lease, Renewable, Releasable {
     this.#sent = sent
     this.#answered = answered
     this.#onEnd = onEnd
-    if (options.watchesLoss || this.#endsWithSession) {
-      this.#stopWatching = context.store.wakeUps.watchLoss(claim.claimId, (cause) => this.#onLossMessage(cause))
+    const { wakeUps, lossHints } = context.store
+    if (this.#endsWithSession) {
+      // The driver knows it from its own connection.
+      const lost = (cause: Error): void => this.lose(cause.message, cause, 'session')
+      this.#stopWatching = wakeUps.watchSession(claim.claimId, lost)
+    } else if (options.watchesLoss) {
+      this.#stopWatching = lossHints.watch()
     }
     const start = { sent, answered, grantedMs: grant.ttlMs }
     const known = unansweredMs === undefined ? start : { ...start, unansweredMs }
@@ -149,6 +151,11 @@ export class HeldLease implements Lease, Renewable, Releasable {
   /** A lower bound of the store's clock at the moment from which the lease is trusted: when its request was sent. */
   get #storeAtMs(): number {
     return this.#handedOverAtMs ?? this.#acquiredAtMs
+  }
+
+  /** Since when this process holds it, on the monotonic clock. */
+  get heldSinceMs(): number {
+    return this.#answered.monotonicMs
   }
 
   get released(): boolean {
@@ -342,12 +349,12 @@ export class HeldLease implements Lease, Renewable, Releasable {
   }
 
   /**
-   * The driver knows from its own connection that a session has ended. Any other message may be forged or outdated: the
-   * store is asked, and the lease is lost only if the store confirms it.
+   * The lease may have been ended by force. A message may be forged or outdated: the store is asked, and the lease is
+   * lost only if the store confirms it. Where a lease ends with its session, the driver has asked already.
    */
-  #onLossMessage(cause: Error): void {
+  lossReported(cause: Error): void {
     if (this.#endsWithSession) {
-      this.lose(cause.message, cause, 'session')
+      this.lose(cause.message, cause, 'stolen')
       return
     }
     this.#unconfirmedLoss = cause

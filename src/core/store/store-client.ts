@@ -24,6 +24,7 @@ import { unsupported } from '../unsupported.ts'
 import { Batch, type Receiver, type RequestList } from './batch.ts'
 import { CallDeadlines } from './call-deadlines.ts'
 import { ListCall, type ListKind } from './list-call.ts'
+import { LossHints } from './loss-hints.ts'
 import { WakeUps } from './wake-ups.ts'
 
 export interface StoreClientOptions {
@@ -54,6 +55,7 @@ export interface TrackedClaim extends Claim {
 export class StoreClient {
   readonly driver: Driver
   readonly wakeUps: WakeUps
+  readonly lossHints: LossHints
   /** Called when a claim of an instance on this client has taken a lock from its holders. */
   readonly onStolen = new Set<(stealing: StealingLease) => void>()
   readonly #options: StoreClientOptions
@@ -73,7 +75,10 @@ export class StoreClient {
     this.driver = driver
     this.#options = options
     this.#calls = new CallDeadlines(driver, clock, callTimeoutMs)
-    this.wakeUps = new WakeUps({ driver, clock, random, calls: this.#calls })
+    const subscribing = { driver, clock, random, calls: this.#calls }
+    this.lossHints = new LossHints(subscribing)
+    const onLossHint = (claimId: string, cause: Error): void => this.lossHints.add(claimId, cause)
+    this.wakeUps = new WakeUps({ ...subscribing, onLossHint })
     const bounds = { maxLength: MAX_LIST, split: driver.listSplit }
     this.#acquires = new Batch<TrackedClaim, AcquireAnswer>(
       clock,
@@ -178,7 +183,7 @@ export class StoreClient {
   async close(): Promise<void> {
     for (const release of [...this.#postponed]) release()
     await this.settled()
-    await this.wakeUps.close()
+    await Promise.all([this.wakeUps.close(), this.lossHints.close()])
     this.#calls.close()
   }
 

@@ -1,10 +1,7 @@
-import type { Claim, Driver, DriverListener, Grant, Refusal, StopListening } from '../driver.ts'
+import type { Claim, Driver, DriverListener, Grant, Refusal } from '../driver.ts'
 import type { HoldfastError } from '../errors.ts'
 import { isGrant, trimmed } from '../store-answers.ts'
-import { backoffMs } from '../time/backoff.ts'
-import type { Clock, Timer } from '../time/clock.ts'
-import type { Random } from '../time/random.ts'
-import type { CallDeadlines } from './call-deadlines.ts'
+import { Subscription, type SubscriptionParts } from './subscription.ts'
 
 /** A waiting claim. */
 export interface Waiter {
@@ -27,42 +24,45 @@ export interface Waiter {
   readonly unansweredSinceMs: number | undefined
 }
 
-export interface WakeUpParts {
+export interface WakeUpParts extends SubscriptionParts {
   readonly driver: Driver
-  readonly clock: Clock
-  readonly random: Random
-  readonly calls: CallDeadlines
+  /** The store may have ended a lease by force: a hint. */
+  onLossHint(claimId: string, cause: Error): void
 }
 
 /**
- * One subscription to the store for all waiters and watched leases of this process. It opens with the first of them,
- * stays open for a while after the last one, and reopens when it breaks.
+ * One subscription to the store for all waiters of this process. With a store whose leases end with a session, it also
+ * reports their losses.
  */
 export class WakeUps {
-  /** Called when the subscription fails. */
-  readonly onFailed = new Set<(error: unknown) => void>()
   readonly #parts: WakeUpParts
   /** The waiters of each lock name, in the order in which they joined. */
   readonly #waiters = new Map<string, Set<Waiter>>()
   readonly #waitersByClaim = new Map<string, Waiter>()
   readonly #leasesByClaim = new Map<string, (cause: Error) => void>()
-  #subscribing: Promise<number | undefined> | undefined
-  #subscribedAtMs: number | undefined
-  #stopListening: StopListening | undefined
-  /** Increases with every end, so that a subscription that ends while it still opens is stopped once it is open. */
-  #generation = 0
-  #tries = 0
-  #idleTimer: Timer | undefined
-  #retryTimer: Timer | undefined
-  #closed = false
+  readonly #subscription: Subscription
 
   constructor(parts: WakeUpParts) {
+    const { driver } = parts
     this.#parts = parts
+    this.#subscription = new Subscription(parts, {
+      what: 'listen',
+      open: driver.listen && ((disconnected) => (driver as Required<Driver>).listen(this.#listener(disconnected))),
+      isNeeded: () => this.#waiters.size > 0 || this.#leasesByClaim.size > 0,
+      reopened: () => {
+        for (const lockName of [...this.#waiters.keys()]) this.wake(lockName)
+      },
+    })
+  }
+
+  /** Called when the subscription fails. */
+  get onFailed(): Set<(error: unknown) => void> {
+    return this.#subscription.onFailed
   }
 
   /** Whether a message may arrive now. */
   get active(): boolean {
-    return this.#subscribing !== undefined
+    return this.#subscription.active
   }
 
   /** Returns whether the waiter may send requests. Where the store has no queue, only the first of this process may. */
@@ -72,8 +72,7 @@ export class WakeUps {
     this.#waiters.set(lockName, queue)
     queue.add(waiter)
     this.#waitersByClaim.set(claimId, waiter)
-    this.#idleTimer?.cancel()
-    this.#idleTimer = undefined
+    this.#subscription.keep()
     return this.#parts.driver.capabilities.queue || queue.size === 1
   }
 
@@ -89,7 +88,7 @@ export class WakeUps {
       const [next] = queue
       next?.becameFirst(waiter)
     }
-    if (this.#waiters.size === 0) this.#stopWhenIdle()
+    if (this.#waiters.size === 0) this.#subscription.stopWhenIdle()
   }
 
   /** The waiter that sends requests for all of this process's waiters on a name, where the store has no queue. */
@@ -100,19 +99,19 @@ export class WakeUps {
 
   /** Since when wake-ups arrive, on the monotonic clock. Undefined while they do not: waiters then have to poll. */
   get subscribedAtMs(): number | undefined {
-    return this.#subscribedAtMs
+    return this.#subscription.openedAtMs
   }
 
   /**
-   * Calls `lost` when the store reports that it has ended the lease. Keeps the subscription open. Returns a function
-   * that stops watching.
+   * For a store whose leases end with a session: calls `lost` when the driver reports that the session of the lease has
+   * ended. Keeps the subscription open. Returns a function that stops watching.
    */
-  watchLoss(claimId: string, lost: (cause: Error) => void): () => void {
+  watchSession(claimId: string, lost: (cause: Error) => void): () => void {
     this.#leasesByClaim.set(claimId, lost)
     void this.subscribe()
     return () => {
       this.#leasesByClaim.delete(claimId)
-      if (this.#waiters.size === 0) this.#stopWhenIdle()
+      if (this.#waiters.size === 0) this.#subscription.stopWhenIdle()
     }
   }
 
@@ -121,8 +120,7 @@ export class WakeUps {
    * wake-ups or the subscription fails. Never rejects.
    */
   subscribe(): Promise<number | undefined> {
-    this.#subscribing ??= this.#subscribe()
-    return this.#subscribing
+    return this.#subscription.open()
   }
 
   wake(lockName: string, claimId?: string): void {
@@ -133,48 +131,21 @@ export class WakeUps {
     for (const waiter of [...(this.#waiters.get(lockName) ?? [])]) waiter.wake()
   }
 
-  async close(): Promise<void> {
-    this.#closed = true
-    this.#idleTimer?.cancel()
-    this.#retryTimer?.cancel()
-    await this.#end()
+  close(): Promise<void> {
+    return this.#subscription.close()
   }
 
-  async #subscribe(): Promise<number | undefined> {
-    const { driver, calls, clock } = this.#parts
-    if (driver.listen === undefined || this.#closed) return undefined
-    let disconnected = false
-    const generation = this.#generation
-    const listener: DriverListener = {
-      concerns: (claimId) => this.#waitersByClaim.has(claimId) || this.#leasesByClaim.has(claimId),
+  #listener(disconnected: (cause: Error) => void): DriverListener {
+    return {
+      concerns: (claimId) => this.#waitersByClaim.has(claimId),
       wake: (lockName, claimId) => this.wake(lockName, claimId),
       granted: (claimId, grant) => this.#granted(claimId, grant),
-      lost: (claimId, cause) => this.#leasesByClaim.get(claimId)?.(cause),
-      disconnected: (cause) => {
-        if (disconnected) return
-        disconnected = true
-        this.#disconnected(cause)
+      lost: (claimId, cause) => {
+        const lost = this.#leasesByClaim.get(claimId)
+        if (lost === undefined) this.#parts.onLossHint(claimId, cause)
+        else lost(cause)
       },
-    }
-    try {
-      const listen = driver.listen.bind(driver)
-      const stop = await calls.run(
-        'listen',
-        () => listen(listener),
-        (stopLate) => this.#stop(stopLate),
-      )
-      if (disconnected) return undefined
-      if (this.#closed || generation !== this.#generation) {
-        this.#stop(stop)
-        return undefined
-      }
-      this.#stopListening = stop
-      this.#tries = 0
-      this.#subscribedAtMs = clock.now().monotonicMs
-      return this.#subscribedAtMs
-    } catch (error) {
-      this.#disconnected(error)
-      return undefined
+      disconnected,
     }
   }
 
@@ -185,56 +156,4 @@ export class WakeUps {
     if (isGrant(grant, this.#parts.driver.capabilities.fencing)) waiter.granted(trimmed(grant, waiter.claim))
     else waiter.wake()
   }
-
-  /** Wake-ups may have been missed. Subscribes again after a pause, and then wakes every waiter. */
-  #disconnected(cause: unknown): void {
-    this.#stopListening = undefined
-    this.#subscribedAtMs = undefined
-    if (this.#closed) return
-    this.#notifyFailed(cause)
-    // Until the retry, `subscribe` reports that there is no subscription, and waiters poll.
-    this.#subscribing = Promise.resolve(undefined)
-    this.#tries += 1
-    this.#retryTimer?.cancel()
-    this.#retryTimer = this.#parts.clock.setTimer(
-      () => {
-        this.#subscribing = undefined
-        if (this.#waiters.size === 0 && this.#leasesByClaim.size === 0) return
-        void this.subscribe().then((subscribedAtMs) => {
-          if (subscribedAtMs !== undefined) for (const lockName of [...this.#waiters.keys()]) this.wake(lockName)
-        })
-      },
-      backoffMs(RETRY, this.#tries, this.#parts.random),
-    )
-  }
-
-  #notifyFailed(error: unknown): void {
-    for (const listener of this.onFailed) listener(error)
-  }
-
-  #stopWhenIdle(): void {
-    if (this.#subscribing === undefined || this.#leasesByClaim.size > 0) return
-    this.#idleTimer?.cancel()
-    this.#idleTimer = this.#parts.clock.setTimer(() => {
-      if (this.#waiters.size === 0 && this.#leasesByClaim.size === 0) void this.#end()
-    }, IDLE_MS)
-  }
-
-  async #end(): Promise<void> {
-    const stop = this.#stopListening
-    this.#stopListening = undefined
-    this.#subscribing = undefined
-    this.#subscribedAtMs = undefined
-    this.#generation += 1
-    await stop?.().catch((error: unknown) => this.#notifyFailed(error))
-  }
-
-  #stop(stop: StopListening): void {
-    stop().catch((error: unknown) => this.#notifyFailed(error))
-  }
 }
-
-const RETRY = { firstMs: 50, maxMs: 2_000 }
-
-/** How long a subscription outlives its last waiter, so that a busy lock does not subscribe again for every wait. */
-const IDLE_MS = 1_000

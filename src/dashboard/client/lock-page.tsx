@@ -21,7 +21,7 @@ export function LockPage({ store, name }: { store: LiveStore | undefined; name: 
   )
   const [isBreaking, setBreaking] = useState(false)
   if (store === undefined) return <Empty>{live.stores.length > 0 ? 'There is no such store.' : 'Connecting …'}</Empty>
-  const canBreak = live.welcome.actions && store.info.can?.steal === true && (detail?.leases.length ?? 0) > 0
+  const canBreak = live.welcome.actions && store.info.can?.force === true && (detail?.leases.length ?? 0) > 0
   return (
     <>
       <div class="lock-head">

@@ -23,9 +23,10 @@ export function inspectLocks(
   const isRequested = (name: string): boolean =>
     (lockName === undefined || name === lockName) && name.startsWith(prefix) && (after === undefined || name > after)
   const ours = rows.filter((row) => readActivityComment(row['query'] as string | null) !== undefined)
-  const leases = ours
+  // Locks of other clients have no names. But if one name was asked for, all rows are about its key.
+  const leases = (lockName === undefined ? ours : rows)
     .filter((row) => row['granted'])
-    .flatMap(leasesIn)
+    .flatMap((row) => (lockName === undefined ? leasesIn(row) : leasesOn(lockName, row)))
     .filter((lease) => isRequested(lease.lockName))
   const waiters = ours
     .filter((row) => !row['granted'])
@@ -39,6 +40,12 @@ export function inspectLocks(
     waiters: waiters.filter((waiter) => page.has(waiter.lockName)).sort((a, b) => a.waitingSinceMs - b.waitingSinceMs),
     ...(next !== undefined && { next }),
   }
+}
+
+/** The leases on this name that a row is about. Its holder may not show the name. */
+export function leasesOn(lockName: string, row: Row): LeaseRecord[] {
+  const named = leasesIn(row).filter((lease) => lease.lockName === lockName)
+  return named.length > 0 || row['key'] !== advisoryKey(lockName) ? named : [{ ...unnamed(row), lockName }]
 }
 
 const byNameThenToken = (a: LeaseRecord, b: LeaseRecord): number =>
@@ -63,8 +70,11 @@ function leasesIn(row: Row): LeaseRecord[] {
     // time of the request. The comment of the next heartbeat has the time of the grant.
     fencingToken: fencingToken ?? Number(row['token']),
     acquiredAtMs: acquiredAtMs ?? Number(row['asked_at']),
+    session: sessionOf(row),
   }))
 }
+
+const sessionOf = (row: Row): string => `pid ${row['pid']}`
 
 const waitersIn = (row: Row): WaiterRecord[] =>
   entriesOf(row)
@@ -82,9 +92,10 @@ const waitersIn = (row: Row): WaiterRecord[] =>
 const unnamed = (row: Row): LeaseRecord => ({
   lockName: `#${row['key']}`,
   claimId: `pid:${row['pid']}:${row['key']}`,
-  holderId: `pid ${row['pid']}`,
+  holderId: sessionOf(row),
   mode: row['shared'] ? 'shared' : 'exclusive',
   permits: 1,
   fencingToken: 0,
-  acquiredAtMs: Number(row['asked_at']),
+  acquiredAtMs: Number(row['asked_at'] ?? 0),
+  session: sessionOf(row),
 })

@@ -6,3 +6,12 @@ import { hash } from 'node:crypto'
  * names that are held at once have a collision once in 37 million cases.
  */
 export const advisoryKey = (lockName: string): string => hash('sha256', lockName, 'buffer').readBigInt64BE(0).toString()
+
+/** The key by which a client asks the holder of a lease to let go of it. */
+export const breakKey = ({
+  claimId,
+  fencingToken,
+}: {
+  readonly claimId: string
+  readonly fencingToken: number
+}): string => advisoryKey(`holdfast:break:${claimId}:${fencingToken}`)

@@ -16,6 +16,8 @@ export interface OpenedSession {
   readonly maxCommentBytes: number
   /** There is a pooler in between, which is proved to keep the session for this connection. */
   readonly isPooled: boolean
+  /** By how much its tokens are ahead. */
+  readonly lead: number
   /** SQL that undoes the opening, for a connection that stays open. */
   readonly undoOpening: string
 }
@@ -50,7 +52,8 @@ export async function openSession(connections: PostgresConnections, events: Open
     // The caller's one connection leaves no second one to prove it with.
     if (isPooled && connection.isCallers) throw new UnsupportedError(POOLER_REASON)
     if (isPooled) await proveSession(connections, connection, identity)
-    await connection.script(preparation(sessionId, await leadOf(connection)))
+    const lead = await leadOf(connection)
+    await connection.script(preparation(sessionId, lead))
     undoOpening += deallocation(sessionId)
     if (isPooled) {
       // Locks are taken only in the session in which the statements were prepared.
@@ -59,7 +62,7 @@ export async function openSession(connections: PostgresConnections, events: Open
       await proveSession(connections, connection, identity, 1)
     }
     if (ended !== undefined) throw ended
-    return { connection, ...identity, maxCommentBytes: Number(row['room']), isPooled, undoOpening }
+    return { connection, ...identity, maxCommentBytes: Number(row['room']), isPooled, lead, undoOpening }
   } catch (error) {
     // The first error is the one to report.
     await connection.end().catch(() => {})

@@ -129,6 +129,25 @@ export class Session {
     return connection.query(`${this.#comment()}${text}`)
   }
 
+  /** By how much its tokens are ahead. */
+  get lead(): number {
+    return this.#opened.lead
+  }
+
+  /**
+   * The keys of leases that other clients ask their holders to let go of, with the role that asks. Undefined on a
+   * connection of the caller, which may be inside a transaction. An error does not end the session: nothing depends on
+   * this statement.
+   */
+  async breakRequests(): Promise<ReadonlyMap<string, string> | undefined> {
+    const { connection } = this.#opened
+    if (connection.isCallers) return undefined
+    const [flag] = await connection.query(`${this.#comment()}${advisoryStatements.break_flag}`)
+    if (flag?.['raised'] !== true) return NO_REQUESTS
+    const rows = await connection.query(`${this.#comment()}${advisoryStatements.break_requests}`)
+    return new Map(rows.map((row) => [String(row['key']), String(row['role'])]))
+  }
+
   /** Releases every lock by ending the connection, without a call of `onLost`. */
   async end(): Promise<void> {
     this.#lost ??= new StoreError('the connection was closed')
@@ -299,4 +318,5 @@ const isInFailedTransaction = (error: unknown): boolean => sqlState(error) === '
 const isTimeout = (error: unknown): boolean =>
   error instanceof StoreError || (error instanceof Error && error.message === 'Query read timeout')
 
+const NO_REQUESTS: ReadonlyMap<string, string> = new Map()
 const MAX_UNLOCK_MS = 1_000

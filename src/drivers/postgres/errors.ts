@@ -14,6 +14,11 @@ export const IN_TRANSACTION =
   'and return a client to its pool only after COMMIT or ROLLBACK. For a lock that lasts as long as a transaction, ' +
   'use lockInTransaction'
 
+/** For a statement that can be left out on such a connection. */
+export function unlessInTransaction(error: unknown): void {
+  if (!(error instanceof StoreError) || error.message !== IN_TRANSACTION) throw error
+}
+
 /** What is known about the server that a statement was sent to. */
 export interface AskedServer {
   /** As an error names it: a URL without its login. */

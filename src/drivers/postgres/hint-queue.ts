@@ -1,5 +1,4 @@
 import type { DriverListener, Grant } from '../../core/driver.ts'
-import { StoreError } from '../../core/errors.ts'
 import { MAX_LIST } from '../../core/limits.ts'
 import { systemClock } from '../../core/time/clock.ts'
 import { sleep } from '../../core/time/native-time.ts'
@@ -11,15 +10,14 @@ export interface HintQueueParts {
 }
 
 export interface Hint {
-  readonly kind: 'granted' | 'wake' | 'lost'
-  /** The lock name or, for `lost`, the new holder. */
-  readonly about: string
+  readonly kind: 'granted' | 'wake'
+  readonly lockName: string
 }
 
 /**
  * Notifications that have not been passed on yet. They prove nothing, because every role that can connect can send to
  * every channel. So the store is asked about each grant. One that it confirms is passed on as the store states it. One
- * that it does not confirm only wakes the waiter. A loss only makes the holder ask.
+ * that it does not confirm only wakes the waiter.
  *
  * One query is in flight at a time, about all hints that came meanwhile. Rounds that confirm nothing have a bounded
  * rate, so that a flood of forged notifications costs a bounded number of queries. Hints that come faster are handled
@@ -61,15 +59,14 @@ export class HintQueue {
   async #round(hints: readonly (readonly [string, Hint])[]): Promise<void> {
     for (const [claimId] of hints) this.#hints.delete(claimId)
     const unconfirmed = hints.filter(([, { kind }]) => kind === 'granted')
-    const claims = new Map(unconfirmed.map(([claimId, { about }]) => [claimId, about]))
+    const claims = new Map(unconfirmed.map(([claimId, { lockName }]) => [claimId, lockName]))
     // If the query fails, the waiters are woken and ask for themselves, with the deadlines and retries of every claim.
     const grants = claims.size === 0 ? NONE : await this.#parts.confirm(claims).catch(() => NONE)
-    for (const [claimId, { kind, about }] of hints) {
+    for (const [claimId, { lockName }] of hints) {
       const grant = grants.get(claimId)
       for (const listener of [...this.#parts.listeners]) {
         if (grant !== undefined) listener.granted(claimId, grant)
-        else if (kind === 'lost') listener.lost(claimId, new StoreError(`it was stolen by ${about}`))
-        else listener.wake(about, claimId)
+        else listener.wake(lockName, claimId)
       }
     }
     if (grants.size < hints.length) this.#emptyRounds -= 1

@@ -1,3 +1,6 @@
+import { StoreError } from '../../core/errors.ts'
+import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
+
 /**
  * The payloads of the driver's notifications. Every role that can connect can send to a channel, so a payload that does
  * not have the expected form is ignored.
@@ -14,6 +17,10 @@ export interface Theft {
 
 /** The channel of `holdfast_steal`. */
 export const STOLEN_CHANNEL = 'holdfast_stolen'
+
+/** Why a lease may have been lost. Any client can write `by`. */
+export const stolenBy = (by: string): StoreError =>
+  new StoreError(`it was stolen by ${by.slice(0, MAX_HOLDER_ID_LENGTH)}`)
 
 export function parseEvents(payload: string): GrantEvent[] {
   try {

@@ -8,7 +8,7 @@ import { parseNumbers, parseTexts, textArray } from './arrays.ts'
 import type { DedicatedConnection, PostgresConnections } from './connections.ts'
 import { storeErrorFrom } from './errors.ts'
 import { HintQueue } from './hint-queue.ts'
-import { parseEvents, parseTheft, STOLEN_CHANNEL } from './notifications.ts'
+import { parseEvents, parseTheft, STOLEN_CHANNEL, stolenBy } from './notifications.ts'
 import { quoteIdentifier } from './statements.ts'
 
 export interface NotifyConnectionParts {
@@ -139,12 +139,15 @@ export class NotifyConnection {
       this.#onTestMessage?.(payload)
       return
     }
-    for (const [kind, claimId, about] of parseEvents(payload)) this.#hints.add(claimId, { kind, about })
+    for (const [kind, claimId, lockName] of parseEvents(payload)) this.#hints.add(claimId, { kind, lockName })
   }
 
+  /** Core bounds what such a hint costs. */
   #onTheft(payload: string): void {
-    const theft = parseTheft(payload)
-    for (const claimId of theft?.lost ?? []) this.#hints.add(claimId, { kind: 'lost', about: theft?.by ?? '' })
+    const { lost = [], by = '' } = parseTheft(payload) ?? {}
+    for (const claimId of lost) {
+      for (const listener of [...this.#listeners]) listener.lost(claimId, stolenBy(by))
+    }
   }
 
   /** Uses the connection that listens, so that it does not have to wait for a free one of the pool. */

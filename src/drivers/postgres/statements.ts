@@ -11,6 +11,7 @@ export type StatementName =
   | 'release'
   | 'granted'
   | 'inspect'
+  | 'forced'
   | 'consume'
   | 'change_rate'
   | 'rates'

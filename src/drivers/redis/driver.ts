@@ -11,6 +11,7 @@ import type {
 } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { type Clock, systemClock } from '../../core/time/clock.ts'
+import { lossesOnly } from '../shared/losses-only.ts'
 import type { RedisConnection } from './connection.ts'
 import { closedError, inTime } from './errors.ts'
 import { acquireArgs, readAcquire, releaseArgs, type TokenRefusal, unexpectedReply } from './format.ts'
@@ -44,6 +45,7 @@ export const redisCapabilities: Capabilities = {
   metadata: true,
   rate: true,
   steal: true,
+  force: true,
   groups: true,
 }
 
@@ -200,6 +202,13 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
     async listen(listener) {
       assertOpen()
       await subscription.listen(listener)
+      return async () => subscription.stop(listener)
+    },
+
+    async watch(losses) {
+      assertOpen()
+      const listener = lossesOnly(losses)
+      await subscription.watch(listener)
       return async () => subscription.stop(listener)
     },
 

@@ -20,8 +20,9 @@ export interface SubscriptionParts {
 }
 
 /**
- * One subscription for all claims of this driver that wait. The client that releases a lock publishes the grant on the
- * channel of the next waiter's client. So a hand-off costs one message, however many clients wait.
+ * One subscription for all claims of this driver that wait, and for thefts of its leases. The client that releases a
+ * lock publishes the grant on the channel of the next waiter's client. So a hand-off costs one message, however many
+ * clients wait.
  *
  * It reports genuine messages and decides nothing else. Races between a message and an answer are decided once, in
  * core/claim/pending-claim.ts.
@@ -84,6 +85,16 @@ export class Subscription {
     if (session.sharded) await Promise.all([...this.#claims.slots].map((slot) => this.#hearSlot(session, slot)))
   }
 
+  /**
+   * As `listen`, for a listener that only wants to hear of thefts. They are published to the whole Cluster, so one
+   * node is enough there.
+   */
+  async watch(listener: DriverListener): Promise<void> {
+    await this.listen(listener)
+    const session = this.#session
+    if (session?.sharded) await this.#hearThefts(session)
+  }
+
   stop(listener: DriverListener): void {
     this.#listeners.delete(listener)
     if (this.#listeners.size === 0) this.end()
@@ -121,6 +132,7 @@ export class Subscription {
       slots: new Set(),
       subscribers: new Map(),
       all: new Set(),
+      thefts: undefined,
     }
     this.#session = session
     session.opened = this.#open(session)
@@ -132,12 +144,9 @@ export class Subscription {
     try {
       session.sharded = connection.cluster && (await sharded())
       if (!session.sharded) {
-        const [node] = await inTime('find a node', timeoutMs, () => connection.nodes(), connection)
-        if (node === undefined) throw new StoreError('redis has no node to subscribe at')
-        const subscriber = await this.#subscriberAt(session, node)
+        const subscriber = await this.#subscriberAt(session, await this.#anyNode())
         await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(), false), connection)
-        const hearThefts = (): Promise<void> => subscriber.subscribe(STOLEN_CHANNEL, false)
-        await inTime('subscribe', timeoutMs, hearThefts, connection).catch(unlessForbidden)
+        await this.#subscribeToThefts(subscriber)
       }
       // The connection may have been lost after it was subscribed.
       if (session.ended !== undefined) throw session.ended
@@ -147,6 +156,31 @@ export class Subscription {
       this.#lost(session, cause)
       throw cause
     }
+  }
+
+  async #anyNode(): Promise<RedisNode> {
+    const { connection, timeoutMs } = this.#parts
+    const [node] = await inTime('find a node', timeoutMs, () => connection.nodes(), connection)
+    if (node === undefined) throw new StoreError('redis has no node to subscribe at')
+    return node
+  }
+
+  async #subscribeToThefts(subscriber: Subscriber): Promise<void> {
+    const { connection, timeoutMs } = this.#parts
+    const subscribe = (): Promise<void> => subscriber.subscribe(STOLEN_CHANNEL, false)
+    await inTime('subscribe', timeoutMs, subscribe, connection).catch(unlessForbidden)
+  }
+
+  #hearThefts(session: Session): Promise<void> {
+    session.thefts ??= this.#anyNode()
+      .then((node) => this.#subscriberAt(session, node))
+      .then((subscriber) => this.#subscribeToThefts(subscriber))
+      .catch((error: unknown) => {
+        const cause = storeErrorFrom('subscribe', error, this.#parts.connection)
+        this.#lost(session, cause)
+        throw cause
+      })
+    return session.thefts
   }
 
   async #hearSlot(session: Session, slot: number): Promise<void> {
@@ -226,6 +260,8 @@ interface Session {
   readonly slots: Set<number>
   readonly subscribers: Map<string, Promise<Subscriber>>
   readonly all: Set<Subscriber>
+  /** With publishing by slot: resolves when it hears of thefts. */
+  thefts: Promise<void> | undefined
 }
 
 /**

@@ -14,7 +14,7 @@ import type { Clock } from '../../core/time/clock.ts'
 import { queueMicrotask } from '../../core/time/native-time.ts'
 import type { Random } from '../../core/time/random.ts'
 import type { RedlockNode } from '../redis/driver.ts'
-import { storeErrorFrom } from '../redis/errors.ts'
+import { inTime, storeErrorFrom } from '../redis/errors.ts'
 import { proposalsOf } from '../redis/proposals.ts'
 import { acquiredAt } from './agreed-record.ts'
 import {
@@ -38,9 +38,10 @@ import {
   propose,
   type Vote,
 } from './ballot.ts'
-import { callNodes, countYes, type NodeError, quorumError } from './quorum.ts'
+import { callNodes, countYes, type NodeError, quorumError, type Votes } from './quorum.ts'
 import { inspectByQuorum } from './quorum-inspect.ts'
 import { publishedRelease, publishRefused, ReleaseBroadcast } from './release-broadcast.ts'
+import { publishTheft, Thefts } from './thefts.ts'
 
 export const redlockCapabilities: Capabilities = {
   expiry: 'ttl',
@@ -53,13 +54,16 @@ export const redlockCapabilities: Capabilities = {
   metadata: true,
   rate: false,
   steal: false,
+  force: true,
   groups: false,
   reasons: {
     limit:
       'majorities do not preserve a count. With 2 permits and 3 nodes, 3 clients can each find a majority that has ' +
       'room',
     rate: 'majorities do not preserve a count. Each node would see only some of what was taken',
-    steal: 'a lock is granted by a majority, and no node could end the leases of the others in the same step',
+    steal:
+      'a lock is granted by a majority, and no node could end the leases of the others in the same step. ' +
+      'forceRelease ends leases without taking the lock',
   },
 }
 
@@ -86,6 +90,7 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   let proposer = NEW_PROPOSER
   const attempts = new Attempts()
   const broadcast = new ReleaseBroadcast({ nodes, quorum, clock })
+  const thefts = new Thefts({ nodes, quorum, clock })
   let closed = false
   const assertOpen = (): void => {
     if (closed) throw new ClosedError('the redlock driver is closed')
@@ -234,6 +239,23 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     })
   }
 
+  /** Releases on every node, and tells waiters. Resolves when every lease is decided. */
+  function release(
+    leases: readonly LeaseRef[],
+    decide: (votes: Votes<boolean>) => boolean | Error | undefined,
+  ): Promise<readonly (boolean | Error)[]> {
+    const list = newReleaseList()
+    const counts = leases.map((lease) => attempts.release(lease, list))
+    const published = publishedRelease(list.leases, random.id())
+    list.answers = nodes.map((node, at) => node.releaseAndPublish(published, unpublished[at] as () => void))
+    return callNodes<RedlockNode, boolean, boolean | Error>({
+      ...common,
+      entries: leases.length,
+      call: (_, at) => joined(list.answers[at] as ReleaseAnswers, counts, list.leases.length),
+      decide,
+    })
+  }
+
   return {
     name: 'redlock',
     capabilities: redlockCapabilities,
@@ -254,20 +276,31 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
 
     async release(leases) {
       assertOpen()
-      const list = newReleaseList()
-      const counts = leases.map((lease) => attempts.release(lease, list))
-      const published = publishedRelease(list.leases, random.id())
-      list.answers = nodes.map((node, at) => node.releaseAndPublish(published, unpublished[at] as () => void))
-      return callNodes<RedlockNode, boolean, boolean | Error>({
-        ...common,
-        entries: leases.length,
-        call: (_, at) => joined(list.answers[at] as ReleaseAnswers, counts, list.leases.length),
-        decide(votes) {
-          const decision = countYes(quorum, votes, (answer) => answer)
-          if (decision === 'unknown') return quorumError('release', quorum, nodes.length, votes.errors)
-          return decision && decision === 'yes'
-        },
+      return release(leases, (votes) => {
+        const decision = countYes(quorum, votes, (answer) => answer)
+        if (decision === 'unknown') return quorumError('release', quorum, nodes.length, votes.errors)
+        return decision && decision === 'yes'
       })
+    },
+
+    /**
+     * Each node compares claim and token, as in any release. A lease that a quorum of the nodes does not have any more
+     * has ended, even if the other nodes are away and still have it: its holder needs a quorum for every renewal.
+     */
+    async forceRelease(leases, { by }) {
+      assertOpen()
+      const answers = await release(leases, ({ answers: given, errors }) => {
+        if (given.length >= quorum) return given.includes(true)
+        return errors.length > nodes.length - quorum
+          ? quorumError('end the lease', quorum, nodes.length, errors)
+          : undefined
+      })
+      const ended = leases.filter((_, at) => answers[at] === true)
+      const publish = (node: RedlockNode): Promise<unknown> =>
+        inTime('publish', timeoutMs, () => publishTheft(node, ended, by), node.connection)
+      // A caller that closes the driver after this must not cut the messages off.
+      await Promise.all(nodes.map((node) => publish(node).catch((error) => nodeFailed(node, 'publish', error))))
+      return answers
     },
 
     async inspect(query) {
@@ -280,9 +313,15 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       return broadcast.listen(listener, timeoutMs)
     },
 
+    async watch(listener) {
+      assertOpen()
+      return thefts.listen(listener, timeoutMs)
+    },
+
     async close() {
       closed = true
       broadcast.end()
+      thefts.end()
       await parts.close()
     },
   }

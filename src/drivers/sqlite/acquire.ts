@@ -19,6 +19,7 @@ export function acquireOne(connection: SqliteConnection, view: LockView, claim: 
     const { stealUpTo = Number.MAX_SAFE_INTEGER } = claim
     const newer = connection.get('newer_lease', claim.lockName, stealUpTo, nowMs) as Row | undefined
     if (newer !== undefined) return { granted: false, holder: recordOf(newer, nowMs) }
+    if (connection.run('note_stolen', claim.holderId, nowMs, claim.lockName, nowMs) > 0) connection.run('trim_stolen')
     connection.run('end_leases', claim.lockName)
     return grant(connection, view, claim, nowMs, true)
   }

@@ -10,7 +10,7 @@ import type { StatementName } from './statements.ts'
 /** One connection: its statements and its transactions. It opens the file again when the path leads to another one. */
 export class SqliteConnection {
   /** Called after the path led to another file than before, and that file was opened. */
-  onReopened: (() => void) | undefined
+  readonly onReopened = new Set<() => void>()
   readonly #source: DatabaseSource
   readonly #clock: Clock
   #path: string
@@ -150,7 +150,7 @@ export class SqliteConnection {
     }
     this.#path = opened.path
     this.#opened = opened
-    this.onReopened?.()
+    for (const reopened of this.onReopened) reopened()
   }
 }
 

@@ -39,7 +39,7 @@ async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
     () => {
       if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
       // In one transaction: otherwise tables that another process is creating would look like another program's.
-      const ready = opened.transaction('BEGIN', () => formatOf(opened) === FORMAT)
+      const ready = opened.transaction('BEGIN', () => isComplete(opened))
       const [mode] = opened.withoutBlocking(() => opened.rows('PRAGMA journal_mode = WAL'))
       if (mode?.['journal_mode'] !== 'wal') {
         throw new StoreError(
@@ -60,7 +60,7 @@ async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
     opened.transaction('BEGIN IMMEDIATE', () => {
       // Another process may have been faster, with a newer version.
       const version = formatOf(opened)
-      if (version === FORMAT) return
+      if (isComplete(opened)) return
       if (version === 1) opened.exec(readProtocol('sqlite/upgrade-2.sql'))
       if (version === 2) opened.exec(readProtocol('sqlite/upgrade-3.sql'))
       opened.exec(readProtocol('sqlite/schema.sql'))
@@ -68,6 +68,10 @@ async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
     }),
   )
 }
+
+/** Whether nothing has to be created. The last table was added without a new version. */
+const isComplete = (opened: OpenDatabase): boolean =>
+  formatOf(opened) === FORMAT && opened.rows(statements.stolen_table).length > 0
 
 /** The version of the tables. Undefined if there are none and they may be created. Throws if the file is not ours. */
 function formatOf(opened: OpenDatabase): number | undefined {

@@ -7,6 +7,7 @@ export type StatementName = keyof typeof statements
 export const statements = {
   ...namedStatements<
     | 'format_table'
+    | 'stolen_table'
     | 'format'
     | 'now'
     | 'sweep_leases'
@@ -34,6 +35,9 @@ export const statements = {
     | 'renew'
     | 'release'
     | 'withdraw'
+    | 'note_stolen'
+    | 'trim_stolen'
+    | 'stolen_since'
     | 'end_leases'
     | 'rate'
     | 'set_rate'

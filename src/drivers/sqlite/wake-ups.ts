@@ -27,10 +27,11 @@ export class SqliteWakeUps {
   constructor(connection: SqliteConnection, clock: Clock) {
     this.#connection = connection
     this.#clock = clock
-    connection.onReopened = () =>
+    connection.onReopened.add(() =>
       this.#disconnected(
         new StoreError(`the lock file ${connection.path} was removed or replaced, and was opened again`),
-      )
+      ),
+    )
   }
 
   add({ lockName, claimId }: LeaseRef): void {

@@ -12,6 +12,8 @@ export interface Break {
   /** What is ended. If the lock has a newer lease, nothing is. */
   readonly leases: readonly LeaseRecord[]
   readonly record: BreakRecord
+  /** See `ForceReleaseOptions`. */
+  readonly endSession?: boolean
 }
 
 /**
@@ -19,10 +21,12 @@ export interface Break {
  * worse than a record of a break that did not happen. A store that cannot keep records ends the leases without one;
  * `canRecord` tells.
  *
- * @returns false if the lock has a newer lease: then nothing was ended
+ * @returns how many were ended: none if the lock has a newer lease. A driver that cannot take a lock in one step ends
+ * them one by one
  * @throws `UnsupportedError`, `StoreError`
  */
-export async function breakLock(driver: Driver, { lockName, leases, record }: Break): Promise<boolean> {
+export async function breakLock(driver: Driver, broken: Break): Promise<number> {
+  const { lockName, leases, record, endSession = false } = broken
   const holder = new Holder({
     driver,
     holderId: record.by,
@@ -33,10 +37,11 @@ export async function breakLock(driver: Driver, { lockName, leases, record }: Br
     events: new Emitter(),
   })
   try {
-    holder.assertSupports('steal')
-    if (canRecord(driver)) await keepRecord(holder, { lockName, leases, record })
-    const metadata = { forcedBy: record.by, reason: record.reason }
-    return await endLeases(holder, { lockName, leases, metadata })
+    holder.assertSupports('force')
+    if (canRecord(driver)) await keepRecord(holder, broken)
+    const { by, reason } = record
+    const metadata = { forcedBy: by, reason }
+    return (await endLeases(holder, { lockName, leases, by: `${by}: ${reason}`, metadata, endSession })).length
   } finally {
     await holder.close()
   }

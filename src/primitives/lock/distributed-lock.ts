@@ -10,7 +10,7 @@ import { Instance } from '../instance.ts'
 import { type Extras, INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
 import { Primitive } from '../primitive.ts'
 import { Claims } from './claims.ts'
-import { forceRelease } from './force-release.ts'
+import { type ForceReleaseOptions, forceRelease } from './force-release.ts'
 import { inspectLock, isLocked, type LockInspection } from './inspect.ts'
 import { type DefaultsOption, EXCLUSIVE, type LockOptions } from './options.ts'
 import { OwnLeases } from './own-leases.ts'
@@ -45,7 +45,7 @@ export interface RestoreOptions {
 
 const RESTORE_OPTIONS = optionNames<RestoreOptions>({ heartbeat: true, timeoutSeconds: true })
 const OPTIONS = optionNames<DistributedLockOptions>({ ...INSTANCE_OPTIONS, reacquire: true, defaults: true })
-const FORCE_OPTIONS = optionNames<{ by: string }>({ by: true })
+const FORCE_OPTIONS = optionNames<ForceReleaseOptions>({ by: true, endSession: true })
 
 /**
  * Makes sure that only one process, and only one task of it, does a job at a time.
@@ -218,18 +218,23 @@ export class DistributedLock extends Primitive {
    * another client on Redis has no token to compare; without a prefix it is not ended.)
    *
    * `by` says who does it. It is in the metadata (`forcedBy`) of the lease that replaces the others for a moment, and
-   * in the event `stolen`; PostgreSQL keeps a record of it. A holder in this process is notified of the loss at once,
-   * any other at its next renewal at the latest. Until then only a fencing token can reject its writes.
+   * in the event `stolen`; PostgreSQL keeps a record of it. A holder learns of the loss within a second, if its lease
+   * is older than that (see `watchForcedReleases`), and otherwise at its next renewal. Until then only a fencing token
+   * can reject its writes.
    *
-   * @throws `UnsupportedError` for a driver that cannot take a lock from its holder
+   * Advisory locks of PostgreSQL: the holder itself lets go of the lock, when it sees that a role that could end its
+   * connection wants it to. `endSession` is for a holder that does not.
+   *
+   * @throws `UnsupportedError` for a driver that cannot end the lease of another client
    * @throws `StoreError`, `InvalidArgumentError`, `ClosedError`
    */
-  async forceRelease(lockName: string, options: { by: string }): Promise<LockInfo[]> {
+  async forceRelease(lockName: string, options: ForceReleaseOptions): Promise<LockInfo[]> {
     checkLockName(lockName)
-    checkOptions(options, FORCE_OPTIONS)
-    checkLockName(options.by, 'by')
+    const { by, endSession = false } = checkOptions(options, FORCE_OPTIONS)
+    checkLockName(by, 'by')
+    checkBoolean('endSession', endSession)
     this.#instance.assertOpen()
-    return forceRelease(await this.#instance.open(), lockName, options.by)
+    return forceRelease(await this.#instance.open(), lockName, { by, endSession })
   }
 
   /**

@@ -138,7 +138,7 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'DistributedLock: waiting, losing and closing', lockEnding)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
     registerGroup(context, 'DistributedLock: re-entry', reentry)
-    registerGroup(context, 'DistributedLock: released by force', forcedReleases, ['steal'])
+    registerGroup(context, 'DistributedLock: released by force', forcedReleases, ['force'])
 
     registerGroup(context, 'faults: acquire', acquireFaults)
     registerGroup(context, 'faults: renewal', renewalFaults)

@@ -1,7 +1,7 @@
-import type { Driver, DriverListener, StopListening } from '../../core/driver.ts'
+import type { Driver, DriverListener, LossListener, StopListening } from '../../core/driver.ts'
 import { deferred } from './timing.ts'
 
-export type DriverMethod = 'acquire' | 'renew' | 'release' | 'inspect' | 'listen' | 'consume'
+export type DriverMethod = 'acquire' | 'renew' | 'release' | 'inspect' | 'listen' | 'watch' | 'consume'
 
 /** What happens to a call. `forward` sends it to the store. A fault calls it once, or not at all. */
 export type Fault = <Answer>(forward: () => Promise<Answer>) => Promise<Answer>
@@ -66,10 +66,13 @@ export function faultyNetwork(real: Driver): FaultyNetwork {
       hanging.add(reject)
     })
 
-  async function listen(listener: DriverListener): Promise<StopListening> {
+  async function subscribe(
+    listener: DriverListener,
+    open: (heard: DriverListener) => Promise<StopListening>,
+  ): Promise<StopListening> {
     const subscription: Subscription = { listener, disconnected: false, stop: async () => {} }
     const isHeard = () => !muted && !subscription.disconnected
-    subscription.stop = await (real as Required<Driver>).listen({
+    subscription.stop = await open({
       wake: (lockName, claimId) => isHeard() && listener.wake(lockName, claimId),
       granted: (claimId, grant) => isHeard() && listener.granted(claimId, grant),
       lost: (claimId, cause) => isHeard() && listener.lost(claimId, cause),
@@ -82,7 +85,13 @@ export function faultyNetwork(real: Driver): FaultyNetwork {
     }
   }
 
-  const { consume } = real
+  const listen = (listener: DriverListener): Promise<StopListening> =>
+    subscribe(listener, (heard) => (real as Required<Driver>).listen(heard))
+  /** A message for a waiter means nothing to a listener that only hears of losses. */
+  const watch = ({ lost, disconnected }: LossListener): Promise<StopListening> =>
+    subscribe({ wake() {}, granted() {}, lost, disconnected }, (heard) => (real as Required<Driver>).watch(heard))
+
+  const { consume, forceRelease } = real
   const driver: Driver = {
     name: real.name,
     capabilities: real.capabilities,
@@ -91,6 +100,8 @@ export function faultyNetwork(real: Driver): FaultyNetwork {
     release: (leases) => call('release', leases.length, () => real.release(leases)),
     inspect: (query) => call('inspect', 1, () => real.inspect(query)),
     ...(real.listen && { listen: (listener: DriverListener) => call('listen', 1, () => listen(listener)) }),
+    ...(real.watch && { watch: (listener: LossListener) => call('watch', 1, () => watch(listener)) }),
+    ...(forceRelease && { forceRelease: forceRelease.bind(real) }),
     ...(consume && {
       consume: (requests: Parameters<typeof consume>[0]) =>
         call('consume', requests.length, async () => consume.call(real, requests)),
@@ -198,4 +209,4 @@ interface Subscription {
   stop: StopListening
 }
 
-const METHODS: readonly DriverMethod[] = ['acquire', 'renew', 'release', 'inspect', 'listen', 'consume']
+const METHODS: readonly DriverMethod[] = ['acquire', 'renew', 'release', 'inspect', 'listen', 'watch', 'consume']

@@ -44,6 +44,10 @@ const needs = {
     isMet: ({ steal }: Capabilities) => steal,
     reason: 'it cannot take a lock from its holder',
   },
+  force: {
+    isMet: ({ force }: Capabilities) => force,
+    reason: 'it cannot end the lease of another client',
+  },
   groups: {
     isMet: ({ groups }: Capabilities) => groups,
     reason: 'it cannot grant several names in one step',

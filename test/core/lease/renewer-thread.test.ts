@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 // The built package: a worker thread on Node 20 cannot load TypeScript.
-import type { DriverListener } from '../../../dist/driver.js'
+import type { LossListener } from '../../../dist/driver.js'
 import { DistributedLock, type Driver, UnsupportedError } from '../../../dist/index.js'
 import { webLocks } from '../../../dist/primitives/web-locks/web-locks.js'
 import { gate } from '../../harness/gate.ts'
@@ -357,12 +357,12 @@ describe('rule 4: the heartbeat in a worker thread', () => {
 
   it('rule 15: the thread asks the store about a theft that a message reports: only a real one is a loss', async () => {
     const driver = await open()
-    const listeners = new Set<DriverListener>()
-    const listen = async (listener: DriverListener) => {
+    const listeners = new Set<LossListener>()
+    const watch = async (listener: LossListener) => {
       listeners.add(listener)
       return async () => void listeners.delete(listener)
     }
-    const locks = webLocks({ driver: { ...driver, listen }, heartbeatThread: true, prefix: '', timeoutSeconds: 60 })
+    const locks = webLocks({ driver: { ...driver, watch }, heartbeatThread: true, prefix: '', timeoutSeconds: 60 })
     const renewed: string[] = []
     locks.on('renewed', ({ claimId }) => renewed.push(claimId))
     const ended = gate()

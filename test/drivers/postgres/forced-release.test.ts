@@ -64,6 +64,36 @@ describe('postgres: force_release_lock', () => {
     assert.deepEqual(await recorded(name), [])
   })
 
+  it('reaches a holder that listens, and no lease of a row that is old', async () => {
+    const [name, other] = [unique('heard'), unique('kept')]
+    const [watching, claims] = [driver(), [claimOn(name), claimOn(other)] as const]
+    for (const claim of claims) await granted(watching, claim)
+    await pool.query(
+      `INSERT INTO holdfast_forced_releases
+        (released_at, released_by, database_role, lock_name, holder_id, claim_id, acquired_at, expires_at)
+        VALUES (now() - interval '1 hour', 'bob', 'postgres', $1, 'h', $2, now(), now())`,
+      [other, claims[1].claimId],
+    )
+    const heard: string[] = []
+    // Other tests of this file end leases, too.
+    const lost = (claimId: string): void => {
+      if (claims.some((claim) => claim.claimId === claimId)) heard.push(claimId)
+    }
+    const listener = { lost, disconnected: assert.fail }
+    const stop = await watching.watch?.(listener)
+    assert.equal(await force(name, 'ada'), 1)
+    await until('the report', () => heard.length > 0)
+    // Emptied, and counted from 1 again.
+    await pool.query('TRUNCATE holdfast_forced_releases RESTART IDENTITY')
+    await until('the next look', async () => {
+      await force(other, 'ada')
+      return heard.length > 1
+    })
+    assert.deepEqual(heard, [claims[0].claimId, claims[1].claimId])
+    await stop?.()
+    await watching.close()
+  })
+
   it('refuses an empty p_by', async () => {
     for (const by of ['', null]) await assert.rejects(force('a', by), { code: '22023', message: /p_by/ })
   })

@@ -84,6 +84,10 @@ describe.concurrent('postgres: a role that may connect and read, and nothing els
       return 'done'
     })
     await taken.opened
+    // A process that only holds a lock does not listen. This one also waits for another.
+    const [otherDriver, other] = [postgresDriver({ client: pool, schema }), claimOn(unique('other'))]
+    await granted(otherDriver, other)
+    const waiting = locks.request(other.lockName, () => 'its turn')
     await until('it to listen', () => texts.some((text) => text.startsWith('LISTEN')))
     await until('the greeting', () => texts.some((text) => text.includes('pg_notify')))
     const held = `SELECT claim_id FROM ${schema}.distributed_locks WHERE lock_name = $1`
@@ -101,8 +105,10 @@ describe.concurrent('postgres: a role that may connect and read, and nothing els
     assert.ok(texts.length <= most, `${texts.length} queries for 2,000 messages`)
     ended.open()
     assert.equal(await request, 'done')
+    await otherDriver.release([other])
+    assert.equal(await waiting, 'its turn')
     await locks.close()
-    await driver.close()
+    await Promise.all([driver.close(), otherDriver.close()])
     await client.end()
   })
 

@@ -147,6 +147,21 @@ describe('sqlite alone: a file of format 1', () => {
 })
 
 describe('sqlite alone: a file of format 2', () => {
+  it('that lacks the table of thefts gets it, and other connections go on', async () => {
+    await using context = createContext()
+    const before = await context.opened(openSqlite(`sqlite:${context.path}`))
+    const [held, kept] = [claimOn('a'), claimOn('b')]
+    await grantOf(before, held)
+    const { fencingToken } = await grantOf(before, kept)
+    ;(await context.database()).exec('DROP TABLE holdfast_stolen')
+    const after = await context.opened(openSqlite(`sqlite:${context.path}`))
+    await grantOf(after, claimOn('a', { steal: true }))
+    assert.deepEqual(await before.renew([{ ...kept, fencingToken, ttlMs: 60_000 }]), ['renewed'])
+    const heard: string[] = []
+    await before.watch?.({ lost: (claimId) => heard.push(claimId), disconnected: assert.fail })
+    assert.deepEqual(heard, [held.claimId])
+  })
+
   it('is upgraded, and keeps the state of its rate limits', async () => {
     await using context = createContext()
     const limits = [{ limit: 1, periodMs: 3_600_000, burst: 2 }]

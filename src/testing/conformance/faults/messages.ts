@@ -82,7 +82,7 @@ async function watchedLock(context: TestContext) {
   // The test that awaits it reports a rejection.
   request.catch(() => {})
   const lock = await taken.promise
-  await until('the subscription', () => network.counts.listen.answered > 0)
+  await until('the subscription', () => network.counts.watch.answered > 0)
   const { claimId } = await leaseOn(network.driver, context.lockName)
   return { lock, network, claimId, request, end: () => ended.resolve() }
 }

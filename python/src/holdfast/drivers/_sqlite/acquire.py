@@ -47,6 +47,8 @@ def _acquire_one(connection: Connection, view: LockView, claim: Claim, now_ms: i
         newer = connection.get("newer_lease", claim.lock_name, up_to, now_ms)
         if newer is not None:
             return Refusal(holder=lease_record(newer, now_ms))
+        if connection.run("note_stolen", claim.holder_id, now_ms, claim.lock_name, now_ms) > 0:
+            connection.run("trim_stolen")
         connection.run("end_leases", claim.lock_name)
         return _grant(connection, view, claim, now_ms, is_queued=True)
     is_admitted, is_queued = _place_of(view, claim)

@@ -55,7 +55,7 @@ def open_and_prepare(path: str, *, is_guest: bool, busy_until: float) -> Databas
 def _prepare(database: Database, is_guest: bool, busy_until: float) -> None:
     def begin() -> bool:
         # In one transaction: otherwise tables that another process is creating would look like another program's.
-        ready = database.transaction("BEGIN", lambda: _format_of(database, is_guest) == _FORMAT)
+        ready = database.transaction("BEGIN", lambda: _is_complete(database, is_guest))
         mode = database.rows("PRAGMA journal_mode = WAL")[0][0]
         if mode != "wal":
             raise StoreError(
@@ -72,7 +72,7 @@ def _prepare(database: Database, is_guest: bool, busy_until: float) -> None:
     def create() -> None:
         # Another process may have been faster, with a newer version.
         version = _format_of(database, is_guest)
-        if version == _FORMAT:
+        if _is_complete(database, is_guest):
             return
         if version in (1, 2):
             database.script(f"sqlite/upgrade-{version + 1}.sql")
@@ -82,6 +82,11 @@ def _prepare(database: Database, is_guest: bool, busy_until: float) -> None:
 
     if not until_free(database.path, begin, busy_until):
         until_free(database.path, lambda: database.transaction("BEGIN IMMEDIATE", create), busy_until)
+
+
+def _is_complete(database: Database, is_guest: bool) -> bool:
+    """Whether nothing has to be created. The last table was added without a new version."""
+    return _format_of(database, is_guest) == _FORMAT and bool(database.rows(STATEMENTS["stolen_table"]))
 
 
 def _format_of(database: Database, is_guest: bool) -> Optional[int]:

@@ -1,0 +1,165 @@
+import type { StopListening } from '../driver.ts'
+import { StoreError } from '../errors.ts'
+import { backoffMs } from '../time/backoff.ts'
+import type { Clock, Timer } from '../time/clock.ts'
+import type { Random } from '../time/random.ts'
+import type { CallDeadlines } from './call-deadlines.ts'
+
+export interface SubscriptionParts {
+  readonly clock: Clock
+  readonly random: Random
+  readonly calls: CallDeadlines
+}
+
+export interface SubscriptionUse {
+  /** For error messages: the method of the driver. */
+  readonly what: string
+  /** Subscribes at the driver. Undefined if the driver cannot. */
+  open: ((disconnected: (cause: Error) => void) => Promise<StopListening>) | undefined
+  isNeeded(): boolean
+  /** It broke and is open again. Messages may have been missed. */
+  reopened?(): void
+  /** How long to wait before the next try after a permanent error. By default as after any other. */
+  readonly forbiddenMs?: number
+}
+
+/** One subscription to the store: it stays open for a while after it was needed last, and reopens when it breaks. */
+export class Subscription {
+  /** Called when the subscription fails. */
+  readonly onFailed = new Set<(error: unknown) => void>()
+  readonly #parts: SubscriptionParts
+  readonly #use: SubscriptionUse
+  #opening: Promise<number | undefined> | undefined
+  #openedAtMs: number | undefined
+  #stop: StopListening | undefined
+  /** Increases with every end, so that a subscription that ends while it still opens is stopped once it is open. */
+  #generation = 0
+  #tries = 0
+  #idleTimer: Timer | undefined
+  #retryTimer: Timer | undefined
+  #closed = false
+
+  constructor(parts: SubscriptionParts, use: SubscriptionUse) {
+    this.#parts = parts
+    this.#use = use
+  }
+
+  /** Whether a message may arrive now. */
+  get active(): boolean {
+    return this.#opening !== undefined
+  }
+
+  /** Since when messages arrive, on the monotonic clock. Undefined while they do not. */
+  get openedAtMs(): number | undefined {
+    return this.#openedAtMs
+  }
+
+  /**
+   * Opens the subscription unless it is open. Resolves with `openedAtMs`, or with undefined if the driver has no
+   * messages or the subscription fails. Never rejects.
+   */
+  open(): Promise<number | undefined> {
+    this.#opening ??= this.#open()
+    return this.#opening
+  }
+
+  /** It is needed again, and does not end soon. */
+  keep(): void {
+    this.#idleTimer?.cancel()
+    this.#idleTimer = undefined
+  }
+
+  stopWhenIdle(): void {
+    if (this.#opening === undefined || this.#use.isNeeded()) return
+    this.#idleTimer?.cancel()
+    this.#idleTimer = this.#parts.clock.setTimer(() => {
+      if (!this.#use.isNeeded()) void this.#end()
+    }, IDLE_MS)
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    this.#idleTimer?.cancel()
+    this.#retryTimer?.cancel()
+    await this.#end()
+  }
+
+  async #open(): Promise<number | undefined> {
+    const { calls, clock } = this.#parts
+    const { open, what } = this.#use
+    if (open === undefined || this.#closed) return undefined
+    let hasEnded = false
+    const generation = this.#generation
+    const disconnected = (cause: Error): void => {
+      if (hasEnded) return
+      hasEnded = true
+      this.#disconnected(cause)
+    }
+    try {
+      const stop = await calls.run(
+        what,
+        () => open(disconnected),
+        (stopLate) => this.#stopNow(stopLate),
+      )
+      if (hasEnded) return undefined
+      if (this.#closed || generation !== this.#generation) {
+        this.#stopNow(stop)
+        return undefined
+      }
+      this.#stop = stop
+      this.#tries = 0
+      this.#openedAtMs = clock.now().monotonicMs
+      return this.#openedAtMs
+    } catch (error) {
+      this.#disconnected(error)
+      return undefined
+    }
+  }
+
+  /** Messages may have been missed. Subscribes again after a pause. */
+  #disconnected(cause: unknown): void {
+    this.#stop = undefined
+    this.#openedAtMs = undefined
+    if (this.#closed) return
+    this.#notifyFailed(cause)
+    // Until the retry, `open` reports that there is no subscription.
+    this.#opening = Promise.resolve(undefined)
+    this.#tries += 1
+    this.#retryTimer?.cancel()
+    this.#retryTimer = this.#parts.clock.setTimer(() => {
+      this.#opening = undefined
+      if (!this.#use.isNeeded()) return
+      void this.open().then((openedAtMs) => {
+        if (openedAtMs !== undefined) this.#use.reopened?.()
+      })
+    }, this.#retryMs(cause))
+  }
+
+  #retryMs(cause: unknown): number {
+    const { forbiddenMs } = this.#use
+    const isForbidden = cause instanceof StoreError && !cause.retryable
+    return isForbidden && forbiddenMs !== undefined ? forbiddenMs : backoffMs(RETRY, this.#tries, this.#parts.random)
+  }
+
+  #notifyFailed(error: unknown): void {
+    for (const listener of this.onFailed) listener(error)
+  }
+
+  async #end(): Promise<void> {
+    const stop = this.#stop
+    this.#stop = undefined
+    this.#opening = undefined
+    this.#openedAtMs = undefined
+    this.#generation += 1
+    await stop?.().catch((error: unknown) => this.#notifyFailed(error))
+  }
+
+  #stopNow(stop: StopListening): void {
+    stop().catch((error: unknown) => this.#notifyFailed(error))
+  }
+}
+
+const RETRY = { firstMs: 50, maxMs: 2_000 }
+
+/** How long a subscription outlives its last use, so that a busy lock does not subscribe again for every wait. */
+const IDLE_MS = 1_000

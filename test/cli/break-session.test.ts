@@ -1,0 +1,66 @@
+import { describe, expect, inject, test } from 'vitest'
+import { createStore, SLOW, type Store } from '../harness/cli.ts'
+import { startWorker } from '../harness/worker.ts'
+
+const { redis = [], cluster = [], postgres = '' } = inject('servers')
+
+/** The URL of each store. A lease has no upper bound here: nothing but the break can end it during the test. */
+const stores: readonly (readonly [string, (store: Store) => string])[] = [
+  ['redis', () => redis[0] ?? ''],
+  ['redis cluster', () => (cluster[0] ?? '').replace('redis:', 'redis+cluster:')],
+  ['redlock', () => `${redis.join(',').replaceAll(',redis://', ',').replace('redis:', 'redlock:')}?persistent=true`],
+  ['postgres', () => postgres],
+  ['postgres-advisory', () => postgres.replace('postgres:', 'postgres+advisory:')],
+  ['sqlite', ({ path }) => `sqlite:${path}`],
+]
+
+/** What a person on call does with a lock that is stuck, on every store, with the program and a holder of its own. */
+describe.concurrent('a lock that is stuck', SLOW, () => {
+  test.each(stores)('on %s, is found, shown, broken, and its holder stops', async (name, urlOf) => {
+    await using store = createStore()
+    const url = urlOf(store)
+    const lockName = `stuck:${store.folder}`
+    await using holder = await startWorker({ source: holderOf(url) })
+    await holder.call('hold', lockName)
+    await holder.call('listening')
+    const run = async (...args: string[]) => (await store.run([...args, '--url', url])).stdout
+    expect(await run('ls', lockName)).toContain('the holder')
+    const shown = await run('show', lockName)
+    expect(shown).toMatch(/^held by +the holder \(exclusive\)$/m)
+    const args = ['break', lockName, '--reason', 'it is stuck', '--by', 'anna', '--yes', '--url', url]
+    const { code, stderr } = await store.run(args)
+    expect(stderr).toMatch(/is held by\n {2}the holder, for \d+s.*\nno claim waits for it\n/)
+    expect(stderr).toContain(`ended the lease on "${lockName}"`)
+    expect(code).toBe(0)
+    // The lease is not renewed and lasts for hours: the holder was told of the break.
+    expect(await holder.call('lost')).toMatch(
+      /LeaseLostError: the lease on "stuck:.*was lost: (?:it was stolen|the role)/,
+    )
+    const after = await run('show', lockName)
+    expect(after).toContain('it is free')
+    if (name === 'postgres-advisory') expect(stderr).toContain('keeps no record of this')
+    else expect(after).toMatch(/broken before\n {2}\d+s ago by anna: it is stuck \(held by the holder\)\n/)
+  })
+})
+
+/** A process that holds a lock until its signal aborts. */
+const holderOf = (url: string): string => `
+  import { connect, DistributedLock } from 'holdfast'
+  const real = await connect(${JSON.stringify(url)})
+  let heard
+  const listening = new Promise((resolve) => { heard = resolve })
+  const watch = async (listener) => {
+    const stop = await real.watch(listener)
+    heard()
+    return stop
+  }
+  const lock = new DistributedLock({ driver: { ...real, watch }, holderId: 'the holder' })
+  let lost
+  expose({
+    async hold(name) {
+      const { signal } = await lock.hold(name, { timeoutSeconds: 10_000, heartbeat: false, blocking: true })
+      lost = new Promise((resolve) => signal.addEventListener('abort', () => resolve(String(signal.reason))))
+    },
+    listening: () => listening,
+    lost: () => lost,
+  })`

@@ -1,0 +1,171 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { afterAll, beforeAll, describe, inject, it } from 'vitest'
+import type { Driver, LeaseRecord } from '../../../src/core/driver.ts'
+import { advisoryKey, breakKey } from '../../../src/drivers/postgres-advisory/key.ts'
+import { advisoryStatements } from '../../../src/drivers/postgres-advisory/statements.ts'
+import { openPostgresAdvisory } from '../../../src/drivers/postgres-advisory.ts'
+import { DistributedLock } from '../../../src/index.ts'
+import { unique, until } from '../../harness/postgres-context.ts'
+
+const SLOW = { timeout: 60_000 }
+const url = inject('servers').postgres ?? ''
+let root: pg.Pool
+beforeAll(() => {
+  root = new pg.Pool({ connectionString: url, max: 4 })
+})
+afterAll(() => root.end())
+
+const BY = { by: 'ada', endSession: false }
+
+describe.concurrent('postgres-advisory: breaking a lock', SLOW, () => {
+  it('a holder that does not listen keeps its locks, and the error says what would end with its session', async () => {
+    await using scene = await openScene({ watchForcedReleases: false })
+    const { held, other, name, operator } = scene
+    await assert.rejects(operator.forceRelease(name, { by: 'ada' }), {
+      code: 'STORE_UNAVAILABLE',
+      retryable: false,
+      message: /is still held by the session pid \d+: it did not let go within 4 s.*--end-session/,
+    })
+    assert.deepEqual([held.held, other.held], [true, true])
+    assert.equal((await operator.forceRelease(name, { by: 'ada', endSession: true })).length, 1)
+    await until('the session to end', () => !held.held && !other.held)
+    assert.match(String(held.signal.reason), /was lost/)
+  })
+
+  it('a session is not ended if it was granted a lock since it was looked at', async () => {
+    await using scene = await openScene({ watchForcedReleases: false })
+    const { held, lock, name, driver } = scene
+    const [seen] = (await driver.inspect({ lockName: name })).leases
+    const pid = String(seen?.session).replace('pid ', '')
+    // The token that the look shows is that of the session's last grant: of the lock "other".
+    const stale = String(scene.other.fencingToken)
+    await lock.hold(unique('newer'))
+    const values = [pid, advisoryKey(name), stale, '0']
+    assert.equal((await root.query(advisoryStatements.end_session, values)).rowCount, 0)
+    assert.equal(held.held, true)
+    assert.equal(await held.extend(10), true)
+  })
+
+  it('rule 15: a role that may not end the session cannot make the holder let go', async () => {
+    await using scene = await openScene({})
+    const { held, name, driver } = scene
+    await using stranger = await newRole()
+    const [lease] = (await driver.inspect({ lockName: name })).leases
+    // As a break does it, without the right to it.
+    const { connection } = stranger
+    await connection.query(advisoryStatements.request_break, [`{${breakKey(lease as LeaseRecord)}}`])
+    await connection.query(advisoryStatements.raise_flag)
+    const looked = `SELECT FROM pg_stat_activity WHERE pid = $1 AND query LIKE '%*/WITH locks AS MATERIALIZED%'`
+    const pid = String(lease?.session).replace('pid ', '')
+    await until('the holder to look', async () => (await root.query(looked, [pid])).rowCount === 1)
+    assert.equal(held.held, true)
+    assert.equal(await held.extend(10), true)
+    const reasons: string[] = []
+    scene.lock.on('lost', ({ reason }) => reasons.push(reason))
+    await root.query(`GRANT ${scene.role} TO ${stranger.name}`)
+    await until('the holder to let go', () => !held.held)
+    assert.deepEqual(reasons, ['stolen'])
+    assert.match(String(held.signal.reason), new RegExp(`the role ${stranger.name} ended it`))
+  })
+
+  it('a role without the privilege gets the GRANT, and nothing is asked or ended', async () => {
+    await using scene = await openScene({})
+    await using stranger = await newRole()
+    const asStranger = await openPostgresAdvisory(stranger.url)
+    try {
+      const lease = { ...(await scene.lease()) }
+      const [answer] = (await asStranger.forceRelease?.([lease], { ...BY, endSession: true })) ?? []
+      assert.ok(answer instanceof Error)
+      assert.ok(answer.message.includes(`GRANT pg_signal_backend TO "${stranger.name}"`), answer.message)
+      // Its name is not visible to that role, but that it is held is.
+      const [shown] = (await asStranger.inspect({ lockName: scene.name })).leases
+      assert.match(String(shown?.holderId), /^pid \d+$/)
+      assert.equal(scene.held.held, true)
+      await root.query(`GRANT pg_signal_backend, pg_read_all_stats TO ${stranger.name}`)
+      assert.deepEqual(await asStranger.forceRelease?.([lease], BY), [true])
+      await until('the holder to let go', () => !scene.held.held)
+      assert.equal(scene.other.held, true)
+    } finally {
+      await asStranger.close()
+    }
+  })
+
+  it('the lock of a client that is not Holdfast is shown by its process, and ended only with its session', async () => {
+    const name = unique('foreign')
+    await using operator = new DistributedLock({ url: url.replace('postgres:', 'postgres+advisory:') })
+    const client = new pg.Client(url)
+    let isOver = false
+    client.on('error', () => {})
+    client.on('end', () => {
+      isOver = true
+    })
+    await client.connect()
+    await client.query('SELECT pg_advisory_lock($1)', [advisoryKey(name)])
+    assert.equal(await operator.isLocked(name), true)
+    await assert.rejects(operator.forceRelease(name, { by: 'ada' }), {
+      message: /what it holds the lock for is not visible/,
+    })
+    assert.equal((await operator.forceRelease(name, { by: 'ada', endSession: true })).length, 1)
+    await until('its connection to end', () => isOver)
+    assert.equal(await operator.isLocked(name), false)
+  })
+})
+
+/** A holder with a role of its own that has two locks on one session. */
+async function openScene(options: { watchForcedReleases?: boolean }) {
+  const role = `holder_${randomBytes(5).toString('hex')}`
+  await root.query(`CREATE ROLE ${role} LOGIN`)
+  const advisory = url.replace('postgres:', 'postgres+advisory:')
+  const real = await openPostgresAdvisory(urlAs(role))
+  let isListening = false
+  const driver: Driver = {
+    ...real,
+    async watch(listener) {
+      const stop = await (real as Required<Driver>).watch(listener)
+      isListening = true
+      return stop
+    },
+  }
+  const lock = new DistributedLock({ driver, holderId: role, ...options })
+  const operator = new DistributedLock({ url: advisory })
+  const [name, otherName] = [unique('broken'), unique('other')]
+  const [held, other] = [await lock.hold(name), await lock.hold(otherName)]
+  if (options.watchForcedReleases !== false) await until('the holder to listen', () => isListening)
+  return {
+    role,
+    name,
+    held,
+    other,
+    lock,
+    driver,
+    operator,
+    lease: async () => (await real.inspect({ lockName: name })).leases[0] as LeaseRecord,
+    async [Symbol.asyncDispose]() {
+      await lock.close()
+      await real.close()
+      await operator.close()
+      await root.query(`DROP ROLE ${role}`)
+    },
+  }
+}
+
+/** A role without privileges. */
+async function newRole() {
+  const name = `stranger_${randomBytes(5).toString('hex')}`
+  await root.query(`CREATE ROLE ${name} LOGIN`)
+  const connection = new pg.Client(urlAs(name))
+  await connection.connect()
+  return {
+    name,
+    url: urlAs(name),
+    connection,
+    async [Symbol.asyncDispose]() {
+      await connection.end()
+      await root.query(`DROP OWNED BY ${name}; DROP ROLE ${name}`)
+    },
+  }
+}
+
+const urlAs = (role: string): string => url.replace(/\/\/[^@]*@/, `//${role}@`)
