@@ -3,6 +3,7 @@
 
 const LEASES = 'protocol/postgres/0004-leases.sql'
 const QUEUE = 'protocol/postgres/0003-queue.sql'
+const ONE = 'protocol/postgres/0014-one.sql'
 const SQLITE = 'protocol/sqlite/statements.sql'
 
 const RENEW = 'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?'
@@ -54,9 +55,9 @@ export const sql = [
   {
     name: 'postgres-release-compares-no-token',
     breaks: 'a late release for an older token ends a newer lease',
-    file: LEASES,
-    search: 'claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])',
-    replace: 'claim_id = p_claims[1]',
+    file: ONE,
+    search: 'claim_id = p_claim_id AND (p_token IS NULL OR fencing_token = p_token)',
+    replace: 'claim_id = p_claim_id',
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 7'],
   },
   {

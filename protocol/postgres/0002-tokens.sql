@@ -2,7 +2,8 @@
 --
 -- Inputs:  none
 -- Outputs: the sequences holdfast_tokens and holdfast_raised, and the function holdfast_raise_tokens(). Call it before
---          nextval('holdfast_tokens') in the same transaction. It returns whether the counter had to be raised
+--          nextval('holdfast_tokens') in the same transaction. It returns whether the counter had to be raised.
+--          holdfast_is_raised() says whether it would have to be
 --
 -- One counter serves all names and rises by one with every grant. It is kept ahead of the server's clock in
 -- microseconds: it is raised to "the clock plus one minute" when the clock has caught up with it, and once in every run
@@ -25,6 +26,27 @@ CREATE SEQUENCE IF NOT EXISTS holdfast_tokens AS BIGINT;
 -- and survives a ROLLBACK.
 CREATE SEQUENCE IF NOT EXISTS holdfast_raised AS BIGINT;
 
+-- A number for this run. It is compared for equality only, because a promoted server may have been started long before
+-- the primary that it replaces. It is made of the start of the postmaster, the last replayed transaction (a promotion
+-- ends replay), the last reset of statistics (a recovery resets them; before PostgreSQL 15 they cost too much to read),
+-- and the oid of the counter, which differs after a dump was restored.
+-- This function and the next are single expressions in SQL, so that their callers' plans contain them.
+CREATE OR REPLACE FUNCTION holdfast_run() RETURNS BIGINT
+LANGUAGE sql AS $$
+  SELECT ((extract(epoch FROM pg_postmaster_start_time())
+    + coalesce(extract(epoch FROM pg_last_xact_replay_timestamp()), 0)
+    + coalesce(CASE WHEN current_setting('server_version_num')::integer >= 150000
+        THEN extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) END, 0)) * 1000000
+    + 'holdfast_tokens'::regclass::oid::bigint)::bigint
+$$;
+
+-- Whether a token may be drawn: the counter is ahead of the clock, and was raised in this run.
+CREATE OR REPLACE FUNCTION holdfast_is_raised() RETURNS BOOLEAN
+LANGUAGE sql AS $$
+  SELECT pg_sequence_last_value('holdfast_tokens'::regclass) >= extract(epoch FROM clock_timestamp()) * 1000000
+    AND pg_sequence_last_value('holdfast_raised'::regclass) = holdfast_run()
+$$;
+
 CREATE OR REPLACE FUNCTION holdfast_raise_tokens() RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -35,18 +57,8 @@ DECLARE
   v_target BIGINT;
 BEGIN
   LOOP
-    -- A number for this run. It is compared for equality only, because a promoted server may have been started long
-    -- before the primary that it replaces. It is made of the start of the postmaster, the last replayed transaction
-    -- (a promotion ends replay), the last reset of statistics (a recovery resets them; before PostgreSQL 15 they cost
-    -- too much to read), and the oid of the counter, which differs after a dump was restored.
-    v_run := (extract(epoch FROM pg_postmaster_start_time())
-      + coalesce(extract(epoch FROM pg_last_xact_replay_timestamp()), 0)
-      + coalesce(CASE WHEN current_setting('server_version_num')::integer >= 150000
-          THEN extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) END, 0)) * 1000000
-      + 'holdfast_tokens'::regclass::oid::bigint;
-    IF pg_sequence_last_value('holdfast_tokens'::regclass) >= extract(epoch FROM clock_timestamp()) * 1000000
-      AND pg_sequence_last_value('holdfast_raised'::regclass) = v_run
-    THEN
+    v_run := holdfast_run();
+    IF holdfast_is_raised() THEN
       RETURN false;
     END IF;
     EXIT WHEN v_fresh;

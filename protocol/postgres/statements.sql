@@ -7,6 +7,11 @@ CALL :"schema".holdfast_call_acquire($1::text::text[], $2::text::text[], $3::tex
   $5::text::bigint[], $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text,
   $11::text::boolean, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
 
+-- name: acquire_one
+-- Inputs and outputs: as holdfast_acquire_one in 0014-one.sql
+CALL :"schema".holdfast_call_acquire_one($1::text, $2::text, $3::text, $4::text::float8, $5::text::float8, $6::text,
+  $7::text, $8::text::boolean, NULL)
+
 -- name: acquire_groups
 -- Inputs and outputs: as holdfast_call_acquire_groups in 0013-groups.sql
 CALL :"schema".holdfast_call_acquire_groups($1::text::text[], $2::text::text[], $3::text::text[], $4::text::text[],
@@ -25,6 +30,10 @@ CALL :"schema".holdfast_call_renew($1::text::text[], $2::text::text[], $3::text:
 -- name: release
 -- Inputs: lock names, claim ids, tokens, relaxed. Outputs: answers, as holdfast_release
 CALL :"schema".holdfast_call_release($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::boolean, NULL)
+
+-- name: release_one
+-- Inputs: lock name, claim id, token, relaxed. Outputs: answer, as holdfast_release_one in 0014-one.sql
+CALL :"schema".holdfast_call_release_one($1::text, $2::text, $3::text::bigint, $4::text::boolean, NULL)
 
 -- name: granted
 -- Inputs and outputs: as holdfast_granted in 0005-inspect.sql

@@ -1,15 +1,18 @@
 import { randomBytes } from 'node:crypto'
 import { checkInspectQuery } from '../core/arguments.ts'
-import type { AcquireAnswer, Capabilities, Claim, Driver, InspectPage } from '../core/driver.ts'
+import type { AcquireAnswer, Capabilities, Claim, Driver, InspectPage, LeaseRef } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
-import { safeCause } from '../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { systemClock } from '../core/time/clock.ts'
 import {
   acquireAnswers,
   acquireGroupsAnswers,
   acquireGroupsValues,
+  acquireOneAnswer,
+  acquireOneValues,
   acquireValues,
+  isOneLock,
+  jsonIn,
   leaseArrays,
 } from './postgres/acquire-calls.ts'
 import { numberArray, parseBooleans } from './postgres/arrays.ts'
@@ -17,10 +20,10 @@ import { connectionsOf, openConnections, type PostgresClient } from './postgres/
 import type { PostgresConnections, Row } from './postgres/connections.ts'
 import { rowLocked, storeErrorFrom, unlessInTransaction } from './postgres/errors.ts'
 import { ForcedReleases } from './postgres/forced-releases.ts'
-import { checkScope, latestVersion, type MigrationScope, migrate, readVersion } from './postgres/migrate.ts'
+import { checkScope, type MigrationScope, migrate, prepare } from './postgres/migrate.ts'
 import { NotifyConnection } from './postgres/notify-connection.ts'
 import { consume, ratesFrom } from './postgres/rates.ts'
-import { type StatementName, statementsFor } from './postgres/statements.ts'
+import { type CallName, statementsFor } from './postgres/statements.ts'
 import { postgresUrl } from './postgres/url.ts'
 import { LossPoll } from './shared/loss-poll.ts'
 
@@ -167,7 +170,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   let hasWritten = false
   let closed = false
 
-  async function call(statement: StatementName, values: readonly (string | null)[]): Promise<Row> {
+  async function call(statement: CallName, values: readonly (string | null)[]): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
     ready ??= prepare(connections, schema, migrates)
     try {
@@ -194,7 +197,11 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   })
 
   async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    if (claims.length === 0) return []
+    const [claim] = claims
+    if (claim === undefined) return []
+    if (claims.length === 1 && isOneLock(claim)) {
+      return [acquireOneAnswer(claim, await call('acquire_one', acquireOneValues(claim, channel, relaxed)))]
+    }
     return acquireAnswers(claims, await call('acquire', acquireValues(claims, channel, relaxed)))
   }
 
@@ -208,6 +215,12 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     const row = await call('steal', [lockName, claimId, holderId, String(ttlMs), json, relaxed, upTo])
     if (row['fencing_token'] === null) return { granted: false }
     return { granted: true, fencingToken: Number(row['fencing_token']), ttlMs, acquiredAtMs: Number(row['granted_at']) }
+  }
+
+  async function releaseOne({ lockName, claimId, fencingToken }: LeaseRef): Promise<boolean> {
+    const token = fencingToken === undefined ? null : String(fencingToken)
+    const { answer } = await call('release_one', [lockName, claimId, token, relaxed])
+    return answer === 'true'
   }
 
   /**
@@ -247,7 +260,9 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     },
 
     async release(leases) {
-      if (leases.length === 0) return []
+      const [lease] = leases
+      if (lease === undefined) return []
+      if (leases.length === 1) return [await releaseOne(lease)]
       const { answers } = await call('release', [...leaseArrays(leases), relaxed])
       return parseBooleans(answers as string).map((ended, index) => ended ?? rowLocked(leases[index]?.lockName))
     },
@@ -255,7 +270,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     async inspect(query) {
       const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
       const { page } = await call('inspect', [lockName ?? null, prefix, after ?? null, String(pageSize)])
-      return pageFrom(page)
+      return jsonIn<InspectPage>('inspect', page)
     },
 
     consume: (requests) =>
@@ -281,27 +296,6 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       await connections.close()
     },
   }
-}
-
-/** A proxy or a broken server may answer anything. */
-function pageFrom(text: unknown): InspectPage {
-  try {
-    return JSON.parse(String(text)) as InspectPage
-  } catch (error) {
-    throw new StoreError('PostgreSQL answered inspect with a text that is no page', { cause: safeCause(error) })
-  }
-}
-
-async function prepare(connections: PostgresConnections, schema: string, migrates: boolean): Promise<void> {
-  if ((await readVersion(connections, schema)) >= latestVersion()) return
-  if (!migrates) {
-    throw new StoreError(
-      `the lock tables in the schema "${schema}" at ${connections.place} are missing or old: ` +
-        `run "holdfast migrate --schema ${schema}"`,
-      { retryable: false },
-    )
-  }
-  await migrate(connections, schema)
 }
 
 function checkSettings(durability: unknown, migrates: unknown): void {

@@ -1,5 +1,6 @@
 import type { AcquireAnswer, Claim, LeaseRecord, LeaseRef } from '../../core/driver.ts'
-import type { StoreError } from '../../core/errors.ts'
+import { StoreError } from '../../core/errors.ts'
+import { safeCause } from '../../core/foreign-errors.ts'
 import { leftOver } from '../shared/groups.ts'
 import { booleanArray, numberArray, parseNumbers, parseTexts, textArray } from './arrays.ts'
 import type { Row } from './connections.ts'
@@ -22,6 +23,16 @@ export function acquireValues(claims: readonly Claim[], channel: string, relaxed
     channel,
     relaxed,
   ]
+}
+
+/** Whether `acquire_one` can be used for a claim. */
+export const isOneLock = ({ mode, limit, permits }: Claim): boolean =>
+  mode === 'exclusive' && limit === undefined && permits === 1
+
+export function acquireOneValues(claim: Claim, channel: string, relaxed: string): (string | null)[] {
+  const { lockName, claimId, holderId, ttlMs, waitMs, metadata } = claim
+  const json = metadata === undefined ? null : JSON.stringify(metadata)
+  return [lockName, claimId, holderId, String(ttlMs), String(waitMs), json, channel, relaxed]
 }
 
 export function acquireGroupsValues(claims: readonly Claim[], relaxed: string): string[] {
@@ -62,6 +73,27 @@ export function acquireAnswers(claims: readonly Claim[], row: Row): (AcquireAnsw
   })
 }
 
+export function acquireOneAnswer({ claimId, ttlMs, waitMs }: Claim, row: Row): AcquireAnswer {
+  const answer = jsonIn<OneAnswer>('acquire_one', row['answer'])
+  if ('fencingToken' in answer) {
+    return { granted: true, fencingToken: answer.fencingToken, ttlMs, acquiredAtMs: answer.grantedAt }
+  }
+  const { refusedAt: answeredAtMs, ahead, until, holder } = answer
+  const shown = holder === null || holder.claimId === claimId ? {} : { holder }
+  if (waitMs === 0) return { granted: false, ...shown, answeredAtMs }
+  // JSON has no infinity, so it comes as a text: a plain client's lease may have no end.
+  return { granted: false, ...shown, ahead: ahead as number, askAgainMs: Number(until), answeredAtMs }
+}
+
+type OneAnswer =
+  | { readonly fencingToken: number; readonly grantedAt: number }
+  | {
+      readonly refusedAt: number
+      readonly ahead: number | null
+      readonly until: number | string | null
+      readonly holder: LeaseRecord | null
+    }
+
 export function acquireGroupsAnswers(claims: readonly Claim[], row: Row): (AcquireAnswer | StoreError)[] {
   const { grantOf, refused, holders, answeredAtMs } = answersIn(row)
   const notKnown = new Set(textsIn(row, 'not_known'))
@@ -75,6 +107,15 @@ export function acquireGroupsAnswers(claims: readonly Claim[], row: Row): (Acqui
     if (!refusedGroups.has(group)) return rowLocked(lockName)
     return notKnown.has(claimId) ? leftOver(lockName) : { granted: false, free: true, answeredAtMs }
   })
+}
+
+/** A proxy or a broken server may answer anything. */
+export function jsonIn<T extends object>(statement: string, text: unknown): T {
+  try {
+    return Object(JSON.parse(String(text))) as T
+  } catch (error) {
+    throw new StoreError(`PostgreSQL answered ${statement} with a text that is no JSON`, { cause: safeCause(error) })
+  }
 }
 
 interface Answers {

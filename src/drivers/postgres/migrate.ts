@@ -34,6 +34,7 @@ const TEXTS: readonly string[] = [
   readProtocol('postgres/0011-calls.sql'),
   readProtocol('postgres/0012-rate-changes.sql'),
   readProtocol('postgres/0013-groups.sql'),
+  readProtocol('postgres/0014-one.sql'),
 ]
 
 /** The migration that `postgresFence` needs. */
@@ -72,6 +73,19 @@ export function checkScope(options: MigrationScope): MigrationScope {
 }
 
 const SCOPE = optionNames<MigrationScope>({ only: true })
+
+/** Makes sure, before the first call, that the tables are up to date. */
+export async function prepare(connections: PostgresConnections, schema: string, migrates: boolean): Promise<void> {
+  if ((await readVersion(connections, schema)) >= latestVersion()) return
+  if (!migrates) {
+    throw new StoreError(
+      `the lock tables in the schema "${schema}" at ${connections.place} are missing or old: ` +
+        `run "holdfast migrate --schema ${schema}"`,
+      { retryable: false },
+    )
+  }
+  await migrate(connections, schema)
+}
 
 /** The number of the last migration that was run; 0 if there was none. */
 export async function readVersion(connections: PostgresConnections, schema: string): Promise<number> {

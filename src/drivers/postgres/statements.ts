@@ -3,18 +3,24 @@ import { isStorable } from '../../core/names.ts'
 import { namedStatements } from '../shared/named-statements.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 
-export type StatementName =
+/** The statements that are sent for the methods of the driver. */
+export type CallName =
   | 'acquire'
+  | 'acquire_one'
   | 'acquire_groups'
   | 'steal'
   | 'renew'
   | 'release'
-  | 'granted'
+  | 'release_one'
   | 'inspect'
   | 'forced'
   | 'consume'
   | 'change_rate'
   | 'rates'
+
+export type StatementName =
+  | CallName
+  | 'granted'
   | 'fence'
   | 'reset_fence'
   | 'version'

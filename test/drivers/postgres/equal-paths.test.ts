@@ -2,7 +2,10 @@ import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
-import type { AcquireAnswer, Claim, Driver, RateChange, RateLimit } from '../../../src/core/driver.ts'
+import type { AcquireAnswer, Claim, Driver, LeaseRef, RateChange, RateLimit } from '../../../src/core/driver.ts'
+import { acquireAnswers, acquireValues, leaseArrays } from '../../../src/drivers/postgres/acquire-calls.ts'
+import { parseBooleans } from '../../../src/drivers/postgres/arrays.ts'
+import { statementsFor } from '../../../src/drivers/postgres/statements.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { seededRandom } from '../../../src/testing/index.ts'
 import { claimOn, unique } from '../../harness/postgres-context.ts'
@@ -36,6 +39,7 @@ describe('postgres: paths of the SQL that must decide alike', () => {
   it.each(seeds)('one claim, a list and a group get the same answers to the same calls (seed %i)', async (seed) => {
     const alone = await answersTo(seed, 'alone')
     assert.ok(new Set(alone.map((answer) => JSON.stringify(answer))).size > 10, 'the calls differ')
+    assert.deepEqual(await answersTo(seed, 'list of one'), alone)
     assert.deepEqual(await answersTo(seed, 'list'), alone)
     assert.deepEqual(await answersTo(seed, 'group'), alone)
   })
@@ -48,7 +52,8 @@ describe('postgres: paths of the SQL that must decide alike', () => {
   )
 })
 
-type Form = 'alone' | 'list' | 'group'
+/** `alone`: the calls for one claim and one lease. `list of one`: those for lists, as an older client sends them. */
+type Form = 'alone' | 'list of one' | 'list' | 'group'
 
 /** Sends random claims, renewals and releases on three names in one form, and returns the comparable answers. */
 async function answersTo(seed: number, form: Form): Promise<unknown[]> {
@@ -82,8 +87,7 @@ async function answersTo(seed: number, form: Form): Promise<unknown[]> {
         answers.push(renewed)
       } else if (kind === 'release') {
         const lease = hasToken && token !== undefined ? { ...ref, fencingToken: token } : ref
-        const [released] = await driver.release(form === 'list' ? [lease, other] : [lease])
-        answers.push(released)
+        answers.push(await release(lease, form, other))
       }
     }
     const { leases, waiters } = await driver.inspect({ prefix: `${world}:` })
@@ -104,11 +108,24 @@ function newClaim(lockName: string, claimId: string, random: ReturnType<typeof s
 }
 
 async function acquire(claim: Claim, form: Form): Promise<AcquireAnswer> {
+  if (form === 'list of one') {
+    const { rows } = await pool.query(statementsFor(schema).acquire, acquireValues([claim], 'none', 'false'))
+    return acquireAnswers([claim], rows[0])[0] as AcquireAnswer
+  }
   const isGroup = form === 'group' && claim.mode === 'exclusive' && claim.waitMs === 0
   const list = form === 'list' ? [claim, claimOn(unique('other'))] : [isGroup ? { ...claim, group: 'g' } : claim]
   const [answer] = await driver.acquire(list)
   if (answer === undefined || answer instanceof Error) throw answer ?? new Error('no answer')
   return answer
+}
+
+async function release(lease: LeaseRef, form: Form, other: LeaseRef): Promise<unknown> {
+  if (form === 'list of one') {
+    const { rows } = await pool.query(statementsFor(schema).release, [...leaseArrays([lease]), 'false'])
+    return parseBooleans(rows[0].answers)[0]
+  }
+  const [released] = await driver.release(form === 'list' ? [lease, other] : [lease])
+  return released
 }
 
 /** Without tokens, and times only roughly. Which one of several readers is named is not defined. */
