@@ -8,8 +8,8 @@
 -- Inputs:  for each claim: lock name, claim id
 -- Outputs: granted_claims, granted_tokens, granted_ms, granted_at  one element for each claim that holds its lock now,
 --          in any order: its token, its duration from the grant on in ms, and the time of the grant in ms
--- It only reads, one or two index entries for each claim. Its plan is made once and kept: a plan for each list would take
--- as long as the rest of the call.
+-- It only reads, one or two index entries for each claim. Its plan is made once and kept: planning anew for each list
+-- would take as long as the rest of the call.
 --
 -- holdfast_inspect(p_lock_name, p_prefix, p_after, p_page_size)
 -- Inputs:  only this name (NULL: any); only names with this prefix; only names after this one, byte by byte (NULL:

@@ -26,7 +26,8 @@ SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_void    TEXT;
   v_asked   CONSTANT TIMESTAMPTZ := clock_timestamp();
-  v_new     RECORD;
+  v_sweeps  CONSTANT BOOLEAN := random() < 0.125;
+  v_stale   BOOLEAN;
   v_row     distributed_locks;
   v_claim   holdfast_waiters;
   v_got     RECORD;
@@ -45,22 +46,26 @@ BEGIN
   FROM clock_timestamp() AS t
   WHERE (SELECT true FROM distributed_locks e WHERE e.lock_name = p_lock_name) IS NULL AND holdfast_is_raised()
   ON CONFLICT (lock_name) DO NOTHING
-  RETURNING d.fencing_token, d.acquired_at,
+  RETURNING json_build_object('fencingToken', d.fencing_token, 'grantedAt', extract(epoch FROM d.acquired_at) * 1000),
     d.fencing_token <> pg_sequence_last_value('holdfast_tokens'::regclass)
-      OR d.acquired_at < clock_timestamp() - interval '10 ms' AS stale INTO v_new;
-  IF v_new.stale THEN
-    UPDATE distributed_locks SET fencing_token = nextval('holdfast_tokens'),
+      OR d.acquired_at < clock_timestamp() - interval '10 ms'
+  INTO v_answer, v_stale;
+  IF NOT v_stale AND p_wait = 0 AND NOT v_sweeps THEN
+    RETURN v_answer;
+  END IF;
+
+  IF v_stale THEN
+    UPDATE distributed_locks AS d SET fencing_token = nextval('holdfast_tokens'),
       acquired_at = CASE WHEN acquired_at < t - interval '10 ms' THEN t ELSE acquired_at END,
       expires_at = CASE WHEN acquired_at < t - interval '10 ms' THEN t + (expires_at - acquired_at) ELSE expires_at END
     FROM clock_timestamp() AS t WHERE lock_name = p_lock_name
-    RETURNING fencing_token, acquired_at INTO v_new.fencing_token, v_new.acquired_at;
+    RETURNING json_build_object('fencingToken', d.fencing_token, 'grantedAt', extract(epoch FROM d.acquired_at) * 1000)
+    INTO v_answer;
   END IF;
-  IF v_new.stale IS NOT NULL THEN
+  IF v_answer IS NOT NULL THEN
     IF p_wait > 0 THEN
       DELETE FROM holdfast_waiters WHERE lock_name = p_lock_name AND claim_id = p_claim_id;
     END IF;
-    v_answer := json_build_object(
-      'fencingToken', v_new.fencing_token, 'grantedAt', extract(epoch FROM v_new.acquired_at) * 1000);
   ELSE
     SELECT * INTO v_row FROM distributed_locks WHERE lock_name = p_lock_name;
     v_claim := ROW(p_lock_name, NULL, p_claim_id, p_holder_id, 'exclusive', NULL, 1, p_ttl * interval '1 ms',
@@ -76,7 +81,7 @@ BEGIN
         'fencingToken', v_got.fencing_token, 'grantedAt', extract(epoch FROM v_got.acquired_at) * 1000);
     END IF;
   END IF;
-  IF random() < 0.125 THEN
+  IF v_sweeps THEN
     v_events := v_events || holdfast_sweep(32);
   END IF;
   IF v_events IS NOT NULL THEN
