@@ -61,6 +61,22 @@ export const sql = [
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 7'],
   },
   {
+    name: 'postgres-stale-token-kept',
+    breaks: 'a grant that waited for its row has a lower token than a holder in between',
+    file: ONE,
+    search: 'IF v_stale THEN',
+    replace: 'IF false THEN',
+    checks: ['test/drivers/postgres/one-claim.test.ts :: rules 1 and 8'],
+  },
+  {
+    name: 'postgres-counter-not-checked',
+    breaks: 'the first grant after a failover has a lower token than those before it',
+    file: ONE,
+    search: 'IS NULL AND holdfast_is_raised()',
+    replace: 'IS NULL',
+    checks: ['test/drivers/postgres/one-claim.test.ts :: rule 8'],
+  },
+  {
     name: 'postgres-queue-is-lifo',
     breaks: 'the last waiter is served first',
     file: QUEUE,
