@@ -14,9 +14,12 @@ export const printable = (text: string): string => text.replaceAll(UNPRINTABLE, 
 /** JSON with the same characters escaped. `JSON.stringify` does not escape DEL, C1 and direction marks. */
 export const printableJson = (value: unknown): string => printable(JSON.stringify(value))
 
-/** C0, DEL, C1, line separators, direction marks and characters without width. */
-const UNPRINTABLE =
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: it looks for control characters
-  /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb]/g
+/** Control and format characters, line separators, and all characters without width, such as variation selectors. */
+const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu
 
-const escaped = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
+/** One escape for each UTF-16 unit, as in JSON. */
+const escaped = (character: string): string =>
+  character
+    .split('')
+    .map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+    .join('')
