@@ -1,6 +1,7 @@
 import { parseArgs } from 'node:util'
 import { withoutSecrets } from '../core/secrets.ts'
 import type { Finding } from '../doctor/finding.ts'
+import { paintFor } from './colour.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { parsing, urlFrom } from './store.ts'
 import { printable, printableJson } from './text.ts'
@@ -18,7 +19,8 @@ export async function main(args: readonly string[]): Promise<number> {
 function text({ code, severity, where, what, why, fix }: Finding): string {
   const place = where === undefined ? '' : ` (${where})`
   const lines = [`${severity} ${code}${place}`, `  ${what}`, `  ${why}`, `  Do this: ${fix}`, '']
-  return `${lines.map((line) => printable(withoutSecrets(line))).join('\n')}\n`
+  const [head = '', ...rest] = lines.map((line) => printable(withoutSecrets(line)))
+  return `${[paintFor(process.stdout)(severity === 'error' ? 'red' : 'yellow', head), ...rest].join('\n')}\n`
 }
 
 function parse(args: readonly string[]): { url: string; json: boolean } {

@@ -1,13 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
-import { namesStore } from '../connect.ts'
 import type { Driver } from '../core/driver.ts'
 import { withoutSecrets } from '../core/secrets.ts'
 import { isBookkeeping } from '../primitives/lock/bookkeeping.ts'
+import { paintFor } from './colour.ts'
 import { durationMsFrom } from './duration.ts'
 import { UsageError } from './exit-codes.ts'
 import { jsonLines, narrowTable, type Sorting, wideTable } from './ls-output.ts'
-import { look, outputWidth, parsing, type Seen, urlFrom, withDriver } from './store.ts'
+import { look, onePrefix, outputWidth, parsing, type Seen, urlFrom, withDriver } from './store.ts'
 import { printable } from './text.ts'
 
 export function main(args: readonly string[]): Promise<number> {
@@ -19,15 +19,23 @@ export function main(args: readonly string[]): Promise<number> {
         process.stdout.write(output)
         return 0
       }
-      // On a terminal each table replaces the one before it. Cleared line by line, it does not flicker.
-      const screen = `\u001b[H${output.replaceAll('\n', '\u001b[K\n')}\u001b[J`
-      process.stdout.write(process.stdout.isTTY ? screen : `${output}\n`)
+      process.stdout.write(process.stdout.isTTY ? screenOf(output) : `${output}\n`)
       await sleep(WATCH_EVERY_MS)
     }
   })
 }
 
 const WATCH_EVERY_MS = 1_000
+
+/** On a terminal each table replaces the one before it. Cleared line by line, it does not flicker. */
+function screenOf(output: string): string {
+  const lines = output.trimEnd().split('\n')
+  // One more would scroll, and leave its beginning behind. The last row is for the cursor.
+  const room = Math.max(2, (process.stdout.rows || 24) - 1)
+  const fitting =
+    lines.length <= room ? lines : [...lines.slice(0, room - 1), `… ${lines.length - room + 1} more lines`]
+  return `\u001b[H${fitting.map((line) => `${line}\u001b[K\n`).join('')}\u001b[J`
+}
 
 interface Options {
   readonly url: string
@@ -53,15 +61,11 @@ function parse(args: readonly string[]): Options {
       'held-longer-than': { type: 'string' },
     },
   })
-  if (positionals.length > 1) throw new UsageError(`ls takes at most one prefix, but got ${positionals.length}`)
-  const [prefix = ''] = positionals
-  // Without this check, `ls redis://…` would list the default store.
-  if (prefix.includes('://') && namesStore(prefix)) throw new UsageError('pass the store with --url: ls --url URL')
   const { json, wide, watch = false, all = false, 'held-longer-than': heldLongerThan } = values
   if (json && wide) throw new UsageError('--json and --wide exclude each other')
   return {
     url: urlFrom(values.url),
-    prefix,
+    prefix: onePrefix('ls', positionals),
     form: json ? 'json' : wide ? 'wide' : 'narrow',
     sort: sortingFrom(values.sort ?? 'name'),
     watch,
@@ -90,7 +94,9 @@ function outputOf({ capabilities }: Driver, seen: Seen, { prefix, form, sort }: 
   const filter = prefix === '' ? '' : ` whose names begin with "${printable(withoutSecrets(prefix))}"`
   if (seen.leases.length === 0 && seen.waiters.length === 0) return `no locks are held${filter}\n`
   const isSession = capabilities.expiry === 'session'
-  const lines = form === 'wide' ? wideTable(seen, sort, isSession) : narrowTable(seen, sort, outputWidth())
+  const [head = '', ...rows] =
+    form === 'wide' ? wideTable(seen, sort, isSession) : narrowTable(seen, sort, outputWidth())
+  const lines = [paintFor(process.stdout)('bold', head), ...rows]
   if (filter !== '') lines.push('', `Only locks${filter} are shown.`)
   return `${lines.join('\n')}\n`
 }

@@ -1,11 +1,9 @@
 import { constants, hostname } from 'node:os'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { checkUrl, chooseUrl, connect } from '../connect.ts'
 import { checkWhole, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { type ClaimRequest, Holder } from '../core/claim/holder.ts'
 import { Emitter } from '../core/events.ts'
-import { messageOf } from '../core/foreign-errors.ts'
 import { threadHeartbeat } from '../core/lease/renewer-thread.ts'
 import { CALL_TIMEOUT_MS, MAX_WAIT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
 import { checkLockName } from '../core/names.ts'
@@ -16,6 +14,7 @@ import { holderText } from '../primitives/lock/result.ts'
 import { superviseCommand } from './command.ts'
 import { exitCodes, UsageError, usageErrorFrom } from './exit-codes.ts'
 import { Outage } from './outage.ts'
+import { closeWithin } from './store.ts'
 import { say } from './text.ts'
 import { WaitingReport } from './waiting.ts'
 
@@ -90,17 +89,6 @@ export async function runUnderLock({
   if (!isLostLate || code === exitCodes.lost) return code
   say(`the lease on "${request.lockName}" had ended before the command did`)
   return exitCodes.lost
-}
-
-/**
- * Waits for a store that does not answer only until the lease has ended by itself: then there is nothing left to
- * release. A failure is printed, but does not change the exit code, which is the command's.
- */
-async function closeWithin(ms: number, close: () => Promise<void>): Promise<void> {
-  const closed = new AbortController()
-  const report = (error: unknown): void => say(`cannot close the store: ${messageOf(error)}`)
-  await Promise.race([close().catch(report), sleep(ms, undefined, { signal: closed.signal })])
-  closed.abort()
 }
 
 /** Signals that end the wait. After the grant, they go to the command. */

@@ -1,6 +1,7 @@
 import type { Cycle } from '../core/deadlock/find.ts'
 import type { LeaseRecord } from '../core/driver.ts'
 import type { BreakRecord } from '../primitives/lock/break-record.ts'
+import type { Style } from './colour.ts'
 import { durationText } from './duration.ts'
 import type { Seen } from './store.ts'
 import { tableOf } from './table.ts'
@@ -15,6 +16,8 @@ export interface Shown extends Seen {
   readonly deadlock?: Cycle
   /** The last ones first. */
   readonly breaks: readonly BreakRecord[]
+  /** False if the lock has more leases and waiters than were read. */
+  readonly complete: boolean
 }
 
 export interface Wait {
@@ -23,9 +26,11 @@ export interface Wait {
 }
 
 /** For people: the holders, the queue in its order, a deadlock, and earlier breaks. */
-export function shownText({ lockName, leases, waiters, holdersWaitFor, deadlock, breaks }: Shown): string {
-  const nowMs = Date.now()
-  const lines = [printable(lockName)]
+export function shownLines(
+  { lockName, leases, waiters, holdersWaitFor, deadlock, breaks, complete }: Shown,
+  { nowMs, width }: { nowMs: number; width: number },
+): Line[] {
+  const lines: string[] = []
   if (leases.length === 0) lines.push('', 'it is free')
   leases.forEach((lease, at) => {
     lines.push('', ...holderLines(lease, holdersWaitFor[at] ?? [], nowMs))
@@ -38,10 +43,10 @@ export function shownText({ lockName, leases, waiters, holdersWaitFor, deadlock,
       durationText(nowMs - waitingSinceMs),
     ])
     const columns = [{ title: 'QUEUE' }, { title: 'WAITER', shrinks: true }, { title: 'MODE' }, { title: 'WAITING' }]
-    lines.push('', ...tableOf(columns, rows, process.stdout.columns ?? 80))
+    lines.push('', ...tableOf(columns, rows, width))
   }
   if (deadlock !== undefined) {
-    lines.push('', 'deadlock: none of these can go on until one gives up')
+    lines.push('', DEADLOCK)
     for (const { waiter, blocker } of deadlock) {
       const how = 'fencingToken' in blocker ? 'which is held by' : 'behind'
       lines.push(printable(`  ${waiter.holderId} waits for ${waiter.lockName}, ${how} ${blocker.holderId}`))
@@ -52,8 +57,20 @@ export function shownText({ lockName, leases, waiters, holdersWaitFor, deadlock,
     const ago = durationText(nowMs - at.getTime())
     lines.push(printable(`  ${ago} ago by ${by}: ${reason} (held by ${ended.join(', ')})`))
   }
-  return `${lines.join('\n')}\n`
+  if (!complete) lines.push('', `only the first ${leases.length + waiters.length} holders and waiters are shown`)
+  return [
+    { text: printable(lockName), style: 'bold' },
+    ...lines.map((text): Line => (text === DEADLOCK ? { text, style: 'red' } : { text })),
+  ]
 }
+
+/** A line of text, and how it is drawn on a terminal. */
+export interface Line {
+  readonly text: string
+  readonly style?: Style
+}
+
+const DEADLOCK = 'deadlock: none of these can go on until one gives up'
 
 function holderLines(lease: LeaseRecord, waits: readonly Wait[], nowMs: number): string[] {
   const { holderId, mode, permits, limit, acquiredAtMs, expiresAtMs, fencingToken, metadata } = lease

@@ -3,13 +3,11 @@ import { chainIdOf, chainIdsOf } from '../core/claim/chain.ts'
 import { type Cycle, findCycles, type Snapshot, waitForGraph } from '../core/deadlock/find.ts'
 import { readSnapshot } from '../core/deadlock/snapshot.ts'
 import type { Driver, LeaseRecord } from '../core/driver.ts'
-import { CALL_TIMEOUT_MS } from '../core/limits.ts'
-import { StoreClient } from '../core/store/store-client.ts'
-import { systemClock } from '../core/time/clock.ts'
-import { systemRandom } from '../core/time/random.ts'
-import { breaksOf, recordPrefix } from '../primitives/lock/break-record.ts'
-import { type Shown, shownJson, shownText, type Wait } from './show-output.ts'
-import { look, oneName, parsing, urlFrom, withDriver } from './store.ts'
+import type { PageBounds } from '../core/pages.ts'
+import { type BreakRecord, breaksOf, recordPrefix } from '../primitives/lock/break-record.ts'
+import { paintFor } from './colour.ts'
+import { type Shown, shownJson, shownLines, type Wait } from './show-output.ts'
+import { look, oneName, outputWidth, parsing, storeClientOf, urlFrom, withDriver } from './store.ts'
 
 export function main(args: readonly string[]): Promise<number> {
   const { url, lockName, json } = parsing(() => parse(args))
@@ -20,12 +18,21 @@ export function main(args: readonly string[]): Promise<number> {
   })
 }
 
-async function examine(driver: Driver, lockName: string): Promise<Shown> {
-  const store = new StoreClient(driver, { clock: systemClock, random: systemRandom, callTimeoutMs: CALL_TIMEOUT_MS })
-  const [{ leases, waiters }, around, records] = await Promise.all([
-    look(driver, { lockName }),
-    readSnapshot(store, [lockName]),
-    look(driver, { prefix: recordPrefix(lockName) }),
+function shownText(shown: Shown): string {
+  const paint = paintFor(process.stdout)
+  const lines = shownLines(shown, { nowMs: Date.now(), width: outputWidth() })
+  return lines.map(({ text, style }) => `${style === undefined ? text : paint(style, text)}\n`).join('')
+}
+
+/**
+ * Reads one lock, and what its holders wait for. Breaks that are known already are not read again: some stores search
+ * all names for them.
+ */
+export async function examine(driver: Driver, lockName: string, known: Known = {}): Promise<Shown> {
+  const [{ leases, waiters, complete }, around, breaks] = await Promise.all([
+    look(driver, { lockName }, known.bounds),
+    readSnapshot(storeClientOf(driver), [lockName]),
+    known.breaks ?? readBreaks(driver, lockName, known.bounds),
   ])
   const deadlock = cycleWith(around, lockName)
   return {
@@ -34,9 +41,18 @@ async function examine(driver: Driver, lockName: string): Promise<Shown> {
     waiters,
     holdersWaitFor: leases.map((lease) => waitsUnder(lease, around)),
     ...(deadlock && { deadlock }),
-    breaks: breaksOf(lockName, records.leases),
+    breaks,
+    complete,
   }
 }
+
+interface Known {
+  readonly bounds?: PageBounds
+  readonly breaks?: readonly BreakRecord[]
+}
+
+const readBreaks = async (driver: Driver, lockName: string, bounds?: PageBounds): Promise<BreakRecord[]> =>
+  breaksOf(lockName, (await look(driver, { prefix: recordPrefix(lockName) }, bounds)).leases)
 
 /** The claims that were made inside the callback of this lease and wait. Their ids begin with its id. */
 function waitsUnder(lease: LeaseRecord, { waiters }: Snapshot): Wait[] {

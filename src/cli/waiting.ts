@@ -1,8 +1,9 @@
-import type { Driver } from '../core/driver.ts'
+import type { Driver, LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { holderText } from '../primitives/lock/result.ts'
 import { durationText } from './duration.ts'
-import { look } from './store.ts'
+import { look, type Seen } from './store.ts'
 import { printable, say } from './text.ts'
+import { cutText } from './width.ts'
 
 /** Says on standard error that a command waits, for whom, and since when. On a terminal, in one line that changes. */
 export class WaitingReport {
@@ -33,29 +34,36 @@ export class WaitingReport {
   }
 
   async #show(): Promise<void> {
-    const text = await this.#text().catch(() => undefined)
+    const seen = await look(this.#driver, { lockName: this.#lockName }).catch(() => undefined)
     // Other lines report a store that does not answer. And the wait may have ended meanwhile.
-    if (text === undefined || this.#startedMs === undefined) return
+    if (seen === undefined || this.#startedMs === undefined) return
     if (!process.stderr.isTTY) {
-      say(text)
+      say(this.#text(seen))
       return
     }
-    const waited = durationText(performance.now() - this.#startedMs)
-    const line = printable(`holdfast: ${waited}: ${text}`)
-    process.stderr.write(CLEAR_LINE + line.slice(0, (process.stderr.columns ?? 80) - 1))
+    const line = printable(`holdfast: ${this.#progress(seen, performance.now() - this.#startedMs)}`)
+    process.stderr.write(CLEAR_LINE + cutText(line, (process.stderr.columns || 80) - 1))
     this.#hasLine = true
   }
 
-  async #text(): Promise<string> {
-    const { leases, waiters } = await look(this.#driver, { lockName: this.#lockName })
-    const [holder, ...others] = leases
-    const more = others.length > 0 ? ` and ${others.length} more` : ''
-    const held = holder === undefined ? '' : `, which is held by ${holderText(holder)}${more}`
-    // This claim is one of them.
-    const ahead = waiters.length > 1 ? `; ${waiters.length} wait` : ''
-    return `waiting for "${this.#lockName}"${held}${ahead}`
+  #text({ leases: [holder, ...others], waiters }: Seen): string {
+    const held = holder === undefined ? '' : `, which is held by ${holderText(holder)}${moreText(others)}`
+    return `waiting for "${this.#lockName}"${held}${queueText(waiters)}`
+  }
+
+  /** Shorter, because it has to fit a line. */
+  #progress({ leases: [holder, ...others], waiters }: Seen, waitedMs: number): string {
+    const { holderId, acquiredAtMs = 0 } = holder ?? {}
+    const since = acquiredAtMs > 0 ? ` for ${durationText(Date.now() - acquiredAtMs)}` : ''
+    const held = holderId === undefined ? '' : `, held by ${holderId}${since}${moreText(others)}`
+    return `waiting ${durationText(waitedMs)} for "${this.#lockName}"${held}${queueText(waiters)}`
   }
 }
+
+const moreText = ({ length }: readonly LeaseRecord[]): string => (length > 0 ? ` and ${length} more` : '')
+
+/** The claim that waits is one of them. */
+const queueText = ({ length }: readonly WaiterRecord[]): string => (length > 1 ? `; ${length} wait` : '')
 
 const EVERY_MS = 1_000
 const CLEAR_LINE = '\r\u001b[K'
