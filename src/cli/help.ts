@@ -12,6 +12,7 @@ const overview = `holdfast: make sure that only one process does a job at a time
 
   holdfast run NAME [options] -- COMMAND …   run a command under a lock
   holdfast ls [PREFIX] [options]             list the locks that are held
+  holdfast top [PREFIX] [options]            watch locks and waiters live
   holdfast show NAME [options]               show one lock and its queue
   holdfast wait NAME [options]               wait until a lock is free
   holdfast break NAME --reason TEXT          end the leases on a lock by force
@@ -26,6 +27,17 @@ const overview = `holdfast: make sure that only one process does a job at a time
   holdfast --version                         show the version
 
 ${STORE}
+
+Exit codes
+  0    done. Where a command ran: its own code, or ${exitCodes.signal} + n if signal n ended it
+  ${exitCodes.usage}   wrong usage
+  ${exitCodes.unavailable}   the store is not available
+  ${exitCodes.internal}   an internal error
+  ${exitCodes.notAcquired}   not acquired: the lock is held, or the rate limit is reached
+  ${exitCodes.lost}   the lease was lost, and the command was ended
+  ${exitCodes.notExecutable}  the command cannot be executed
+  ${exitCodes.notFound}  the command does not exist
+  ${exitCodes.doubtful}, ${exitCodes.broken} holdfast doctor: warnings, errors
 `
 
 const texts: Record<string, string> = {
@@ -92,6 +104,31 @@ Examples
   holdfast ls
   holdfast ls cron: --json | jq -r .lockName
   holdfast ls --held-longer-than 1h --sort age
+`,
+  top: `holdfast top [PREFIX] [options]
+
+Shows the locks that are held, or those whose names begin with PREFIX, until you
+quit: the holder, for how long it has held the lock, the time that is left
+unless the lease is renewed, how many wait, the longest wait, and hand-offs per
+second. Press ? for its keys: they sort, filter and inspect.
+
+It reads at most 20,000 leases and waiters at once, and says so if there are
+more. If the store does not answer, it says since when, and goes on.
+
+${STORE}
+  --sort ORDER      waiters (the most first, the default), longest (wait), age,
+                    handoffs or name
+  --every TIME      the time between two looks at the store (default: 1s)
+  --all             show bookkeeping, too, as holdfast ls does
+
+Exit codes
+  0   you quit
+  ${exitCodes.usage}  wrong usage, or no terminal
+  ${exitCodes.unavailable}  the store cannot be used, and trying again would not help
+
+Examples
+  holdfast top
+  holdfast top cron: --sort age
 `,
   show: `holdfast show NAME [options]
 

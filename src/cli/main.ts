@@ -9,6 +9,7 @@ import { say } from './text.ts'
 const commands: Record<string, () => Promise<{ main(args: readonly string[]): Promise<number> }>> = {
   run: () => import('./run.ts'),
   ls: () => import('./ls.ts'),
+  top: () => import('./top.ts'),
   show: () => import('./show.ts'),
   wait: () => import('./wait.ts'),
   break: () => import('./break.ts'),
@@ -47,10 +48,12 @@ async function version(): Promise<string> {
   return found.version
 }
 
-// `holdfast ls | head -1` closes our output early, which is no error.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error
-  process.exit()
+  // `holdfast ls | head -1` closes our output early, which is no error.
+  if (error.code === 'EPIPE') process.exit()
+  if (error.code !== 'EIO') throw error
+  // The terminal is gone. Node would abort in `process.exit`, because it cannot reset the mode of the terminal.
+  process.kill(process.pid, 'SIGHUP')
 })
 
 try {

@@ -51,6 +51,7 @@ const DEBIAN_PACKAGES = {
   chromium: 'chromium',
   prometheus: 'prometheus',
   promtool: 'prometheus',
+  tmux: 'tmux',
 } as const
 
 const BINARIES = Object.keys(DEBIAN_PACKAGES) as BinaryName[]
