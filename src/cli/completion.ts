@@ -1,5 +1,5 @@
 import { UsageError } from './exit-codes.ts'
-import { commandOptions, takesName } from './options.ts'
+import { commandOptions, optionValues, takesName } from './options.ts'
 
 /** Prints a script that completes commands, options and the names of held locks. */
 export async function main([shell, ...more]: readonly string[]): Promise<number> {
@@ -10,25 +10,47 @@ export async function main([shell, ...more]: readonly string[]): Promise<number>
 }
 
 const commands = Object.keys(commandOptions)
+const shells = ['bash', 'zsh', 'fish']
 
 /** Names may contain anything: one that a shell would split or act on is left out. */
 const NAMES = `holdfast ls --json 2>/dev/null | sed -n 's/.*"lockName":"\\([A-Za-z0-9:_./-]*\\)".*/\\1/p' | sort -u`
 
+/** What may follow each command, except for names. */
+const wordsOf = (command: string): string =>
+  (command === 'completion' ? shells : command === 'help' ? commands : (commandOptions[command] ?? [])).join(' ')
+
+/** One line of a script for each of them. */
+const forEach = <Each>(list: readonly Each[], line: (each: Each) => string): string => list.map(line).join('\n')
+
+/** The same for each option that has only some values. */
+const forEachValue = (line: (when: string, values: string) => string): string =>
+  forEach(optionValues, ({ command, option, values }) => line(`'${command} ${option}'`, values.join(' ')))
+
 const scripts: Record<string, () => string> = {
+  // The line is split here, because readline splits it at colons, too. So the part of a word before its last colon must
+  // not be completed again.
   bash: () => `# holdfast completion bash > /etc/bash_completion.d/holdfast
 _holdfast() {
-  local word=\${COMP_WORDS[COMP_CWORD]} command=\${COMP_WORDS[1]}
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "${commands.join(' ')} help --version" -- "$word"))
-    return
-  fi
-  case "$command" in
-${commands
-  .map((command) => {
-    const words = [...(commandOptions[command] ?? []), ...(takesName.includes(command) ? [`$(${NAMES})`] : [])]
-    return `    ${command}) COMPREPLY=($(compgen -W "${words.join(' ')}" -- "$word")) ;;`
-  })
-  .join('\n')}
+  local line=\${COMP_LINE:0:COMP_POINT} words=
+  local word=\${line##*[[:space:]]}
+  local before=\${line%"$word"}
+  before=\${before%"\${before##*[![:space:]]}"}
+  local previous=\${before##*[[:space:]]}
+  case " $before " in
+    *' -- ') COMPREPLY=($(compgen -c -- "$word")); return ;;
+    *' -- '*) return ;;
+  esac
+  case "\${COMP_WORDS[1]} $previous" in
+    *' holdfast') words="${commands.join(' ')} help --version" ;;
+${forEachValue((when, values) => `    ${when}) words="${values}" ;;`)}
+${forEach([...commands, 'help'], (command) => {
+  const names = takesName.includes(command) ? ` $(${NAMES})` : ''
+  return `    '${command} '*) words="${wordsOf(command)}${names}" ;;`
+})}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  case "$COMP_WORDBREAKS" in
+    *:*) COMPREPLY=("\${COMPREPLY[@]#"\${word%"\${word##*:}"}"}") ;;
   esac
 }
 complete -o default -F _holdfast holdfast
@@ -36,29 +58,46 @@ complete -o default -F _holdfast holdfast
   zsh: () => `#compdef holdfast
 # holdfast completion zsh > "\${fpath[1]}/_holdfast"
 _holdfast() {
+  local end=\${words[(i)--]}
+  if (( end < CURRENT )); then
+    shift $end words
+    (( CURRENT -= end ))
+    _normal
+    return
+  fi
   if (( CURRENT == 2 )); then
     compadd -- ${commands.join(' ')} help --version
     return
   fi
-  case "\${words[2]}" in
-${commands
-  .map((command) => {
-    const names = takesName.includes(command) ? `; compadd -- \${(f)"$(${NAMES})"}` : ''
-    return `    ${command}) compadd -- ${(commandOptions[command] ?? []).join(' ')}${names}; _files ;;`
-  })
-  .join('\n')}
+  case "\${words[2]} \${words[CURRENT-1]}" in
+${forEachValue((when, values) => `    ${when}) compadd -- ${values} ;;`)}
+${forEach([...commands, 'help'], (command) => {
+  const names = takesName.includes(command) ? ` \${(f)"$(${NAMES})"}` : ''
+  return `    '${command} '*) compadd -- ${wordsOf(command)}${names} ;;`
+})}
   esac
 }
 _holdfast "$@"
 `,
   fish: () => `# holdfast completion fish > ~/.config/fish/completions/holdfast.fish
-${commands.map((command) => `complete -c holdfast -n __fish_use_subcommand -f -a ${command}`).join('\n')}
-${commands
-  .flatMap((command) => {
-    const inCommand = `complete -c holdfast -n '__fish_seen_subcommand_from ${command}'`
-    const options = (commandOptions[command] ?? []).map((option) => `${inCommand} -l ${option.slice(2)}`)
-    return takesName.includes(command) ? [...options, `${inCommand} -a "(${NAMES.replaceAll('"', '\\"')})"`] : options
+function __holdfast_in
+  set -l words (commandline -opc)
+  test (count $words) -gt 1; and test $words[2] = $argv[1]; and not contains -- -- $words
+end
+complete -c holdfast -f
+complete -c holdfast -n 'contains -- -- (commandline -opc)' -F -a '(__fish_complete_command)'
+complete -c holdfast -n __fish_use_subcommand -a '${commands.join(' ')} help'
+complete -c holdfast -n __fish_use_subcommand -l version
+complete -c holdfast -n '__holdfast_in completion' -a '${shells.join(' ')}'
+complete -c holdfast -n '__holdfast_in help' -a '${commands.join(' ')}'
+${forEach(commands, (command) => {
+  const inCommand = `complete -c holdfast -n '__holdfast_in ${command}'`
+  const options = (commandOptions[command] ?? []).map((option) => {
+    const { values } = optionValues.find((each) => each.command === command && each.option === option) ?? {}
+    return `${inCommand} -l ${option.slice(2)}${values === undefined ? '' : ` -x -a '${values.join(' ')}'`}`
   })
-  .join('\n')}
+  const names = `${inCommand} -a "(${NAMES.replaceAll('"', '\\"')})"`
+  return [...options, ...(takesName.includes(command) ? [names] : [])].join('\n')
+})}
 `,
 }
