@@ -48,6 +48,8 @@ const GROUPS = [
   { name: 'engine', members: /^(?:lock\.js$|core\/(?!lease\/renewer-(?:thread|worker)\.js))/ },
   // Its place is how it notices that it is in the bundle of an application, and how it finds its worker.
   { name: 'core/lease/renewer-thread', members: /^core\/lease\/renewer-thread\.js$/ },
+  // The page as text, which is large and needed only by a dashboard that runs.
+  { name: 'dashboard/assets', members: /^dashboard\/assets\.js$/ },
   { name: 'primitives', members: /^index\.js$/ },
   { name: 'drivers', members: /^drivers\/shared\// },
   { name: 'redis', members: /^drivers\/redis[./]/ },

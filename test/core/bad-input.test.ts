@@ -177,7 +177,7 @@ describe('rule 13: bad input is rejected before anything is sent, with argument,
 
   it('an unknown event, and a listener that is not a function', () => {
     const unknown = 'aquired' as 'acquired'
-    expect(() => lock.on(unknown, () => undefined)).toThrow(/event must be one of 'waiting', .* but is "aquired"/)
+    expect(() => lock.on(unknown, () => undefined)).toThrow(/event must be one of 'requested', .* but is "aquired"/)
     expect(() => lock.on('acquired', 'log' as never)).toThrow(/listener must be a function, but is "log"/)
   })
 })
