@@ -16,8 +16,8 @@ export interface LockEvents {
    */
   requested: { lockName: string; holderId: string; claimId: string; waits: boolean }
   /**
-   * A claim found the lock held, and now waits. Emitted once. `holder` is one of the current holders, if the store shows
-   * it. `ahead` is the number of waiters before the claim, if the store has a queue.
+   * A claim found the lock held, and now waits. Emitted once. `holder` is one of the current holders, if the store
+   * shows it. `ahead` is the number of waiters before the claim, if the store has a queue.
    */
   waiting: { lockName: string; holderId: string; claimId: string; holder?: LockInfo; ahead?: number }
   /** A claim was granted. */
@@ -78,8 +78,8 @@ export interface LockEvents {
    */
   listenFailed: { error: unknown }
   /**
-   * The store could not be opened, or did not answer a claim or a step of a rate limiter. A claim that waits tries again.
-   * Renewals, releases and subscriptions that fail have events of their own.
+   * The store could not be opened, or did not answer a claim or a step of a rate limiter. A claim that waits tries
+   * again. Renewals, releases and subscriptions that fail have events of their own.
    */
   storeFailed: { operation: 'open' | 'acquire' | 'consume'; error: unknown }
   /** A rate limiter has decided. `fallback`: its store did not answer, and the limiter's `fallback` decided. */

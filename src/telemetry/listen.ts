@@ -9,9 +9,9 @@ import type { Templates } from './templates.ts'
 /** What both kinds of telemetry take. */
 export interface TelemetryOptions {
   /**
-   * How lock names, and keys of rate limiters, become labels: patterns such as `order:{id}`, where `{id}` is one or more
-   * characters except `:`, or a function. Everything else is "other". At most 100 templates: what a function returns
-   * beyond them is "other", too.
+   * How lock names, and keys of rate limiters, become labels: patterns such as `order:{id}`, where `{id}` is one or
+   * more characters except `:`, or a function. Everything else is "other". At most 100 templates: what a function
+   * returns beyond them is "other", too.
    *
    * @default none: everything is "other"
    */

@@ -1,6 +1,6 @@
 /**
- * Every metric, once for both entries. OpenTelemetry uses the names as they are. Prometheus writes underscores, the unit
- * and `_total`. docs/reference/telemetry.md lists them, and a test compares the two.
+ * Every metric, once for both entries. OpenTelemetry uses the names as they are. Prometheus writes underscores, the
+ * unit and `_total`. docs/reference/telemetry.md lists them, and a test compares the two.
  */
 export const METRICS = {
   wait: {

@@ -43,8 +43,8 @@ const OPTIONS = optionNames<OpenTelemetryOptions>({
 })
 
 /**
- * Reports what the locks, rate limiters and other instances of this process do to OpenTelemetry. Call it once, after the
- * SDK has been set up and before the first lock is taken. docs/reference/telemetry.md lists metrics, spans and
+ * Reports what the locks, rate limiters and other instances of this process do to OpenTelemetry. Call it once, after
+ * the SDK has been set up and before the first lock is taken. docs/reference/telemetry.md lists metrics, spans and
  * attributes.
  *
  * @returns an object whose `close` ends it

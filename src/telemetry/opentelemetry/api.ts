@@ -1,6 +1,6 @@
 /**
- * The part of `@opentelemetry/api` that is used, so that users are not tied to a version of it, and need it only if they
- * use this entry.
+ * The part of `@opentelemetry/api` that is used, so that users are not tied to a version of it, and need it only if
+ * they use this entry.
  */
 export interface OpenTelemetryApi {
   readonly metrics: { getMeter(name: string): OpenTelemetryMeter }

@@ -51,9 +51,9 @@ const keyOf = ({ lockName, holderId, fencingToken }: Pick<TracedLease, 'lockName
   `${fencingToken}\0${holderId}\0${lockName}`
 
 /**
- * The active span in the form of W3C Trace Context, for the `metadata` of a claim: `{ metadata: traceMetadata(api) }`. A
- * process that has to wait for the lease then links its span to this one. Whoever can read the store sees the ids. Empty
- * if no span is active.
+ * The active span in the form of W3C Trace Context, for the `metadata` of a claim: `{ metadata: traceMetadata(api) }`.
+ * A process that has to wait for the lease then links its span to this one. Everyone who can read the store sees the
+ * ids. Empty if no span is active.
  *
  * @example
  * ```ts
