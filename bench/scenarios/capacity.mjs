@@ -52,7 +52,8 @@ export const scenario = {
           rounds: row.rounds.map((figures) => ({ ...figures, ...model(figures, pairMs, renewalMs) })),
         })
       }
-      const title = `processes with ${LEASES} leases (TTL ${TTL_MS / 1_000} s) and ${PAIRS_A_SECOND} pairs/s each, ${driver}`
+      const each = `${LEASES} leases (TTL ${TTL_MS / 1_000} s) and ${PAIRS_A_SECOND} pairs/s`
+      const title = `processes with ${each} each, ${driver}`
       const main = /** @type {const} */ ({ key: 'serverMs', better: 'less' })
       stage.addTable({ id: `capacity/${driver}/mixed`, title, regime: undefined, columns: COLUMNS, main, rows })
     }

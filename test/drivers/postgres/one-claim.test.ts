@@ -27,7 +27,7 @@ afterAll(async () => {
 })
 
 describe('postgres: one claim', () => {
-  it('rules 1 and 8: a grant that waited for its row is later than a holder in between, with a higher token', async () => {
+  it('rules 1 and 8: a grant that waited for its row has a later time and token than a holder in between', async () => {
     const claim = claimOn(unique('overtaken'))
     const open = await pool.connect()
     await open.query(`BEGIN; SET LOCAL search_path TO ${schema}`)
