@@ -2,7 +2,9 @@
 // Writes the tables and sentences of docs/performance.md from the figures of a run of the benchmarks.
 //
 //   npm run bench -- --json figures.json --chart docs/images/performance/ratios.svg
-//   node scripts/performance.mjs figures.json
+//   node scripts/performance.mjs figures.json …
+//
+// The figures may be of several runs, with different scenarios.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { slopeInWords } from '../bench/support/slope.mjs'
 import { markdown, printTable } from '../bench/support/table.mjs'
@@ -13,19 +15,19 @@ import { root } from './support/command.mjs'
 
 const PAGE = `${root}docs/performance.md`
 
-const [file] = process.argv.slice(2)
-if (file === undefined) {
-  process.stderr.write('usage: node scripts/performance.mjs FIGURES.json\n')
+const files = process.argv.slice(2)
+if (files.length === 0) {
+  process.stderr.write('usage: node scripts/performance.mjs FIGURES.json …\n')
   process.exit(2)
 }
-/** @type {{ machine: { cpu: string, node: string, loadBefore: number }, tables: Table[], plots: Plot[] }} */
-const { machine, tables, plots } = JSON.parse(readFileSync(file, 'utf8'))
+/** @type {{ machine: { cpu: string, node: string, loadBefore: number }, tables: Table[], plots: Plot[] }[]} */
+const runs = files.map((file) => JSON.parse(readFileSync(file, 'utf8')))
+const tables = runs.flatMap((run) => run.tables)
+const plots = runs.flatMap((run) => run.plots)
 
 let page = readFileSync(PAGE, 'utf8')
-write(
-  'machine',
-  `Measured with Node ${machine.node} on ${machine.cpu}, load ${machine.loadBefore.toFixed(1)} before it.`,
-)
+const loads = runs.map(({ machine }) => machine.loadBefore.toFixed(1)).join(' and ')
+write('machine', `Node ${runs[0]?.machine.node}, ${runs[0]?.machine.cpu}. The load was ${loads} before the measurement.`)
 write('targets', printTargets(tables, { all: true }).trimEnd())
 for (const scenario of new Set(tables.map(({ id }) => scenarioOf(id)))) {
   const own = tables.filter(({ id }) => scenarioOf(id) === scenario)
