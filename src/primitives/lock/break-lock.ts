@@ -1,7 +1,8 @@
 import { Holder } from '../../core/claim/holder.ts'
-import type { Driver, LeaseRecord } from '../../core/driver.ts'
+import type { Driver, LeaseRecord, LeaseRef } from '../../core/driver.ts'
 import { Emitter } from '../../core/events.ts'
 import { CALL_TIMEOUT_MS, WAITER_TTL_MS } from '../../core/limits.ts'
+import { readPages } from '../../core/pages.ts'
 import { systemClock } from '../../core/time/clock.ts'
 import { systemRandom } from '../../core/time/random.ts'
 import { type BreakRecord, canRecord, KEPT_MS, metadataOf, recordName } from './break-record.ts'
@@ -18,8 +19,8 @@ export interface Break {
 
 /**
  * Ends leases by force and records who did it, when and why. The record is written first: a break without a record is
- * worse than a record of a break that did not happen. A store that cannot keep records ends the leases without one;
- * `canRecord` tells.
+ * worse than a record of a break of which no one knows whether it happened. It is removed if nothing was ended. A store
+ * that cannot keep records ends the leases without one; `canRecord` tells.
  *
  * @returns how many were ended: none if the lock has a newer lease. A driver that cannot take a lock in one step ends
  * them one by one
@@ -38,16 +39,30 @@ export async function breakLock(driver: Driver, broken: Break): Promise<number> 
   })
   try {
     holder.assertSupports('force')
-    if (canRecord(driver)) await keepRecord(holder, broken)
+    if (!(await isUnchanged(holder, broken))) return 0
+    const kept = canRecord(driver) ? await keepRecord(holder, broken) : undefined
     const { by, reason } = record
     const metadata = { forcedBy: by, reason }
-    return (await endLeases(holder, { lockName, leases, by: `${by}: ${reason}`, metadata, endSession })).length
+    const ended = await endLeases(holder, { lockName, leases, by: `${by}: ${reason}`, metadata, endSession })
+    if (ended.length === 0 && kept !== undefined) await holder.release(kept)
+    return ended.length
   } finally {
     await holder.close()
   }
 }
 
-async function keepRecord(holder: Holder, { lockName, leases, record }: Break): Promise<void> {
+/**
+ * A lease of another client has no token that the store could compare. So it is looked at once more: nothing is ended
+ * if the lock has another holder than the one that was shown.
+ */
+async function isUnchanged(holder: Holder, { lockName, leases }: Break): Promise<boolean> {
+  if (leases.every(({ fencingToken }) => fencingToken > 0)) return true
+  const known = new Set(leases.map(({ claimId }) => claimId))
+  const now = (await readPages((query) => holder.inspect(query), { lockName })).leases
+  return now.length > 0 && now.every(({ claimId }) => known.has(claimId))
+}
+
+async function keepRecord(holder: Holder, { lockName, leases, record }: Break): Promise<LeaseRef> {
   const token = leases.reduce((most, { fencingToken }) => Math.max(most, fencingToken), 0)
   const ttlMs = Math.min(KEPT_MS, holder.longestTtlMs)
   const claim = holder.createClaim({
@@ -59,7 +74,9 @@ async function keepRecord(holder: Holder, { lockName, leases, record }: Break): 
     heartbeat: false,
     minHoldMs: 0,
     maxHoldMs: ttlMs,
+    // In place of the record of an earlier try: the lease is still there, so that one has not ended it.
+    ...(holder.capabilities.steal && { steal: true }),
   })
-  // A refusal means that there is a record of the same break already: it was tried before.
   await holder.ask(claim)
+  return claim
 }
