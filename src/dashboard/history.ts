@@ -1,4 +1,5 @@
 import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
+import { CALL_TIMEOUT_MS, FORCE_TIMEOUT_MS } from '../core/limits.ts'
 import { recordPrefix } from '../primitives/lock/break-record.ts'
 import type { LockView, SeenBreak, StoreView } from './lock-view.ts'
 import { HISTORY_MS, type Span, type SpanEnd } from './wire.ts'
@@ -11,11 +12,19 @@ export interface Happened {
   broken: number
 }
 
-type OpenSpan = { -readonly [Name in keyof Span]: Span[Name] } & { lastEndMs?: number; round: number }
+type OpenSpan = { -readonly [Name in keyof Span]: Span[Name] } & {
+  round: number
+  /** When it was read last. */
+  seenMs: number
+  lastEndMs?: number
+  /** Its TTL at most: it was granted or renewed after the reading before. */
+  ttlMs: number
+}
 
 /**
  * Who held which lock when, for one hour. It is derived from readings: a lease that began and ended between two of them
  * is not seen. How a lease ended follows from its last known end, the lease that follows it, and the record of a break.
+ * Where these leave it open, the end is unknown.
  * Everything that decides is on the store's clock.
  */
 export class History {
@@ -39,20 +48,21 @@ export class History {
   }
 
   of(name: string): Span[] {
-    return (this.#spans.get(name) ?? []).map(({ lastEndMs: _, round: __, ...span }) => span)
+    return (this.#spans.get(name) ?? []).map(({ round: _, seenMs: __, lastEndMs: ___, ttlMs: ____, ...span }) => span)
   }
 
   /** Adds a reading. `gapMs`: after a longer pause, what happened in it is unknown. */
   record(view: StoreView, gapMs: number): Happened {
     const { nowMs } = view.reading
     const happened = { granted: 0, released: 0, expired: 0, broken: 0 }
-    const isFirst = this.#lastMs === undefined
     const gapFrom = this.#lastMs !== undefined && nowMs - this.#lastMs > gapMs ? this.#lastMs : undefined
     if (gapFrom !== undefined) this.#gaps.push([gapFrom, nowMs])
+    // What began before the first reading, or in a gap, has not begun now.
+    const isWatched = this.#lastMs !== undefined && gapFrom === undefined
     this.#watchedSinceMs ??= nowMs
     this.#round += 1
     for (const lock of view.locks.values()) {
-      for (const lease of lock.leases) if (this.#see(lease, nowMs) && !isFirst) happened.granted += 1
+      for (const lease of lock.leases) if (this.#see(lease, nowMs) && isWatched) happened.granted += 1
     }
     for (const [key, { name, span }] of this.#open) {
       if (span.round === this.#round) continue
@@ -75,7 +85,7 @@ export class History {
     const open = this.#open.get(key)
     if (open !== undefined && open.span.token === lease.fencingToken) {
       open.span.round = this.#round
-      setEnd(open.span, lease)
+      setEnd(open.span, lease, nowMs)
       return false
     }
     const spans = this.#spans.get(lease.lockName) ?? []
@@ -85,7 +95,7 @@ export class History {
       delete last.to
       delete last.end
       last.round = this.#round
-      setEnd(last, lease)
+      setEnd(last, lease, nowMs)
       this.#open.set(key, { name: lease.lockName, span: last })
       return false
     }
@@ -110,14 +120,18 @@ export class History {
       shared: lease.mode === 'shared',
       from,
       round: this.#round,
+      seenMs: nowMs,
+      ttlMs: Number.POSITIVE_INFINITY,
       ...(waitingSinceMs !== undefined && { waited: Math.max(0, from - waitingSinceMs) }),
     }
-    setEnd(span, lease)
+    setEnd(span, lease, nowMs)
     return span
   }
 
   #end(span: OpenSpan, lock: LockView | undefined, breaks: readonly SeenBreak[], nowMs: number): void {
-    const broken = breaks.find(({ token, atMs }) => token >= span.token && atMs >= span.from)
+    // A lease that was still there long after the record was not ended by that break.
+    const sinceMs = Math.max(span.from, span.seenMs - BREAK_TAKES_MS)
+    const broken = breaks.find(({ token, atMs }) => token >= span.token && atMs >= sinceMs)
     if (broken !== undefined) {
       const { by, reason } = broken.record
       Object.assign(span, { end: 'broken', to: Math.min(broken.atMs, nowMs), by, reason })
@@ -135,9 +149,16 @@ export class History {
       return
     }
     const endedMs = Math.max(span.from, next === undefined ? nowMs : next.acquiredAtMs)
-    const isExpired = span.lastEndMs !== undefined && span.lastEndMs <= endedMs + CLOCK_ERROR_MS
-    span.to = isExpired ? Math.max(span.from, Math.min(span.lastEndMs ?? endedMs, endedMs)) : endedMs
-    span.end = isExpired ? 'expired' : this.#endOfReleased(lock, next)
+    const lastEndMs = span.lastEndMs ?? Number.POSITIVE_INFINITY
+    if (lastEndMs > endedMs + CLOCK_ERROR_MS) {
+      Object.assign(span, { to: endedMs, end: this.#endOfReleased(lock, next) })
+      return
+    }
+    // A waiter would have followed a release at once. Without one, a release before that end looks the same as a loss,
+    // but a lease that its holder keeps is renewed before half of its time is over.
+    const isOverdue = lastEndMs - span.seenMs <= span.ttlMs / 2
+    const isLost = isOverdue || (next !== undefined && this.#waiting.has(keyOf(next)))
+    Object.assign(span, { to: Math.max(span.from, Math.min(lastEndMs, endedMs)), end: isLost ? 'expired' : 'unknown' })
   }
 
   #endOfReleased(lock: LockView | undefined, next: LeaseRecord | undefined): SpanEnd {
@@ -170,9 +191,13 @@ const breaksOf = ({ breaks }: StoreView, name: string): readonly SeenBreak[] => 
 
 const keyOf = ({ lockName, claimId }: LeaseRecord | WaiterRecord): string => `${lockName}\0${claimId}`
 
-function setEnd(span: OpenSpan, { expiresAtMs }: LeaseRecord): void {
+function setEnd(span: OpenSpan, { expiresAtMs }: LeaseRecord, nowMs: number): void {
+  const { lastEndMs, seenMs } = span
+  span.seenMs = nowMs
   if (expiresAtMs === undefined) delete span.lastEndMs
   else span.lastEndMs = expiresAtMs
+  if (expiresAtMs === undefined || expiresAtMs === lastEndMs) return
+  span.ttlMs = Math.min(span.ttlMs, expiresAtMs - (lastEndMs === undefined ? span.from : seenMs))
 }
 
 /** Beyond this the oldest half is forgotten. About 20 MB. */
@@ -181,3 +206,5 @@ const MAX_SPANS_OF_LOCK = 500
 const PRUNE_EVERY_MS = 60_000
 /** How far our idea of the store's clock may be off. A release this shortly before the end counts as an expiry. */
 const CLOCK_ERROR_MS = 50
+/** How long after its record a break may take. */
+const BREAK_TAKES_MS = CALL_TIMEOUT_MS + FORCE_TIMEOUT_MS

@@ -15,7 +15,7 @@ export const ENDS: Record<SpanEnd | 'held', string> = {
   released: 'released',
   expired: 'lost: it was not renewed in time',
   broken: 'broken by force',
-  unknown: 'ended while no one watched',
+  unknown: 'ended unseen: released or lost',
 }
 
 /** Who held the lock when: one lane for each holder, and a list that says the same in words. */
