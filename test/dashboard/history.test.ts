@@ -83,6 +83,29 @@ test('a renewed lease is not lost', () => {
   expect(ends).toMatchObject([{ end: 'released', to: 3_000 }])
 })
 
+test('a short lease that ended between two readings is not called lost', () => {
+  expect(endsAfter([100, [lease('one', 1, { at: 0, end: 300 })]], [600, []])).toMatchObject([{ end: 'unknown' }])
+  // A heartbeat renews it. A large store is read every two seconds.
+  const readings = [1_000, 3_000, 5_000].map((at): [number, LeaseRecord[]] => [
+    at,
+    [lease('one', 1, { at: 0, end: at + 1_700 })],
+  ])
+  expect(endsAfter(...readings, [7_000, []])).toMatchObject([{ end: 'unknown', to: 6_700 }])
+})
+
+test('a record of a break that did not happen does not mark the later end of the lease', () => {
+  const record: LeaseRecord = {
+    ...lease('ada', 9, { at: 900, end: 900_000 }),
+    lockName: recordName('a', 1),
+    metadata: metadataOf({ by: 'ada', reason: 'it hangs', at: new Date(START + 900), ended: ['one'] }),
+  }
+  const readings = Array.from({ length: 15 }, (_, index): [number, LeaseRecord[]] => {
+    const at = (index + 1) * 4_000
+    return [at, [record, lease('one', 1, { at: 0, end: at + 30_000 })]]
+  })
+  expect(endsAfter(...readings, [64_000, [record]])).toMatchObject([{ end: 'released', to: 64_000 }])
+})
+
 test('a lease that was broken names who did it and why, and its successor is not broken by the same record', () => {
   const record: LeaseRecord = {
     ...lease('ada', 9, { at: 900, end: 900_000 }),
@@ -106,7 +129,8 @@ test('what ended while no one watched is unknown, and the gap is kept', () => {
   const read = (at: number, leases: LeaseRecord[]) =>
     history.record(viewOf({ leases, waiters: [], complete: true, nowMs: START + at }), GAP_MS)
   read(500, [lease('one', 1, { at: 0, end: 30_000 })])
-  read(60_000, [lease('two', 2, { at: 40_000, end: 70_000 })])
+  const happened = read(60_000, [lease('two', 2, { at: 40_000, end: 70_000 })])
+  expect(happened).toEqual({ granted: 0, released: 0, expired: 0, broken: 0 })
   expect(history.of('a')).toMatchObject([{ end: 'unknown', to: START + 500 }, { holder: 'two' }])
   expect(history.gaps()).toEqual([[START + 500, START + 60_000]])
 })
@@ -140,4 +164,14 @@ test('the clock of the store is 0 away from ours unless its records prove otherw
   // It is listed although it has ended by our clock: the store is behind.
   learn(0, 30_000, 31_000)
   expect(clock.now(START)).toBe(START - 1_000)
+})
+
+test('the clock of the store goes on between two leases that prove a difference', () => {
+  const clock = new StoreClock()
+  for (let at = 0; at <= 20_000; at += 500) {
+    // The store is ten seconds ahead. The lease is renewed now and then.
+    const held = lease('one', 1, { at: 10_000, end: 40_000 + Math.floor(at / 10_000) * 10_000 })
+    clock.learn({ leases: [held], waiters: [] }, START + at, START + at)
+    expect(Math.abs(clock.now(START + at) - (START + at + 10_000))).toBeLessThan(100)
+  }
 })
