@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { chainIdOf, chainIdsOf } from '../core/claim/chain.ts'
 import type { Cycle } from '../core/deadlock/find.ts'
 import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
@@ -47,12 +48,17 @@ function leaseDetail(lease: LeaseRecord, waiters: readonly WaiterRecord[]): Leas
     permits,
     ...(limit !== undefined && { limit }),
     token: fencingToken,
+    ...(fencingToken === 0 && { mark: markOf(lease) }),
     ...(acquiredAtMs > 0 && { since: acquiredAtMs }),
     ...(expiresAtMs !== undefined && { end: expiresAtMs }),
     ...(metadata !== undefined && { metadata: JSON.stringify(metadata, undefined, 2) }),
     waitsFor: waitsUnder(lease, waiters),
   }
 }
+
+/** Not the claim's id itself. The same in every process: the next request may reach another one. */
+export const markOf = ({ claimId }: LeaseRecord): string =>
+  createHash('sha256').update(claimId).digest('base64url').slice(0, 22)
 
 /** The names that claims inside the callback of this lease wait for. Their ids begin with its id. */
 function waitsUnder({ claimId }: LeaseRecord, waiters: readonly WaiterRecord[]): string[] {

@@ -1,7 +1,9 @@
+import type { LeaseRecord } from '../core/driver.ts'
 import { HoldfastError } from '../core/errors.ts'
 import { messageOf } from '../core/foreign-errors.ts'
 import { MAX_HOLDER_ID_LENGTH } from '../core/limits.ts'
 import { withoutSecrets } from '../core/secrets.ts'
+import { markOf } from './detail.ts'
 import { json } from './responses.ts'
 import type { WatchedStore } from './watched-store.ts'
 import type { BreakRequest } from './wire.ts'
@@ -10,12 +12,13 @@ import type { BreakRequest } from './wire.ts'
  * Ends the leases that the viewer has confirmed, and no others: if the lock has other holders by now, nothing happens.
  */
 export async function forceRelease(store: WatchedStore, request: BreakRequest, user: string): Promise<Response> {
-  const { name: lockName, tokens, reason } = request
+  const { name: lockName, tokens, marks, reason } = request
   try {
     const leases = await store.leasesOf(lockName)
     if (leases.length === 0) return json({ error: 'The lock is free already.' }, 409)
-    const confirmed = new Set(tokens)
-    if (leases.some(({ fencingToken }) => !confirmed.has(fencingToken))) return json({ error: CHANGED }, 409)
+    const confirmed = new Set<number | string>([...tokens, ...(marks ?? [])])
+    const isConfirmed = (lease: LeaseRecord): boolean => confirmed.has(lease.fencingToken || markOf(lease))
+    if (!leases.every(isConfirmed)) return json({ error: CHANGED }, 409)
     const by = user.slice(0, MAX_HOLDER_ID_LENGTH)
     const ended = await store.breakLock({ lockName, leases, by, reason })
     return ended > 0 ? json({ ended }) : json({ error: CHANGED }, 409)
@@ -38,12 +41,13 @@ export async function breakRequestFrom(request: Request): Promise<BreakRequest |
   } catch {
     return 'The request must be JSON.'
   }
-  const { store, name, tokens, reason } = (body ?? {}) as Partial<BreakRequest>
+  const { store, name, tokens, marks = [], reason } = (body ?? {}) as Partial<BreakRequest>
   if (typeof store !== 'number' || typeof name !== 'string') return 'The request must name a store and a lock.'
   if (!Array.isArray(tokens) || !tokens.every(Number.isSafeInteger)) return 'The request must have the tokens.'
+  if (!Array.isArray(marks)) return 'The marks must be a list.'
   if (typeof reason !== 'string' || reason.trim() === '') return 'Say why: it is recorded.'
   if (reason.length > MAX_REASON_LENGTH) return `The reason may have at most ${MAX_REASON_LENGTH} characters.`
-  return { store, name, tokens, reason }
+  return { store, name, tokens, marks, reason }
 }
 
 const CHANGED = 'The lock has other holders now. Nothing was ended: look again.'

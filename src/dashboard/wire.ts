@@ -125,6 +125,8 @@ export interface LeaseDetail {
   readonly permits: number
   readonly limit?: number
   readonly token: number
+  /** Only without a token, which another client does not have: tells its lease from those of others. */
+  readonly mark?: string
   readonly since?: number
   readonly end?: number
   readonly metadata?: string
@@ -155,7 +157,7 @@ export interface Span {
   readonly reason?: string
 }
 
-/** `passed`: released, and the next waiter got it. `unknown`: it ended while the store was not watched. */
+/** `passed`: released, and the next waiter got it. `unknown`: it was not watched, or a release looks like a loss. */
 export type SpanEnd = 'released' | 'passed' | 'expired' | 'broken' | 'unknown'
 
 export interface BreakDetail {
@@ -212,11 +214,12 @@ export interface RateDetail {
   readonly blockedMs: number
 }
 
-/** Ends the leases with these tokens, and no newer one. */
+/** Ends the leases with these tokens or marks, and no newer one. */
 export interface BreakRequest {
   readonly store: number
   readonly name: string
   readonly tokens: readonly number[]
+  readonly marks?: readonly string[]
   readonly reason: string
 }
 
