@@ -78,9 +78,14 @@ export function connectLive(url: string): void {
     applyStep(JSON.parse((event as MessageEvent<string>).data) as Step)
     notify()
   })
-  // The browser connects again by itself, unless the server has refused.
-  source.addEventListener('error', () => setConnection('lost'))
+  source.addEventListener('error', () => {
+    setConnection('lost')
+    // The browser connects again by itself, but not after an answer such as 502 of a proxy whose server starts again.
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => connectLive(url), RECONNECT_MS)
+  })
 }
+
+const RECONNECT_MS = 2_000
 
 function setConnection(connection: Connection): void {
   live.connection = connection

@@ -73,4 +73,15 @@ export function accessTests(openPage: TestBrowser['page']): void {
     expect(await page.evaluate('document.cookie')).toBe('')
     await page.context().close()
   })
+
+  test('the page connects again after a proxy has answered in place of the server', async () => {
+    await using dashboard = await serveDashboard({ stores: [{ driver: memoryDriver() }] })
+    const { page } = await openPage()
+    let answers = 0
+    await page.route('**/api/stream', (route) => (++answers === 1 ? route.fulfill({ status: 502 }) : route.continue()))
+    await page.goto(dashboard.url)
+    await page.getByText('Live').waitFor()
+    expect(answers).toBe(2)
+    await page.context().close()
+  })
 }
