@@ -55,7 +55,12 @@ export function withAccessToken(
   const handle = async (request: Request): Promise<Response> => {
     const response = await dashboard(request)
     // The host has been checked before: a page of another site cannot try tokens.
-    return response.status === 401 ? (access.signIn(request) ?? sentence(NEEDED, 401)) : response
+    const signedIn = access.signIn(request)
+    if (response.status === 401) return signedIn ?? sentence(NEEDED, 401)
+    if (!response.ok || !signedIn?.ok) return response
+    // Also for who has the cookie already: the token must not stay in the address of the page.
+    await response.body?.cancel()
+    return signedIn
   }
   return Object.assign(handle, { close: () => dashboard.close() })
 }

@@ -74,8 +74,10 @@ async function answer(
 /** Express removes the path of the mount from `url`. Undefined for a request that no browser sends. */
 async function requestFrom(incoming: NodeRequest, signal: AbortSignal): Promise<Request | undefined> {
   const { method = 'GET', headers, originalUrl, url = '/' } = incoming
-  const address = `http://${headers.host ?? 'localhost'}/${(originalUrl ?? url).replace(/^\/+/, '')}`
-  if (!URL.canParse(address)) return undefined
+  // HTTP/2 has no `Host`.
+  const host = headers['host'] ?? headers[':authority'] ?? 'localhost'
+  const address = `http://${host}/${(originalUrl ?? url).replace(/^\/+/, '')}`
+  if (!URL.canParse(address) || !METHODS.has(method)) return undefined
   const body = method === 'GET' || method === 'HEAD' ? undefined : await bodyOf(incoming)
   const pairs = Object.entries(headers).flatMap(([name, value]): [string, string][] =>
     value === undefined || name.startsWith(':') ? [] : [[name, Array.isArray(value) ? value.join(', ') : value]],
@@ -112,4 +114,6 @@ const drained = (outgoing: NodeResponse): Promise<void> =>
     outgoing.once('close', done)
   })
 
+/** `Request` throws for some others. */
+const METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'])
 const MAX_BODY_BYTES = 128 * 1_024

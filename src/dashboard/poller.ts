@@ -67,9 +67,7 @@ export class Poller {
   }
 
   #read(): Promise<void> {
-    this.#reading ??= this.#readNow().finally(() => {
-      this.#reading = undefined
-    })
+    this.#reading ??= this.#readNow()
     return this.#reading
   }
 
@@ -79,6 +77,8 @@ export class Poller {
     const endedMs = this.#clock.now().monotonicMs
     this.#lastMs = endedMs
     this.#tookMs = endedMs - startedMs
+    // In the same step as the look at the viewers: one that comes later begins a reading itself.
+    this.#reading = undefined
     for (const viewer of [...this.#viewers]) viewer(step)
     if (this.#viewers.size === 0 || this.#closed) return
     this.#schedule(Math.max(this.#everyMs - this.#tookMs, this.#tookMs))

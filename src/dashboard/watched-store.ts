@@ -19,7 +19,7 @@ export class WatchedStore {
   readonly #storeClock = new StoreClock()
   #opening: Promise<Opened> | undefined
   #opened: Opened | undefined
-  #rates: { readonly atMs: number; readonly list: Promise<RateList> } | undefined
+  #rates: { readMs: number; readonly list: Promise<RateList> } | undefined
   #closed = false
 
   constructor(source: StoreSource, clock: Clock) {
@@ -54,10 +54,16 @@ export class WatchedStore {
 
   /** The limits in use. One reading serves all viewers that ask within a second. */
   rates(): Promise<RateList> {
-    const nowMs = this.#clock.now().monotonicMs
-    if (this.#rates === undefined || nowMs - this.#rates.atMs > RATES_EVERY_MS) {
+    const nowMs = (): number => this.#clock.now().monotonicMs
+    if (this.#rates === undefined || nowMs() - this.#rates.readMs > RATES_EVERY_MS) {
       const list = this.#open().then(({ driver, client }) => readRates(driver, client))
-      this.#rates = { atMs: nowMs, list }
+      // Until it has ended, all that ask wait for it: a slow store is not asked by each of them.
+      const rates = { readMs: Number.POSITIVE_INFINITY, list }
+      const ended = (): void => {
+        rates.readMs = nowMs()
+      }
+      list.then(ended, ended)
+      this.#rates = rates
     }
     return this.#rates.list
   }

@@ -37,9 +37,12 @@ export const clockTime = (ms: number): string => new Date(ms).toLocaleTimeString
  */
 export const visible = (text: string): string => text.replaceAll(INVISIBLE, escaped)
 
-/** C0 except line feeds, DEL, C1, line separators, direction marks and characters without width. */
-const INVISIBLE =
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: it looks for control characters
-  /[\0-\t\v-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb]/g
+/** As in the command, except line feeds: control and format characters, line separators, and all without width. */
+const INVISIBLE = /(?!\n)[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu
 
-const escaped = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
+/** One escape for each UTF-16 unit, as in JSON. */
+const escaped = (character: string): string =>
+  character
+    .split('')
+    .map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+    .join('')
