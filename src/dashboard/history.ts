@@ -200,7 +200,7 @@ function setEnd(span: OpenSpan, { expiresAtMs }: LeaseRecord, nowMs: number): vo
   span.ttlMs = Math.min(span.ttlMs, expiresAtMs - (lastEndMs === undefined ? span.from : seenMs))
 }
 
-/** Beyond this the oldest half is forgotten. About 20 MB. */
+/** Beyond this the oldest half is forgotten. About 50 MB if each has a name of its own. */
 const MAX_SPANS = 100_000
 const MAX_SPANS_OF_LOCK = 500
 const PRUNE_EVERY_MS = 60_000

@@ -78,7 +78,12 @@ async function requestFrom(incoming: NodeRequest, signal: AbortSignal): Promise<
   const host = headers['host'] ?? headers[':authority'] ?? 'localhost'
   const address = `http://${host}/${(originalUrl ?? url).replace(/^\/+/, '')}`
   if (!URL.canParse(address) || !METHODS.has(method)) return undefined
-  const body = method === 'GET' || method === 'HEAD' ? undefined : await bodyOf(incoming)
+  let body: Uint8Array | undefined
+  try {
+    if (method !== 'GET' && method !== 'HEAD') body = await bodyOf(incoming)
+  } catch {
+    return undefined // its client has gone
+  }
   const pairs = Object.entries(headers).flatMap(([name, value]): [string, string][] =>
     value === undefined || name.startsWith(':') ? [] : [[name, Array.isArray(value) ? value.join(', ') : value]],
   )

@@ -63,6 +63,14 @@ describe('in a server of Node', () => {
     expect(await answerTo({ headers: { ':authority': 'localhost:7411' } })).toBe(200)
   })
 
+  test('a client that goes in the middle of its request is no fault of the server', async () => {
+    const broken = {
+      next: () => Promise.reject(new Error('aborted')),
+    }
+    const request = { method: 'POST', readableEnded: false, [Symbol.asyncIterator]: () => broken }
+    expect(await answerTo({ ...request, headers: { host: 'localhost' } })).toBe(400)
+  })
+
   test('a method that no page sends is refused, and is no fault of the server', async () => {
     expect(await answerTo({ headers: { host: 'localhost' }, method: 'TRACE' })).toBe(400)
   })
