@@ -136,14 +136,15 @@ WHERE locktype = 'advisory' AND objsubid = 1 AND pid = pg_backend_pid() AND gran
 
 -- name: locks
 -- Inputs:  keys, or NULL for all
--- Outputs: each lock that is held or waited for, with the last statement of its connection
+-- Outputs: each lock that is held or waited for, with the last statement of its connection. Not the flag of a break,
+--          which holders have for a moment when they look
 -- Connections are read one by one: the view of all of them costs several times as much.
 PREPARE :"name" (bigint[]) AS
 WITH locks AS MATERIALIZED (
   SELECT pid, objsubid, mode, granted, classid::bigint << 32 | objid::bigint AS key FROM pg_locks
   WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ), asked AS MATERIALIZED (
-  SELECT * FROM locks WHERE objsubid = 1 AND ($1 IS NULL OR key = ANY ($1))
+  SELECT * FROM locks WHERE objsubid = 1 AND key <> 7813544519228563563 AND ($1 IS NULL OR key = ANY ($1))
 ), activities AS MATERIALIZED (
   SELECT pid, query, query_start, (
     SELECT max(key) FROM locks AS published

@@ -137,7 +137,11 @@ function driverOn(
   const breakRequests = new BreakRequests({
     session: () => main.current,
     leases: () => sessions().flatMap(({ leases }) => [...leases.values()]),
-    release: (lease) => inTurn(() => releaseAll([lease])),
+    end: (lease, cause) =>
+      inTurn(() => {
+        reportLost(lease.claimId, cause)
+        return releaseAll([lease])
+      }),
   })
   const lossPoll = new LossPoll({
     clock,
@@ -153,9 +157,7 @@ function driverOn(
   async function openSession(): Promise<Session> {
     const reportLoss = (lost: Session, cause: Error): void => {
       const error = storeErrorFrom(cause, connections)
-      for (const { claimId } of [...lost.leases.values()]) {
-        for (const listener of [...listeners]) listener.lost(claimId, error)
-      }
+      for (const { claimId } of [...lost.leases.values()]) reportLost(claimId, error)
     }
     try {
       const session = await Session.open(connections, reportLoss)
@@ -176,6 +178,11 @@ function driverOn(
     // One after the other: while one is checked for a pooler, the other must not interfere.
     await waiting.prepare().catch(() => {})
     return session
+  }
+
+  /** Whoever has a lease listens, so its holder loses it at once. */
+  function reportLost(claimId: string, cause: Error): void {
+    for (const listener of [...listeners]) listener.lost(claimId, cause)
   }
 
   function reportGrant(claim: Claim, lease: SessionLease, keptMs: number): void {
@@ -252,7 +259,7 @@ function driverOn(
     const error = new StoreError(`it was ended by ${options.by}`)
     for (const [at, { claimId }] of leases.entries()) {
       // Core releases a lease that it has lost.
-      if (isOwn[at]) for (const listener of [...listeners]) listener.lost(claimId, error)
+      if (isOwn[at]) reportLost(claimId, error)
     }
     const own = leases.filter((_, at) => isOwn[at])
     if (own.length > 0) await inTurn(() => releaseAll(own))

@@ -7,7 +7,8 @@ import type { Session } from './session.ts'
 export interface BreakRequestParts {
   session(): Session | undefined
   leases(): readonly SessionLease[]
-  release(lease: Required<LeaseRef>): Promise<unknown>
+  /** Ends a lease. Its holder, if it still has one, loses it before that. */
+  end(lease: Required<LeaseRef>, cause: Error): Promise<unknown>
 }
 
 /**
@@ -33,9 +34,11 @@ export class BreakRequests {
       if (role === undefined) continue
       const { lockName, claimId, fencingToken } = lease
       this.#reported.add(claimId)
-      // Core has released it by now, unless it only keeps the lock for `minHoldSeconds`.
-      if (before.has(claimId)) await this.#parts.release({ lockName, claimId, fencingToken })
-      else for (const listener of [...listeners]) listener.lost(claimId, new StoreError(`the role ${role} ended it`))
+      const cause = new StoreError(`the role ${role} ended it`)
+      // Core has released it by now, unless it only keeps the lock for `minHoldSeconds`, or the report was dropped: core
+      // takes a bounded number of them, and the lease may be of an instance that does not watch.
+      if (before.has(claimId)) await this.#parts.end({ lockName, claimId, fencingToken }, cause)
+      else for (const listener of [...listeners]) listener.lost(claimId, cause)
     }
   }
 }

@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Driver, LeaseRecord } from '../../../src/core/driver.ts'
+import { writeActivityComment } from '../../../src/drivers/postgres-advisory/activity-comment.ts'
 import { advisoryKey, breakKey } from '../../../src/drivers/postgres-advisory/key.ts'
 import { advisoryStatements } from '../../../src/drivers/postgres-advisory/statements.ts'
 import { openPostgresAdvisory } from '../../../src/drivers/postgres-advisory.ts'
@@ -32,6 +33,40 @@ describe.concurrent('postgres-advisory: breaking a lock', SLOW, () => {
     assert.equal((await operator.forceRelease(name, { by: 'ada', endSession: true })).length, 1)
     await until('the session to end', () => !held.held && !other.held)
     assert.match(String(held.signal.reason), /was lost/)
+  })
+
+  it('a lease of an instance that does not watch is ended only after its holder has lost it', async () => {
+    await using scene = await openScene({})
+    // Another time limit, so this instance does not share the subscription of the first one.
+    await using other = new DistributedLock({
+      driver: scene.driver,
+      callTimeoutSeconds: 4,
+      watchForcedReleases: false,
+    })
+    const name = unique('unwatched')
+    const held = await other.hold(name)
+    assert.equal((await scene.operator.forceRelease(name, { by: 'ada' })).length, 1)
+    assert.equal(held.held, false)
+    assert.match(String(held.signal.reason), /ended it/)
+    assert.equal(scene.held.held, true)
+  })
+
+  it('the flag of a break is not shown as a lock, although a holder has it when it looks', async () => {
+    const client = new pg.Client(url)
+    await client.connect()
+    const entry = { lockName: unique('shown'), claimId: 'c', holderId: 'h', shared: true }
+    const key = advisoryKey(entry.lockName)
+    // Shared, so that it does not disturb other tests.
+    const take = `SELECT pg_advisory_lock_shared(${key}), pg_advisory_lock_shared(7813544519228563563)`
+    await client.query(`${writeActivityComment([entry], 1_000)}${take}`)
+    const driver = await openPostgresAdvisory(url)
+    const { processID: pid } = client as unknown as { processID: number }
+    const { leases } = await driver.inspect({ pageSize: 1_000 })
+    assert.deepEqual(
+      leases.filter(({ session }) => session === `pid ${pid}`).map(({ lockName }) => lockName),
+      [entry.lockName],
+    )
+    await Promise.all([client.end(), driver.close()])
   })
 
   it('a session is not ended if it was granted a lock since it was looked at', async () => {
