@@ -80,7 +80,6 @@ export class Subscription {
   async close(): Promise<void> {
     this.#closed = true
     this.#idleTimer?.cancel()
-    this.#retryTimer?.cancel()
     await this.#end()
   }
 
@@ -90,10 +89,11 @@ export class Subscription {
     if (open === undefined || this.#closed) return undefined
     let hasEnded = false
     const generation = this.#generation
-    const disconnected = (cause: Error): void => {
+    // Once, and not after the end of this subscription: there may be the next one by then.
+    const disconnected = (cause: unknown): void => {
       if (hasEnded) return
       hasEnded = true
-      this.#disconnected(cause)
+      if (generation === this.#generation) this.#disconnected(cause)
     }
     try {
       const stop = await calls.run(
@@ -111,7 +111,7 @@ export class Subscription {
       this.#openedAtMs = clock.now().monotonicMs
       return this.#openedAtMs
     } catch (error) {
-      this.#disconnected(error)
+      disconnected(error)
       return undefined
     }
   }
@@ -147,6 +147,8 @@ export class Subscription {
 
   async #end(): Promise<void> {
     const stop = this.#stop
+    // It would open a second subscription beside the next one, and nothing would ever end the first of them.
+    this.#retryTimer?.cancel()
     this.#stop = undefined
     this.#opening = undefined
     this.#openedAtMs = undefined

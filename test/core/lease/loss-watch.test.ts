@@ -5,9 +5,10 @@ import { LOSS_CHECKS_PER_SECOND, MAX_LOSS_CHECKS } from '../../../src/core/limit
 import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
 import { DistributedLock, type InstanceOptions } from '../../../src/index.ts'
 import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
+import { gate } from '../../harness/gate.ts'
 
 /** A driver whose subscriptions are counted, in virtual time. */
-function setUp(options: Partial<InstanceOptions> = {}, failure?: Error) {
+function setUp(options: Partial<InstanceOptions> = {}, failure = (): Failure | Promise<Failure> => undefined) {
   const time = new VirtualTime()
   const inner = memoryDriver({ store: createMemoryStore(time.clock()) })
   const listeners = new Set<LossListener>()
@@ -24,7 +25,8 @@ function setUp(options: Partial<InstanceOptions> = {}, failure?: Error) {
     },
     async watch(listener) {
       counts.watch += 1
-      if (failure !== undefined) throw failure
+      const error = await failure()
+      if (error !== undefined) throw error
       listeners.add(listener)
       return async () => void listeners.delete(listener)
     },
@@ -34,6 +36,8 @@ function setUp(options: Partial<InstanceOptions> = {}, failure?: Error) {
   const operator = new DistributedLock({ ...settings, driver: inner })
   return { time, lock, operator, counts, listeners, driver }
 }
+
+type Failure = Error | undefined
 
 const LONG = { timeoutSeconds: 1_000 }
 
@@ -86,13 +90,47 @@ describe('listening for forced releases', () => {
     }
     await broken.time.run(2_000)
     expect({ watch: broken.counts.watch, open: broken.listeners.size }).toEqual({ watch: 2, open: 1 })
-    const forbidden = setUp({}, new StoreError('not allowed', { retryable: false }))
+    const forbidden = setUp({}, () => new StoreError('not allowed', { retryable: false }))
     const lease = await forbidden.lock.hold('name', LONG)
     await forbidden.time.run(50_000)
     expect(forbidden.counts.watch).toBe(1)
     await forbidden.time.run(20_000)
     expect(forbidden.counts.watch).toBe(2)
     expect(lease.held).toBe(true)
+  })
+
+  it('a retry that was planned before the subscription ended opens no second one', async () => {
+    const forbidden = new StoreError('not allowed', { retryable: false })
+    const { time, lock, counts, listeners } = setUp({}, () => (counts.watch === 1 ? forbidden : undefined))
+    const first = await lock.hold('first', LONG)
+    await time.run(1_100)
+    await first.release()
+    await time.run(3_000)
+    const second = await lock.hold('second', LONG)
+    await time.run(70_000)
+    expect({ watch: counts.watch, open: listeners.size }).toEqual({ watch: 2, open: 1 })
+    await second.release()
+    await time.run(3_000)
+    expect(listeners.size).toBe(0)
+  })
+
+  it('a subscription that fails after its end does not touch the next one', async () => {
+    const { opened, open } = gate()
+    const { time, lock, counts, listeners } = setUp({ callTimeoutSeconds: 30 }, () =>
+      counts.watch === 1 ? opened.then(() => new StoreError('gone')) : undefined,
+    )
+    const first = await lock.hold('first', LONG)
+    await time.run(1_100)
+    await first.release()
+    await time.run(3_000)
+    const second = await lock.hold('second', LONG)
+    await time.run(1_100)
+    open()
+    await time.run(10_000)
+    expect({ watch: counts.watch, open: listeners.size }).toEqual({ watch: 2, open: 1 })
+    await second.release()
+    await time.run(3_000)
+    expect(listeners.size).toBe(0)
   })
 
   it('a hint renews the named lease once, and the answer of the store decides', async () => {
