@@ -92,7 +92,11 @@ export class Subscription {
   async watch(listener: DriverListener): Promise<void> {
     await this.listen(listener)
     const session = this.#session
-    if (session?.sharded) await this.#hearThefts(session)
+    if (!session?.sharded) return
+    await this.#hearThefts(session).catch((error: unknown) => {
+      this.stop(listener)
+      throw error
+    })
   }
 
   stop(listener: DriverListener): void {
@@ -171,14 +175,20 @@ export class Subscription {
     await inTime('subscribe', timeoutMs, subscribe, connection).catch(unlessForbidden)
   }
 
+  /** If no connection can be opened for it, waiters in the slots of the other nodes still hear theirs. */
   #hearThefts(session: Session): Promise<void> {
+    const failed = (error: unknown): HoldfastError => storeErrorFrom('subscribe', error, this.#parts.connection)
     session.thefts ??= this.#anyNode()
       .then((node) => this.#subscriberAt(session, node))
-      .then((subscriber) => this.#subscribeToThefts(subscriber))
+      .then((subscriber) =>
+        this.#subscribeToThefts(subscriber).catch((error: unknown) => {
+          this.#lost(session, failed(error))
+          throw error
+        }),
+      )
       .catch((error: unknown) => {
-        const cause = storeErrorFrom('subscribe', error, this.#parts.connection)
-        this.#lost(session, cause)
-        throw cause
+        session.thefts = undefined
+        throw failed(error)
       })
     return session.thefts
   }
@@ -201,18 +211,24 @@ export class Subscription {
     const known = session.subscribers.get(node.id)
     if (known !== undefined) return known
     const { connection, timeoutMs } = this.#parts
+    let hasFailed = false
     const open = async (): Promise<Subscriber> => {
       const subscriber = await node.subscriber({
         message: (channel, text) => (channel === STOLEN_CHANNEL ? this.#theft(text) : this.#message(channel, text)),
         closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause, connection)),
       })
-      session.all.add(subscriber)
-      // The session ended while this connection was opened.
-      if (session.ended !== undefined) subscriber.end()
+      // The session ended while this connection was opened, or it took too long.
+      if (session.ended !== undefined || hasFailed) subscriber.end()
+      else session.all.add(subscriber)
       return subscriber
     }
     const opening = inTime('open a subscription', timeoutMs, open, connection)
     session.subscribers.set(node.id, opening)
+    // The caller has the error. The next one tries again.
+    opening.catch(() => {
+      hasFailed = true
+      session.subscribers.delete(node.id)
+    })
     return opening
   }
 

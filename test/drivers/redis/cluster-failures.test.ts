@@ -337,6 +337,18 @@ describe('redis cluster: failures', () => {
     }, patience('the node to be back'))
     await Promise.all([hasty.close(), patient.close()])
   })
+
+  // The last test: the nodes do not come back.
+  it('a holder that cannot hear of thefts does not end the subscription of waiters', async () => {
+    const driver = redisDriver({ client: await openIoredis(), commandTimeoutSeconds: 1 })
+    const causes: Error[] = []
+    const disconnected = (cause: Error): void => void causes.push(cause)
+    await driver.listen?.({ wake() {}, granted() {}, lost() {}, disconnected })
+    await Promise.all(cluster.nodes.map((node) => node.kill()))
+    for (const _ of [1, 2]) await assert.rejects(async () => driver.watch?.({ lost() {}, disconnected() {} }))
+    assert.deepEqual(causes, [])
+    await driver.close()
+  })
 })
 
 const openLock = async (waiterTtlSeconds: number): Promise<DistributedLock> =>
