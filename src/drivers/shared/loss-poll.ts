@@ -23,7 +23,8 @@ export class LossPoll {
 
   /** Rejects if the first look fails. */
   async watch(listener: LossListener): Promise<StopListening> {
-    await this.#parts.look(new Set([listener]))
+    // What one look has found, the next one does not find again. So it is for the other listeners, too.
+    await this.#parts.look(new Set([...this.#listeners, listener]))
     const isFirst = this.#listeners.size === 0
     this.#listeners.add(listener)
     if (isFirst) this.#lookLater()

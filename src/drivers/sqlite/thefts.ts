@@ -32,8 +32,10 @@ export class Thefts {
       // The number changes with commits of other connections. Core itself reports the thefts of this one.
       const version = connection.dataVersion()
       if (version === this.#version) return []
+      const news = connection.all('stolen_since', this.#last, readNow(connection) - RECENT_MS) as Theft[]
+      // Not before: a look that fails is repeated.
       this.#version = version
-      return connection.all('stolen_since', this.#last, readNow(connection) - RECENT_MS) as Theft[]
+      return news
     } catch (error) {
       throw storeErrorFrom(error, connection.path)
     }

@@ -94,6 +94,23 @@ describe('postgres: force_release_lock', () => {
     await watching.close()
   })
 
+  it('reaches a listener although another one that begins to listen finds it first', async () => {
+    const claim = claimOn(unique('two listeners'))
+    const watching = driver()
+    await granted(watching, claim)
+    const heard = [new Set<string>(), new Set<string>()] as const
+    const listeners = heard.map((ids) => ({ lost: (id: string) => void ids.add(id), disconnected: assert.fail }))
+    for (const listener of listeners) {
+      await watching.watch?.(listener)
+      await force(claim.lockName, 'ada')
+    }
+    assert.deepEqual(
+      heard.map((ids) => ids.has(claim.claimId)),
+      [true, true],
+    )
+    await watching.close()
+  })
+
   it('refuses an empty p_by', async () => {
     for (const by of ['', null]) await assert.rejects(force('a', by), { code: '22023', message: /p_by/ })
   })
