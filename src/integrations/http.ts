@@ -1,0 +1,125 @@
+import { checkFunction, checkMethods } from '../core/arguments.ts'
+import { warnOfFault } from '../core/call-listener.ts'
+import { isArray } from '../core/options.ts'
+import { systemClock } from '../core/time/clock.ts'
+import { settlesWithin } from '../core/time/timeout.ts'
+import type { CloseOptions } from '../primitives/instance.ts'
+import type { NodeResponse } from '../primitives/rate/http.ts'
+import { type ClosableInstance, closingOf } from './closing.ts'
+import { type HealthOptions, type HealthTarget, healthCheck } from './health.ts'
+
+export type { ClosableInstance } from './closing.ts'
+export type { HealthOptions, HealthReport, HealthTarget } from './health.ts'
+
+/**
+ * A handler for a health page, for frameworks with `(request) => response`; `nodeHandler` adapts it to Express. It
+ * answers 200 with `{"status":"up"}`, or 503 with `{"status":"down","code":…,"reason":…}` if the store does not work or
+ * the instance is closing. It ignores the request. `reason` contains no password, but it names the store's host.
+ *
+ * Use it for readiness. A process should not be restarted because its store is down.
+ *
+ * @throws `InvalidArgumentError`. The handler itself never rejects
+ *
+ * @example
+ * ```ts
+ * const health = healthHandler(lock)
+ * app.get('/healthz', () => health()) // Hono
+ * app.get('/healthz', nodeHandler(health)) // Express
+ * ```
+ */
+export function healthHandler(lock: HealthTarget, options: HealthOptions = {}): () => Promise<Response> {
+  const check = healthCheck(lock, options)
+  return async () => {
+    const report = await check()
+    const headers = { 'cache-control': 'no-store', 'content-type': 'application/json' }
+    return new Response(JSON.stringify(report), { status: report.status === 'up' ? 200 : 503, headers })
+  }
+}
+
+/**
+ * Adapts a handler that returns a `Response` and needs no request, such as that of `healthHandler` or the `handler` of
+ * `holdfast/prometheus`, to Express, Connect and node:http. An error of the handler is passed to `next`; without `next`
+ * it is a process warning and a 500.
+ *
+ * @throws `InvalidArgumentError`
+ *
+ * @example
+ * ```ts
+ * app.get('/metrics', nodeHandler(metrics.handler))
+ * ```
+ */
+export function nodeHandler(
+  handler: () => Response | Promise<Response>,
+): (request: unknown, response: NodeResponse, next?: (error?: unknown) => void) => void {
+  checkFunction('handler', handler)
+  const answer = async (response: NodeResponse): Promise<void> => {
+    const made = await handler()
+    const body = await made.text()
+    // Another middleware, such as a timeout, may have responded meanwhile.
+    if (response.headersSent) return
+    response.statusCode = made.status
+    for (const [name, value] of made.headers) response.setHeader(name, value)
+    response.end(body)
+  }
+  return (_request, response, next) => {
+    answer(response).catch((error: unknown) => {
+      if (next !== undefined) return next(error)
+      warnOfFault('the handler of nodeHandler', error)
+      if (response.headersSent) return
+      response.statusCode = 500
+      response.end('')
+    })
+  }
+}
+
+/** The members of a server of node:http that are used. */
+export interface ServerLike {
+  close(callback: (error?: Error) => void): unknown
+  closeIdleConnections?(): void
+  closeAllConnections?(): void
+}
+
+/**
+ * Shuts a server down in the order that loses no work, for Express, Hono and others on a server of node:http:
+ *
+ * 1. The server accepts no more connections, and closes those that are idle.
+ * 2. Requests that run may end, and may still take locks, for up to `drainSeconds`.
+ * 3. The instances are closed with what is left of `drainSeconds`, so that other work under a lease may end, too. Then
+ *    the signals of leases abort, and everything is released, within `timeoutSeconds`. See `CloseOptions`.
+ * 4. Half a second later, connections that are still open are destroyed.
+ *
+ * So it takes at most `drainSeconds`, `timeoutSeconds` and half a second. Here `drainSeconds` is 10 by default.
+ *
+ * @throws `InvalidArgumentError`, before anything is stopped
+ * @throws what closing an instance throws, after all has been stopped
+ *
+ * @example
+ * ```ts
+ * process.once('SIGTERM', () => shutDown(server, lock, { drainSeconds: 10 }))
+ * ```
+ */
+export async function shutDown(
+  server: ServerLike,
+  instances: ClosableInstance | readonly ClosableInstance[],
+  options: CloseOptions = {},
+): Promise<void> {
+  checkMethods('server', server, ['close'], 'a server of node:http')
+  const closing = closingOf(isArray(instances) ? instances : [instances as ClosableInstance], options, server)
+  closing.begin()
+  const stopped = new Promise<void>((resolve) => {
+    // It fails if the server does not listen, which is what is wanted.
+    server.close(() => resolve())
+  }).then(() => closing.served())
+  try {
+    await closing.done()
+  } finally {
+    // Requests whose lease was lost may still say so.
+    await settlesWithin(systemClock, LAST_RESPONSES_MS, stopped)
+    server.closeAllConnections?.()
+    closing.served()
+  }
+  // Without that method, such as in HTTP/2, a client may keep its connection for as long as it likes.
+  if (server.closeAllConnections !== undefined) await stopped
+}
+
+const LAST_RESPONSES_MS = 500

@@ -1,0 +1,121 @@
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { Inject } from '@nestjs/common'
+import { InvalidArgumentError } from '../../core/errors.ts'
+import type { Lease } from '../../core/lease/lease.ts'
+import { checkOptions, type OptionNames, optionNames } from '../../core/options.ts'
+import { DistributedLock } from '../../primitives/lock/any-store-lock.ts'
+import { claimRequestFrom, type LockOptions } from '../../primitives/lock/options.ts'
+import { checkedName, nameFromTemplate } from './lock-name.ts'
+
+/** The options of `withLock` that are the same for all calls. */
+export type LockedOptions = Omit<LockOptions, 'signal' | 'under'>
+
+/** Decorates a method that returns a promise, and takes at least the arguments of the function that makes the name. */
+export type LockedDecorator<Args extends readonly unknown[]> = <Method extends (...args: never[]) => Promise<unknown>>(
+  target: object,
+  key: string | symbol,
+  descriptor: TypedPropertyDescriptor<Method> & (Parameters<Method> extends [...Args, ...unknown[]] ? unknown : never),
+) => void
+
+const NAMES: OptionNames<LockedOptions> = {
+  timeoutSeconds: true,
+  blocking: true,
+  blockingTimeoutSeconds: true,
+  metadata: true,
+  heartbeat: true,
+  minHoldSeconds: true,
+  maxHoldSeconds: true,
+}
+const OPTIONS = optionNames<LockedOptions>(NAMES)
+
+/**
+ * A method decorator: each call runs under a lock, as with `withLock`, on the `DistributedLock` of the application's
+ * `HoldfastModule`. The class may be a provider or a controller. A call whose lock is held rejects with
+ * `NotAcquiredError`, unless `options` say that it waits. Errors of the method are passed on.
+ *
+ * `name` is a template in which `{0}` is the first argument and `{0.id}` a property of it, or a function of the
+ * arguments. A template accepts strings without control characters, safe integers and bigints. They are used as they
+ * are: with `a:{0}:{1}`, the arguments `x:y` and `z` make the same name as `x` and `y:z`.
+ *
+ * Template and options are checked when the class is defined. The method has to return a promise: what runs after that
+ * has settled, such as an Observable, runs without the lock. `currentLease()` returns the lease inside of it. It works
+ * above and below other decorators, with `experimentalDecorators` in tsconfig.json.
+ *
+ * @throws `InvalidArgumentError`. The method rejects with it for arguments that make no good name
+ *
+ * @example
+ * ```ts
+ * class OrderService {
+ *   @Locked('order:{0}', { blockingTimeoutSeconds: 5 })
+ *   async ship(orderId: string): Promise<void> {}
+ * }
+ * ```
+ */
+export function Locked<Args extends readonly unknown[] = []>(
+  name: string | ((...args: Args) => string),
+  options: LockedOptions = {},
+): LockedDecorator<Args> {
+  claimRequestFrom('checks the options', checkOptions(options, OPTIONS), true)
+  const lockOptions = { ...options }
+  return (target: object, key: string | symbol, descriptor: PropertyDescriptor | undefined) => {
+    const method: unknown = descriptor?.value
+    if (descriptor === undefined || typeof target !== 'object' || typeof method !== 'function') {
+      const rule = 'on a method that is not static, and needs experimentalDecorators in tsconfig.json'
+      throw new InvalidArgumentError('@Locked', target, rule, `@Locked must be ${rule}`)
+    }
+    const where = `${target.constructor.name}.${String(key)}`
+    const nameOf =
+      typeof name === 'function'
+        ? (args: readonly unknown[]) => checkedName(name(...(args as unknown as Args)), where)
+        : nameFromTemplate(name, where)
+    // An application without HoldfastModule fails when it starts, not at the first call.
+    Inject(DistributedLock)(target, LOCK)
+    const locked = async function (this: { [LOCK]?: DistributedLock }, ...args: unknown[]): Promise<unknown> {
+      const lock = this[LOCK]
+      if (lock === undefined) {
+        const rule = 'called on an instance that Nest has made, in an application with HoldfastModule'
+        throw new InvalidArgumentError(where, undefined, rule, `${where} must be ${rule}`)
+      }
+      const work = (lease: Lease): unknown => leases.run(lease, () => Reflect.apply(method, this, args))
+      return lock.withLock(nameOf(args), work, lockOptions)
+    }
+    descriptor.value = Object.defineProperties(locked, {
+      name: { value: method.name, configurable: true },
+      length: { value: method.length, configurable: true },
+    })
+    copyMetadata(method, locked)
+  }
+}
+
+/**
+ * The lease of the innermost method with `@Locked` that is running: for its `signal`, `fencingToken` and `assertHeld`.
+ *
+ * @throws `InvalidArgumentError` outside of such a method
+ */
+export function currentLease(): Lease {
+  const lease = leases.getStore()
+  if (lease !== undefined) return lease
+  const rule = 'called inside a method with @Locked'
+  throw new InvalidArgumentError('currentLease', undefined, rule, `currentLease() must be ${rule}`)
+}
+
+const leases = new AsyncLocalStorage<Lease>()
+
+/** Nest sets this property of each instance of a class with `@Locked`. */
+const LOCK = Symbol('holdfast.lock')
+
+/**
+ * Other decorators, such as `@Get` or `@Cron`, attach what they say to the function. If `@Locked` is above them, they
+ * have attached it to the original, where Nest no longer looks: the route or the schedule would silently not exist.
+ */
+function copyMetadata(from: object, to: object): void {
+  const { getMetadataKeys, getMetadata, defineMetadata } = Reflect as unknown as MetadataReflection
+  for (const key of getMetadataKeys(from)) defineMetadata(key, getMetadata(key, from), to)
+}
+
+/** What the package reflect-metadata, which Nest requires, adds to `Reflect`. */
+interface MetadataReflection {
+  getMetadataKeys(target: object): unknown[]
+  getMetadata(key: unknown, target: object): unknown
+  defineMetadata(key: unknown, value: unknown, target: object): void
+}

@@ -1,0 +1,132 @@
+import { Module } from '@nestjs/common'
+import { checkFunction } from '../../core/arguments.ts'
+import { checkObject, checkOptions, optionNames } from '../../core/options.ts'
+import type { CloseOptions } from '../../primitives/instance.ts'
+import { DistributedLock } from '../../primitives/lock/any-store-lock.ts'
+import type { DistributedLockOptions } from '../../primitives/lock/distributed-lock.ts'
+import { type Closing, closingOf } from '../closing.ts'
+import { HoldfastHealth } from './health.ts'
+
+export interface HoldfastModuleOptions extends DistributedLockOptions {
+  /**
+   * How the lock is closed when the application shuts down. Requests that run, and other work under a lease, have
+   * `drainSeconds` to end.
+   *
+   * @default 10 for `drainSeconds`, 5 for `timeoutSeconds`
+   */
+  close?: CloseOptions
+}
+
+export interface HoldfastAsyncOptions<Import, Token, Args extends unknown[]> {
+  /** Modules that export what `inject` names. */
+  imports?: Import[]
+  /** What Nest passes to `useFactory`. */
+  inject?: Token[]
+  useFactory: (...args: Args) => HoldfastModuleOptions | Promise<HoldfastModuleOptions>
+}
+
+/** A provider, as Nest takes it. */
+export interface HoldfastProvider<Token> {
+  provide: symbol | typeof DistributedLock | typeof HoldfastHealth
+  useFactory: (...args: never[]) => unknown
+  inject: (Token | symbol | typeof DistributedLock)[]
+}
+
+/** A dynamic module, as Nest takes it. */
+export interface HoldfastModuleDefinition<Import, Token> {
+  module: typeof HoldfastModule
+  global: true
+  imports: Import[]
+  providers: HoldfastProvider<Token>[]
+  exports: (typeof DistributedLock | typeof HoldfastHealth)[]
+}
+
+const ASYNC_OPTIONS = optionNames<HoldfastAsyncOptions<unknown, unknown, unknown[]>>({
+  imports: true,
+  inject: true,
+  useFactory: true,
+})
+
+/**
+ * Provides a `DistributedLock` and a `HoldfastHealth` to all modules of a Nest application, and the lock for `@Locked`.
+ * Each application has its own lock. It is closed when the application shuts down, after the HTTP server has answered
+ * its last request, or after `drainSeconds`. Call `app.enableShutdownHooks()` so that `SIGTERM` does that.
+ *
+ * @example
+ * ```ts
+ * @Module({ imports: [HoldfastModule.forRoot({ url: 'redis://localhost:6379' })] })
+ * class AppModule {}
+ * ```
+ */
+// biome-ignore lint/complexity/noStaticOnlyClass: Nest identifies a module by its class.
+export class HoldfastModule {
+  /**
+   * Takes the options of `DistributedLock`, and `close`.
+   *
+   * @throws `InvalidArgumentError` for options that are not an object. The others are checked when the application
+   * starts
+   */
+  static forRoot(options: HoldfastModuleOptions = {}): HoldfastModuleDefinition<never, never> {
+    // Null, as from a missing configuration, must not select the default store.
+    checkObject(options)
+    return definition<never, never>([], { provide: OPTIONS, useFactory: () => options, inject: [] })
+  }
+
+  /**
+   * As `forRoot`, with options that are made from other providers, such as a configuration service.
+   *
+   * @throws `InvalidArgumentError`
+   */
+  static forRootAsync<Import = never, Token = never, Args extends unknown[] = never[]>(
+    options: HoldfastAsyncOptions<Import, Token, Args>,
+  ): HoldfastModuleDefinition<Import, Token> {
+    const { imports = [], inject = [], useFactory } = checkOptions(options, ASYNC_OPTIONS)
+    checkFunction('useFactory', useFactory)
+    return definition(imports, { provide: OPTIONS, useFactory, inject })
+  }
+}
+
+Module({})(HoldfastModule)
+
+const OPTIONS = Symbol('holdfast.options')
+const CLOSING = Symbol('holdfast.closing')
+
+function definition<Import, Token>(
+  imports: Import[],
+  options: HoldfastProvider<Token>,
+): HoldfastModuleDefinition<Import, Token> {
+  return {
+    module: HoldfastModule,
+    global: true,
+    imports,
+    providers: [
+      options,
+      { provide: DistributedLock, useFactory: lockFrom, inject: [OPTIONS] },
+      {
+        provide: HoldfastHealth,
+        useFactory: (lock: DistributedLock) => new HoldfastHealth(lock),
+        inject: [DistributedLock],
+      },
+      { provide: CLOSING, useFactory: closingHooks, inject: [DistributedLock, OPTIONS] },
+    ],
+    exports: [DistributedLock, HoldfastHealth],
+  }
+}
+
+function lockFrom(options: HoldfastModuleOptions): DistributedLock {
+  checkObject(options)
+  const { close: _, ...lockOptions } = options
+  return new DistributedLock(lockOptions)
+}
+
+/** Nest calls the first before the HTTP server stops, and the second after its last response. */
+function closingHooks(lock: DistributedLock, { close }: HoldfastModuleOptions): object {
+  const closing: Closing = closingOf([lock], close)
+  return {
+    beforeApplicationShutdown: () => closing.begin(),
+    onApplicationShutdown: () => {
+      closing.served()
+      return closing.done()
+    },
+  }
+}

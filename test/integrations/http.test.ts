@@ -1,0 +1,189 @@
+import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { serve } from '@hono/node-server'
+import express from 'express'
+import fastify from 'fastify'
+import { Hono } from 'hono'
+import { afterEach, describe, expect, inject, it, vi } from 'vitest'
+import { ClosedError, DistributedLock, InvalidArgumentError } from '../../src/index.ts'
+import { holdfastFastify } from '../../src/integrations/fastify.ts'
+import { healthHandler, nodeHandler, shutDown } from '../../src/integrations/http.ts'
+import { gate } from '../harness/gate.ts'
+import { rejectionOf } from '../harness/rejection.ts'
+import { startRedis } from '../harness/servers.ts'
+import { askRedis } from '../harness/wire.ts'
+
+const [url = ''] = inject('servers').redis ?? []
+const PASSWORD = 'sEcReT-pass'
+
+const ending: (() => unknown)[] = []
+afterEach(async () => {
+  for (const end of ending.splice(0).reverse()) await end()
+})
+
+function lockOn(store = url): DistributedLock {
+  const lock = new DistributedLock({ url: store })
+  ending.push(() => lock.close({ timeoutSeconds: 0.1 }))
+  return lock
+}
+
+const metrics = { text: () => 'holdfast_held_leases 0\n', contentType: 'text/plain; version=0.0.4; charset=utf-8' }
+/** As `metrics.handler` of holdfast/prometheus. */
+const metricsHandler = () => new Response(metrics.text(), { headers: { 'content-type': metrics.contentType } })
+
+interface Started {
+  readonly address: string
+  /** Shuts it down as a service does that got SIGTERM. */
+  end(options: { drainSeconds: number; timeoutSeconds?: number }): Promise<void>
+}
+
+type Work = () => Promise<unknown>
+
+/** Each serves /healthz, /metrics, and /work, which calls `work`. */
+const frameworks: Record<string, (lock: DistributedLock, work: Work) => Promise<Started>> = {
+  async express(lock, work) {
+    const app = express()
+    app.get('/healthz', nodeHandler(healthHandler(lock)))
+    app.get('/metrics', nodeHandler(metricsHandler))
+    app.get('/work', async (_, response) => {
+      response.send(await work())
+    })
+    return listening(app.listen(0, '127.0.0.1'), lock)
+  },
+  async hono(lock, work) {
+    const app = new Hono()
+    app.get('/healthz', healthHandler(lock))
+    app.get('/metrics', metricsHandler)
+    app.get('/work', async (context) => context.text(String(await work())))
+    return listening(serve({ fetch: app.fetch, port: 0, hostname: '127.0.0.1' }) as Server, lock)
+  },
+  async 'node:http'(lock, work) {
+    const [health, shown] = [nodeHandler(healthHandler(lock)), nodeHandler(metricsHandler)]
+    const server = createServer(async (request, response) => {
+      if (request.url === '/healthz') health(request, response)
+      else if (request.url === '/metrics') shown(request, response)
+      else response.end(String(await work()))
+    })
+    return listening(server.listen(0, '127.0.0.1'), lock)
+  },
+  async fastify(lock, work) {
+    const app = fastify()
+    const close = { drainSeconds: 30, timeoutSeconds: 0.1 }
+    await app.register(holdfastFastify, { lock, close, healthPath: '/healthz', metrics })
+    app.get('/work', async () => String(await work()))
+    const address = await app.listen({ port: 0, host: '127.0.0.1' })
+    ending.push(() => app.close())
+    return { address, end: () => app.close() }
+  },
+}
+
+async function listening(server: Server, lock: DistributedLock): Promise<Started> {
+  if (!server.listening) await once(server, 'listening')
+  ending.push(() => server.close())
+  const { port } = server.address() as AddressInfo
+  return { address: `http://127.0.0.1:${port}`, end: (options) => shutDown(server, lock, options) }
+}
+
+describe.each(Object.entries(frameworks))('%s', (_, start) => {
+  it('answers 200 while the store works, and 503 with a reason and no password when it has stopped', async () => {
+    await using redis = await startRedis()
+    await askRedis(redis, 'CONFIG', 'SET', 'requirepass', PASSWORD)
+    const { address } = await start(lockOn(redis.url.replace('redis://', `redis://:${PASSWORD}@`)), async () => '')
+    const up = await fetch(`${address}/healthz`)
+    expect([up.status, await up.text()]).toEqual([200, '{"status":"up"}'])
+    expect(up.headers.get('content-type')).toMatch(/^application\/json/)
+    expect(up.headers.get('cache-control')).toBe('no-store')
+
+    await redis.kill()
+    const down = await fetch(`${address}/healthz`)
+    const text = await down.text()
+    expect(down.status).toBe(503)
+    expect(JSON.parse(text)).toMatchObject({ status: 'down', code: 'STORE_UNAVAILABLE', reason: expect.any(String) })
+    expect(text.toLowerCase()).not.toContain(PASSWORD.toLowerCase())
+  })
+
+  it('returns metrics with their content type', async () => {
+    const { address } = await start(lockOn(), async () => '')
+    const response = await fetch(`${address}/metrics`)
+    expect([response.status, await response.text()]).toEqual([200, metrics.text()])
+    expect(response.headers.get('content-type')).toBe(metrics.contentType)
+  })
+
+  it('that shuts down lets a request end that has yet to take its lock, and leaves the lock free', async () => {
+    const [lock, rival] = [lockOn(), lockOn()]
+    const name = `http:${randomUUID()}`
+    const [arrived, goOn] = [gate(), gate()]
+    const { address, end } = await start(lock, async () => {
+      arrived.open()
+      await goOn.opened
+      return lock.withLock(name, () => 'worked')
+    })
+    const response = fetch(`${address}/work`)
+    await arrived.opened
+    const ended = end({ drainSeconds: 30 })
+    expect(lock.closed).toBe(false)
+    goOn.open()
+    expect(await (await response).text()).toBe('worked')
+    await ended
+    expect(await rejectionOf(() => lock.acquire(name))).toBeInstanceOf(ClosedError)
+    expect(await rival.withLock(name, () => 'free')).toBe('free')
+    expect(await rejectionOf(() => fetch(`${address}/metrics`))).toBeInstanceOf(TypeError)
+  })
+})
+
+describe('a health check', () => {
+  it('that is asked many times at once pings the store once, and again later', async () => {
+    const ping = vi.fn(async () => undefined)
+    const health = healthHandler({ closed: false, ping })
+    const answers = await Promise.all(Array.from({ length: 50 }, health))
+    expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 200))
+    expect(ping).toHaveBeenCalledTimes(1)
+    await health()
+    expect(ping).toHaveBeenCalledTimes(2)
+  })
+
+  it('does not wait for a store that does not answer, and does not show the message of a foreign error', async () => {
+    const silent = healthHandler({ closed: false, ping: () => new Promise(() => undefined) }, { timeoutSeconds: 0.05 })
+    expect(await (await silent()).json()).toMatchObject({ reason: 'the store did not answer within 0.05 s' })
+    const failing = healthHandler({ closed: false, ping: () => Promise.reject(new Error(PASSWORD)) })
+    expect(await (await failing()).text()).not.toContain(PASSWORD)
+  })
+
+  it('is down while the instance drains', async () => {
+    const lock = lockOn()
+    const lease = await lock.hold(`http:${randomUUID()}`)
+    const closed = lock.close({ drainSeconds: 30 })
+    const response = await healthHandler(lock)()
+    expect([response.status, await response.json()]).toEqual([503, expect.objectContaining({ code: 'CLOSED' })])
+    await lease.release()
+    await closed
+  })
+
+  it('refuses wrong arguments', () => {
+    expect(() => healthHandler({} as DistributedLock)).toThrow(InvalidArgumentError)
+    expect(() => healthHandler(lockOn(), { timeoutSeconds: 0 })).toThrow(InvalidArgumentError)
+    expect(() => healthHandler(lockOn(), { timeout: 1 } as object)).toThrow('did you mean timeoutSeconds?')
+    expect(() => nodeHandler({} as () => Response)).toThrow(InvalidArgumentError)
+  })
+})
+
+describe('nodeHandler', () => {
+  it('passes an error of the handler to next, and without next answers 500 with a warning', async () => {
+    const failing = nodeHandler(() => {
+      throw new Error(PASSWORD)
+    })
+    const app = express()
+    app.get('/next', failing)
+    app.use(((error, _, response, __) =>
+      response.status(500).send(error.message.length)) as express.ErrorRequestHandler)
+    app.get('/bare', (request, response) => failing(request, response))
+    const { address } = await listening(app.listen(0, '127.0.0.1'), lockOn())
+    expect(await (await fetch(`${address}/next`)).text()).toBe(String(PASSWORD.length))
+    const warned = once(process, 'warning')
+    const bare = await fetch(`${address}/bare`)
+    expect([bare.status, await bare.text()]).toEqual([500, ''])
+    expect((await warned)[0]).toMatchObject({ name: 'HoldfastWarning' })
+  })
+})
