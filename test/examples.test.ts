@@ -83,6 +83,20 @@ const outputs: Record<string, string[]> = {
   'dashboard-express': DASHBOARD,
   'dashboard-fastify': DASHBOARD,
   'dashboard-next': [...DASHBOARD, 'actions are not allowed: 403'],
+  nestjs: [
+    '409 {"error":"busy","lockName":"order:1"}',
+    '201 order 2 shipped under order:2',
+    '{"status":"up"}',
+    'order 3 shipped under order:3',
+  ],
+  fastify: [
+    '409 order 1 is being shipped',
+    '200 order 2 shipped',
+    'health: 200',
+    'after the shutdown: order 3 shipped',
+  ],
+  express: ['200 {"status":"up"}', 'order 7 shipped - closed: true'],
+  hono: ['200 {"status":"up"}', 'order 7 shipped - closed: true'],
   'several-locks': [
     '40 transfers done: ann 60, ben 140',
     'the first: done',

@@ -30,10 +30,10 @@ export type NodeHandler = (request: NodeRequest, response: NodeResponse) => void
  * Makes a handler for Node's `http` server of one for web requests: `app.use('/locks', toNodeHandler(dashboard))` in
  * Express, `createServer(toNodeHandler(dashboard))` without a framework. A stream ends when its client has gone.
  */
-export function toNodeHandler(handler: (request: Request) => Promise<Response>): NodeHandler {
+export function toNodeHandler(handler: (request: Request) => Response | Promise<Response>): NodeHandler {
   return (request, response) => {
     void answer(handler, request, response).catch((error: unknown) => {
-      warnOfFault('the dashboard', error)
+      warnOfFault('the handler of toNodeHandler', error)
       // What was sent so far cannot be taken back.
       if (response.headersSent) response.destroy()
       else response.writeHead(500).end()
@@ -42,7 +42,7 @@ export function toNodeHandler(handler: (request: Request) => Promise<Response>):
 }
 
 async function answer(
-  handler: (request: Request) => Promise<Response>,
+  handler: (request: Request) => Response | Promise<Response>,
   incoming: NodeRequest,
   outgoing: NodeResponse,
 ): Promise<void> {

@@ -1,18 +1,17 @@
-import { checkFunction, checkMethods } from '../core/arguments.ts'
-import { warnOfFault } from '../core/call-listener.ts'
+import { checkMethods } from '../core/arguments.ts'
 import { isArray } from '../core/options.ts'
 import { systemClock } from '../core/time/clock.ts'
 import { settlesWithin } from '../core/time/timeout.ts'
 import type { CloseOptions } from '../primitives/instance.ts'
-import type { NodeResponse } from '../primitives/rate/http.ts'
 import { type ClosableInstance, closingOf } from './closing.ts'
 import { type HealthOptions, type HealthTarget, healthCheck } from './health.ts'
 
+export { type NodeHandler, type NodeRequest, type NodeResponse, toNodeHandler } from '../dashboard/node-handler.ts'
 export type { ClosableInstance } from './closing.ts'
 export type { HealthOptions, HealthReport, HealthTarget } from './health.ts'
 
 /**
- * A handler for a health page, for frameworks with `(request) => response`; `nodeHandler` adapts it to Express. It
+ * A handler for a health page, for frameworks with `(request) => response`; `toNodeHandler` adapts it to Express. It
  * answers 200 with `{"status":"up"}`, or 503 with `{"status":"down","code":…,"reason":…}` if the store does not work or
  * the instance is closing. It ignores the request. `reason` contains no password, but it names the store's host.
  *
@@ -24,7 +23,7 @@ export type { HealthOptions, HealthReport, HealthTarget } from './health.ts'
  * ```ts
  * const health = healthHandler(lock)
  * app.get('/healthz', () => health()) // Hono
- * app.get('/healthz', nodeHandler(health)) // Express
+ * app.get('/healthz', toNodeHandler(health)) // Express
  * ```
  */
 export function healthHandler(lock: HealthTarget, options: HealthOptions = {}): () => Promise<Response> {
@@ -33,42 +32,6 @@ export function healthHandler(lock: HealthTarget, options: HealthOptions = {}): 
     const report = await check()
     const headers = { 'cache-control': 'no-store', 'content-type': 'application/json' }
     return new Response(JSON.stringify(report), { status: report.status === 'up' ? 200 : 503, headers })
-  }
-}
-
-/**
- * Adapts a handler that returns a `Response` and needs no request, such as that of `healthHandler` or the `handler` of
- * `holdfast/prometheus`, to Express, Connect and node:http. An error of the handler is passed to `next`; without `next`
- * it is a process warning and a 500.
- *
- * @throws `InvalidArgumentError`
- *
- * @example
- * ```ts
- * app.get('/metrics', nodeHandler(metrics.handler))
- * ```
- */
-export function nodeHandler(
-  handler: () => Response | Promise<Response>,
-): (request: unknown, response: NodeResponse, next?: (error?: unknown) => void) => void {
-  checkFunction('handler', handler)
-  const answer = async (response: NodeResponse): Promise<void> => {
-    const made = await handler()
-    const body = await made.text()
-    // Another middleware, such as a timeout, may have responded meanwhile.
-    if (response.headersSent) return
-    response.statusCode = made.status
-    for (const [name, value] of made.headers) response.setHeader(name, value)
-    response.end(body)
-  }
-  return (_request, response, next) => {
-    answer(response).catch((error: unknown) => {
-      if (next !== undefined) return next(error)
-      warnOfFault('the handler of nodeHandler', error)
-      if (response.headersSent) return
-      response.statusCode = 500
-      response.end('')
-    })
   }
 }
 
