@@ -3,41 +3,53 @@
  * removed once, so that neither a repeated event nor one whose beginning was not seen makes the count drift.
  */
 export class Population {
-  readonly #groups = new Map<string, Map<string, number>>()
-  readonly #groupOf = new Map<string, string>()
+  readonly #members = new Map<string, Member>()
+  readonly #groups = new Set<string>()
 
   add(id: string, group: string, nowMs: number): void {
-    this.remove(id)
-    this.#groupOf.set(id, group)
-    this.open(group).set(id, nowMs)
+    this.#groups.add(group)
+    // A map keeps the order of insertion, and the last one is the youngest.
+    this.#members.delete(id)
+    this.#members.set(id, { group, sinceMs: nowMs })
   }
 
   /** Makes a group visible while it is empty. */
-  open(group: string): Map<string, number> {
-    const members = this.#groups.get(group) ?? new Map<string, number>()
-    this.#groups.set(group, members)
-    return members
+  open(group: string): void {
+    this.#groups.add(group)
   }
 
-  /** Returns whether it was there. The group is that of `add`: a template may change in between. */
+  /** Returns whether it was there. */
   remove(id: string): boolean {
-    const group = this.#groupOf.get(id)
-    if (group === undefined) return false
-    this.#groupOf.delete(id)
-    this.#groups.get(group)?.delete(id)
-    return true
+    return this.#members.delete(id)
   }
 
   clear(): void {
-    this.#groupOf.clear()
-    for (const members of this.#groups.values()) members.clear()
+    this.#members.clear()
   }
 
-  /** The size of each group, and since when its oldest member is there. A map keeps the order of insertion. */
-  *read(): Iterable<{ readonly group: string; readonly count: number; readonly sinceMs: number | undefined }> {
-    for (const [group, members] of this.#groups) {
-      const [sinceMs] = members.values()
-      yield { group, count: members.size, sinceMs }
+  /**
+   * The size of each group, and since when its oldest member is there. Counted here and not with each event: a server
+   * reads this a few times a minute, and locks come and go thousands of times a second.
+   */
+  read(): Iterable<GroupReading> {
+    const readings = new Map<string, GroupReading>()
+    for (const group of this.#groups) readings.set(group, { group, count: 0, sinceMs: undefined })
+    for (const { group, sinceMs } of this.#members.values()) {
+      const reading = readings.get(group) as GroupReading
+      reading.count += 1
+      reading.sinceMs ??= sinceMs
     }
+    return readings.values()
   }
+}
+
+interface Member {
+  readonly group: string
+  readonly sinceMs: number
+}
+
+export interface GroupReading {
+  readonly group: string
+  count: number
+  sinceMs: number | undefined
 }
