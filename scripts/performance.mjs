@@ -27,7 +27,10 @@ const plots = runs.flatMap((run) => run.plots)
 
 let page = readFileSync(PAGE, 'utf8')
 const loads = runs.map(({ machine }) => machine.loadBefore.toFixed(1)).join(' and ')
-write('machine', `Node ${runs[0]?.machine.node}, ${runs[0]?.machine.cpu}. The load was ${loads} before the measurement.`)
+write(
+  'machine',
+  `Node ${runs[0]?.machine.node}, ${runs[0]?.machine.cpu}. The load was ${loads} before the measurement.`,
+)
 write('targets', printTargets(tables, { all: true }).trimEnd())
 for (const scenario of new Set(tables.map(({ id }) => scenarioOf(id)))) {
   const own = tables.filter(({ id }) => scenarioOf(id) === scenario)

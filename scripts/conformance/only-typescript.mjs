@@ -16,8 +16,8 @@ const exceptions = [
     group: /^DistributedLock: released by force$/,
     driver: /^(?:redlock|postgres-advisory)$/,
     reason:
-      'Only TypeScript and `holdfast break` end a lease on these stores by force. Decision 22 says what a Python holder ' +
-      'notices',
+      'Only TypeScript and `holdfast break` end a lease on these stores by force. Decision 22 says what a Python ' +
+      'holder notices',
   },
   {
     group: /^(?:readers and writers|semaphores|several locks at once|deadlocks|DistributedLock: .*)$/,

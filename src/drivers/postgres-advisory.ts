@@ -180,7 +180,7 @@ function driverOn(
     return session
   }
 
-  /** Whoever has a lease listens, so its holder loses it at once. */
+  /** Every holder of a lease listens, so it loses the lease at once. */
   function reportLost(claimId: string, cause: Error): void {
     for (const listener of [...listeners]) listener.lost(claimId, cause)
   }

@@ -35,8 +35,8 @@ export class BreakRequests {
       const { lockName, claimId, fencingToken } = lease
       this.#reported.add(claimId)
       const cause = new StoreError(`the role ${role} ended it`)
-      // Core has released it by now, unless it only keeps the lock for `minHoldSeconds`, or the report was dropped: core
-      // takes a bounded number of them, and the lease may be of an instance that does not watch.
+      // Core has released it by now, unless it only keeps the lock for `minHoldSeconds`, or the report was dropped:
+      // core takes a bounded number of them, and the lease may be of an instance that does not watch.
       if (before.has(claimId)) await this.#parts.end({ lockName, claimId, fencingToken }, cause)
       else for (const listener of [...listeners]) listener.lost(claimId, cause)
     }
