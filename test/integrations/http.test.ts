@@ -90,7 +90,10 @@ describe.each(Object.entries(frameworks))('%s', (_, start) => {
   it('answers 200 while the store works, and 503 with a reason and no password when it has stopped', async () => {
     await using redis = await startRedis()
     await askRedis(redis, 'CONFIG', 'SET', 'requirepass', PASSWORD)
-    const { address } = await start(lockOn(redis.url.replace('redis://', `redis://:${PASSWORD}@`)), async () => '')
+    const lock = lockOn(redis.url.replace('redis://', `redis://:${PASSWORD}@`))
+    // Opening a connection on a busy machine may take longer than a health check waits.
+    await lock.ping()
+    const { address } = await start(lock, async () => '')
     const up = await fetch(`${address}/healthz`)
     expect([up.status, await up.text()]).toEqual([200, '{"status":"up"}'])
     expect(up.headers.get('content-type')).toMatch(/^application\/json/)
