@@ -37,7 +37,7 @@ describe('the built package', () => {
 
   // Each file takes about half a millisecond. For fewer, add to a group of scripts/support/bundle.mjs.
   it.each(entries)('is imported as %s in few files', (_, file) => {
-    expect(filesOf(file).length).toBeLessThanOrEqual(7)
+    expect(filesOf(file).length).toBeLessThanOrEqual(6)
   })
 
   it('loads a driver only on demand, and the thread only with the root', () => {
