@@ -21,6 +21,7 @@ import { createHeartbeat } from '../lease/local-renewer.ts'
 import { LossWatch } from '../lease/loss-watch.ts'
 import { type Heartbeat, type HeartbeatParts, NOT_IN_STORE } from '../lease/renewer.ts'
 import { FORCE_TIMEOUT_MS, MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS } from '../limits.ts'
+import { LinkedSet } from '../linked-set.ts'
 import type { Receiver } from '../store/batch.ts'
 import { InFlight } from '../store/in-flight.ts'
 import {
@@ -80,7 +81,7 @@ export class Holder {
   readonly #scheduler: Scheduler
   readonly #heartbeat: Heartbeat
   readonly #context: LeaseContext & WaitParts
-  readonly #pending = new Map<PendingClaim, ClaimRequest>()
+  readonly #pending = new LinkedSet<PendingClaim>()
   readonly #leases = new Set<HeldLease>()
   readonly #claimFactory: ClaimFactory
   readonly #restorer: LeaseRestorer
@@ -193,7 +194,7 @@ export class Holder {
         settle(result)
       },
     )
-    this.#pending.set(pending, request)
+    this.#pending.add(pending)
     if (nested && request.waitMs > 0) this.#deadlocks?.watch(pending)
     // Nearly every claim passes here without a listener.
     if (this.events.hears('requested')) this.#emitRequested(pending, request)
@@ -319,7 +320,7 @@ export class Holder {
    * with `ClosedError`, except those made inside the callback of a lease. The caller must not start new work meanwhile.
    */
   async drain(drainMs: number): Promise<void> {
-    this.#endPending(({ chain }) => chain === undefined)
+    this.#endPending((claim) => !claim.isInCallback)
     await settlesWithin(this.clock, drainMs, Promise.all([this.#held.idle(), this.#running.idle()]))
   }
 
@@ -358,9 +359,9 @@ export class Holder {
     await closeStoreClient(this.#store)
   }
 
-  #endPending(matches: (request: ClaimRequest) => boolean): void {
-    for (const [pending, request] of [...this.#pending]) {
-      if (matches(request)) pending.giveUp(new ClosedError('the instance was closed while the claim waited'))
+  #endPending(matches: (claim: PendingClaim) => boolean): void {
+    for (const pending of this.#pending.all()) {
+      if (matches(pending)) pending.giveUp(new ClosedError('the instance was closed while the claim waited'))
     }
   }
 

@@ -3,6 +3,7 @@ import { AbortedError, type HoldfastError, isOutage, StoreError } from '../error
 import type { Emitter } from '../events.ts'
 import { trustedUntil } from '../lease/deadline.ts'
 import type { Granted } from '../lease/granted.ts'
+import type { Linked } from '../linked-set.ts'
 import type { Receiver } from '../store/batch.ts'
 import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
@@ -11,6 +12,7 @@ import { holderOf } from '../store-answers.ts'
 import { unwatchAbort, watchAbort } from '../time/abort.ts'
 import { dueAtMs, type Instant } from '../time/clock.ts'
 import type { SchedulerEntry, Task } from '../time/scheduler.ts'
+import type { Chain } from './chain.ts'
 import { pollAtMs, retryAtMs, type TimingParts } from './request-timing.ts'
 
 export interface WaitParts extends TimingParts {
@@ -25,6 +27,8 @@ export interface PendingOptions {
   readonly waitMs: number
   readonly signal?: AbortSignal | undefined
   readonly watcher?: ClaimWatcher | undefined
+  /** The callback inside which the claim is made. */
+  readonly chain?: Chain | undefined
 }
 
 /** For a caller whose next request must reach the store after this claim's. */
@@ -45,8 +49,12 @@ export interface ClaimWatcher {
  * claim that is abandoned during a request is withdrawn after that request has settled: a release that overtakes its
  * own acquire on another connection would leave a lease that no process knows of.
  */
-export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
+export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Linked<PendingClaim> {
   readonly keepsAlive = true
+  isLinked = false
+  before: PendingClaim | undefined
+  after: PendingClaim | undefined
+  readonly isInCallback: boolean
   schedulerEntry: SchedulerEntry | undefined
   readonly claim: TrackedClaim
   readonly #parts: WaitParts
@@ -82,11 +90,12 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer> {
   constructor(
     parts: WaitParts,
     claim: TrackedClaim,
-    { waitMs, signal, watcher }: PendingOptions,
+    { waitMs, signal, watcher, chain }: PendingOptions,
     settle: (end: Outcome | HoldfastError) => void,
   ) {
     this.#parts = parts
     this.claim = claim
+    this.isInCallback = chain !== undefined
     this.#signal = signal
     this.#watcher = watcher
     this.#waitMs = waitMs

@@ -69,8 +69,9 @@ export class Batch<Request, Answer> {
   readonly #bounds: ListBounds<Request>
   readonly #clock: Clock
   readonly #turns: Turns
-  #requests: Request[] = []
-  #receivers: Receiver<Answer>[] = []
+  /** Both undefined while there is no request. */
+  #requests: Request[] | undefined
+  #receivers: Receiver<Answer>[] | undefined
 
   constructor(clock: Clock, bounds: ListBounds<Request>, send: (list: RequestList<Request, Answer>) => void) {
     this.#clock = clock
@@ -80,9 +81,15 @@ export class Batch<Request, Answer> {
   }
 
   add(request: Request, receiver: Receiver<Answer>): void {
-    if (this.#requests.length === 0) queueMicrotask(this.#afterMicrotasks)
-    this.#requests.push(request)
-    this.#receivers.push(receiver)
+    if (this.#requests !== undefined) {
+      this.#requests.push(request)
+      this.#receivers?.push(receiver)
+      return
+    }
+    // An array that begins empty reserves room for 17 entries, and most lists have one.
+    this.#requests = [request]
+    this.#receivers = [receiver]
+    queueMicrotask(this.#afterMicrotasks)
   }
 
   ask(request: Request): Promise<Answer> {
@@ -98,9 +105,10 @@ export class Batch<Request, Answer> {
   }
 
   #sendAll(sent: Instant): void {
-    const [requests, receivers] = [this.#requests, this.#receivers]
-    this.#requests = []
-    this.#receivers = []
+    const requests = this.#requests ?? []
+    const receivers = this.#receivers ?? []
+    this.#requests = undefined
+    this.#receivers = undefined
     const { maxLength, split = Number.POSITIVE_INFINITY } = this.#bounds
     const fewest = requests.length >= split ? Math.max(2, Math.ceil(requests.length / (2 * split))) : 1
     const parts = Math.max(Math.ceil(requests.length / maxLength), fewest)

@@ -1,6 +1,7 @@
 import type { Driver } from '../driver.ts'
 import { HoldfastError, StoreError } from '../errors.ts'
 import { messageOf, safeCause } from '../foreign-errors.ts'
+import { type Linked, LinkedSet } from '../linked-set.ts'
 import type { Clock, Timer } from '../time/clock.ts'
 import { queueMicrotask } from '../time/native-time.ts'
 
@@ -12,7 +13,8 @@ export class CallDeadlines {
   readonly #driver: Driver
   readonly #clock: Clock
   readonly #timeoutMs: number
-  readonly #inFlight = new Set<Call<unknown>>()
+  /** In the order of their deadlines. */
+  readonly #inFlight = new LinkedSet<Call<unknown>>()
   #timer: Timer | undefined
   #failedWith: HoldfastError | undefined
 
@@ -34,12 +36,13 @@ export class CallDeadlines {
   run<Answer>(what: string, send: () => Promise<Answer>, late?: (answer: Answer) => void): Promise<Answer> {
     return new Promise((answered, failed) => {
       const dueMs = this.#clock.now().monotonicMs + this.#timeoutMs
-      this.start({ what, dueMs, answered, failed, ...(late && { late }) }, send)
+      const links = { isLinked: false, before: undefined, after: undefined }
+      this.start({ what, dueMs, send, answered, failed, ...(late && { late }), ...links })
     })
   }
 
   /** As `run`, for a caller that counts every promise. It is called back once, never before this returns. */
-  start<Answer>(call: Call<Answer>, send: () => Promise<Answer>): void {
+  start<Answer>(call: Call<Answer>): void {
     const failure = this.#failedWith
     if (failure !== undefined) {
       this.#fail(call as Call<unknown>, failure)
@@ -47,7 +50,7 @@ export class CallDeadlines {
     }
     this.#inFlight.add(call as Call<unknown>)
     this.#arm()
-    answerOf(send).then(
+    answerOf(call).then(
       (answer) => {
         if (this.#ended(call as Call<unknown>)) call.answered(answer)
         else call.late?.(answer)
@@ -84,7 +87,7 @@ export class CallDeadlines {
   /** Fails every call in flight and every later call. */
   failAll(error: HoldfastError): void {
     this.#failedWith = error
-    for (const call of this.#inFlight) this.#fail(call, error)
+    for (const call of this.#inFlight.all()) this.#fail(call, error)
     this.close()
   }
 
@@ -104,7 +107,7 @@ export class CallDeadlines {
       if (this.#inFlight.size === 1) this.#timer.keepAlive?.(true)
       return
     }
-    const [first] = this.#inFlight
+    const { first } = this.#inFlight
     if (first === undefined) return
     const delayMs = Math.max(0, first.dueMs - this.#clock.now().monotonicMs)
     this.#timer = this.#clock.setTimer(() => this.#tick(), delayMs, true)
@@ -114,32 +117,28 @@ export class CallDeadlines {
     this.#timer = undefined
     const nowMs = this.#clock.now().monotonicMs
     const where = this.#driver.place === undefined ? '' : ` at ${this.#driver.place}`
-    for (const call of this.#inFlight) {
-      if (call.dueMs > nowMs) break
-      this.#fail(
-        call,
-        new StoreError(
-          `the ${this.#driver.name} store${where} did not answer ${call.what} within ${this.#timeoutMs} ms`,
-        ),
-      )
+    for (let call = this.#inFlight.first; call !== undefined && call.dueMs <= nowMs; call = this.#inFlight.first) {
+      const late = `did not answer ${call.what} within ${this.#timeoutMs} ms`
+      this.#fail(call, new StoreError(`the ${this.#driver.name} store${where} ${late}`))
     }
     this.#arm()
   }
 }
 
 /** Turns the error of a driver that throws synchronously into a rejection. */
-function answerOf<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+function answerOf<Answer>(call: Call<Answer>): Promise<Answer> {
   try {
-    return Promise.resolve(call())
+    return Promise.resolve(call.send())
   } catch (error) {
     return Promise.reject(error)
   }
 }
 
-export interface Call<Answer> {
+export interface Call<Answer> extends Linked<Call<unknown>> {
   readonly what: string
   /** The deadline, on the monotonic clock. */
   readonly dueMs: number
+  send(): Promise<Answer>
   answered(answer: Answer): void
   failed(error: HoldfastError): void
   /** The answer has come after the deadline. */

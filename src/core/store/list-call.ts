@@ -15,6 +15,9 @@ export interface ListKind<Request, Answer> {
 /** A list on its way. One object instead of a promise for each step: with one claim at a time, each step counts. */
 export class ListCall<Request, Answer> implements Call<readonly (Answer | Error)[]> {
   readonly dueMs: number
+  isLinked = false
+  before: Call<unknown> | undefined
+  after: Call<unknown> | undefined
   readonly #kind: ListKind<Request, Answer>
   readonly #list: RequestList<Request, Answer>
   readonly #check: (requests: readonly Request[], answers: unknown) => readonly (Answer | Error)[]
@@ -33,6 +36,10 @@ export class ListCall<Request, Answer> implements Call<readonly (Answer | Error)
 
   get what(): string {
     return this.#kind.what
+  }
+
+  send(): Promise<readonly (Answer | Error)[]> {
+    return this.#kind.send(this.#list.requests)
   }
 
   answered(answers: readonly (Answer | Error)[]): void {

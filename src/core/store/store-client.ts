@@ -198,7 +198,7 @@ export class StoreClient {
       this.#checked<Answer>(kind.what, requests, answers)
     return (list) => {
       const dueMs = list.sent.monotonicMs + this.#options.callTimeoutMs
-      this.#calls.start(new ListCall(kind, list, dueMs, check), () => kind.send(list.requests))
+      this.#calls.start(new ListCall(kind, list, dueMs, check))
     }
   }
 
