@@ -15,6 +15,7 @@ import type {
   Renewal,
 } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
+import { fitsBeside } from '../../core/lock-share.ts'
 import { type Clock, systemClock } from '../../core/time/clock.ts'
 import { admitted } from '../shared/admission.ts'
 import { leftOver } from '../shared/groups.ts'
@@ -41,6 +42,8 @@ export interface MemoryStore {
  */
 export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   const locks = new Map<string, Lock>()
+  /** Where `forgetIdleLocks` continues. An iterator of a map also sees what is added or deleted meanwhile. */
+  let idle = locks.entries()
   const rates = createRates(clock)
   const listeners = new Set<DriverListener>()
   /**
@@ -64,6 +67,8 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     return lastToken
   }
 
+  const hasEnded = ({ expiresAtMs }: { readonly expiresAtMs: number }): boolean => expiresAtMs <= now
+
   /** The lock without expired leases and waiters, or an empty lock. */
   function lockNamed(lockName: string): Lock {
     return withoutEnded(locks.get(lockName) ?? { leases: [], waiters: [] })
@@ -74,8 +79,8 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     // trusts it.
     for (const lease of lock.leases) lease.expiresAtMs = Math.min(lease.expiresAtMs, now + lease.ttlMs)
     for (const waiter of lock.waiters) waiter.expiresAtMs = Math.min(waiter.expiresAtMs, now + waiter.waitMs)
-    lock.leases = lock.leases.filter((lease) => lease.expiresAtMs > now)
-    lock.waiters = lock.waiters.filter((waiter) => waiter.expiresAtMs > now)
+    if (lock.leases.some(hasEnded)) lock.leases = lock.leases.filter((lease) => !hasEnded(lease))
+    if (lock.waiters.some(hasEnded)) lock.waiters = lock.waiters.filter((waiter) => !hasEnded(waiter))
     return lock
   }
 
@@ -85,19 +90,22 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     else locks.delete(lockName)
   }
 
-  /** Deletes names that expired and were never used again: each grant checks two of them. */
+  /** Deletes names that expired and were never used again: each grant checks the next two of them, in turn. */
   function forgetIdleLocks(): void {
-    let looked = 0
-    for (const [lockName, lock] of locks) {
-      if (looked++ === 2) return
-      locks.delete(lockName)
-      keep(lockName, withoutEnded(lock))
+    for (let looked = 0; looked < 2; looked += 1) {
+      const { value, done } = idle.next()
+      if (done) {
+        idle = locks.entries()
+        return
+      }
+      keep(value[0], withoutEnded(value[1]))
     }
   }
 
   /** Notifies the waiters whose turn it is after a change. */
   function changed(lockName: string, lock: Lock): void {
     keep(lockName, lock)
+    if (lock.waiters.length === 0) return
     // The first waiter is notified even if it must go on waiting: the holder, and so when to ask again, may have
     // changed.
     const [first] = lock.waiters
@@ -115,7 +123,7 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   function isOpenTo(claim: Claim): boolean {
     const lock = lockNamed(claim.lockName)
     const last = { claim, waitingSinceMs: 0, waitMs: 0, expiresAtMs: 0 }
-    return admittedFrom({ ...lock, waiters: [...lock.waiters, last] }).includes(last)
+    return isAdmitted(last, lock.leases, [...lock.waiters, last])
   }
 
   function acquire(claim: Claim): AcquireAnswer {
@@ -145,12 +153,11 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     waiter.expiresAtMs = now + waitMs
     const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
 
-    if (claim.steal === true || admittedFrom({ ...lock, waiters: queue }).includes(waiter)) {
-      const terms = { fencingToken: nextToken(), acquiredAtMs: now, ttlMs, expiresAtMs: now + ttlMs }
-      const lease: StoredLease = { claim, ...terms }
+    if (claim.steal === true || isAdmitted(waiter, lock.leases, queue)) {
+      const lease = { claim, fencingToken: nextToken(), acquiredAtMs: now, ttlMs, expiresAtMs: now + ttlMs }
       forgetIdleLocks()
       lock.leases.push(lease)
-      lock.waiters = lock.waiters.filter((each) => each !== waiter)
+      if (waiting !== undefined) lock.waiters = lock.waiters.filter((each) => each !== waiter)
       changed(lockName, lock)
       return { granted: true, fencingToken: lease.fencingToken, ttlMs, acquiredAtMs: now }
     }
@@ -266,6 +273,12 @@ function admittedFrom({ leases, waiters }: Lock): StoredWaiter[] {
     waiters,
     (waiter) => waiter.claim,
   )
+}
+
+function isAdmitted(waiter: StoredWaiter, leases: StoredLease[], waiters: StoredWaiter[]): boolean {
+  // Most claims find a lock without leases and waiters.
+  if (leases.length === 0 && waiters.length === 1) return fitsBeside(waiter.claim, [])
+  return admittedFrom({ leases, waiters }).includes(waiter)
 }
 
 function claimPart({ lockName, claimId, holderId, mode, limit, permits }: Claim) {
