@@ -1,7 +1,9 @@
+import { once } from 'node:events'
 import { type AddressInfo, connect, createServer } from 'node:net'
 import pg from 'pg'
 import { describe, expect, inject, test } from 'vitest'
 import { examine } from '../src/doctor/doctor.ts'
+import { DistributedLock } from '../src/index.ts'
 import { makeFolder } from './harness/folders.ts'
 import { startRedis } from './harness/servers.ts'
 import { askRedis } from './harness/wire.ts'
@@ -15,8 +17,12 @@ describe.concurrent('doctor', { timeout: 120_000 }, () => {
   test('is silent about stores that are set up well', async ({ expect: expects }) => {
     await using server = await startRedis({ settings: DURABLE })
     const folder = makeFolder('doctor')
-    expects(await examine(server.url)).toEqual([])
-    expects(await examine(`sqlite:${folder.path}/locks.db`)).toEqual([])
+    for (const url of [server.url, `sqlite:${folder.path}/locks.db`]) {
+      expects(await examine(url), 'without leases').toEqual([])
+      await using lock = new DistributedLock({ url })
+      await lock.hold('nightly', { heartbeat: true })
+      expects(await examine(url), 'with a lease').toEqual([])
+    }
     folder.remove()
   })
 
@@ -54,6 +60,15 @@ describe.concurrent('doctor', { timeout: 120_000 }, () => {
     expects(await codesOf(server.url.replace('//', '//app:secret@'))).toEqual([])
   })
 
+  test('a Redis user who may lock, but not list the locks', async ({ expect: expects }) => {
+    await using server = await startRedis({ settings: DURABLE })
+    await askRedis(server, 'ACL', 'SETUSER', 'app', 'on', '>secret', 'allkeys', 'allchannels', '+@all', '-scan')
+    const [finding, ...others] = await examine(server.url.replace('//', '//app:secret@'))
+    expects(finding).toMatchObject({ code: 'NO_INSPECTION', severity: 'warning' })
+    expects(finding?.fix).toMatch(/^ACL SETUSER app .* \+@read /)
+    expects(others).toEqual([])
+  })
+
   test('a Redlock whose addresses lead to one server, and one with two nodes', async ({ expect: expects }) => {
     const [one = '', two = ''] = redis ?? []
     const host = (url: string) => new URL(url).host
@@ -87,6 +102,15 @@ describe.concurrent('doctor', { timeout: 120_000 }, () => {
     const [finding] = await examine('redis://me:hunter2@127.0.0.1:1')
     expects(finding).toMatchObject({ code: 'UNREACHABLE', severity: 'error' })
     expects(JSON.stringify(finding)).not.toContain('hunter2')
+  })
+
+  // The limit is below the time of two questions without an answer.
+  test('a Redis that accepts connections and never answers', { timeout: 20_000 }, async ({ expect: expects }) => {
+    const silent = createServer(() => {}).listen(0, '127.0.0.1')
+    await once(silent, 'listening')
+    const { port } = silent.address() as AddressInfo
+    expects(await codesOf(`redis://127.0.0.1:${port}`)).toEqual(['error UNREACHABLE'])
+    silent.close()
   })
 })
 

@@ -28,6 +28,8 @@ export const unreachable = (error: unknown, fix = 'Check the address, the networ
 export type FindingCode =
   | 'UNREACHABLE'
   | 'SLOW'
+  | 'SHORT_TTL'
+  | 'NO_INSPECTION'
   | 'CLOCK_OFFSET'
   | 'NO_WAKE_UPS'
   | 'NO_RIGHTS'

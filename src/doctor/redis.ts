@@ -1,3 +1,4 @@
+import { isOutage } from '../core/errors.ts'
 import { connectionOf } from '../drivers/redis/client.ts'
 import type { RedisNode } from '../drivers/redis/connection.ts'
 import { inTime } from '../drivers/redis/errors.ts'
@@ -30,7 +31,7 @@ export async function examineServers(target: RedisTarget): Promise<Finding[]> {
 
 async function examineNode(node: RedisNode): Promise<Finding[]> {
   const ask = (...args: string[]): Promise<unknown> => inTime(args[0] ?? '', TIMEOUT_MS, () => node.command(args))
-  const info = await ask('INFO').then(String, () => '')
+  const info = await ask('INFO').then(String, unlessOutage)
   const field = (name: string): string => new RegExp(`^${name}:(.*)$`, 'm').exec(info)?.[1]?.trim() ?? ''
   const before = Date.now()
   const time = (await ask('TIME').catch(() => undefined)) as [string, string] | undefined
@@ -46,6 +47,12 @@ async function examineNode(node: RedisNode): Promise<Finding[]> {
     ...aboutReplicas(Number(field('connected_slaves')), field('min_slaves_good_slaves'), settings),
     ...aboutClock(offsetMs),
   ].map((finding) => ({ ...finding, where: node.id }))
+}
+
+/** A server that forbids INFO is still examined. One that does not answer would take as long with each question. */
+function unlessOutage(error: unknown): string {
+  if (isOutage(error)) throw error
+  return ''
 }
 
 async function settingsOf(ask: (...args: string[]) => Promise<unknown>): Promise<Map<string, string>> {

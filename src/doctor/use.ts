@@ -4,9 +4,12 @@ import { messageOf } from '../core/foreign-errors.ts'
 import { systemRandom } from '../core/time/random.ts'
 import { DistributedLock } from '../primitives/lock/distributed-lock.ts'
 import { type Finding, unreachable } from './finding.ts'
+import { aboutRoundTrips, measureRoundTrips } from './round-trips.ts'
+import { aboutTtls } from './short-ttl.ts'
 
 /**
  * Uses the store as an application does: acquires and releases, and waits for a lock that another instance releases.
+ * Compares how long that takes with the TTLs of the leases that are in the store.
  * `rights` is what to run if the user lacks a right.
  */
 export async function examineUse(open: () => Promise<Driver>, rights: string): Promise<Finding[]> {
@@ -14,25 +17,24 @@ export async function examineUse(open: () => Promise<Driver>, rights: string): P
   const [holder, waiter] = [first, second].map(
     (driver) => new DistributedLock({ driver, callTimeoutSeconds: CALL_SECONDS }),
   ) as [DistributedLock, DistributedLock]
+  const findings: Finding[] = []
   try {
-    const timesMs: number[] = []
-    for (let turn = 0; turn < PINGS; turn += 1) {
-      const started = performance.now()
-      await holder.ping()
-      timesMs.push((performance.now() - started) / 2)
-    }
-    return [...slow(timesMs), ...(await wakeUps(holder, waiter, first))]
+    const trips = await measureRoundTrips(holder)
+    findings.push(...aboutRoundTrips(trips))
+    findings.push(...(await aboutTtls(holder, first, trips).catch((error: unknown) => [notListed(error, rights)])))
+    findings.push(...(await wakeUps(holder, waiter, first)))
   } catch (error) {
-    return [failure(error, rights)]
+    findings.push(failure(error, rights))
   } finally {
     await Promise.all([holder.close(), waiter.close()])
     await Promise.all([first.close(), second.close()])
   }
+  return findings
 }
 
 function failure(error: unknown, rights: string): Finding {
   const message = messageOf(error)
-  if (/NOPERM|ACL failure|permission denied/i.test(message)) {
+  if (isMissingRight(message)) {
     return {
       code: 'NO_RIGHTS',
       severity: 'error',
@@ -44,21 +46,19 @@ function failure(error: unknown, rights: string): Finding {
   return isOutage(error) ? unreachable(error) : unreachable(error, 'Change what the message names.')
 }
 
-function slow(timesMs: readonly number[]): Finding[] {
-  // The first one connects.
-  const sorted = timesMs.slice(1).sort((a, b) => a - b)
-  const [median, worst] = [sorted[sorted.length >> 1] ?? 0, sorted.at(-1) ?? 0]
-  if (worst < SLOW_MS) return []
-  return [
-    {
-      code: 'SLOW',
-      severity: 'warning',
-      what: `A call takes ${median.toFixed(0)} ms, and at worst ${worst.toFixed(0)} ms of ${sorted.length}.`,
-      why: 'A lease is trusted from the moment at which its request is sent. Slow answers use up short leases.',
-      fix: `Use leases of at least ${Math.ceil((worst * 30) / 1_000)} s, or a store that is nearer.`,
-    },
-  ]
+/** Fails where locks themselves may work: for a user without the right to list keys, for example. */
+function notListed(error: unknown, rights: string): Finding {
+  const message = messageOf(error)
+  return {
+    code: 'NO_INSPECTION',
+    severity: 'warning',
+    what: `The leases could not be listed: ${message}`,
+    why: 'Their TTLs were not compared with the round trips. `holdfast ls` and `holdfast top` do not work either.',
+    fix: isMissingRight(message) ? rights : 'Change what the message names.',
+  }
 }
+
+const isMissingRight = (message: string): boolean => /NOPERM|ACL failure|permission denied/i.test(message)
 
 /** Whether a waiter is woken by a release, and does not have to poll. */
 async function wakeUps(holder: DistributedLock, waiter: DistributedLock, driver: Driver): Promise<Finding[]> {
@@ -95,8 +95,6 @@ async function wakeUps(holder: DistributedLock, waiter: DistributedLock, driver:
 }
 
 const CALL_SECONDS = 3
-const PINGS = 11
-const SLOW_MS = 250
 const SUBSCRIBED_MS = 500
 /** A busy machine may take a while. A waiter that cannot listen at all is found by its event. */
 const WOKEN_MS = 2_000
