@@ -1,18 +1,17 @@
 import { createInterface } from 'node:readline/promises'
-import { parseArgs } from 'node:util'
 import type { Driver, LeaseRecord } from '../core/driver.ts'
 import { checkLockName, checkText } from '../core/names.ts'
 import { type Break, breakLock } from '../primitives/lock/break-lock.ts'
 import { canRecord, KEPT_MS } from '../primitives/lock/break-record.ts'
 import { durationText } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
-import { look, oneName, parsing, type Seen, urlFrom, withDriver } from './store.ts'
+import { argumentsOf, FLAG, look, oneName, type Seen, TEXT, urlFrom, withDriver } from './store.ts'
 import { printable, say } from './text.ts'
 import { userAtHost } from './user.ts'
 
 /** Ends the leases on a lock by force. */
 export function main(args: readonly string[]): Promise<number> {
-  const options = parsing(() => parse(args))
+  const options = parse(args)
   const { url, lockName, reason, by } = options
   return withDriver(url, async (driver) => {
     if (options.endSession && driver.capabilities.expiry !== 'session') {
@@ -73,13 +72,17 @@ function affected(lockName: string, { leases, waiters }: Seen): string {
   return `${head}\n${lines.join('\n')}\n${next}\n`
 }
 
-/** Asks on the terminal. Without one, there is no answer. */
+/** Asks on the terminal. Without one, there is no answer. Ctrl-C and Ctrl-D mean no. */
 async function isConfirmed(): Promise<boolean> {
   if (!process.stdin.isTTY) throw new UsageError('break needs --yes where it cannot ask')
   const terminal = createInterface({ input: process.stdin, output: process.stderr })
   try {
     const question = 'A holder that is alive loses the lock in the middle of its work. End it? [y/N] '
     return /^y(?:es)?$/i.test((await terminal.question(question)).trim())
+  } catch (error) {
+    if (!(error instanceof Error) || error.name !== 'AbortError') throw error
+    process.stderr.write('\n')
+    return false
   } finally {
     terminal.close()
   }
@@ -95,16 +98,11 @@ interface Options {
 }
 
 function parse(args: readonly string[]): Options {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: {
-      url: { type: 'string' },
-      reason: { type: 'string' },
-      by: { type: 'string' },
-      yes: { type: 'boolean', short: 'y' },
-      'end-session': { type: 'boolean' },
-    },
+  const { values, positionals } = argumentsOf(args, {
+    reason: TEXT,
+    by: TEXT,
+    yes: { ...FLAG, short: 'y' },
+    'end-session': FLAG,
   })
   const lockName = oneName('break', positionals)
   const { reason, by = userAtHost(), yes = false, 'end-session': endSession = false } = values

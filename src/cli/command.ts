@@ -1,11 +1,18 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { constants } from 'node:os'
 import type { Lease } from '../core/lease/lease.ts'
-import { exitCodes } from './exit-codes.ts'
+import { exitCodes, signalCode } from './exit-codes.ts'
 import { say } from './text.ts'
 
+/** How a command ended that ran under a lease. */
+export interface Supervised {
+  /** The exit code for `holdfast`. */
+  readonly code: number
+  /** Not by `code`: a command may have any exit code of its own. */
+  readonly isLost: boolean
+}
+
 /**
- * Runs a command in its own process group while the lease lasts, and returns the exit code for `holdfast`.
+ * Runs a command in its own process group while the lease lasts.
  *
  * If renewals fail, the group gets SIGTERM when a third of the lease is left, and SIGKILL when a tenth is left. Both
  * come before the lease ends, so that the next holder's command never runs beside this one.
@@ -14,7 +21,7 @@ export async function superviseCommand(
   [program, ...args]: readonly [string, ...string[]],
   lease: Lease,
   ttlMs: number,
-): Promise<number> {
+): Promise<Supervised> {
   // All of this comes before the command starts: a signal for us, or our end, may follow the start at once.
   const guard = startGuard()
   let group: number | undefined
@@ -45,12 +52,12 @@ export async function superviseCommand(
   try {
     const code = await exited
     // `held` reads the clocks: after a stall of this process, the command's exit can arrive before any timer has run.
-    if (!watch.lost && lease.held) return code
+    if (!watch.lost && lease.held) return { code, isLost: false }
     // The command has ended, but its children may still run.
     signalGroup(group, 'SIGKILL')
     const what = watch.lost ? 'could not be renewed, and the command was ended' : 'had ended before the command did'
     say(`the lease on "${lease.lockName}" ${what}`)
-    return exitCodes.lost
+    return { code: exitCodes.lost, isLost: true }
   } finally {
     watch.stop()
     guard.stdin?.end('done\n')
@@ -62,7 +69,12 @@ export async function superviseCommand(
 /** Runs a command in the foreground, without a lease, and returns its exit code. Signals are passed on to it. */
 export async function runCommand([program, ...args]: readonly [string, ...string[]]): Promise<number> {
   const child = spawn(program, args, { stdio: 'inherit' })
-  const passOn = (signal: NodeJS.Signals): void => void child.kill(signal)
+  // A terminal sends what its keys mean to the command as well. Passed on, one Ctrl-C would be two, and many programs
+  // take the second one for an order to end without cleaning up.
+  const isOnTerminal = [process.stdin, process.stdout, process.stderr].some(({ isTTY }) => isTTY)
+  const passOn = (signal: NodeJS.Signals): void => {
+    if (!isOnTerminal || !BY_TERMINAL.has(signal)) child.kill(signal)
+  }
   for (const signal of PASSED_ON) process.on(signal, passOn)
   try {
     return await exitOf(child)
@@ -80,6 +92,7 @@ const PASSED_ON: readonly NodeJS.Signals[] = [
   'SIGUSR2',
   'SIGWINCH',
 ]
+const BY_TERMINAL: ReadonlySet<NodeJS.Signals> = new Set(['SIGINT', 'SIGQUIT', 'SIGWINCH'])
 
 /**
  * Suspends the command together with this process (Ctrl-Z): it must not run while no process renews its lease.
@@ -172,7 +185,7 @@ function exitOf(child: ChildProcess): Promise<number> {
       resolve(error.code === 'ENOENT' ? exitCodes.notFound : exitCodes.notExecutable)
     })
     child.on('exit', (code, signal) => {
-      resolve(signal === null ? (code ?? 0) : exitCodes.signal + constants.signals[signal])
+      resolve(signal === null ? (code ?? 0) : signalCode(signal))
     })
   })
 }

@@ -6,7 +6,7 @@ import { checkLockName } from '../core/names.ts'
 import { createAccessToken, withAccessToken } from '../dashboard/access-token.ts'
 import { createDashboard, toNodeHandler } from '../dashboard/index.ts'
 import { UsageError } from './exit-codes.ts'
-import { parsing, urlFrom } from './store.ts'
+import { FLAG, parsing, TEXT, urlFrom } from './store.ts'
 import { say } from './text.ts'
 import { userAtHost } from './user.ts'
 
@@ -61,13 +61,13 @@ function parse(args: readonly string[]): Options {
   const { values } = parseArgs({
     args: [...args],
     options: {
-      url: { type: 'string', multiple: true },
-      port: { type: 'string' },
-      host: { type: 'string' },
-      'allow-host': { type: 'string', multiple: true },
-      'allow-actions': { type: 'boolean' },
-      by: { type: 'string' },
-      elections: { type: 'string', multiple: true },
+      url: { ...TEXT, multiple: true },
+      port: TEXT,
+      host: TEXT,
+      'allow-host': { ...TEXT, multiple: true },
+      'allow-actions': FLAG,
+      by: TEXT,
+      elections: { ...TEXT, multiple: true },
     },
   })
   const { url = [undefined], port = '7411', host = '127.0.0.1', by = userAtHost() } = values

@@ -1,14 +1,13 @@
-import { parseArgs } from 'node:util'
 import { withoutSecrets } from '../core/secrets.ts'
 import type { Finding } from '../doctor/finding.ts'
 import { paintFor } from './colour.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
-import { parsing, urlFrom } from './store.ts'
+import { argumentsOf, FLAG, urlFrom } from './store.ts'
 import { printable, printableJson } from './text.ts'
 
 /** Examines a store, and reports what is wrong. Silent if nothing is. */
 export async function main(args: readonly string[]): Promise<number> {
-  const { url, json } = parsing(() => parse(args))
+  const { url, json } = parse(args)
   const { examine } = await import('../doctor/doctor.ts')
   const findings = await examine(url)
   for (const finding of findings) process.stdout.write(json ? `${printableJson(finding)}\n` : text(finding))
@@ -24,11 +23,7 @@ function text({ code, severity, where, what, why, fix }: Finding): string {
 }
 
 function parse(args: readonly string[]): { url: string; json: boolean } {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: { url: { type: 'string' }, json: { type: 'boolean' } },
-  })
+  const { values, positionals } = argumentsOf(args, { json: FLAG })
   if (positionals.length > 0) throw new UsageError('doctor takes no name: pass the store with --url')
   return { url: urlFrom(values.url), json: values.json ?? false }
 }

@@ -1,21 +1,22 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { parseArgs } from 'node:util'
 import { ttlMsFrom } from '../core/arguments.ts'
 import { MAX_WAIT_MS } from '../core/limits.ts'
-import { exitCodes } from './exit-codes.ts'
+import { exitCodes, signalCode } from './exit-codes.ts'
 import { type LockedRun, numberFrom, runUnderLock, splitCommand } from './run.ts'
-import { oneName, parsing, urlFrom } from './store.ts'
+import { argumentsOf, oneName, TEXT, urlFrom } from './store.ts'
 import { say } from './text.ts'
 
 /**
  * Runs a command while this process leads. When the term is lost, the command is ended, and started again in the next
- * term. When the command ends by itself, so does the election.
+ * term. When the command ends by itself, so does the election. It also ends after SIGINT or SIGTERM, even if the term
+ * is lost before the command has ended.
  */
 export async function main(args: readonly string[]): Promise<number> {
-  const run = parsing(() => parse(args))
+  const run = parse(args)
   for (;;) {
-    const code = await runUnderLock(run)
-    if (code !== exitCodes.lost) return code
+    const { code, isLost, stoppedBy } = await runUnderLock(run)
+    if (!isLost) return code
+    if (stoppedBy !== undefined) return signalCode(stoppedBy)
     say(`no longer the leader of "${run.request.lockName}"; campaigning again`)
     // A store that keeps losing the lease must not be asked without a pause.
     await sleep(PAUSE_MS)
@@ -26,11 +27,7 @@ const PAUSE_MS = 500
 
 function parse(args: readonly string[]): LockedRun {
   const { own, command } = splitCommand('elect', args)
-  const { values, positionals } = parseArgs({
-    args: [...own],
-    allowPositionals: true,
-    options: { url: { type: 'string' }, ttl: { type: 'string' }, 'store-timeout': { type: 'string' } },
-  })
+  const { values, positionals } = argumentsOf(own, { ttl: TEXT, 'store-timeout': TEXT })
   const lockName = oneName('elect', positionals, 'name')
   return {
     url: urlFrom(values.url),

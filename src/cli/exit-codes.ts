@@ -1,3 +1,5 @@
+import { constants } from 'node:os'
+
 /** The exit codes of `holdfast` itself, numbered as in sysexits.h and in shells. A command's own code is passed on. */
 export const exitCodes = {
   usage: 64,
@@ -18,6 +20,9 @@ export const exitCodes = {
   /** Plus the signal's number: a signal ended the command. */
   signal: 128,
 } as const
+
+/** The exit code for a process that a signal has ended. */
+export const signalCode = (signal: NodeJS.Signals): number => exitCodes.signal + constants.signals[signal]
 
 export class UsageError extends Error {
   override readonly name = 'UsageError'

@@ -258,9 +258,10 @@ Examples
   doctor: `holdfast doctor [options]
 
 Examines a store: settings of its servers that endanger locks, missing rights,
-round trips, and whether waiters are woken. It says what is wrong, why that
-matters and what to change. It prints nothing if all is well. It acquires and
-releases locks whose names begin with doctor: and ping:.
+round trips that are slow or too slow for the leases in the store, and whether
+waiters are woken. It says what is wrong, why that matters and what to change.
+It prints nothing if all is well. It acquires and releases locks whose names
+begin with doctor: and ping:.
 
 ${STORE}
   --json            print one JSON object per line, for each finding

@@ -1,4 +1,3 @@
-import { parseArgs } from 'node:util'
 import { checkWhole } from '../core/arguments.ts'
 import { RateLimitedError } from '../core/errors.ts'
 import { MAX_WAIT_MS } from '../core/limits.ts'
@@ -7,12 +6,12 @@ import { runCommand } from './command.ts'
 import { durationMsFrom } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { numberFrom, splitCommand } from './run.ts'
-import { oneName, parsing, urlFrom, withDriver } from './store.ts'
+import { argumentsOf, FLAG, oneName, TEXT, urlFrom, withDriver } from './store.ts'
 import { say } from './text.ts'
 
 /** Runs a command as often as a limit allows, over all machines. */
 export async function main(args: readonly string[]): Promise<number> {
-  const { url, key, limit, periodSeconds, burst, waitSeconds, command } = parsing(() => parse(args))
+  const { url, key, limit, periodSeconds, burst, waitSeconds, command } = parse(args)
   const isAllowed = await withDriver(url, async (driver) => {
     const limits = { limit, periodSeconds, ...(burst !== undefined && { burst }) }
     await using limiter = new RateLimiter({ driver, limits })
@@ -41,17 +40,7 @@ interface Options {
 
 function parse(args: readonly string[]): Options {
   const { own, command } = splitCommand('limit', args)
-  const { values, positionals } = parseArgs({
-    args: [...own],
-    allowPositionals: true,
-    options: {
-      url: { type: 'string' },
-      rate: { type: 'string' },
-      burst: { type: 'string' },
-      wait: { type: 'string' },
-      'no-wait': { type: 'boolean' },
-    },
-  })
+  const { values, positionals } = argumentsOf(own, { rate: TEXT, burst: TEXT, wait: TEXT, 'no-wait': FLAG })
   const key = oneName('limit', positionals, 'key')
   const { rate, burst, wait, 'no-wait': noWait } = values
   if (rate === undefined) throw new UsageError('limit needs --rate, such as 10/s, 100/m or 1000/h')

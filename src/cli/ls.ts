@@ -1,5 +1,4 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { parseArgs } from 'node:util'
 import type { Driver } from '../core/driver.ts'
 import { withoutSecrets } from '../core/secrets.ts'
 import { isBookkeeping } from '../primitives/lock/bookkeeping.ts'
@@ -7,11 +6,11 @@ import { paintFor } from './colour.ts'
 import { durationMsFrom } from './duration.ts'
 import { UsageError } from './exit-codes.ts'
 import { jsonLines, narrowTable, type Sorting, wideTable } from './ls-output.ts'
-import { look, onePrefix, outputWidth, parsing, type Seen, urlFrom, withDriver } from './store.ts'
+import { argumentsOf, FLAG, look, onePrefix, outputWidth, type Seen, TEXT, urlFrom, withDriver } from './store.ts'
 import { printable } from './text.ts'
 
 export function main(args: readonly string[]): Promise<number> {
-  const options = parsing(() => parse(args))
+  const options = parse(args)
   return withDriver(options.url, async (driver) => {
     for (;;) {
       const output = outputOf(driver, select(await look(driver, { prefix: options.prefix }), options), options)
@@ -48,18 +47,13 @@ interface Options {
 }
 
 function parse(args: readonly string[]): Options {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: {
-      url: { type: 'string' },
-      json: { type: 'boolean' },
-      wide: { type: 'boolean' },
-      all: { type: 'boolean' },
-      watch: { type: 'boolean' },
-      sort: { type: 'string' },
-      'held-longer-than': { type: 'string' },
-    },
+  const { values, positionals } = argumentsOf(args, {
+    json: FLAG,
+    wide: FLAG,
+    all: FLAG,
+    watch: FLAG,
+    sort: TEXT,
+    'held-longer-than': TEXT,
   })
   const { json, wide, watch = false, all = false, 'held-longer-than': heldLongerThan } = values
   if (json && wide) throw new UsageError('--json and --wide exclude each other')

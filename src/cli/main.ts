@@ -55,6 +55,8 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // The terminal is gone. Node would abort in `process.exit`, because it cannot reset the mode of the terminal.
   process.kill(process.pid, 'SIGHUP')
 })
+// A command and its lock must not end because the reader of our messages has gone.
+process.stderr.on('error', () => {})
 
 try {
   process.exitCode = await main(process.argv.slice(2))

@@ -1,11 +1,12 @@
 import { parseArgs } from 'node:util'
 import { checkOneOf } from '../core/arguments.ts'
 import { migratePostgresUrl, migrationScript } from '../drivers/postgres.ts'
-import { UsageError, usageErrorFrom } from './exit-codes.ts'
+import { UsageError } from './exit-codes.ts'
+import { FLAG, parsing, TEXT } from './store.ts'
 
 /** Creates the tables in PostgreSQL, or brings them up to date. */
 export async function main(args: readonly string[]): Promise<number> {
-  const { url, schema, only, print } = parse(args)
+  const { url, schema, only, print } = parsing(() => parse(args))
   const scope = only === undefined ? {} : { only: checkOneOf('--only', only, ['fence']) }
   if (print) {
     process.stdout.write(migrationScript(schema ?? 'public', scope))
@@ -29,19 +30,10 @@ interface Parsed {
 }
 
 function parse(args: readonly string[]): Parsed {
-  try {
-    const { values } = parseArgs({
-      args: [...args],
-      options: {
-        url: { type: 'string' },
-        schema: { type: 'string' },
-        only: { type: 'string' },
-        print: { type: 'boolean' },
-      },
-    })
-    const { url = process.env['HOLDFAST_URL'] ?? '', schema, only, print = false } = values
-    return { url, schema, only, print }
-  } catch (error) {
-    throw usageErrorFrom(error)
-  }
+  const { values } = parseArgs({
+    args: [...args],
+    options: { url: TEXT, schema: TEXT, only: TEXT, print: FLAG },
+  })
+  const { url = process.env['HOLDFAST_URL'] ?? '', schema, only, print = false } = values
+  return { url, schema, only, print }
 }

@@ -1,33 +1,37 @@
-import { constants, hostname } from 'node:os'
-import { parseArgs } from 'node:util'
-import { checkUrl, chooseUrl, connect } from '../connect.ts'
+import { hostname } from 'node:os'
+import { connect } from '../connect.ts'
 import { checkWhole, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import { type ClaimRequest, Holder } from '../core/claim/holder.ts'
 import { Emitter } from '../core/events.ts'
 import { threadHeartbeat } from '../core/lease/renewer-thread.ts'
 import { CALL_TIMEOUT_MS, MAX_WAIT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
-import { checkLockName } from '../core/names.ts'
 import { checkedLease } from '../core/store-answers.ts'
 import { systemClock } from '../core/time/clock.ts'
 import { systemRandom } from '../core/time/random.ts'
 import { holderText } from '../primitives/lock/result.ts'
-import { superviseCommand } from './command.ts'
-import { exitCodes, UsageError, usageErrorFrom } from './exit-codes.ts'
+import { type Supervised, superviseCommand } from './command.ts'
+import { exitCodes, signalCode, UsageError } from './exit-codes.ts'
 import { Outage } from './outage.ts'
-import { closeWithin } from './store.ts'
+import { argumentsOf, closeWithin, FLAG, oneName, TEXT, urlFrom } from './store.ts'
 import { say } from './text.ts'
 import { WaitingReport } from './waiting.ts'
 
-export const main = (args: readonly string[]): Promise<number> => runUnderLock(parse(args))
+export const main = async (args: readonly string[]): Promise<number> => (await runUnderLock(parse(args))).code
 
-/** Runs a command while it holds a lock. Returns the exit code for `holdfast`. */
+/** How a command ended that ran under a lock, or why it did not run. */
+export interface Outcome extends Supervised {
+  /** A signal that asked this process to end after the lock was granted. It does not if the command handles it. */
+  readonly stoppedBy?: NodeJS.Signals | undefined
+}
+
+/** Runs a command while it holds a lock. */
 export async function runUnderLock({
   url,
   request,
   command,
   conflictCode,
   storeTimeoutMs,
-}: LockedRun): Promise<number> {
+}: LockedRun): Promise<Outcome> {
   const outage = new Outage({ boundMs: storeTimeoutMs, waitMs: request.waitMs })
   const driver = await outage.open(() => connect(url))
   const events = new Emitter()
@@ -50,8 +54,14 @@ export async function runUnderLock({
   const interrupt = (signal: NodeJS.Signals): void => interrupted.abort(signal)
   for (const signal of INTERRUPTS) process.on(signal, interrupt)
   let leftMs = 0
-  let code = 0
+  let ended: Supervised = { code: 0, isLost: false }
+  let isRunning = false
   let isLostLate = false
+  let stoppedBy: NodeJS.Signals | undefined
+  // To a command, SIGHUP may mean to read its configuration again.
+  const stop = (signal: NodeJS.Signals): void => {
+    if (signal !== 'SIGHUP' || !isRunning) stoppedBy ??= signal
+  }
   try {
     const signal = AbortSignal.any([interrupted.signal, outage.signal])
     const result = await holder.acquire({ ...request, signal }).finally(() => waiting.end())
@@ -59,14 +69,15 @@ export async function runUnderLock({
     if (!result.granted) {
       const seen = result.refusal?.holder
       say(`"${request.lockName}" is held by ${seen === undefined ? 'another client' : holderText(checkedLease(seen))}`)
-      return conflictCode
+      return { code: conflictCode, isLost: false }
     }
     const running = superviseCommand(command, result.lease, request.ttlMs)
-    // Signals now go to the command. The empty listener comes first: without any listener, the next signal would end
-    // this process and leave the command behind. It stays to the end, because the lock still has to be released after
-    // the command.
-    for (const signal of INTERRUPTS) process.on(signal, () => {}).off(signal, interrupt)
-    code = await running
+    isRunning = true
+    // Signals now go to the command. The other listener comes first: without any listener, the next signal would end
+    // this process and leave the command behind. It stays until the lock has been released after the command.
+    for (const signal of INTERRUPTS) process.on(signal, stop).off(signal, interrupt)
+    ended = await running
+    isRunning = false
     leftMs = result.lease.remainingSeconds * 1_000
     // The release may find that the lease had ended since the last heartbeat, by force or because the store lost it.
     events.on('lost', () => {
@@ -75,20 +86,22 @@ export async function runUnderLock({
   } catch (error) {
     if (outage.signal.aborted) {
       say(outage.message)
-      return exitCodes.unavailable
+      return { code: exitCodes.unavailable, isLost: false }
     }
     if (!interrupted.signal.aborted) throw error
-    return exitCodes.signal + constants.signals[interrupted.signal.reason as NodeJS.Signals]
+    return { code: signalCode(interrupted.signal.reason as NodeJS.Signals), isLost: false }
   } finally {
     outage.end()
     await closeWithin(Math.max(1_000, leftMs), async () => {
       await holder.close()
       await driver.close()
     })
+    // Nothing is held any more. From here on, a signal ends the process as it ends any other.
+    for (const signal of INTERRUPTS) process.off(signal, stop).off(signal, interrupt)
   }
-  if (!isLostLate || code === exitCodes.lost) return code
+  if (!isLostLate || ended.isLost) return { ...ended, stoppedBy }
   say(`the lease on "${request.lockName}" had ended before the command did`)
-  return exitCodes.lost
+  return { code: exitCodes.lost, isLost: true, stoppedBy }
 }
 
 /** Signals that end the wait. After the grant, they go to the command. */
@@ -104,13 +117,18 @@ export interface LockedRun {
 
 function parse(args: readonly string[]): LockedRun {
   const { own, command } = splitCommand('run', args)
-  const { values, positionals } = parseOwn(own)
-  const [lockName, ...more] = positionals
-  if (lockName === undefined || more.length > 0)
-    throw new UsageError(`run needs one lock name, but got ${positionals.length}`)
-  checkLockName(lockName)
-  const url = chooseUrl(values.url)
-  checkUrl(url)
+  const { values, positionals } = argumentsOf(own, {
+    ttl: TEXT,
+    wait: TEXT,
+    'no-wait': FLAG,
+    shared: FLAG,
+    'min-hold': TEXT,
+    'max-hold': TEXT,
+    'store-timeout': TEXT,
+    'conflict-exit-code': { ...TEXT, short: 'E' },
+  })
+  const lockName = oneName('run', positionals)
+  const url = urlFrom(values.url)
   if (values['no-wait'] && values.wait !== undefined) throw new UsageError('--wait and --no-wait exclude each other')
   const ttlMs = ttlMsFrom('--ttl', numberFrom('--ttl', values.ttl ?? '30'))
   const waitMs = values.wait === undefined ? MAX_WAIT_MS : waitMsFrom('--wait', numberFrom('--wait', values.wait))
@@ -131,28 +149,6 @@ function parse(args: readonly string[]): LockedRun {
       maxHoldMs:
         maxHold === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('--max-hold', numberFrom('--max-hold', maxHold)),
     },
-  }
-}
-
-function parseOwn(args: readonly string[]) {
-  try {
-    return parseArgs({
-      args: [...args],
-      allowPositionals: true,
-      options: {
-        url: { type: 'string' },
-        ttl: { type: 'string' },
-        wait: { type: 'string' },
-        'no-wait': { type: 'boolean' },
-        shared: { type: 'boolean' },
-        'min-hold': { type: 'string' },
-        'max-hold': { type: 'string' },
-        'store-timeout': { type: 'string' },
-        'conflict-exit-code': { type: 'string', short: 'E' },
-      },
-    })
-  } catch (error) {
-    throw usageErrorFrom(error)
   }
 }
 

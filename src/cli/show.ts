@@ -1,4 +1,3 @@
-import { parseArgs } from 'node:util'
 import { chainIdOf, chainIdsOf } from '../core/claim/chain.ts'
 import { type Cycle, findCycles, type Snapshot, waitForGraph } from '../core/deadlock/find.ts'
 import { readSnapshot } from '../core/deadlock/snapshot.ts'
@@ -7,10 +6,10 @@ import type { PageBounds } from '../core/pages.ts'
 import { type BreakRecord, breaksOf, recordPrefix } from '../primitives/lock/break-record.ts'
 import { paintFor } from './colour.ts'
 import { type Shown, shownJson, shownLines, type Wait } from './show-output.ts'
-import { look, oneName, outputWidth, parsing, storeClientOf, urlFrom, withDriver } from './store.ts'
+import { argumentsOf, FLAG, look, oneName, outputWidth, storeClientOf, urlFrom, withDriver } from './store.ts'
 
 export function main(args: readonly string[]): Promise<number> {
-  const { url, lockName, json } = parsing(() => parse(args))
+  const { url, lockName, json } = parse(args)
   return withDriver(url, async (driver) => {
     const shown = await examine(driver, lockName)
     process.stdout.write(json ? shownJson(shown) : shownText(shown))
@@ -68,11 +67,7 @@ function cycleWith(snapshot: Snapshot, lockName: string): Cycle | undefined {
 }
 
 function parse(args: readonly string[]): { url: string; lockName: string; json: boolean } {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: { url: { type: 'string' }, json: { type: 'boolean' } },
-  })
+  const { values, positionals } = argumentsOf(args, { json: FLAG })
   const lockName = oneName('show', positionals)
   return { url: urlFrom(values.url), lockName, json: values.json ?? false }
 }

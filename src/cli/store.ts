@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { type ParseArgsConfig, parseArgs } from 'node:util'
 import { checkUrl, chooseUrl, connect, namesStore } from '../connect.ts'
 import type { Driver, InspectQuery, LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { messageOf } from '../core/foreign-errors.ts'
@@ -17,6 +18,22 @@ export function urlFrom(option: string | undefined): string {
   checkUrl(url)
   return url
 }
+
+/** Reads the options of a command, among which is `--url`, and its other arguments. Throws `UsageError`. */
+export function argumentsOf<Options extends NonNullable<ParseArgsConfig['options']>>(
+  args: readonly string[],
+  options: Options,
+): Arguments<Options & { url: typeof TEXT }> {
+  return parsing(() => parseArgs({ args: [...args], allowPositionals: true, options: { url: TEXT, ...options } }))
+}
+
+type Arguments<Options extends NonNullable<ParseArgsConfig['options']>> = ReturnType<
+  typeof parseArgs<{ args: string[]; allowPositionals: true; options: Options }>
+>
+
+/** The kinds of options. */
+export const TEXT = { type: 'string' } as const
+export const FLAG = { type: 'boolean' } as const
 
 /** Calls a parser. What `parseArgs` finds wrong becomes a `UsageError`. */
 export function parsing<Parsed>(parse: () => Parsed): Parsed {

@@ -1,6 +1,4 @@
-import { constants } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { parseArgs } from 'node:util'
 import { connect } from '../connect.ts'
 import type { Driver } from '../core/driver.ts'
 import { HoldfastError, isOutage } from '../core/errors.ts'
@@ -9,10 +7,10 @@ import { redactedUrl, withoutSecrets } from '../core/secrets.ts'
 import { isBookkeeping } from '../primitives/lock/bookkeeping.ts'
 import { paintFor } from './colour.ts'
 import { durationMsFrom } from './duration.ts'
-import { exitCodes, UsageError } from './exit-codes.ts'
+import { signalCode, UsageError } from './exit-codes.ts'
 import { openScreen } from './screen.ts'
 import { examine } from './show.ts'
-import { closeWithin, look, onePrefix, parsing, urlFrom } from './store.ts'
+import { argumentsOf, closeWithin, FLAG, look, onePrefix, TEXT, urlFrom } from './store.ts'
 import { say } from './text.ts'
 import { type FrameOptions, frameOf, pageOf } from './top-frame.ts'
 import { NO_HISTORY, observed, rateOf, rowsFrom } from './top-locks.ts'
@@ -20,7 +18,7 @@ import { firstState, press, TOP_SORTINGS, type TopSorting, withDetail, withOutag
 
 /** A live view of the locks of a store. */
 export async function main(args: readonly string[]): Promise<number> {
-  const options = parsing(() => parse(args))
+  const options = parse(args)
   const { stdin, stdout } = process
   if (!stdin.isTTY || !stdout.isTTY || process.env['TERM'] === 'dumb') {
     throw new UsageError('top needs a terminal. Where there is none, use holdfast ls')
@@ -47,13 +45,13 @@ async function show({ url, prefix, sort, everyMs, all }: Options): Promise<numbe
   const screen = openScreen({
     pressed(key) {
       const next = press(state, key, pageOf(state, options()))
-      if (next === undefined) return ended.abort(key === 'q' ? 0 : exitCodes.signal + constants.signals.SIGINT)
+      if (next === undefined) return ended.abort(key === 'q' ? 0 : signalCode('SIGINT'))
       if (next.detail?.lockName !== state.detail?.lockName) wake.abort()
       state = next
       draw()
     },
     changed: () => draw(),
-    ended: (signal) => ended.abort(exitCodes.signal + constants.signals[signal]),
+    ended: (signal) => ended.abort(signalCode(signal)),
   })
 
   /** Looks at the store once: at all locks, or at the one that is inspected. */
@@ -144,16 +142,7 @@ interface Options {
 }
 
 function parse(args: readonly string[]): Options {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: {
-      url: { type: 'string' },
-      sort: { type: 'string' },
-      every: { type: 'string' },
-      all: { type: 'boolean' },
-    },
-  })
+  const { values, positionals } = argumentsOf(args, { sort: TEXT, every: TEXT, all: FLAG })
   const { sort = 'waiters', every = '1s', all = false } = values
   const everyMs = durationMsFrom('--every', every)
   if (everyMs < MIN_EVERY_MS)

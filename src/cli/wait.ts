@@ -1,15 +1,14 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { parseArgs } from 'node:util'
 import type { Driver, LeaseRecord } from '../core/driver.ts'
 import { holderText } from '../primitives/lock/result.ts'
 import { durationMsFrom } from './duration.ts'
 import { exitCodes } from './exit-codes.ts'
-import { look, oneName, parsing, urlFrom, withDriver } from './store.ts'
+import { argumentsOf, look, oneName, TEXT, urlFrom, withDriver } from './store.ts'
 import { say } from './text.ts'
 
 /** Waits until the lock is free. It takes no place in the queue, and does not keep the lock free. */
 export function main(args: readonly string[]): Promise<number> {
-  const { url, lockName, timeoutMs } = parsing(() => parse(args))
+  const { url, lockName, timeoutMs } = parse(args)
   const untilMs = performance.now() + timeoutMs
   return withDriver(url, async (driver) => {
     let reported: string | undefined
@@ -33,11 +32,7 @@ const FIRST_PAUSE_MS = 50
 const MAX_PAUSE_MS = 1_000
 
 function parse(args: readonly string[]): { url: string; lockName: string; timeoutMs: number } {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: { url: { type: 'string' }, timeout: { type: 'string' } },
-  })
+  const { values, positionals } = argumentsOf(args, { timeout: TEXT })
   const lockName = oneName('wait', positionals)
   const { timeout } = values
   const timeoutMs = timeout === undefined ? Number.POSITIVE_INFINITY : durationMsFrom('--timeout', timeout)

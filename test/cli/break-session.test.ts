@@ -16,13 +16,15 @@ const stores: readonly (readonly [string, (store: Store) => string])[] = [
 
 /** What a person on call does with a lock that is stuck, on every store, with the program and a holder of its own. */
 describe.concurrent('a lock that is stuck', SLOW, () => {
-  test.each(stores)('on %s, is found, shown, broken, and its holder stops', async (name, urlOf) => {
+  test.each(stores)('on %s, is found, shown, measured, broken, and its holder stops', async (name, urlOf) => {
     await using store = createStore()
     const url = urlOf(store)
     const lockName = `stuck:${store.folder}`
     await using holder = await startWorker({ source: holderOf(url) })
     await holder.call('hold', lockName)
     await holder.call('listening')
+    const metrics = metricsOf(await holder.call('metricsUrl'))
+    expect(await metrics()).toEqual({ held: 1, losses: 0, stolen: 0 })
     const run = async (...args: string[]) => (await store.run([...args, '--url', url])).stdout
     expect(await run('ls', lockName)).toContain('the holder')
     const shown = await run('show', lockName)
@@ -36,6 +38,7 @@ describe.concurrent('a lock that is stuck', SLOW, () => {
     expect(await holder.call('lost')).toMatch(
       /LeaseLostError: the lease on "stuck:.*was lost: (?:it was stolen|the role)/,
     )
+    expect(await metrics()).toEqual({ held: 0, losses: 1, stolen: 1 })
     const after = await run('show', lockName)
     expect(after).toContain('it is free')
     if (name === 'postgres-advisory') expect(stderr).toContain('keeps no record of this')
@@ -43,9 +46,27 @@ describe.concurrent('a lock that is stuck', SLOW, () => {
   })
 })
 
-/** A process that holds a lock until its signal aborts. */
+/** Scrapes the holder, as Prometheus does: the leases that it holds, and those that it has lost. */
+const metricsOf = (url: unknown) => async () => {
+  const text = await (await fetch(String(url))).text()
+  const values = [...text.matchAll(/^(holdfast_lock_(?:held|losses_total)\{lock="stuck:\{folder\}".*\}) (\d+)$/gm)]
+  const sum = (part: string): number =>
+    values.reduce((total, [, series = '', value]) => total + (series.includes(part) ? Number(value) : 0), 0)
+  expect(values.length).toBeGreaterThan(2)
+  return { held: sum('held'), losses: sum('losses'), stolen: sum('reason="stolen"') }
+}
+
+/** A process that holds a lock until its signal aborts, and serves its metrics. */
 const holderOf = (url: string): string => `
+  import { once } from 'node:events'
+  import { createServer } from 'node:http'
   import { connect, DistributedLock } from 'holdfast'
+  import { prometheusMetrics } from 'holdfast/prometheus'
+  const metrics = prometheusMetrics({ templates: ['stuck:{folder}'] })
+  const server = createServer((request, response) => {
+    response.setHeader('content-type', metrics.contentType).end(metrics.text())
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
   const real = await connect(${JSON.stringify(url)})
   let heard
   const listening = new Promise((resolve) => { heard = resolve })
@@ -62,5 +83,6 @@ const holderOf = (url: string): string => `
       lost = new Promise((resolve) => signal.addEventListener('abort', () => resolve(String(signal.reason))))
     },
     listening: () => listening,
+    metricsUrl: () => 'http://127.0.0.1:' + server.address().port + '/metrics',
     lost: () => lost,
   })`

@@ -188,7 +188,7 @@ describe.concurrent('holdfast ls', SLOW, () => {
     await using store = createStore()
     await busy(store)
     const run = store.start(['ls'])
-    run.stopReading()
+    run.stopReading('stdout')
     expect(await run.exited).toBe(0)
     expect(run.stderr).toBe('')
   })

@@ -17,6 +17,19 @@ describe.concurrent('the exit code of holdfast run', SLOW, () => {
     expect(await store.run(['run', 'job', '--no-wait', '--', 'true'])).toMatchObject({ code: 0 })
   })
 
+  test('goes on if nothing reads what it says', async () => {
+    await using store = createStore()
+    const first = store.start(['run', 'job', '--', ...UNTIL_CLOSED])
+    await first.says(/up/)
+    const second = store.start(['run', 'job', '--ttl', '1', '--max-hold', '0.5', '--', ...UNTIL_CLOSED])
+    second.stopReading('stderr')
+    await store.waiting('job', 1)
+    await first.end()
+    await second.says(/up/)
+    // The lease ends after half a second. It cannot say so, but its exit code does.
+    expect(await second.exited).toBe(76)
+  })
+
   test('says that it waits, and for whom', async () => {
     await using store = createStore()
     const holder = store.start(['run', 'job', '--', ...UNTIL_CLOSED])

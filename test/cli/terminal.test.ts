@@ -134,6 +134,40 @@ describe.concurrent('holdfast in a terminal', SLOW, () => {
   })
 })
 
+describe.concurrent('keys that end a command', SLOW, () => {
+  test('break changes nothing if its question is answered with Ctrl-C or Ctrl-D', async () => {
+    await using store = createStore()
+    await using terminal = await startTerminal(`sqlite:${store.path}`)
+    await ask(await store.driver(), { lockName: 'job', holderId: 'web-1' })
+    for (const key of ['C-c', 'C-d']) {
+      await terminal.enter('clear; holdfast break job --reason stuck; echo "code $?"')
+      await terminal.shows(/End it\? \[y\/N\]$/m)
+      await terminal.press(key)
+      await terminal.shows(/End it\? \[y\/N\]\nholdfast: nothing was changed\ncode 75$/m)
+    }
+    expect((await store.lease('job')).holderId).toBe('web-1')
+  })
+
+  test('Ctrl-C reaches the command of limit once', async () => {
+    await using store = createStore()
+    await using terminal = await startTerminal(`sqlite:${store.path}`)
+    writeFileSync(
+      `${terminal.folder}/counting.mjs`,
+      `let count = 0
+      process.on('SIGINT', () => { count += 1 }).on('SIGUSR1', () => { console.log('SIGINT:', count); process.exit(3) })
+      setInterval(() => {}, 60_000)
+      console.log('run by', process.ppid)`,
+    )
+    await terminal.enter(`clear; holdfast limit mail --rate 9/s -- '${process.execPath}' counting.mjs; echo "code $?"`)
+    const [, parent] = /^run by (\d+)$/m.exec(await terminal.shows(/^run by \d+$/m)) ?? []
+    await terminal.press('C-c')
+    await terminal.shows(/\^C/)
+    // Passed on in its turn, so that a SIGINT that was passed on has come before it.
+    process.kill(Number(parent), 'SIGUSR1')
+    await terminal.shows(/SIGINT: 1\ncode 3$/m)
+  })
+})
+
 const lineWith = (screen: string, text: string): string => screen.split('\n').find((line) => line.includes(text)) ?? ''
 
 async function ask(driver: Driver, changes: Pick<Claim, 'lockName' | 'holderId'> & Partial<Claim>): Promise<Claim> {

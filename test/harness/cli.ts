@@ -35,8 +35,8 @@ export interface Run {
   /** The same for its standard error. */
   reports(expected: RegExp): Promise<string[]>
   signal(signal: NodeJS.Signals): void
-  /** Closes our end of its standard output. */
-  stopReading(): void
+  /** Closes our end of its standard output or standard error. */
+  stopReading(stream: 'stdout' | 'stderr'): void
 }
 
 /** An SQLite file for the locks of one test, and the runs of `holdfast` on it. */
@@ -166,6 +166,6 @@ function startProgram(args: readonly string[], env: Record<string, string | unde
     says: (expected) => printed(expected, () => stdout),
     reports: (expected) => printed(expected, () => stderr),
     signal: (signal) => process.kill(pid, signal),
-    stopReading: () => child.stdout.destroy(),
+    stopReading: (stream) => child[stream].destroy(),
   }
 }
