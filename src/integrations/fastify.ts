@@ -42,7 +42,13 @@ export interface FastifyLike {
   readonly server: object
   decorate(name: string, value: unknown): unknown
   addHook(name: 'preClose' | 'onClose', hook: () => Promise<void>): unknown
-  get(path: string, handler: () => Promise<Response>): unknown
+  get(path: string, handler: (request: unknown, reply: FastifyReplyLike) => Promise<string>): unknown
+}
+
+/** The members of a reply of Fastify that are used. */
+export interface FastifyReplyLike {
+  code(status: number): FastifyReplyLike
+  headers(values: Record<string, string>): FastifyReplyLike
 }
 
 const OPTIONS = optionNames<HoldfastFastifyOptions>({
@@ -84,10 +90,19 @@ export async function holdfastFastify(app: FastifyLike, options: HoldfastFastify
     closing.served()
     return closing.done()
   })
-  if (healthPath !== undefined) app.get(healthPath, healthHandler(lock))
+  // Both return text: Fastify also answers HEAD with a route for GET, but not if that returns a `Response`.
+  if (healthPath !== undefined) {
+    const health = healthHandler(lock)
+    app.get(healthPath, async (_, reply) => {
+      const response = await health()
+      reply.code(response.status).headers(Object.fromEntries(response.headers))
+      return response.text()
+    })
+  }
   if (metrics !== undefined) {
-    app.get(metricsPath, async () => {
-      return new Response(metrics.text(), { headers: { 'content-type': metrics.contentType } })
+    app.get(metricsPath, async (_, reply) => {
+      reply.headers({ 'content-type': metrics.contentType })
+      return metrics.text()
     })
   }
 }

@@ -38,18 +38,16 @@ export function healthCheck(target: HealthTarget, options: HealthOptions = {}): 
   const timeoutMs = ttlMsFrom('timeoutSeconds', timeoutSeconds)
   const late = (): StoreError => new StoreError(`the store did not answer within ${timeoutSeconds} s`)
   let pinging: Promise<void> | undefined
-  const ping = async (): Promise<void> => {
-    try {
-      await target.ping()
-    } finally {
-      pinging = undefined
-    }
+  const ended = (): void => {
+    pinging = undefined
   }
+  const ping = async (): Promise<void> => target.ping()
   return async () => {
     // While it drains, the store still answers; but this process must get no more requests.
     if (target.closed) return { status: 'down', code: 'CLOSED', reason: 'this process is shutting down' }
     try {
-      pinging ??= ping()
+      // Not cleared in `ping`: that ends before it is assigned here if the target throws at once.
+      pinging ??= ping().finally(ended)
       await withTimeout(systemClock, timeoutMs, pinging, late)
       return { status: 'up' }
     } catch (error) {

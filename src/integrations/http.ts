@@ -49,9 +49,10 @@ export interface ServerLike {
  * 2. Requests that run may end, and may still take locks, for up to `drainSeconds`.
  * 3. The instances are closed with what is left of `drainSeconds`, so that other work under a lease may end, too. Then
  *    the signals of leases abort, and everything is released, within `timeoutSeconds`. See `CloseOptions`.
- * 4. Half a second later, connections that are still open are destroyed.
+ * 4. Half a second later, connections that are still open are destroyed, except those that are no longer HTTP/1, such
+ *    as WebSockets. Close these yourself: Node does not exit before.
  *
- * So it takes at most `drainSeconds`, `timeoutSeconds` and half a second. Here `drainSeconds` is 10 by default.
+ * So it takes at most `drainSeconds`, `timeoutSeconds` and a second. Here `drainSeconds` is 10 by default.
  *
  * @throws `InvalidArgumentError`, before anything is stopped
  * @throws what closing an instance throws, after all has been stopped
@@ -77,12 +78,13 @@ export async function shutDown(
     await closing.done()
   } finally {
     // Requests whose lease was lost may still say so.
-    await settlesWithin(systemClock, LAST_RESPONSES_MS, stopped)
-    server.closeAllConnections?.()
+    if (!(await settlesWithin(systemClock, LAST_RESPONSES_MS, stopped))) {
+      server.closeAllConnections?.()
+      // Bounded: it does not know a WebSocket, HTTP/2 does not have it, and such a client may stay as long as it likes.
+      await settlesWithin(systemClock, LAST_RESPONSES_MS, stopped)
+    }
     closing.served()
   }
-  // Without that method, such as in HTTP/2, a client may keep its connection for as long as it likes.
-  if (server.closeAllConnections !== undefined) await stopped
 }
 
 const LAST_RESPONSES_MS = 500

@@ -1,27 +1,15 @@
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, connect } from 'node:net'
 import fastify from 'fastify'
-import { afterEach, describe, expect, inject, it } from 'vitest'
-import { DistributedLock, InvalidArgumentError, LeaseLostError } from '../../src/index.ts'
+import { describe, expect, it } from 'vitest'
+import { type DistributedLock, InvalidArgumentError, LeaseLostError } from '../../src/index.ts'
 import { type HoldfastFastifyOptions, holdfastFastify } from '../../src/integrations/fastify.ts'
 import { type ServerLike, shutDown } from '../../src/integrations/http.ts'
 import { gate } from '../harness/gate.ts'
 import { rejectionOf } from '../harness/rejection.ts'
-
-const [url = ''] = inject('servers').redis ?? []
-
-const ending: (() => unknown)[] = []
-afterEach(async () => {
-  for (const end of ending.splice(0).reverse()) await end()
-})
-
-function lockOn(store = url): DistributedLock {
-  const lock = new DistributedLock({ url: store })
-  ending.push(() => lock.close({ timeoutSeconds: 0.1 }))
-  return lock
-}
+import { ending, lockOn } from './locks.ts'
 
 async function listening(server: Server): Promise<string> {
   server.listen(0, '127.0.0.1')
@@ -66,6 +54,21 @@ describe('shutDown', () => {
     goOn.open()
     expect(await (await response).text()).toBe('served')
     await ended
+  })
+
+  it('does not wait for a connection that has become a WebSocket', async () => {
+    const server = createServer().on('upgrade', (_, socket) => {
+      socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n')
+    })
+    const { port } = new URL(await listening(server))
+    const headers = 'Host: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n'
+    const client = connect(Number(port), '127.0.0.1')
+    ending.push(() => client.destroy())
+    client.write(`GET / HTTP/1.1\r\n${headers}`)
+    await once(client, 'data')
+    const lock = lockOn()
+    await shutDown(server, lock, { drainSeconds: 0.05 })
+    expect(lock.closed).toBe(true)
   })
 
   it('of a server that does not listen, and of several instances, closes the instances', async () => {

@@ -6,8 +6,8 @@ import { serve } from '@hono/node-server'
 import express from 'express'
 import fastify from 'fastify'
 import { Hono } from 'hono'
-import { afterAll, afterEach, describe, expect, inject, it, vi } from 'vitest'
-import { ClosedError, DistributedLock, InvalidArgumentError } from '../../src/index.ts'
+import { afterAll, describe, expect, it, vi } from 'vitest'
+import { ClosedError, type DistributedLock, InvalidArgumentError } from '../../src/index.ts'
 import { holdfastFastify } from '../../src/integrations/fastify.ts'
 import { healthHandler, shutDown, toNodeHandler } from '../../src/integrations/http.ts'
 import { prometheusMetrics } from '../../src/telemetry/prometheus.ts'
@@ -15,20 +15,9 @@ import { gate } from '../harness/gate.ts'
 import { rejectionOf } from '../harness/rejection.ts'
 import { startRedis } from '../harness/servers.ts'
 import { askRedis } from '../harness/wire.ts'
+import { ending, lockOn } from './locks.ts'
 
-const [url = ''] = inject('servers').redis ?? []
 const PASSWORD = 'sEcReT-pass'
-
-const ending: (() => unknown)[] = []
-afterEach(async () => {
-  for (const end of ending.splice(0).reverse()) await end()
-})
-
-function lockOn(store = url): DistributedLock {
-  const lock = new DistributedLock({ url: store })
-  ending.push(() => lock.close({ timeoutSeconds: 0.1 }))
-  return lock
-}
 
 const metrics = prometheusMetrics()
 afterAll(() => metrics.close())
@@ -115,6 +104,15 @@ describe.each(Object.entries(frameworks))('%s', (_, start) => {
     expect(response.headers.get('content-type')).toBe(metrics.contentType)
   })
 
+  it('answers HEAD, which some load balancers send, as it answers GET', async () => {
+    const { address } = await start(lockOn(), async () => '')
+    for (const path of ['/healthz', '/metrics']) {
+      const get = await fetch(`${address}${path}`)
+      const head = await fetch(`${address}${path}`, { method: 'HEAD' })
+      expect([head.status, head.headers.get('content-type')]).toEqual([200, get.headers.get('content-type')])
+    }
+  })
+
   it('that shuts down lets a request end that has yet to take its lock, and leaves the lock free', async () => {
     const [lock, rival] = [lockOn(), lockOn()]
     const name = `http:${randomUUID()}`
@@ -153,6 +151,17 @@ describe('a health check', () => {
     expect(await (await silent()).json()).toMatchObject({ reason: 'the store did not answer within 0.05 s' })
     const failing = healthHandler({ closed: false, ping: () => Promise.reject(new Error(PASSWORD)) })
     expect(await (await failing()).text()).not.toContain(PASSWORD)
+  })
+
+  it('is up again after a ping that threw, at once or later', async () => {
+    const fault = new Error('down')
+    const ping = vi.fn(async () => undefined)
+    const health = healthHandler({ closed: false, ping })
+    ping.mockRejectedValueOnce(fault).mockImplementationOnce(() => {
+      throw fault
+    })
+    const answers = [await health(), await health(), await health()]
+    expect(answers.map(({ status }) => status)).toEqual([503, 503, 200])
   })
 
   it('is down while the instance drains', async () => {

@@ -2,7 +2,9 @@ import 'reflect-metadata'
 import { randomUUID } from 'node:crypto'
 import { Controller, Get, type INestApplication, Inject, Injectable, Module, Param } from '@nestjs/common'
 import { NestFactory } from '@nestjs/core'
+import { Redis } from 'ioredis'
 import { afterEach, describe, expect, inject, it } from 'vitest'
+import { redisDriver } from '../../src/drivers/redis.ts'
 import {
   ClosedError,
   DistributedLock,
@@ -150,6 +152,8 @@ describe('a method with @Locked', () => {
   it('needs an instance that Nest has made', async () => {
     const refused = await rejectionOf(() => new OrderService().ship('1', async () => 'ran without a lock'))
     expect(String(refused)).toContain('OrderService.ship must be called on an instance that Nest has made')
+    const { ship } = (await start()).orders
+    expect(await rejectionOf(() => ship('1', async () => 'ran without a lock'))).toBeInstanceOf(InvalidArgumentError)
     expect(currentLease).toThrow('currentLease() must be called inside a method with @Locked')
   })
 })
@@ -229,6 +233,35 @@ describe('an application', () => {
     const app = await NestFactory.create(AppModule, { logger: false, abortOnError: false })
     ending.push(() => app.close())
     expect(await app.get(OrderService).ship(randomUUID(), async () => currentLease().holderId)).toBe('configured')
+  })
+
+  it.each([false, true])('that shuts down closes the lock before its client (global: %s)', async (global) => {
+    class Client {
+      readonly redis = new Redis(url, { lazyConnect: true })
+      // Not `onModuleDestroy`, which Nest calls before it stops the server.
+      async onApplicationShutdown(): Promise<void> {
+        await this.redis.quit()
+      }
+    }
+    @Module({ providers: [Client], exports: [Client] })
+    class ClientModule {}
+    const clients = { module: ClientModule, global }
+    const holdfast = HoldfastModule.forRootAsync({
+      imports: [clients],
+      inject: [Client],
+      useFactory: ({ redis }: Client) => ({ driver: redisDriver({ client: redis }), close: { drainSeconds: 0.2 } }),
+    })
+    @Module({ imports: [clients, holdfast], providers: [OrderService] })
+    class AppModule {}
+    const app = await NestFactory.create(AppModule, { logger: false, abortOnError: false })
+    ending.push(() => app.close())
+    const lock = app.get(DistributedLock)
+    const events: string[] = []
+    lock.on('released', () => events.push('released'))
+    lock.on('releaseFailed', () => events.push('releaseFailed'))
+    await lock.hold(`nest:${randomUUID()}`)
+    await app.close()
+    expect(events).toEqual(['released'])
   })
 
   it('that shuts down lets running calls end, rejects new ones, and leaves its locks free', async () => {

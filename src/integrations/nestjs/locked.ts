@@ -70,8 +70,8 @@ export function Locked<Args extends readonly unknown[] = []>(
         : nameFromTemplate(name, where)
     // An application without HoldfastModule fails when it starts, not at the first call.
     Inject(DistributedLock)(target, LOCK)
-    const locked = async function (this: { [LOCK]?: DistributedLock }, ...args: unknown[]): Promise<unknown> {
-      const lock = this[LOCK]
+    const locked = async function (this: Injected | undefined, ...args: unknown[]): Promise<unknown> {
+      const lock = this?.[LOCK]
       if (lock === undefined) {
         const rule = 'called on an instance that Nest has made, in an application with HoldfastModule'
         throw new InvalidArgumentError(where, undefined, rule, `${where} must be ${rule}`)
@@ -103,6 +103,10 @@ const leases = new AsyncLocalStorage<Lease>()
 
 /** Nest sets this property of each instance of a class with `@Locked`. */
 const LOCK = Symbol('holdfast.lock')
+
+interface Injected {
+  readonly [LOCK]?: DistributedLock
+}
 
 /**
  * Other decorators, such as `@Get` or `@Cron`, attach what they say to the function. If `@Locked` is above them, they

@@ -32,13 +32,19 @@ export interface HoldfastProvider<Token> {
   inject: (Token | symbol | typeof DistributedLock)[]
 }
 
-/** A dynamic module, as Nest takes it. */
+/** A dynamic module, as Nest takes it. It imports another one, which is global. */
 export interface HoldfastModuleDefinition<Import, Token> {
   module: typeof HoldfastModule
-  global: true
-  imports: Import[]
-  providers: HoldfastProvider<Token>[]
-  exports: (typeof DistributedLock | typeof HoldfastHealth)[]
+  imports: [
+    {
+      module: new () => object
+      global: true
+      imports: Import[]
+      providers: HoldfastProvider<Token>[]
+      exports: (symbol | typeof DistributedLock | typeof HoldfastHealth)[]
+    },
+  ]
+  providers: HoldfastProvider<never>[]
 }
 
 const ASYNC_OPTIONS = optionNames<HoldfastAsyncOptions<unknown, unknown, unknown[]>>({
@@ -88,6 +94,11 @@ export class HoldfastModule {
 
 Module({})(HoldfastModule)
 
+/** What is provided to all modules. */
+class HoldfastGlobalModule {}
+
+Module({})(HoldfastGlobalModule)
+
 const OPTIONS = Symbol('holdfast.options')
 const CLOSING = Symbol('holdfast.closing')
 
@@ -95,9 +106,9 @@ function definition<Import, Token>(
   imports: Import[],
   options: HoldfastProvider<Token>,
 ): HoldfastModuleDefinition<Import, Token> {
-  return {
-    module: HoldfastModule,
-    global: true,
+  const provided = {
+    module: HoldfastGlobalModule,
+    global: true as const,
     imports,
     providers: [
       options,
@@ -107,10 +118,13 @@ function definition<Import, Token>(
         useFactory: (lock: DistributedLock) => new HoldfastHealth(lock),
         inject: [DistributedLock],
       },
-      { provide: CLOSING, useFactory: closingHooks, inject: [DistributedLock, OPTIONS] },
     ],
-    exports: [DistributedLock, HoldfastHealth],
+    exports: [DistributedLock, HoldfastHealth, OPTIONS],
   }
+  // Nest shuts global modules down last. A module that was imported for its client would have closed that before, and
+  // the locks would stay until they expire.
+  const closing = { provide: CLOSING, useFactory: closingHooks, inject: [DistributedLock, OPTIONS] }
+  return { module: HoldfastModule, imports: [provided], providers: [closing] }
 }
 
 function lockFrom(options: HoldfastModuleOptions): DistributedLock {
