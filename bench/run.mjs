@@ -24,7 +24,7 @@ const HELP = `npm run bench -- [options]
   --regime short   only short slices, or only steady
   --rounds N       that many rounds in every scenario
   --dist DIR       also measures the build in DIR
-  --fsync          PostgreSQL waits for the disk
+  --no-fsync       PostgreSQL does not wait for the disk
   --targets        prints only the table of targets
   --json FILE      writes every figure
   --chart FILE     writes a chart of the ratios as SVG, and a plot beside it for each growth
@@ -38,7 +38,7 @@ const { values } = parseArgs({
     regime: { type: 'string' },
     rounds: { type: 'string' },
     dist: { type: 'string' },
-    fsync: { type: 'boolean', default: false },
+    'no-fsync': { type: 'boolean', default: false },
     targets: { type: 'boolean', default: false },
     json: { type: 'string' },
     chart: { type: 'string' },
@@ -60,7 +60,7 @@ async function main() {
     drivers: /** @type {DriverName[] | undefined} */ (values.driver?.split(',')),
     otherDist: values.dist === undefined ? undefined : resolve(values.dist),
     rounds: values.rounds === undefined ? undefined : Number(values.rounds),
-    fsync: values.fsync,
+    fsync: !values['no-fsync'],
   }
   /** @type {Table[]} */
   const tables = []
@@ -92,15 +92,16 @@ async function main() {
         process.exitCode = 1
         process.stderr.write(`${scenario.id} failed: ${error instanceof Error ? error.stack : error}\n\n`)
       })
+      // After each, because a run takes long and may be ended before its end.
+      if (values.json) {
+        writeFileSync(values.json, `${JSON.stringify({ machine, settings, tables, plots }, null, 1)}\n`)
+      }
     }
   } finally {
     await stage[Symbol.asyncDispose]()
   }
   const all = values.scenario === undefined && values.driver === undefined
   process.stdout.write(printTargets(tables, { all }))
-  if (values.json) {
-    writeFileSync(values.json, `${JSON.stringify({ machine, settings, tables, plots }, null, 1)}\n`)
-  }
   if (values.chart) {
     writeFileSync(values.chart, drawRatios(tables))
     for (const plot of plots) writeFileSync(values.chart.replace(/(\.svg)?$/, `-${plot.id}.svg`), drawPlot(plot))

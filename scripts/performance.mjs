@@ -1,11 +1,13 @@
 // @ts-check
-// Writes the tables and sentences of docs/performance.md from the figures of a run of the benchmarks.
+// Writes the tables, sentences and charts of docs/performance.md and docs/performance-tables.md from the figures of a
+// run of the benchmarks.
 //
-//   npm run bench -- --json figures.json --chart docs/images/performance/ratios.svg
+//   npm run bench -- --json figures.json
 //   node scripts/performance.mjs figures.json …
 //
-// The figures may be of several runs, with different scenarios.
+// The figures may be of several runs. A table of a later one replaces the same table of an earlier one.
 import { readFileSync, writeFileSync } from 'node:fs'
+import { drawPlot, drawRatios } from '../bench/support/chart.mjs'
 import { slopeInWords } from '../bench/support/slope.mjs'
 import { markdown, printTable } from '../bench/support/table.mjs'
 import { printTargets } from '../bench/support/targets.mjs'
@@ -13,7 +15,8 @@ import { root } from './support/command.mjs'
 
 /** @import { Plot, Table } from '../bench/types.d.ts' */
 
-const PAGE = `${root}docs/performance.md`
+const IMAGES = `${root}docs/images/performance/`
+const PAGES = ['docs/performance.md', 'docs/performance-tables.md'].map((page) => root + page)
 
 const files = process.argv.slice(2)
 if (files.length === 0) {
@@ -22,10 +25,13 @@ if (files.length === 0) {
 }
 /** @type {{ machine: { cpu: string, node: string, loadBefore: number }, tables: Table[], plots: Plot[] }[]} */
 const runs = files.map((file) => JSON.parse(readFileSync(file, 'utf8')))
-const tables = runs.flatMap((run) => run.tables)
+/** @type {Map<string, Table>} */
+const byId = new Map()
+for (const table of runs.flatMap((run) => run.tables)) byId.set(`${table.id} ${table.regime}`, table)
+const tables = [...byId.values()]
 const plots = runs.flatMap((run) => run.plots)
 
-let page = readFileSync(PAGE, 'utf8')
+const texts = new Map(PAGES.map((page) => [page, readFileSync(page, 'utf8')]))
 const loads = runs.map(({ machine }) => machine.loadBefore.toFixed(1)).join(' and ')
 write(
   'machine',
@@ -45,7 +51,13 @@ for (const plot of plots) {
     ),
   )
 }
-writeFileSync(PAGE, page)
+for (const [page, text] of texts) writeFileSync(page, text)
+// Only short slices, or the chart would be twice as long.
+const drawn = tables.filter(
+  ({ id, regime }) => /^(acquire|hand-offs|waiters|wake-up|rate)/.test(id) && regime !== 'steady',
+)
+writeFileSync(`${IMAGES}ratios.svg`, drawRatios(drawn))
+for (const plot of plots) writeFileSync(`${IMAGES}${plot.id}.svg`, drawPlot(plot))
 
 /** @param {string} id */
 function scenarioOf(id) {
@@ -53,14 +65,16 @@ function scenarioOf(id) {
 }
 
 /**
- * A block that the page does not have is left out.
+ * Fills a block on every page that has it.
  *
  * @param {string} name
- * @param {string} text
+ * @param {string} block
  */
-function write(name, text) {
+function write(name, block) {
   const [begin, end] = [`<!-- ${name}:begin -->`, `<!-- ${name}:end -->`]
-  const [from, to] = [page.indexOf(begin), page.indexOf(end)]
-  if (from === -1 || to === -1) return
-  page = `${page.slice(0, from + begin.length)}\n\n${text}\n\n${page.slice(to)}`
+  for (const [page, text] of texts) {
+    const [from, to] = [text.indexOf(begin), text.indexOf(end)]
+    if (from === -1 || to === -1) continue
+    texts.set(page, `${text.slice(0, from + begin.length)}\n\n${block}\n\n${text.slice(to)}`)
+  }
 }

@@ -3,11 +3,12 @@ import { bestPeerOf, floorOf, ratioOf } from './table.mjs'
 
 /** @import { Plot, Table } from '../types.d.ts' */
 
-const COLORS = ['#1f6feb', '#d9822b', '#2da44e', '#8250df', '#cf222e', '#57606a']
+const COLORS = ['#1f6feb', '#d9822b', '#2da44e', '#8250df', '#cf222e', '#57606a', '#1b7c83', '#e85aad']
 const STYLE = 'text { font: 12px system-ui, sans-serif; fill: #57606a } .title { font-size: 14px; fill: #24292f }'
 const ROW = 34
 const LEFT = 440
 const WIDTH = 960
+const HEADING = 'Speed as a multiple of the bare store'
 
 /**
  * A bar for Holdfast and one for its best peer, as a multiple of the floor's speed, on a logarithmic scale. Further
@@ -42,11 +43,11 @@ ${bar(x, top, ours, COLORS[0])}${peer === undefined ? '' : bar(x, top + 13, peer
     return `<line x1="${x(tick)}" x2="${x(tick)}" y1="42" y2="${height - 20}" stroke="${color}"/>
 <text x="${x(tick)}" y="${height - 6}" text-anchor="middle">${tick} ×</text>`
   })
-  const legend = `<text x="10" y="20" class="title">Speed as a multiple of the bare store</text>
+  const legend = `<text x="10" y="20" class="title">${HEADING}</text>
 <rect x="${LEFT}" y="10" width="12" height="10" fill="${COLORS[0]}"/><text x="${LEFT + 18}" y="20">Holdfast</text>
 <rect x="${LEFT + 90}" y="10" width="12" height="10" fill="${COLORS[1]}"/>
 <text x="${LEFT + 108}" y="20">best peer</text>`
-  return svg(WIDTH, height, [legend, ...grid, ...bars])
+  return svg(HEADING, { width: WIDTH, height }, [legend, ...grid, ...bars])
 }
 
 /**
@@ -79,7 +80,7 @@ export function drawPlot({ title, x: xTitle, y: yTitle, lines }) {
   })
   const titles = `<text x="10" y="24" class="title">${escaped(title)}: ${escaped(yTitle)}</text>
 <text x="350" y="380" text-anchor="middle">${escaped(xTitle)}</text>`
-  return svg(WIDTH, 390, [titles, ...grid, ...drawn])
+  return svg(`${title}: ${yTitle}`, { width: WIDTH, height: 390 }, [titles, ...grid, ...drawn])
 }
 
 /** @param {{ from: number, to: number, left: number, right: number }} options */
@@ -114,12 +115,14 @@ function decades(low, high) {
 }
 
 /**
- * @param {number} width
- * @param {number} height
+ * @param {string} title
+ * @param {{ width: number, height: number }} size
  * @param {readonly string[]} parts
  */
-const svg = (width, height, parts) =>
-  `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" role="img"><style>${STYLE}</style>
+const svg = (title, { width, height }, parts) =>
+  `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" role="img" aria-label="${escaped(title)}">
+<title>${escaped(title)}</title>
+<style>${STYLE}</style>
 <rect width="${width}" height="${height}" fill="#ffffff"/>
 ${parts.join('\n')}
 </svg>
