@@ -11,8 +11,8 @@ export default defineConfig({
     include: ['test/**/*.test.ts'],
     globalSetup: ['test/harness/global-setup.ts'],
     reporters: ['dot'],
-    // The tests wait more than they compute: with two files at a time, two cores are idle for more than a third.
-    maxWorkers: Math.max(3, availableParallelism()),
+    // The tests wait more than they compute: with three files at a time, two cores are idle for a third of the time.
+    maxWorkers: Math.max(4, availableParallelism()),
     sequence: { sequencer: LongestFirst },
     testTimeout: 60_000,
     hookTimeout: 120_000,
