@@ -194,15 +194,29 @@ describe('what the docs say of the code', () => {
     expect(said).toEqual({ ...limits })
   })
 
-  test('every event and every error code is in the docs', () => {
-    const text = read('docs/reference/errors.md') + read('docs/reference/events.md')
+  test('every event and every error code is on the page that explains it', () => {
+    const errorPage = read('docs/reference/errors.md')
+    const eventPage = read('docs/reference/events.md')
     const events = [...sourceOf('events.ts').matchAll(/^ {2}(\w+): \{ lockName|^ {2}(\w+): \{ error/gm)].map(
       ([, about, bare]) => about ?? bare,
     )
     const codes = [...sourceOf('errors.ts').matchAll(/readonly code = '(\w+)'/g)].map(([, code]) => code)
     expect(events.length).toBeGreaterThan(5)
     expect(codes.length).toBeGreaterThan(5)
-    expect([...events, ...codes].filter((word) => !text.includes(`\`${word}\``))).toEqual([])
+    expect(events.filter((event) => !eventPage.includes(`\`${event}\``))).toEqual([])
+    expect(codes.filter((code) => !errorPage.includes(`\nCode: \`${code}\`\n`))).toEqual([])
+  })
+
+  test('every code of doctor has a paragraph in docs/reference/doctor.md, and no other has', () => {
+    const codes = [...read('src/doctor/finding.ts').matchAll(/^ {2}\| '([A-Z_]+)'/gm)].map(([, code]) => code)
+    const paragraphs = [...read('docs/reference/doctor.md').matchAll(/^- \*\*([A-Z_]+)\*\*/gm)].map(([, code]) => code)
+    expect(codes.length).toBeGreaterThan(15)
+    expect(paragraphs.sort()).toEqual(codes.sort())
+  })
+
+  test('the runbooks lead to the pages that explain every code', () => {
+    const pages = ['../reference/errors.md', '../reference/doctor.md', '../reference/cli.md#exit-codes']
+    expect(linksOf('docs/guides/operations.md')).toEqual(expect.arrayContaining(pages))
   })
 
   test('the docs name only scripts that exist', () => {
