@@ -513,6 +513,7 @@ async function beginMove(slot: number, target?: Server) {
   const [fromId, toId] = await Promise.all(
     [from, to].map(async (node) => String(await askRedis(node, 'CLUSTER', 'MYID'))),
   )
+  await makeNewest(to)
   await askRedis(to, 'CLUSTER', 'SETSLOT', slot, 'IMPORTING', fromId as string)
   await askRedis(from, 'CLUSTER', 'SETSLOT', slot, 'MIGRATING', toId as string)
   const carry = async (...keys: string[]): Promise<void> => {
@@ -530,6 +531,29 @@ async function beginMove(slot: number, target?: Server) {
         await askRedis(node, 'CLUSTER', 'SETSLOT', slot, 'NODE', toId as string)
     },
   }
+}
+
+/**
+ * Gives a node the largest epoch, and waits until all nodes know it. Otherwise a heartbeat of the old owner that is
+ * still on its way can take the slot back at one of the nodes: it deletes the slot's keys, two nodes send clients to
+ * each other, and no node puts an end to it.
+ */
+async function makeNewest(newest: Server): Promise<void> {
+  const id = String(await askRedis(newest, 'CLUSTER', 'MYID'))
+  await askRedis(newest, 'CLUSTER', 'BUMPEPOCH')
+  // The message for a new node has the epoch, too, and is sent at once.
+  for (const { port } of cluster.nodes)
+    if (port !== newest.port) await askRedis(newest, 'CLUSTER', 'MEET', '127.0.0.1', port)
+  const isNewestAt = async (node: Server): Promise<boolean> => {
+    const lines = String(await askRedis(node, 'CLUSTER', 'NODES'))
+      .trim()
+      .split('\n')
+    const epochs = new Map(lines.map((line) => [line.split(' ')[0], Number(line.split(' ')[6])]))
+    const own = epochs.get(id) ?? 0
+    return [...epochs].every(([each, epoch]) => each === id || epoch < own)
+  }
+  const isNewest = async (): Promise<boolean> => (await Promise.all(cluster.nodes.map(isNewestAt))).every(Boolean)
+  await until(isNewest, patience('the nodes to know the epoch'))
 }
 
 const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `timed out waiting for ${what}` })
