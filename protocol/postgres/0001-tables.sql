@@ -20,8 +20,8 @@ BEGIN
     SELECT p.oid FROM pg_proc p
     WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND p.proname = ANY (ARRAY[
       'holdfast_acquire', 'holdfast_admit', 'holdfast_ask', 'holdfast_call_acquire', 'holdfast_consume',
-      'holdfast_end', 'holdfast_first', 'holdfast_line_up', 'holdfast_lock_rows', 'holdfast_raise_tokens',
-      'holdfast_rate_step', 'holdfast_release', 'holdfast_renew', 'holdfast_set_durability', 'holdfast_stand'])
+      'holdfast_end', 'holdfast_first', 'holdfast_granted', 'holdfast_line_up', 'holdfast_lock_rows',
+      'holdfast_raise_tokens', 'holdfast_rate_step', 'holdfast_release', 'holdfast_renew', 'holdfast_set_durability', 'holdfast_stand'])
   LOOP
     EXECUTE 'DROP ROUTINE ' || v_old;
   END LOOP;
@@ -100,7 +100,8 @@ END
 $$;
 
 -- The queue. place is the order of arrival. A waiter that has not renewed its place by expires_at is skipped.
--- channel is where its process listens. time_to_live and metadata become those of its lease.
+-- channel is where its process listens, a colon, and a random text that is new with every call of the claim: it ties a
+-- notification to the call. time_to_live and metadata become those of its lease.
 -- lasts is how long a place lasts after it was last renewed, as above.
 CREATE TABLE IF NOT EXISTS holdfast_waiters (
   lock_name     VARCHAR(255) COLLATE "C" NOT NULL,

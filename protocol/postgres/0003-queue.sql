@@ -77,7 +77,7 @@ BEGIN
   END IF;
   IF v_asks AND NOT v_held THEN
     UPDATE holdfast_waiters SET expires_at = v_now + p_claim.lasts, lasts = p_claim.lasts,
-      waiting_since = least(waiting_since, v_now)
+      waiting_since = least(waiting_since, v_now), channel = p_claim.channel
     WHERE lock_name = v_name AND claim_id = p_claim.claim_id AND expires_at > p_claim.waiting_since;
   END IF;
 
@@ -107,7 +107,9 @@ BEGIN
       EXIT;
     END IF;
     IF v_waiter.place IS NOT NULL THEN
-      DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place;
+      -- The channel is that of its last call, which may have come after the place was read.
+      DELETE FROM holdfast_waiters WHERE lock_name = v_name AND place = v_waiter.place
+      RETURNING channel INTO v_waiter.channel;
       CONTINUE WHEN NOT FOUND;  -- It has just left the queue.
     END IF;
     v_changed := true;
@@ -124,7 +126,8 @@ BEGIN
     ELSE
       v_waiter.lasts := least(v_waiter.time_to_live,
         make_interval(secs => extract(epoch FROM v_waiter.expires_at - v_now)));
-      events := events || jsonb_build_array(v_waiter.channel, 'granted', v_waiter.claim_id, v_name);
+      events := events || jsonb_build_array(v_waiter.channel, v_waiter.claim_id, v_row.fencing_token::text,
+        (extract(epoch FROM v_now) * 1000)::text, (extract(epoch FROM v_waiter.lasts) * 1000)::text);
     END IF;
     IF v_waiter.mode = 'exclusive' THEN
       v_held := true;
@@ -151,7 +154,7 @@ BEGIN
       p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now, v_now + p_claim.lasts,
       p_claim.lasts)
     ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
-      waiting_since = least(w.waiting_since, v_now),
+      waiting_since = least(w.waiting_since, v_now), channel = excluded.channel,
       place = CASE WHEN w.expires_at > p_claim.waiting_since THEN w.place ELSE excluded.place END
     RETURNING w.place INTO place;
     v_queued := true;
@@ -238,7 +241,7 @@ BEGIN
     RETURN NULL;
   END IF;
   RETURN (
-    SELECT array_agg(jsonb_build_array(channel, 'wake', claim_id, lock_name)) FROM holdfast_waiters
+    SELECT array_agg(jsonb_build_array(channel, claim_id, '', '', '')) FROM holdfast_waiters
     WHERE lock_name = p_lock_name AND place = v_first);
 END
 $$;
@@ -255,25 +258,42 @@ $$;
 
 -- Sends the events of one call. Each process gets the events of its own waiters. A payload holds at most three events,
 -- so it stays below 8,000 bytes.
--- Inputs: events [channel, 'granted' or 'wake', claim_id, lock_name]
--- An event proves nothing, because every role that can connect can send one. It says what to ask about: a client that
--- is notified of a grant asks holdfast_granted for it.
+-- Inputs: events [channel of the waiter, claim_id, fencing_token, acquired_at in ms, duration in ms]: the claim has this
+--         lease. With '' for the last three: the claim should ask again
+-- Every role that can connect can send a notification. So each event gets a proof, from the key that only roles which
+-- may change locks can read. If this role cannot read it, nothing is sent. Waiters also poll.
 CREATE OR REPLACE FUNCTION holdfast_tell(p_events JSONB[]) RETURNS VOID
 LANGUAGE plpgsql AS $$
+DECLARE
+  v_key TEXT;
 BEGIN
-  IF NOT holdfast_may_notify() THEN
+  IF holdfast_may_notify() THEN
+    v_key := holdfast_key();
+  END IF;
+  IF v_key IS NULL THEN
     RETURN;
   ELSIF cardinality(p_events) = 1 THEN
-    PERFORM pg_notify(p_events[1] ->> 0, jsonb_build_array(p_events[1] - 0)::text);
+    PERFORM pg_notify(
+      split_part(p_events[1] ->> 0, ':', 1), jsonb_build_array(holdfast_proved(p_events[1], v_key))::text);
   ELSE
     PERFORM pg_notify(channel, payload) FROM (
       SELECT channel, jsonb_agg(event)::text AS payload FROM (
-        SELECT each ->> 0 AS channel, each - 0 AS event,
-          (row_number() OVER (PARTITION BY each ->> 0 ORDER BY ord)) / 3 AS part
+        SELECT split_part(each ->> 0, ':', 1) AS channel, holdfast_proved(each, v_key) AS event,
+          (row_number() OVER (PARTITION BY split_part(each ->> 0, ':', 1) ORDER BY ord)) / 3 AS part
         FROM unnest(p_events) WITH ORDINALITY AS events (each, ord)
       ) AS parts GROUP BY channel, part
     ) AS messages;
   END IF;
+END
+$$;
+
+-- An event as it is sent: without the channel, and with a proof at its end. The proof is the SHA-256, in hex, of the
+-- key, the random text behind the channel, the token, the two times, the claim id and the key, with blanks in between.
+CREATE OR REPLACE FUNCTION holdfast_proved(p_event JSONB, p_key TEXT) RETURNS JSONB
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN p_event - 0 || to_jsonb(encode(sha256(convert_to(concat_ws(' ', p_key, split_part(p_event ->> 0, ':', 2),
+    p_event ->> 2, p_event ->> 3, p_event ->> 4, p_event ->> 1, p_key), 'UTF8')), 'hex'));
 END
 $$;
 

@@ -24,7 +24,8 @@
 -- Inputs:  for each claim: lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to
 --          live in ms, how long its place in the queue lasts without being renewed in ms (0: it does not wait),
 --          metadata as JSON text (NULL: none);
---          for all: the channel on which this process listens; relaxed; p_patience, see above;
+--          for all: the channel on which this process listens, and behind a colon a random text that no other call
+--          has; relaxed; p_patience, see above;
 --          p_asked, when they were asked for, if that was in an earlier call (NULL: now)
 -- Outputs: granted_claims, granted_tokens, granted_at  one element for each lease, in any order; granted_at in ms
 --          refused_claims, refused_ahead, refused_until  one element for each refusal, in any order: the number of
@@ -288,7 +289,7 @@ BEGIN
   -- Keeping a place writes only that place. A locked place is being granted the lock, or given up.
   WITH kept AS (
     UPDATE holdfast_waiters w SET expires_at = v_now + k.wait * interval '1 ms', lasts = k.wait * interval '1 ms',
-      waiting_since = least(w.waiting_since, v_now)
+      waiting_since = least(w.waiting_since, v_now), channel = p_channel
     FROM (
       SELECT place.at, c.wait FROM unnest(p_names, p_claims, p_waits) AS c (lock_name, claim_id, wait), LATERAL (
         SELECT w.ctid AS at FROM holdfast_waiters w
@@ -342,7 +343,7 @@ BEGIN
         ORDER BY ord
       ) AS c
       ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
-        waiting_since = least(w.waiting_since, v_now),
+        waiting_since = least(w.waiting_since, v_now), channel = excluded.channel,
         place = CASE WHEN w.expires_at > p_asked THEN w.place ELSE excluded.place END
       RETURNING w.claim_id, w.place
     )
@@ -549,7 +550,7 @@ BEGIN
   seen := p_row;
   -- A locked place is being granted the lock, or given up. The name's row will show which.
   UPDATE holdfast_waiters SET expires_at = v_now + p_claim.lasts, lasts = p_claim.lasts,
-    waiting_since = least(waiting_since, v_now)
+    waiting_since = least(waiting_since, v_now), channel = p_claim.channel
   WHERE ctid = (
     SELECT ctid FROM holdfast_waiters
     WHERE lock_name = p_claim.lock_name AND claim_id = p_claim.claim_id AND expires_at > p_claim.waiting_since
@@ -573,7 +574,7 @@ BEGIN
     p_claim.max_permits, p_claim.permits, p_claim.time_to_live, p_claim.metadata, p_claim.channel, v_now,
     v_now + p_claim.lasts, p_claim.lasts)
   ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at = excluded.expires_at, lasts = excluded.lasts,
-    waiting_since = least(w.waiting_since, v_now),
+    waiting_since = least(w.waiting_since, v_now), channel = excluded.channel,
     place = CASE WHEN w.expires_at > p_claim.waiting_since THEN w.place ELSE excluded.place END
   RETURNING w.place INTO place;
   IF NOT seen.contended THEN

@@ -4,13 +4,6 @@
 -- Inputs:  a row of distributed_locks or of holdfast_leases
 -- Outputs: the lease as JSON, with the names that the driver interface uses
 --
--- holdfast_granted(p_names, p_claims)
--- Inputs:  for each claim: lock name, claim id
--- Outputs: granted_claims, granted_tokens, granted_ms, granted_at  one element for each claim that holds its lock now,
---          in any order: its token, its duration from the grant on in ms, and the time of the grant in ms
--- It only reads, one or two index entries for each claim. Its plan is made once and kept: planning anew for each list
--- would take as long as the rest of the call.
---
 -- holdfast_inspect(p_lock_name, p_prefix, p_after, p_page_size)
 -- Inputs:  only this name (NULL: any); only names with this prefix; only names after this one, byte by byte (NULL:
 --          all); the maximum number of names
@@ -39,31 +32,6 @@ LANGUAGE sql STABLE AS $$
     'acquiredAtMs', extract(epoch FROM p_row.acquired_at) * 1000,
     'expiresAtMs', extract(epoch FROM p_row.expires_at) * 1000
   )) || CASE WHEN p_row.metadata IS NULL THEN '{}' ELSE jsonb_build_object('metadata', p_row.metadata) END
-$$;
-
-CREATE OR REPLACE FUNCTION holdfast_granted(
-  p_names TEXT[], p_claims TEXT[],
-  OUT granted_claims TEXT[], OUT granted_tokens BIGINT[], OUT granted_ms FLOAT8[], OUT granted_at FLOAT8[]
-)
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
-#variable_conflict use_column
-BEGIN
-  SELECT array_agg(c.claim_id), array_agg(found.fencing_token),
-    array_agg(extract(epoch FROM found.expires_at - found.acquired_at) * 1000),
-    array_agg(extract(epoch FROM found.acquired_at) * 1000)
-  INTO granted_claims, granted_tokens, granted_ms, granted_at
-  FROM unnest(p_names, p_claims) AS c (lock_name, claim_id), LATERAL (
-    SELECT d.fencing_token, d.acquired_at, d.expires_at FROM distributed_locks d
-    WHERE d.lock_name = c.lock_name AND d.claim_id = c.claim_id AND d.mode = 'exclusive'
-    UNION ALL
-    SELECT l.fencing_token, l.acquired_at, l.expires_at FROM holdfast_leases l
-    WHERE l.lock_name = c.lock_name AND l.claim_id = c.claim_id
-      AND EXISTS (SELECT FROM distributed_locks d WHERE d.lock_name = c.lock_name AND d.mode = 'shared')
-  ) AS found
-  WHERE found.expires_at > clock_timestamp();
-END
 $$;
 
 CREATE OR REPLACE FUNCTION holdfast_inspect(

@@ -35,10 +35,9 @@ CALL :"schema".holdfast_call_release($1::text::text[], $2::text::text[], $3::tex
 -- Inputs: lock name, claim id, token, relaxed. Outputs: answer, as holdfast_release_one in 0014-one.sql
 CALL :"schema".holdfast_call_release_one($1::text, $2::text, $3::text::bigint, $4::text::boolean, NULL)
 
--- name: granted
--- Inputs and outputs: as holdfast_granted in 0005-inspect.sql
-SELECT granted_claims::text, granted_tokens::text, granted_ms::text, granted_at::text
-FROM :"schema".holdfast_granted($1::text::text[], $2::text::text[])
+-- name: listen_key
+-- Outputs: key, as holdfast_listen_key in 0015-key.sql. Also keeps the listening connection alive.
+SELECT :"schema".holdfast_listen_key() AS key
 
 -- name: inspect
 -- Inputs: lock name, prefix, after, page size. Outputs: page, as holdfast_inspect

@@ -164,17 +164,22 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     connections,
     channel,
     notify: (payload) => connections.query(statements.hello, [channel, payload]),
-    granted: statements.granted,
+    prepare: () => prepared(),
+    listenKey: statements.listen_key,
   })
   let ready: Promise<void> | undefined
   let hasWritten = false
   let closed = false
 
+  const prepared = (): Promise<void> => {
+    ready ??= prepare(connections, schema, migrates)
+    return ready
+  }
+
   async function call(statement: CallName, values: readonly (string | null)[]): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
-    ready ??= prepare(connections, schema, migrates)
     try {
-      await ready
+      await prepared()
       const isRead = statement === 'inspect' || statement === 'rates'
       const send = isRead ? connections.query : connections.call
       const [row] = await send(statements[statement], values)
@@ -197,12 +202,20 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   })
 
   async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
+    if (!claims.some(({ waitMs }) => waitMs > 0)) return ask(claims, '')
+    const sent = notifyConnection.sends(claims)
+    const answers = await ask(claims, sent.address)
+    notifyConnection.answered(sent, claims, answers)
+    return answers
+  }
+
+  async function ask(claims: readonly Claim[], address: string): Promise<readonly (AcquireAnswer | Error)[]> {
     const [claim] = claims
     if (claim === undefined) return []
     if (claims.length === 1 && isOneLock(claim)) {
-      return [acquireOneAnswer(claim, await call('acquire_one', acquireOneValues(claim, channel, relaxed)))]
+      return [acquireOneAnswer(claim, await call('acquire_one', acquireOneValues(claim, address, relaxed)))]
     }
-    return acquireAnswers(claims, await call('acquire', acquireValues(claims, channel, relaxed)))
+    return acquireAnswers(claims, await call('acquire', acquireValues(claims, address, relaxed)))
   }
 
   async function acquireGroups(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
@@ -262,6 +275,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     async release(leases) {
       const [lease] = leases
       if (lease === undefined) return []
+      for (const each of leases) notifyConnection.forget(each)
       if (leases.length === 1) return [await releaseOne(lease)]
       const { answers } = await call('release', [...leaseArrays(leases), relaxed])
       return parseBooleans(answers as string).map((ended, index) => ended ?? rowLocked(leases[index]?.lockName))

@@ -35,6 +35,7 @@ const TEXTS: readonly string[] = [
   readProtocol('postgres/0012-rate-changes.sql'),
   readProtocol('postgres/0013-groups.sql'),
   readProtocol('postgres/0014-one.sql'),
+  readProtocol('postgres/0015-key.sql'),
 ]
 
 /** The migration that `postgresFence` needs. */

@@ -1,3 +1,5 @@
+import { createHash } from 'node:crypto'
+import type { Grant } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
 
@@ -6,8 +8,14 @@ import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
  * not have the expected form is ignored.
  */
 
-/** One event of `holdfast_tell`. */
-export type GrantEvent = readonly [kind: 'granted' | 'wake', claimId: string, lockName: string]
+/** One event of `holdfast_tell`. Its texts stay as they were sent: the proof is about them. */
+export interface WakeEvent {
+  readonly claimId: string
+  /** Absent: the claim should ask again. */
+  readonly grant?: Grant
+  /** Whether it was sent by a client that knows the key, about the call with this random text. */
+  isProvedBy(key: string, callId: string): boolean
+}
 
 /** What `holdfast_steal` sends: the claims that lost their lease, and the new holder. */
 export interface Theft {
@@ -22,19 +30,26 @@ export const STOLEN_CHANNEL = 'holdfast_stolen'
 export const stolenBy = (by: string): StoreError =>
   new StoreError(`it was stolen by ${by.slice(0, MAX_HOLDER_ID_LENGTH)}`)
 
-export function parseEvents(payload: string): GrantEvent[] {
+export function parseEvents(payload: string): WakeEvent[] {
   try {
     const found: unknown = JSON.parse(payload)
-    return Array.isArray(found) ? found.filter(isEvent) : []
+    return Array.isArray(found) ? found.flatMap((event) => eventFrom(event) ?? []) : []
   } catch {
     return []
   }
 }
 
-function isEvent(event: unknown): event is GrantEvent {
-  if (!Array.isArray(event) || event.length !== 3) return false
-  const [kind, claimId, lockName] = event
-  return (kind === 'granted' || kind === 'wake') && typeof claimId === 'string' && typeof lockName === 'string'
+function eventFrom(event: unknown): WakeEvent | undefined {
+  if (!Array.isArray(event) || event.length !== 5 || !event.every((part) => typeof part === 'string')) return undefined
+  const [claimId, token, acquiredAt, ttl, proof] = event as [string, string, string, string, string]
+  const isProvedBy = (key: string, callId: string): boolean => {
+    const told = `${key} ${callId} ${token} ${acquiredAt} ${ttl} ${claimId} ${key}`
+    return proof === createHash('sha256').update(told).digest('hex')
+  }
+  if (token === '' && acquiredAt === '' && ttl === '') return { claimId, isProvedBy }
+  const [fencingToken, acquiredAtMs, ttlMs] = [Number(token), Number(acquiredAt), Number(ttl)]
+  if (!Number.isSafeInteger(fencingToken) || !(fencingToken > 0 && acquiredAtMs > 0 && ttlMs > 0)) return undefined
+  return { claimId, grant: { granted: true, fencingToken, ttlMs, acquiredAtMs }, isProvedBy }
 }
 
 export function parseTheft(payload: string): Theft | undefined {

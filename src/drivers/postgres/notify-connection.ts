@@ -1,14 +1,14 @@
 import { randomBytes } from 'node:crypto'
-import type { DriverListener, Grant, StopListening } from '../../core/driver.ts'
+import type { AcquireAnswer, Claim, DriverListener, LeaseRef, StopListening } from '../../core/driver.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
 import { systemClock } from '../../core/time/clock.ts'
 import { clearInterval, setInterval } from '../../core/time/native-time.ts'
+import { systemRandom } from '../../core/time/random.ts'
 import { withTimeout } from '../../core/time/timeout.ts'
-import { parseNumbers, parseTexts, textArray } from './arrays.ts'
+import { WaitingClaims } from '../shared/waiting-claims.ts'
 import type { DedicatedConnection, PostgresConnections } from './connections.ts'
 import { storeErrorFrom } from './errors.ts'
-import { HintQueue } from './hint-queue.ts'
-import { parseEvents, parseTheft, STOLEN_CHANNEL, stolenBy } from './notifications.ts'
+import { parseEvents, parseTheft, STOLEN_CHANNEL, stolenBy, type WakeEvent } from './notifications.ts'
 import { quoteIdentifier } from './statements.ts'
 
 export interface NotifyConnectionParts {
@@ -17,8 +17,19 @@ export interface NotifyConnectionParts {
   readonly channel: string
   /** Sends a payload to the channel over another connection. */
   notify(payload: string): Promise<unknown>
-  /** The statement that says which claims hold their lock. */
-  readonly granted: string
+  /** Creates the tables if they are missing. */
+  prepare(): Promise<void>
+  /** The statement that returns the key of the proofs. */
+  readonly listenKey: string
+}
+
+/** A call that asks for claims which wait. */
+export interface WaitingCall {
+  /** New with every call: an event that it is part of was sent after the server had run this call. */
+  readonly id: string
+  /** What the call passes as the channel. */
+  readonly address: string
+  readonly sentMs: number
 }
 
 /** One connection that listens. The one before it may still be closing, and must not affect this one. */
@@ -32,12 +43,36 @@ export class NotifyConnection {
   readonly #parts: NotifyConnectionParts
   readonly #listeners = new Set<DriverListener>()
   #current: Subscription | undefined
-  readonly #hints = new HintQueue({ listeners: this.#listeners, confirm: (claims) => this.#confirm(claims) })
+  readonly #claims = new WaitingClaims<WaitingCall>(systemClock)
+  /** Of the proofs. Read again with every ping: it changes if the table was emptied. */
+  #key = ''
   #onTestMessage: ((payload: string) => void) | undefined
   #closed = false
 
   constructor(parts: NotifyConnectionParts) {
     this.#parts = parts
+  }
+
+  /** A request for these claims, some of which wait, is about to be sent. */
+  sends(claims: readonly Claim[]): WaitingCall {
+    const id = systemRandom.id()
+    const address = `${this.#parts.channel}:${id}`
+    const call: WaitingCall = { id, address, sentMs: systemClock.now().monotonicMs }
+    this.#claims.sends(claims, call)
+    return call
+  }
+
+  /** The answers to it. Only a claim that was refused goes on waiting. */
+  answered(call: WaitingCall, claims: readonly Claim[], answers: readonly (AcquireAnswer | Error)[]): void {
+    claims.forEach((claim, index) => {
+      const answer = answers[index]
+      if (answer === undefined || answer instanceof Error || answer.granted) this.#claims.forget(claim, call)
+    })
+  }
+
+  /** The claim no longer waits. */
+  forget(lease: LeaseRef): void {
+    this.#claims.forget(lease)
   }
 
   async listen(listener: DriverListener): Promise<StopListening> {
@@ -77,6 +112,7 @@ export class NotifyConnection {
 
   async #open(onEnd: (cause: unknown) => void): Promise<DedicatedConnection> {
     const { connections, channel } = this.#parts
+    await this.#parts.prepare()
     const connection = await connections.dedicate({
       onNotification: (from, payload) => {
         if (from === channel) this.#onMessage(payload)
@@ -86,6 +122,7 @@ export class NotifyConnection {
       undo: () => `UNLISTEN ${quoteIdentifier(channel)}; UNLISTEN ${STOLEN_CHANNEL}`,
     })
     try {
+      await this.#readKey(connection)
       await connection.script(`LISTEN ${quoteIdentifier(channel)}; LISTEN ${STOLEN_CHANNEL}`)
       await this.#testDelivery()
     } catch (error) {
@@ -101,7 +138,7 @@ export class NotifyConnection {
     // A waiter keeps the process alive. The connection over which it may be woken does not.
     connection.keepAlive(false)
     subscription.pingTimer = setInterval(() => {
-      connection.query('SELECT 1').catch((error: unknown) => {
+      this.#readKey(connection).catch((error: unknown) => {
         void endQuietly(connection)
         this.#disconnected(subscription, error)
       })
@@ -139,7 +176,33 @@ export class NotifyConnection {
       this.#onTestMessage?.(payload)
       return
     }
-    for (const [kind, claimId, lockName] of parseEvents(payload)) this.#hints.add(claimId, { kind, lockName })
+    for (const event of parseEvents(payload)) this.#onEvent(event)
+  }
+
+  /**
+   * Every role that can connect can send to every channel. An event that is about no claim of ours, or that is not
+   * proved, is ignored. An event of an older call is ignored, too, if it is a grant: the newer call finds that lease.
+   * But the server may have decided the newer call before the change that a wake-up is about.
+   */
+  #onEvent(event: WakeEvent): void {
+    const { claimId, grant } = event
+    const waiting = this.#claims.find(claimId)
+    if (waiting === undefined) return
+    const { claim, call, previous } = waiting
+    const isProvedBy = (by: WaitingCall | undefined): boolean =>
+      by !== undefined && event.isProvedBy(this.#key, by.id)
+    if (!isProvedBy(call) && !(grant === undefined && isProvedBy(previous))) return
+    for (const listener of [...this.#listeners]) {
+      if (grant === undefined) listener.wake(claim.lockName, claimId)
+      else listener.granted(claimId, grant.ttlMs <= claim.ttlMs ? grant : { ...grant, ttlMs: claim.ttlMs })
+    }
+  }
+
+  async #readKey(connection: DedicatedConnection): Promise<void> {
+    const [row] = await connection.query(this.#parts.listenKey)
+    const key = row?.['key']
+    if (typeof key !== 'string' || key === '') throw new StoreError('PostgreSQL answered listen_key without a key')
+    this.#key = key
   }
 
   /** Core bounds what such a hint costs. */
@@ -150,29 +213,10 @@ export class NotifyConnection {
     }
   }
 
-  /** Uses the connection that listens, so that it does not have to wait for a free one of the pool. */
-  async #confirm(claims: ReadonlyMap<string, string>): Promise<ReadonlyMap<string, Grant>> {
-    const connection = await this.#current?.opened
-    if (connection === undefined) return new Map()
-    const values = [textArray([...claims.values()]), textArray([...claims.keys()])]
-    const [row] = await connection.queryOften(this.#parts.granted, values)
-    const column = (name: string): string | null => row?.[name] as string | null
-    const [tokens, ttls, grantTimes] = ['granted_tokens', 'granted_ms', 'granted_at'].map((name) =>
-      parseNumbers(column(name)),
-    )
-    return new Map(
-      parseTexts(column('granted_claims')).map((claimId, index) => {
-        const [fencingToken, ttlMs, acquiredAtMs] = [tokens, ttls, grantTimes].map((list) => list?.[index] as number)
-        return [claimId, { granted: true, fencingToken, ttlMs, acquiredAtMs } as Grant]
-      }),
-    )
-  }
-
   #disconnected(subscription: Subscription, cause: unknown): void {
     clearInterval(subscription.pingTimer)
     if (this.#current !== subscription) return
     this.#current = undefined
-    this.#hints.clear()
     const listeners = [...this.#listeners]
     this.#listeners.clear()
     const error = storeErrorFrom(cause, this.#parts.connections)
@@ -182,7 +226,6 @@ export class NotifyConnection {
   async #stop(): Promise<void> {
     const current = this.#current
     this.#current = undefined
-    this.#hints.clear()
     clearInterval(current?.pingTimer)
     // One that failed to open needs no closing.
     const connection = await current?.opened.catch(() => undefined)

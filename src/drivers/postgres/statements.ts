@@ -20,7 +20,7 @@ export type CallName =
 
 export type StatementName =
   | CallName
-  | 'granted'
+  | 'listen_key'
   | 'fence'
   | 'reset_fence'
   | 'version'

@@ -1,12 +1,13 @@
-import type { Claim, DriverListener, LeaseRef } from '../../core/driver.ts'
+import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.ts'
 import { type HoldfastError, StoreError } from '../../core/errors.ts'
 import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
 import type { Clock } from '../../core/time/clock.ts'
+import { systemRandom } from '../../core/time/random.ts'
+import { WaitingClaims } from '../shared/waiting-claims.ts'
 import type { RedisConnection, RedisNode, Subscriber } from './connection.ts'
 import { inTime, isForbidden, storeErrorFrom } from './errors.ts'
-import { readTheft } from './format.ts'
+import { readMessage, readTheft } from './format.ts'
 import { channelOf, STOLEN_CHANNEL } from './keys.ts'
-import { type WaitingCall, WaitingClaims } from './waiting-claims.ts'
 
 export interface SubscriptionParts {
   readonly connection: RedisConnection
@@ -17,6 +18,18 @@ export interface SubscriptionParts {
   readonly clock: Clock
   /** Reports grants as hints only. A grant counts after replicas have confirmed it, and that takes a call. */
   readonly confirmsGrants: boolean
+}
+
+/** A call that asks for claims which wait. */
+export interface WaitingCall {
+  /** The channel on which its grants are published. */
+  readonly channel: string
+  /** New with every call: a grant that it proves was made after the server had run this call. */
+  readonly secret: string
+  readonly slot: number
+  readonly sentMs: number
+  /** When it was sent, this client listened, but not to this slot: a grant right after a refusal is missed. */
+  readonly isUnheard: boolean
 }
 
 /**
@@ -33,7 +46,7 @@ export interface SubscriptionParts {
 export class Subscription {
   readonly #parts: SubscriptionParts
   readonly #listeners = new Set<DriverListener>()
-  readonly #claims: WaitingClaims
+  readonly #claims: WaitingClaims<WaitingCall>
   /** Open, or being opened. One that has ended is never used again. */
   #session: Session | undefined
   /** How often this client stopped listening on purpose. */
@@ -57,7 +70,10 @@ export class Subscription {
     const channel = this.#channelOf(sharded ? slot : undefined)
     const open = this.#openSession
     const isUnheard = open?.sharded === true && !open.slots.has(slot)
-    return this.#claims.sends(claims, { channel, slot, isUnheard })
+    const sentMs = this.#parts.clock.now().monotonicMs
+    const call: WaitingCall = { channel, secret: systemRandom.id(), slot, sentMs, isUnheard }
+    this.#claims.sends(claims, call)
+    return call
   }
 
   /** The claim no longer waits. With a call: unless a newer one has asked for it since. */
@@ -82,7 +98,9 @@ export class Subscription {
     // It may have ended before this caller came to its turn.
     if (session.ended !== undefined) throw session.ended
     this.#listeners.add(listener)
-    if (session.sharded) await Promise.all([...this.#claims.slots].map((slot) => this.#hearSlot(session, slot)))
+    if (!session.sharded) return
+    const slots = new Set([...this.#claims.all()].map(({ call }) => call.slot))
+    await Promise.all([...slots].map((slot) => this.#hearSlot(session, slot)))
   }
 
   /**
@@ -245,11 +263,16 @@ export class Subscription {
     for (const listener of listeners) listener.disconnected(cause)
   }
 
+  /** A message that is about no claim of ours, that is forged, or that answers an older call, is ignored. */
   #message(channel: string, text: string): void {
-    const { claim, grant } = this.#claims.read(channel, text) ?? {}
-    if (claim === undefined) return
-    if (grant === undefined || this.#parts.confirmsGrants) this.#wake(claim)
-    else for (const listener of [...this.#listeners]) listener.granted(claim.claimId, grant)
+    const message = readMessage(text)
+    const waiting = message && this.#claims.find(message.claimId)
+    if (message === undefined || waiting === undefined) return
+    const { claim, call } = waiting
+    const { grant } = message
+    if (grant !== undefined && !(call.channel === channel && message.isProvedBy(call.secret))) return
+    if (grant === undefined || isFarAhead(grant) || this.#parts.confirmsGrants) this.#wake(claim)
+    else for (const listener of [...this.#listeners]) listener.granted(claim.claimId, trimmed(grant, claim))
   }
 
   #wake({ lockName, claimId }: Claim): void {
@@ -265,6 +288,15 @@ export class Subscription {
     }
   }
 }
+
+/** The store keeps whole milliseconds, so its lease may last a fraction longer than the claim asked for. */
+const trimmed = (grant: Grant, { ttlMs }: Claim): Grant => (grant.ttlMs <= ttlMs ? grant : { ...grant, ttlMs })
+
+/**
+ * A token that is more than an hour ahead of the server's clock may be correct, because the clock was set back. But a
+ * resource that has seen such a token refuses all later ones. So the claim asks the server for it.
+ */
+const isFarAhead = ({ fencingToken, acquiredAtMs }: Grant): boolean => fencingToken / 1_000 - acquiredAtMs > 3_600_000
 
 interface Session {
   /** Rejects if it could not be opened. */
