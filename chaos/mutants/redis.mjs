@@ -121,9 +121,9 @@ export const redis = [
   {
     name: 'redis-proof-unchecked',
     breaks: 'a forged message is taken for a grant',
-    file: 'src/drivers/redis/waiting-claims.ts',
-    search: 'if (call.channel !== channel || !message.isProvedBy(call.secret)) return undefined',
-    replace: 'if (call.channel !== channel) return undefined',
+    file: 'src/drivers/redis/subscription.ts',
+    search: 'if (grant !== undefined && !(call.channel === channel && message.isProvedBy(call.secret))) return',
+    replace: 'if (grant !== undefined && call.channel !== channel) return',
     checks: ['test/drivers/redis/forgery.test.ts'],
   },
   {

@@ -4,6 +4,7 @@
 const LEASES = 'protocol/postgres/0004-leases.sql'
 const QUEUE = 'protocol/postgres/0003-queue.sql'
 const ONE = 'protocol/postgres/0014-one.sql'
+const NOTIFY = 'src/drivers/postgres/notify-connection.ts'
 const SQLITE = 'protocol/sqlite/statements.sql'
 
 const RENEW = 'UPDATE holdfast_leases SET expires_at_ms = ?, ttl_ms = ?'
@@ -157,6 +158,38 @@ export const sql = [
     replace:
       'DELETE FROM holdfast_leases WHERE lock_name = ? AND claim_id = ? AND fencing_token = ? AND expires_at_ms <> ?',
     checks: ['test/drivers/sqlite/conformance.test.ts :: rule 7'],
+  },
+  {
+    name: 'postgres-proof-unchecked',
+    breaks: 'a forged notification is taken for a grant',
+    file: NOTIFY,
+    search: 'if (!isProvedBy(call) && !(grant === undefined && isProvedBy(previous))) return',
+    replace: '',
+    checks: ['test/drivers/postgres/forgery.test.ts'],
+  },
+  {
+    name: 'postgres-grant-of-an-older-call',
+    breaks: 'a late notification of a grant that has ended counts',
+    file: NOTIFY,
+    search: '!(grant === undefined && isProvedBy(previous))',
+    replace: '!isProvedBy(previous)',
+    checks: ['test/drivers/postgres/proofs.test.ts :: older call'],
+  },
+  {
+    name: 'postgres-key-is-public',
+    breaks: 'a role that may only read the tables can forge a notification',
+    file: 'protocol/postgres/0015-key.sql',
+    search: "has_table_privilege('distributed_locks'::regclass, 'INSERT')",
+    replace: 'true',
+    checks: ['test/drivers/postgres/forgery.test.ts'],
+  },
+  {
+    name: 'postgres-call-read-before-its-place-is-locked',
+    breaks: 'a waiter that asked again meanwhile is not notified',
+    file: QUEUE,
+    search: 'RETURNING channel INTO v_waiter.channel;',
+    replace: ';',
+    checks: ['test/drivers/postgres/proofs.test.ts :: while the release waited'],
   },
   {
     name: 'sqlite-queue-is-lifo',

@@ -77,21 +77,38 @@ export function postgresArrays() {
 export function postgresNotifications() {
   return {
     about:
-      'Payloads of PostgreSQL notifications. events: on the channel of a process; events of another form are ' +
-      'ignored. thefts: on holdfast_stolen; null: ignored.',
+      'Payloads of PostgreSQL notifications. events: on the channel of a process, and whether each is proved by the ' +
+      'key, for the call; a grant of null is a hint to ask again; events of another form are ignored. thefts: on ' +
+      'holdfast_stolen; null: ignored.',
     events: [
+      JSON.stringify([GRANT]),
+      JSON.stringify([GRANT, WAKE]),
+      JSON.stringify([GRANT.with(1, '1'), WAKE.with(0, 'c.1')]),
+      JSON.stringify([GRANT.with(1, '0')]),
+      JSON.stringify([GRANT.with(1, '9007199254740993')]),
+      JSON.stringify([GRANT.with(2, '')]),
+      JSON.stringify([GRANT.with(3, '-1')]),
+      JSON.stringify([GRANT.slice(0, 4), WAKE]),
+      '[["c.1",1,2,3,"proof"]]',
       '[["granted","c.1","order:123"]]',
-      '[["granted","c.1","order:123"],["wake","c.2","żółw"]]',
-      '[["granted","c.1"],["wake","c.2","b"]]',
-      '[["lost","c.1","a"]]',
-      '[["granted",1,"a"]]',
       '[]',
-      '["granted","c.1","a"]',
+      '["c.1","1","2","3","proof"]',
       '{"granted":"c.1"}',
       'null',
       'not JSON',
       '',
-    ].map((payload) => ({ payload, events: parseEvents(payload) })),
+    ].map((payload) => ({
+      payload,
+      key: KEY,
+      call: CALL,
+      events: parseEvents(payload).map(({ claimId, grant, isProvedBy }) => ({
+        claimId,
+        grant: grant
+          ? { fencingToken: grant.fencingToken, acquiredAtMs: grant.acquiredAtMs, ttlMs: grant.ttlMs }
+          : null,
+        proved: isProvedBy(KEY, CALL),
+      })),
+    })),
     thefts: [
       '{"lost": ["c.1"], "by": "worker-2"}',
       '{"lost": ["c.1", "żółw"], "by": "a\\"b"}',
@@ -104,6 +121,18 @@ export function postgresNotifications() {
     ].map((payload) => ({ payload, theft: parseTheft(payload) ?? null })),
   }
 }
+
+const KEY = '4f1c6f0e1e5e4d0fa2b7b8a9c3d2e1f04f1c6f0e1e5e4d0fa2b7b8a9c3d2e1f0'
+const CALL = 'x7Jr0q2m'
+// As the server sends them. Their proofs are from its function holdfast_proved.
+const GRANT = [
+  'c.1',
+  '1772366400000123',
+  '1772366400000.456000',
+  '30000.000000',
+  'ed743059fa71433583c9e632c562b1fa7da069114415d89e5219547392c858a1',
+]
+const WAKE = ['żółw', '', '', '', '107a278d45a6d7be060d0469a47494902f3f71c9f683e1dada2e7ea91a1834ce']
 
 const HELD = { lockName: 'order:123', claimId: 'c.1', holderId: 'worker-1', shared: false }
 const GRANTED = { ...HELD, fencingToken: 1_772_366_400_000_123, acquiredAtMs: 1_772_366_400_000 }

@@ -189,8 +189,7 @@ export class NotifyConnection {
     const waiting = this.#claims.find(claimId)
     if (waiting === undefined) return
     const { claim, call, previous } = waiting
-    const isProvedBy = (by: WaitingCall | undefined): boolean =>
-      by !== undefined && event.isProvedBy(this.#key, by.id)
+    const isProvedBy = (by: WaitingCall | undefined): boolean => by !== undefined && event.isProvedBy(this.#key, by.id)
     if (!isProvedBy(call) && !(grant === undefined && isProvedBy(previous))) return
     for (const listener of [...this.#listeners]) {
       if (grant === undefined) listener.wake(claim.lockName, claimId)

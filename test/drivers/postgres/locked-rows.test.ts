@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Driver, Grant } from '../../../src/core/driver.ts'
+import { parseEvents } from '../../../src/drivers/postgres/notifications.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
 import { claimOn, granted, leasesOn, unique, until } from '../../harness/postgres-context.ts'
@@ -314,29 +315,20 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     assert.ok(holder)
     const { lockName } = holder
     await driver.acquire([claimOn(lockName, 1)])
-    const woken: string[] = []
-    const own = postgresDriver({ client: pool, schema })
-    const stop = await own.listen?.({
-      wake: (_, claimId) => woken.push(claimId ?? ''),
-      granted: () => {},
-      lost: () => {},
-      disconnected: () => {},
+    const woken: (string | undefined)[] = []
+    await using client = await listeningClient('joins_late', (payload) => {
+      woken.push(parseEvents(payload)[0]?.claimId)
     })
-    const probe = claimOn(lockName, 60_000)
-    await own.acquire([probe])
-    const channel = `SELECT channel FROM holdfast_waiters WHERE claim_id = $1`
-    const at = (await pool.query(channel, [probe.claimId])).rows[0].channel
-    await own.release([probe])
+    // The key is made when the first client listens.
+    await client.query('SELECT holdfast_listen_key()')
     const join = `SELECT holdfast_acquire(
-      ARRAY[$1], '{joins-${at}}', '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{60000}', '{NULL}', '${at}', false)`
+      ARRAY[$1], '{joins}', '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{60000}', '{NULL}', 'joins_late:x', false)`
     const transaction = await openTransaction(join, lockName)
     const stolen = driver.acquire([{ ...claimOn(lockName), steal: true, ttlMs: 1_000 }])
     await until('the thief to wait for the row', async () => (await waitingFor(transaction)) === 1)
     await transaction.commit()
     await stolen
-    await until('a wake-up', () => woken.includes(`joins-${at}`))
-    await stop?.()
-    await own.close()
+    await until('a wake-up', () => woken.includes('joins'))
   })
 })
 
@@ -348,6 +340,15 @@ const RELEASE = `SELECT holdfast_release(ARRAY[lock_name], ARRAY[claim_id], ARRA
 async function waitingFor({ pid }: { readonly pid: number }): Promise<number> {
   const text = 'SELECT count(*)::integer AS waiting FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))'
   return (await pool.query(text, [pid])).rows[0].waiting
+}
+
+/** A client of its own that listens on a channel. */
+async function listeningClient(channel: string, onMessage: (payload: string) => void) {
+  const client = new pg.Client({ connectionString: url, options: `-c search_path=${schema}` })
+  await client.connect()
+  client.on('notification', ({ payload = '' }) => onMessage(payload))
+  await client.query(`LISTEN ${channel}`)
+  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }
 
 const LOCK = 'SELECT FROM distributed_locks WHERE lock_name = $1 FOR UPDATE'

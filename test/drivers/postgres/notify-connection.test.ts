@@ -79,8 +79,9 @@ describe.concurrent('postgres: the notify connection', { timeout: 60_000 }, () =
     await granted(driver, first)
     await granted(driver, { ...claimOn('full'), steal: true })
     // A message on this channel arrives after all that were sent before.
-    const { channel } = (await pool.query(`SELECT channel FROM ${schema}.holdfast_waiters`)).rows[0]
-    await pool.query('SELECT pg_notify($1, $2)', [channel, JSON.stringify([['wake', second.claimId, 'full']])])
+    const event = `${schema}.holdfast_proved(jsonb_build_array(channel, claim_id, '', '', ''), key)`
+    await pool.query(`SELECT pg_notify(split_part(channel, ':', 1), jsonb_build_array(${event})::text)
+      FROM ${schema}.holdfast_waiters, ${schema}.holdfast_keys`)
     await until('the last message', () => listener.heard.length > 0)
     assert.deepEqual(listener.heard, [`wake ${second.claimId}`])
     await driver.close()
@@ -106,9 +107,14 @@ function watchedPool(name: string): { pool: pg.Pool; pinged: Promise<void> } {
   const pinged = new Promise<void>((resolve) => {
     onPing = resolve
   })
+  let isOpen = false
   class Watched extends pg.Client {
     override query(...args: unknown[]): never {
-      if ((args[0] as { text?: string }).text === 'SELECT 1') onPing()
+      if ((args[0] as { text?: string }).text?.includes('listen_key')) {
+        // The first one comes before LISTEN.
+        if (isOpen) onPing()
+        isOpen = true
+      }
       return super.query(...(args as [string])) as never
     }
   }
@@ -118,7 +124,7 @@ function watchedPool(name: string): { pool: pg.Pool; pinged: Promise<void> } {
 }
 
 async function backendsOf(pool: pg.Pool, name: string): Promise<number[]> {
-  const text = `SELECT pid FROM pg_stat_activity WHERE application_name = $1 AND query ~ '^(LISTEN|SELECT 1$)'`
+  const text = `SELECT pid FROM pg_stat_activity WHERE application_name = $1 AND query ~ '^(LISTEN|SELECT [^ ]+listen_key)'`
   return (await pool.query(text, [name])).rows.map(({ pid }) => pid)
 }
 
