@@ -21,7 +21,8 @@ BEGIN
     WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND p.proname = ANY (ARRAY[
       'holdfast_acquire', 'holdfast_admit', 'holdfast_ask', 'holdfast_call_acquire', 'holdfast_consume',
       'holdfast_end', 'holdfast_first', 'holdfast_granted', 'holdfast_line_up', 'holdfast_lock_rows',
-      'holdfast_raise_tokens', 'holdfast_rate_step', 'holdfast_release', 'holdfast_renew', 'holdfast_set_durability', 'holdfast_stand'])
+      'holdfast_raise_tokens', 'holdfast_rate_step', 'holdfast_release', 'holdfast_renew', 'holdfast_set_durability',
+      'holdfast_stand'])
   LOOP
     EXECUTE 'DROP ROUTINE ' || v_old;
   END LOOP;

@@ -18,6 +18,9 @@ DO $$
 BEGIN
   IF NOT (SELECT relrowsecurity FROM pg_class WHERE oid = 'holdfast_keys'::regclass) THEN
     ALTER TABLE holdfast_keys ENABLE ROW LEVEL SECURITY;
+  END IF;
+  -- It goes away with distributed_locks.
+  IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = 'holdfast_keys'::regclass) THEN
     CREATE POLICY holdfast_clients ON holdfast_keys
       USING (has_table_privilege('distributed_locks'::regclass, 'INSERT'));
   END IF;

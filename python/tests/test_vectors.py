@@ -257,7 +257,13 @@ def test_booleans_from_an_array(example):
 
 @each("postgres-notifications", "events")
 def test_the_events_of_a_notification(example):
-    assert [list(event) for event in notifications.parse_events(example["payload"])] == example["events"]
+    events = notifications.parse_events(example["payload"])
+    assert [(event.claim_id, event.is_proved_by(example["key"], example["call"])) for event in events] == [
+        (expected["claimId"], expected["proved"]) for expected in example["events"]
+    ]
+    assert [event.grant for event in events] == [
+        None if expected["grant"] is None else Grant(**in_python(expected["grant"])) for expected in example["events"]
+    ]
 
 
 @each("postgres-notifications", "thefts")

@@ -305,11 +305,6 @@ export interface LossListener {
 
 /** What a driver reports of waiting claims and of leases. All methods are synchronous. */
 export interface DriverListener extends LossListener {
-  /**
-   * Whether this claim waits here. A driver that has to ask the store about a message to a waiter calls this first, so
-   * that messages about other claims cost nothing. Absent: every claim may be meant.
-   */
-  concerns?(claimId: string): boolean
   /** A hint that another request may succeed: for one claim, or for every claim on the lock name. */
   wake(lockName: string, claimId?: string): void
   /** The store has granted a waiting claim without a request. */

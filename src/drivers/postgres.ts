@@ -172,7 +172,11 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   let closed = false
 
   const prepared = (): Promise<void> => {
-    ready ??= prepare(connections, schema, migrates)
+    // After a failure the next call tries again.
+    ready ??= prepare(connections, schema, migrates).catch((error: unknown) => {
+      ready = undefined
+      throw error
+    })
     return ready
   }
 

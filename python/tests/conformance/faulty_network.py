@@ -139,9 +139,6 @@ class _Subscription:
     def _is_heard(self) -> bool:
         return not self._network.muted and not self.broken
 
-    def concerns(self, claim_id: str) -> bool:
-        return self.listener.concerns(claim_id)
-
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None:
         if self._is_heard:
             self.listener.wake(lock_name, claim_id)

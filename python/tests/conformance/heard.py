@@ -20,9 +20,6 @@ class Heard:
         """Whether this claim has a reason to ask again, or its grant was reported."""
         return claim.lock_name in self._names or claim.claim_id in self._claims or claim.claim_id in self.grants
 
-    def concerns(self, claim_id: str) -> bool:
-        return True
-
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None:
         if claim_id is None:
             self._names.add(lock_name)

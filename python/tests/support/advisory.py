@@ -75,9 +75,6 @@ class Listener:
         self.woken: List[Optional[str]] = []
         self.grants: "dict[str, Grant]" = {}
 
-    def concerns(self, claim_id: str) -> bool:
-        return True
-
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None:
         self.woken.append(claim_id)
 

@@ -163,9 +163,6 @@ class Heard(DriverListener):
     grants: Dict[str, Grant] = field(default_factory=dict)
     causes: List[Exception] = field(default_factory=list)
 
-    def concerns(self, claim_id: str) -> bool:
-        return self.about is None or claim_id in self.about
-
     def wake(self, lock_name: str, claim_id: Any = None) -> None:
         self.events.append(("wake", claim_id))
 

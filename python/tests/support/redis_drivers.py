@@ -67,9 +67,6 @@ class Heard:
     causes: List[Exception] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def concerns(self, claim_id: str) -> bool:
-        return True
-
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None:
         self.woken.append((lock_name, claim_id))
         self._changed.set()
@@ -114,7 +111,6 @@ NODE_DRIVER = """
   const granted = new Map()
   let tell = () => {}
   const listener = {
-    concerns: () => true,
     wake() {}, lost() {}, disconnected() {},
     granted(claimId, grant) { granted.set(claimId, grant); tell() },
   }

@@ -56,9 +56,6 @@ class Heard(DriverListener):
     causes: List[Exception] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def concerns(self, claim_id: str) -> bool:
-        return True
-
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None:
         self.woken.append((lock_name, claim_id))
         self.changed.set()
@@ -102,7 +99,6 @@ NODE_DRIVER = """
   const told = []
   let tell = () => {}
   const listener = {
-    concerns: () => true,
     wake(lockName, claimId) { told.push(claimId); tell() },
     granted() {}, lost() {}, disconnected() {},
   }

@@ -137,7 +137,6 @@ export class WakeUps {
 
   #listener(disconnected: (cause: Error) => void): DriverListener {
     return {
-      concerns: (claimId) => this.#waitersByClaim.has(claimId),
       wake: (lockName, claimId) => this.wake(lockName, claimId),
       granted: (claimId, grant) => this.#granted(claimId, grant),
       lost: (claimId, cause) => {

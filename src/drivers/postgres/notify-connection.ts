@@ -138,7 +138,9 @@ export class NotifyConnection {
     // A waiter keeps the process alive. The connection over which it may be woken does not.
     connection.keepAlive(false)
     subscription.pingTimer = setInterval(() => {
-      this.#readKey(connection).catch((error: unknown) => {
+      // The caller's connection may be in a transaction, which a failing statement would abort.
+      const ping = connection.isCallers ? connection.query('SELECT 1') : this.#readKey(connection)
+      ping.catch((error: unknown) => {
         void endQuietly(connection)
         this.#disconnected(subscription, error)
       })

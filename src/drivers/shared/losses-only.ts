@@ -2,7 +2,6 @@ import type { DriverListener, LossListener } from '../../core/driver.ts'
 
 /** A listener to which messages for waiters mean nothing. */
 export const lossesOnly = (listener: LossListener): DriverListener => ({
-  concerns: () => false,
   wake() {},
   granted() {},
   lost: (claimId, cause) => listener.lost(claimId, cause),

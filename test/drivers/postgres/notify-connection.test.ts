@@ -124,7 +124,8 @@ function watchedPool(name: string): { pool: pg.Pool; pinged: Promise<void> } {
 }
 
 async function backendsOf(pool: pg.Pool, name: string): Promise<number[]> {
-  const text = `SELECT pid FROM pg_stat_activity WHERE application_name = $1 AND query ~ '^(LISTEN|SELECT [^ ]+listen_key)'`
+  const text = `SELECT pid FROM pg_stat_activity
+    WHERE application_name = $1 AND query ~ '^(LISTEN|SELECT [^ ]+listen_key)'`
   return (await pool.query(text, [name])).rows.map(({ pid }) => pid)
 }
 

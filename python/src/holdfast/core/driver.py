@@ -219,9 +219,6 @@ class RateAnswer:
 class DriverListener(Protocol):
     """What a driver reports to the core. All methods are synchronous, and are called in the driver's event loop."""
 
-    def concerns(self, claim_id: str) -> bool:
-        """Whether this claim waits here or its lease is watched here. Ask before a message costs a request."""
-
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None:
         """A hint that another request may succeed: for one claim, or for every claim on the lock name."""
 

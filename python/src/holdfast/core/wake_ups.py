@@ -208,9 +208,6 @@ class WakeUps:
         if lost is not None:
             lost(cause)
 
-    def concerns(self, claim_id: str) -> bool:
-        return claim_id in self._waiters_by_claim or claim_id in self._leases_by_claim
-
 
 class _Subscription:
     """The listener of one `listen`. A message that comes after its end is still passed on: each is only a hint, or has
@@ -220,9 +217,6 @@ class _Subscription:
         self._wake_ups = wake_ups
         self.ended = False
         self.stop: Optional[StopListening] = None
-
-    def concerns(self, claim_id: str) -> bool:
-        return self._wake_ups.concerns(claim_id)
 
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None:
         self._wake_ups.wake(lock_name, claim_id)

@@ -165,12 +165,13 @@ class PostgresDriver:
         self._statements = statements_for(schema)
         self._relaxed = "true" if durability == "relaxed" else "false"
         self._migrates = migrates
-        self._channel = f"holdfast_{secrets.token_hex(12)}"
+        channel = f"holdfast_{secrets.token_hex(12)}"
         self._notify_connection = NotifyConnection(
             connections,
-            self._channel,
-            lambda payload: connections.query(self._statements["hello"], [self._channel, payload]),
-            self._statements["granted"],
+            channel,
+            lambda payload: connections.query(self._statements["hello"], [channel, payload]),
+            self._prepare,
+            self._statements["listen_key"],
         )
         self._preparing: Optional[_Preparation] = None
         self._has_written = False
@@ -200,7 +201,15 @@ class PostgresDriver:
         if claims[0].group is not None:
             row = await self._call("acquire_groups", acquire_groups_values(claims, self._relaxed))
             return acquire_groups_answers(claims, row)
-        row = await self._call("acquire", acquire_values(claims, self._channel, self._relaxed))
+        if not any(claim.wait_ms > 0 for claim in claims):
+            return await self._ask(claims, "")
+        sent = self._notify_connection.sends(claims)
+        answers = await self._ask(claims, sent.address)
+        self._notify_connection.answered(sent, claims, answers)
+        return answers
+
+    async def _ask(self, claims: Sequence[Claim], address: str) -> Sequence[AcquireAnswer]:
+        row = await self._call("acquire", acquire_values(claims, address, self._relaxed))
         return acquire_answers(claims, row)
 
     async def _steal(self, claim: Claim) -> AcquireAnswer:
@@ -226,6 +235,7 @@ class PostgresDriver:
     async def release(self, leases: Sequence[LeaseRef]) -> Sequence[Union[bool, Exception]]:
         if not leases:
             return []
+        self._notify_connection.forget(leases)
         row = await self._call("release", [*lease_values(leases), self._relaxed])
         ended = parse_booleans(row["answers"])
         return [row_locked(lease.lock_name) if answer is None else answer for lease, answer in zip(leases, ended)]
@@ -255,9 +265,7 @@ class PostgresDriver:
     async def _call(self, statement: str, values: Values) -> Row:
         if self._closed:
             raise ClosedError("the postgres driver is closed")
-        preparing = self._preparing
-        if preparing is None:
-            preparing = self._preparing = _Preparation(self._connections, self._schema, self._migrates)
+        preparing = self._preparation()
         try:
             if not preparing.done:
                 await preparing.wait()
@@ -270,9 +278,7 @@ class PostgresDriver:
             return row
         except Exception as error:
             failure = error
-        # After any failure the next call checks the tables again: they may have been dropped, or just been created.
-        if self._preparing is preparing:
-            self._preparing = None
+        self._prepare_again(preparing)
         # Outside the `except` block, so that the client's own error is not attached to ours.
         raise store_error_from(
             failure,
@@ -280,6 +286,26 @@ class PostgresDriver:
             is_pool=self._connections.is_pool,
             has_written=self._has_written,
         )
+
+    async def _prepare(self) -> None:
+        """Creates the tables, or brings them up to date, unless an earlier call has."""
+        preparing = self._preparation()
+        try:
+            if not preparing.done:
+                await preparing.wait()
+        except Exception:
+            self._prepare_again(preparing)
+            raise
+
+    def _preparation(self) -> _Preparation:
+        if self._preparing is None:
+            self._preparing = _Preparation(self._connections, self._schema, self._migrates)
+        return self._preparing
+
+    def _prepare_again(self, preparing: _Preparation) -> None:
+        """After any failure the next call checks the tables again: they may have been dropped, or just been created."""
+        if self._preparing is preparing:
+            self._preparing = None
 
 
 class _Preparation:

@@ -294,9 +294,11 @@ async def test_a_schema_with_an_odd_name_is_quoted(how: str, postgres_url: str) 
             if how == "url with psycopg":
                 async with opened(how, client, schema=schema) as driver:
                     await grant_of(driver, claim_on("x"))
+                    await driver.listen(Heard())
             else:
                 driver = postgres_driver(admin, schema=schema)
                 await grant_of(driver, claim_on("x"))
+                await driver.listen(Heard())
                 await driver.close()
             assert await admin.fetchval(f'SELECT count(*) FROM "{quoted}".distributed_locks') == 1
         finally:

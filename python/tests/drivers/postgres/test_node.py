@@ -23,7 +23,6 @@ NODE_DRIVER = """
   let tell = () => {}
   const hear = (kind) => (claimId) => { told.push(`${kind} ${claimId}`); tell() }
   const listener = {
-    concerns: () => true,
     wake: (lockName, claimId) => hear('wake')(claimId),
     granted: hear('granted'), lost: hear('lost'), disconnected: hear('disconnected'),
   }

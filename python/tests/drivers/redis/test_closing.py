@@ -57,9 +57,6 @@ async def test_a_call_that_is_closed_while_it_connects_fails_and_leaves_no_conne
 
 
 class _Listener:
-    def concerns(self, claim_id: str) -> bool:
-        return True
-
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None: ...
 
     def granted(self, claim_id: str, grant: Grant) -> None: ...

@@ -12,7 +12,8 @@ import pytest
 import redis
 import redis.asyncio
 from holdfast.core.driver import LeaseRef
-from holdfast.drivers._redis.waiting import WaitingClaims
+from holdfast.drivers._redis.waiting import WaitingCall, read_wake_up
+from holdfast.drivers._shared.waiting_claims import WaitingClaims
 from holdfast.drivers.redis import RedisDriver, open_redis, redis_driver
 
 from support.redis_drivers import Heard, claim_on, closing, grant_of, lease_of, refusal_of, renewal_of, until
@@ -122,18 +123,18 @@ async def test_a_grant_that_answers_an_older_call_has_no_effect(driver, other, c
 def test_a_proved_grant_on_another_channel_has_no_effect():
     """A replica, or a server from before a failover, may still publish on it."""
     claims, waiter = WaitingClaims(), claim_on("order:1", wait_ms=20_000)
-    call = claims.sends([waiter], "holdfast:wake:now", 0, False)
-    genuine = message(waiter, 1_772_366_400_000_123, call.secret)
-    assert claims.read("holdfast:wake:before", genuine) is None
-    heard = claims.read("holdfast:wake:now", genuine)
+    claims.sends([waiter], WaitingCall("holdfast:wake:now", "secret", 0, 0.0, False))
+    genuine = message(waiter, 1_772_366_400_000_123, "secret")
+    assert read_wake_up(claims, "holdfast:wake:before", genuine) is None
+    heard = read_wake_up(claims, "holdfast:wake:now", genuine)
     assert heard is not None and heard.grant is not None
 
 
 def test_a_proof_that_is_no_text_has_no_effect():
     """It must not end the subscription."""
-    waiting, claim = WaitingClaims(), claim_on("any", wait_ms=1_000)
-    waiting.sends([claim], "channel", 0, False)
-    assert waiting.read("channel", f'[{json.dumps(claim.claim_id)},1,1,1,"\\ud800"]') is None
+    claims, claim = WaitingClaims(), claim_on("any", wait_ms=1_000)
+    claims.sends([claim], WaitingCall("channel", "secret", 0, 0.0, False))
+    assert read_wake_up(claims, "channel", f'[{json.dumps(claim.claim_id)},1,1,1,"\\ud800"]') is None
 
 
 async def test_a_subscription_notices_within_a_minute_that_its_server_is_gone(driver):

@@ -18,9 +18,6 @@ from support.redis_drivers import Heard, claim_on, grant_of, lease_of
 
 
 class _Listener:
-    def concerns(self, claim_id: str) -> bool:
-        return True
-
     def wake(self, lock_name: str, claim_id: Optional[str] = None) -> None: ...
 
     def granted(self, claim_id: str, grant: Grant) -> None: ...

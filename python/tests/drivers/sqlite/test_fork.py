@@ -112,7 +112,6 @@ def test_a_waiter_of_the_parent_is_still_woken_after_a_fork(sqlite_path: Path) -
     script = """
 class Listener:
     def __init__(self): self.woken = asyncio.Event()
-    def concerns(self, claim_id): return True
     def wake(self, lock_name, claim_id=None): self.woken.set()
     def disconnected(self, cause): print("disconnected", cause)
 async def main():

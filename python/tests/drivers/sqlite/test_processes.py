@@ -43,7 +43,6 @@ TTL_MS = 2_000
 
 class Listener:
     def __init__(self): self.woken = asyncio.Event()
-    def concerns(self, claim_id): return True
     def wake(self, lock_name, claim_id=None): self.woken.set()
     def disconnected(self, cause): raise cause
 

@@ -154,14 +154,3 @@ def inspect_page(page: str) -> InspectPage:
         for waiter in found["waiters"]
     ]
     return InspectPage([lease_record(lease) for lease in found["leases"]], waiters, found.get("next"))
-
-
-def grants_in(row: Row) -> Mapping[str, Grant]:
-    """The answer of `granted`, by claim id."""
-    claims = parse_texts(row["granted_claims"])
-    tokens = parse_integers(row["granted_tokens"])
-    ttls, times = parse_floats(row["granted_ms"]), parse_floats(row["granted_at"])
-    return {
-        claim_id: Grant(token, float(ttl or 0), float(at or 0))
-        for claim_id, token, ttl, at in zip(claims, tokens, ttls, times)
-    }

@@ -5,21 +5,35 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from typing import Awaitable, Callable, Mapping, Optional, Set
+import time
+from dataclasses import dataclass
+from typing import Awaitable, Callable, Iterable, Optional, Sequence, Set
 
-from ...core.driver import DriverListener, Grant, StopListening
+from ...core.driver import Claim, DriverListener, LeaseRef, Refusal, StopListening
+from ...core.limits import MAX_HOLDER_ID_LENGTH
+from ...core.store_answers import trimmed
 from ...core.tasks import start_task
 from ...errors import ClosedError, StoreError
-from .arrays import text_array
-from .calls import grants_in
-from .connections import CLOSE_SECONDS, Connections, Session
+from .._shared.waiting_claims import WaitingClaims
+from .calls import AcquireAnswer
+from .connections import CLOSE_SECONDS, QUERY_SECONDS, Connections, Session
 from .errors import store_error_from
-from .hint_queue import Hint, HintQueue
-from .notifications import STOLEN_CHANNEL, parse_events, parse_theft
+from .notifications import STOLEN_CHANNEL, WakeEvent, parse_events, parse_theft
 
 _PING_SECONDS = 5.0
 _PONG_SECONDS = 10.0
 _DELIVERY_SECONDS = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class WaitingCall:
+    """A call that asks for claims which wait."""
+
+    id: str
+    """New with every call: an event that it is part of was sent after the server had run this call."""
+    address: str
+    """What the call passes as the channel."""
+    sent: float
 
 
 class _Subscription:
@@ -36,22 +50,45 @@ class NotifyConnection:
         connections: Connections,
         channel: str,
         notify: Callable[[str], Awaitable[object]],
-        granted: str,
+        prepare: Callable[[], Awaitable[None]],
+        listen_key: str,
     ) -> None:
         """`channel` is where the server sends what concerns the waiters of this driver. No other driver uses it.
-        `notify` sends a payload there over another connection. `granted` is the statement that says which claims hold
-        their lock."""
+        `notify` sends a payload there over another connection. `prepare` creates the tables if they are missing.
+        `listen_key` is the statement that returns the key of the proofs."""
         self._connections = connections
         self._channel = channel
         self._notify = notify
-        self._granted = granted
+        self._prepare = prepare
+        self._listen_key = listen_key
         self._listeners: Set[DriverListener] = set()
-        self._hints = HintQueue(self._listeners, self._confirm)
+        self._claims: WaitingClaims[WaitingCall] = WaitingClaims()
+        self._key = ""
+        """Of the proofs. Read again with every ping: it changes if the table was emptied."""
         self._current: Optional[_Subscription] = None
         self._on_test_message: Optional[Callable[[str], None]] = None
         self._tasks: Set[asyncio.Future[None]] = set()
         self._process = os.getpid()
         self._closed = False
+
+    def sends(self, claims: Sequence[Claim]) -> WaitingCall:
+        """A request for these claims, some of which wait, is about to be sent."""
+        self._forget_parent()
+        call_id = secrets.token_urlsafe(18)
+        call = WaitingCall(call_id, f"{self._channel}:{call_id}", time.monotonic())
+        self._claims.sends(claims, call)
+        return call
+
+    def answered(self, call: WaitingCall, claims: Sequence[Claim], answers: Sequence[AcquireAnswer]) -> None:
+        """The answers to it. Only a claim that was refused goes on waiting."""
+        for claim, answer in zip(claims, answers):
+            if not isinstance(answer, Refusal):
+                self._claims.forget(claim.claim_id, call)
+
+    def forget(self, leases: Iterable[LeaseRef]) -> None:
+        """These claims no longer wait."""
+        for lease in leases:
+            self._claims.forget(lease.claim_id)
 
     async def listen(self, listener: DriverListener) -> StopListening:
         if self._closed:
@@ -89,13 +126,14 @@ class NotifyConnection:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     def _forget_parent(self) -> None:
-        """After a fork: the connection is the parent's. To close it here would end it for the parent."""
+        """After a fork: the connection is the parent's, and so are the claims that wait. To close it here would end it
+        for the parent."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._current = None
             self._tasks = set()
             self._listeners.clear()
-            self._hints = HintQueue(self._listeners, self._confirm)
+            self._claims = WaitingClaims()
 
     def _subscribe(self) -> _Subscription:
         subscription = self._current = _Subscription()
@@ -126,17 +164,34 @@ class NotifyConnection:
             except asyncio.TimeoutError:
                 pass
             try:
-                await session.fetch("SELECT 1", (), _PONG_SECONDS)
+                await self._ping(session)
             except Exception as error:
                 if not subscription.stopped.is_set():
                     self._disconnected(subscription, error)
                     await _close_quietly(session)
                 return
 
+    async def _ping(self, session: Session) -> None:
+        if session.in_transaction:
+            # It is the caller's. If the server refused to read the key, that would abort the transaction.
+            await session.fetch("SELECT 1", (), _PONG_SECONDS)
+        else:
+            await self._read_key(session, _PONG_SECONDS)
+
+    async def _read_key(self, session: Session, timeout_seconds: float = QUERY_SECONDS) -> None:
+        rows = await session.fetch(self._listen_key, (), timeout_seconds)
+        key = rows[0].get("key") if rows else None
+        if not isinstance(key, str) or key == "":
+            raise StoreError("PostgreSQL answered listen_key without a key")
+        self._key = key
+
     async def _open(self, subscription: _Subscription) -> Session:
+        # This may be the first call of the driver.
+        await self._prepare()
         session = await self._connections.dedicate()
         session.watch(lambda cause: self._disconnected(subscription, cause))
         try:
+            await self._read_key(session)
             await session.listen([self._channel, STOLEN_CHANNEL], self._on_notification)
             await self._test_delivery()
         except BaseException:
@@ -171,30 +226,44 @@ class NotifyConnection:
 
     def _on_notification(self, channel: str, payload: str) -> None:
         if channel == STOLEN_CHANNEL:
-            lost, by = parse_theft(payload)
-            for claim_id in lost:
-                self._hints.add(claim_id, Hint("lost", by))
+            self._on_theft(payload)
         elif channel == self._channel:
             if payload.startswith("["):
-                for kind, claim_id, lock_name in parse_events(payload):
-                    self._hints.add(claim_id, Hint(kind, lock_name))
+                for event in parse_events(payload):
+                    self._on_event(event)
             elif self._on_test_message is not None:
                 self._on_test_message(payload)
 
-    async def _confirm(self, claims: Mapping[str, str]) -> Mapping[str, Grant]:
-        """Uses the connection that listens, so that it does not have to wait for a free one of the pool."""
-        if self._current is None:
-            return {}
-        session = await asyncio.shield(self._current.opened)
-        rows = await session.fetch(self._granted, [text_array(claims.values()), text_array(claims.keys())])
-        return grants_in(rows[0])
+    def _on_event(self, event: WakeEvent) -> None:
+        """Every role that can connect can send to every channel. An event that is about no claim of ours, or that is
+        not proved, is ignored. An event of an older call is ignored, too, if it is a grant: the newer call finds that
+        lease. But the server may have decided the newer call before the change that a wake-up is about."""
+        waiting = self._claims.find(event.claim_id)
+        if waiting is None:
+            return
+        calls = [waiting.call]
+        if event.grant is None and waiting.previous is not None:
+            calls.append(waiting.previous)
+        if not any(event.is_proved_by(self._key, call.id) for call in calls):
+            return
+        for listener in list(self._listeners):
+            if event.grant is None:
+                listener.wake(waiting.claim.lock_name, event.claim_id)
+            else:
+                listener.granted(event.claim_id, trimmed(event.grant, waiting.claim))
+
+    def _on_theft(self, payload: str) -> None:
+        """Only a hint: for a lease that it watches, the core asks the store, with one request at a time."""
+        lost, by = parse_theft(payload)
+        for claim_id in lost:
+            for listener in list(self._listeners):
+                listener.lost(claim_id, StoreError(f"it was stolen by {by[:MAX_HOLDER_ID_LENGTH]}"))
 
     def _disconnected(self, subscription: _Subscription, cause: BaseException) -> None:
         if self._current is not subscription:
             return
         self._current = None
         subscription.stopped.set()
-        self._hints.clear()
         listeners = list(self._listeners)
         self._listeners.clear()
         error = store_error_from(cause, place=self._connections.place, is_pool=self._connections.is_pool)
@@ -203,7 +272,6 @@ class NotifyConnection:
 
     async def _stop(self) -> None:
         current, self._current = self._current, None
-        self._hints.clear()
         if current is None:
             return
         try:

@@ -36,8 +36,11 @@ class PsycopgSession:
     async def fetch(
         self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS
     ) -> Sequence[Row]:
+        if not values:
+            # Without values psycopg takes the text as it is: a percent sign in the schema's name must not be doubled.
+            return await self._run(text, None, timeout_seconds)
         sql, order = with_percent(text)
-        return await self._run(sql, arranged(order, values) if values else None, timeout_seconds)
+        return await self._run(sql, arranged(order, values), timeout_seconds)
 
     async def script(self, text: str) -> None:
         await self._run(text, None, SCRIPT_SECONDS)

@@ -8,18 +8,21 @@ client subscribes to each slot in which it waits.
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
 from dataclasses import dataclass, field
 from typing import Awaitable, Callable, Optional, Sequence, TypeVar
 
 from ...core.driver import Claim, DriverListener
 from ...core.tasks import start_task
 from ...errors import HoldfastError, StoreError
+from .._shared.waiting_claims import WaitingClaims
 from .failures import is_forbidden, no_answer, store_error
 from .keys import STOLEN_CHANNEL, wake_channel
 from .link import Link, Node
 from .records import read_theft
 from .subscriber import Subscriber
-from .waiting import WaitingCall, WaitingClaims
+from .waiting import WaitingCall, read_wake_up
 from .wire import retrieve
 
 T = TypeVar("T")
@@ -57,7 +60,7 @@ class Subscription:
         self._timeout_ms = timeout_ms
         self._sharded = sharded
         self._confirms_grants = confirms_grants
-        self._claims = WaitingClaims()
+        self._claims: WaitingClaims[WaitingCall] = WaitingClaims()
         self._listeners: list[DriverListener] = []
         self._session: Optional[_Session] = None
         self._ends = 0
@@ -67,7 +70,10 @@ class Subscription:
         sharded = self._link.cluster and await self._sharded()
         session = self._session
         is_unheard = session is not None and session.is_open and session.sharded and slot not in session.slots
-        return self._claims.sends(claims, self._channel(slot if sharded else None), slot, is_unheard)
+        channel = self._channel(slot if sharded else None)
+        call = WaitingCall(channel, secrets.token_urlsafe(18), slot, time.monotonic(), is_unheard)
+        self._claims.sends(claims, call)
+        return call
 
     def forget(self, claim_id: str, call: Optional[WaitingCall] = None) -> None:
         self._claims.forget(claim_id, call)
@@ -94,7 +100,8 @@ class Subscription:
             raise session.ended
         self._listeners.append(listener)
         if session.sharded:
-            await asyncio.gather(*(self._hear_slot(session, slot) for slot in self._claims.slots))
+            slots = {waiting.call.slot for waiting in self._claims.all()}
+            await asyncio.gather(*(self._hear_slot(session, slot) for slot in slots))
 
     def stop(self, listener: DriverListener) -> None:
         if listener in self._listeners:
@@ -214,7 +221,7 @@ class Subscription:
             listener.disconnected(cause)
 
     def _message(self, channel: str, text: str) -> None:
-        wake_up = self._claims.read(channel, text)
+        wake_up = read_wake_up(self._claims, channel, text)
         if wake_up is None:
             return
         if wake_up.grant is None or self._confirms_grants:
