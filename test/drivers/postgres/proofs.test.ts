@@ -25,7 +25,7 @@ afterAll(async () => {
 })
 
 describe.concurrent('postgres: proofs', { timeout: 30_000 }, () => {
-  it('failure 37: a grant of an older call is ignored. A wake-up of the call before the newest one is not', async () => {
+  it('failure 37: a grant of an older call is ignored, but not a wake-up of the call before the newest one', async () => {
     await using scene = await startScene()
     const { driver, waiter, heard, send } = scene
     const grant = ['1', '2', '30000']
