@@ -20,7 +20,7 @@ import { printTargets } from './support/targets.mjs'
 const HELP = `npm run bench -- [options]
   --scenario a,b   only these: ${scenarios.map(({ id }) => id).join(', ')}
   --driver a,b     only these: redis, node-redis, postgres, advisory, sqlite, memory, redlock
-  --quick          shorter slices, fewer contestants, no growth: two to three minutes
+  --quick          shorter slices, fewer contestants, no growth: about a minute
   --regime short   only short slices, or only steady
   --rounds N       that many rounds in every scenario
   --dist DIR       also measures the build in DIR

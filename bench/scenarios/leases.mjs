@@ -28,7 +28,7 @@ export const scenario = {
   async run(stage) {
     // Both take two TTLs, so they have equally many renewals.
     const { quick } = stage.settings
-    const ttlMs = quick ? 3_000 : 10_000
+    const ttlMs = quick ? 2_000 : 10_000
     for (const driver of stage.drivers(scenario)) {
       const players = await stage.enter({
         does: 'keep',

@@ -39,7 +39,7 @@ export const scenario = {
       await sleep(200) // so that the clients notice
       const ms = stage.settings.quick ? 150 : 500
       for (const { players } of Object.values(groups)) for (const player of players) await player.call('slice', { ms })
-      const rows = await interleave(groups.healthy.players, stage.rounds({ quick: 3, full: 7 }), async (player) => {
+      const rows = await interleave(groups.healthy.players, stage.rounds({ quick: 2, full: 7 }), async (player) => {
         const at = groups.healthy.players.indexOf(player)
         const healthy = await player.call('slice', { ms })
         const killed = (await groups.killed.players[at]?.call('slice', { ms })) ?? {}

@@ -25,7 +25,7 @@ export const scenario = {
     const { quick } = stage.settings
     const only = withoutPeersIfQuick(stage)
     const holdMs = quick ? 200 : 2_000
-    const rounds = stage.rounds({ quick: 3, full: 5 })
+    const rounds = stage.rounds({ quick: 2, full: 5 })
     const samples = quick ? 3 : 5
     for (const driver of stage.drivers(scenario)) {
       const players = await stage.enter({ does: 'hold', driver, scenario: 'wake-up', processes: 2, only })

@@ -125,9 +125,9 @@ function chosen(driver, { otherDist, quick }) {
  * @param {Settings} settings
  * @returns {Pace}
  */
-function paceOf(regime, { quick, rounds = quick ? 3 : 7 }) {
+function paceOf(regime, { quick, rounds = quick ? 2 : 7 }) {
   if (regime === 'steady') return { regime, warmUpMs: quick ? 1_000 : 4_000, sliceMs: quick ? 500 : 2_000, rounds }
-  return { regime, warmUpMs: 300, sliceMs: quick ? 100 : 500, rounds }
+  return { regime, warmUpMs: quick ? 150 : 300, sliceMs: quick ? 100 : 500, rounds }
 }
 
 /**
