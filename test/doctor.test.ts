@@ -3,6 +3,7 @@ import { type AddressInfo, connect, createServer } from 'node:net'
 import pg from 'pg'
 import { describe, expect, inject, test } from 'vitest'
 import { examine } from '../src/doctor/doctor.ts'
+import { migratePostgresUrl } from '../src/drivers/postgres.ts'
 import { DistributedLock } from '../src/index.ts'
 import { makeFolder } from './harness/folders.ts'
 import { startRedis } from './harness/servers.ts'
@@ -92,6 +93,22 @@ describe.concurrent('doctor', { timeout: 120_000 }, () => {
     expects(timeouts).toEqual(['idle_session_timeout is 1min.', 'statement_timeout is 5s.'])
     // The servers of the tests are faster without it.
     expects(found.map(({ code }) => code)).toContain('POSTGRES_NOT_DURABLE')
+  })
+
+  test('a PostgreSQL role that may lock, but not read the key of notifications', async ({ expect: expects }) => {
+    const [schema, role] = ['doctor_keys', 'doctor_keyless']
+    await migratePostgresUrl(postgres, { schema })
+    const url = await roleUrl(role, [
+      `ALTER ROLE ${role} NOSUPERUSER`,
+      `GRANT USAGE ON SCHEMA ${schema} TO ${role}`,
+      `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ${schema} TO ${role}`,
+      `GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA ${schema} TO ${role}`,
+      `REVOKE ALL ON ${schema}.holdfast_keys FROM ${role}`,
+    ])
+    const found = await examine(`${url}?holdfast_schema=${schema}`)
+    const wakeUps = found.find(({ code }) => code === 'NO_WAKE_UPS')
+    expects(wakeUps?.fix).toBe(`GRANT SELECT, INSERT ON ${schema}.holdfast_keys TO ${role};`)
+    expects(wakeUps?.what).toContain('permission denied for table holdfast_keys')
   })
 
   test('a pooler in transaction mode before PostgreSQL', async ({ expect: expects }) => {

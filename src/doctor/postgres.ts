@@ -1,3 +1,4 @@
+import type { Driver } from '../core/driver.ts'
 import { openConnections } from '../drivers/postgres/client.ts'
 import type { PostgresConnections } from '../drivers/postgres/connections.ts'
 import { latestVersion, readVersion } from '../drivers/postgres/migrate.ts'
@@ -24,8 +25,12 @@ export async function examinePostgres(url: string, advisory: boolean): Promise<F
   }
   // Using it would create the tables, and fail on a standby.
   if (findings.some(({ code }) => code === 'POSTGRES_READ_ONLY' || code === 'POSTGRES_SCHEMA')) return findings
-  const rights = `GRANT USAGE, CREATE ON SCHEMA ${options.schema ?? 'public'} TO ${target.user ?? 'ROLE'};`
-  return [...findings, ...(await examineUse(() => (advisory ? openPostgresAdvisory(url) : openPostgres(url)), rights))]
+  const { schema = 'public' } = options
+  const role = target.user ?? 'ROLE'
+  const rights = `GRANT USAGE, CREATE ON SCHEMA ${schema} TO ${role};`
+  const listenRights = `GRANT SELECT, INSERT ON ${schema}.holdfast_keys TO ${role};`
+  const open = (): Promise<Driver> => (advisory ? openPostgresAdvisory(url) : openPostgres(url))
+  return [...findings, ...(await examineUse(open, rights, listenRights))]
 }
 
 async function examineServer(connections: PostgresConnections): Promise<Finding[]> {

@@ -10,9 +10,13 @@ import { aboutTtls } from './short-ttl.ts'
 /**
  * Uses the store as an application does: acquires and releases, and waits for a lock that another instance releases.
  * Compares how long that takes with the TTLs of the leases that are in the store.
- * `rights` is what to run if the user lacks a right.
+ * `rights` is what to run if the user lacks a right, and `listenRights` if the user may lock but cannot be woken.
  */
-export async function examineUse(open: () => Promise<Driver>, rights: string): Promise<Finding[]> {
+export async function examineUse(
+  open: () => Promise<Driver>,
+  rights: string,
+  listenRights = rights,
+): Promise<Finding[]> {
   const [first, second] = [await open(), await open()]
   const [holder, waiter] = [first, second].map(
     (driver) => new DistributedLock({ driver, callTimeoutSeconds: CALL_SECONDS }),
@@ -22,7 +26,7 @@ export async function examineUse(open: () => Promise<Driver>, rights: string): P
     const trips = await measureRoundTrips(holder)
     findings.push(...aboutRoundTrips(trips))
     findings.push(...(await aboutTtls(holder, first, trips).catch((error: unknown) => [notListed(error, rights)])))
-    findings.push(...(await wakeUps(holder, waiter, first)))
+    findings.push(...(await wakeUps(holder, waiter, first, listenRights)))
   } catch (error) {
     findings.push(failure(error, rights))
   } finally {
@@ -61,7 +65,12 @@ function notListed(error: unknown, rights: string): Finding {
 const isMissingRight = (message: string): boolean => /NOPERM|ACL failure|permission denied/i.test(message)
 
 /** Whether a waiter is woken by a release, and does not have to poll. */
-async function wakeUps(holder: DistributedLock, waiter: DistributedLock, driver: Driver): Promise<Finding[]> {
+async function wakeUps(
+  holder: DistributedLock,
+  waiter: DistributedLock,
+  driver: Driver,
+  rights: string,
+): Promise<Finding[]> {
   if (!driver.capabilities.wake) return []
   const lockName = `doctor:${systemRandom.id()}`
   const lease = await holder.hold(lockName, { timeoutSeconds: 20 })
@@ -78,6 +87,9 @@ async function wakeUps(holder: DistributedLock, waiter: DistributedLock, driver:
   stop()
   if (wokenMs < WOKEN_MS && failures.length === 0) return []
   const [error] = failures
+  const isRedis = driver.name === 'redis' || driver.name === 'redlock'
+  const needsSession = 'Connect without a pooler in transaction mode: LISTEN needs a session.'
+  const postgresFix = isMissingRight(messageOf(error)) ? rights : needsSession
   return [
     {
       code: 'NO_WAKE_UPS',
@@ -86,10 +98,7 @@ async function wakeUps(holder: DistributedLock, waiter: DistributedLock, driver:
         `A waiter got the lock ${wokenMs.toFixed(0)} ms after its release` +
         `${error === undefined ? '.' : `, and could not listen: ${messageOf(error)}`}`,
       why: 'Waiters poll instead of being woken: hand-offs are slow, and the store has more to do.',
-      fix:
-        driver.name === 'redis' || driver.name === 'redlock'
-          ? 'Allow the channels holdfast:*, and connections that subscribe.'
-          : 'Connect without a pooler in transaction mode: LISTEN needs a session.',
+      fix: isRedis ? 'Allow the channels holdfast:*, and connections that subscribe.' : postgresFix,
     },
   ]
 }
